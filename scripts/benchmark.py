@@ -17,37 +17,89 @@ sys.path.insert(0, str(ROOT))  # for tests.models, which the tests share
 def main() -> None:
     """Measure what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--zoo", action="store_true", help="compare with the published figures of the zoo")
-    parser.add_argument("--transformers", action="store_true", help="compare published language models with counts by hand")
-    parser.add_argument("--memory", action="store_true", help="time estimates of training steps, of Llama-3.1-70B among others")
     parser.add_argument(
-        "--roofline", action="store_true", help="compare estimated with measured step times of some 1,400 models"
+        "--zoo", action="store_true", help="compare with the published figures of the zoo"
     )
-    parser.add_argument("--at-hand", action="store_true", help="compare estimated with measured times on the device at hand")
-    parser.add_argument("--table", default="", help="with --roofline: another table, with model, img_size, batch and step_ms")
+    parser.add_argument(
+        "--transformers",
+        action="store_true",
+        help="compare published language models with counts by hand",
+    )
+    parser.add_argument(
+        "--memory",
+        action="store_true",
+        help="time estimates of training steps, of Llama-3.1-70B among others",
+    )
+    parser.add_argument(
+        "--roofline",
+        action="store_true",
+        help="compare estimated with measured step times of some 1,400 models",
+    )
+    parser.add_argument(
+        "--at-hand",
+        action="store_true",
+        help="compare estimated with measured times on the device at hand",
+    )
+    parser.add_argument(
+        "--table",
+        default="",
+        help="with --roofline: another table, with model, img_size, batch and step_ms",
+    )
     parser.add_argument("--device", default="", help="with --roofline: the card that was measured")
-    parser.add_argument("--compiled", action="store_true", help="with --roofline: measured with torch.compile")
+    parser.add_argument(
+        "--compiled", action="store_true", help="with --roofline: measured with torch.compile"
+    )
     parser.add_argument("--training", action="store_true", help="with --roofline: training steps")
     parser.add_argument(
         "--leave-one-out",
         action="store_true",
         help="with --roofline or --truth: constants set from one card's table, checked on another's",
     )
-    parser.add_argument("--truth", action="store_true", help="compare everything, and write docs/how-true.md")
-    parser.add_argument("--field", action="store_true", help="measure the default call on models that people have")
-    parser.add_argument("--meshes", action="store_true", help="compare training on 64 cards with published throughputs")
-    parser.add_argument("--finetuning", action="store_true", help="compare memory of full fine-tuning with measured memory")
-    parser.add_argument("--generation", action="store_true", help="compare estimated with measured times of generated tokens")
-    parser.add_argument("--inspect", action="store_true", help="what inspecting real steps costs, and how much it attributes")
+    parser.add_argument(
+        "--truth", action="store_true", help="compare everything, and write docs/how-true.md"
+    )
+    parser.add_argument(
+        "--field", action="store_true", help="measure the default call on models that people have"
+    )
+    parser.add_argument(
+        "--meshes",
+        action="store_true",
+        help="compare training on 64 cards with published throughputs",
+    )
+    parser.add_argument(
+        "--finetuning",
+        action="store_true",
+        help="compare memory of full fine-tuning with measured memory",
+    )
+    parser.add_argument(
+        "--generation",
+        action="store_true",
+        help="compare estimated with measured times of generated tokens",
+    )
+    parser.add_argument(
+        "--inspect",
+        action="store_true",
+        help="what inspecting real steps costs, and how much it attributes",
+    )
     parser.add_argument("--watch", action="store_true", help="what watching training costs")
-    parser.add_argument("--watch-others", action="store_true", help="what it costs beside other tools, which log every step")
-    parser.add_argument("--watch-long", action="store_true", help="what a step costs after 10,000, in time, memory and disk")
+    parser.add_argument(
+        "--watch-others",
+        action="store_true",
+        help="what it costs beside other tools, which log every step",
+    )
+    parser.add_argument(
+        "--watch-long",
+        action="store_true",
+        help="what a step costs after 10,000, in time, memory and disk",
+    )
     parser.add_argument(
         "--watch-killed",
         action="store_true",
         help="Kill 100 watched runs at random moments, and count the steps that are lost and reported.",
     )
-    parser.add_argument("--growth", action="store_true", help="time chains of 100 to 30,000 operators")
+    parser.add_argument(
+        "--growth", action="store_true", help="time chains of 100 to 30,000 operators"
+    )
     parser.add_argument("--picture", type=Path, help="with --growth: where to draw it, as SVG")
     parser.add_argument("--only", default="", help="models whose name contains this")
     options = parser.parse_args()
@@ -64,7 +116,9 @@ def main() -> None:
     if options.truth:
         from benchmark_truth import write_truth
 
-        sys.exit(write_truth(TRUTH, ROOT / "docs" / "how-true.md", leave_one_out=options.leave_one_out))
+        sys.exit(
+            write_truth(TRUTH, ROOT / "docs" / "how-true.md", leave_one_out=options.leave_one_out)
+        )
     if options.roofline and options.leave_one_out:
         from benchmark_constants import leave_one_out, print_checked, two_cards
 

@@ -26,9 +26,30 @@ from torchscan.hardware.devices import device_named
 
 #: those that eager passes in mixed precision depend on
 FITTED = (
-    *("STREAMING", "REORDERING", "CONTRACTIONS", "CACHE", "CACHE_KEPT", "MATRICES", "POINTWISE_CONVOLUTIONS", "ATTENTION"),
-    *("GROUPED_ON_MATRIX_UNITS", "GROUPED_ON_VECTOR_UNITS", "DEPTHWISE_UP_TO_25", "DEPTHWISE_LARGER", "VECTORS"),
-    *("CYCLES_OF_ROW", "CYCLES_OF_JOINING", "CYCLES_OF_AVERAGE", "CYCLES_OF_INTERPOLATION", "CYCLES_OF_DEPTHWISE"),
+    *(
+        "STREAMING",
+        "REORDERING",
+        "CONTRACTIONS",
+        "CACHE",
+        "CACHE_KEPT",
+        "MATRICES",
+        "POINTWISE_CONVOLUTIONS",
+        "ATTENTION",
+    ),
+    *(
+        "GROUPED_ON_MATRIX_UNITS",
+        "GROUPED_ON_VECTOR_UNITS",
+        "DEPTHWISE_UP_TO_25",
+        "DEPTHWISE_LARGER",
+        "VECTORS",
+    ),
+    *(
+        "CYCLES_OF_ROW",
+        "CYCLES_OF_JOINING",
+        "CYCLES_OF_AVERAGE",
+        "CYCLES_OF_INTERPOLATION",
+        "CYCLES_OF_DEPTHWISE",
+    ),
     *("CYCLES_OF_GROUPED", "TURNING_AROUND", "LAUNCH", "OVERLAP"),
 )
 _STEPS = (1.15, 1.05)
@@ -46,7 +67,10 @@ class Card:
 
 def two_cards(truth: Path) -> tuple[Card, Card]:
     """Those with a table of eager passes."""
-    first, second = (Card(f"NVIDIA GeForce RTX {name}", truth / f"throughput_rtx{name}.csv") for name in (3090, 4090))
+    first, second = (
+        Card(f"NVIDIA GeForce RTX {name}", truth / f"throughput_rtx{name}.csv")
+        for name in (3090, 4090)
+    )
     return first, second
 
 
@@ -73,7 +97,10 @@ def leave_one_out(cards: tuple[Card, Card]) -> list[Checked]:
 def print_checked(findings: list[Checked]) -> None:
     """Print what changed, and the errors."""
     for each in findings:
-        changed = ", ".join(f"{name} {getattr(constants, name):g} → {value:.3g}" for name, value in each.changed.items())
+        changed = ", ".join(
+            f"{name} {getattr(constants, name):g} → {value:.3g}"
+            for name, value in each.changed.items()
+        )
         print(f"constants set from {each.fitted} alone: {changed or 'as they are'}")
         so = f"{_said(each.before)} as they are, {_said(each.after)} so"
         print(f"  {each.checked}, {each.models} models held out: {so}")
@@ -99,7 +126,9 @@ def fit(card: Card) -> dict[str, float]:
     return values
 
 
-def _improve(card: Card, sample: list[Row], values: dict[str, float], name: str, step: float, best: float) -> float:
+def _improve(
+    card: Card, sample: list[Row], values: dict[str, float], name: str, step: float, best: float
+) -> float:
     """Move one constant up or down as long as that helps; the loss then."""
     for factor in (step, 1 / step):
         while True:
@@ -124,7 +153,10 @@ def _errors(card: Card, rows: list[Row]) -> list[float]:
 @contextmanager
 def _changed(values: Mapping[str, float]) -> Iterator[None]:
     """Constants have other values, wherever they were imported."""
-    modules = [importlib.import_module(each.name) for each in pkgutil.walk_packages(roofline.__path__, f"{roofline.__name__}.")]
+    modules = [
+        importlib.import_module(each.name)
+        for each in pkgutil.walk_packages(roofline.__path__, f"{roofline.__name__}.")
+    ]
     held = [(module, name) for module in modules for name in values if hasattr(module, name)]
     before = [getattr(module, name) for module, name in held]
     for module, name in held:
@@ -145,7 +177,9 @@ def _ratios(card: Card, rows: list[Row]) -> list[float]:
 
 def _ratio(card: str, row: Row) -> float:
     torch.set_num_threads(1)
-    result = roofline_of(recorded(row, training=False), Rates(device_named(card)), precision=PRECISION)
+    result = roofline_of(
+        recorded(row, training=False), Rates(device_named(card)), precision=PRECISION
+    )
     return result.time_estimate / row.seconds
 
 

@@ -20,7 +20,9 @@ from torchscan.hardware.devices import device_named
 from torchscan.hardware.process_memory import cuda_overhead
 
 MODELS = {
-    **{name: case for name, case in TIMED.items() if name != "Llama-7B"},  # which does not fit everywhere
+    **{
+        name: case for name, case in TIMED.items() if name != "Llama-7B"
+    },  # which does not fit everywhere
     "ResNet-18": Case(lambda: torchvision.models.resnet18(), IMAGE),
     "MobileNetV3-L": Case(lambda: torchvision.models.mobilenet_v3_large(), IMAGE),
 }
@@ -56,7 +58,9 @@ def compare_with_device(only: str) -> None:
     ratios = [_compare(name, case) for name, case in MODELS.items() if only.lower() in name.lower()]
     if ratios:
         errors = [abs(each - 1) for each in ratios]
-        print(f"absolute error of {len(ratios)} models: median {100 * statistics.median(errors):.1f} %")
+        print(
+            f"absolute error of {len(ratios)} models: median {100 * statistics.median(errors):.1f} %"
+        )
 
 
 def _print_context() -> None:
@@ -66,8 +70,12 @@ def _print_context() -> None:
     stages: dict[str, Callable[[], object]] = {
         "import": lambda: None,
         "first kernel": lambda: torch.ones(64, 64, device="cuda"),
-        "first product": lambda: torch.ones(64, 64, device="cuda") @ torch.ones(64, 64, device="cuda"),
-        "first convolution": lambda: F.conv2d(torch.ones(8, 8, 16, 16, device="cuda"), torch.ones(8, 8, 3, 3, device="cuda")),
+        "first product": lambda: (
+            torch.ones(64, 64, device="cuda") @ torch.ones(64, 64, device="cuda")
+        ),
+        "first convolution": lambda: F.conv2d(
+            torch.ones(8, 8, 16, 16, device="cuda"), torch.ones(8, 8, 3, 3, device="cuda")
+        ),
     }
     for stage, run in stages.items():
         run()
@@ -79,7 +87,12 @@ def _compare(name: str, case: Case) -> float:
     place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = case.build().to(place).eval()
     batch = 32 if place.type == "cuda" else 1
-    source = torch.ones(batch, *case.inputs["input_shape"], dtype=case.inputs.get("dtype", torch.float32), device=place)
+    source = torch.ones(
+        batch,
+        *case.inputs["input_shape"],
+        dtype=case.inputs.get("dtype", torch.float32),
+        device=place,
+    )
     estimate = analyze_roofline(model, args=(source,), device="auto")
     finish = torch.cuda.synchronize if place.type == "cuda" else lambda: None
     with torch.no_grad(), _all_threads():
@@ -87,7 +100,9 @@ def _compare(name: str, case: Case) -> float:
         with OperatorTimes(finish) as by_operator:
             model(source)
     ratio = estimate.time_estimate / whole
-    print(f"{name:20}{1000 * whole:10.2f} ms measured{1000 * estimate.time_estimate:10.2f} ms estimated  × {ratio:.2f}")
+    print(
+        f"{name:20}{1000 * whole:10.2f} ms measured{1000 * estimate.time_estimate:10.2f} ms estimated  × {ratio:.2f}"
+    )
     _print_kinds(estimate, by_operator.seconds)
     return ratio
 
@@ -115,5 +130,11 @@ def _best(run: Callable[[], Any], finish: Callable[[], None], times: int = 10) -
 
 def _print_kinds(estimate: Roofline, measured: dict[str, float]) -> None:
     for name, load in list(estimate.by_kind.items())[:5]:
-        seconds = f"{1000 * measured[name]:10.2f} ms measured" if name in measured else f"{'':13} another kernel"
-        print(f"    {name:36}{seconds}{1000 * load.time_estimate:10.2f} ms estimated, {load.limiter}")
+        seconds = (
+            f"{1000 * measured[name]:10.2f} ms measured"
+            if name in measured
+            else f"{'':13} another kernel"
+        )
+        print(
+            f"    {name:36}{seconds}{1000 * load.time_estimate:10.2f} ms estimated, {load.limiter}"
+        )

@@ -52,7 +52,11 @@ def main(folder: Path | None) -> None:
         for name, planted in PLANTED.items():
             program = Path(place) / "program.py"
             program.write_text(planted.program)
-            says = planted.says if planted.line is None else (*planted.says, f"program.py:{planted.line} ")
+            says = (
+                planted.says
+                if planted.line is None
+                else (*planted.says, f"program.py:{planted.line} ")
+            )
             _print(name, _outcome(program, planted.step, says))
     for program in sorted(folder.glob("f*.py")) if folder is not None else []:
         step, says = KNOWN.get(program.stem, (-1, ()))
@@ -62,7 +66,18 @@ def main(folder: Path | None) -> None:
 def _outcome(program: Path, step: int | None, says: tuple[str, ...]) -> Outcome:
     with tempfile.TemporaryDirectory() as place:
         saved = Path(place) / "run.json"
-        call = [sys.executable, "-W", "ignore", "-m", "torchscan", "inspect", "--save", str(saved), "--", str(program)]
+        call = [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-m",
+            "torchscan",
+            "inspect",
+            "--save",
+            str(saved),
+            "--",
+            str(program),
+        ]
         done = subprocess.run(call, capture_output=True, text=True, check=False)
         if not saved.exists():
             return Outcome("failed", None, done.stderr[-200:])
@@ -70,7 +85,9 @@ def _outcome(program: Path, step: int | None, says: tuple[str, ...]) -> Outcome:
     if step == -1:
         return Outcome("?", found[0]["step"] if found else None, _said(done.stderr))
     if step is None:
-        return Outcome("false alarm" if found else "right", None, _said(done.stderr) if found else "")
+        return Outcome(
+            "false alarm" if found else "right", None, _said(done.stderr) if found else ""
+        )
     if not found:
         return Outcome("not at all", None, "")
     said, first = _said(done.stderr), found[0]["step"]

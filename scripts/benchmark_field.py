@@ -31,7 +31,9 @@ class Child:
         command = [sys.executable, str(_HERE / "field_child.py")]
         self._answers, written = os.pipe()
         read, questions = os.pipe()
-        self._process = subprocess.Popen(command, stdin=read, stdout=written, stderr=subprocess.DEVNULL)
+        self._process = subprocess.Popen(
+            command, stdin=read, stdout=written, stderr=subprocess.DEVNULL
+        )
         self._questions = os.fdopen(questions, "wb", buffering=0)
         os.close(written)
         os.close(read)
@@ -100,8 +102,15 @@ def _answers(only: str) -> Iterator[Answer]:
         answer = child.measure(name)
         if answer is None:
             status = child.end()
-            outcome, detail = ("too slow", f"{_LIMIT:.0f} s") if status is None else ("crashed", f"exit status {status}")
-            answer, child = {"name": name, "outcome": outcome, "detail": detail, "seconds": _LIMIT}, Child()
+            outcome, detail = (
+                ("too slow", f"{_LIMIT:.0f} s")
+                if status is None
+                else ("crashed", f"exit status {status}")
+            )
+            answer, child = (
+                {"name": name, "outcome": outcome, "detail": detail, "seconds": _LIMIT},
+                Child(),
+            )
         yield answer
     child.end()
 
@@ -138,10 +147,18 @@ def _is_wrong(answer: Answer) -> bool:
 def _print_totals(found: list[Answer]) -> None:
     print(f"\n{'models':14}" + "".join(f"{outcome:>11}" for outcome in _OUTCOMES) + f"{'all':>8}")
     for kind in _KINDS:
-        tally = Counter(answer["outcome"] for answer in found if answer["name"].startswith(f"{kind}:"))
-        print(f"{kind:14}" + "".join(f"{tally[outcome]:11}" for outcome in _OUTCOMES) + f"{tally.total():8}")
+        tally = Counter(
+            answer["outcome"] for answer in found if answer["name"].startswith(f"{kind}:")
+        )
+        print(
+            f"{kind:14}"
+            + "".join(f"{tally[outcome]:11}" for outcome in _OUTCOMES)
+            + f"{tally.total():8}"
+        )
     recorded = [answer for answer in found if "parameters" in answer]
-    print(f"parameters equal: {sum(not _parameters_differ(each) for each in recorded)} of {len(recorded)}")
+    print(
+        f"parameters equal: {sum(not _parameters_differ(each) for each in recorded)} of {len(recorded)}"
+    )
     _print_macs([answer for answer in found if "unexplained" in answer])
     print(f"recorded, but not counted: {sum('unexplained' not in each for each in recorded)}")
     for answer in recorded:
@@ -153,11 +170,19 @@ def _print_macs(compared: list[Answer]) -> None:
     """How many counts agree by themselves, how many by the rules, and by which."""
     equal = sum(not answer["unexplained"] and not answer["rules"] for answer in compared)
     explained = sum(not answer["unexplained"] and bool(answer["rules"]) for answer in compared)
-    print(f"MACs equal to the counter's: {equal} of {len(compared)}; {explained} more with what the counter leaves out:")
+    print(
+        f"MACs equal to the counter's: {equal} of {len(compared)}; {explained} more with what the counter leaves out:"
+    )
     for rule in sorted({rule for answer in compared for rule in answer["rules"]}):
-        print(f"  {_of_rule(rule, [answer['rules'][rule] for answer in compared if rule in answer['rules']])}")
-    print(f"unexplained: {', '.join(answer['name'] for answer in compared if answer['unexplained']) or 'none'}")
-    print(f"how they were counted: {_tally(answer['counted'] for answer in compared) or 'not at all'}")
+        print(
+            f"  {_of_rule(rule, [answer['rules'][rule] for answer in compared if rule in answer['rules']])}"
+        )
+    print(
+        f"unexplained: {', '.join(answer['name'] for answer in compared if answer['unexplained']) or 'none'}"
+    )
+    print(
+        f"how they were counted: {_tally(answer['counted'] for answer in compared) or 'not at all'}"
+    )
 
 
 def _of_rule(rule: str, calls: list[list[int]]) -> str:

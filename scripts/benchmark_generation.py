@@ -26,7 +26,9 @@ def compare_generation() -> None:
     for row in rows:
         weights, batch = _WEIGHTS.get(row["precision"]), int(row["batch"])
         prompt, new = int(row["prompt_tokens"]), int(row["output_tokens"])
-        found = analyze_generation(model, prompt, new, batch_size=batch, device="A100-SXM4-80GB", weights=weights)
+        found = analyze_generation(
+            model, prompt, new, batch_size=batch, device="A100-SXM4-80GB", weights=weights
+        )
         token = float(row["token_s"] or batch / float(row["tokens_per_s"]))
         of_token.append(found.per_token / token - 1)
         said = f"{weights or '16 bits':8} {batch:5} {prompt:7} {new:5} "
@@ -36,7 +38,9 @@ def compare_generation() -> None:
             first = f"{1e3 * found.first_token:9.1f} ms  {of_first[-1]:+7.0%}"
         print(f"{said}{first}  {1e3 * found.per_token:9.2f} ms  {of_token[-1]:+6.0%}", flush=True)
     for what, errors in (("time per token", of_token), ("time to the first token", of_first)):
-        print(f"{what}: median error {100 * statistics.median(map(abs, errors)):.1f} % of {len(errors)} rows")
+        print(
+            f"{what}: median error {100 * statistics.median(map(abs, errors)):.1f} % of {len(errors)} rows"
+        )
 
 
 def compare_joined() -> None:
@@ -44,7 +48,11 @@ def compare_joined() -> None:
     model, errors = _llama(), []
     print("cards   per token     off")
     with _TABLE.open() as file:
-        rows = [row for row in csv.DictReader(file) if row["source"].startswith("gpt-fast") and row["precision"] == "bf16"]
+        rows = [
+            row
+            for row in csv.DictReader(file)
+            if row["source"].startswith("gpt-fast") and row["precision"] == "bf16"
+        ]
     for row in rows:
         cards = int(row["gpus"])
         mesh = {"mesh": {"tp": cards}, "apply": _in_layers} if cards > 1 else {}
@@ -52,17 +60,31 @@ def compare_joined() -> None:
         found = analyze_generation(model, prompt, new, device="A100-SXM4-80GB", **mesh)
         errors.append(found.per_token * float(row["tokens_per_s"]) - 1)
         print(f"{cards:5}  {1e3 * found.per_token:7.2f} ms  {errors[-1]:+6.0%}", flush=True)
-    print(f"time per token: largest error {100 * max(map(abs, errors)):.1f} % of {len(errors)} rows")
+    print(
+        f"time per token: largest error {100 * max(map(abs, errors)):.1f} % of {len(errors)} rows"
+    )
 
 
 def _in_layers(model: Any, mesh: Any) -> None:
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
 
-    columns = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
+    columns = (
+        "self_attn.q_proj",
+        "self_attn.k_proj",
+        "self_attn.v_proj",
+        "mlp.gate_proj",
+        "mlp.up_proj",
+    )
     for layer in model.model.layers:
         ways = {name: ColwiseParallel() for name in columns}
         parallelize_module(
-            layer, mesh["tp"], {**ways, "self_attn.o_proj": RowwiseParallel(), "mlp.down_proj": RowwiseParallel()}
+            layer,
+            mesh["tp"],
+            {**ways, "self_attn.o_proj": RowwiseParallel(), "mlp.down_proj": RowwiseParallel()},
         )
 
 
@@ -78,5 +100,7 @@ def _llama() -> nn.Module:
         max_position_embeddings=4096,
     )
     with torch.device("meta"):
-        model: nn.Module = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        model: nn.Module = transformers.AutoModelForCausalLM.from_config(
+            config, dtype=torch.bfloat16
+        )
     return model.eval()

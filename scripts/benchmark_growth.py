@@ -68,7 +68,13 @@ def measure_growth(only: str, picture: Path | None) -> None:
             name = f"{call}, {chain}"
             if only.lower() in name.lower():
                 found[name] = _grown(chain, call)
-                print(f"{name:42}" + "".join(f"{found[name].get(length, float('nan')):9.0f}" for length in LENGTHS), flush=True)
+                print(
+                    f"{name:42}"
+                    + "".join(
+                        f"{found[name].get(length, float('nan')):9.0f}" for length in LENGTHS
+                    ),
+                    flush=True,
+                )
     if picture is not None:
         from speed_picture import draw
 

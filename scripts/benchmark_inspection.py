@@ -28,14 +28,24 @@ def _transformer() -> nn.Module:
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "ResNet-18": (lambda: torchvision.models.resnet18(), (8, 3, 128, 128)),
     "transformer": (_transformer, (16, 128, 256)),
-    "Inception-v3": (lambda: torchvision.models.inception_v3(init_weights=False, aux_logits=False), (2, 3, 299, 299)),
+    "Inception-v3": (
+        lambda: torchvision.models.inception_v3(init_weights=False, aux_logits=False),
+        (2, 3, 299, 299),
+    ),
 }
 SMALL: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "tiny MLP": (lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)), (16, 8)),
     "MLP": (lambda: nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 10)), (64, 784)),
     "small CNN": (
         lambda: nn.Sequential(
-            *(nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 64, 3, 2), nn.BatchNorm2d(64), nn.ReLU()),
+            *(
+                nn.Conv2d(3, 32, 3),
+                nn.BatchNorm2d(32),
+                nn.ReLU(),
+                nn.Conv2d(32, 64, 3, 2),
+                nn.BatchNorm2d(64),
+                nn.ReLU(),
+            ),
             *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)),
         ),
         (16, 3, 32, 32),
@@ -51,18 +61,29 @@ if _ON_CUDA:  # where these leave the device idle
 
 def measure_inspection(only: str) -> None:
     """Print two tables: what it costs and attributes, and how far its times are from the profiler's."""
-    chosen = {name: (build, shape) for name, (build, shape) in MODELS.items() if only.lower() in name.lower()}
-    print(f"{'model':14}{'inspected ÷ plain':>19}{'looking':>9}{'in children':>21}{'in modules':>21}{'of both':>9}")
+    chosen = {
+        name: (build, shape)
+        for name, (build, shape) in MODELS.items()
+        if only.lower() in name.lower()
+    }
+    print(
+        f"{'model':14}{'inspected ÷ plain':>19}{'looking':>9}{'in children':>21}{'in modules':>21}{'of both':>9}"
+    )
     for name, (build, shape) in chosen.items():
         ratio, looking, facts = _measured(*_placed(build().train(), shape))
         shares = f"{_in_children(facts):20.1%} {_in_modules(facts):20.1%} {_attributed(facts):8.1%}"
         print(f"{name:14}{ratio:19.3f}{looking:9.1%}{shares}", flush=True)
-    print(f"\n{'forward of modules, ours ÷ profiler':36}{'modules':>8}{'median':>8}{'10 %':>7}{'90 %':>7}{'whole':>7}")
+    print(
+        f"\n{'forward of modules, ours ÷ profiler':36}{'modules':>8}{'median':>8}{'10 %':>7}{'90 %':>7}{'whole':>7}"
+    )
     for name, (build, shape) in chosen.items():
         ratios, whole = _against_profiler(*_placed(build().train(), shape))
         tenths = statistics.quantiles(ratios, n=10)
         median = statistics.median(ratios)
-        print(f"{name:36}{len(ratios):8}{median:8.3f}{tenths[0]:7.3f}{tenths[-1]:7.3f}{whole:7.3f}", flush=True)
+        print(
+            f"{name:36}{len(ratios):8}{median:8.3f}{tenths[0]:7.3f}{tenths[-1]:7.3f}{whole:7.3f}",
+            flush=True,
+        )
 
 
 def _placed(model: nn.Module, shape: tuple[int, ...]) -> tuple[nn.Module, Tensor]:
@@ -88,7 +109,9 @@ def _measured(model: nn.Module, x: Tensor) -> tuple[float, float, RunFacts]:
 
 def measure_checks(only: str) -> None:
     """Print what a step costs after the timed ones, in which only loss, gradients and parameters are checked."""
-    chosen = {name: each for name, each in {**SMALL, **MODELS}.items() if only.lower() in name.lower()}
+    chosen = {
+        name: each for name, each in {**SMALL, **MODELS}.items() if only.lower() in name.lower()
+    }
     print(f"{'model':14}{'plain':>10}{'checked ÷ plain':>17}")
     for name, (build, shape) in chosen.items():
         plain, checked = _plain_and_checked(*_placed(build().train(), shape))
@@ -108,7 +131,9 @@ def _plain_and_checked(model: nn.Module, x: Tensor) -> tuple[float, float]:
     return statistics.median(plain), statistics.median(checked)
 
 
-def _block(model: nn.Module, x: Tensor, optimizer: torch.optim.Optimizer, note: Note = _nothing) -> list[float]:
+def _block(
+    model: nn.Module, x: Tensor, optimizer: torch.optim.Optimizer, note: Note = _nothing
+) -> list[float]:
     """Seconds of each step; on a device, which nobody waits for in between, of all of them together."""
     if not _ON_CUDA:
         return [_seconds(model, x, optimizer, note) for _ in range(_BLOCK)]
@@ -120,7 +145,9 @@ def _block(model: nn.Module, x: Tensor, optimizer: torch.optim.Optimizer, note: 
     return [(time.perf_counter() - start) / _BLOCK]
 
 
-def _seconds(model: nn.Module, x: Tensor, optimizer: torch.optim.Optimizer, note: Note = _nothing) -> float:
+def _seconds(
+    model: nn.Module, x: Tensor, optimizer: torch.optim.Optimizer, note: Note = _nothing
+) -> float:
     start = time.perf_counter()
     optimizer.zero_grad()
     model(x).square().mean().backward()
@@ -158,8 +185,16 @@ def _against_profiler(model: nn.Module, x: Tensor) -> tuple[list[float], float]:
             ours.setdefault(call.path, []).append((call.device_forward or call.forward).median)
         for path, seconds in _profiled(model, x).items():
             theirs.setdefault(path, []).append(seconds)
-    medians = {path: statistics.median(each[2:]) for path, each in theirs.items() if len(each) == _ROUNDS == len(ours[path])}
-    ratios = {path: statistics.median(ours[path][2:]) / took for path, took in medians.items() if took >= 1e-4}
+    medians = {
+        path: statistics.median(each[2:])
+        for path, each in theirs.items()
+        if len(each) == _ROUNDS == len(ours[path])
+    }
+    ratios = {
+        path: statistics.median(ours[path][2:]) / took
+        for path, took in medians.items()
+        if took >= 1e-4
+    }
     return list(ratios.values()), ratios[""]
 
 
@@ -174,8 +209,13 @@ def _profiled(model: nn.Module, x: Tensor) -> dict[str, float]:
             ranges[-1].__enter__()
 
         handles.append(module.register_forward_pre_hook(enter))
-        handles.append(module.register_forward_hook(lambda *_: ranges.pop().__exit__(None, None, None)))
-    activities = [torch.profiler.ProfilerActivity.CPU, *([torch.profiler.ProfilerActivity.CUDA] if _ON_CUDA else [])]
+        handles.append(
+            module.register_forward_hook(lambda *_: ranges.pop().__exit__(None, None, None))
+        )
+    activities = [
+        torch.profiler.ProfilerActivity.CPU,
+        *([torch.profiler.ProfilerActivity.CUDA] if _ON_CUDA else []),
+    ]
     with torch.profiler.profile(activities=activities) as profile:
         model(x)
         if _ON_CUDA:
@@ -183,7 +223,10 @@ def _profiled(model: nn.Module, x: Tensor) -> dict[str, float]:
     for handle in handles:
         handle.remove()
     return {
-        each.key.removeprefix("module "): (each.device_time_total if _ON_CUDA else each.cpu_time_total) / 1e6
+        each.key.removeprefix("module "): (
+            each.device_time_total if _ON_CUDA else each.cpu_time_total
+        )
+        / 1e6
         for each in profile.key_averages()
         if each.key.startswith("module ") and each.count == 1
     }

@@ -66,7 +66,9 @@ def measure_kills(runs: int = RUNS) -> None:
             found[case.end, case.worker].append(result)
             if result.silent:
                 print(f"{case}: {result}", flush=True)
-    print(f"{'trainer':12}{'worker':18}{'runs':>6}{'trained':>9}{'in run':>8}{'told':>6}{'silent':>8}")
+    print(
+        f"{'trainer':12}{'worker':18}{'runs':>6}{'trained':>9}{'in run':>8}{'told':>6}{'silent':>8}"
+    )
     for (end, worker), results in sorted(found.items()):
         print(_line(end, worker, results))
     print(_line("all", "", [each for results in found.values() for each in results]))

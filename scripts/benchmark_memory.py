@@ -19,7 +19,9 @@ _TOKENS = 4096
 
 def time_estimates(only: str = "") -> None:
     """Print a line for each model, then for Llama-3.1-70B in bf16 with and without checkpoints, on a card and on none."""
-    print(f"{'model':32}{'peak':>14}{'phase':>11}{'activations':>14}{'seconds':>9}{'largest process':>17}")
+    print(
+        f"{'model':32}{'peak':>14}{'phase':>11}{'activations':>14}{'seconds':>9}{'largest process':>17}"
+    )
     for name, case in TIMED.items():
         if only.lower() in name.lower():
             _estimate(name, case.on_meta(), **case.inputs, batch_size=2)

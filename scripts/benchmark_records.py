@@ -39,7 +39,12 @@ def rows_of(path: Path) -> list[Row]:
     """All measurements of a table."""
     with path.open() as file:
         return [
-            Row(each["model"], int(each["img_size"]), int(each["batch"]), float(each["step_ms"]) / 1000)
+            Row(
+                each["model"],
+                int(each["img_size"]),
+                int(each["batch"]),
+                float(each["step_ms"]) / 1000,
+            )
             for each in csv.DictReader(file)
         ]
 
@@ -92,7 +97,9 @@ class _Earlier(torch.optim.SGD):
 
 
 def _optimizer(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
-    return _Earlier(parameters, lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4, foreach=False)
+    return _Earlier(
+        parameters, lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4, foreach=False
+    )
 
 
 #: as the table of training steps was made
@@ -103,10 +110,17 @@ def _state() -> str:
     """Of all code that a record depends on."""
     package = Path(__file__).parents[1] / "torchscan"
     sources = sorted(
-        [*package.glob("trace/*.py"), *package.glob("recording/**/*.py"), *package.glob("ops/*.py"), Path(__file__)]
+        [
+            *package.glob("trace/*.py"),
+            *package.glob("recording/**/*.py"),
+            *package.glob("ops/*.py"),
+            Path(__file__),
+        ]
     )
     versions = f"{torch.__version__} {metadata.version('timm')}".encode()
-    return hashlib.sha256(versions + b"".join(each.read_bytes() for each in sources)).hexdigest()[:12]
+    return hashlib.sha256(versions + b"".join(each.read_bytes() for each in sources)).hexdigest()[
+        :12
+    ]
 
 
 def _built(name: str, *, training: bool) -> nn.Module:

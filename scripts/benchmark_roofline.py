@@ -59,8 +59,12 @@ def compare_step_times(path: Path, device: str, only: str, mode: Mode) -> int:
         return 0
     question = Question(device_named(device), mode)
     start = time.perf_counter()
-    outcomes = outcomes_of([row for row in rows_of(path) if only.lower() in row.model.lower()], question)
-    print(f"{len(outcomes)} measurements, {mode}, {question.card.name}, {PRECISION}; {time.perf_counter() - start:.0f} s")
+    outcomes = outcomes_of(
+        [row for row in rows_of(path) if only.lower() in row.model.lower()], question
+    )
+    print(
+        f"{len(outcomes)} measurements, {mode}, {question.card.name}, {PRECISION}; {time.perf_counter() - start:.0f} s"
+    )
     done = [each for each in outcomes if not each.problem]
     for each in outcomes:
         if each.problem:
@@ -81,7 +85,9 @@ def _outcome(row: Row, question: Question) -> Outcome:
     warnings.simplefilter("ignore")
     try:
         trace = recorded(row, training=question.mode == "training")
-        result = roofline_of(trace, Rates(question.card), precision=PRECISION, compiled=question.mode == "compiled")
+        result = roofline_of(
+            trace, Rates(question.card), precision=PRECISION, compiled=question.mode == "compiled"
+        )
     except (TorchscanError, RuntimeError) as error:
         return Outcome(row, problem=str(error).splitlines()[0])
     return Outcome(row, result.time_bound, result.time_estimate, kind_of(result.operators))
@@ -95,23 +101,36 @@ def _print_errors(done: list[Outcome]) -> None:
             _print_error("estimate", [each.estimate for each in outcomes], outcomes)
             _print_error("bound", [each.bound for each in outcomes], outcomes)
     faster = [each for each in done if each.is_faster]
-    names = ", ".join(f"{each.row.model} {each.row.size} ({each.bound / each.row.seconds:.2f})" for each in faster[:8])
+    names = ", ".join(
+        f"{each.row.model} {each.row.size} ({each.bound / each.row.seconds:.2f})"
+        for each in faster[:8]
+    )
     print(f"measured faster than the bound: {len(faster)} {names}")
     families: dict[str, list[float]] = {}
     for each in done:
         families.setdefault(re.split(r"[_\d]", each.row.model)[0], []).append(each.ratio)
-    off = sorted(families.items(), key=lambda item: -len(item[1]) * abs(statistics.median(item[1]) - 1))
+    off = sorted(
+        families.items(), key=lambda item: -len(item[1]) * abs(statistics.median(item[1]) - 1)
+    )
     print("\nfamilies, by how much they contribute:")
     for name, ratios in off[:15]:
-        print(f"  {name:20}{len(ratios):4} models, median estimate ÷ measured {statistics.median(ratios):.2f}")
+        print(
+            f"  {name:20}{len(ratios):4} models, median estimate ÷ measured {statistics.median(ratios):.2f}"
+        )
     print("\nworst:")
     for each in sorted(done, key=lambda each: -abs(each.ratio - 1))[:15]:
-        print(f"  {each.row.model:40}{each.row.size:5}{1000 * each.row.seconds:10.1f} ms measured, × {each.ratio:.2f}")
+        print(
+            f"  {each.row.model:40}{each.row.size:5}{1000 * each.row.seconds:10.1f} ms measured, × {each.ratio:.2f}"
+        )
 
 
 def _print_error(name: str, times: list[float], done: list[Outcome]) -> None:
     errors = [abs(time / each.row.seconds - 1) for time, each in zip(times, done, strict=True)]
     order = spearman(times, [each.row.seconds for each in done])
     median, mean = 100 * statistics.median(errors), 100 * statistics.mean(errors)
-    bias = statistics.median(time / each.row.seconds for time, each in zip(times, done, strict=True))
-    print(f"  {name:10} error: median {median:.2f} %, mean {mean:.2f} %; bias {bias:.3f}; Spearman {order:.4f}")
+    bias = statistics.median(
+        time / each.row.seconds for time, each in zip(times, done, strict=True)
+    )
+    print(
+        f"  {name:10} error: median {median:.2f} %, mean {mean:.2f} %; bias {bias:.3f}; Spearman {order:.4f}"
+    )

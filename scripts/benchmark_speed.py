@@ -27,14 +27,23 @@ _BARE = ("bare", "bare, no_grad")
 def compare_speed(only: str) -> None:
     """Print a line for each model: milliseconds of a bare forward pass on the meta device, and ratios to it."""
     heading = True
-    for title, cases in (("models that were measured from the start", TIMED), ("others", TIMED_BESIDES)):
+    for title, cases in (
+        ("models that were measured from the start", TIMED),
+        ("others", TIMED_BESIDES),
+    ):
         rows = []
         for name, case in cases.items():
             if only.lower() in name.lower():
                 rows.append(_row(name, _least(calls_of(case)), heading=heading))
                 heading = False
         if len(rows) > 1:
-            print(_line(f"median of {title}", "", [statistics.median(each) for each in zip(*rows, strict=True)]))
+            print(
+                _line(
+                    f"median of {title}",
+                    "",
+                    [statistics.median(each) for each in zip(*rows, strict=True)],
+                )
+            )
     for name, case in (("Llama-3.1-405B", LLAMA_3_1_405B), ("DeepSeek-V3", DEEPSEEK_V3)):
         if only.lower() in name.lower():
             _row(name, _least(calls_of(case, large=True), runs=3), heading=True)
@@ -43,8 +52,14 @@ def compare_speed(only: str) -> None:
 def calls_of(case: Case, *, large: bool = False) -> Mapping[str, Call]:
     """What is timed of a model, by name; of a large one without the step of an optimizer."""
     model, inputs = case.on_meta(), case.inputs
-    example = torch.zeros(1, *inputs["input_shape"], dtype=inputs.get("dtype", torch.float32), device="meta")
-    step: dict[str, Call] = {"estimate_memory": lambda: estimate_memory(model, **inputs, training=True, optimizer="AdamW")}
+    example = torch.zeros(
+        1, *inputs["input_shape"], dtype=inputs.get("dtype", torch.float32), device="meta"
+    )
+    step: dict[str, Call] = {
+        "estimate_memory": lambda: estimate_memory(
+            model, **inputs, training=True, optimizer="AdamW"
+        )
+    }
     return {
         "bare": lambda: _bare(model, example, torch.inference_mode),
         "bare, no_grad": lambda: _bare(model, example, torch.no_grad),
@@ -99,7 +114,9 @@ def seconds_of(call: Call) -> float:
 def _row(name: str, least: dict[str, float], *, heading: bool) -> list[float]:
     bare = min(least.pop(each) for each in _BARE)
     if heading:
-        print(f"{'ratio to a bare pass':46}{'bare ms':>9}" + "".join(f"{each:>17}" for each in least))
+        print(
+            f"{'ratio to a bare pass':46}{'bare ms':>9}" + "".join(f"{each:>17}" for each in least)
+        )
     ratios = [seconds / bare for seconds in least.values()]
     print(_line(name, f"{1000 * bare:.1f}", ratios))
     return ratios

@@ -23,8 +23,14 @@ def compare_transformers(only: str = "") -> int:
         if only.lower() in model.name.lower():
             wrong += not _compare(model, states)
     tally = Counter(_overall(each) for each in states.values())
-    print(f"{len(states)} distinct operators: " + ", ".join(f"{tally[state]} {state}" for state in _STATES))
-    print("unpriced operators:", ", ".join(sorted(name for name, each in states.items() if "unpriced" in each)) or "none")
+    print(
+        f"{len(states)} distinct operators: "
+        + ", ".join(f"{tally[state]} {state}" for state in _STATES)
+    )
+    print(
+        "unpriced operators:",
+        ", ".join(sorted(name for name, each in states.items() if "unpriced" in each)) or "none",
+    )
     return wrong
 
 
@@ -35,20 +41,28 @@ def _compare(model: LanguageModel, states: dict[str, set[str]]) -> bool:
     seconds = time.perf_counter() - start
     right = is_exact(model, overall)
     macs = f"{overall['macs']:23,}{model.macs:23,}"
-    print(f"{model.name:38}{_parameters(overall):16,}{macs}  {'yes' if right else 'NO':5}{seconds:9.2f}")
+    print(
+        f"{model.name:38}{_parameters(overall):16,}{macs}  {'yes' if right else 'NO':5}{seconds:9.2f}"
+    )
     _note_operators(record(module, **model.case.inputs, execute="abstract"), states)
     return right
 
 
 def counted(model: LanguageModel, module: nn.Module) -> dict[str, Any]:
     """What a pass of the model comes to."""
-    overall: dict[str, Any] = crawl_module(module, **model.case.inputs, execute="abstract")["overall"]
+    overall: dict[str, Any] = crawl_module(module, **model.case.inputs, execute="abstract")[
+        "overall"
+    ]
     return overall
 
 
 def is_exact(model: LanguageModel, overall: dict[str, Any]) -> bool:
     """To the last parameter, as published, and to the last product, as by hand."""
-    return bool(_parameters(overall) == model.published and overall["macs"] == model.macs and overall["complete"])
+    return bool(
+        _parameters(overall) == model.published
+        and overall["macs"] == model.macs
+        and overall["complete"]
+    )
 
 
 def _parameters(overall: dict[str, Any]) -> int:

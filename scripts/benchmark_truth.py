@@ -41,7 +41,11 @@ def write_truth(truth: Path, page: Path, *, leave_one_out: bool) -> int:
 def _blocks(sections: Sequence[Section]) -> dict[str, str]:
     blocks = {name: text for each in sections for name, text in each.blocks.items()}
     summary = table(HEADINGS, [row for each in sections for row in each.summary])
-    return {**blocks, "made": "\n" + lines(f"Made on {made()}.") + "\n", "summary": f"\n{summary}\n"}
+    return {
+        **blocks,
+        "made": "\n" + lines(f"Made on {made()}.") + "\n",
+        "summary": f"\n{summary}\n",
+    }
 
 
 def _sections(truth: Path) -> Iterator[Section]:
@@ -54,5 +58,7 @@ def _sections(truth: Path) -> Iterator[Section]:
 def made() -> str:
     """The day, and the versions of what takes part."""
     packages = ("torchscan", "torch", "torchvision", "timm", "transformers")
-    versions = ", ".join(f"{name} {re.sub(r'[+].*', '', metadata.version(name))}" for name in packages)
+    versions = ", ".join(
+        f"{name} {re.sub(r'[+].*', '', metadata.version(name))}" for name in packages
+    )
     return f"{datetime.now(UTC):%Y-%m-%d} with {versions}"

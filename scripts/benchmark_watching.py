@@ -23,7 +23,10 @@ EVERY: tuple[int | Literal["auto"], ...] = (1, 100, "auto")
 STARTS = 4.0
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "ResNet-18": (lambda: torchvision.models.resnet18(), (8, 3, 64, 64)),
-    "transformer": (lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(128, 4, 512, batch_first=True), 4), (8, 64, 128)),
+    "transformer": (
+        lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(128, 4, 512, batch_first=True), 4),
+        (8, 64, 128),
+    ),
 }
 
 
@@ -35,11 +38,16 @@ def measure_watching(only: str) -> None:
             continue
         for every in EVERY:
             plain, wall, cpu, dropped = _compared(build().train(), torch.randn(shape), every)
-            print(f"{name:14}{every!s:>7}{1000 * plain:8.1f} ms{wall:8.3f}{cpu:8.3f}{dropped:9}", flush=True)
+            print(
+                f"{name:14}{every!s:>7}{1000 * plain:8.1f} ms{wall:8.3f}{cpu:8.3f}{dropped:9}",
+                flush=True,
+            )
     print(f"\na module call in a step that nobody looks at: {1e6 * _module_call():.2f} µs")
 
 
-def _compared(model: nn.Module, x: Tensor, every: int | Literal["auto"]) -> tuple[float, float, float, int]:
+def _compared(
+    model: nn.Module, x: Tensor, every: int | Literal["auto"]
+) -> tuple[float, float, float, int]:
     """Blocks of plain and of watched steps take turns: of 10, 100 or 200 steps."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6, momentum=0.9)
     block = 200 if every == "auto" else max(_BLOCK, every)
@@ -58,13 +66,16 @@ def _compared(model: nn.Module, x: Tensor, every: int | Literal["auto"]) -> tupl
             dropped += watcher.dropped
             watcher.close()
     ratios = [
-        statistics.median(each[kind] for each in times["watched"]) / statistics.median(each[kind] for each in times["plain"])
+        statistics.median(each[kind] for each in times["watched"])
+        / statistics.median(each[kind] for each in times["plain"])
         for kind in (0, 1)
     ]
     return statistics.median(each[0] for each in times["plain"]), *ratios, dropped
 
 
-def _block(model: nn.Module, x: Tensor, optimizer: torch.optim.Optimizer, steps: int) -> tuple[float, float]:
+def _block(
+    model: nn.Module, x: Tensor, optimizer: torch.optim.Optimizer, steps: int
+) -> tuple[float, float]:
     """The mean of the steps: in wall time the median of ten parts, and in CPU time."""
     for _ in range(5):
         seconds_of_step(model, x, optimizer)

@@ -44,15 +44,24 @@ def measure_over_time() -> None:
         plain.append(_median_of_steps(model, x))
     print(f"\nplain steps before and after, in CPU time: {_said(plain[0])} and {_said(plain[1])}")
     for what, place in (("median", 5), ("fastest tenth", 1)):
-        early, late = (_tenth(place, took[step - _AROUND : step + _AROUND]) for step in (_EARLY, _STEPS))
+        early, late = (
+            _tenth(place, took[step - _AROUND : step + _AROUND]) for step in (_EARLY, _STEPS)
+        )
         ratio = f"{_said(early)} and {_said(late)}: {late / early:.3f} times"
         print(f"watched steps around step {_EARLY:,} and {_STEPS:,}, {what}: {ratio}")
-    slopes = [_slope([(step, getattr(each, name)) for step, each in sizes.items() if step >= 2000]) for name in Sizes._fields]
-    said = ", ".join(f"{name} {slope:+.3f} MB" for name, slope in zip(Sizes._fields, slopes, strict=True))
+    slopes = [
+        _slope([(step, getattr(each, name)) for step, each in sizes.items() if step >= 2000])
+        for name in Sizes._fields
+    ]
+    said = ", ".join(
+        f"{name} {slope:+.3f} MB" for name, slope in zip(Sizes._fields, slopes, strict=True)
+    )
     print(f"per 1,000 steps after 2,000: {said}; {watcher.dropped} steps dropped")
 
 
-def _watched(model: nn.Module, x: Tensor, watcher: Watcher, folder: Path) -> tuple[list[float], dict[int, Sizes]]:
+def _watched(
+    model: nn.Module, x: Tensor, watcher: Watcher, folder: Path
+) -> tuple[list[float], dict[int, Sizes]]:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
     took, sizes = [], {}
     print(f"{'steps':>7}{'trainer':>12}{'worker':>12}{'store':>12}{'step':>12}")
@@ -61,7 +70,10 @@ def _watched(model: nn.Module, x: Tensor, watcher: Watcher, folder: Path) -> tup
         if step % 1000 == 0:
             sizes[step] = _sizes(watcher._process.number, folder)
             figures = "".join(f"{each:9.2f} MB" for each in sizes[step])
-            print(f"{step:7,}{figures}{_said(statistics.median(took[-2 * _AROUND :])):>12}", flush=True)
+            print(
+                f"{step:7,}{figures}{_said(statistics.median(took[-2 * _AROUND :])):>12}",
+                flush=True,
+            )
     return took, sizes
 
 

@@ -28,12 +28,19 @@ Tool = Callable[[nn.Module, Path], AbstractContextManager[Note]]
 
 def compare_with_others(only: str) -> None:
     """Print how many times as long a step takes in wall time, and in CPU time of the training process."""
-    os.environ |= {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
+    os.environ |= {
+        "WANDB_MODE": "offline",
+        "WANDB_SILENT": "true",
+        "WANDB_ERROR_REPORTING": "false",
+    }
     chosen = {name: made for name, made in MODELS.items() if only.lower() in name.lower()}
     print(f"{'model':14}{'tool':36}{'plain':>11}{'wall':>8}{'CPU':>8}")
     for name, (build, shape) in chosen.items():
         for tool, start in TOOLS.items():
-            print(f"{name:14}{tool:36}{_compared(build().train(), torch.randn(shape), start)}", flush=True)
+            print(
+                f"{name:14}{tool:36}{_compared(build().train(), torch.randn(shape), start)}",
+                flush=True,
+            )
 
 
 def _compared(model: nn.Module, x: Tensor, start: Tool) -> str:
@@ -69,7 +76,9 @@ def _block(model: nn.Module, x: Tensor, note: Note) -> list[tuple[float, float]]
     return [_step(model, x, optimizer, note) for _ in range(_WARM + _BLOCK)][_WARM:]
 
 
-def _step(model: nn.Module, x: Tensor, optimizer: torch.optim.Optimizer, note: Note) -> tuple[float, float]:
+def _step(
+    model: nn.Module, x: Tensor, optimizer: torch.optim.Optimizer, note: Note
+) -> tuple[float, float]:
     wall, cpu = time.perf_counter(), time.process_time()
     optimizer.zero_grad()
     model(x).square().mean().backward()
@@ -99,7 +108,9 @@ def _folder() -> Iterator[Path]:
 @contextmanager
 def _torchscan(model: nn.Module, folder: Path) -> Iterator[Note]:
     """Without inputs, as TensorBoard below."""
-    with watch(model, folder / "run", every=1, log=("outputs", "output_grads", "params", "param_grads")):
+    with watch(
+        model, folder / "run", every=1, log=("outputs", "output_grads", "params", "param_grads")
+    ):
         yield _nothing
 
 
@@ -133,7 +144,9 @@ class _ToTensorBoard:
             if isinstance(output, Tensor):
                 self._write(f"{path}/output", output)
                 if output.requires_grad:
-                    output.register_hook(lambda gradient: self._write(f"{path}/output_grad", gradient))
+                    output.register_hook(
+                        lambda gradient: self._write(f"{path}/output_grad", gradient)
+                    )
 
         return hook
 
@@ -178,7 +191,13 @@ def _explore(model: nn.Module, backend: str) -> None:
     """Its hooks forbid writing to results: activations are told not to, and batch normalization has no gradients logged."""
     import torchexplorer
 
-    torchexplorer.watch(model, log_freq=1, disable_inplace=True, ignore_io_grad_classes=[nn.BatchNorm2d], backend=backend)
+    torchexplorer.watch(
+        model,
+        log_freq=1,
+        disable_inplace=True,
+        ignore_io_grad_classes=[nn.BatchNorm2d],
+        backend=backend,
+    )
 
 
 TOOLS: dict[str, Tool] = {

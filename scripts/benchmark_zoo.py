@@ -34,17 +34,32 @@ class Findings:
         """Take note of the operators of a pass and of how they are priced."""
         states = {id(op.signature): price(op.signature).state for op in trace.ops}
         for op in trace.ops:
-            self.operators.setdefault(str(op.signature.op), Counter())[states[id(op.signature)]] += 1
+            self.operators.setdefault(str(op.signature.op), Counter())[
+                states[id(op.signature)]
+            ] += 1
 
     def print(self) -> None:
         """Print the totals."""
         for name, models in sorted(self.models.items()):
             print(f"{models:5}  {name}")
-        unpriced = {name: states["unpriced"] for name, states in self.operators.items() if states["unpriced"]}
-        priced = [name for name, states in self.operators.items() if name not in unpriced and states["priced"]]
+        unpriced = {
+            name: states["unpriced"]
+            for name, states in self.operators.items()
+            if states["unpriced"]
+        }
+        priced = [
+            name
+            for name, states in self.operators.items()
+            if name not in unpriced and states["priced"]
+        ]
         free = len(self.operators) - len(priced) - len(unpriced)
-        print(f"{len(self.operators)} distinct operators: {len(priced)} priced, {free} free, {len(unpriced)} unpriced")
-        print("unpriced operators:", ", ".join(f"{name} ({calls}×)" for name, calls in unpriced.items()) or "none")
+        print(
+            f"{len(self.operators)} distinct operators: {len(priced)} priced, {free} free, {len(unpriced)} unpriced"
+        )
+        print(
+            "unpriced operators:",
+            ", ".join(f"{name} ({calls}×)" for name, calls in unpriced.items()) or "none",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +121,9 @@ def compared(row: Row, findings: Findings) -> Compared:
     findings.models[f"recorded, {trace.provenance.execution} pass"] += 1
     findings.note_operators(trace)
     distinct = {each.identity: each.numel for each in trace.parameters if not each.is_buffer}
-    return Compared(row, "", sum(distinct.values()), sum(convention_macs(trace, CONVENTIONS[row.source])))
+    return Compared(
+        row, "", sum(distinct.values()), sum(convention_macs(trace, CONVENTIONS[row.source]))
+    )
 
 
 def _note(each: Compared, models: Counter[str]) -> None:
@@ -124,7 +141,9 @@ def _note_parameters(each: Compared, models: Counter[str]) -> None:
         models["parameters within published rounding"] += 1
     else:
         models["parameters differ"] += 1
-        print(f"{each.row.model}: {each.parameters:,} parameters, published {each.row.parameters:,}")
+        print(
+            f"{each.row.model}: {each.parameters:,} parameters, published {each.row.parameters:,}"
+        )
 
 
 def _note_macs(each: Compared, models: Counter[str]) -> None:
@@ -133,4 +152,6 @@ def _note_macs(each: Compared, models: Counter[str]) -> None:
     models[f"{table} within published rounding"] += each.has_macs
     models[f"{table} within 1 %"] += each.off <= 0.01
     if each.off > 0.01:
-        print(f"{each.row.model}: {each.macs / 1e9:.3f} GMACs, published {each.row.macs / 1e9:.3f}: {each.reason}")
+        print(
+            f"{each.row.model}: {each.macs / 1e9:.3f} GMACs, published {each.row.macs / 1e9:.3f}: {each.reason}"
+        )

@@ -15,14 +15,20 @@ sys.path.insert(0, str(ROOT))
 
 from tests.console import with_real_output  # noqa: E402
 
-_SNIPPET = re.compile(r"```python\n(?P<code>(?:(?!```).)*)```\n\n```text\n(?:(?!```).)*```", re.DOTALL)
+_SNIPPET = re.compile(
+    r"```python\n(?P<code>(?:(?!```).)*)```\n\n```text\n(?:(?!```).)*```", re.DOTALL
+)
 _DEMO = re.compile(r"(?<=<!-- scripts/demo -->\n```text\n).*?(?=```)", re.DOTALL)
 
 
 def printed(found: re.Match[str]) -> str:
     """A snippet, with what it prints now."""
     out = io.StringIO()
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), contextlib.redirect_stdout(out):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(out),
+    ):
         warnings.simplefilter("ignore")
         exec(compile(found["code"], "snippet", "exec"), {"__name__": "snippet"})  # noqa: S102
     return f"```python\n{found['code']}```\n\n```text\n{out.getvalue()}```"
@@ -31,7 +37,13 @@ def printed(found: re.Match[str]) -> str:
 def demo(_: re.Match[str]) -> str:
     """What a first look prints."""
     command = [sys.executable, "-W", "ignore", str(ROOT / "scripts" / "demo.py")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     return done.stdout
 
 

@@ -16,7 +16,9 @@ _NO_DEVICE = 100  # cudaErrorNoDevice; to cuDNN, cuBLAS and NCCL it is an error 
 _CUDA = ("libcu", "libnv", "libnccl")
 _PREFIXES = ("cu", "nccl", "nvml", "nvrtc", "nvshmem", "nvJitLink", "nvtx", "__cuda")
 _WORDS = ("ErrorString", "ErrorName", "StatusString", "StatusName")
-_OTHER_VERSIONS = {"libnvshmem_host": "NVSHMEM"}  # as a rule a symbol's version is the name of its library
+_OTHER_VERSIONS = {
+    "libnvshmem_host": "NVSHMEM"
+}  # as a rule a symbol's version is the name of its library
 
 
 def main(environment: Path) -> None:
@@ -24,7 +26,9 @@ def main(environment: Path) -> None:
     folder = next(environment.glob("lib/python3*/site-packages/torch/lib"))
     libraries = sorted(folder.glob("*.so*"))
     own = {each.name for each in libraries}
-    missing = sorted({name for each in libraries for name in _needed(each) if name.startswith(_CUDA)} - own)
+    missing = sorted(
+        {name for each in libraries for name in _needed(each) if name.startswith(_CUDA)} - own
+    )
     symbols = {symbol for each in libraries for symbol in _undefined(each)}
     for name in missing:
         _compile(folder / name, *_symbols_of(name, symbols, is_first=name == missing[0]))
@@ -37,24 +41,34 @@ def _needed(library: Path) -> list[str]:
 
 def _undefined(library: Path) -> list[tuple[str, str]]:
     """Names that others must define, each with the version it must have, "" for any."""
-    names = (line.split()[-1] for line in _output("nm", "--dynamic", "--undefined-only", str(library)).splitlines())
+    names = (
+        line.split()[-1]
+        for line in _output("nm", "--dynamic", "--undefined-only", str(library)).splitlines()
+    )
     return [(name, version) for name, _, version in (each.partition("@") for each in names)]
 
 
-def _symbols_of(library: str, symbols: set[tuple[str, str]], *, is_first: bool) -> tuple[dict[str, list[str]], list[str]]:
+def _symbols_of(
+    library: str, symbols: set[tuple[str, str]], *, is_first: bool
+) -> tuple[dict[str, list[str]], list[str]]:
     """Those with a version of this library, and, in the first library, all that have none."""
     versions = defaultdict(list)
     stem = library.partition(".so")[0]
     for name, version in sorted(symbols):
         if version == _OTHER_VERSIONS.get(stem) or version.startswith(f"{stem}.so"):
             versions[version].append(name)
-    return versions, sorted(name for name, version in symbols if is_first and not version and name.startswith(_PREFIXES))
+    return versions, sorted(
+        name for name, version in symbols if is_first and not version and name.startswith(_PREFIXES)
+    )
 
 
 def _compile(target: Path, versions: dict[str, list[str]], plain: list[str]) -> None:
     names = sorted({*plain, *(name for group in versions.values() for name in group)})
     source = "\n".join(map(_definition, names))
-    script = "\n".join(f"{version} {{ {' '.join(f'{name};' for name in group)} }};" for version, group in versions.items())
+    script = "\n".join(
+        f"{version} {{ {' '.join(f'{name};' for name in group)} }};"
+        for version, group in versions.items()
+    )
     with tempfile.TemporaryDirectory() as scratch:
         (Path(scratch) / "all.c").write_text(source + "\n", encoding="utf-8")
         (Path(scratch) / "all.map").write_text(script + "\n", encoding="utf-8")

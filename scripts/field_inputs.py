@@ -28,7 +28,11 @@ def inputs_for(model: Any) -> dict[str, Any]:
     if exception is not None:
         return dict(exception(config))
     wanted = _wanted(model)
-    makers = {**_MAKERS, "pixel_values": _patches} if {"grid_thw", "image_grid_thw"} & set(wanted) else _MAKERS
+    makers = (
+        {**_MAKERS, "pixel_values": _patches}
+        if {"grid_thw", "image_grid_thw"} & set(wanted)
+        else _MAKERS
+    )
     unknown = [name for name in wanted if name not in makers]
     if unknown:
         raise NoInputKnownError(", ".join(unknown))
@@ -41,27 +45,49 @@ def _wanted(model: Any) -> list[str]:
     named = [each for each in parameters.values() if each.kind is each.POSITIONAL_OR_KEYWORD]
     wanted = [each.name for each in named if each.default is each.empty]
     main = model.main_input_name
-    if main in parameters and (main not in wanted) and not ({"hidden_states", "pixel_values"} & set(wanted)):
+    if (
+        main in parameters
+        and (main not in wanted)
+        and not ({"hidden_states", "pixel_values"} & set(wanted))
+    ):
         wanted.append(main)
     if model.config.is_encoder_decoder and "decoder_input_ids" in parameters:
         wanted.append("decoder_input_ids")
-    return wanted + [name for name in _companions(model.config, wanted) if name in parameters and name not in wanted]
+    return wanted + [
+        name
+        for name in _companions(model.config, wanted)
+        if name in parameters and name not in wanted
+    ]
 
 
 def _companions(config: Any, wanted: list[str]) -> Iterator[str]:
     if {"input_ids", "pixel_values"} & set(wanted) and _compares(config):
         yield from ("input_ids", "pixel_values")
-    if {"input_ids", "input_features"} & set(wanted) and hasattr(config, "audio_config") and not _has_placeholders(config):
+    if (
+        {"input_ids", "input_features"} & set(wanted)
+        and hasattr(config, "audio_config")
+        and not _has_placeholders(config)
+    ):
         yield from ("input_ids", "input_features")
 
 
 def _compares(config: Any) -> bool:
-    return hasattr(config, "text_config") and hasattr(config, "vision_config") and not _has_placeholders(config)
+    return (
+        hasattr(config, "text_config")
+        and hasattr(config, "vision_config")
+        and not _has_placeholders(config)
+    )
 
 
 def _has_placeholders(config: Any) -> bool:
     """Whether images and sounds take the places of tokens in a text: such a model takes a text alone, too."""
-    names = ("image_token_id", "image_token_index", "audio_token_id", "audio_token_index", "video_token_id")
+    names = (
+        "image_token_id",
+        "image_token_index",
+        "audio_token_id",
+        "audio_token_index",
+        "video_token_id",
+    )
     return any(getattr(config, name, None) is not None for name in names)
 
 
@@ -70,7 +96,12 @@ def _configs(config: Any) -> Iterator[Any]:
     level = [config]
     while level:
         yield from level
-        level = [inner for outer in level for inner in vars(outer).values() if hasattr(inner, "model_type")]
+        level = [
+            inner
+            for outer in level
+            for inner in vars(outer).values()
+            if hasattr(inner, "model_type")
+        ]
 
 
 def find(config: Any, *names: str, default: Any = None) -> Any:
@@ -120,7 +151,15 @@ def waveform(config: Any) -> Tensor:
 
 def features(config: Any) -> Tensor:
     """Mel bins over time: bins first for those that begin like Whisper, time first for others."""
-    bins = find(config, "input_dim", "num_mel_bins", "feature_size", "input_feat_per_channel", "n_mels", default=80)
+    bins = find(
+        config,
+        "input_dim",
+        "num_mel_bins",
+        "feature_size",
+        "input_feat_per_channel",
+        "n_mels",
+        default=80,
+    )
     positions = find(config, "max_source_positions")
     if positions is not None and find(config, "input_feat_per_channel") is None:
         return torch.rand(1, bins, 2 * positions)
@@ -150,13 +189,17 @@ _MAKERS: Mapping[str, Maker] = {
     "pixel_values_videos": video,
     "input_values": waveform,
     "input_features": features,
-    "input_features_mask": lambda config: torch.ones(1, features(config).shape[-1], dtype=torch.long),
+    "input_features_mask": lambda config: torch.ones(
+        1, features(config).shape[-1], dtype=torch.long
+    ),
     "grid_thw": lambda _: torch.tensor([[1, 4, 4]]),
     "image_grid_thw": lambda _: torch.tensor([[1, 4, 4]]),
     "hidden_states": _patches,
     "past_values": _series,
     "past_observed_mask": lambda config: torch.ones_like(_series(config)),
-    "past_time_features": lambda config: torch.rand(*_series(config).shape[:2], find(config, "num_time_features", default=1)),
+    "past_time_features": lambda config: torch.rand(
+        *_series(config).shape[:2], find(config, "num_time_features", default=1)
+    ),
     "latents": lambda config: torch.rand(1, find(config, "hidden_size", default=512), 25),
     "inputs_embeds": lambda config: torch.rand(1, TOKENS, find(config, "hidden_size", default=512)),
     "query_embeds": lambda config: torch.rand(1, 32, find(config, "hidden_size", default=768)),
@@ -191,17 +234,27 @@ def _bros(config: Any) -> dict[str, Any]:
 
 
 def _clap(config: Any) -> dict[str, Any]:
-    return {"input_ids": tokens(config), "input_features": torch.rand(1, 1, 1001, find(config, "num_mel_bins", default=64))}
+    return {
+        "input_ids": tokens(config),
+        "input_features": torch.rand(1, 1, 1001, find(config, "num_mel_bins", default=64)),
+    }
 
 
 def _lxmert(config: Any) -> dict[str, Any]:
-    seen = {"visual_feats": torch.rand(1, 36, config.visual_feat_dim), "visual_pos": torch.rand(1, 36, config.visual_pos_dim)}
+    seen = {
+        "visual_feats": torch.rand(1, 36, config.visual_feat_dim),
+        "visual_pos": torch.rand(1, 36, config.visual_pos_dim),
+    }
     return {"input_ids": tokens(config), **seen}
 
 
 def _idefics(config: Any) -> dict[str, Any]:
     mask = torch.ones(1, TOKENS, 1, dtype=torch.long)
-    return {"input_ids": tokens(config), "pixel_values": image(config)[:, None], "image_attention_mask": mask}
+    return {
+        "input_ids": tokens(config),
+        "pixel_values": image(config)[:, None],
+        "image_attention_mask": mask,
+    }
 
 
 def _spectrogram(config: Any) -> dict[str, Any]:
@@ -209,7 +262,10 @@ def _spectrogram(config: Any) -> dict[str, Any]:
 
 
 def _dia(config: Any) -> dict[str, Any]:
-    return {"input_ids": tokens(config), "decoder_input_ids": tokens(config)[..., None].repeat(1, 1, 9)}
+    return {
+        "input_ids": tokens(config),
+        "decoder_input_ids": tokens(config)[..., None].repeat(1, 1, 9),
+    }
 
 
 #: what a rule would get wrong, by the type of the model
@@ -223,13 +279,23 @@ EXCEPTIONS: Mapping[str, Callable[[Any], Mapping[str, Any]]] = {
     "dia": _dia,
     "pe_audio": lambda config: {"input_ids": tokens(config), **_one_channel(config)},
     "pe_audio_encoder": _one_channel,
-    "pe_video": lambda config: {"input_ids": tokens(config), "pixel_values_videos": torch.rand(1, 4, 3, 336, 336)},
+    "pe_video": lambda config: {
+        "input_ids": tokens(config),
+        "pixel_values_videos": torch.rand(1, 4, 3, 336, 336),
+    },
     "pe_video_encoder": lambda _: {"pixel_values_videos": torch.rand(1, 4, 3, 336, 336)},
-    "pix2struct": lambda config: {"flattened_patches": torch.rand(1, 64, 2 + 768), "decoder_input_ids": tokens(config)},
+    "pix2struct": lambda config: {
+        "flattened_patches": torch.rand(1, 64, 2 + 768),
+        "decoder_input_ids": tokens(config),
+    },
     "pocket_tts_audio_tokenizer": _one_channel,
     "pocket_tts_audio_tokenizer_encoder": _one_channel,
     "timesformer": lambda config: {"pixel_values": video(config)},
-    "udop": lambda config: {"input_ids": tokens(config), "decoder_input_ids": tokens(config), "bbox": torch.rand(1, TOKENS, 4)},
+    "udop": lambda config: {
+        "input_ids": tokens(config),
+        "decoder_input_ids": tokens(config),
+        "bbox": torch.rand(1, TOKENS, 4),
+    },
     "efficientloftr": _pair_of_images,
     "encodec": _one_channel,
     "idefics": _idefics,

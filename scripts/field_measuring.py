@@ -123,7 +123,11 @@ def _with_data(build: Build) -> Answer:
         if small is None:
             return {}
         again = _scanned(small)
-        return _difference("small, with data", again, _counted(small, "cpu")) if "macs" in again else {}
+        return (
+            _difference("small, with data", again, _counted(small, "cpu"))
+            if "macs" in again
+            else {}
+        )
     except Exception as error:
         return {"not_counted": said(error)}
 
@@ -153,9 +157,17 @@ def _in_bfloat16(build: Build, device: str, answer: Answer) -> Answer:
 
 
 def _difference(how: str, answer: Answer, counted: Counted) -> Answer:
-    explained = {name: [counted.calls[name], macs] for name, macs in counted.left_out.items() if macs}
+    explained = {
+        name: [counted.calls[name], macs] for name, macs in counted.left_out.items() if macs
+    }
     rest = answer["macs"] - counted.macs - sum(counted.left_out.values())
-    compared = {"counted": how, "counter": counted.macs, "compared": answer["macs"], "rules": explained, "unexplained": rest}
+    compared = {
+        "counted": how,
+        "counter": counted.macs,
+        "compared": answer["macs"],
+        "rules": explained,
+        "unexplained": rest,
+    }
     return compared | {"unpriced": answer["unpriced"]}
 
 

@@ -45,9 +45,28 @@ class Case:
 
 #: heads first, where there is a choice: what people run
 _MAPPINGS = (
-    *("SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ", "CAUSAL_LM", "OBJECT_DETECTION", "UNIVERSAL_SEGMENTATION"),
-    *("IMAGE_TEXT_TO_TEXT", "DEPTH_ESTIMATION", "SEMANTIC_SEGMENTATION", "CTC", "MASK_GENERATION", "TEXT_TO_WAVEFORM"),
-    *("KEYPOINT_DETECTION", "IMAGE_TO_IMAGE", "TEXT_RECOGNITION", "POSE_ESTIMATION", "IMAGE_MATTING"),
+    *(
+        "SEQ_TO_SEQ_CAUSAL_LM",
+        "SPEECH_SEQ_2_SEQ",
+        "CAUSAL_LM",
+        "OBJECT_DETECTION",
+        "UNIVERSAL_SEGMENTATION",
+    ),
+    *(
+        "IMAGE_TEXT_TO_TEXT",
+        "DEPTH_ESTIMATION",
+        "SEMANTIC_SEGMENTATION",
+        "CTC",
+        "MASK_GENERATION",
+        "TEXT_TO_WAVEFORM",
+    ),
+    *(
+        "KEYPOINT_DETECTION",
+        "IMAGE_TO_IMAGE",
+        "TEXT_RECOGNITION",
+        "POSE_ESTIMATION",
+        "IMAGE_MATTING",
+    ),
 )
 
 #: what a config has no default for
@@ -61,7 +80,10 @@ _CONFIGS: Mapping[str, Mapping[str, Any]] = {
 def cases() -> Iterator[Case]:
     """All of them."""
     for kind, names in architectures().items():
-        yield Case(name=f"transformers:{kind}", builds=tuple(partial(_called, kind, name) for name in names))
+        yield Case(
+            name=f"transformers:{kind}",
+            builds=tuple(partial(_called, kind, name) for name in names),
+        )
     for name, call in OTHERS.items():
         yield Case(name=f"other:{name}", builds=(partial(_other, call),), device="cpu")
     for kind, cache in DECODING.items():
@@ -74,8 +96,13 @@ def architectures() -> dict[str, list[str]]:
     tables = [getattr(modeling_auto, f"MODEL_FOR_{name}_MAPPING_NAMES") for name in _MAPPINGS]
     for table in (*tables, modeling_auto.MODEL_MAPPING_NAMES):
         for kind, classes in table.items():
-            found.setdefault(kind, []).append(classes if isinstance(classes, str) else str(classes[0]))
-    distinct = {names[0]: (kind, [names[0], *names[-1:]]) for kind, names in sorted(found.items(), reverse=True)}
+            found.setdefault(kind, []).append(
+                classes if isinstance(classes, str) else str(classes[0])
+            )
+    distinct = {
+        names[0]: (kind, [names[0], *names[-1:]])
+        for kind, names in sorted(found.items(), reverse=True)
+    }
     return dict(sorted((kind, list(dict.fromkeys(names))) for kind, names in distinct.values()))
 
 
@@ -89,7 +116,9 @@ def _transformers_model(kind: str, class_name: str, device: str, is_small: bool)
     model_class = getattr(transformers, class_name)
     config_class = transformers.CONFIG_MAPPING[kind]
     if not isinstance(config_class(**_CONFIGS.get(kind, {})), model_class.config_class or object):
-        config_class = model_class.config_class  # the class takes a part of the config, of the text say
+        config_class = (
+            model_class.config_class
+        )  # the class takes a part of the config, of the text say
     config = config_class(**_CONFIGS.get(kind, {}))
     if is_small:
         _shrink(config)
@@ -98,7 +127,15 @@ def _transformers_model(kind: str, class_name: str, device: str, is_small: bool)
 
 
 _DEPTHS = (
-    *("num_hidden_layers", "num_layers", "encoder_layers", "decoder_layers", "n_layer", "n_layers", "num_encoder_layers"),
+    *(
+        "num_hidden_layers",
+        "num_layers",
+        "encoder_layers",
+        "decoder_layers",
+        "n_layer",
+        "n_layers",
+        "num_encoder_layers",
+    ),
     *("num_decoder_layers", "depth", "num_blocks"),
 )
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -139,7 +176,9 @@ _PAST = 64
 def _after_prefill(model: Any, device: str) -> dict[str, Any]:
     """What the model itself keeps of 64 tokens, under the name that it takes it by."""
     with torch.no_grad():
-        output = model(input_ids=torch.zeros(1, _PAST, dtype=torch.long, device=device), use_cache=True)
+        output = model(
+            input_ids=torch.zeros(1, _PAST, dtype=torch.long, device=device), use_cache=True
+        )
     return {name: output[name] for name in ("past_key_values", "cache_params") if name in output}
 
 
@@ -176,6 +215,17 @@ DECODING: Mapping[str, Callable[[Any, str], dict[str, Any]]] = {
 }
 
 
-def _decoding(kind: str, cache: Callable[[Any, str], dict[str, Any]], device: str, is_small: bool) -> Built:
-    model = _transformers_model(kind, modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind], device, is_small)
-    return Built(model=model, kwargs={"input_ids": tokens(model.config)[:, :1], "use_cache": True, **cache(model, device)})
+def _decoding(
+    kind: str, cache: Callable[[Any, str], dict[str, Any]], device: str, is_small: bool
+) -> Built:
+    model = _transformers_model(
+        kind, modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind], device, is_small
+    )
+    return Built(
+        model=model,
+        kwargs={
+            "input_ids": tokens(model.config)[:, :1],
+            "use_cache": True,
+            **cache(model, device),
+        },
+    )

@@ -48,12 +48,19 @@ def _denoiser(name: str, kwargs: Callable[[], dict[str, Any]], **options: Any) -
     OTHERS[f"diffusers/{name}"] = make
 
 
-def _at_step(*shape: int, text: tuple[int, int] | None = None, **others: Any) -> Callable[[], dict[str, Any]]:
+def _at_step(
+    *shape: int, text: tuple[int, int] | None = None, **others: Any
+) -> Callable[[], dict[str, Any]]:
     """Noise, a step and, if given, the shape of an encoded text; sizes among the others become tensors."""
 
     def kwargs() -> dict[str, Any]:
-        first = "hidden_states" if (text and text[1] >= 4096) or "class_labels" in others else "sample"
-        made = {name: torch.rand(value) if isinstance(value, tuple) else value for name, value in others.items()}
+        first = (
+            "hidden_states" if (text and text[1] >= 4096) or "class_labels" in others else "sample"
+        )
+        made = {
+            name: torch.rand(value) if isinstance(value, tuple) else value
+            for name, value in others.items()
+        }
         encoded = {} if text is None else {"encoder_hidden_states": torch.rand(1, *text)}
         return {first: torch.rand(shape), "timestep": torch.tensor([10]), **encoded, **made}
 
@@ -63,7 +70,11 @@ def _at_step(*shape: int, text: tuple[int, int] | None = None, **others: Any) ->
 _denoiser("UNet2DModel", _at_step(1, 3, 64, 64), sample_size=64)
 _denoiser("UNet2DConditionModel", _at_step(1, 4, 64, 64, text=(77, 768)), cross_attention_dim=768)
 _denoiser("UNet3DConditionModel", _at_step(1, 4, 4, 32, 32, text=(77, 1024)))
-_denoiser("ControlNetModel", _at_step(1, 4, 64, 64, text=(77, 768), controlnet_cond=(1, 3, 512, 512)), cross_attention_dim=768)
+_denoiser(
+    "ControlNetModel",
+    _at_step(1, 4, 64, 64, text=(77, 768), controlnet_cond=(1, 3, 512, 512)),
+    cross_attention_dim=768,
+)
 _denoiser(
     "DiTTransformer2DModel",
     _at_step(1, 4, 32, 32, class_labels=torch.tensor([3])),
@@ -73,15 +84,23 @@ _denoiser(
 )
 _denoiser(
     "PixArtTransformer2DModel",
-    _at_step(1, 4, 64, 64, text=(16, 4096), added_cond_kwargs={"resolution": None, "aspect_ratio": None}),
+    _at_step(
+        1, 4, 64, 64, text=(16, 4096), added_cond_kwargs={"resolution": None, "aspect_ratio": None}
+    ),
     sample_size=64,
     caption_channels=4096,
     num_layers=14,
 )
-_denoiser("SD3Transformer2DModel", _at_step(1, 16, 64, 64, text=(77, 4096), pooled_projections=(1, 2048)), num_layers=6)
+_denoiser(
+    "SD3Transformer2DModel",
+    _at_step(1, 16, 64, 64, text=(77, 4096), pooled_projections=(1, 2048)),
+    num_layers=6,
+)
 _denoiser(
     "FluxTransformer2DModel",
-    _at_step(1, 64, 64, text=(32, 4096), pooled_projections=(1, 768), img_ids=(64, 3), txt_ids=(32, 3)),
+    _at_step(
+        1, 64, 64, text=(32, 4096), pooled_projections=(1, 768), img_ids=(64, 3), txt_ids=(32, 3)
+    ),
     num_layers=1,
     num_single_layers=2,
 )
@@ -112,8 +131,12 @@ def _adapted(name: str, config: str, **options: Any) -> None:
         import transformers
 
         is_bert = options["task_type"] == "SEQ_CLS"
-        base_class = transformers.BertForSequenceClassification if is_bert else transformers.GPT2LMHeadModel
-        model = peft.get_peft_model(base_class(base_class.config_class()), getattr(peft, config)(**options))
+        base_class = (
+            transformers.BertForSequenceClassification if is_bert else transformers.GPT2LMHeadModel
+        )
+        model = peft.get_peft_model(
+            base_class(base_class.config_class()), getattr(peft, config)(**options)
+        )
         return model, (), {"input_ids": torch.arange(10, 26)[None]}
 
     OTHERS[f"peft/{name}"] = make
@@ -122,8 +145,12 @@ def _adapted(name: str, config: str, **options: Any) -> None:
 _adapted("LoRA on GPT-2", "LoraConfig", r=8, task_type="CAUSAL_LM")
 _adapted("DoRA on GPT-2", "LoraConfig", r=8, use_dora=True, task_type="CAUSAL_LM")
 _adapted("IA3 on GPT-2", "IA3Config", task_type="CAUSAL_LM")
-_adapted("prefix tuning of GPT-2", "PrefixTuningConfig", num_virtual_tokens=8, task_type="CAUSAL_LM")
-_adapted("prompt tuning of GPT-2", "PromptTuningConfig", num_virtual_tokens=8, task_type="CAUSAL_LM")
+_adapted(
+    "prefix tuning of GPT-2", "PrefixTuningConfig", num_virtual_tokens=8, task_type="CAUSAL_LM"
+)
+_adapted(
+    "prompt tuning of GPT-2", "PromptTuningConfig", num_virtual_tokens=8, task_type="CAUSAL_LM"
+)
 _adapted("LoRA on BERT", "LoraConfig", r=8, target_modules=["query", "value"], task_type="SEQ_CLS")
 
 
@@ -138,7 +165,9 @@ def _graph_network(name: str) -> None:
     def make() -> Call:
         from torch_geometric.nn import models
 
-        model = getattr(models, name)(in_channels=64, hidden_channels=128, num_layers=3, out_channels=10)
+        model = getattr(models, name)(
+            in_channels=64, hidden_channels=128, num_layers=3, out_channels=10
+        )
         return model, (torch.rand(100, 64), _edges()), {}
 
     OTHERS[f"torch_geometric/{name}"] = make
@@ -152,7 +181,9 @@ for _name in ("GCN", "GraphSAGE", "GAT", "GIN", "EdgeCNN"):
 def _schnet() -> Call:
     from torch_geometric.nn import SchNet
 
-    model = SchNet(interaction_graph=lambda *_: (_edges(20, 100), torch.rand(100)))  # its own needs a compiled library
+    model = SchNet(
+        interaction_graph=lambda *_: (_edges(20, 100), torch.rand(100))
+    )  # its own needs a compiled library
     return model, (torch.randint(1, 9, (20,)), torch.rand(20, 3)), {}
 
 
@@ -160,7 +191,10 @@ def _schnet() -> Call:
 def _transformer_convolutions() -> Call:
     from torch_geometric.nn import Sequential, TransformerConv
 
-    layers = [(TransformerConv(64, 64, heads=4), "x, edge_index -> x"), (TransformerConv(256, 10), "x, edge_index -> x")]
+    layers = [
+        (TransformerConv(64, 64, heads=4), "x, edge_index -> x"),
+        (TransformerConv(256, 10), "x, edge_index -> x"),
+    ]
     return Sequential("x, edge_index", layers), (torch.rand(100, 64), _edges()), {}
 
 
@@ -168,7 +202,11 @@ def _transformer_convolutions() -> Call:
 def _relations() -> Call:
     from torch_geometric.nn import RGCNConv
 
-    return RGCNConv(64, 32, num_relations=4, num_bases=4), (torch.rand(100, 64), _edges(), torch.randint(4, (400,))), {}
+    return (
+        RGCNConv(64, 32, num_relations=4, num_bases=4),
+        (torch.rand(100, 64), _edges(), torch.randint(4, (400,))),
+        {},
+    )
 
 
 # Medical images.
@@ -215,7 +253,11 @@ def _yolo(name: str, class_name: str = "DetectionModel") -> None:
     def make() -> Call:
         from ultralytics.nn import tasks
 
-        return getattr(tasks, class_name)(f"{name}.yaml", verbose=False), (torch.rand(1, 3, 640, 640),), {}
+        return (
+            getattr(tasks, class_name)(f"{name}.yaml", verbose=False),
+            (torch.rand(1, 3, 640, 640),),
+            {},
+        )
 
     OTHERS[f"ultralytics/{name}"] = make
 
@@ -260,7 +302,9 @@ def _conformer() -> Call:
 def _transformer_asr() -> Call:
     from speechbrain.lobes.models.transformer.TransformerASR import TransformerASR
 
-    model = TransformerASR(1000, 80, d_model=256, nhead=4, num_encoder_layers=6, num_decoder_layers=3, d_ffn=1024)
+    model = TransformerASR(
+        1000, 80, d_model=256, nhead=4, num_encoder_layers=6, num_decoder_layers=3, d_ffn=1024
+    )
     return model, (torch.rand(1, 100, 80), torch.arange(5, 20)[None]), {}
 
 
@@ -324,7 +368,15 @@ _policy("dqn.policies", "DQNPolicy", (8,), 4)
 
 # Vision transformers.
 
-_VIT = {"image_size": 224, "patch_size": 16, "num_classes": 1000, "dim": 384, "depth": 6, "heads": 6, "mlp_dim": 1536}
+_VIT = {
+    "image_size": 224,
+    "patch_size": 16,
+    "num_classes": 1000,
+    "dim": 384,
+    "depth": 6,
+    "heads": 6,
+    "mlp_dim": 1536,
+}
 
 
 def _vit(module: str, name: str, *, size: int = 224, **options: Any) -> None:
@@ -346,12 +398,48 @@ _vit(
     t2t_layers=((7, 4), (3, 2), (3, 2)),
     num_classes=1000,
 )
-_vit("cct", "CCT", img_size=(224, 224), embedding_dim=384, num_layers=6, num_heads=6, mlp_ratio=3.0, num_classes=1000)
-_vit("levit", "LeViT", image_size=224, stages=3, dim=(256, 384, 512), depth=4, heads=(4, 6, 8), mlp_mult=2, num_classes=1000)
-_vit("cvt", "CvT", num_classes=1000)
-_vit("max_vit", "MaxViT", dim_conv_stem=64, dim=96, dim_head=32, depth=(2, 2, 5, 2), window_size=7, num_classes=1000)
 _vit(
-    "nest", "NesT", image_size=224, patch_size=4, dim=96, heads=3, num_hierarchies=3, block_repeats=(2, 2, 8), num_classes=1000
+    "cct",
+    "CCT",
+    img_size=(224, 224),
+    embedding_dim=384,
+    num_layers=6,
+    num_heads=6,
+    mlp_ratio=3.0,
+    num_classes=1000,
+)
+_vit(
+    "levit",
+    "LeViT",
+    image_size=224,
+    stages=3,
+    dim=(256, 384, 512),
+    depth=4,
+    heads=(4, 6, 8),
+    mlp_mult=2,
+    num_classes=1000,
+)
+_vit("cvt", "CvT", num_classes=1000)
+_vit(
+    "max_vit",
+    "MaxViT",
+    dim_conv_stem=64,
+    dim=96,
+    dim_head=32,
+    depth=(2, 2, 5, 2),
+    window_size=7,
+    num_classes=1000,
+)
+_vit(
+    "nest",
+    "NesT",
+    image_size=224,
+    patch_size=4,
+    dim=96,
+    heads=3,
+    num_hierarchies=3,
+    block_repeats=(2, 2, 8),
+    num_classes=1000,
 )
 _vit(
     *("crossformer", "CrossFormer"),
@@ -387,4 +475,13 @@ _HEADS = (
     "UPerNet",
 )
 for _name in _HEADS:
-    _made(*("segmentation_models_pytorch",) * 2, _name, 1, 3, 256, 256, encoder_name="resnet34", encoder_weights=None)
+    _made(
+        *("segmentation_models_pytorch",) * 2,
+        _name,
+        1,
+        3,
+        256,
+        256,
+        encoder_name="resnet34",
+        encoder_weights=None,
+    )

@@ -114,7 +114,11 @@ def _products_without_sum(equation: str, operands: Sequence[Tensor]) -> int:
     indices = terms.split(",")
     if "." in equation or not result or len(operands) != 2:
         return 0
-    sizes = {i: size for term, each in zip(indices, operands, strict=True) for i, size in zip(term, each.shape, strict=True)}
+    sizes = {
+        i: size
+        for term, each in zip(indices, operands, strict=True)
+        for i, size in zip(term, each.shape, strict=True)
+    }
     summed = [index for index in set(indices[0]) & set(indices[1]) if index not in result]
     return 0 if any(sizes[index] > 1 for index in summed) else math.prod(sizes.values())
 
@@ -124,8 +128,17 @@ class Counted:
 
     def __init__(self, model: nn.Module, args: Any, kwargs: Any) -> None:
         self.left_out, self.calls = Counter[str](), Counter[str]()
-        operators, functions = _Operators(self.left_out, self.calls), _Functions(self.left_out, self.calls)
-        with _without_gradients(model), torch.no_grad(), functions, operators, FlopCounterMode(display=False) as counter:
+        operators, functions = (
+            _Operators(self.left_out, self.calls),
+            _Functions(self.left_out, self.calls),
+        )
+        with (
+            _without_gradients(model),
+            torch.no_grad(),
+            functions,
+            operators,
+            FlopCounterMode(display=False) as counter,
+        ):
             model(*args, **kwargs)
         self.macs = counter.get_total_flops() // 2
 

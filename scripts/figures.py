@@ -18,7 +18,9 @@ from torch import nn
 
 import torchscan
 
-sys.path.insert(0, str(Path(torchscan.__file__).parent.parent))  # the tests of the checkout that is asked
+sys.path.insert(
+    0, str(Path(torchscan.__file__).parent.parent)
+)  # the tests of the checkout that is asked
 
 import tests.torchvision_cpu  # noqa: F401 - beside a CPU build of torch, before torchvision and timm
 
@@ -56,23 +58,41 @@ def _roofline(**step: Any) -> Question:
 
 def _on_tensors(model: nn.Module, inputs: dict[str, Any]) -> Any:
     """With complete arguments: of shapes, older versions look for the largest batch, which takes long."""
-    shapes = inputs["input_shape"] if isinstance(inputs["input_shape"], dict) else {"": inputs["input_shape"]}
+    shapes = (
+        inputs["input_shape"]
+        if isinstance(inputs["input_shape"], dict)
+        else {"": inputs["input_shape"]}
+    )
     size, dtype = inputs["batch_size"], inputs.get("dtype")
     given = {name: torch.zeros((size, *shape), dtype=dtype) for name, shape in shapes.items()}
     arguments = {"args": tuple(given.values())} if "" in given else {"kwargs": given}
-    return _plain(torchscan.estimate_memory(model, **arguments, training=True, optimizer="SGD", device="24 GiB"))
+    return _plain(
+        torchscan.estimate_memory(
+            model, **arguments, training=True, optimizer="SGD", device="24 GiB"
+        )
+    )
 
 
 QUESTIONS: dict[str, Question] = {
     "info": lambda model, inputs: torchscan.crawl_module(model, **inputs),
-    "info of a backward pass": lambda model, inputs: torchscan.crawl_module(model, **inputs, mode="train", backward=True),
-    "info as fvcore counts": lambda model, inputs: torchscan.crawl_module(model, **inputs, convention="fvcore"),
+    "info of a backward pass": lambda model, inputs: torchscan.crawl_module(
+        model, **inputs, mode="train", backward=True
+    ),
+    "info as fvcore counts": lambda model, inputs: torchscan.crawl_module(
+        model, **inputs, convention="fvcore"
+    ),
     "receptive field": lambda model, inputs: _plain(torchscan.receptive_field(model, **inputs)),
     "memory": _memory(),
     "memory of a step": _memory(training=True, optimizer="AdamW", precision="bf16-mixed"),
     "memory on a card": _on_tensors,
     "time": _roofline(device="NVIDIA GeForce RTX 4090", precision="fp16"),
-    "time of a step": _roofline(device="NVIDIA H200", training=True, optimizer="AdamW", precision="bf16-mixed", compiled=True),
+    "time of a step": _roofline(
+        device="NVIDIA H200",
+        training=True,
+        optimizer="AdamW",
+        precision="bf16-mixed",
+        compiled=True,
+    ),
 }
 
 
@@ -80,7 +100,12 @@ def main() -> None:
     """Print a line for each answer."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="models whose name contains this")
-    parser.add_argument("--keep", metavar="FOLDER", type=Path, help="also write each answer in full, to see what differs")
+    parser.add_argument(
+        "--keep",
+        metavar="FOLDER",
+        type=Path,
+        help="also write each answer in full, to see what differs",
+    )
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -89,7 +114,10 @@ def main() -> None:
             model = build().eval()
             for question, ask in QUESTIONS.items():
                 text = _answer(model, {**inputs, "batch_size": 2}, ask)
-                print(f"{name}: {question}: {len(text)} bytes {hashlib.sha256(text.encode()).hexdigest()[:16]}", flush=True)
+                print(
+                    f"{name}: {question}: {len(text)} bytes {hashlib.sha256(text.encode()).hexdigest()[:16]}",
+                    flush=True,
+                )
                 if options.keep is not None:
                     options.keep.mkdir(parents=True, exist_ok=True)
                     (options.keep / f"{name} {question}.json".replace("/", "_")).write_text(text)
@@ -114,19 +142,37 @@ def models() -> Iterator[tuple[str, Callable[[], nn.Module], dict[str, Any]]]:
     image = {"input_shape": (3, 224, 224)}
     for name in TORCHVISION.split():
         side = SIDES.get(name, 224)
-        yield name, lambda name=name: _on_meta(lambda: torchvision.models.get_model(name)), {"input_shape": (3, side, side)}
+        yield (
+            name,
+            lambda name=name: _on_meta(lambda: torchvision.models.get_model(name)),
+            {"input_shape": (3, side, side)},
+        )
     for name in DENSE:
-        built = lambda name=name: _on_meta(lambda: torchvision.models.get_model(name, weights_backbone=None))  # noqa: E731
+        built = lambda name=name: _on_meta(  # noqa: E731
+            lambda: torchvision.models.get_model(name, weights_backbone=None)
+        )
         yield name, built, image
     for name, shape in VIDEO.items():
-        yield name, lambda name=name: _on_meta(lambda: torchvision.models.get_model(name)), {"input_shape": shape}
+        yield (
+            name,
+            lambda name=name: _on_meta(lambda: torchvision.models.get_model(name)),
+            {"input_shape": shape},
+        )
     for name in TIMM.split():
         side = SIDES.get(name, 224)
-        yield name, lambda name=name: _on_meta(lambda: timm.create_model(name)), {"input_shape": (3, side, side)}
+        yield (
+            name,
+            lambda name=name: _on_meta(lambda: timm.create_model(name)),
+            {"input_shape": (3, side, side)},
+        )
     yield "llama", _llama, {"input_shape": {"input_ids": (64,)}, "dtype": torch.long}
     yield "bert", _bert, {"input_shape": {"input_ids": (64,)}, "dtype": torch.long}
     for number in range(50):
-        yield f"drawn {number}", lambda number=number: _drawn(random.Random(number)), {"input_shape": (8, 32, 32)}  # noqa: S311
+        yield (
+            f"drawn {number}",
+            lambda number=number: _drawn(random.Random(number)),  # noqa: S311
+            {"input_shape": (8, 32, 32)},
+        )
 
 
 def _on_meta(build: Callable[[], nn.Module]) -> nn.Module:
@@ -140,15 +186,27 @@ def _on_meta(build: Callable[[], nn.Module]) -> nn.Module:
 def _llama() -> nn.Module:
     import transformers
 
-    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "vocab_size": 512}
-    config = transformers.LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2, use_cache=False)
+    sizes = {
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "vocab_size": 512,
+    }
+    config = transformers.LlamaConfig(
+        **sizes, num_attention_heads=4, num_key_value_heads=2, use_cache=False
+    )
     return transformers.LlamaForCausalLM(config)
 
 
 def _bert() -> nn.Module:
     import transformers
 
-    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes = {
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
     return transformers.BertModel(transformers.BertConfig(**sizes, vocab_size=512))
 
 
@@ -184,7 +242,11 @@ def _drawn(draw: random.Random) -> nn.Module:
     layers = [_layer(draw, depth=0) for _ in range(draw.randint(2, 7))]
     if draw.random() < 0.3:
         layers.append(layers[draw.randrange(len(layers))])
-    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, draw.choice([1, 10]))] if draw.random() < 0.6 else []
+    head = (
+        [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, draw.choice([1, 10]))]
+        if draw.random() < 0.6
+        else []
+    )
     model = nn.Sequential(*layers, *head)
     for parameter in model.parameters():
         parameter.requires_grad_(draw.random() < 0.9)
@@ -195,7 +257,14 @@ def _drawn(draw: random.Random) -> nn.Module:
 def _layer(draw: random.Random, depth: int) -> nn.Module:
     kernel = draw.choice([1, 3, 5])
     simple: list[Callable[[], nn.Module]] = [
-        lambda: nn.Conv2d(8, 8, kernel, padding=kernel // 2, groups=draw.choice([1, 2, 8]), bias=draw.random() < 0.5),
+        lambda: nn.Conv2d(
+            8,
+            8,
+            kernel,
+            padding=kernel // 2,
+            groups=draw.choice([1, 2, 8]),
+            bias=draw.random() < 0.5,
+        ),
         lambda: nn.Conv2d(8, 8, 3, padding=draw.choice([2, 4]), dilation=2),
         lambda: nn.ConvTranspose2d(8, 8, 2, stride=2),
         lambda: nn.Sequential(nn.MaxPool2d(2, ceil_mode=draw.random() < 0.5), nn.BatchNorm2d(8)),
@@ -205,11 +274,15 @@ def _layer(draw: random.Random, depth: int) -> nn.Module:
         lambda: nn.Sequential(nn.Conv2d(8, 8, 1), nn.GELU(), nn.Dropout(0.1)),
         lambda: _Sequence(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)),
         lambda: _Sequence(nn.LSTM(8, 8, batch_first=True)),
-        lambda: _Sequence(nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8))),
+        lambda: _Sequence(
+            nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8))
+        ),
         lambda: nn.Upsample(scale_factor=2, mode=draw.choice(["nearest", "bilinear"])),
     ]
     if depth < 2 and draw.random() < 0.3:
-        branch = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, kernel, padding=kernel // 2))
+        branch = nn.Sequential(
+            nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, kernel, padding=kernel // 2)
+        )
         return _Sum(branch, is_gate=draw.random() < 0.4)
     if depth < 2 and draw.random() < 0.2:
         return nn.Sequential(*(_layer(draw, depth + 1) for _ in range(2)))

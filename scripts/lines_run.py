@@ -71,4 +71,6 @@ def pytest_sessionfinish() -> None:
     """Writes what was noted, in the processes that run tests."""
     if tests:
         name = os.environ["LINES_RUN"] + os.environ.get("PYTEST_XDIST_WORKER", "")
-        Path(name + ".json").write_text(json.dumps({"tests": tests, "passed": passed, "runners": runners}))
+        Path(name + ".json").write_text(
+            json.dumps({"tests": tests, "passed": passed, "runners": runners})
+        )

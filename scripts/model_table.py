@@ -14,4 +14,6 @@ MODELS = (
 )
 DEVICE = [] if "--device" in sys.argv else ["--device", "NVIDIA H200", "--precision", "bf16"]
 
-sys.exit(main(["table", *(f"torchvision:{name}" for name in MODELS.split()), *DEVICE, *sys.argv[1:]]))
+sys.exit(
+    main(["table", *(f"torchvision:{name}" for name in MODELS.split()), *DEVICE, *sys.argv[1:]])
+)

@@ -98,7 +98,12 @@ class Runners:
             "worksteal",
         ]
         print("Which tests run which lines: a run of all quick tests …", flush=True)
-        done = subprocess.run(command, cwd=ROOT, env=os.environ | {"LINES_RUN": str(BUILD / "lines-")}, stdout=subprocess.PIPE)
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=os.environ | {"LINES_RUN": str(BUILD / "lines-")},
+            stdout=subprocess.PIPE,
+        )
         print(*done.stdout.decode().splitlines()[-1:], flush=True)
 
     def _read(self, noted: dict[str, Any]) -> None:
@@ -113,7 +118,9 @@ class Runners:
         wanted = lines if place.on_import else range(place.lines[0], place.lines[1] + 1)
         tests = {test for line in wanted for test in lines.get(line, ()) if test in self.seconds}
         own = Path(place.file).stem.strip("_")
-        return sorted(tests, key=lambda test: (place.on_import and own not in test, self.seconds[test], test))
+        return sorted(
+            tests, key=lambda test: (place.on_import and own not in test, self.seconds[test], test)
+        )
 
     def enough_of(self, place: Place) -> list[str]:
         """As many of these as take a while."""
@@ -140,7 +147,10 @@ class Chosen:
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         """Leaves out the others."""
-        items[:] = sorted((item for item in items if item.nodeid in self.order), key=lambda item: self.order[item.nodeid])
+        items[:] = sorted(
+            (item for item in items if item.nodeid in self.order),
+            key=lambda item: self.order[item.nodeid],
+        )
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Whatever fails, also while it is set up."""
@@ -204,7 +214,9 @@ class Trial:
         known = self.runners.seconds
         first = [] if self.tests else self.runners.enough_of(self.change.place)
         self.all_tests = not first
-        likely = dict.fromkeys([*self.runners.of(self.change.place), *sorted(known, key=known.__getitem__)])
+        likely = dict.fromkeys(
+            [*self.runners.of(self.change.place), *sorted(known, key=known.__getitem__)]
+        )
         self.tests = first or [test for test in likely if test not in set(self.tests)]
         self.deadline = time.monotonic() + 90 + 10 * sum(map(known.__getitem__, self.tests))
         self.process = os.fork()
@@ -221,11 +233,19 @@ class Trial:
         import pytest
 
         files = sorted({test.split("::")[0] for test in self.tests})
-        options = [*SAME_RUN, *["-x"] * self.stops, "-p", "no:cacheprovider", "--randomly-dont-reorganize"]
+        options = [
+            *SAME_RUN,
+            *["-x"] * self.stops,
+            "-p",
+            "no:cacheprovider",
+            "--randomly-dont-reorganize",
+        ]
         chosen = Chosen(self.tests, BUILD / f"verdict-{os.getpid()}")
         try:
             status = int(pytest.main([*options, *files], plugins=[chosen]))
-        except BaseException as problem:  # whatever it is, this process must not go on where its parent was
+        except (
+            BaseException
+        ) as problem:  # whatever it is, this process must not go on where its parent was
             status = 99
             print(problem)
         sys.stdout.flush()
@@ -240,7 +260,9 @@ class Trial:
             os.killpg(self.process, signal.SIGKILL)
             os.waitpid(self.process, 0)
             return self._cleared("takes for ever")
-        failed = self.verdict.read_text().strip() if self.verdict.exists() else "the tests cannot run"
+        failed = (
+            self.verdict.read_text().strip() if self.verdict.exists() else "the tests cannot run"
+        )
         return self._cleared("survived" if status == 0 else failed)
 
     def _cleared(self, outcome: str) -> str:
@@ -251,7 +273,9 @@ class Trial:
 
 def leave_out_what_fails_anyway(runners: Runners) -> None:
     """Tries no change at all: what fails then says nothing about any other."""
-    nothing = Change(Place("torchscan/units.py", "nothing", 0, 0, ("",), (1, 1), on_import=False), "")
+    nothing = Change(
+        Place("torchscan/units.py", "nothing", 0, 0, ("",), (1, 1), on_import=False), ""
+    )
     trial = Trial(nothing, runners, stops=False)
     trial.start()
     while (outcome := trial.outcome()) is None:
@@ -262,7 +286,11 @@ def leave_out_what_fails_anyway(runners: Runners) -> None:
     for test in failing:
         runners.seconds.pop(test, None)
     print(
-        "Left out, as they fail without any change:" if failing else "Every test passes without a change.", *failing, flush=True
+        "Left out, as they fail without any change:"
+        if failing
+        else "Every test passes without a change.",
+        *failing,
+        flush=True,
     )
 
 
@@ -275,7 +303,9 @@ def tried(changes: Iterable[Change], runners: Runners) -> Iterator[tuple[Change,
             running.append(waiting.popleft())
             running[-1].start()
         time.sleep(0.05)
-        for trial, outcome in [(trial, outcome) for trial in running if (outcome := trial.outcome())]:
+        for trial, outcome in [
+            (trial, outcome) for trial in running if (outcome := trial.outcome())
+        ]:
             running.remove(trial)
             if outcome == "survived" and not trial.all_tests:
                 print(f"so far unnoticed  {trial.change.name}", flush=True)
@@ -304,26 +334,41 @@ def _recorded() -> dict[str, dict[str, Any]]:
 def _survivors() -> Iterator[Change]:
     """What survived before and can still be made: its file may have changed since."""
     for result in _recorded().values():
-        place = Place(**result["place"] | {"texts": tuple(result["place"]["texts"]), "lines": tuple(result["place"]["lines"])})
+        place = Place(
+            **result["place"]
+            | {"texts": tuple(result["place"]["texts"]), "lines": tuple(result["place"]["lines"])}
+        )
         change = Change(place, result["text"])
         if result["outcome"] == "survived" and change.source and change.name == result["name"]:
             yield change
 
 
 def _note(change: Change, outcome: str) -> None:
-    result = {"name": change.name, "outcome": outcome, "place": asdict(change.place), "text": change.text}
+    result = {
+        "name": change.name,
+        "outcome": outcome,
+        "place": asdict(change.place),
+        "text": change.text,
+    }
     with RESULTS.open("a") as file:
         file.write(json.dumps(result) + "\n")
-    print(f"{'SURVIVED' if outcome == 'survived' else 'killed  '}  {change.name}  {outcome}", flush=True)
+    print(
+        f"{'SURVIVED' if outcome == 'survived' else 'killed  '}  {change.name}  {outcome}",
+        flush=True,
+    )
 
 
 def _write_survivors(survivors: list[Change]) -> None:
     pages = [f"## {change.name}\n\n```diff\n{change.diff()}\n```\n" for change in survivors]
-    (BUILD / "survivors.md").write_text("# Changes that no quick test notices\n\n" + "\n".join(pages))
+    (BUILD / "survivors.md").write_text(
+        "# Changes that no quick test notices\n\n" + "\n".join(pages)
+    )
 
 
 def _print_table(outcomes: dict[Change, str]) -> None:
-    counts = Counter((change.place.kind, outcome == "survived") for change, outcome in outcomes.items())
+    counts = Counter(
+        (change.place.kind, outcome == "survived") for change, outcome in outcomes.items()
+    )
     kinds = sorted({kind for kind, _ in counts})
     rows = [(kind, counts[kind, False], counts[kind, True]) for kind in kinds]
     rows.append(("all", sum(row[1] for row in rows), sum(row[2] for row in rows)))

@@ -54,7 +54,9 @@ class Places(ast.NodeVisitor):
 
     def span(self, node: ast.AST) -> tuple[int, int]:
         """Where the text of a node begins and ends."""
-        return self._offset(node.lineno, node.col_offset), self._offset(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
+        return self._offset(node.lineno, node.col_offset), self._offset(
+            node.end_lineno, node.end_col_offset
+        )  # type: ignore[attr-defined]
 
     def text(self, node: ast.AST) -> str:
         """The text of a node."""
@@ -68,7 +70,9 @@ class Places(ast.NodeVisitor):
         if isinstance(node, ast.stmt):
             self._lines = _own_lines(node)
         for kind, start, end, texts in self._changes(node):
-            self.found.append(Place(self.file, kind, start, end, texts, self._lines, self._depth == 0))
+            self.found.append(
+                Place(self.file, kind, start, end, texts, self._lines, self._depth == 0)
+            )
         for child in _what_runs(node):
             inside = isinstance(node, ast.FunctionDef | ast.Lambda) and child in _body(node)
             self._depth += inside
@@ -78,7 +82,16 @@ class Places(ast.NodeVisitor):
             self._depth -= inside
 
     def _changes(self, node: ast.AST) -> Iterator[Change]:
-        for rule in (_operators, _constants, _conditions, _statements, _names, _members, _arguments, _slices):
+        for rule in (
+            _operators,
+            _constants,
+            _conditions,
+            _statements,
+            _names,
+            _members,
+            _arguments,
+            _slices,
+        ):
             yield from rule(node, self)
 
 
@@ -95,14 +108,21 @@ def _body(node: ast.FunctionDef | ast.Lambda) -> list[ast.AST]:
 
 def _for_types_only(node: ast.AST) -> bool:
     """Also what holds words alone: the places of nodes in f-strings are unknown to Python 3.11."""
-    if isinstance(node, ast.JoinedStr | ast.Import | ast.ImportFrom) or _calls(node, "dataclass", "dataclasses.dataclass"):
+    if isinstance(node, ast.JoinedStr | ast.Import | ast.ImportFrom) or _calls(
+        node, "dataclass", "dataclasses.dataclass"
+    ):
         return True
     if isinstance(node, ast.keyword) and node.arg == "strict":
         return True
     if isinstance(node, ast.FunctionDef):
-        return any(ast.unparse(decorator) in ("overload", "typing.overload") for decorator in node.decorator_list)
+        return any(
+            ast.unparse(decorator) in ("overload", "typing.overload")
+            for decorator in node.decorator_list
+        )
     if isinstance(node, ast.Assign):
-        return ast.unparse(node.targets[0]) == "__all__" or _calls(node.value, "TypeVar", "ParamSpec")
+        return ast.unparse(node.targets[0]) == "__all__" or _calls(
+            node.value, "TypeVar", "ParamSpec"
+        )
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
@@ -118,10 +138,16 @@ def _what_runs(node: ast.AST) -> Iterator[ast.AST]:
         return
     for name, value in ast.iter_fields(node):
         if name not in ("annotation", "returns", "type_comment"):
-            yield from (child for child in (value if isinstance(value, list) else [value]) if isinstance(child, ast.AST))
+            yield from (
+                child
+                for child in (value if isinstance(value, list) else [value])
+                if isinstance(child, ast.AST)
+            )
 
 
-def _gap(left: ast.AST, right: ast.AST, places: Places, new: dict[str, str]) -> Iterator[tuple[int, int, tuple[str, ...]]]:
+def _gap(
+    left: ast.AST, right: ast.AST, places: Places, new: dict[str, str]
+) -> Iterator[tuple[int, int, tuple[str, ...]]]:
     """The operator between two operands, and what takes its place."""
     start, end = places.span(left)[1], places.span(right)[0]
     if found := OPERATOR.search(places.source, start, end):
@@ -135,14 +161,24 @@ def _operators(node: ast.AST, places: Places) -> Iterator[Change]:
         for left, right in pairwise([node.left, *node.comparators]):
             yield from (("comparison", *gap) for gap in _gap(left, right, places, COMPARISONS))
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-        yield "operand dropped", *places.span(node), (places.text(node.left), places.text(node.right))
+        yield (
+            "operand dropped",
+            *places.span(node),
+            (places.text(node.left), places.text(node.right)),
+        )
     elif isinstance(node, ast.BinOp):
         yield from (("arithmetic", *gap) for gap in _gap(node.left, node.right, places, ARITHMETIC))
     elif isinstance(node, ast.BoolOp) and len(node.values) == 2:
-        yield from (("and, or", *gap) for gap in _gap(*node.values, places, {"and": "or", "or": "and"}))
+        yield from (
+            ("and, or", *gap) for gap in _gap(*node.values, places, {"and": "or", "or": "and"})
+        )
     elif isinstance(node, ast.BoolOp):
         word = " or " if isinstance(node.op, ast.And) else " and "
-        yield "and, or", *places.span(node), (word.join(f"({places.text(value)})" for value in node.values),)
+        yield (
+            "and, or",
+            *places.span(node),
+            (word.join(f"({places.text(value)})" for value in node.values),),
+        )
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub):
         yield "not, minus", *places.span(node), (places.text(node.operand),)
 
@@ -156,7 +192,11 @@ def _constants(node: ast.AST, places: Places) -> Iterator[Change]:
 
 def _conditions(node: ast.AST, places: Places) -> Iterator[Change]:
     if isinstance(node, ast.If | ast.IfExp):
-        yield "condition", *places.span(node.test), (f"(not ({places.text(node.test)}))", "True", "False")
+        yield (
+            "condition",
+            *places.span(node.test),
+            (f"(not ({places.text(node.test)}))", "True", "False"),
+        )
     elif isinstance(node, ast.While):
         yield "condition", *places.span(node.test), ("False",)
     elif isinstance(node, ast.comprehension):
@@ -166,7 +206,11 @@ def _conditions(node: ast.AST, places: Places) -> Iterator[Change]:
 
 def _statements(node: ast.AST, places: Places) -> Iterator[Change]:
     """Deleted: calls, assignments inside functions, what is returned, and what is done where a condition holds."""
-    if isinstance(node, ast.Return) and node.value is not None and ast.unparse(node.value) != "None":
+    if (
+        isinstance(node, ast.Return)
+        and node.value is not None
+        and ast.unparse(node.value) != "None"
+    ):
         yield "return", *places.span(node), (_padded("return None", places.text(node)),)
     elif isinstance(node, ast.If):
         start, end = places.span(node.body[0])[0], places.span(node.body[-1])[1]
@@ -201,7 +245,9 @@ def _members(node: ast.AST, places: Places) -> Iterator[Change]:
         yield from (("member dropped", *one) for one in _dropped(spans, lone))
     elif isinstance(node, ast.Dict) and len(node.values) > 1 and all(node.keys):
         entries = [
-            (places.span(key)[0], places.span(value)[1]) for key, value in zip(node.keys, node.values, strict=True) if key
+            (places.span(key)[0], places.span(value)[1])
+            for key, value in zip(node.keys, node.values, strict=True)
+            if key
         ]
         yield from (("member dropped", *one) for one in _dropped(entries))
 
@@ -210,7 +256,9 @@ def _is_made(node: ast.AST) -> bool:
     return not isinstance(getattr(node, "ctx", None), ast.Store)
 
 
-def _dropped(spans: list[tuple[int, int]], lone: str = "") -> Iterator[tuple[int, int, tuple[str, ...]]]:
+def _dropped(
+    spans: list[tuple[int, int]], lone: str = ""
+) -> Iterator[tuple[int, int, tuple[str, ...]]]:
     """Each of them with the comma that goes with it."""
     for index, (start, _) in enumerate(spans[:-1]):
         yield start, spans[index + 1][0], ("",)
@@ -221,12 +269,28 @@ def _arguments(node: ast.AST, places: Places) -> Iterator[Change]:
     """A keyword argument left out, two arguments the other way round."""
     if not isinstance(node, ast.Call):
         return
-    if node.keywords and node.keywords[-1].arg not in (None, "strict") and (before := [*node.args, *node.keywords[:-1]]):
-        yield "argument dropped", places.span(before[-1])[1], places.span(node.keywords[-1])[1], ("",)
-    if len(node.args) == 2 and not any(isinstance(each, ast.Starred | ast.GeneratorExp) for each in node.args):
+    if (
+        node.keywords
+        and node.keywords[-1].arg not in (None, "strict")
+        and (before := [*node.args, *node.keywords[:-1]])
+    ):
+        yield (
+            "argument dropped",
+            places.span(before[-1])[1],
+            places.span(node.keywords[-1])[1],
+            ("",),
+        )
+    if len(node.args) == 2 and not any(
+        isinstance(each, ast.Starred | ast.GeneratorExp) for each in node.args
+    ):
         (start, middle), (then, end) = map(places.span, node.args)
         between = places.source[middle:then].decode()
-        yield "arguments swapped", start, end, (places.text(node.args[1]) + between + places.text(node.args[0]),)
+        yield (
+            "arguments swapped",
+            start,
+            end,
+            (places.text(node.args[1]) + between + places.text(node.args[0]),),
+        )
 
 
 def _slices(node: ast.AST, places: Places) -> Iterator[Change]:

@@ -26,8 +26,18 @@ from torchvision_cpu import torchvision  # noqa: E402 - lets torchvision be impo
 
 STATIC = ROOT / "docs" / "_static"
 SHAPE = (3, 224, 224)
-STEP: dict[str, Any] = {"batch_size": 32, "training": True, "optimizer": "AdamW", "precision": "bf16-mixed"}
-SHARDED: dict[str, Any] = {"batch_size": 8192, "training": True, "optimizer": "AdamW", "device": "H100"}
+STEP: dict[str, Any] = {
+    "batch_size": 32,
+    "training": True,
+    "optimizer": "AdamW",
+    "precision": "bf16-mixed",
+}
+SHARDED: dict[str, Any] = {
+    "batch_size": 8192,
+    "training": True,
+    "optimizer": "AdamW",
+    "device": "H100",
+}
 MODELS = "resnet18 resnet50 densenet121 mobilenet_v3_large efficientnet_b0 regnet_y_3_2gf convnext_tiny swin_t"
 #: what the site has behind its pages
 _DARK = {"axes.facecolor": "#131416", "figure.facecolor": "#131416", "savefig.facecolor": "#131416"}
@@ -41,12 +51,16 @@ def both(name: str, draw: Callable[[], Any]) -> None:
             path = STATIC / f"{name}{suffix}.png"
             draw().figure.savefig(path, dpi=150)
             plt.close("all")
-        Image.open(path).convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+        Image.open(path).convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE).save(
+            path, optimize=True
+        )
 
 
 def pages(page: str) -> None:
     """What a browser shows of a page: in a window, and on a phone."""
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    program = next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
     if program is None:
         print("no browser here: the pictures of the page stay as they are")
         return
@@ -58,11 +72,15 @@ def pages(page: str) -> None:
         for scheme, suffix in (("light", ""), ("dark", "-dark")):
             for name, wide, tall in (("page", 1280, 1120), ("phone", 380, 1480)):
                 path = STATIC / f"{name}{suffix}.png"
-                seen = browser.new_context(viewport={"width": wide, "height": tall}, color_scheme=scheme).new_page()
+                seen = browser.new_context(
+                    viewport={"width": wide, "height": tall}, color_scheme=scheme
+                ).new_page()
                 seen.goto(f"{file.as_uri()}#layer3.0/" if name == "page" else file.as_uri())
                 seen.wait_for_timeout(300)
                 seen.screenshot(path=path)
-                Image.open(path).convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+                Image.open(path).convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE).save(
+                    path, optimize=True
+                )
         browser.close()
 
 
@@ -94,7 +112,9 @@ def _pipeline() -> torchscan.PipelinePlan:
     with torch.device("meta"):
         stages = [nn.Sequential(*(_Layer() for _ in range(5))) for _ in range(8)]
     asked: dict[str, Any] = {"batch_size": 2048, "optimizer": "AdamW", "device": "H100"}
-    return torchscan.plan_pipeline(stages, (4096,), schedule="Interleaved1F1B", processes=4, microbatches=8, **asked)
+    return torchscan.plan_pipeline(
+        stages, (4096,), schedule="Interleaved1F1B", processes=4, microbatches=8, **asked
+    )
 
 
 def main() -> None:
@@ -113,7 +133,9 @@ def main() -> None:
     both("receptive-field", lambda: torchscan.draw_receptive_field(field))
     both("layers", lambda: torchscan.draw_layers(torchscan.aggregate_info(info, 2), top=10))
     both("models", lambda: torchscan.draw_models(table))
-    planned = torchscan.plan(_layers, (4096,), mesh={"dp": 8}, apply=_shard, ranks="ends", **SHARDED)
+    planned = torchscan.plan(
+        _layers, (4096,), mesh={"dp": 8}, apply=_shard, ranks="ends", **SHARDED
+    )
     both("plan", lambda: torchscan.draw_plan(planned))
     both("pipeline", lambda: torchscan.draw_pipeline(_pipeline()))
 
@@ -122,14 +144,20 @@ def main() -> None:
     pages(torchscan.to_page(torchscan.Scan(model, SHAPE, **STEP, device="RTX 4090"), "ResNet-50"))
     whole = torchscan.crawl_module(model, SHAPE, **STEP, device="RTX 4090")
     columns = ["type", "output_shape", "params", "macs", "latency", "latency_share"]
-    shown = info_table(torchscan.aggregate_info(whole, 2), columns, fold_repeats=True).write("text", width=92, colours=True)
+    shown = info_table(torchscan.aggregate_info(whole, 2), columns, fold_repeats=True).write(
+        "text", width=92, colours=True
+    )
     terminal_picture(
         STATIC / "table.svg",
         "summary(resnet50(), (3, 224, 224), **step, device='RTX 4090', max_depth=2, fold_repeats=True)",
         shown,
         gap=3,
     )
-    terminal_picture(STATIC / "memory-terminal.svg", "print(estimate)", torchscan.format_memory(estimate, 92, colours=True))
+    terminal_picture(
+        STATIC / "memory-terminal.svg",
+        "print(estimate)",
+        torchscan.format_memory(estimate, 92, colours=True),
+    )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent.parent))  # for tests.random_modules, which the tests share
+sys.path.insert(
+    0, str(Path(__file__).parent.parent)
+)  # for tests.random_modules, which the tests share
 
 from tests.random_modules.comparing import verdict_on
 from tests.random_modules.known import reason_for
@@ -85,7 +87,10 @@ class Block:
 def compared(seeds: range) -> Tally:
     """All of them; two blocks at a time."""
     total = Tally()
-    waiting = [range(first, min(first + BLOCK, seeds.stop)) for first in range(seeds.start, seeds.stop, BLOCK)][::-1]
+    waiting = [
+        range(first, min(first + BLOCK, seeds.stop))
+        for first in range(seeds.start, seeds.stop, BLOCK)
+    ][::-1]
     running: list[Block] = []
     while waiting or running:
         while waiting and len(running) < 2:
@@ -107,7 +112,9 @@ def main() -> None:
     """Compare so many modules and print what differs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("count", type=int, help="how many modules")
-    parser.add_argument("--seed", type=int, default=0, help="the seed of the first; each of the others has the next")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="the seed of the first; each of the others has the next"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     start = time.perf_counter()

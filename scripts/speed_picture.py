@@ -30,8 +30,14 @@ def draw(found: Series, path: Path) -> None:
         _legend(),
     ]
     for position, chain in enumerate(chains):
-        of_chain = {name.split(", ")[0]: times for name, times in found.items() if name.endswith(f", {chain}")}
-        parts += _panel(chain, of_chain, _LEFT + position * (_WIDTH + _GAP), has_times=position == 0)
+        of_chain = {
+            name.split(", ")[0]: times
+            for name, times in found.items()
+            if name.endswith(f", {chain}")
+        }
+        parts += _panel(
+            chain, of_chain, _LEFT + position * (_WIDTH + _GAP), has_times=position == 0
+        )
     path.write_text("\n".join([*parts, "</svg>"]) + "\n")
 
 
@@ -42,7 +48,10 @@ _RULES = """text { font: 11.5px system-ui, sans-serif; fill: #33363b; stroke: no
 
 
 def _style() -> str:
-    light, dark = ("\n".join(_rule(number, pair[tone]) for number, pair in enumerate(_COLOURS.values())) for tone in (0, 1))
+    light, dark = (
+        "\n".join(_rule(number, pair[tone]) for number, pair in enumerate(_COLOURS.values()))
+        for tone in (0, 1)
+    )
     lines = "polyline { fill: none; stroke-width: 2 }"
     return f"<style>\n{_RULES}\n{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n{lines}\n</style>"
 
@@ -64,21 +73,29 @@ def _panel(title: str, series: Series, left: int, *, has_times: bool) -> list[st
     parts = [f'<text class="heading" x="{left}" y="{_TOP - 12}">{title}</text>']
     for time in _TICKS_OF_TIME:
         down = _down(time)
-        parts.append(f'<line class="grid" x1="{left}" x2="{left + _WIDTH}" y1="{down:.1f}" y2="{down:.1f}"/>')
+        parts.append(
+            f'<line class="grid" x1="{left}" x2="{left + _WIDTH}" y1="{down:.1f}" y2="{down:.1f}"/>'
+        )
         if has_times:
             label = f"{time:,} µs" if time == _TICKS_OF_TIME[-1] else f"{time:,}"
-            parts.append(f'<text x="{left - 6}" y="{down + 4:.1f}" text-anchor="end">{label}</text>')
+            parts.append(
+                f'<text x="{left - 6}" y="{down + 4:.1f}" text-anchor="end">{label}</text>'
+            )
     parts += [
         f'<text x="{left + _right(length):.1f}" y="{_TOP + _HEIGHT + 18}" text-anchor="middle">{length:,}</text>'
         for length in _TICKS_OF_LENGTH
     ]
-    parts.append(f'<text x="{left + _WIDTH}" y="{_TOP + _HEIGHT + 34}" text-anchor="end">operators</text>')
+    parts.append(
+        f'<text x="{left + _WIDTH}" y="{_TOP + _HEIGHT + 34}" text-anchor="end">operators</text>'
+    )
     return [*parts, *(_line(call, times, left) for call, times in series.items())]
 
 
 def _line(call: str, times: Mapping[int, float], left: int) -> str:
     number = list(_COLOURS).index(call)
-    points = " ".join(f"{left + _right(length):.1f},{_down(time):.1f}" for length, time in times.items())
+    points = " ".join(
+        f"{left + _right(length):.1f},{_down(time):.1f}" for length, time in times.items()
+    )
     return f'<polyline class="c{number}" points="{points}"/>'
 
 

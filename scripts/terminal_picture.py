@@ -12,7 +12,10 @@ from torchscan.report.colours import COLOURS, DARK_COLOURS
 _WIDE, _TALL, _MARGIN, _BAR = 7.8, 17.0, 14.0, 26.0
 _CODE = re.compile(r"\x1b\[([\d;]*)m")
 _LEFT, _LOWER = " ▏▎▍▌▋▊▉█", " ▁▂▃▄▅▆▇█"
-_KINDS = {";".join(str(int(colour[at : at + 2], 16)) for at in (1, 3, 5)): kind for kind, colour in COLOURS.items()}
+_KINDS = {
+    ";".join(str(int(colour[at : at + 2], 16)) for at in (1, 3, 5)): kind
+    for kind, colour in COLOURS.items()
+}
 
 
 class _Run(NamedTuple):
@@ -43,7 +46,9 @@ def terminal_picture(path: Path, title: str, text: str, *, gap: float = 0.0) -> 
 def _style() -> str:
     def of(colours: dict[str, str], ink: str, soft: str, ground: str, line: str) -> str:
         kinds = "".join(f".{kind}{{fill:{colour}}}" for kind, colour in colours.items())
-        return f"text{{fill:{ink}}}.soft{{fill:{soft}}}.window{{fill:{ground};stroke:{line}}}{kinds}"
+        return (
+            f"text{{fill:{ink}}}.soft{{fill:{soft}}}.window{{fill:{ground};stroke:{line}}}{kinds}"
+        )
 
     light = of(dict(COLOURS), "#1c1d1f", "#62666d", "#ffffff", "#e4e4e1")
     dark = of(dict(DARK_COLOURS), "#e8e8e6", "#9ba0a8", "#1b1d20", "#2c2f34")
@@ -92,11 +97,15 @@ def _words(x: float, y: float, run: _Run) -> list[str]:
     for match in re.finditer(r"─+|[^ ─]+(?: [^ ─]+)*", run.text):
         left, wide = x + _WIDE * match.start(), _WIDE * len(match[0])
         if match[0][0] == "─":
-            found.append(f'<rect class="soft" x="{left:g}" y="{y + _TALL / 2:g}" width="{wide:g}" height="1"/>')
+            found.append(
+                f'<rect class="soft" x="{left:g}" y="{y + _TALL / 2:g}" width="{wide:g}" height="1"/>'
+            )
             continue
         named = f' class="{run.classes}"' if run.classes else ""
         length = f' textLength="{wide:g}" lengthAdjust="spacingAndGlyphs"'
-        found.append(f'<text{named} x="{left:g}" y="{y + 12.5:g}"{length}>{html.escape(match[0])}</text>')
+        found.append(
+            f'<text{named} x="{left:g}" y="{y + 12.5:g}"{length}>{html.escape(match[0])}</text>'
+        )
     return found
 
 

@@ -22,7 +22,9 @@ def zoo(truth: Path) -> Section:
     models = [compared(row, Findings()) for row in rows(truth / ZOO)]
     by_source = {name: [each for each in models if each.row.source == name] for name in CONVENTIONS}
     text = f"\n{_table(by_source)}\n{_differing(models)}\n"
-    return Section([row for name, part in by_source.items() for row in _summary(name, part)], {"counts": text})
+    return Section(
+        [row for name, part in by_source.items() for row in _summary(name, part)], {"counts": text}
+    )
 
 
 def _summary(name: str, part: Sequence[Compared]) -> list[tuple[str, str, str, str]]:
@@ -46,7 +48,10 @@ def _differing(models: Sequence[Compared]) -> str:
     """Those whose parameters or MACs are not the published ones within rounding, the farthest first."""
     found = [each for each in models if not (each.has_parameters and each.has_macs)]
     ordered = sorted(found, key=lambda each: -each.off)
-    return table(("differs", "found", "published", "why"), [(each.row.model, *_figures(each), each.reason) for each in ordered])
+    return table(
+        ("differs", "found", "published", "why"),
+        [(each.row.model, *_figures(each), each.reason) for each in ordered],
+    )
 
 
 def _figures(each: Compared) -> tuple[str, str]:
@@ -65,10 +70,14 @@ def _right_macs(part: Sequence[Compared]) -> int:
 
 def language_models(_: Path) -> Section:
     """Parameters and MACs, to the last one."""
-    right = {model.name: is_exact(model, counted(model, model.case.on_meta())) for model in LANGUAGE_MODELS}
+    right = {
+        model.name: is_exact(model, counted(model, model.case.on_meta()))
+        for model in LANGUAGE_MODELS
+    }
     answer = f"{of(sum(right.values()), len(right))} exact"
     rows = [
-        (each.name, f"{each.published:,}", f"{each.macs:,}", "yes" if right[each.name] else "no") for each in LANGUAGE_MODELS
+        (each.name, f"{each.published:,}", f"{each.macs:,}", "yes" if right[each.name] else "no")
+        for each in LANGUAGE_MODELS
     ]
     text = table(("pass", "parameters as released", "MACs by hand", "exact"), rows)
     return Section(

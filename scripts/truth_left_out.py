@@ -14,7 +14,14 @@ from tests.marked import rows_of, table
 from torchscan.analyses.roofline import constants
 
 BLOCK = "leave-one-out"
-HEADINGS = ("constants set from", "checked on", "models held out", "median error", "four of five", "as they are")
+HEADINGS = (
+    "constants set from",
+    "checked on",
+    "models held out",
+    "median error",
+    "four of five",
+    "as they are",
+)
 
 
 def left_out(truth: Path, made: str) -> Section:
@@ -25,8 +32,12 @@ def left_out(truth: Path, made: str) -> Section:
 def left_out_section(findings: Sequence[Checked], made: str) -> Section:
     """The paragraph of these findings, and the summary of that."""
     changed = {each.fitted: _changed(each.changed) for each in findings}
-    text = "\n".join(lines(f"The table of the {_short(card)} sets {names}.") for card, names in changed.items())
-    return _section(f"\n{table(HEADINGS, map(_row, findings))}\n{text}\n{lines(f'Made on {made}.')}\n")
+    text = "\n".join(
+        lines(f"The table of the {_short(card)} sets {names}.") for card, names in changed.items()
+    )
+    return _section(
+        f"\n{table(HEADINGS, map(_row, findings))}\n{text}\n{lines(f'Made on {made}.')}\n"
+    )
 
 
 def left_out_before(blocks: Mapping[str, str]) -> Section:
@@ -37,7 +48,12 @@ def left_out_before(blocks: Mapping[str, str]) -> Section:
 def _section(text: str) -> Section:
     elsewhere = [row for row in rows_of(text) if row[0] != row[1]]
     summary = [
-        (f"time, eager, {card}, constants set without it", "timm's tables", models, f"median error {median}")
+        (
+            f"time, eager, {card}, constants set without it",
+            "timm's tables",
+            models,
+            f"median error {median}",
+        )
         for _, card, models, median, *_ in elsewhere
     ]
     return Section(summary, {BLOCK: text})
@@ -59,5 +75,7 @@ def _short(card: str) -> str:
 
 
 def _changed(values: Mapping[str, float]) -> str:
-    pairs = [f"`{name}` {getattr(constants, name):g} → {value:.3g}" for name, value in values.items()]
+    pairs = [
+        f"`{name}` {getattr(constants, name):g} → {value:.3g}" for name, value in values.items()
+    ]
     return ", ".join(pairs) or "nothing"

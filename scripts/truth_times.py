@@ -64,7 +64,10 @@ HEADINGS = ("what", "models", "median error", "four of five", "range", "bias", "
 def times(truth: Path) -> Section:
     """Of every table."""
     outcomes = {each: _outcomes(truth, each) for each in MEASURED}
-    done = {measured: [each for each in every if not each.problem] for measured, every in outcomes.items()}
+    done = {
+        measured: [each for each in every if not each.problem]
+        for measured, every in outcomes.items()
+    }
     blocks = {
         "time": table(HEADINGS, _rows(done)),
         "held-out": table(("what", *HEADINGS[1:4], "bias"), _held_out(done)),
@@ -72,7 +75,10 @@ def times(truth: Path) -> Section:
         "faster": f"{lines(_how_many_faster(done))}\n{table(('what', 'model', 'bound ÷ measured', 'why'), _faster(done))}",
         "without": table(("what", "models", "why there is no estimate"), _without(outcomes)),
     }
-    summary = [*(_summary(measured, every) for measured, every in done.items()), _summary_of_faster(done)]
+    summary = [
+        *(_summary(measured, every) for measured, every in done.items()),
+        _summary_of_faster(done),
+    ]
     return Section(summary, {name: f"\n{text}\n" for name, text in blocks.items()})
 
 
@@ -133,7 +139,9 @@ def _worst(done: dict[Measured, list[Outcome]]) -> Iterator[tuple[object, ...]]:
     """Of each kind the two whose ratio is farthest from one, either way."""
     for measured, kind, outcomes in _by_kind(done):
         farthest = sorted(outcomes, key=lambda each: -max(each.ratio, 1 / each.ratio))
-        yield from ((f"{measured.name}, {kind}", *_name(each), f"{each.ratio:.2f}") for each in farthest[:2])
+        yield from (
+            (f"{measured.name}, {kind}", *_name(each), f"{each.ratio:.2f}") for each in farthest[:2]
+        )
 
 
 def _name(each: Outcome) -> tuple[str, int]:
@@ -142,26 +150,48 @@ def _name(each: Outcome) -> tuple[str, int]:
 
 
 def _how_many_faster(done: dict[Measured, list[Outcome]]) -> str:
-    parts = [f"{sum(each.is_faster for each in every)} of {len(every):,} ({measured.name})" for measured, every in done.items()]
+    parts = [
+        f"{sum(each.is_faster for each in every)} of {len(every):,} ({measured.name})"
+        for measured, every in done.items()
+    ]
     return f"{', '.join(parts)}."
 
 
 def _summary_of_faster(done: dict[Measured, list[Outcome]]) -> tuple[str, str, str, str]:
     reasons = [why for *_, why in _faster(done)]
-    known = "every one" if UNKNOWN not in reasons else f"{len(reasons) - reasons.count(UNKNOWN)} of them"
+    known = (
+        "every one"
+        if UNKNOWN not in reasons
+        else f"{len(reasons) - reasons.count(UNKNOWN)} of them"
+    )
     result = f"{len(reasons)} faster, {known} for a known reason"
-    return "nothing is faster than the bound", "timm's tables", f"{sum(map(len, done.values())):,}", result
+    return (
+        "nothing is faster than the bound",
+        "timm's tables",
+        f"{sum(map(len, done.values())):,}",
+        result,
+    )
 
 
 def _faster(done: dict[Measured, list[Outcome]]) -> Iterator[tuple[str, ...]]:
     for measured, outcomes in done.items():
-        for each in sorted((each for each in outcomes if each.is_faster), key=lambda each: -each.bound / each.row.seconds):
+        for each in sorted(
+            (each for each in outcomes if each.is_faster),
+            key=lambda each: -each.bound / each.row.seconds,
+        ):
             ratio = each.bound / each.row.seconds
-            yield measured.name, _name(each)[0], f"{ratio:.3f}", _reason(measured.name, each.row.model, ratio)
+            yield (
+                measured.name,
+                _name(each)[0],
+                f"{ratio:.3f}",
+                _reason(measured.name, each.row.model, ratio),
+            )
 
 
 def _reason(name: str, model: str, ratio: float) -> str:
-    found = next((why for where, which, why in FASTER if fnmatch(name, where) and fnmatch(model, which)), "")
+    found = next(
+        (why for where, which, why in FASTER if fnmatch(name, where) and fnmatch(model, which)), ""
+    )
     is_known = found and (found != CLOCK or ratio <= CLOCK_EXPLAINS)
     return found if is_known else UNKNOWN
 
@@ -176,7 +206,11 @@ def _without(outcomes: dict[Measured, list[Outcome]]) -> Iterator[tuple[str, ...
 
 
 def _why(problem: str) -> str:
-    return "timm has none of this name any more" if problem.startswith(("Unknown model", "Invalid pretrained tag")) else problem
+    return (
+        "timm has none of this name any more"
+        if problem.startswith(("Unknown model", "Invalid pretrained tag"))
+        else problem
+    )
 
 
 def differences(rows: Iterable[Sequence[str]]) -> Iterator[str]:

@@ -32,7 +32,10 @@ _TEXTS = """roots => roots.flatMap(root => Array.from(root.querySelectorAll("*")
 
 @contextmanager
 def opened(
-    browser: Browser, file: Path | str, is_expected: Callable[[str], bool] = lambda url: False, **options: Any
+    browser: Browser,
+    file: Path | str,
+    is_expected: Callable[[str], bool] = lambda url: False,
+    **options: Any,
 ) -> Iterator[Page]:
     """The page of a file, or of a server. In the end nothing must have gone wrong in it, and nothing been asked of others.
 
@@ -62,7 +65,10 @@ def opened(
         if url.startswith("file:") and url != address.partition("#")[0]:
             wrong.append(f"asks for {url}")
 
-    page.route(lambda url: not url.startswith(("file:", "data:", "blob:", address)) or is_expected(url), refuse)
+    page.route(
+        lambda url: not url.startswith(("file:", "data:", "blob:", address)) or is_expected(url),
+        refuse,
+    )
     page.on("request", look)
     page.on("console", notice)
     page.on("pageerror", lambda error: wrong.append(f"raises {error}"))
@@ -84,17 +90,27 @@ def visible_rows(page: Page, number: int = 0) -> list[list[str]]:
 def least_contrast(page: Page, selector: str) -> tuple[float, str]:
     """Of text to what is behind it, as WCAG defines it, where it is the least; and which text that is."""
     texts = page.locator(selector).evaluate_all(_TEXTS)
-    page.add_style_tag(content="* { color: transparent !important; } *::before, *::after { visibility: hidden; }")
+    page.add_style_tag(
+        content="* { color: transparent !important; } *::before, *::after { visibility: hidden; }"
+    )
     picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
     found = []
     for text in texts:
         left, top, right, bottom = text["box"]
-        box = (max(left + 2, 0), max(top + 2, 0), min(right - 2, picture.width), min(bottom - 2, picture.height))  # no borders
+        box = (
+            max(left + 2, 0),
+            max(top + 2, 0),
+            min(right - 2, picture.width),
+            min(bottom - 2, picture.height),
+        )  # no borders
         if box[0] >= box[2] or box[1] >= box[3]:
             continue
         colors: Any = picture.crop(box).getcolors(10_000) or []
         for _, behind in colors:
-            mixed = [text["opacity"] * a + (1 - text["opacity"]) * b for a, b in zip(text["color"], behind, strict=True)]
+            mixed = [
+                text["opacity"] * a + (1 - text["opacity"]) * b
+                for a, b in zip(text["color"], behind, strict=True)
+            ]
             found.append((_contrast(mixed, behind), f"{text['text']!r}: {mixed} on {behind}"))
     assert len(texts) > 5
     return min(found)
@@ -106,5 +122,8 @@ def _contrast(one: Any, other: Any) -> float:
 
 
 def _luminance(color: Any) -> float:
-    linear = [each / 255 / 12.92 if each <= 10.3 else ((each / 255 + 0.055) / 1.055) ** 2.4 for each in color]
+    linear = [
+        each / 255 / 12.92 if each <= 10.3 else ((each / 255 + 0.055) / 1.055) ** 2.4
+        for each in color
+    ]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

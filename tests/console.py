@@ -38,7 +38,10 @@ class _Session:
     def block(self, text: str) -> str:
         """The commands of a block, each with its output."""
         commands = [line[2:] for line in text.splitlines() if line.startswith("$ ")]
-        return "\n\n".join(f"$ {command}\n{self._output(command)}".rstrip() for command in commands) + "\n"
+        return (
+            "\n\n".join(f"$ {command}\n{self._output(command)}".rstrip() for command in commands)
+            + "\n"
+        )
 
     def _output(self, command: str) -> str:
         name, *arguments = shlex.split(command)
@@ -46,20 +49,30 @@ class _Session:
             return self._torchscan(arguments)
         if command == "echo $?":
             return f"{self._status}\n"
-        done = subprocess.run([name, *arguments], cwd=self._folder, capture_output=True, text=True, check=True)  # noqa: S603
+        done = subprocess.run(  # noqa: S603
+            [name, *arguments], cwd=self._folder, capture_output=True, text=True, check=True
+        )
         return done.stdout
 
     def _torchscan(self, arguments: list[str]) -> str:
         out = io.StringIO()
         path, modules = list(sys.path), set(sys.modules)
         with contextlib.ExitStack() as stack:
-            for each in (contextlib.chdir(self._folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(out)):
+            for each in (
+                contextlib.chdir(self._folder),
+                contextlib.redirect_stdout(out),
+                contextlib.redirect_stderr(out),
+            ):
                 stack.enter_context(each)
             stack.enter_context(warnings.catch_warnings())
             warnings.simplefilter("default")
             self._status = main(arguments)
         sys.path[:] = path
-        for name in [each for each in set(sys.modules) - modules if each.startswith("_torchscan_target_")]:
+        for name in [
+            each for each in set(sys.modules) - modules if each.startswith("_torchscan_target_")
+        ]:
             del sys.modules[name]
         lines = (line.rstrip() for line in out.getvalue().splitlines())
-        return re.sub(r"(torch \d+\.\d+\.\d+)\+\w+", r"\1", "\n".join(lines)).replace(f"{self._folder}/", "")
+        return re.sub(r"(torch \d+\.\d+\.\d+)\+\w+", r"\1", "\n".join(lines)).replace(
+            f"{self._folder}/", ""
+        )

@@ -17,7 +17,10 @@ from torch.nn.modules import module as hooks
 
 def observables(model: nn.Module) -> dict[str, Any]:
     """Attribute by attribute, tensor by tensor, with values where there are any."""
-    return {"modules": {path: _module(each) for path, each in model.named_modules()}, "process": process_state()}
+    return {
+        "modules": {path: _module(each) for path, each in model.named_modules()},
+        "process": process_state(),
+    }
 
 
 def process_state() -> dict[str, Any]:
@@ -27,12 +30,17 @@ def process_state() -> dict[str, Any]:
         "numpy": pickle.dumps(np.random.get_state()),  # as text it takes 10 ms
         "python": random.getstate(),
         "hooks": [
-            len(table) for name, table in sorted(vars(hooks).items()) if name.startswith("_global") and table is not None
+            len(table)
+            for name, table in sorted(vars(hooks).items())
+            if name.startswith("_global") and table is not None
         ],
         "has_hooks": getattr(hooks, "_has_any_global_hook", bool)(),
         "flags": flags(),
         "modes": (torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()),
-        "functions": [vars(each).get("has_torch_function") for each in (nn.functional, torch.functional, torch._tensor)],
+        "functions": [
+            vars(each).get("has_torch_function")
+            for each in (nn.functional, torch.functional, torch._tensor)
+        ],
         "signals": signal.getsignal(signal.SIGINT),
     }
 
@@ -84,11 +92,25 @@ def _tensor(tensor: Tensor) -> tuple[Any, ...]:
         None
         if tensor.is_meta
         else zlib.crc32(
-            tensor.detach().clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8).numpy().tobytes()
+            tensor.detach()
+            .clone(memory_format=torch.contiguous_format)
+            .view(-1)
+            .view(torch.uint8)
+            .numpy()
+            .tobytes()
         )
     )
     where = None if tensor.is_meta else tensor.data_ptr()
     what = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad)
     grad = None if tensor.grad is None else _tensor(tensor.grad)
     version = None if tensor.is_inference() else tensor._version
-    return (id(tensor), type(tensor), version, what, where, values, grad, list(vars(tensor).items()))
+    return (
+        id(tensor),
+        type(tensor),
+        version,
+        what,
+        where,
+        values,
+        grad,
+        list(vars(tensor).items()),
+    )

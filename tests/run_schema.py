@@ -55,8 +55,16 @@ def schema() -> dict[str, Any]:
 
 def _object(kind: Any, defs: dict[str, Any]) -> dict[str, Any]:
     said = _comments(kind)
-    properties = {name: {**_of(each, defs), **_described(said.get(name))} for name, each in field_types(kind).items()}
-    return {"type": "object", "description": _first_line(kind), "properties": properties, "required": required_fields(kind)}
+    properties = {
+        name: {**_of(each, defs), **_described(said.get(name))}
+        for name, each in field_types(kind).items()
+    }
+    return {
+        "type": "object",
+        "description": _first_line(kind),
+        "properties": properties,
+        "required": required_fields(kind),
+    }
 
 
 def _of(kind: Any, defs: dict[str, Any]) -> dict[str, Any]:

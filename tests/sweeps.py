@@ -13,4 +13,6 @@ def some_of(cases: Iterable[str], swept: Collection[str]) -> list[Any]:
     found = list(cases)
     unknown = set(swept) - set(found)
     assert not unknown, f"there is no {', '.join(sorted(unknown))}"
-    return [pytest.param(each, marks=pytest.mark.sweep) if each in swept else each for each in found]
+    return [
+        pytest.param(each, marks=pytest.mark.sweep) if each in swept else each for each in found
+    ]

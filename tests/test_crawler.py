@@ -14,7 +14,11 @@ from torch import Tensor, nn
 import torchscan
 from tests.recording.test_record import Calls
 
-VERBS: list[Callable[..., int]] = [torchscan.module_flops, torchscan.module_macs, torchscan.module_dmas]
+VERBS: list[Callable[..., int]] = [
+    torchscan.module_flops,
+    torchscan.module_macs,
+    torchscan.module_dmas,
+]
 
 
 def test_the_cost_of_one_module_on_a_tensor() -> None:
@@ -32,7 +36,10 @@ def test_a_module_is_taken_as_it_is_set() -> None:
 
 
 def test_several_arguments() -> None:
-    assert torchscan.module_macs(nn.Bilinear(3, 4, 5), (torch.rand(2, 3), torch.rand(2, 4))) == 2 * 5 * 12 + 2 * 5 * 4
+    assert (
+        torchscan.module_macs(nn.Bilinear(3, 4, 5), (torch.rand(2, 3), torch.rand(2, 4)))
+        == 2 * 5 * 12 + 2 * 5 * 4
+    )
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -45,7 +52,10 @@ def test_a_module_that_cannot_run_warns_and_gives_0(verb: Callable[..., int]) ->
 def test_an_operator_without_a_price_warns_of_a_lower_bound(verb: Callable[..., int]) -> None:
     module = Calls(lambda _, x: torch.special.bessel_j0(x) + 1)
     with pytest.warns(UserWarning, match="a lower bound, because the cost of .* is not known"):
-        assert verb(module, torch.rand(4)) == {"module_flops": 4, "module_macs": 0, "module_dmas": 8}[verb.__name__]
+        assert (
+            verb(module, torch.rand(4))
+            == {"module_flops": 4, "module_macs": 0, "module_dmas": 8}[verb.__name__]
+        )
 
 
 def test_reading_an_info_in_ci() -> None:
@@ -66,7 +76,8 @@ def test_train_mode_counts_what_training_does() -> None:
             return self.drop(self.norm(x))
 
     flops = {
-        mode: torchscan.crawl_module(Mixed(), (4,), batch_size=2, mode=mode)["overall"]["flops"] for mode in ("eval", "train")
+        mode: torchscan.crawl_module(Mixed(), (4,), batch_size=2, mode=mode)["overall"]["flops"]
+        for mode in ("eval", "train")
     }
     # 8 elements in 4 channels: evaluation 2·8 + 2·4 + 2·8; training 4·8 + 6·4 for statistics and 2·8 to drop out
     assert flops == {"eval": 40, "train": 40 + 56 + 16}
@@ -81,7 +92,18 @@ def test_the_usual_calls_work_by_position(capsys: pytest.CaptureFixture[str]) ->
     model, x = nn.Sequential(nn.Conv2d(3, 4, 3)), torch.zeros(1, 3, 8, 8)
     info = torchscan.crawl_module(model, (3, 8, 8), torch.float32)
     text = torchscan.format_info(info, "tail", True, True)
-    assert text.splitlines()[1].split() == ["Layer", "Type", "Output", "Params", "MACs", "RF", "Stride", "Pad", "of", "MACs"]
+    assert text.splitlines()[1].split() == [
+        "Layer",
+        "Type",
+        "Output",
+        "Params",
+        "MACs",
+        "RF",
+        "Stride",
+        "Pad",
+        "of",
+        "MACs",
+    ]
     torchscan.summary(model, (3, 8, 8), "tail", None, True, True)
     assert capsys.readouterr().out == f"{text}\n"
     assert torchscan.aggregate_info(info, 0)["layers"][0]["macs"] == 4 * 27 * 36
@@ -102,7 +124,12 @@ def test_a_failure_shows_the_lines_of_the_model_alone() -> None:
         torchscan.summary(nn.Sequential(Wrong()), (3, 4))
     lines = "".join(traceback.format_exception(caught.value)).splitlines()
     files = [line.split('"')[1] for line in lines if line.startswith("  File")]
-    assert [Path(file).name for file in files] == ["container.py", "test_crawler.py", "test_crawler.py", "signatures.py"]
+    assert [Path(file).name for file in files] == [
+        "container.py",
+        "test_crawler.py",
+        "test_crawler.py",
+        "signatures.py",
+    ]
     assert "return x @ x" in "".join(lines)
 
 

@@ -47,23 +47,48 @@ def test_the_record_on_cuda_is_the_record_on_shapes(name: str) -> None:
     inputs = dict(case.inputs)
     if "kwargs" in inputs:
         inputs["kwargs"] = {key: value.cuda() for key, value in inputs["kwargs"].items()}
-    on_shapes, on_cuda = (torchscan.crawl_module(model, **inputs, execute=how) for how in ("abstract", "real"))
+    on_shapes, on_cuda = (
+        torchscan.crawl_module(model, **inputs, execute=how) for how in ("abstract", "real")
+    )
     for one, other in zip(on_shapes["layers"], on_cuda["layers"], strict=True):
-        for key in ("path", "macs", "flops", "input_shape", "output_shape", "grad_params", "num_buffers"):
+        for key in (
+            "path",
+            "macs",
+            "flops",
+            "input_shape",
+            "output_shape",
+            "grad_params",
+            "num_buffers",
+        ):
             assert one[key] == other[key], (one["path"], key)
 
 
-KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH]
+KERNELS = [
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.MATH,
+]
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: str(kernel.name))
 def test_attention_costs_the_same_in_every_kernel(kernel: SDPBackend) -> None:
     """2 samples · 4 heads · 64 · 64 scores of 32 + 32 products; backwards 5 products, of which step by step 4."""
     scores = 2 * 4 * 64 * 64
-    args = tuple(torch.zeros(2, 4, 64, 32, device="cuda", dtype=torch.float16, requires_grad=True) for _ in range(3))
+    args = tuple(
+        torch.zeros(2, 4, 64, 32, device="cuda", dtype=torch.float16, requires_grad=True)
+        for _ in range(3)
+    )
     with sdpa_kernel(kernel):
-        trace = torchscan.record(Calls(lambda _, q, k, v: F.scaled_dot_product_attention(q, k, v)), args=args, backward=True)
-    forward, backward = (torchscan.total_cost(trace, phase=phase, strict=True).macs for phase in ("forward", "backward"))
+        trace = torchscan.record(
+            Calls(lambda _, q, k, v: F.scaled_dot_product_attention(q, k, v)),
+            args=args,
+            backward=True,
+        )
+    forward, backward = (
+        torchscan.total_cost(trace, phase=phase, strict=True).macs
+        for phase in ("forward", "backward")
+    )
     assert forward == scores * 64
     assert backward == scores * 32 * (4 if kernel is SDPBackend.MATH else 5)
 
@@ -84,7 +109,10 @@ def test_recurrent_layers_by_cudnn(kind: Any) -> None:
     layer = kind(7, 3).cuda()
     args = (torch.zeros(5, 2, 7, device="cuda", requires_grad=True),)
     trace = torchscan.record(layer, args=args, mode="train", backward=True)
-    forward, backward = (torchscan.total_cost(trace, phase=phase, strict=True).macs for phase in ("forward", "backward"))
+    forward, backward = (
+        torchscan.total_cost(trace, phase=phase, strict=True).macs
+        for phase in ("forward", "backward")
+    )
     assert forward == 10 * sum(weight.numel() for weight in layer.parameters() if weight.dim() == 2)
     assert backward == 2 * forward
 
@@ -113,7 +141,10 @@ def test_a_pass_on_shapes_takes_no_memory_of_the_device() -> None:
 def test_a_model_on_cuda_has_overheads() -> None:
     """A context takes hundreds of MiB, torch's allocator keeps at least a segment; after the pass not less than before."""
     overheads = torchscan.crawl_module(nn.Linear(1024, 1024).cuda(), (1024,))["overheads"]
-    assert overheads["cuda"]["fwd"] is None or 50 < overheads["cuda"]["pre"] <= overheads["cuda"]["fwd"] < 4096
+    assert (
+        overheads["cuda"]["fwd"] is None
+        or 50 < overheads["cuda"]["pre"] <= overheads["cuda"]["fwd"] < 4096
+    )
     assert overheads["framework"]["fwd"] > 0
 
 
@@ -123,8 +154,15 @@ def test_the_memory_of_this_process_is_what_nvidia_smi_shows() -> None:
         pytest.skip("no nvidia-smi here")
     kept = torch.zeros(2**28, device="cuda")
     query = [program, "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
-    rows = [line.split(", ") for line in subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()]  # noqa: S603
-    shown = [float(used) for pid, used in rows if int(pid) == os.getpid() and used.strip().isdigit()]
+    rows = [
+        line.split(", ")
+        for line in subprocess.run(  # noqa: S603
+            query, capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+    ]
+    shown = [
+        float(used) for pid, used in rows if int(pid) == os.getpid() and used.strip().isdigit()
+    ]
     if not shown:
         pytest.skip("nvidia-smi does not list this process")
     assert torchscan.get_process_gpu_ram() == pytest.approx(sum(shown), abs=2)
@@ -150,19 +188,27 @@ def _measured_peak(model: nn.Module, x: torch.Tensor) -> int:
     return torch.cuda.max_memory_allocated()
 
 
-def test_the_peak_of_a_training_step_is_what_the_allocator_had_in_use(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_peak_of_a_training_step_is_what_the_allocator_had_in_use(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Ten models at three batch sizes; the error of each is printed, and so is the median."""
     models = pytest.importorskip("torchvision.models")
     errors = []
     for name, batch_size in itertools.product(MEASURED, (4, 16, 32)):
         torch.cuda.empty_cache()
         options: Any = {"training": True, "optimizer": "AdamW", "loss": torch.sum, "device": "cuda"}
-        verdict = torchscan.estimate_memory(getattr(models, name)(), (3, 224, 224), batch_size=batch_size, **options).verdict
-        measured = _measured_peak(getattr(models, name)(), torch.randn(batch_size, 3, 224, 224, device="cuda"))
+        verdict = torchscan.estimate_memory(
+            getattr(models, name)(), (3, 224, 224), batch_size=batch_size, **options
+        ).verdict
+        measured = _measured_peak(
+            getattr(models, name)(), torch.randn(batch_size, 3, 224, 224, device="cuda")
+        )
         assert verdict is not None
         errors.append(verdict.allocated_bytes / measured - 1)
         with capsys.disabled():
-            print(f"{name:20} {batch_size:3} {measured:14,} {verdict.allocated_bytes:14,} {errors[-1]:+.1%}")  # noqa: T201 - a figure to be read
+            print(  # noqa: T201 - a figure to be read
+                f"{name:20} {batch_size:3} {measured:14,} {verdict.allocated_bytes:14,} {errors[-1]:+.1%}"
+            )
     median = statistics.median(map(abs, errors))
     with capsys.disabled():
         print(f"median error {median:.1%}")  # noqa: T201 - a figure to be read
@@ -172,7 +218,9 @@ def test_the_peak_of_a_training_step_is_what_the_allocator_had_in_use(capsys: py
 def test_the_device_at_hand_has_a_roofline() -> None:
     """Measured times beside it are printed by scripts/benchmark --at-hand."""
     if torch.cuda.get_device_name() not in known_devices():
-        pytest.skip(f"no rates of {torch.cuda.get_device_name()} are known: torchscan devices --measure")
+        pytest.skip(
+            f"no rates of {torch.cuda.get_device_name()} are known: torchscan devices --measure"
+        )
     model = nn.Linear(1024, 1024).half()
     for device in ("auto", "cuda"):
         result = torchscan.analyze_roofline(model, (1024,), batch_size=4096, device=device)
@@ -180,7 +228,9 @@ def test_the_device_at_hand_has_a_roofline() -> None:
         assert 0 < result.time_bound <= result.time_estimate
 
 
-def test_what_the_context_of_the_device_at_hand_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_context_of_the_device_at_hand_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """NVML's figure of this process, less what is reserved. What is kept is used, as one number."""
     monkeypatch.setenv("TORCHSCAN_DEVICES", str(tmp_path / "devices.json"))
     name, entry = measure()
@@ -195,7 +245,9 @@ def test_what_the_context_of_the_device_at_hand_takes(tmp_path: Path, monkeypatc
     assert verdict.context_range == (entry["context_mb"] * 2**20, entry["context_mb"] * 2**20)
 
 
-def test_the_device_at_hand_can_be_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_device_at_hand_can_be_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TORCHSCAN_DEVICES", str(tmp_path / "devices.json"))
     name, entry = measure()
     save_entry(name, entry)

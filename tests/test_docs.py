@@ -28,7 +28,10 @@ SNIPPETS = [
     pytest.param(code, printed, id=f"{page.stem}-{index}")
     for page in PAGES
     for index, (code, printed) in enumerate(
-        match.groups() for match in re.finditer(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", page.read_text(), re.DOTALL)
+        match.groups()
+        for match in re.finditer(
+            r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", page.read_text(), re.DOTALL
+        )
     )
 ]
 
@@ -37,7 +40,11 @@ SNIPPETS = [
 @pytest.mark.filterwarnings("ignore:this does not fit NVIDIA GeForce GTX 1650 Ti")
 @pytest.mark.parametrize(("code", "printed"), SNIPPETS)
 def test_a_snippet_runs_and_prints_what_is_shown(
-    code: str, printed: str | None, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    code: str,
+    printed: str | None,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)  # some write files
     exec(compile(code, "snippet", "exec"), {"__name__": "snippet"})  # noqa: S102
@@ -46,7 +53,9 @@ def test_a_snippet_runs_and_prints_what_is_shown(
         assert printed == capsys.readouterr().out
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if "```console" in page.read_text()], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if "```console" in page.read_text()], ids=lambda page: page.stem
+)
 def test_commands_print_what_is_shown(page: Path) -> None:
     """Where an answer is to change, ``python scripts/console.py`` writes the pages anew."""
     skip_before(*AS_SHOWN)
@@ -66,9 +75,14 @@ def test_the_budget_file_of_the_docs_is_the_one_of_the_examples() -> None:
 
 def test_the_readme_shows_what_the_demo_prints() -> None:
     demo = subprocess.run(  # noqa: S603
-        [sys.executable, "-W", "ignore", ROOT / "scripts" / "demo.py"], capture_output=True, text=True, check=True
+        [sys.executable, "-W", "ignore", ROOT / "scripts" / "demo.py"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    shown = re.search(r"<!-- scripts/demo -->\n```text\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    shown = re.search(
+        r"<!-- scripts/demo -->\n```text\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
+    )
     assert shown is not None
     assert shown[1] == demo.stdout
 
@@ -81,20 +95,41 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 def test_every_constant_of_the_estimate_is_documented_with_its_value() -> None:
     documented = {name: float(value) for name, value, _ in _documented_constants()}
-    numbers = {name: value for name, value in vars(constants).items() if name.isupper() and isinstance(value, int | float)}
+    numbers = {
+        name: value
+        for name, value in vars(constants).items()
+        if name.isupper() and isinstance(value, int | float)
+    }
     assert documented == numbers
-    in_mappings = sum(len(value) for name, value in vars(constants).items() if name.isupper() and isinstance(value, Mapping))
-    assert f"There are {len(numbers)} of them, and {in_mappings} more numbers in the three\nmappings" in ROOFLINE
+    in_mappings = sum(
+        len(value)
+        for name, value in vars(constants).items()
+        if name.isupper() and isinstance(value, Mapping)
+    )
+    assert (
+        f"There are {len(numbers)} of them, and {in_mappings} more numbers in the three\nmappings"
+        in ROOFLINE
+    )
 
 
 def test_every_constant_of_links_is_documented_with_its_value() -> None:
     page = (ROOT / "docs" / "ranks.md").read_text()
-    documented = {name.strip("`"): float(value) for name, value, *_ in rows_of(page[page.index("| constant | value |") :])}
-    assert documented == {name: value for name, value in vars(links).items() if name.isupper() and isinstance(value, float)}
+    documented = {
+        name.strip("`"): float(value)
+        for name, value, *_ in rows_of(page[page.index("| constant | value |") :])
+    }
+    assert documented == {
+        name: value
+        for name, value in vars(links).items()
+        if name.isupper() and isinstance(value, float)
+    }
 
 
 def test_it_is_said_where_every_constant_comes_from() -> None:
-    legend = {row[0].strip("`"): int(row[1]) for row in rows_of(ROOFLINE[ROOFLINE.index("| from | how many |") :])}
+    legend = {
+        row[0].strip("`"): int(row[1])
+        for row in rows_of(ROOFLINE[ROOFLINE.index("| from | how many |") :])
+    }
     assert legend == Counter(source for _, _, source in _documented_constants())
 
 
@@ -103,4 +138,6 @@ def _documented_constants() -> Iterator[tuple[str, str, str]]:
     for names, values, _, sources in rows_of(ROOFLINE[ROOFLINE.index("| constant | value |") :]):
         several = [name.strip(" `") for name in names.split(",")]
         each = [source.strip() for source in sources.split(",")]
-        yield from zip(several, values.split(","), each * len(several) if len(each) == 1 else each, strict=True)
+        yield from zip(
+            several, values.split(","), each * len(several) if len(each) == 1 else each, strict=True
+        )

@@ -42,8 +42,14 @@ ELSEWHERE = re.compile(r"(?:https?:)?//", re.IGNORECASE)
 
 def _documented() -> list[str]:
     """The names that pages of the reference document as parts of ``torchscan`` itself."""
-    pages = (page.read_text(encoding="utf-8") for page in sorted((DOCS / "reference").glob("*.rst")))
-    return [name for page in pages for name in re.findall(r"^\.\. auto\w+:: torchscan\.(\w+)$", page, re.MULTILINE)]
+    pages = (
+        page.read_text(encoding="utf-8") for page in sorted((DOCS / "reference").glob("*.rst"))
+    )
+    return [
+        name
+        for page in pages
+        for name in re.findall(r"^\.\. auto\w+:: torchscan\.(\w+)$", page, re.MULTILINE)
+    ]
 
 
 def test_the_reference_has_every_name_of_the_front_door_once() -> None:
@@ -53,11 +59,23 @@ def test_the_reference_has_every_name_of_the_front_door_once() -> None:
 def test_every_page_has_one_place_in_the_index() -> None:
     index = (DOCS / "index.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```\{toctree\}\n(.*?)^```", index, re.DOTALL | re.MULTILINE)
-    entries = [line for block in blocks for line in block.splitlines() if line and not line.startswith(":")]
-    listed = [re.sub(r"^.* <(.*)>$", r"\1", entry) for entry in entries]  # with a title of its own, or without
-    pages = [page.relative_to(DOCS).with_suffix("").as_posix() for kind in ("md", "rst") for page in DOCS.rglob(f"*.{kind}")]
+    entries = [
+        line for block in blocks for line in block.splitlines() if line and not line.startswith(":")
+    ]
+    listed = [
+        re.sub(r"^.* <(.*)>$", r"\1", entry) for entry in entries
+    ]  # with a title of its own, or without
+    pages = [
+        page.relative_to(DOCS).with_suffix("").as_posix()
+        for kind in ("md", "rst")
+        for page in DOCS.rglob(f"*.{kind}")
+    ]
     assert sorted(listed) == sorted(page for page in pages if page != "index")
-    captions = [caption for block in blocks for caption in re.findall(r"^:caption: (.*)$", block, re.MULTILINE)]
+    captions = [
+        caption
+        for block in blocks
+        for caption in re.findall(r"^:caption: (.*)$", block, re.MULTILINE)
+    ]
     assert captions == ["Tutorial", "How-to", "Reference", "Explanation"]
 
 
@@ -65,9 +83,19 @@ def test_every_page_has_one_place_in_the_index() -> None:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The pages, built as scripts/docs builds them; there, too, a warning is an error."""
     if MISSING:
-        pytest.skip(f"the site is not built: {', '.join(MISSING)} not installed (pip install '.[docs]')")
+        pytest.skip(
+            f"the site is not built: {', '.join(MISSING)} not installed (pip install '.[docs]')"
+        )
     built = tmp_path_factory.mktemp("site")
-    sphinx = [sys.executable, "-m", "sphinx", *_options(), "--quiet", "--doctree-dir", str(built / "doctrees")]
+    sphinx = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        *_options(),
+        "--quiet",
+        "--doctree-dir",
+        str(built / "doctrees"),
+    ]
     done = subprocess.run([*sphinx, DOCS, built / "html"], capture_output=True, text=True, cwd=ROOT)  # noqa: S603
     assert done.returncode == 0, done.stderr
     return built / "html"
@@ -86,7 +114,9 @@ def test_the_site_is_built_without_warnings(site: Path) -> None:
 
 
 def test_every_name_of_the_front_door_has_an_anchor(site: Path) -> None:
-    pages = "".join(page.read_text(encoding="utf-8") for page in (site / "reference").glob("*.html"))
+    pages = "".join(
+        page.read_text(encoding="utf-8") for page in (site / "reference").glob("*.html")
+    )
     assert [name for name in _documented() if f'id="torchscan.{name}"' not in pages] == []
 
 
@@ -116,12 +146,17 @@ def _fetched(site: Path) -> Iterator[tuple[str, str]]:
         yield from ((page.name, address) for address in parser.addresses)
     for sheet in site.rglob("*.css"):
         rules = re.sub(r"/\*.*?\*/", "", sheet.read_text(encoding="utf-8"), flags=re.DOTALL)
-        yield from ((sheet.name, address) for address in re.findall(r"""(?:url\(\s*|@import\s+)["']?([^"')\s]+)""", rules))
+        yield from (
+            (sheet.name, address)
+            for address in re.findall(r"""(?:url\(\s*|@import\s+)["']?([^"')\s]+)""", rules)
+        )
 
 
 def test_pages_load_nothing_from_other_hosts(site: Path) -> None:
     fetched = list(_fetched(site))
-    assert any(address.endswith(".css") or ".css?" in address for _, address in fetched)  # it does look
+    assert any(
+        address.endswith(".css") or ".css?" in address for _, address in fetched
+    )  # it does look
     assert [(page, address) for page, address in fetched if ELSEWHERE.match(address)] == []
 
 
@@ -142,7 +177,9 @@ def opened_page(browser: Browser, site: Path, name: str, width: int, **options: 
 
 
 @pytest.mark.parametrize("width", [1280, 380])
-def test_no_page_is_wider_than_the_screen_and_no_code_is_cut_off(browser: Browser, site: Path, width: int) -> None:
+def test_no_page_is_wider_than_the_screen_and_no_code_is_cut_off(
+    browser: Browser, site: Path, width: int
+) -> None:
     """Tables that terminals print scroll on a phone; everything else wraps."""
     for name in PAGES:
         page = opened_page(browser, site, name, width)
@@ -168,14 +205,18 @@ def test_text_can_be_read_in_both_colour_schemes(browser: Browser, site: Path, s
 
 
 @pytest.mark.parametrize("system", ["light", "dark"])
-def test_pictures_follow_the_system_and_the_switch_of_the_site(browser: Browser, site: Path, system: str) -> None:
+def test_pictures_follow_the_system_and_the_switch_of_the_site(
+    browser: Browser, site: Path, system: str
+) -> None:
     page = opened_page(browser, site, "gallery", 1280, color_scheme=system)
     for scheme in ("auto", "light", "dark"):
         page.evaluate("scheme => { document.body.dataset.theme = scheme; }", scheme)
         shown = page.locator("img[src*=memory]:not([src$=svg]):visible")
         assert shown.count() == 1
         is_dark = (system if scheme == "auto" else scheme) == "dark"
-        assert str(shown.get_attribute("src")).endswith("memory-dark.png" if is_dark else "memory.png")
+        assert str(shown.get_attribute("src")).endswith(
+            "memory-dark.png" if is_dark else "memory.png"
+        )
         assert shown.evaluate("image => image.naturalWidth") > 0
     page.context.close()
 
@@ -187,7 +228,9 @@ def test_cards_are_reached_and_opened_by_keyboard(browser: Browser, site: Path) 
         page.keyboard.press("Tab")
         if link.evaluate("link => link === document.activeElement"):
             break
-    assert link.evaluate("link => getComputedStyle(link).outlineStyle") != "none", "one sees where one is"
+    assert link.evaluate("link => getComputedStyle(link).outlineStyle") != "none", (
+        "one sees where one is"
+    )
     page.keyboard.press("Enter")
     page.wait_for_url("**/memory.html")
     page.context.close()

@@ -44,7 +44,9 @@ def test_line_breaks_are_kept_in_text_alone() -> None:
         torchscan.record,
         lambda model, shape: torchscan.module_graph(torchscan.record(model, shape)),
         lambda model, shape: torchscan.analyze_roofline(model, shape, device="H100"),
-        lambda model, shape: torchscan.estimate_memory(model, shape, training=True, device="24 GiB"),
+        lambda model, shape: torchscan.estimate_memory(
+            model, shape, training=True, device="24 GiB"
+        ),
     ],
 )
 def test_results_print_no_control_characters(verb: Any) -> None:
@@ -73,14 +75,24 @@ def test_commands_print_no_control_characters_of_files(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": EVIL, "architectures": [EVIL]}))
-    (tmp_path / "torchscan.toml").write_text(f'[models."{json.dumps(EVIL)[1:-1]}"]\nmax_params = "x"\n')
-    for words in (["summary", f"hf:{tmp_path}"], ["check"], ["summary", f"hf:{EVIL}"], ["compare", EVIL, EVIL], ["runs", EVIL]):
+    (tmp_path / "torchscan.toml").write_text(
+        f'[models."{json.dumps(EVIL)[1:-1]}"]\nmax_params = "x"\n'
+    )
+    for words in (
+        ["summary", f"hf:{tmp_path}"],
+        ["check"],
+        ["summary", f"hf:{EVIL}"],
+        ["compare", EVIL, EVIL],
+        ["runs", EVIL],
+    ):
         main(words)
         said = capsys.readouterr()
         assert is_harmless(said.out + said.err), words
 
 
-def test_memory_of_layers_with_control_characters(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_memory_of_layers_with_control_characters(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     (tmp_path / "model.py").write_text(
         "from torch import nn\n\ndef build():\n    model = nn.Sequential()\n"
         f"    model.add_module({EVIL!r}, nn.Linear(4, 4))\n    return model\n"

@@ -44,7 +44,9 @@ def test_an_inference_by_hand() -> None:
 
 def test_a_training_step_by_hand() -> None:
     """Largest when the gradient of the first weight is there: a ReLU's result is kept, a loss is held."""
-    estimate = estimate_memory(two_layers(), (100,), batch_size=8, training=True, loss=torch.sum, optimizer="SGD")
+    estimate = estimate_memory(
+        two_layers(), (100,), batch_size=8, training=True, loss=torch.sum, optimizer="SGD"
+    )
     gradient = WEIGHTS
     held = 8 * 400 + 4 + 4  # input, loss, and the loss's own gradient
     assert estimate.peak_by_phase["backward"] == WEIGHTS + gradient + held + 8 * 800
@@ -53,7 +55,12 @@ def test_a_training_step_by_hand() -> None:
 
 @pytest.mark.parametrize(
     ("optimizer", "states"),
-    [("SGD", 0), ("AdamW", 2), (torch.optim.RMSprop, 1), (lambda p: torch.optim.SGD(p, momentum=0.9), 1)],
+    [
+        ("SGD", 0),
+        ("AdamW", 2),
+        (torch.optim.RMSprop, 1),
+        (lambda p: torch.optim.SGD(p, momentum=0.9), 1),
+    ],
 )
 def test_the_state_of_an_optimizer(optimizer: Any, states: int) -> None:
     """So many numbers per weight, besides a step count of 4 bytes for each tensor."""
@@ -68,7 +75,11 @@ def test_on_a_gpu_step_counts_stay_on_the_host_and_updates_take_a_copy_of_all() 
     assert estimate.by_kind["optimizer"] == 2 * WEIGHTS
     assert estimate.peak_by_phase["optimizer"] >= 5 * WEIGHTS
     fused = estimate_memory(
-        model, (100,), training=True, optimizer=lambda p: torch.optim.AdamW(p, fused=True), device="H100 PCIe"
+        model,
+        (100,),
+        training=True,
+        optimizer=lambda p: torch.optim.AdamW(p, fused=True),
+        device="H100 PCIe",
     )
     assert fused.peak_by_phase["optimizer"] < 4.1 * WEIGHTS
 
@@ -133,8 +144,12 @@ def test_a_converted_model_on_arguments() -> None:
 
 def test_autocast_keeps_weights_and_casts_them() -> None:
     """For the gradients are kept: the casts of the input and of the second weight, the ReLU's result, the output."""
-    estimate = estimate_memory(two_layers(), (100,), batch_size=8, training=True, precision="bf16-mixed")
-    at_end_of_forward = [moment for moment in estimate.timeline if moment.phase == "forward"][-1].by_kind
+    estimate = estimate_memory(
+        two_layers(), (100,), batch_size=8, training=True, precision="bf16-mixed"
+    )
+    at_end_of_forward = [moment for moment in estimate.timeline if moment.phase == "forward"][
+        -1
+    ].by_kind
     assert at_end_of_forward["parameters"] == WEIGHTS
     assert at_end_of_forward["activations"] == 2 * 200 * 10 + 8 * (200 + 400 + 20)
 
@@ -150,14 +165,20 @@ def test_attention_of_a_gpu_saves_no_scores(dtype: torch.dtype, size: int) -> No
     """Beside its input and output one number of 4 bytes per row, and the state of a generator."""
     x = torch.zeros(3, 2, 4, 128, 64, dtype=dtype, requires_grad=True)
     estimate = estimate_memory(Attention(), args=(x,), training=True, device="H200")
-    kept = [moment for moment in estimate.timeline if moment.phase == "forward"][-1].by_kind["activations"]
+    kept = [moment for moment in estimate.timeline if moment.phase == "forward"][-1].by_kind[
+        "activations"
+    ]
     assert 0 <= kept - (2 * 4 * 128) * (64 * size + 4) <= 32
 
 
 def kept_by(call: Any, *args: Tensor, device: str | None = "H200", **options: Any) -> int:
     """What the forward pass of a function leaves for its gradient, its result included."""
-    estimate = estimate_memory(Calls(lambda _, *given: call(*given)), args=args, training=True, device=device, **options)
-    return [moment for moment in estimate.timeline if moment.phase == "forward"][-1].by_kind["activations"]
+    estimate = estimate_memory(
+        Calls(lambda _, *given: call(*given)), args=args, training=True, device=device, **options
+    )
+    return [moment for moment in estimate.timeline if moment.phase == "forward"][-1].by_kind[
+        "activations"
+    ]
 
 
 DROPOUTS: dict[str, Any] = {
@@ -167,13 +188,17 @@ DROPOUTS: dict[str, Any] = {
     "by keywords": lambda x: torch.dropout(x, p=0.3, train=True),
     "an operator": lambda x: torch.ops.aten.dropout.default(x, 0.3, True),
     "an operator without its overload": lambda x: torch.ops.aten.dropout(x, 0.3, True),
-    "a checkpoint": lambda x: checkpoint(lambda y: F.dropout(y * 2, 0.3), x, use_reentrant=False).clone(),
+    "a checkpoint": lambda x: checkpoint(
+        lambda y: F.dropout(y * 2, 0.3), x, use_reentrant=False
+    ).clone(),
 }
 
 
 @pytest.mark.parametrize("name", DROPOUTS)
 @pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 4), (torch.bfloat16, 2)])
-def test_a_dropout_of_a_gpu_keeps_a_byte_per_element(name: str, dtype: torch.dtype, size: int) -> None:
+def test_a_dropout_of_a_gpu_keeps_a_byte_per_element(
+    name: str, dtype: torch.dtype, size: int
+) -> None:
     """Its result and a mask of booleans. A checkpoint keeps no mask until it computes again."""
     x = torch.zeros(8, 50, dtype=dtype, requires_grad=True)
     assert kept_by(DROPOUTS[name], x) == 400 * (size + (name != "a checkpoint"))
@@ -202,30 +227,52 @@ def test_a_dropout_of_a_gpu_under_autocast() -> None:
         lambda x: F.dropout1d(x, 0.5),
         lambda x: F.dropout(x[:0], 0.5),
     ],
-    ids=["nothing is dropped", "all is dropped", "in evaluation", "in place", "alpha", "of channels", "of nothing"],
+    ids=[
+        "nothing is dropped",
+        "all is dropped",
+        "in evaluation",
+        "in place",
+        "alpha",
+        "of channels",
+        "of nothing",
+    ],
 )
 def test_a_dropout_that_no_kernel_fuses(call: Any) -> None:
     """Torch does these step by step on any device."""
     x = torch.zeros(8, 5, 10, requires_grad=True)
     estimate = estimate_memory(Calls(lambda _, x: call(x)), args=(x,), training=True, device="H200")
-    assert not [moment.operator for moment in estimate.timeline if "native_dropout" in moment.operator]
+    assert not [
+        moment.operator for moment in estimate.timeline if "native_dropout" in moment.operator
+    ]
 
 
 def test_the_dropouts_of_an_encoder_layer() -> None:
     """Three masks of a byte per element, of 8·16 rows, and one kernel each in both directions; attention has its own."""
     layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
-    on_card, on_cpu = (estimate_memory(layer, (16, 64), batch_size=8, training=True, device=each) for each in ("H200", None))
+    on_card, on_cpu = (
+        estimate_memory(layer, (16, 64), batch_size=8, training=True, device=each)
+        for each in ("H200", None)
+    )
     operators = [moment.operator for moment in on_card.timeline]
-    assert operators.count("aten.native_dropout") == operators.count("aten.native_dropout_backward") == 3
+    assert (
+        operators.count("aten.native_dropout")
+        == operators.count("aten.native_dropout_backward")
+        == 3
+    )
     assert not any("dropout" in moment.operator for moment in on_cpu.timeline)
     for name, width in (("dropout", 128), ("dropout1", 64), ("dropout2", 64)):
-        masks = [next(each for each in estimate.layers if each.path == name) for estimate in (on_card, on_cpu)]
+        masks = [
+            next(each for each in estimate.layers if each.path == name)
+            for estimate in (on_card, on_cpu)
+        ]
         assert masks[1].activation_bytes - masks[0].activation_bytes == 8 * 16 * width * 3
 
 
 def test_cudnn_takes_a_recurrent_layer_as_one_operator() -> None:
     layer = nn.GRU(32, 64, 2)
-    estimate = estimate_memory(layer, (10, 32), training=True, loss=lambda out: out[0].sum(), device="H200")
+    estimate = estimate_memory(
+        layer, (10, 32), training=True, loss=lambda out: out[0].sum(), device="H200"
+    )
     operators = [moment.operator for moment in estimate.timeline]
     assert operators.count("aten._cudnn_rnn") == operators.count("aten._cudnn_rnn_backward") == 1
 
@@ -233,7 +280,12 @@ def test_cudnn_takes_a_recurrent_layer_as_one_operator() -> None:
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @pytest.mark.parametrize(
     "layer",
-    [nn.LSTM(7, 3, 2, proj_size=2, bidirectional=True), nn.LSTM(7, 3, bias=False), nn.RNN(7, 3), nn.GRU(7, 3)],
+    [
+        nn.LSTM(7, 3, 2, proj_size=2, bidirectional=True),
+        nn.LSTM(7, 3, bias=False),
+        nn.RNN(7, 3),
+        nn.GRU(7, 3),
+    ],
     ids=["projected", "without biases", "plain", "gated"],
 )
 def test_recurrent_layers_on_a_card_have_the_shapes_of_real_ones(layer: nn.RNNBase) -> None:
@@ -257,7 +309,10 @@ def test_recurrent_layers_on_a_card_have_the_shapes_of_real_ones(layer: nn.RNNBa
 
 def test_what_a_layer_leaves_behind() -> None:
     """Inference: its result. Training: what is kept for the gradients, here only what the ReLU returns; its input is not."""
-    layers = {layer.path: layer.activation_bytes for layer in estimate_memory(two_layers(), (100,), batch_size=8).layers}
+    layers = {
+        layer.path: layer.activation_bytes
+        for layer in estimate_memory(two_layers(), (100,), batch_size=8).layers
+    }
     assert layers == {"": 8 * 40, "0": 8 * 800, "1": 8 * 800, "2": 8 * 40}
     estimate = estimate_memory(two_layers(), (100,), batch_size=8, training=True, loss=torch.sum)
     activations = {layer.path: layer.activation_bytes for layer in estimate.layers}
@@ -265,16 +320,26 @@ def test_what_a_layer_leaves_behind() -> None:
 
 
 def test_the_peak_of_a_layer_is_that_of_all_memory_meanwhile() -> None:
-    layers = {layer.path: layer.peak_bytes for layer in estimate_memory(two_layers(), (100,), batch_size=8).layers}
+    layers = {
+        layer.path: layer.peak_bytes
+        for layer in estimate_memory(two_layers(), (100,), batch_size=8).layers
+    }
     at_start = WEIGHTS + 8 * 400
-    assert layers == {"": at_start + 8 * 1600, "0": at_start + 8 * 800, "1": at_start + 8 * 1600, "2": at_start + 8 * 840}
+    assert layers == {
+        "": at_start + 8 * 1600,
+        "0": at_start + 8 * 800,
+        "1": at_start + 8 * 1600,
+        "2": at_start + 8 * 840,
+    }
 
 
 def test_checkpoints_save_memory() -> None:
     class Deep(nn.Module):
         def __init__(self, *, checkpoints: bool) -> None:
             super().__init__()
-            self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(16)))
+            self.layers = nn.Sequential(
+                *(nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(16))
+            )
             self.checkpoints = checkpoints
 
         def forward(self, x: Tensor) -> Tensor:
@@ -283,7 +348,8 @@ def test_checkpoints_save_memory() -> None:
             return self.layers(x)
 
     with_all, with_few = (
-        estimate_memory(Deep(checkpoints=checkpoints), (64,), batch_size=1000, training=True) for checkpoints in (False, True)
+        estimate_memory(Deep(checkpoints=checkpoints), (64,), batch_size=1000, training=True)
+        for checkpoints in (False, True)
     )
     assert with_few.by_kind["activations"] < 0.45 * with_all.by_kind["activations"]
 
@@ -293,8 +359,18 @@ def test_checkpoints_save_memory() -> None:
 
 @pytest.mark.parametrize("training", [False, True])
 def test_the_largest_batch_fits_and_the_next_one_does_not(training: bool) -> None:
-    model = nn.Sequential(nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 62 * 62, 10))
-    options: Any = {"training": training, "optimizer": "AdamW" if training else None, "device": "GTX 1650 Ti"}
+    model = nn.Sequential(
+        nn.Conv2d(3, 32, 3),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(32 * 62 * 62, 10),
+    )
+    options: Any = {
+        "training": training,
+        "optimizer": "AdamW" if training else None,
+        "device": "GTX 1650 Ti",
+    }
     options["largest_batch"] = True
     verdict = estimate_memory(model, (3, 64, 64), **options).verdict
     assert verdict is not None
@@ -325,7 +401,9 @@ def test_the_largest_batch_is_looked_for_only_where_it_is_asked() -> None:
 
 def test_where_there_is_no_largest_batch_the_question_is_refused() -> None:
     with pytest.raises(InputError, match="needs inputs made from input_shape"):
-        estimate_memory(two_layers(), args=(torch.zeros(8, 100),), device="H200", largest_batch=True)
+        estimate_memory(
+            two_layers(), args=(torch.zeros(8, 100),), device="H200", largest_batch=True
+        )
     with pytest.raises(InputError, match="the largest batch depends on the device: give device="):
         estimate_memory(two_layers(), (100,), largest_batch=True)
 
@@ -344,7 +422,10 @@ class Pairs(nn.Module):
 
 
 def _pairs(length: int, **options: Any) -> Any:
-    arguments = {"tokens": torch.zeros(2, length, dtype=torch.long), "mask": torch.ones(2, length, dtype=torch.bool)}
+    arguments = {
+        "tokens": torch.zeros(2, length, dtype=torch.long),
+        "mask": torch.ones(2, length, dtype=torch.bool),
+    }
     options = {"device": "GTX 1650 Ti", "loss": torch.sum, **options}
     return estimate_memory(Pairs(), kwargs=arguments, training=True, **options).verdict
 
@@ -359,7 +440,12 @@ def test_the_longest_sequence_fits_and_the_next_one_does_not(known: int) -> None
 def test_the_longest_sequence_is_the_one_whose_segments_fill_the_card() -> None:
     """2 MiB for the table, 20 MiB for the workspace of products and the tokens, 2 MiB for each 128 rows of 4,096 numbers."""
     model = nn.Embedding(50, 4096)
-    asked: dict[str, Any] = {"dtype": torch.long, "device": "24 GiB", "context_bytes": 0, "longest_sequence": True}
+    asked: dict[str, Any] = {
+        "dtype": torch.long,
+        "device": "24 GiB",
+        "context_bytes": 0,
+        "longest_sequence": True,
+    }
     verdict = estimate_memory(model, (100,), **asked).verdict
     assert verdict is not None
     assert verdict.longest_sequence == 128 * (verdict.capacity_bytes // 2**21 - 1 - 10)
@@ -377,7 +463,9 @@ def test_the_longest_sequence_has_a_position_for_each_token() -> None:
 def test_where_there_are_no_tokens_there_is_no_longest_sequence() -> None:
     with pytest.raises(InputError, match=r"needs tokens, integers of the shape \[batch, length\]"):
         estimate_memory(two_layers(), (100,), device="H200", longest_sequence=True)
-    with pytest.raises(InputError, match="the longest sequence depends on the device: give device="):
+    with pytest.raises(
+        InputError, match="the longest sequence depends on the device: give device="
+    ):
         estimate_memory(Pairs(), (100,), dtype=torch.long, longest_sequence=True)
 
 
@@ -385,10 +473,14 @@ def test_a_loss_that_knows_the_length_says_why_there_is_no_longest() -> None:
     target = torch.zeros(2, 8, 8)
     arguments = {"tokens": torch.zeros(2, 8, dtype=torch.long)}
     loss: Any = partial(F.mse_loss, target=target)
-    estimate = estimate_memory(Pairs(), kwargs=arguments, training=True, loss=loss, device="H200", longest_sequence=True)
+    estimate = estimate_memory(
+        Pairs(), kwargs=arguments, training=True, loss=loss, device="H200", longest_sequence=True
+    )
     assert estimate.verdict is not None
     assert estimate.verdict.longest_sequence is None
-    assert estimate.assumptions[-1].startswith("nothing about the longest sequence: at another length ")
+    assert estimate.assumptions[-1].startswith(
+        "nothing about the longest sequence: at another length "
+    )
 
 
 def test_the_verdict_adds_up() -> None:
@@ -397,7 +489,10 @@ def test_the_verdict_adds_up() -> None:
     assert verdict is not None
     assert verdict.allocated_bytes - 2 * 32 * 2**20 < 2**20
     assert verdict.reserved_bytes == 64 * 2**20 + 2 * 2**20
-    assert verdict.left_bytes == verdict.capacity_bytes - verdict.context_bytes - verdict.reserved_bytes
+    assert (
+        verdict.left_bytes
+        == verdict.capacity_bytes - verdict.context_bytes - verdict.reserved_bytes
+    )
 
 
 def test_a_convolution_copies_what_is_not_channels_last() -> None:
@@ -427,7 +522,9 @@ def test_nothing_is_left_behind() -> None:
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     before = process_state()
     for precision in (None, "bf16", "fp16-mixed"):
-        estimate_memory(model, (4,), batch_size=4, training=True, optimizer="AdamW", precision=precision)
+        estimate_memory(
+            model, (4,), batch_size=4, training=True, optimizer="AdamW", precision=precision
+        )
     assert process_state() == before
     assert not model.training
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -437,10 +534,15 @@ def test_nothing_is_left_behind() -> None:
 def test_an_earlier_batch_has_gradients_and_costs_nothing() -> None:
     """They are there from the beginning, and one addition for each of their elements comes in."""
     step: dict[str, Any] = {"batch_size": 32, "training": True, "device": "H100", "progress": False}
-    first, after_another = (Scan(two_layers(), (100,), **step, accumulate=accumulate) for accumulate in (False, True))
+    first, after_another = (
+        Scan(two_layers(), (100,), **step, accumulate=accumulate) for accumulate in (False, True)
+    )
     params = sum(each.numel() for each in two_layers().parameters())
     macs, flops = (
-        [sum(getattr(each, name) for each in scan.roofline.operators) for scan in (first, after_another)]
+        [
+            sum(getattr(each, name) for each in scan.roofline.operators)
+            for scan in (first, after_another)
+        ]
         for name in ("macs", "flops")
     )
     assert macs[1] == macs[0]
@@ -452,7 +554,9 @@ def test_an_earlier_batch_has_gradients_and_costs_nothing() -> None:
 
 def test_a_held_output_is_the_difference_that_the_assumptions_name() -> None:
     step: dict[str, Any] = {"batch_size": 32, "training": True, "loss": lambda output: output.sum()}
-    dropped, held = (estimate_memory(two_layers(), (100,), **step, holds_output=holds) for holds in (False, True))
+    dropped, held = (
+        estimate_memory(two_layers(), (100,), **step, holds_output=holds) for holds in (False, True)
+    )
     after = [estimate.timeline[-1].total for estimate in (dropped, held)]
     assert after[1] - after[0] == 4 * 32 * two_layers()(torch.zeros(1, 100)).numel()
     assert any("holds_output" in each for each in dropped.assumptions)
@@ -466,7 +570,10 @@ def test_gradients_that_were_there_stay() -> None:
     model(torch.randn(2, 100)).sum().backward()
     before = [parameter.grad for parameter in model.parameters()]
     estimate_memory(model, (100,), training=True, optimizer="SGD", accumulate=True)
-    assert all(parameter.grad is gradient for parameter, gradient in zip(model.parameters(), before, strict=True))
+    assert all(
+        parameter.grad is gradient
+        for parameter, gradient in zip(model.parameters(), before, strict=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -477,9 +584,15 @@ def test_gradients_that_were_there_stay() -> None:
         ({"training": True, "optimizer": 3}, "optimizer is 3"),
         ({"training": True, "optimizer": [torch.optim.SGD]}, "optimizer is a list of 1"),
         ({"training": True, "optimizer": lambda p: p}, "which is not a torch.optim.Optimizer"),
-        ({"training": True, "optimizer": lambda p: torch.optim.SGD(p, lr=-1.0)}, "Invalid learning rate"),
+        (
+            {"training": True, "optimizer": lambda p: torch.optim.SGD(p, lr=-1.0)},
+            "Invalid learning rate",
+        ),
         ({"training": True, "optimizer": "SparseAdam"}, "does not support dense gradients"),
-        ({"training": True, "optimizer": torch.optim.SGD([torch.zeros(1)])}, "none of this model's parameters"),
+        (
+            {"training": True, "optimizer": torch.optim.SGD([torch.zeros(1)])},
+            "none of this model's parameters",
+        ),
         ({"precision": "int8"}, "precision is 'int8'"),
         ({"device": "abacus"}, "is not known"),
     ],
@@ -505,7 +618,10 @@ def test_the_estimate_as_plain_data(as_json: Any) -> None:
 
 
 def test_the_short_form_says_how_much_and_where() -> None:
-    assert repr(estimate_memory(two_layers(), (100,))) == "<MemoryEstimate: 87.89 KiB at aten.relu of 1 (forward)>"
+    assert (
+        repr(estimate_memory(two_layers(), (100,)))
+        == "<MemoryEstimate: 87.89 KiB at aten.relu of 1 (forward)>"
+    )
 
 
 def test_cuda_is_asked_for_where_there_is_none() -> None:
@@ -532,7 +648,9 @@ def test_a_model_that_asks_for_values_runs_on_data() -> None:
     x[0] = -1
     before = model.layer.weight.detach().clone()
     estimate = estimate_memory(model, args=(x,), training=True, loss=torch.sum, optimizer="AdamW")
-    at_end_of_forward = [moment for moment in estimate.timeline if moment.phase == "forward"][-1].by_kind
+    at_end_of_forward = [moment for moment in estimate.timeline if moment.phase == "forward"][
+        -1
+    ].by_kind
     assert at_end_of_forward["activations"] >= 3 * 400
     assert estimate.by_kind["optimizer"] == 2 * 4 * 100 * 200 + 4
     assert estimate.by_kind["gradients"] == 4 * 100 * 200
@@ -601,7 +719,9 @@ def test_an_unused_parameter_is_there_once() -> None:
 
 def test_copies_that_an_optimizer_updates_take_no_memory() -> None:
     """The step of a model that runs on data ends with its loss, gradients and state."""
-    estimate = estimate_memory(Picky(), args=(torch.ones(2, 100),), training=True, loss=torch.sum, optimizer="AdamW")
+    estimate = estimate_memory(
+        Picky(), args=(torch.ones(2, 100),), training=True, loss=torch.sum, optimizer="AdamW"
+    )
     at_end = estimate.timeline[-1].by_kind
     assert at_end["activations"] == 4
     assert (at_end["gradients"], at_end["optimizer"]) == (80_000, 160_004)
@@ -641,13 +761,23 @@ def test_what_an_optimizer_keeps_in_its_groups_is_left_alone() -> None:
     model = two_layers()
     optimizer = Mutable(model.parameters())
     estimate_memory(model, (100,), training=True, optimizer=optimizer)
-    assert (float(optimizer.param_groups[0]["count"]), optimizer.param_groups[0]["history"]) == (0, [])
+    assert (float(optimizer.param_groups[0]["count"]), optimizer.param_groups[0]["history"]) == (
+        0,
+        [],
+    )
 
 
-@pytest.mark.parametrize("name", ["Adam", "Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"])
+@pytest.mark.parametrize(
+    "name", ["Adam", "Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"]
+)
 def test_capturable_optimizers(name: str) -> None:
     make = partial(getattr(torch.optim, name), capturable=True)
-    assert estimate_memory(two_layers(), (100,), training=True, optimizer=make, device="H200").by_kind["optimizer"] >= WEIGHTS
+    assert (
+        estimate_memory(two_layers(), (100,), training=True, optimizer=make, device="H200").by_kind[
+            "optimizer"
+        ]
+        >= WEIGHTS
+    )
 
 
 @pytest.mark.parametrize("name", ["Adam", "AdamW", "SGD", "Adagrad"])
@@ -682,7 +812,13 @@ class Scaled(nn.Module):
 def test_a_custom_function_that_is_handed_a_parameter(precision: Any) -> None:
     model = nn.Sequential(nn.Linear(100, 100), Scaled())
     estimate = estimate_memory(
-        model, (100,), batch_size=4, training=True, optimizer="AdamW", precision=precision, device="H200"
+        model,
+        (100,),
+        batch_size=4,
+        training=True,
+        optimizer="AdamW",
+        precision=precision,
+        device="H200",
     )
     assert estimate.assumptions == ()
     assert estimate.timeline[-1].by_kind["gradients"] == estimate.by_kind["parameters"]
@@ -700,20 +836,32 @@ def test_checkpoints_within_checkpoints() -> None:
                 return self.layer(each).tanh()
 
             x = self.layer(x)
-            return checkpoint(lambda each: checkpoint(inner, each, use_reentrant=True).sin(), x, use_reentrant=True)
+            return checkpoint(
+                lambda each: checkpoint(inner, each, use_reentrant=True).sin(),
+                x,
+                use_reentrant=True,
+            )
 
     assert estimate_memory(Nested(), (8,), training=True).by_kind["parameters"] == 288
 
 
 @pytest.mark.parametrize("only_for", [16, 64])
-def test_a_loss_that_knows_the_batch_keeps_its_answer_and_says_why_there_is_no_largest(only_for: int) -> None:
+def test_a_loss_that_knows_the_batch_keeps_its_answer_and_says_why_there_is_no_largest(
+    only_for: int,
+) -> None:
     target = torch.zeros(only_for, dtype=torch.long)
 
     def loss(output: Tensor) -> Tensor:
         return F.cross_entropy(output, target)
 
     estimate = estimate_memory(
-        nn.Linear(8, 4), (8,), batch_size=only_for, training=True, device="4090", loss=loss, largest_batch=True
+        nn.Linear(8, 4),
+        (8,),
+        batch_size=only_for,
+        training=True,
+        device="4090",
+        loss=loss,
+        largest_batch=True,
     )
     assert estimate.verdict is not None
     assert (estimate.verdict.fits, estimate.verdict.largest_batch_size) == (True, None)
@@ -721,7 +869,9 @@ def test_a_loss_that_knows_the_batch_keeps_its_answer_and_says_why_there_is_no_l
 
 
 def test_token_ids_of_a_large_batch_take_no_memory_of_this_machine() -> None:
-    estimate = estimate_memory(nn.Embedding(100, 4), (4096,), dtype=torch.long, device="H200", largest_batch=True)
+    estimate = estimate_memory(
+        nn.Embedding(100, 4), (4096,), dtype=torch.long, device="H200", largest_batch=True
+    )
     assert estimate.verdict is not None
     assert estimate.verdict.largest_batch_size is not None
     assert estimate.verdict.largest_batch_size > 100_000
@@ -729,7 +879,10 @@ def test_token_ids_of_a_large_batch_take_no_memory_of_this_machine() -> None:
 
 def test_each_module_as_it_is_set() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 8)).eval()
-    operators = [moment.operator for moment in estimate_memory(model, (8,), training=True, mode="same").timeline]
+    operators = [
+        moment.operator
+        for moment in estimate_memory(model, (8,), training=True, mode="same").timeline
+    ]
     assert "aten.native_dropout" not in operators
     operators = [moment.operator for moment in estimate_memory(model, (8,), training=True).timeline]
     assert any("bernoulli" in operator or "dropout" in operator for operator in operators)
@@ -772,7 +925,10 @@ def test_a_step_that_fails_on_shapes_is_run_on_data_and_says_so() -> None:
 
     estimate = estimate_memory(Picky(), (4,), training=True, optimizer="SGD")
     assert estimate.by_kind["parameters"] == 4 * 20
-    assert any("because on shapes alone Picky (the model itself) failed" in each for each in estimate.assumptions)
+    assert any(
+        "because on shapes alone Picky (the model itself) failed" in each
+        for each in estimate.assumptions
+    )
     with pytest.raises(torchscan.RecordError):  # there are no data in another precision
         estimate_memory(Picky(), (4,), training=True, optimizer="SGD", precision="bf16")
 
@@ -809,7 +965,14 @@ IN_SINGLE += [
     "__pow__",
     "__rpow__",
 ]
-ARGUMENTS = {"cumprod": (0,), "cumsum": (0,), "softmax": (0,), "log_softmax": (0,), "renorm": (2, 0, 1.0), "pow": (2,)}
+ARGUMENTS = {
+    "cumprod": (0,),
+    "cumsum": (0,),
+    "softmax": (0,),
+    "log_softmax": (0,),
+    "renorm": (2, 0, 1.0),
+    "pow": (2,),
+}
 ARGUMENTS |= {"__pow__": (2,), "__rpow__": (2,)}
 
 
@@ -839,7 +1002,9 @@ def test_losses_of_probabilities_are_in_32_bits_on_a_cpu() -> None:
         assert result.dtype == torch.float32
         return result
 
-    estimate_memory(nn.Linear(4, 4), (4,), batch_size=2, training=True, loss=loss, precision="bf16-mixed")
+    estimate_memory(
+        nn.Linear(4, 4), (4,), batch_size=2, training=True, loss=loss, precision="bf16-mixed"
+    )
 
 
 def test_a_batch_may_be_added_up_by_a_model_that_runs_no_operator() -> None:
@@ -855,7 +1020,9 @@ def test_a_batch_may_be_added_up_by_a_model_that_runs_no_operator() -> None:
     assert estimate.by_kind["gradients"] == 8 * 4
 
 
-def test_a_search_for_the_largest_batch_takes_few_passes_more_for_the_error_margin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_for_the_largest_batch_takes_few_passes_more_for_the_error_margin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     recorded: list[int] = []
 
     def counting(request: PassRequest) -> Trace:

@@ -22,7 +22,9 @@ def _asked(model: nn.Module, prompt: int = 4, new: int = 2, **options: Any) -> t
     return torchscan.analyze_generation(model, prompt, new, device=CARD, **options)
 
 
-def _called_by_place(model: nn.Module, cache: Tensor | None, token: Tensor) -> tuple[Tensor, Tensor]:
+def _called_by_place(
+    model: nn.Module, cache: Tensor | None, token: Tensor
+) -> tuple[Tensor, Tensor]:
     output, cache = model(token, cache)
     return output, cache
 
@@ -49,7 +51,10 @@ def test_a_state_does_not_grow() -> None:
     assert found.max_context is None
     assert "that the cache is no larger beyond 8,192 tokens" in found.assumptions
     assert not any("growing" in each for each in found.assumptions)
-    assert "that the cache keeps growing beyond 8,192 tokens as it does there" in _asked(Echo()).assumptions
+    assert (
+        "that the cache keeps growing beyond 8,192 tokens as it does there"
+        in _asked(Echo()).assumptions
+    )
 
 
 def test_a_cache_with_a_room_of_its_own_is_all_there_from_the_beginning() -> None:
@@ -77,8 +82,12 @@ def test_stored_weights_take_their_bits_and_their_scales() -> None:
     assert _asked(Echo(10, 64)).weights_bytes == whole + 2 * 4 * matrix
     assert _asked(Echo(10, 64), weights="int8").weights_bytes == whole + 2 * (matrix + 64 * 2)
     assert _asked(Echo(10, 64), weights="fp8").weights_bytes == whole + 2 * matrix
-    assert _asked(Echo(10, 64), weights="int4:32").weights_bytes == whole + 2 * (matrix // 2 + matrix // 32 * 4)
-    assert _asked(Echo(10, 64), weights="mxfp4").weights_bytes == whole + 2 * (matrix // 2 + matrix // 32)
+    assert _asked(Echo(10, 64), weights="int4:32").weights_bytes == whole + 2 * (
+        matrix // 2 + matrix // 32 * 4
+    )
+    assert _asked(Echo(10, 64), weights="mxfp4").weights_bytes == whole + 2 * (
+        matrix // 2 + matrix // 32
+    )
 
 
 def test_a_stored_cache_takes_its_bits() -> None:
@@ -95,7 +104,10 @@ def test_half_the_precision_is_half_the_bytes() -> None:
 def test_eager_code_copies_the_cache_that_engines_append_to() -> None:
     """Key and value of 512 tokens each, read and written: against one token."""
     moved = {eager: _asked(Echo(), 512, 1, eager=eager).decode for eager in (False, True)}
-    joined = {eager: [each for each in roofline.operators if each.operator == "aten.cat"] for eager, roofline in moved.items()}
+    joined = {
+        eager: [each for each in roofline.operators if each.operator == "aten.cat"]
+        for eager, roofline in moved.items()
+    }
     assert [each.bytes_written for each in joined[True]] == [513 * 8 * 4] * 2
     assert [each.bytes_written for each in joined[False]] == [8 * 4] * 2
     assert _asked(Echo(), 512, 1, eager=True).per_token > _asked(Echo(), 512, 1).per_token
@@ -115,11 +127,19 @@ def test_too_many_sequences_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> No
     torchscan.register_device("small", memory_gb=8 / 1024, **figures)
     sweep = torchscan.sweep_generation(Echo(10, 256), 400, 2, batch_sizes=[1, 64], device="small")
     most = sweep.generations[0].max_batch
-    assert most == (int(8 * 2**20 * 0.975) - 2**20 - 4 * (2 * 2560 + 2 * 256**2)) // _bytes_of_a_sequence(sweep.generations[0])
-    assert f"Warning: there is memory for only {most} sequences." in torchscan.generation_table(sweep).remarks
+    assert most == (
+        int(8 * 2**20 * 0.975) - 2**20 - 4 * (2 * 2560 + 2 * 256**2)
+    ) // _bytes_of_a_sequence(sweep.generations[0])
+    assert (
+        f"Warning: there is memory for only {most} sequences."
+        in torchscan.generation_table(sweep).remarks
+    )
     torchscan.register_device("tiny", memory_gb=1 / 1024, **figures)
     sweep = torchscan.sweep_generation(Echo(10, 256), 400, 2, batch_sizes=[1], device="tiny")
-    assert "Warning: the memory is too small for the model." in torchscan.generation_table(sweep).remarks
+    assert (
+        "Warning: the memory is too small for the model."
+        in torchscan.generation_table(sweep).remarks
+    )
 
 
 def _bytes_of_a_sequence(found: torchscan.Generation) -> int:
@@ -134,7 +154,9 @@ def test_a_sweep_is_the_same_question_for_each_batch() -> None:
         assert (each.per_token, each.cache_bytes) == (alone.per_token, alone.cache_bytes)
         seconds = each.first_token + each.per_token
         assert each.tokens_per_second == pytest.approx(2 * each.batch_size / seconds)
-        assert sweep.price_per_million(each) == pytest.approx(3.6 / 3600 * 1e6 * seconds / (2 * each.batch_size))
+        assert sweep.price_per_million(each) == pytest.approx(
+            3.6 / 3600 * 1e6 * seconds / (2 * each.batch_size)
+        )
     assert json.loads(json.dumps(sweep.as_dict()))["records"] == sweep.records
 
 
@@ -156,14 +178,17 @@ def test_wrong_use_is_said_in_a_line(options: dict[str, Any], said: str) -> None
 
 
 def test_a_model_without_a_cache_is_told_of_step() -> None:
-    with pytest.raises(InputError, match="Embedding returns no cache that it takes again: give step=") as caught:
+    with pytest.raises(
+        InputError, match="Embedding returns no cache that it takes again: give step="
+    ) as caught:
         _asked(nn.Embedding(5, 2))
     assert "\n" not in str(caught.value)
 
 
 def test_a_model_that_takes_no_tokens_is_told_what_does() -> None:
     with pytest.raises(
-        RecordError, match=r"^Conv2d cannot be run token by token: .* failed.*: give .*inputs=, or step="
+        RecordError,
+        match=r"^Conv2d cannot be run token by token: .* failed.*: give .*inputs=, or step=",
     ) as caught:
         _asked(nn.Conv2d(3, 8, 3))
     assert "\n" not in str(caught.value)
@@ -176,11 +201,16 @@ def test_an_error_of_a_step_is_that_of_its_user() -> None:
     assert "cannot be run token by token" not in str(caught.value)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own, when it imports the compiler
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # of torch's own, when it imports the compiler
 def test_a_compiled_model_is_asked_as_it_was_written() -> None:
     compiled, written = _asked(_compiled(Echo())), _asked(Echo())
     assert compiled.as_dict() == written.as_dict()
-    assert torchscan.symbolic_costs(_compiled(Echo())).as_dict() == torchscan.symbolic_costs(Echo()).as_dict()
+    assert (
+        torchscan.symbolic_costs(_compiled(Echo())).as_dict()
+        == torchscan.symbolic_costs(Echo()).as_dict()
+    )
     with pytest.raises(InputError, match=r"^Embedding returns no cache"):
         _asked(_compiled(nn.Embedding(5, 2)))
     given: list[nn.Module] = []
@@ -200,13 +230,21 @@ def _compiled(model: nn.Module) -> Any:
 
 def test_a_wrapper_takes_what_its_model_takes() -> None:
     wrapped, alone = _asked(Adapted(Adapted(Echo()))), _asked(Echo())
-    assert (wrapped.params, wrapped.cache_bytes, wrapped.per_token) == (alone.params, alone.cache_bytes, alone.per_token)
+    assert (wrapped.params, wrapped.cache_bytes, wrapped.per_token) == (
+        alone.params,
+        alone.cache_bytes,
+        alone.per_token,
+    )
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_an_image_is_looked_at_once_and_its_places_are_tokens_of_the_prompt(batch_size: int) -> None:
+def test_an_image_is_looked_at_once_and_its_places_are_tokens_of_the_prompt(
+    batch_size: int,
+) -> None:
     image = {"image": torch.zeros(1, 2, 12), "tokens": torch.tensor([[1, -1, -1]])}
-    seen, read = (_asked(Seeing(), batch_size=batch_size, inputs=inputs) for inputs in (image, None))
+    seen, read = (
+        _asked(Seeing(), batch_size=batch_size, inputs=inputs) for inputs in (image, None)
+    )
     assert seen.cache_bytes == read.cache_bytes == 6 * 2 * 8 * 4
     assert _macs(seen.prefill) - _macs(read.prefill) == batch_size * 2 * 12 * 8
     assert _macs(seen.decode) == _macs(read.decode)
@@ -217,7 +255,10 @@ def _macs(roofline: torchscan.Roofline) -> int:
 
 
 def test_inputs_are_tensors_by_the_names_of_arguments() -> None:
-    with pytest.raises(InputError, match="inputs has 'picture', which Seeing does not take: give one of tokens, cache, image"):
+    with pytest.raises(
+        InputError,
+        match="inputs has 'picture', which Seeing does not take: give one of tokens, cache, image",
+    ):
         _asked(Seeing(), inputs={"picture": torch.zeros(1, 2, 12)})
     with pytest.raises(InputError, match=r"inputs\['image'\] is a list: give a tensor"):
         _asked(Seeing(), inputs={"image": [1]})
@@ -228,16 +269,33 @@ def test_inputs_are_tensors_by_the_names_of_arguments() -> None:
 def test_more_tokens_than_positions_are_refused() -> None:
     model = Echo()
     model.config = type("Config", (), {"max_position_embeddings": 5})()
-    with pytest.raises(InputError, match=r"the model has 5 positions, and 4 \+ 2 tokens were asked for"):
+    with pytest.raises(
+        InputError, match=r"the model has 5 positions, and 4 \+ 2 tokens were asked for"
+    ):
         _asked(model)
 
 
-def test_the_shell_asks_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shell_asks_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from torchscan.cli.main import main
 
     (tmp_path / "mine.py").write_text("from tests.models.generating import Echo\nmodel = Echo\n")
     monkeypatch.chdir(tmp_path)
-    asked = ["llm", "mine.py:model", "--device", CARD, "--context", "1k", "--new", "24", "--batch", "1,2", "--price", "2.5"]
+    asked = [
+        "llm",
+        "mine.py:model",
+        "--device",
+        CARD,
+        "--context",
+        "1k",
+        "--new",
+        "24",
+        "--batch",
+        "1,2",
+        "--price",
+        "2.5",
+    ]
     assert main([*asked, "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [each["prompt"] for each in found["generations"]] == [1000, 1000]
@@ -254,10 +312,18 @@ def test_a_picture_has_a_point_for_each_batch() -> None:
     ax = torchscan.draw_generation(sweep)
     drawn: list[Any] = [each.get_offsets() for each in ax.collections]
     points = [tuple(each[0]) for each in drawn]
-    assert points == [pytest.approx((1000 * each.per_token, each.tokens_per_second)) for each in reversed(sweep.generations)]
+    assert points == [
+        pytest.approx((1000 * each.per_token, each.tokens_per_second))
+        for each in reversed(sweep.generations)
+    ]
     assert [each.get_text() for each in ax.texts] == ["1 sequence", "8 sequences"]
-    for single in (torchscan.sweep_generation(Echo(), 4, 2, batch_sizes=[1], device=CARD), _asked(Echo())):
-        with pytest.raises(InputError, match="one batch size only: draw a sweep_generation of several batch_sizes"):
+    for single in (
+        torchscan.sweep_generation(Echo(), 4, 2, batch_sizes=[1], device=CARD),
+        _asked(Echo()),
+    ):
+        with pytest.raises(
+            InputError, match="one batch size only: draw a sweep_generation of several batch_sizes"
+        ):
             torchscan.draw_generation(single)
 
 
@@ -265,7 +331,9 @@ def test_costs_are_formulas() -> None:
     """Keys, values and scores are products for each token; those of attention for each pair of tokens."""
     costs = torchscan.symbolic_costs(Echo(10, 8))
     assert costs.prompt["macs"] is not None
-    assert {powers: int(each) for powers, each in costs.prompt["macs"].coefficients.items() if each} == {
+    assert {
+        powers: int(each) for powers, each in costs.prompt["macs"].coefficients.items() if each
+    } == {
         (1, 1): 2 * 8 * 8 + 8 * 10,
         (1, 2): 2 * 8,
     }

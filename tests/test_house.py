@@ -21,7 +21,17 @@ ROOMS = [
     {"_version", "escapes"},
     {"errors"},
     {"wrong_arguments"},
-    {"units", "files", "plain", "signatures", "results", "measured", "once", "garbage", "torch_versions"},
+    {
+        "units",
+        "files",
+        "plain",
+        "signatures",
+        "results",
+        "measured",
+        "once",
+        "garbage",
+        "torch_versions",
+    },
     {"progress"},
     {"trace"},
     {"ops", "hardware"},
@@ -72,18 +82,37 @@ def test_modules_of_a_room_do_not_import_each_other_in_a_circle() -> None:
 
 def _modules() -> dict[str, set[str]]:
     """Each module with those of its room that it imports, wherever in its text."""
-    files = {_module_name(file): file for file in PACKAGE.rglob("*.py") if file != PACKAGE / "__init__.py"}
+    files = {
+        _module_name(file): file
+        for file in PACKAGE.rglob("*.py")
+        if file != PACKAGE / "__init__.py"
+    }
     imported: dict[str, set[str]] = {}
     for module, file in files.items():
-        nodes = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom) and node.module]
-        names = {name for node in nodes for alias in node.names for name in (f"{node.module}.{alias.name}", node.module or "")}
+        nodes = [
+            node
+            for node in ast.walk(ast.parse(file.read_text()))
+            if isinstance(node, ast.ImportFrom) and node.module
+        ]
+        names = {
+            name
+            for node in nodes
+            for alias in node.names
+            for name in (f"{node.module}.{alias.name}", node.module or "")
+        }
         room = module.split(".")[1]
-        imported[module] = {name for name in names if name in files and name != module and name.split(".")[1] == room}
+        imported[module] = {
+            name
+            for name in names
+            if name in files and name != module and name.split(".")[1] == room
+        }
     return imported
 
 
 def _module_name(file: Path) -> str:
-    return ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+    return ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(
+        ".__init__"
+    )
 
 
 def _circles(graph: dict[str, set[str]]) -> list[list[str]]:
@@ -116,7 +145,12 @@ def test_no_room_is_called_like_a_name_of_the_front_door() -> None:
 
 def test_the_package_reads_what_type_checkers_are_told() -> None:
     stub = ast.parse((PACKAGE / "__init__.pyi").read_text())
-    told = {alias.name: node.module for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    told = {
+        alias.name: node.module
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
     assert told == torchscan._HOMES  # type: ignore[attr-defined]
     assert sorted(told) == torchscan.__all__
 
@@ -126,9 +160,13 @@ MADE_BY_POSITION = {"TensorSpec"}
 
 
 def test_dataclasses_with_many_fields_are_made_by_name() -> None:
-    nodes = [node for file in PACKAGE.rglob("*.py") for node in ast.walk(ast.parse(file.read_text()))]
+    nodes = [
+        node for file in PACKAGE.rglob("*.py") for node in ast.walk(ast.parse(file.read_text()))
+    ]
     classes = [node for node in nodes if isinstance(node, ast.ClassDef) and _marks(node)]
-    many = [each for each in classes if sum(isinstance(line, ast.AnnAssign) for line in each.body) > 4]
+    many = [
+        each for each in classes if sum(isinstance(line, ast.AnnAssign) for line in each.body) > 4
+    ]
     assert {each.name for each in many if "kw_only=True" not in _marks(each)[0]} == MADE_BY_POSITION
 
 
@@ -159,12 +197,27 @@ def test_who_writes_and_reads_runs_knows_nothing_of_models() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
     loaded = done.stdout.split()
     ours = {name.split(".")[1] for name in loaded if name.startswith("torchscan.")}
-    assert ours <= {"live", "errors", "escapes", "files", "wrong_arguments", "results", "garbage", "measured"}
+    assert ours <= {
+        "live",
+        "errors",
+        "escapes",
+        "files",
+        "wrong_arguments",
+        "results",
+        "garbage",
+        "measured",
+    }
 
 
 def test_using_loads_nothing_heavy_beside_torch() -> None:
-    loaded = _loaded("import torchscan; [getattr(torchscan, name) for name in torchscan.__all__]", beside="torch")
-    foreign = {name.split(".")[0] for name in loaded} - set(sys.stdlib_module_names) - {"torchscan", "tabulate", "wcwidth"}
+    loaded = _loaded(
+        "import torchscan; [getattr(torchscan, name) for name in torchscan.__all__]", beside="torch"
+    )
+    foreign = (
+        {name.split(".")[0] for name in loaded}
+        - set(sys.stdlib_module_names)
+        - {"torchscan", "tabulate", "wcwidth"}
+    )
     assert foreign <= {"torch"}
     assert not {name for name in loaded if name.startswith("torch._dynamo")}
 
@@ -192,8 +245,12 @@ KEPT_FOR_GOOD = {
 def test_what_is_kept_between_calls_has_a_limit() -> None:
     kept: dict[str, set[str]] = {}
     for file in PACKAGE.rglob("*.py"):
-        name = ".".join(["torchscan", *file.relative_to(PACKAGE).with_suffix("").parts]).removesuffix(".__init__")
-        for value in vars(importlib.import_module(name)).values() if not name.endswith("__main__") else ():
+        name = ".".join(
+            ["torchscan", *file.relative_to(PACKAGE).with_suffix("").parts]
+        ).removesuffix(".__init__")
+        for value in (
+            vars(importlib.import_module(name)).values() if not name.endswith("__main__") else ()
+        ):
             is_kept = isinstance(value, functools._lru_cache_wrapper) and value.__module__ == name
             if is_kept and value.cache_parameters()["maxsize"] is None:
                 kept.setdefault(name, set()).add(value.__name__)

@@ -16,10 +16,13 @@ from tests.marked import blocks_of, rows_of, table, with_blocks
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "how-true.md"
 BLOCKS = blocks_of(PAGE.read_text())
-OTHER_PAGES = [each for each in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if each != PAGE]
+OTHER_PAGES = [
+    each for each in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if each != PAGE
+]
 #: how a figure about our own accuracy would be said
 ACCURACY = re.compile(
-    r"(median|mean) error|rank correlation|error of [\d.]+ %|as long as estimated|estimate ÷ measured", re.IGNORECASE
+    r"(median|mean) error|rank correlation|error of [\d.]+ %|as long as estimated|estimate ÷ measured",
+    re.IGNORECASE,
 )
 
 
@@ -33,7 +36,9 @@ def test_every_table_of_the_page_is_filled() -> None:
 
 def test_the_summary_has_as_many_models_as_its_sections() -> None:
     summary = {
-        row[0].removeprefix("time, "): _number(row[2]) for row in rows_of(BLOCKS["summary"]) if row[0].startswith("time")
+        row[0].removeprefix("time, "): _number(row[2])
+        for row in rows_of(BLOCKS["summary"])
+        if row[0].startswith("time")
     }
     for name in {row[0].rpartition(", ")[0] for row in rows_of(BLOCKS["time"])}:
         assert summary[name] == _models(BLOCKS["time"], name) == _models(BLOCKS["held-out"], name)
@@ -87,13 +92,16 @@ def test_estimates_beside_measured_times() -> None:
 
 
 @pytest.mark.parametrize(
-    ("distances", "kept"), [([3.0], 3.0), ([1.0, 2.0, 3.0, 4.0, 5.0], 4.0), ([6.0, 5.0, 4.0, 3.0, 2.0, 1.0], 5.0)]
+    ("distances", "kept"),
+    [([3.0], 3.0), ([1.0, 2.0, 3.0, 4.0, 5.0], 4.0), ([6.0, 5.0, 4.0, 3.0, 2.0, 1.0], 5.0)],
 )
 def test_four_of_five_lie_no_further_off(distances: list[float], kept: float) -> None:
     assert four_of_five(distances) == kept
 
 
-@pytest.mark.parametrize(("share", "whole"), [(0.0601, 0.07), (0.07, 0.07), (0.29, 0.29), (0.0, 0.0)])
+@pytest.mark.parametrize(
+    ("share", "whole"), [(0.0601, 0.07), (0.07, 0.07), (0.29, 0.29), (0.0, 0.0)]
+)
 def test_a_share_is_rounded_up_to_a_whole_per_cent(share: float, whole: float) -> None:
     assert rounded_up(share) == whole
 

@@ -36,7 +36,10 @@ class Residual(nn.Module):
 def layers(draw: st.DrawFn, channels: int, depth: int = 2) -> nn.Module:
     """A layer that keeps the number of channels and the size of the image."""
     kind = draw(
-        st.sampled_from(["conv", "norm", "group", "act", "pool", "depthwise"] + (["residual", "chain"] if depth else []))
+        st.sampled_from(
+            ["conv", "norm", "group", "act", "pool", "depthwise"]
+            + (["residual", "chain"] if depth else [])
+        )
     )
     if kind == "residual":
         return Residual(draw(layers(channels, depth - 1)), draw(st.booleans()))
@@ -60,7 +63,9 @@ def models(draw: st.DrawFn) -> nn.Module:
     body = draw(st.lists(layers(channels), min_size=1, max_size=4))
     if draw(st.booleans()):
         body.append(body[0])
-    return nn.Sequential(nn.Conv2d(3, channels, 1), *body, nn.Flatten(), nn.Linear(channels * 36, 5))
+    return nn.Sequential(
+        nn.Conv2d(3, channels, 1), *body, nn.Flatten(), nn.Linear(channels * 36, 5)
+    )
 
 
 def differentiable(model: nn.Module) -> nn.Module:
@@ -89,7 +94,9 @@ def test_contractions_are_linear_in_the_batch(model: nn.Module, batch: int) -> N
 @RELAXED
 @given(models(), st.sampled_from(["eval", "train"]))
 def test_a_real_pass_and_one_on_shapes_agree(model: nn.Module, mode: Any) -> None:
-    abstract, real = (crawl(model, mode=mode, batch_size=2, execute=how) for how in ("abstract", "real"))
+    abstract, real = (
+        crawl(model, mode=mode, batch_size=2, execute=how) for how in ("abstract", "real")
+    )
     assert abstract["layers"] == real["layers"]
 
 
@@ -124,7 +131,8 @@ def test_folding_keeps_every_sum(model: nn.Module, data: st.DataObject) -> None:
 @given(models().map(differentiable), st.sampled_from(["eval", "train"]))
 def test_the_backward_pass_on_shapes_is_that_on_data(model: nn.Module, mode: Any) -> None:
     abstract, real = (
-        torchscan.record(model, (3, 6, 6), mode=mode, batch_size=2, backward=True, execute=how) for how in ("abstract", "real")
+        torchscan.record(model, (3, 6, 6), mode=mode, batch_size=2, backward=True, execute=how)
+        for how in ("abstract", "real")
     )
     assert torchscan.by_module_and_operator(abstract) == torchscan.by_module_and_operator(real)
     assert torchscan.total_cost(abstract).is_complete
@@ -135,7 +143,9 @@ def test_the_backward_pass_on_shapes_is_that_on_data(model: nn.Module, mode: Any
 def test_a_backward_pass_takes_twice_the_products_but_for_the_first_layer(model: nn.Module) -> None:
     """Whose input needs no gradient: 36 pixels, 3 channels in."""
     trace = torchscan.record(model, (3, 6, 6), mode="train", batch_size=2, backward=True)
-    forward, backward = (torchscan.total_cost(trace, phase=phase).macs for phase in ("forward", "backward"))
+    forward, backward = (
+        torchscan.total_cost(trace, phase=phase).macs for phase in ("forward", "backward")
+    )
     first = torchscan.by_module(trace, phase="forward")["0"].macs
     assert backward == 2 * forward - first
 
@@ -147,15 +157,21 @@ def test_a_module_costs_what_its_children_cost_and_its_own(model: nn.Module) -> 
     totals = torchscan.by_module(trace)
     for call in trace.modules:
         calls = [each for each in trace.modules if each.path == call.path]
-        own = sum((price(trace.ops[op].signature).cost for each in calls for op in each.ops), OpCost())
+        own = sum(
+            (price(trace.ops[op].signature).cost for each in calls for op in each.ops), OpCost()
+        )
         children = {trace.modules[child].path for each in calls for child in each.children}
         if all(sum(each.path == child for each in trace.modules) == 1 for child in children):
             assert totals[call.path] == sum((totals[child] for child in children), own)
 
 
 @RELAXED
-@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 9), st.integers(1, 9), st.integers(1, 8))
-def test_attention_split_by_heads_costs_the_sum(samples: int, heads: int, queries: int, keys: int, width: int) -> None:
+@given(
+    st.integers(1, 4), st.integers(1, 4), st.integers(1, 9), st.integers(1, 9), st.integers(1, 8)
+)
+def test_attention_split_by_heads_costs_the_sum(
+    samples: int, heads: int, queries: int, keys: int, width: int
+) -> None:
     def cost(shape: tuple[int, int]) -> OpCost:
         args = tuple(torch.zeros(*shape, length, width) for length in (queries, keys, keys))
         return torchscan.total_cost(torchscan.record(Attention(), args=args))
@@ -164,8 +180,16 @@ def test_attention_split_by_heads_costs_the_sum(samples: int, heads: int, querie
 
 
 @RELAXED
-@given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 4), st.integers(1, 4), st.sampled_from([nn.LSTM, nn.GRU, nn.RNN]))
-def test_a_recurrent_layer_is_linear_in_time_and_batch(steps: int, batch: int, inputs: int, units: int, kind: Any) -> None:
+@given(
+    st.integers(1, 5),
+    st.integers(1, 5),
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.sampled_from([nn.LSTM, nn.GRU, nn.RNN]),
+)
+def test_a_recurrent_layer_is_linear_in_time_and_batch(
+    steps: int, batch: int, inputs: int, units: int, kind: Any
+) -> None:
     layer = kind(inputs, units)
 
     def cost(*shape: int) -> OpCost:
@@ -177,7 +201,9 @@ def test_a_recurrent_layer_is_linear_in_time_and_batch(steps: int, batch: int, i
 
 @RELAXED
 @given(st.integers(1, 8), st.integers(1, 8), st.integers(1, 8), st.integers(1, 4))
-def test_a_product_split_in_parts_costs_the_sum_of_the_parts(rows: int, inner: int, columns: int, parts: int) -> None:
+def test_a_product_split_in_parts_costs_the_sum_of_the_parts(
+    rows: int, inner: int, columns: int, parts: int
+) -> None:
     def macs(left: tuple[int, int], right: tuple[int, int]) -> int:
         args = (torch.zeros(left), torch.zeros(right))
         return int(torchscan.crawl_module(Product(), args=args)["overall"]["macs"])

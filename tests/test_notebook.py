@@ -40,9 +40,19 @@ model = nn.Sequential(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), nn.Linear(8, 2)
     "print(estimate)",
 )
 #: 4 · 8 + 8 and 8 · 2 + 2 parameters, without the biases as many MACs
-OPEN = [["Sequential", "58", "48"], ["0", "40", "32"], ["0", "40", "32"], ["1", "–", "–"], ["1", "18", "16"]]
+OPEN = [
+    ["Sequential", "58", "48"],
+    ["0", "40", "32"],
+    ["0", "40", "32"],
+    ["1", "–", "–"],
+    ["1", "18", "16"],
+]
 CLOSED = [OPEN[0], ["0", "40", "32"], OPEN[4]]
-SORTED = [["0.0", "40", "32"], ["1", "18", "16"], *([name, "–", "–"] for name in ("Sequential", "0", "0.1"))]
+SORTED = [
+    ["0.0", "40", "32"],
+    ["1", "18", "16"],
+    *([name, "–", "–"] for name in ("Sequential", "0", "0.1")),
+]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +61,9 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> Any:
     made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in CELLS])
     made.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
     folder = str(tmp_path_factory.mktemp("notebook"))
-    client = nbclient.NotebookClient(made, timeout=120, kernel_name="python3", resources={"metadata": {"path": folder}})
+    client = nbclient.NotebookClient(
+        made, timeout=120, kernel_name="python3", resources={"metadata": {"path": folder}}
+    )
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as pool:
         patch.setenv("PYTHONPATH", str(Path(torchscan.__file__).parent.parent))  # the same as here
         patch.setenv("IPYTHONDIR", folder)  # and nobody's own settings
@@ -96,11 +108,15 @@ WAYS = [("lab", "light"), ("lab", "dark"), ("classic", "light")]
 
 def _is_of_nbconvert(url: str) -> bool:
     """What an exported notebook asks for by itself: formulas, diagrams and widgets."""
-    return url.startswith(("https://cdnjs.cloudflare.com/", "https://unpkg.com/", "https://cdn.jsdelivr.net/"))
+    return url.startswith(
+        ("https://cdnjs.cloudflare.com/", "https://unpkg.com/", "https://cdn.jsdelivr.net/")
+    )
 
 
 @contextmanager
-def exported(notebook: Any, browser: Browser, folder: Path, template: str, theme: str) -> Iterator[Page]:
+def exported(
+    notebook: Any, browser: Browser, folder: Path, template: str, theme: str
+) -> Iterator[Page]:
     exporter = nbconvert.HTMLExporter(template_name=template, theme=theme)
     body, _ = exporter.from_notebook_node(notebook)
     file = folder / "notebook.html"
@@ -132,18 +148,33 @@ def test_what_notebooks_do_to_tables_does_not_reach_ours(
 ) -> None:
     with exported(notebook, browser, tmp_path, template, theme) as page:
         table = page.locator("table.layers").first
-        places = table.locator(".name").evaluate_all("names => names.map(name => name.getBoundingClientRect().x)")
+        places = table.locator(".name").evaluate_all(
+            "names => names.map(name => name.getBoundingClientRect().x)"
+        )
         assert places[0] < places[1] == places[4] < places[2] == places[3]  # a tree
         cells = table.locator("tr:not([hidden]) td:nth-child(2)")
-        assert set(cells.evaluate_all("cells => cells.map(cell => getComputedStyle(cell).textAlign)")) == {"left"}
+        assert set(
+            cells.evaluate_all("cells => cells.map(cell => getComputedStyle(cell).textAlign)")
+        ) == {"left"}
         rows = table.locator("tbody tr")
-        assert set(rows.evaluate_all("rows => rows.map(row => getComputedStyle(row).backgroundColor)")) == {"rgba(0, 0, 0, 0)"}
+        assert set(
+            rows.evaluate_all("rows => rows.map(row => getComputedStyle(row).backgroundColor)")
+        ) == {"rgba(0, 0, 0, 0)"}
 
 
 def test_what_we_show_asks_nothing_of_the_network(notebook: Any) -> None:
-    shown = [output.data["text/html"] for cell in notebook.cells for output in cell.outputs if "data" in output]
+    shown = [
+        output.data["text/html"]
+        for cell in notebook.cells
+        for output in cell.outputs
+        if "data" in output
+    ]
     assert len(shown) == 5
-    assert not [text for text in shown if re.search(r"https?:|@import|url\(|\bsrc=|\bhref=|\bimport\b|fetch", text)]
+    assert not [
+        text
+        for text in shown
+        if re.search(r"https?:|@import|url\(|\bsrc=|\bhref=|\bimport\b|fetch", text)
+    ]
 
 
 def _shown(page: Page, number: int = 0) -> list[list[str]]:

@@ -47,7 +47,9 @@ class Slow(nn.Module):
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     monkeypatch.setattr("torchscan.progress._PATIENCE", 0.0)
     found = Terminal()
-    monkeypatch.setattr("torchscan.progress.sys", SimpleNamespace(stderr=found))  # pytest puts its own into sys for each test
+    monkeypatch.setattr(
+        "torchscan.progress.sys", SimpleNamespace(stderr=found)
+    )  # pytest puts its own into sys for each test
     return found
 
 
@@ -65,7 +67,9 @@ def test_a_call_that_takes_long_says_so_and_leaves_nothing(terminal: Terminal) -
     assert screen(terminal.getvalue()) == ""
 
 
-@pytest.mark.parametrize("verb", [torchscan.estimate_memory, torchscan.record, torchscan.receptive_field])
+@pytest.mark.parametrize(
+    "verb", [torchscan.estimate_memory, torchscan.record, torchscan.receptive_field]
+)
 def test_every_verb_does_unless_it_is_told_not_to(verb: Any, terminal: Terminal) -> None:
     verb(Slow(lambda: terminal.is_written.wait(20)), (3,))
     assert terminal.getvalue().startswith("\rtorchscan: Slow")
@@ -74,7 +78,9 @@ def test_every_verb_does_unless_it_is_told_not_to(verb: Any, terminal: Terminal)
     assert terminal.getvalue() == before
 
 
-def test_nothing_is_said_where_lines_stay(monkeypatch: pytest.MonkeyPatch, terminal: Terminal) -> None:
+def test_nothing_is_said_where_lines_stay(
+    monkeypatch: pytest.MonkeyPatch, terminal: Terminal
+) -> None:
     monkeypatch.setattr(terminal, "isatty", lambda: False)
     torchscan.crawl_module(nn.Linear(3, 3), (3,))
     assert terminal.getvalue() == ""
@@ -105,7 +111,9 @@ def test_the_line_goes_away_after_an_error(terminal: Terminal) -> None:
     assert torch.is_grad_enabled()
 
 
-def test_without_threads_nothing_is_said(monkeypatch: pytest.MonkeyPatch, terminal: Terminal) -> None:
+def test_without_threads_nothing_is_said(
+    monkeypatch: pytest.MonkeyPatch, terminal: Terminal
+) -> None:
     def refuse(_: object) -> None:
         raise RuntimeError("can't start new thread")
 

@@ -42,10 +42,14 @@ def outcome(run: pytest.Pytester, test: str, *options: str) -> pytest.RunResult:
 
 
 def test_within_and_beyond_a_limit(run: pytest.Pytester) -> None:
-    outcome(run, "model_budget(Net(), (4,), max_params=58, max_macs='48')").assert_outcomes(passed=1)
+    outcome(run, "model_budget(Net(), (4,), max_params=58, max_macs='48')").assert_outcomes(
+        passed=1
+    )
     failed = outcome(run, "model_budget(Net(), (4,), max_params=57)")
     failed.assert_outcomes(failed=1)
-    failed.stdout.fnmatch_lines(["Net exceeds its budget", "  Parameters: 58, at most 57 (+1.75 %)", "    fc (Linear): 40"])
+    failed.stdout.fnmatch_lines(
+        ["Net exceeds its budget", "  Parameters: 58, at most 57 (+1.75 %)", "    fc (Linear): 40"]
+    )
     failed.stdout.no_fnmatch_line("*Traceback*")
     failed.stdout.no_fnmatch_line("*pytest_plugin.py*")
 
@@ -61,7 +65,9 @@ def test_a_baseline_is_missing_recorded_kept_and_exceeded(run: pytest.Pytester) 
     baseline = run.path / "net.json"
     missing = outcome(run, "model_budget(name='net')")
     missing.assert_outcomes(failed=1)
-    missing.stdout.fnmatch_lines(["torchscan: torchscan.toml: net: there is no baseline *net.json* --torchscan-update"])
+    missing.stdout.fnmatch_lines(
+        ["torchscan: torchscan.toml: net: there is no baseline *net.json* --torchscan-update"]
+    )
     assert not baseline.exists()
 
     updated = outcome(run, "model_budget(name='net')", "--torchscan-update")
@@ -71,11 +77,15 @@ def test_a_baseline_is_missing_recorded_kept_and_exceeded(run: pytest.Pytester) 
 
     outcome(run, "model_budget(name='net')").assert_outcomes(passed=1)
     outcome(run, "model_budget(Net(), (4,), name='net')").assert_outcomes(passed=1)
-    outcome(run, "model_budget(Net(), name='net')").assert_outcomes(passed=1)  # the inputs of the file
+    outcome(run, "model_budget(Net(), name='net')").assert_outcomes(
+        passed=1
+    )  # the inputs of the file
 
     grown = outcome(run, "model_budget(Net(9), (4,), name='net')")
     grown.assert_outcomes(failed=1)
-    grown.stdout.fnmatch_lines(["net exceeds its budget", "  Parameters: 65, 58 before*", "    fc (Linear): +5"])
+    grown.stdout.fnmatch_lines(
+        ["net exceeds its budget", "  Parameters: 65, 58 before*", "    fc (Linear): +5"]
+    )
 
     smaller = outcome(run, "model_budget(Net(7), (4,), name='net')")
     smaller.assert_outcomes(passed=1)
@@ -83,12 +93,16 @@ def test_a_baseline_is_missing_recorded_kept_and_exceeded(run: pytest.Pytester) 
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"schema": "torchscan/info/2"}', "[]"])
-def test_a_baseline_that_is_broken_is_said_and_left_alone(run: pytest.Pytester, content: str) -> None:
+def test_a_baseline_that_is_broken_is_said_and_left_alone(
+    run: pytest.Pytester, content: str
+) -> None:
     baseline = run.path / "net.json"
     baseline.write_text(content)
     failed = outcome(run, "model_budget(name='net')")
     failed.assert_outcomes(failed=1)
-    failed.stdout.fnmatch_lines(["torchscan: torchscan.toml: net: the baseline cannot be used: *net.json: *"])
+    failed.stdout.fnmatch_lines(
+        ["torchscan: torchscan.toml: net: the baseline cannot be used: *net.json: *"]
+    )
     assert baseline.read_text() == content
 
 
@@ -99,7 +113,10 @@ def test_a_baseline_that_is_broken_is_said_and_left_alone(run: pytest.Pytester, 
         ("model_budget(Net(), (4,))", "torchscan: give a model and limits, *"),
         ("model_budget(max_params=3)", "torchscan: give a model and limits, *"),
         ("model_budget(name='net', max_params=3)", "torchscan: budget 'net' has its own target: *"),
-        ("model_budget(Net(), (4,), max_parms=3)", "torchscan: max_parms is not a limit: there are max_params, *"),
+        (
+            "model_budget(Net(), (4,), max_parms=3)",
+            "torchscan: max_parms is not a limit: there are max_params, *",
+        ),
         ("model_budget(Net(), (5,), max_params=3)", "torchscan: fc (Linear) failed in *"),
     ],
 )
@@ -110,7 +127,9 @@ def test_wrong_use_fails_in_a_line(run: pytest.Pytester, test: str, says: str) -
 
 
 @pytest.mark.parametrize(("most", "failed"), [("1000 s", 0), ("0 s", 1)])
-def test_steps_are_taken_only_when_they_are_asked_for(run: pytest.Pytester, most: str, failed: int) -> None:
+def test_steps_are_taken_only_when_they_are_asked_for(
+    run: pytest.Pytester, most: str, failed: int
+) -> None:
     """Limits that any step is within, and that none is."""
     limits = f'[budgets.net]\ntarget = "nets.py:Net"\ninput = "4"\nmax_step_time = "{most}"\nmeasured_on = "CPU"\n'
     run.path.joinpath("torchscan.toml").write_text(limits)
@@ -118,13 +137,21 @@ def test_steps_are_taken_only_when_they_are_asked_for(run: pytest.Pytester, most
     asked_not = outcome(run, test)
     asked_not.assert_outcomes(passed=1)
     asked_not.stdout.fnmatch_lines(
-        ["net: the time of a step, *, is not checked without --timings (in pytest, --torchscan-timings)"]
+        [
+            "net: the time of a step, *, is not checked without --timings (in pytest, --torchscan-timings)"
+        ]
     )
     asked = outcome(run, test, "--torchscan-timings")
     asked.assert_outcomes(passed=1 - failed, failed=failed)
     asked.stdout.no_fnmatch_line("*not checked*")
     if failed:
-        asked.stdout.fnmatch_lines(["net exceeds its budget", "  a step took * on CPU *, at most 0.00 µs", "    *(Linear): *"])
+        asked.stdout.fnmatch_lines(
+            [
+                "net exceeds its budget",
+                "  a step took * on CPU *, at most 0.00 µs",
+                "    *(Linear): *",
+            ]
+        )
 
 
 def test_a_model_of_the_tests_own_takes_no_steps(run: pytest.Pytester) -> None:
@@ -132,25 +159,37 @@ def test_a_model_of_the_tests_own_takes_no_steps(run: pytest.Pytester) -> None:
     run.path.joinpath("torchscan.toml").write_text(limits)
     passed = outcome(run, "model_budget(Net(), (4,), name='net')", "--torchscan-timings")
     passed.assert_outcomes(passed=1)
-    passed.stdout.fnmatch_lines(["net: the time of a step is checked of a target only: model_budget(name='net')"])
+    passed.stdout.fnmatch_lines(
+        ["net: the time of a step is checked of a target only: model_budget(name='net')"]
+    )
 
 
 @pytest.mark.parametrize(("most", "failed"), [(64, 0), (63, 1)])
-def test_a_model_of_the_tests_own_is_asked_what_it_generates(run: pytest.Pytester, most: int, failed: int) -> None:
+def test_a_model_of_the_tests_own_is_asked_what_it_generates(
+    run: pytest.Pytester, most: int, failed: int
+) -> None:
     """A key and a value of 8 numbers for each token, of 4 bytes."""
     limits = f'[budgets.net]\ndevice = "NVIDIA L4"\n[budgets.net.generation]\nmax_cache_per_token = {most}\n'
     run.path.joinpath("torchscan.toml").write_text(limits)
-    found = outcome(run, "from tests.models.generating import Echo; model_budget(Echo(10, 8), name='net')")
+    found = outcome(
+        run, "from tests.models.generating import Echo; model_budget(Echo(10, 8), name='net')"
+    )
     found.assert_outcomes(passed=1 - failed, failed=failed)
     if failed:
-        found.stdout.fnmatch_lines(["net exceeds its budget", "  Cache per token: 64 B, at most 63 B (+1.59 %)"])
+        found.stdout.fnmatch_lines(
+            ["net exceeds its budget", "  Cache per token: 64 B, at most 63 B (+1.59 %)"]
+        )
 
 
 def test_the_file_of_the_nearest_folder_counts(run: pytest.Pytester) -> None:
     inner = run.mkdir("inner")
-    (inner / "torchscan.toml").write_text('[budgets.other]\ntarget = "nets.py:Net"\ninput = "4"\nmax_params = 1\n')
+    (inner / "torchscan.toml").write_text(
+        '[budgets.other]\ntarget = "nets.py:Net"\ninput = "4"\nmax_params = 1\n'
+    )
     Path(inner / "nets.py").write_text(NETS)
-    Path(inner / "test_inner.py").write_text("def test_it(model_budget):\n    model_budget(name='other')\n")
+    Path(inner / "test_inner.py").write_text(
+        "def test_it(model_budget):\n    model_budget(name='other')\n"
+    )
     failed = run.runpytest_inprocess("-p", "no:randomly", "inner")
     failed.assert_outcomes(failed=1)
     failed.stdout.fnmatch_lines(["other exceeds its budget"])
@@ -158,7 +197,9 @@ def test_the_file_of_the_nearest_folder_counts(run: pytest.Pytester) -> None:
 
 @pytest.mark.slow
 def test_a_run_of_its_own_finds_the_fixture_by_its_entry_point(run: pytest.Pytester) -> None:
-    run.makepyfile("from nets import Net\n\ndef test_it(model_budget):\n    model_budget(Net(), (4,), max_params=58)\n")
+    run.makepyfile(
+        "from nets import Net\n\ndef test_it(model_budget):\n    model_budget(Net(), (4,), max_params=58)\n"
+    )
     run.runpytest_subprocess("-p", "no:randomly").assert_outcomes(passed=1)
 
 

@@ -14,7 +14,9 @@ from tests.random_modules.models import random_module
 from tests.versions import before
 
 QUICK = [range(20), range(20, 40)]
-SLOW = [pytest.param(range(first, first + 20), marks=pytest.mark.slow) for first in range(40, 240, 20)]
+SLOW = [
+    pytest.param(range(first, first + 20), marks=pytest.mark.slow) for first in range(40, 240, 20)
+]
 
 
 @before("2.13", "shapes alone show other detached tensors than data")
@@ -22,7 +24,9 @@ SLOW = [pytest.param(range(first, first + 20), marks=pytest.mark.slow) for first
 def test_random_modules_are_recorded_on_shapes_alone_as_for_real(seeds: range) -> None:
     """Every twentieth also in training, with all that is derived from its record."""
     verdicts = [verdict_on(random_module(seed), thorough=seed % 20 == 0) for seed in seeds]
-    assert [str(each) for verdict in verdicts for each in verdict.differences if not reason_for(each)] == []
+    assert [
+        str(each) for verdict in verdicts for each in verdict.differences if not reason_for(each)
+    ] == []
     assert sum(verdict.compared for verdict in verdicts) > 12, "most are compared, and few refused"
 
 

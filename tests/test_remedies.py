@@ -35,7 +35,11 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """With a checkpoint of its own, or without."""
-        return checkpoint(self.inside, x, use_reentrant=False) if self.is_checkpointed else self.inside(x)
+        return (
+            checkpoint(self.inside, x, use_reentrant=False)
+            if self.is_checkpointed
+            else self.inside(x)
+        )
 
 
 def blocks(is_checkpointed: bool = False) -> nn.Module:
@@ -43,7 +47,9 @@ def blocks(is_checkpointed: bool = False) -> nn.Module:
 
 
 def images() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, 64, 3))
+    return nn.Sequential(
+        nn.Conv2d(64, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, 64, 3)
+    )
 
 
 def named(remedies: Remedies, change: str) -> Remedy:
@@ -67,7 +73,9 @@ def test_changes_of_arguments_are_estimated_as_if_asked_for() -> None:
         "bfloat16 by autocast": {"precision": "bf16-mixed"},
     }
     for change, arguments in changes.items():
-        asked = analyze_roofline(blocks(), (256, 64), batch_size=512, **CARD, **arguments).time_estimate
+        asked = analyze_roofline(
+            blocks(), (256, 64), batch_size=512, **CARD, **arguments
+        ).time_estimate
         found = named(remedies, change)
         assert found.after == asked
         assert found.saves == pytest.approx(1 - asked / remedies.before)
@@ -140,13 +148,23 @@ class Branches(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """With a checkpoint of its own, or without."""
-        return checkpoint(self.inside, x, use_reentrant=False) if self.is_checkpointed else self.inside(x)
+        return (
+            checkpoint(self.inside, x, use_reentrant=False)
+            if self.is_checkpointed
+            else self.inside(x)
+        )
 
 
 @pytest.mark.parametrize(
-    "build", [TwoStacks, lambda is_checkpointed: nn.Sequential(*(Branches(is_checkpointed) for _ in range(6)))]
+    "build",
+    [
+        TwoStacks,
+        lambda is_checkpointed: nn.Sequential(*(Branches(is_checkpointed) for _ in range(6))),
+    ],
 )
-def test_checkpoints_are_around_blocks_and_not_around_stacks_of_them(build: Callable[[bool], nn.Module]) -> None:
+def test_checkpoints_are_around_blocks_and_not_around_stacks_of_them(
+    build: Callable[[bool], nn.Module],
+) -> None:
     model = build(False)
     found = named(memory_remedies(model, (256, 64), **STEP), "checkpoints")
     asked = estimate_memory(build(True), (256, 64), **STEP).verdict
@@ -165,8 +183,13 @@ def test_without_a_device_it_is_the_peak_of_the_tensors() -> None:
 
 
 def test_a_fused_optimizer_is_torchs() -> None:
-    asked = analyze_roofline(blocks(), (64,), **{**STEP, "optimizer": partial(torch.optim.AdamW, fused=True)})
-    assert named(time_remedies(blocks(), (64,), **STEP), "fused optimizer").after == asked.time_estimate
+    asked = analyze_roofline(
+        blocks(), (64,), **{**STEP, "optimizer": partial(torch.optim.AdamW, fused=True)}
+    )
+    assert (
+        named(time_remedies(blocks(), (64,), **STEP), "fused optimizer").after
+        == asked.time_estimate
+    )
 
 
 def test_what_cannot_be_tried_is_said() -> None:
@@ -178,7 +201,10 @@ def test_what_cannot_be_tried_is_said() -> None:
 def test_batches_that_do_not_fit_are_of_no_help() -> None:
     """Of 2^18 rows, a block keeps 0.56 GiB: 6 of them fit 5.8 GiB, and 24 do not."""
     remedies = time_remedies(blocks(), (64,), batch_size=2**18, training=True, device="RTX 2060")
-    assert "larger batches: twice as many samples do not fit NVIDIA GeForce RTX 2060" in remedies.of_no_help
+    assert (
+        "larger batches: twice as many samples do not fit NVIDIA GeForce RTX 2060"
+        in remedies.of_no_help
+    )
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -205,7 +231,9 @@ def test_a_smaller_batch_goes_with_other_changes() -> None:
     options: dict[str, Any] = {**STEP, "batch_size": 64}
     together, *_ = memory_remedies(blocks(), (256, 64), **options).remedies
     asked = estimate_memory(
-        blocks(is_checkpointed=True), (256, 64), **{**options, "batch_size": 32, "accumulate": True, "precision": "bf16-mixed"}
+        blocks(is_checkpointed=True),
+        (256, 64),
+        **{**options, "batch_size": 32, "accumulate": True, "precision": "bf16-mixed"},
     )
     assert asked.verdict is not None
     assert together.change == "together"
@@ -215,14 +243,18 @@ def test_a_smaller_batch_goes_with_other_changes() -> None:
 def test_a_model_in_16_bits_is_offered_no_narrower_numbers() -> None:
     remedies = time_remedies(blocks().bfloat16(), (256, 64), batch_size=512)
     assert not any(
-        "tf32" in each or "bfloat16" in each for each in (*remedies.of_no_help, *(r.change for r in remedies.remedies))
+        "tf32" in each or "bfloat16" in each
+        for each in (*remedies.of_no_help, *(r.change for r in remedies.remedies))
     )
 
 
 def test_it_is_said_of_what_and_how_sure() -> None:
     model = blocks()
     remedies = time_remedies(model, (64,), batch_size=8, precision="fp16-mixed")
-    assert remedies.question == "NVIDIA GeForce RTX 3090, fp16-mixed, batch size 8; limited by launch (100 % of the time)"
+    assert (
+        remedies.question
+        == "NVIDIA GeForce RTX 3090, fp16-mixed, batch size 8; limited by launch (100 % of the time)"
+    )
     estimate = analyze_roofline(model, (64,), batch_size=8, precision="fp16-mixed", **CARD)
     assert remedies.as_it_is.share_off == estimate.spread.share
     assert f"± {100 * estimate.spread.share:.0f} %" in str(remedies)
@@ -241,7 +273,11 @@ class Generator(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.wide, self.conv, self.last = nn.Linear(64, 64 * 28 * 28), nn.Conv2d(64, 64, 3, padding=1), nn.Conv2d(64, 64, 3)
+        self.wide, self.conv, self.last = (
+            nn.Linear(64, 64 * 28 * 28),
+            nn.Conv2d(64, 64, 3, padding=1),
+            nn.Conv2d(64, 64, 3),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Two convolutions."""
@@ -271,7 +307,9 @@ def test_channels_last_is_of_the_weights_too() -> None:
 
 def test_channels_last_is_of_images_alone() -> None:
     model, x, mask = Masked(), torch.zeros(256, 64, 28, 28), torch.zeros(8, 4, 512, 512)
-    turned = analyze_roofline(model, args=(x.to(memory_format=torch.channels_last), mask), precision="fp16", **CARD)
+    turned = analyze_roofline(
+        model, args=(x.to(memory_format=torch.channels_last), mask), precision="fp16", **CARD
+    )
     remedies = time_remedies(model, args=(x, mask), precision="fp16")
     assert named(remedies, "channels last").after == pytest.approx(turned.time_estimate, rel=0.01)
     assert "channels last" not in str(time_remedies(blocks(), (64,)))

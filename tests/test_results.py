@@ -82,13 +82,18 @@ def _pipeline() -> Any:
 def _group_run() -> Any:
     facts = _run()
     run = getattr(facts, "facts", facts)
-    runs = [replace(run, process=Process(rank=rank, processes=2, launch="", began=0.0)) for rank in range(2)]
+    runs = [
+        replace(run, process=Process(rank=rank, processes=2, launch="", began=0.0))
+        for rank in range(2)
+    ]
     return group_run_of(runs)
 
 
 RESULTS: Mapping[str, Callable[[], Any]] = {
     "info": _info,
-    "memory": lambda: torchscan.estimate_memory(block(), SHAPE, training=True, optimizer="SGD", device="RTX 3090"),
+    "memory": lambda: torchscan.estimate_memory(
+        block(), SHAPE, training=True, optimizer="SGD", device="RTX 3090"
+    ),
     "roofline": lambda: torchscan.analyze_roofline(block(), SHAPE, device="RTX 3090"),
     "remedies": lambda: _remedies(block()),
     "generation": lambda: _generation(),
@@ -102,7 +107,9 @@ RESULTS: Mapping[str, Callable[[], Any]] = {
     "fields": lambda: torchscan.receptive_field(block(), SHAPE),
     "field": lambda: torchscan.receptive_field(block(), SHAPE)["conv"],
     "run comparison": lambda: torchscan.compare_info(_run(), _run()),
-    "comparison": lambda: torchscan.compare_info(_info(), torchscan.crawl_module(block(), SHAPE, batch_size=2)),
+    "comparison": lambda: torchscan.compare_info(
+        _info(), torchscan.crawl_module(block(), SHAPE, batch_size=2)
+    ),
     "trace": lambda: torchscan.record(block(), SHAPE),
     "graph": lambda: torchscan.module_graph(torchscan.record(block(), SHAPE)),
     "device": lambda: device_named("RTX 3090"),
@@ -152,7 +159,9 @@ SAYS = {
 
 
 def test_no_kind_of_result_is_forgotten_here() -> None:
-    assert {kind.__name__ for kind in Result.__subclasses__()} == {type(result()).__name__ for result in RESULTS.values()}
+    assert {kind.__name__ for kind in Result.__subclasses__()} == {
+        type(result()).__name__ for result in RESULTS.values()
+    }
 
 
 @pytest.mark.parametrize("name", RESULTS)
@@ -207,17 +216,25 @@ def test_every_table_in_every_format(name: str, style: str) -> None:
         assert len(rows) == len(table.rows)
     if style == "json":
         data = json.loads(text)
-        assert [len(each["rows"]) for each in data["totals"]] == [len(each.rows) for each in table.totals]
-        assert [list(row) for row in data["rows"]] == [[column.key for column in table.columns]] * len(table.rows)
+        assert [len(each["rows"]) for each in data["totals"]] == [
+            len(each.rows) for each in table.totals
+        ]
+        assert [list(row) for row in data["rows"]] == [
+            [column.key for column in table.columns]
+        ] * len(table.rows)
     if style in ("markdown", "github", "latex", "html"):
         plain = " ".join(text.split())
-        assert all(row.cells[1].text.split(" ")[0] in plain for each in table.totals for row in each.rows)
+        assert all(
+            row.cells[1].text.split(" ")[0] in plain for each in table.totals for row in each.rows
+        )
 
 
 def test_figures_of_memory_are_in_the_table() -> None:
     estimate = RESULTS["memory"]()
     data = json.loads(torchscan.memory_table(estimate).write("json"))
-    by_kind, verdict = ({row["name"]: row["value"] for row in each["rows"]} for each in data["totals"])
+    by_kind, verdict = (
+        {row["name"]: row["value"] for row in each["rows"]} for each in data["totals"]
+    )
     assert by_kind == {kind: size for kind, size in estimate.by_kind.items() if size}
     assert verdict["reserved_bytes"] == estimate.verdict.reserved_bytes
     assert verdict["left_bytes"] == estimate.verdict.left_bytes
@@ -238,11 +255,24 @@ def test_names_are_text_in_every_table() -> None:
     """A terminal, a page and a document get no control codes and no markup from names of modules."""
     model = Chain({name: nn.Linear(4, 4) for name in (*HOSTILE, *UNPRINTABLE)})
     fields, trace = torchscan.receptive_field(model, (4,)), torchscan.record(model, (4,))
-    memory, roofline = torchscan.estimate_memory(model, (4,)), torchscan.analyze_roofline(model, (4,), device="RTX 3090")
-    before, after = torchscan.crawl_module(model, (4,)), torchscan.crawl_module(model, (4,), batch_size=2)
+    memory, roofline = (
+        torchscan.estimate_memory(model, (4,)),
+        torchscan.analyze_roofline(model, (4,), device="RTX 3090"),
+    )
+    before, after = (
+        torchscan.crawl_module(model, (4,)),
+        torchscan.crawl_module(model, (4,), batch_size=2),
+    )
     tables = [
-        *(torchscan.field_table(fields), torchscan.cost_table(trace, "module"), torchscan.memory_table(memory)),
-        *(torchscan.roofline_table(roofline, rows=99), torchscan.comparison_table(torchscan.compare_info(before, after))),
+        *(
+            torchscan.field_table(fields),
+            torchscan.cost_table(trace, "module"),
+            torchscan.memory_table(memory),
+        ),
+        *(
+            torchscan.roofline_table(roofline, rows=99),
+            torchscan.comparison_table(torchscan.compare_info(before, after)),
+        ),
     ]
     for table in tables:
         for style in ("text", "markdown", "latex", "html"):
@@ -275,11 +305,15 @@ def test_what_is_left_of_an_info_is_printed_as_the_dict_that_it_is() -> None:
 def test_a_largest_batch_that_nobody_asked_for_is_not_mentioned() -> None:
     asked: dict[str, Any] = {"device": "RTX 3090"}
     assert "argest batch" not in str(torchscan.estimate_memory(block(), SHAPE, **asked))
-    assert "Largest batch size" in str(torchscan.estimate_memory(block(), SHAPE, **asked, largest_batch=True))
+    assert "Largest batch size" in str(
+        torchscan.estimate_memory(block(), SHAPE, **asked, largest_batch=True)
+    )
 
 
 def test_a_longest_sequence_is_mentioned_where_it_was_asked_for() -> None:
     asked: dict[str, Any] = {"input_shape": (8,), "dtype": torch.long, "device": "RTX 3090"}
     words = torch.nn.Embedding(10, 4)
     assert "ongest sequence" not in str(torchscan.estimate_memory(words, **asked))
-    assert "Longest sequence" in str(torchscan.estimate_memory(words, **asked, longest_sequence=True))
+    assert "Longest sequence" in str(
+        torchscan.estimate_memory(words, **asked, longest_sequence=True)
+    )

@@ -26,7 +26,9 @@ class Net(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5))
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         RUNS.append(tuple(x.shape))
@@ -45,7 +47,11 @@ def runs() -> list[tuple[int, ...]]:
 
 
 def every_limit() -> dict[str, Any]:
-    return {f"max_{name}": 9 if name == "latency" else 10**12 for name, metric in METRICS.items() if metric.parse is not None}
+    return {
+        f"max_{name}": 9 if name == "latency" else 10**12
+        for name, metric in METRICS.items()
+        if metric.parse is not None
+    }
 
 
 @pytest.mark.parametrize(
@@ -60,16 +66,38 @@ def every_limit() -> dict[str, Any]:
         (lambda model: torchscan.estimate_memory(model, SHAPE, **STEP), 1),
         (lambda model: torchscan.analyze_roofline(model, SHAPE, **STEP), 1),
         (lambda model: torchscan.assert_budget(model, SHAPE, max_params="1M"), 1),
-        (lambda model: torchscan.assert_budget(model, SHAPE, max_peak_memory="1 GiB", max_latency="1 s", **STEP), 1),
+        (
+            lambda model: torchscan.assert_budget(
+                model, SHAPE, max_peak_memory="1 GiB", max_latency="1 s", **STEP
+            ),
+            1,
+        ),
         (lambda model: torchscan.assert_budget(model, SHAPE, **every_limit(), **STEP), 2),
         (lambda model: torchscan.assert_budget(model, SHAPE, **every_limit(), device="H200"), 2),
         (lambda model: torchscan.model_table({"net": model}, SHAPE, metrics=["params", "macs"]), 1),
-        (lambda model: torchscan.model_table({"net": model}, SHAPE, metrics=["latency"], device="H200"), 1),
-        (lambda model: torchscan.model_table({"net": model}, SHAPE, metrics=list(METRICS), **STEP), 2),
-        (lambda model: torchscan.model_table({"net": model}, SHAPE, metrics=list(METRICS), device="H200"), 2),
+        (
+            lambda model: torchscan.model_table(
+                {"net": model}, SHAPE, metrics=["latency"], device="H200"
+            ),
+            1,
+        ),
+        (
+            lambda model: torchscan.model_table(
+                {"net": model}, SHAPE, metrics=list(METRICS), **STEP
+            ),
+            2,
+        ),
+        (
+            lambda model: torchscan.model_table(
+                {"net": model}, SHAPE, metrics=list(METRICS), device="H200"
+            ),
+            2,
+        ),
     ],
 )
-def test_passes_for_an_answer(ask: Callable[[nn.Module], Any], passes: int, runs: list[Any]) -> None:
+def test_passes_for_an_answer(
+    ask: Callable[[nn.Module], Any], passes: int, runs: list[Any]
+) -> None:
     ask(Net())
     assert len(runs) == passes
 
@@ -83,7 +111,11 @@ def test_a_scan_records_nothing_until_it_is_asked_and_then_once() -> None:
         assert len(RUNS) == 1  # memory and time read the same record
     for _ in range(2):
         assert scan.forward.trace.provenance.mode == "train"
-        assert scan.forward.info["overall"]["macs"] == scan.forward.counts["overall"]["macs"] == 4 * 27 * 36 + 720
+        assert (
+            scan.forward.info["overall"]["macs"]
+            == scan.forward.counts["overall"]["macs"]
+            == 4 * 27 * 36 + 720
+        )
         assert scan.forward.receptive_field["layers.0"].rf == 3
         assert len(RUNS) == 2
 
@@ -91,7 +123,15 @@ def test_a_scan_records_nothing_until_it_is_asked_and_then_once() -> None:
 def test_an_inference_has_one_forward_pass_whole_and_one_in_pieces() -> None:
     scan = Scan(Net(), SHAPE, device="H200")
     assert scan.forward is scan
-    answers = (scan.info, scan.counts, scan.receptive_field, scan.trace, scan.steps, scan.memory, scan.roofline)
+    answers = (
+        scan.info,
+        scan.counts,
+        scan.receptive_field,
+        scan.trace,
+        scan.steps,
+        scan.memory,
+        scan.roofline,
+    )
     assert all(answer is not None for answer in answers)
     assert len(RUNS) == 2
 
@@ -122,9 +162,13 @@ def test_a_backward_pass_is_a_training_step_in_the_mode_that_is_given() -> None:
     assert torchscan.record(model, (4,), training=True).provenance.mode == "train"
 
 
-def test_the_counts_of_a_training_step_hold_its_backward_pass_and_metrics_the_forward_pass() -> None:
+def test_the_counts_of_a_training_step_hold_its_backward_pass_and_metrics_the_forward_pass() -> (
+    None
+):
     scan = Scan(nn.Linear(4, 5, bias=False), (4,), training=True)
-    assert scan.counts["overall"]["macs"] == 3 * 20 - 20  # forward, and of the weight; the input needs no gradient
+    assert (
+        scan.counts["overall"]["macs"] == 3 * 20 - 20
+    )  # forward, and of the weight; the input needs no gradient
     assert METRICS["macs"].value(scan) == 20
 
 
@@ -157,14 +201,27 @@ def test_a_report_of_everything_builds_its_model_once_and_runs_it_twice(
     )
     monkeypatch.chdir(tmp_path)
     page = tmp_path / "page.html"
-    options = ["--input", "3,8,8", "--training", "--optimizer", "AdamW", "--device", "H200", "--output", str(page)]
+    options = [
+        "--input",
+        "3,8,8",
+        "--training",
+        "--optimizer",
+        "AdamW",
+        "--device",
+        "H200",
+        "--output",
+        str(page),
+    ]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert main(["report", "nets.py:make", *options]) == 0
     assert [each for each in RUNS if each == "built"] == ["built"]  # type: ignore[comparison-overlap]
     assert len(RUNS) == 3
     text = page.read_text()
-    assert all(f'"label":"{label}"' in text for label in ("One step", "Limited by", "Arithmetic", "Parameters"))
+    assert all(
+        f'"label":"{label}"' in text
+        for label in ("One step", "Limited by", "Arithmetic", "Parameters")
+    )
     assert '"remarks":[]' in text
 
 
@@ -195,7 +252,10 @@ def test_a_loss_that_is_false_is_a_loss() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
     for asked in ({"training": True}, {"backward": FalseLoss()}):
         own: dict[str, Any] = asked if "backward" in asked else {**asked, "loss": FalseLoss()}
-        scan, same = Scan(model, (4,), **own), Scan(model, (4,), training=True, loss=torch.sum, mode=own.get("mode", "train"))
+        scan, same = (
+            Scan(model, (4,), **own),
+            Scan(model, (4,), training=True, loss=torch.sum, mode=own.get("mode", "train")),
+        )
         assert scan.trace.provenance.backward
         assert scan.memory.peak_by_phase["backward"] == same.memory.peak_by_phase["backward"] > 0
         assert "training step" in repr(scan)
@@ -211,7 +271,10 @@ def test_what_cannot_be_answered_is_refused_before_the_model_runs() -> None:
     assert RUNS == []
 
 
-@pytest.mark.parametrize("metrics", [["params", "peak_memory"], ["peak_memory", "params"], iter(["peak_memory", "params"])])
+@pytest.mark.parametrize(
+    "metrics",
+    [["params", "peak_memory"], ["peak_memory", "params"], iter(["peak_memory", "params"])],
+)
 def test_the_inputs_of_a_table_are_those_that_were_given(metrics: Any) -> None:
     table = torchscan.model_table({"net": Net()}, SHAPE, metrics=metrics, precision="bf16")
     assert "Inputs: float32 (1, 3, 8, 8), eval mode." in table.remarks
@@ -231,6 +294,8 @@ class Distances(nn.Module):
 def test_a_latency_is_a_bound_where_an_operator_of_the_step_has_no_price() -> None:
     asked: dict[str, Any] = {"batch_size": 3, "training": True, "device": "H200"}
     torchscan.assert_budget(Distances(), (4,), max_macs="1M", **asked)
-    with pytest.raises(torchscan.UnpricedError, match=r"only a lower bound is known for Latency.*_pdist_backward"):
+    with pytest.raises(
+        torchscan.UnpricedError, match=r"only a lower bound is known for Latency.*_pdist_backward"
+    ):
         torchscan.assert_budget(Distances(), (4,), max_latency="1 s", **asked)
     torchscan.assert_budget(Distances(), (4,), max_latency="1 s", strict=False, **asked)

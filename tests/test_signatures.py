@@ -61,19 +61,33 @@ def test_defaults_are_those_of_the_question() -> None:
 
 def test_the_question_has_a_field_for_every_argument() -> None:
     names = [field.name for field in fields(Question)]
-    assert sorted(names) == sorted(["module", "input_shape", "dtype", *typing.get_type_hints(ScanArguments)])
+    assert sorted(names) == sorted(
+        ["module", "input_shape", "dtype", *typing.get_type_hints(ScanArguments)]
+    )
 
 
 @pytest.mark.parametrize(
     ("verb", "given", "said"),
     [
-        (torchscan.crawl_module, "bach_size", r"^crawl_module\(\) got .* 'bach_size': did you mean 'batch_size'"),
+        (
+            torchscan.crawl_module,
+            "bach_size",
+            r"^crawl_module\(\) got .* 'bach_size': did you mean 'batch_size'",
+        ),
         (torchscan.record, "optimizer", r"^record\(\) got .* 'optimizer': there are args, "),
-        (torchscan.estimate_memory, "execute", r"^estimate_memory\(\) got an unexpected keyword argument 'execute'"),
+        (
+            torchscan.estimate_memory,
+            "execute",
+            r"^estimate_memory\(\) got an unexpected keyword argument 'execute'",
+        ),
         (torchscan.assert_budget, "max_parms", "'max_parms': did you mean 'max_params'"),
         (Scan, "devise", "'devise': did you mean 'device'"),
         # as torchinfo, thop, fvcore and ptflops call theirs
-        (torchscan.summary, "input_size", r"has no argument 'input_size': give input_shape=\(3, 224, 224\) for one sample"),
+        (
+            torchscan.summary,
+            "input_size",
+            r"has no argument 'input_size': give input_shape=\(3, 224, 224\) for one sample",
+        ),
         (torchscan.summary, "input_data", r"'input_data': give args=\(x,\)"),
         (torchscan.summary, "col_names", r"'col_names': give columns=\["),
         (torchscan.summary, "depth", "'depth': give max_depth="),
@@ -84,18 +98,36 @@ def test_the_question_has_a_field_for_every_argument() -> None:
         (torchscan.crawl_module, "as_strings", "'as_strings', and needs none: figures are numbers"),
         (torchscan.summary, "model", "'model': give module=$"),
         (torchscan.summary, "backend", "'backend': give convention='ptflops'"),
-        (torchscan.estimate_memory, "backend", "'backend', and needs none: operators are counted as they run"),
+        (
+            torchscan.estimate_memory,
+            "backend",
+            "'backend', and needs none: operators are counted as they run",
+        ),
         (torchscan.summary, "report_missing", "'report_missing': give strict=True"),
-        (torchscan.estimate_memory, "report_missing", "'report_missing', and needs none: operators without a price"),
-        (torchscan.crawl_module, "flops_units", "'flops_units', and needs none: figures are numbers"),
+        (
+            torchscan.estimate_memory,
+            "report_missing",
+            "'report_missing', and needs none: operators without a price",
+        ),
+        (
+            torchscan.crawl_module,
+            "flops_units",
+            "'flops_units', and needs none: figures are numbers",
+        ),
         (torchscan.crawl_module, "row_settings", "'row_settings', and needs none: format_info"),
         (torchscan.summary, "row_settings", "'row_settings': give columns= and width="),
-        (torchscan.crawl_module, "print_per_layer_stat", r"and needs none: crawl_module\(...\) has every layer"),
+        (
+            torchscan.crawl_module,
+            "print_per_layer_stat",
+            r"and needs none: crawl_module\(...\) has every layer",
+        ),
         (torchscan.summary, "print_per_layer_stat", "'print_per_layer_stat': give columns="),
         (torchscan.crawl_module, "depth", "'depth': there are"),  # it has no max_depth to name
     ],
 )
-def test_an_unknown_argument_is_refused_with_the_nearest(verb: Callable[..., Any], given: str, said: str) -> None:
+def test_an_unknown_argument_is_refused_with_the_nearest(
+    verb: Callable[..., Any], given: str, said: str
+) -> None:
     with pytest.raises(TypeError, match=said):
         verb(nn.Linear(4, 4), (4,), **{given: None})
 
@@ -125,7 +157,8 @@ def test_a_verb_explains_in_its_own_words_what_it_has_words_for() -> None:
         return f"{given} {own} {sorted(asked)}"
 
     assert (
-        str(inspect.signature(verb)) == "(given: int, *, first: int = 1, second: str | None = None, own: bool = False) -> str"
+        str(inspect.signature(verb))
+        == "(given: int, *, first: int = 1, second: str | None = None, own: bool = False) -> str"
     )
     assert verb.__doc__ == (
         "Do it.\n\nArgs:\n    first: said in the definition,\n        on two lines.\n    second: better said here.\n"
@@ -154,12 +187,22 @@ def test_every_argument_of_other_tools_is_answered(verb: Callable[..., Any], nam
     ("function", "arguments", "says"),
     [
         ("crawl_module", {"kwargs": 3}, "kwargs is 3: give a dict or None"),
-        ("crawl_module", {"mode": torch.zeros(2)}, "mode is a Tensor: give one of 'eval', 'train', 'same' or None"),
-        ("estimate_memory", {"largest_batch": torch.zeros(2)}, "largest_batch is a Tensor: give True or False"),
+        (
+            "crawl_module",
+            {"mode": torch.zeros(2)},
+            "mode is a Tensor: give one of 'eval', 'train', 'same' or None",
+        ),
+        (
+            "estimate_memory",
+            {"largest_batch": torch.zeros(2)},
+            "largest_batch is a Tensor: give True or False",
+        ),
         ("summary", {"columns": 3}, "columns is 3: give a list or None"),
     ],
 )
-def test_an_argument_of_a_wrong_type_is_named_with_what_to_give(function: str, arguments: Any, says: str) -> None:
+def test_an_argument_of_a_wrong_type_is_named_with_what_to_give(
+    function: str, arguments: Any, says: str
+) -> None:
     with pytest.raises(InputError, match=re.escape(says)) as caught:
         getattr(torchscan, function)(nn.Linear(2, 2), (2,), **arguments)
     assert "\n" not in str(caught.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,7 @@ def test_pages_avoid_words_that_are_hard_to_read() -> None:
 
 
 def _above(
-    values: dict[str, float], limits: dict[str, float], default: float | None = None
+    values: Mapping[str, float], limits: Mapping[str, float], default: float | None = None
 ) -> dict[str, str]:
     """Return the values above their limits, as ``"3 > 2"``."""
     found = {}

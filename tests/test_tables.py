@@ -38,7 +38,10 @@ def test_a_latency_is_there_with_a_device() -> None:
     assert "latency" not in rows()[0]
     assert all(row["latency"] for row in rows(device="NVIDIA H200", precision="bf16"))
     text = str(model_table(models(), (3, 20), device="NVIDIA H200", precision="bf16"))
-    assert "Latency: of inference, estimated for NVIDIA H200, bf16, from its data sheet." in " ".join(text.split())
+    assert (
+        "Latency: of inference, estimated for NVIDIA H200, bf16, from its data sheet."
+        in " ".join(text.split())
+    )
 
 
 def test_batch_and_step() -> None:
@@ -80,13 +83,19 @@ def test_the_model_that_fails_is_named() -> None:
 
 def test_a_column_that_was_added_is_left_out_last_and_notes_go_with_their_columns() -> None:
     models = {"small": nn.Linear(8, 8), "large": nn.Linear(8, 64)}
-    table = model_table(models, (8,), device="H100").with_column("Top-1 accuracy (%)", {"small": 70.1, "large": 80.9})
+    table = model_table(models, (8,), device="H100").with_column(
+        "Top-1 accuracy (%)", {"small": 70.1, "large": 80.9}
+    )
     wide, narrow = table.write("text", width=200), table.write("text", width=50)
     assert "Latency: of inference" in " ".join(wide.split())
     assert "Top-1 accuracy (%)" in narrow.splitlines()[1]
     assert "80.9" in narrow
     assert all(len(line) <= 50 for line in narrow.splitlines())
     shown, notes = narrow.splitlines()[1], " ".join(narrow.split())
-    for heading, note in (("Latency", "Latency: of"), ("RF", "RF: the most"), ("Peak memory", "Memory: the most bytes")):
+    for heading, note in (
+        ("Latency", "Latency: of"),
+        ("RF", "RF: the most"),
+        ("Peak memory", "Memory: the most bytes"),
+    ):
         assert (note in notes) == (heading in shown), heading
     assert "No room for: " in notes

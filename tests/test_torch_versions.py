@@ -21,11 +21,35 @@ PACKAGE = Path(torchscan.__file__).parent
 #: what only some of the supported versions have
 COME_AND_GONE = {"aten.cholesky"}
 SINCE_2_7_OR_LATER = {
-    *("aten._cudnn_attention_backward", "aten._cudnn_attention_forward", "aten._dyn_quant_matmul_4bit"),
-    *("aten._flash_attention_forward_no_dropout_inplace", "aten._foreach_clone", "aten._foreach_mm", "aten._foreach_powsum"),
-    *("aten._fused_rms_norm", "aten._fused_rms_norm_backward", "aten._grouped_mm", "aten._grouped_mm.default"),
-    *("aten._philox_normal", "aten._philox_uniform", "aten._scaled_grouped_mm", "aten._scaled_grouped_mm_v2"),
-    *("aten._scaled_mm_v2", "aten._upsample_lanczos2d_aa", "aten._upsample_lanczos2d_aa_backward", "aten.hash_tensor"),
+    *(
+        "aten._cudnn_attention_backward",
+        "aten._cudnn_attention_forward",
+        "aten._dyn_quant_matmul_4bit",
+    ),
+    *(
+        "aten._flash_attention_forward_no_dropout_inplace",
+        "aten._foreach_clone",
+        "aten._foreach_mm",
+        "aten._foreach_powsum",
+    ),
+    *(
+        "aten._fused_rms_norm",
+        "aten._fused_rms_norm_backward",
+        "aten._grouped_mm",
+        "aten._grouped_mm.default",
+    ),
+    *(
+        "aten._philox_normal",
+        "aten._philox_uniform",
+        "aten._scaled_grouped_mm",
+        "aten._scaled_grouped_mm_v2",
+    ),
+    *(
+        "aten._scaled_mm_v2",
+        "aten._upsample_lanczos2d_aa",
+        "aten._upsample_lanczos2d_aa_backward",
+        "aten.hash_tensor",
+    ),
     "aten._weight_int4pack_mm_with_scales_and_zeros",
 }
 
@@ -35,7 +59,11 @@ def _private_names(file: Path) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "torch":
             parts = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
             yield from (f"{node.module}: {part}" for part in parts if _is_private(part))
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "torch" and _is_private(node.attr):
+        if (
+            isinstance(node, ast.Attribute)
+            and ast.unparse(node.value) == "torch"
+            and _is_private(node.attr)
+        ):
             yield ast.unparse(node)
 
 
@@ -66,8 +94,12 @@ def test_an_operator_that_is_there_is_torchs_own() -> None:
 
 def test_no_operator_is_misspelt() -> None:
     """Every name with a price or a rule is an operator of this version of torch, or known to come or go with others."""
-    names = {name for name in {**registry._entries, **registry._window_rules} if name.startswith("aten.")}
-    names |= {str(value) for value in vars(torch_versions.aten).values()} - {"aten.no_such_operator"}
+    names = {
+        name for name in {**registry._entries, **registry._window_rules} if name.startswith("aten.")
+    }
+    names |= {str(value) for value in vars(torch_versions.aten).values()} - {
+        "aten.no_such_operator"
+    }
     assert {name for name in names if not _exists(name)} <= COME_AND_GONE | SINCE_2_7_OR_LATER
 
 

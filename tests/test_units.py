@@ -27,7 +27,9 @@ def test_counts_are_decimal(value: int, text: str) -> None:
     assert units.count(value, "MACs") == (f"{text}MACs" if " " in text else f"{text} MACs")
 
 
-@pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (3 * 2**40, "3.00 TiB")])
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (3 * 2**40, "3.00 TiB")]
+)
 def test_memory_is_binary(size: int, text: str) -> None:
     assert units.memory(size) == text
 
@@ -53,21 +55,48 @@ def test_counts_are_read(text: str, value: float) -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("100", 100), ("1.5GiB", 1.5 * 2**30), ("2 KiB", 2048), ("800 MB", 8e8), ("3kB", 3000), ("10 bytes", 10), ("1G", 1e9)],
+    [
+        ("100", 100),
+        ("1.5GiB", 1.5 * 2**30),
+        ("2 KiB", 2048),
+        ("800 MB", 8e8),
+        ("3kB", 3000),
+        ("10 bytes", 10),
+        ("1G", 1e9),
+    ],
 )
 def test_memory_is_read(text: str, value: float) -> None:
     assert units.parse_memory(text) == value
 
 
 def test_durations_and_shares_are_read() -> None:
-    assert [units.parse_duration(text) for text in ("2s", "12.5 ms", "80us", "80 µs")] == pytest.approx([2, 0.0125, 8e-5, 8e-5])
-    assert [units.parse_tokens(text) for text in ("8192", "8k", "32K tokens", "1,000")] == [8192, 8192, 32768, 1000]
-    assert [units.parse_share(text) for text in ("2.5%", "0.025", "3 %")] == pytest.approx([0.025, 0.025, 0.03])
+    assert [
+        units.parse_duration(text) for text in ("2s", "12.5 ms", "80us", "80 µs")
+    ] == pytest.approx([2, 0.0125, 8e-5, 8e-5])
+    assert [units.parse_tokens(text) for text in ("8192", "8k", "32K tokens", "1,000")] == [
+        8192,
+        8192,
+        32768,
+        1000,
+    ]
+    assert [units.parse_share(text) for text in ("2.5%", "0.025", "3 %")] == pytest.approx(
+        [0.025, 0.025, 0.03]
+    )
 
 
-@pytest.mark.parametrize("text", ["", "-1", "4,2G", "1_000 apples", "25MiB", "1e999", "nan", "inf", "٣", "1.2.3", "M", "0x10"])
 @pytest.mark.parametrize(
-    "parse", [units.parse_count, units.parse_memory, units.parse_duration, units.parse_share, units.parse_tokens]
+    "text",
+    ["", "-1", "4,2G", "1_000 apples", "25MiB", "1e999", "nan", "inf", "٣", "1.2.3", "M", "0x10"],
+)
+@pytest.mark.parametrize(
+    "parse",
+    [
+        units.parse_count,
+        units.parse_memory,
+        units.parse_duration,
+        units.parse_share,
+        units.parse_tokens,
+    ],
 )
 def test_what_is_no_number_is_refused_in_a_line(text: str, parse: Callable[[str], float]) -> None:
     if parse is units.parse_memory and text == "25MiB":

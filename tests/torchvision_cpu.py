@@ -29,7 +29,10 @@ _SCHEMAS = (
 
 
 def _nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
-    left_top, right_bottom = boxes[:, None, :2].maximum(boxes[None, :, :2]), boxes[:, None, 2:].minimum(boxes[None, :, 2:])
+    left_top, right_bottom = (
+        boxes[:, None, :2].maximum(boxes[None, :, :2]),
+        boxes[:, None, 2:].minimum(boxes[None, :, 2:]),
+    )
     overlap = (right_bottom - left_top).clamp(min=0).prod(-1)
     area = (boxes[:, 2:] - boxes[:, :2]).prod(-1)
     suppresses = overlap / (area[:, None] + area[None, :] - overlap) > iou_threshold
@@ -41,7 +44,9 @@ def _nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
     return torch.tensor(kept, dtype=torch.long)
 
 
-if torch.version.cuda is None and not hasattr(torch.ops.torchvision, "nms"):  # beside CUDA's build they load by themselves
+if torch.version.cuda is None and not hasattr(
+    torch.ops.torchvision, "nms"
+):  # beside CUDA's build they load by themselves
     _library = torch.library.Library("torchvision", "FRAGMENT")
     for _schema in _SCHEMAS:
         _library.define(_schema)

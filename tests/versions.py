@@ -25,7 +25,9 @@ def needs(path: str) -> pytest.MarkDecorator:
 
 def before(version: str, reason: str) -> pytest.MarkDecorator:
     """Skip a test of how things look, or of what torch gets wrong, in older versions."""
-    return pytest.mark.skipif(TorchVersion(torch.__version__) < version, reason=f"before torch {version}, {reason}")
+    return pytest.mark.skipif(
+        TorchVersion(torch.__version__) < version, reason=f"before torch {version}, {reason}"
+    )
 
 
 def skip_without(path: str) -> None:

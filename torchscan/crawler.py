@@ -36,7 +36,10 @@ ModuleInputs = Tensor | Sequence[Any] | Mapping[str, Any]
 
 @asking
 def record(
-    module: nn.Module, input_shape: Shapes | None = None, dtype: DTypes | None = None, **asked: Unpack[RunArguments]
+    module: nn.Module,
+    input_shape: Shapes | None = None,
+    dtype: DTypes | None = None,
+    **asked: Unpack[RunArguments],
 ) -> Trace:
     """Run ``module`` once and return the record of the pass: modules, operators, tensors, parameters."""
     return Scan(module, input_shape, dtype, **asked).trace
@@ -65,7 +68,13 @@ def crawl_module(
         memory: whether to include its memory. With a ``device`` there are times, too.
     """
     scan = Scan(module, input_shape, dtype, **asked)
-    return scan.describe(convention, strict=strict, receptive_field=receptive_field, memory=memory, times=scan.has_device)
+    return scan.describe(
+        convention,
+        strict=strict,
+        receptive_field=receptive_field,
+        memory=memory,
+        times=scan.has_device,
+    )
 
 
 @asking
@@ -102,7 +111,11 @@ def summary(
     width = width_of(sys.stdout) if width is None else width
     check_layout(columns, wrap_mode, width)
     has_device = can_estimate_for(asked.get("device"))
-    shown = usual_columns(receptive_field, effective_rf_stats, has_device) if columns is None else columns
+    shown = (
+        usual_columns(receptive_field, effective_rf_stats, has_device)
+        if columns is None
+        else columns
+    )
     require_device(shown, has_device=has_device)
     scan = Scan(module, input_shape, dtype, **asked)
     try:
@@ -110,7 +123,9 @@ def summary(
     except RecordError as error:
         _print(unfinished_table(error), width)
         raise
-    _print(info_table(folded_to(info, max_depth), shown, wrap_mode, fold_repeats=fold_repeats), width)
+    _print(
+        info_table(folded_to(info, max_depth), shown, wrap_mode, fold_repeats=fold_repeats), width
+    )
 
 
 def _print(table: Table | None, width: int) -> None:
@@ -135,7 +150,9 @@ def receptive_field(
         axes: the spatial dimensions of inputs, if detection fails: ``{"args[0]": (1, 2)}``. By default all except the batch
             and the channels, over which the first product sums.
     """
-    return receptive_fields(Scan(module, input_shape, dtype, **asked).trace, strict_norm=strict_norm, axes=axes)
+    return receptive_fields(
+        Scan(module, input_shape, dtype, **asked).trace, strict_norm=strict_norm, axes=axes
+    )
 
 
 @explain_wrong_types
@@ -166,7 +183,9 @@ def module_rf(module: nn.Module, inp: ModuleInputs, out: Any = None) -> tuple[Sh
 def _record_on(module: nn.Module, inputs: Any) -> Trace:
     if isinstance(inputs, Mapping):
         return record(module, kwargs=inputs, mode="same")
-    return record(module, args=(inputs,) if isinstance(inputs, Tensor) else tuple(inputs), mode="same")
+    return record(
+        module, args=(inputs,) if isinstance(inputs, Tensor) else tuple(inputs), mode="same"
+    )
 
 
 def _cost_on(module: nn.Module, inputs: Any) -> OpCost:

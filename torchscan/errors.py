@@ -70,6 +70,9 @@ _NOT_THE_USERS = ("torchscan", "functools", "torch")
 def warn_user(message: str) -> None:
     """Warn at the line that called torchscan, however deep inside the reason was found."""
     depth, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_USERS:
+    while (
+        frame.f_back is not None
+        and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_USERS
+    ):
         depth, frame = depth + 1, frame.f_back
     warnings.warn(printable_text(message), stacklevel=depth)

@@ -39,19 +39,27 @@ def estimate_memory(
     return memory_of(scan, largest_batch=largest_batch, longest_sequence=longest_sequence)
 
 
-def memory_of(scan: Scan, *, largest_batch: bool = False, longest_sequence: bool = False) -> MemoryEstimate:
+def memory_of(
+    scan: Scan, *, largest_batch: bool = False, longest_sequence: bool = False
+) -> MemoryEstimate:
     """The estimate of a scan, with what is to be searched for. A model that fails at other sizes has none of it."""
     estimate = scan.memory
     if largest_batch:
         what = "the largest batch: at another batch size"
-        estimate = _with_largest(estimate, scan.batch_search(), ("largest_batch_size", "safe_batch_size"), what)
+        estimate = _with_largest(
+            estimate, scan.batch_search(), ("largest_batch_size", "safe_batch_size"), what
+        )
     if longest_sequence:
         what = "the longest sequence: at another length"
-        estimate = _with_largest(estimate, scan.length_search(), ("longest_sequence", "safe_sequence"), what)
+        estimate = _with_largest(
+            estimate, scan.length_search(), ("longest_sequence", "safe_sequence"), what
+        )
     return estimate
 
 
-def _with_largest(estimate: MemoryEstimate, search: SizeSearch, names: tuple[str, str], what: str) -> MemoryEstimate:
+def _with_largest(
+    estimate: MemoryEstimate, search: SizeSearch, names: tuple[str, str], what: str
+) -> MemoryEstimate:
     try:
         sizes = search.largest(), search.largest_within_margin()
     except TorchscanError as error:

@@ -24,7 +24,10 @@ from torchscan.trace.trace import Trace
 
 #: path of a module, and which of its calls
 _Key = tuple[str, int]
-_MIXED: Mapping[torch.dtype, Precision] = {torch.float16: "fp16-mixed", torch.bfloat16: "bf16-mixed"}
+_MIXED: Mapping[torch.dtype, Precision] = {
+    torch.float16: "fp16-mixed",
+    torch.bfloat16: "bf16-mixed",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +42,12 @@ class Expectation:
 
 
 def expectation_of(
-    model: nn.Module, given: Given, *, training: bool, device: str | None, autocast: torch.dtype | None
+    model: nn.Module,
+    given: Given,
+    *,
+    training: bool,
+    device: str | None,
+    autocast: torch.dtype | None,
 ) -> Expectation:
     """Of the model, called with these arguments."""
     args, kwargs = given

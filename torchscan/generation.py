@@ -11,12 +11,23 @@ from torch import Tensor, nn
 from torchscan.analyses.generation.cache_size import CacheSize
 from torchscan.analyses.generation.capacity import longest, work_bytes
 from torchscan.analyses.generation.formulas import Fitted, SymbolicCosts
-from torchscan.analyses.generation.parameters import active_parameters, distinct_parameters, weights_bytes
+from torchscan.analyses.generation.parameters import (
+    active_parameters,
+    distinct_parameters,
+    weights_bytes,
+)
 from torchscan.analyses.generation.result import Generation, GenerationSweep
 from torchscan.analyses.generation.serving import Serving
 from torchscan.analyses.generation.stored import stored
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
-from torchscan.analyses.roofline import Fabric, Rates, Roofline, numbers_of, require_format, roofline_of
+from torchscan.analyses.roofline import (
+    Fabric,
+    Rates,
+    Roofline,
+    numbers_of,
+    require_format,
+    roofline_of,
+)
 from torchscan.errors import InputError, RecordError
 from torchscan.hardware.devices import Device, device_named
 from torchscan.once import once
@@ -90,7 +101,10 @@ def analyze_generation(
     serving = _serving(weights, cache, eager=eager)
     setting = _setting(module, prompt, new, device=device, precision=precision, serving=serving)
     setting = _joined(setting, mesh, per_machine, network_gbs)
-    with _token_by_token(module, step, is_shown=progress), _spread(module, setting, apply) as spread:
+    with (
+        _token_by_token(module, step, is_shown=progress),
+        _spread(module, setting, apply) as spread,
+    ):
         return _Asked(spread, step, setting, inputs, module).answer(batch_size)
 
 
@@ -137,20 +151,33 @@ def sweep_generation(
         progress: say what takes more than a second.
     """
     _require_sizes(batch_sizes)
-    if price is not None and (isinstance(price, bool) or not isinstance(price, int | float) or not price > 0):
+    if price is not None and (
+        isinstance(price, bool) or not isinstance(price, int | float) or not price > 0
+    ):
         raise InputError(f"price is {price!r}: give what the device costs an hour, as a number")
     module = original_of(module)
     serving = _serving(weights, cache, eager=eager)
     setting = _setting(module, prompt, new, device=device, precision=precision, serving=serving)
     setting = _joined(setting, mesh, per_machine, network_gbs)
-    with _token_by_token(module, step, is_shown=progress), _spread(module, setting, apply) as spread:
+    with (
+        _token_by_token(module, step, is_shown=progress),
+        _spread(module, setting, apply) as spread,
+    ):
         asked = _Asked(spread, step, setting, inputs, module)
-        return GenerationSweep(generations=tuple(asked.answer(each) for each in dict.fromkeys(batch_sizes)), price=price)
+        return GenerationSweep(
+            generations=tuple(asked.answer(each) for each in dict.fromkeys(batch_sizes)),
+            price=price,
+        )
 
 
 @explain_wrong_types
 def symbolic_costs(
-    module: nn.Module, near: int = 64, *, precision: Precision | None = None, step: Step | None = None, progress: bool = True
+    module: nn.Module,
+    near: int = 64,
+    *,
+    precision: Precision | None = None,
+    step: Step | None = None,
+    progress: bool = True,
 ) -> SymbolicCosts:
     """What a language model costs as exact polynomials in the batch ``B`` and the length ``T``.
 
@@ -237,21 +264,35 @@ def _serving(weights: str | None, cache: str | None, *, eager: bool) -> Serving:
 
 
 def _setting(
-    module: nn.Module, prompt: int, new: int, *, device: str, precision: Precision | None, serving: Serving
+    module: nn.Module,
+    prompt: int,
+    new: int,
+    *,
+    device: str,
+    precision: Precision | None,
+    serving: Serving,
 ) -> _Setting:
     require_module(module)
     require_positive("prompt", prompt)
     require_positive("new", new)
     if precision is not None and checked_precision(precision) not in _PRECISIONS:
-        raise InputError(f"precision is {precision!r}: give 'bf16', 'fp16' or 'fp32'; weights= says how weights are stored")
+        raise InputError(
+            f"precision is {precision!r}: give 'bf16', 'fp16' or 'fp32'; weights= says how weights are stored"
+        )
     found, limit = device_named(device), positions_of(module)
     require_format(found, precision)
     if limit is not None and prompt + new > limit:
-        raise InputError(f"the model has {limit:,} positions, and {prompt:,} + {new:,} tokens were asked for")
-    return _Setting(device=found, precision=precision, serving=serving, length=Length(prompt, new), limit=limit)
+        raise InputError(
+            f"the model has {limit:,} positions, and {prompt:,} + {new:,} tokens were asked for"
+        )
+    return _Setting(
+        device=found, precision=precision, serving=serving, length=Length(prompt, new), limit=limit
+    )
 
 
-def _joined(setting: _Setting, mesh: Mapping[str, int] | None, per_machine: int, network_gbs: float) -> _Setting:
+def _joined(
+    setting: _Setting, mesh: Mapping[str, int] | None, per_machine: int, network_gbs: float
+) -> _Setting:
     if mesh is None:
         return setting
     fabric = Fabric(device=setting.device, per_machine=per_machine, network=1e9 * network_gbs)
@@ -280,7 +321,11 @@ def _require_sizes(batch_sizes: object) -> None:
 
 def _unpriced(*traces: Trace) -> tuple[str, ...]:
     """The operators without a price, and the modules that a record does not follow."""
-    names = [name for each in traces for name in (*unpriced_operators(each, call_costs(each)), *each.provenance.missed)]
+    names = [
+        name
+        for each in traces
+        for name in (*unpriced_operators(each, call_costs(each)), *each.provenance.missed)
+    ]
     return tuple(dict.fromkeys(names))
 
 
@@ -321,7 +366,10 @@ class _Asked:
         first = passes.prompted(Length(prompt)).trace
         prefill = self._roofline(first)
         middle = passes.continued(Length(prompt, new // 2)).trace
-        decode, work = self._roofline(middle, graphed=asked.is_gpu and not serving.eager), work_bytes(middle)
+        decode, work = (
+            self._roofline(middle, graphed=asked.is_gpu and not serving.eager),
+            work_bytes(middle),
+        )
         held = weights_bytes(middle, serving.weights)
         at_end = self._cache(prompt + new)
         room = asked.device.room_bytes - held
@@ -359,7 +407,11 @@ class _Asked:
         """Found out in the passes that were asked for, or, if these take a step for each token, in short ones."""
         self._alone.leave_out()
         asked = self._setting.length
-        length = Length(_SHORT, _SHORT) if self._cache.is_loop else Length(asked.prompt, asked.generated // 2)
+        length = (
+            Length(_SHORT, _SHORT)
+            if self._cache.is_loop
+            else Length(asked.prompt, asked.generated // 2)
+        )
         self._alone.fold(length)
         return self._alone.folded
 
@@ -377,10 +429,20 @@ class _Asked:
         return self._alone if batch_size == 1 else self._passes_of(batch_size)
 
     def _passes_of(self, batch_size: int) -> Generating:
-        kernels = {"device_type": "cuda" if self._setting.is_gpu else "cpu", "has_flash": self._setting.device.has_flash}
-        precision = self._setting.precision if self._setting.mesh is None else None  # it is converted by then
+        kernels = {
+            "device_type": "cuda" if self._setting.is_gpu else "cpu",
+            "has_flash": self._setting.device.has_flash,
+        }
+        precision = (
+            self._setting.precision if self._setting.mesh is None else None
+        )  # it is converted by then
         return Generating(
-            self._module, batch_size=batch_size, precision=precision, kernels=kernels, inputs=self._inputs, like=self._like
+            self._module,
+            batch_size=batch_size,
+            precision=precision,
+            kernels=kernels,
+            inputs=self._inputs,
+            like=self._like,
         )
 
     def _roofline(self, trace: Trace, *, graphed: bool = False) -> Roofline:
@@ -397,7 +459,11 @@ class _Asked:
         )
 
     def _assumptions(self, decode: Roofline) -> tuple[str, ...]:
-        kernels = "a compiled model in a CUDA graph" if self._setting.is_gpu else "kernels that are called one by one"
+        kernels = (
+            "a compiled model in a CUDA graph"
+            if self._setting.is_gpu
+            else "kernels that are called one by one"
+        )
         served = (
             "kernels that are launched one by one, and a cache that is copied for each token"
             if self._setting.serving.eager

@@ -100,7 +100,9 @@ class Run(Inspected):
     def finish(self) -> RunFacts:
         """Follow it no longer; what was found."""
         if self._inspector is not None and not self._inspector.is_started:
-            raise InputError("this inspection has not been started: enter its context, or call start()")
+            raise InputError(
+                "this inspection has not been started: enter its context, or call start()"
+            )
         try:
             self._finish_measuring()
         finally:
@@ -162,9 +164,17 @@ class Run(Inspected):
         if example is None:
             return Expectation()
         training = any(step.backward_span for step in watched.usual.steps)
-        return expectation_of(inspector.model, example, training=training, device=self._device, autocast=inspector.autocast)
+        return expectation_of(
+            inspector.model,
+            example,
+            training=training,
+            device=self._device,
+            autocast=inspector.autocast,
+        )
 
-    def assert_step_time(self, most: float | str, *, device: str | None = None, tolerance: float | str = 0.0) -> None:
+    def assert_step_time(
+        self, most: float | str, *, device: str | None = None, tolerance: float | str = 0.0
+    ) -> None:
         """As :meth:`RunFacts.assert_step_time` does."""
         __tracebackhide__ = True
         self.facts.assert_step_time(most, device=device, tolerance=tolerance)
@@ -173,7 +183,12 @@ class Run(Inspected):
         """Start."""
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         """Finish, whatever has happened. What is being raised is not replaced by what is found now."""
         try:
             self.finish()
@@ -258,7 +273,9 @@ def inspect(
         raise InputError("checks is not a list of functions: give [check], say")
     if device not in (None, "auto"):
         device_named(str(device))
-    return Run(model, warm_up=warm_up, steps=steps, on_nonfinite=on_nonfinite, checks=checks, device=device)
+    return Run(
+        model, warm_up=warm_up, steps=steps, on_nonfinite=on_nonfinite, checks=checks, device=device
+    )
 
 
 def guard_of(on_nonfinite: Reaction) -> NonFiniteGuard:
@@ -266,14 +283,26 @@ def guard_of(on_nonfinite: Reaction) -> NonFiniteGuard:
     return NonFiniteGuard(_listener(on_nonfinite))
 
 
-def inspect_within(guard: NonFiniteGuard, model: nn.Module, *, steps: int, on_nonfinite: Reaction) -> Run:
+def inspect_within(
+    guard: NonFiniteGuard, model: nn.Module, *, steps: int, on_nonfinite: Reaction
+) -> Run:
     """Return an inspection of a model in a script whose steps a guard checks."""
-    return Run(model, warm_up=1, steps=steps, on_nonfinite=on_nonfinite, checks=(), device="auto", guard=guard)
+    return Run(
+        model,
+        warm_up=1,
+        steps=steps,
+        on_nonfinite=on_nonfinite,
+        checks=(),
+        device="auto",
+        guard=guard,
+    )
 
 
 def _listener(reaction: Reaction) -> Callable[[NonFinite], None]:
     if reaction not in get_args(Reaction):
-        raise InputError(f"on_nonfinite is {reaction!r}: give one of {', '.join(map(repr, get_args(Reaction)))}")
+        raise InputError(
+            f"on_nonfinite is {reaction!r}: give one of {', '.join(map(repr, get_args(Reaction)))}"
+        )
     return {"record": _ignore, "warn": _warn_once(), "raise": _raise}[reaction]
 
 
@@ -294,7 +323,11 @@ def _warn_once() -> Callable[[NonFinite], None]:
 
 
 def _alarm_listener(reaction: Reaction) -> Callable[[Checked], None]:
-    return {"record": lambda _: None, "warn": lambda found: warn_user(str(found)), "raise": _raise_alarm}[reaction]
+    return {
+        "record": lambda _: None,
+        "warn": lambda found: warn_user(str(found)),
+        "raise": _raise_alarm,
+    }[reaction]
 
 
 def _raise_alarm(found: Checked) -> None:

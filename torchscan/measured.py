@@ -36,14 +36,27 @@ class Measured:
         if not path:
             return self
         known = (*self.figures, *self.producers, *(_key(each["call"]) for each in self.histories))
-        keys = {key: (inner, key[1]) for key in known if (inner := _inner(path, key[0])) is not None}
+        keys = {
+            key: (inner, key[1]) for key in known if (inner := _inner(path, key[0])) is not None
+        }
         return replace(
             self,
-            types={inner: name for outer, name in self.types.items() if (inner := _inner(path, outer)) is not None},
+            types={
+                inner: name
+                for outer, name in self.types.items()
+                if (inner := _inner(path, outer)) is not None
+            },
             figures={keys[key]: each for key, each in self.figures.items() if key in keys},
             producers={keys[key]: each for key, each in self.producers.items() if key in keys},
-            histories=[{**each, "call": list(keys[place])} for each in self.histories if (place := _key(each["call"])) in keys],
-            verdicts=[(what, value, said, None if key is None else keys.get(key)) for what, value, said, key in self.verdicts],
+            histories=[
+                {**each, "call": list(keys[place])}
+                for each in self.histories
+                if (place := _key(each["call"])) in keys
+            ],
+            verdicts=[
+                (what, value, said, None if key is None else keys.get(key))
+                for what, value, said, key in self.verdicts
+            ],
         )
 
 
@@ -53,7 +66,13 @@ def _key(call: Sequence[Any]) -> Key:
 
 def _inner(outer: str, path: str) -> str | None:
     """The path in the module at ``outer``; None: it is not in it."""
-    return "" if path == outer else path.removeprefix(f"{outer}.") if path.startswith(f"{outer}.") else None
+    return (
+        ""
+        if path == outer
+        else path.removeprefix(f"{outer}.")
+        if path.startswith(f"{outer}.")
+        else None
+    )
 
 
 class Measuring(Protocol):

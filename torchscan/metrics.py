@@ -64,7 +64,9 @@ class Measure(ABC, Generic[Answer]):
     def written(self, value: Any, *, is_bound: bool, scale: units.Scale | None = None) -> str:
         """As text; a bound is marked."""
         sign = "≤ " if self.is_least else "≥ "
-        return f"{sign if is_bound else ''}{self.text(value) if scale is None else scale.text(value)}"
+        return (
+            f"{sign if is_bound else ''}{self.text(value) if scale is None else scale.text(value)}"
+        )
 
 
 def range_of(share_off: float | None) -> str:
@@ -95,7 +97,9 @@ class Metric(Measure[Scan]):
 
     def doubts(self, answer: Scan) -> list[str]:
         """Why it is a lower bound: unpriced operators, modules that the record doesn't follow, weights that can't be read."""
-        costs = [*self.unpriced(answer), *self.trace(answer).provenance.missed] if self.is_cost else []
+        costs = (
+            [*self.unpriced(answer), *self.trace(answer).provenance.missed] if self.is_cost else []
+        )
         return [*costs, *(self.trace(answer).provenance.unread if self.has_weights else ())]
 
     def of_info(self, data: Mapping[str, Any]) -> int:
@@ -103,22 +107,45 @@ class Metric(Measure[Scan]):
         return int(sum(data[key] for key in self.keys))
 
 
-def _counted(heading: str, *keys: str, is_memory: bool = False, is_cost: bool = False, has_weights: bool = False) -> Metric:
-    text, parse = (units.memory, units.parse_memory) if is_memory else (units.count, units.parse_count)
+def _counted(
+    heading: str,
+    *keys: str,
+    is_memory: bool = False,
+    is_cost: bool = False,
+    has_weights: bool = False,
+) -> Metric:
+    text, parse = (
+        (units.memory, units.parse_memory) if is_memory else (units.count, units.parse_count)
+    )
 
     def value(scan: Scan) -> int:
         return int(sum(scan.forward.counts["overall"][key] for key in keys))
 
     scale = partial(units.scale_of_wholes, is_memory=is_memory)
     return Metric(
-        heading=heading, value=value, text=text, scale=scale, parse=parse, is_cost=is_cost, has_weights=has_weights, keys=keys
+        heading=heading,
+        value=value,
+        text=text,
+        scale=scale,
+        parse=parse,
+        is_cost=is_cost,
+        has_weights=has_weights,
+        keys=keys,
     )
 
 
-def _estimated_memory(heading: str, value: Callable[[Scan], int], *, has_weights: bool = False) -> Metric:
+def _estimated_memory(
+    heading: str, value: Callable[[Scan], int], *, has_weights: bool = False
+) -> Metric:
     parse, scale = units.parse_memory, partial(units.scale_of_wholes, is_memory=True)
     return Metric(
-        heading=heading, value=value, text=units.memory, scale=scale, parse=parse, record="steps", has_weights=has_weights
+        heading=heading,
+        value=value,
+        text=units.memory,
+        scale=scale,
+        parse=parse,
+        record="steps",
+        has_weights=has_weights,
     )
 
 
@@ -142,7 +169,13 @@ class GenerationMetric(Measure[Generation]):
 
     def doubts(self, answer: Generation) -> list[str]:
         """Why it is only a bound: unpriced operators, modules that the records don't follow, weights that can't be read."""
-        return list(answer.unread if self.has_weights else answer.unpriced if self.share_off is not None else ())
+        return list(
+            answer.unread
+            if self.has_weights
+            else answer.unpriced
+            if self.share_off is not None
+            else ()
+        )
 
 
 def _generated(name: str, parse: Callable[[str], float], **rest: Any) -> GenerationMetric:
@@ -154,7 +187,11 @@ def _generated(name: str, parse: Callable[[str], float], **rest: Any) -> Generat
         return math.inf if found is None else float(found)
 
     return GenerationMetric(
-        heading=heading, value=value, text=lambda found: text(None if found == math.inf else found), parse=parse, **rest
+        heading=heading,
+        value=value,
+        text=lambda found: text(None if found == math.inf else found),
+        parse=parse,
+        **rest,
     )
 
 
@@ -176,20 +213,28 @@ class PlanMetric(Measure[Plan]):
     def doubts(self, answer: Plan) -> list[str]:
         """Why it is a lower bound: unpriced operators, modules that the record doesn't follow, weights that can't be read."""
         trace = answer.fullest.trace
-        costs = [*unpriced_operators(trace, call_costs(trace)), *trace.provenance.missed] if self.is_cost else []
+        costs = (
+            [*unpriced_operators(trace, call_costs(trace)), *trace.provenance.missed]
+            if self.is_cost
+            else []
+        )
         return [*costs, *(trace.provenance.unread if self.has_weights else ())]
 
 
 def _timed(plan: Plan) -> Roofline:
     if plan.roofline is None:
-        raise InputError("times need a device: plan(…, device='NVIDIA H200'), say (torchscan devices lists them)")
+        raise InputError(
+            "times need a device: plan(…, device='NVIDIA H200'), say (torchscan devices lists them)"
+        )
     return plan.roofline
 
 
 def require_device(metrics: Collection[str], device: str | None) -> None:
     """Refuse a latency on no device before anything is recorded."""
     if "latency" in metrics and not can_estimate_for(device):
-        raise InputError("a latency needs a device: give device='NVIDIA H200', say (torchscan devices lists them)")
+        raise InputError(
+            "a latency needs a device: give device='NVIDIA H200', say (torchscan devices lists them)"
+        )
 
 
 def _receptive_field(scan: Scan) -> str:
@@ -198,7 +243,14 @@ def _receptive_field(scan: Scan) -> str:
     if fields is None:
         return "–"
     widest = max(
-        (axis.size for layer in fields for axes in layer.outputs for axis in axes if axis.size is not None), default=None
+        (
+            axis.size
+            for layer in fields
+            for axes in layer.outputs
+            for axis in axes
+            if axis.size is not None
+        ),
+        default=None,
     )
     is_global = any(axis.status == "global" for axes in fields.output.outputs for axis in axes)
     if widest is None:
@@ -209,12 +261,16 @@ def _receptive_field(scan: Scan) -> str:
 METRICS: Mapping[str, Metric] = {
     "params": _counted("Parameters", "grad_params", "nograd_params", has_weights=True),
     "trainable_params": _counted("Trainable", "grad_params"),
-    "model_size": _counted("Model size", "param_size", "buffer_size", is_memory=True, has_weights=True),
+    "model_size": _counted(
+        "Model size", "param_size", "buffer_size", is_memory=True, has_weights=True
+    ),
     "macs": _counted("MACs", "macs", is_cost=True),
     "flops": _counted("FLOPs", "flops", is_cost=True),
     "dmas": _counted("DMAs", "dmas", is_cost=True),
     "activation_memory": _estimated_memory("Activations", _activation_memory),
-    "peak_memory": _estimated_memory("Peak memory", lambda scan: scan.memory.peak_bytes, has_weights=True),
+    "peak_memory": _estimated_memory(
+        "Peak memory", lambda scan: scan.memory.peak_bytes, has_weights=True
+    ),
     "receptive_field": Metric(heading="RF", value=_receptive_field, text=str),
     "latency": Metric(
         heading="Latency",
@@ -231,9 +287,15 @@ METRICS: Mapping[str, Metric] = {
 
 #: what generating text takes and gives
 OF_GENERATION: Mapping[str, GenerationMetric] = {
-    "time_per_token": _generated("per_token", units.parse_duration, share_off=lambda made: made.decode.spread.share),
-    "first_token": _generated("first_token", units.parse_duration, share_off=lambda made: made.prefill.spread.share),
-    "tokens_per_second": _generated("tokens_per_second", units.parse_count, is_least=True, share_off=_share_of_all),
+    "time_per_token": _generated(
+        "per_token", units.parse_duration, share_off=lambda made: made.decode.spread.share
+    ),
+    "first_token": _generated(
+        "first_token", units.parse_duration, share_off=lambda made: made.prefill.spread.share
+    ),
+    "tokens_per_second": _generated(
+        "tokens_per_second", units.parse_count, is_least=True, share_off=_share_of_all
+    ),
     "weights": _generated("weights_bytes", units.parse_memory, has_weights=True),
     "cache_per_token": _generated("cache_bytes_per_token", units.parse_memory),
     "context": _generated("max_context", units.parse_tokens, is_least=True, has_weights=True),
@@ -257,7 +319,10 @@ OF_PLAN: Mapping[str, PlanMetric] = {
         has_weights=True,
     ),
     "sent": PlanMetric(
-        heading="Sent to others", value=lambda made: made.sent_bytes, text=units.memory, parse=units.parse_memory
+        heading="Sent to others",
+        value=lambda made: made.sent_bytes,
+        text=units.memory,
+        parse=units.parse_memory,
     ),
     "latency": PlanMetric(
         heading=METRICS["latency"].heading,
@@ -279,23 +344,33 @@ OF_PLAN: Mapping[str, PlanMetric] = {
 def limits_in(metrics: Mapping[str, Measure[Any]]) -> dict[str, str]:
     """The names of limits, each with what it limits: ``{"max_params": "params", "min_context": "context"}``."""
     return {
-        f"{'min' if metric.is_least else 'max'}_{name}": name for name, metric in metrics.items() if metric.parse is not None
+        f"{'min' if metric.is_least else 'max'}_{name}": name
+        for name, metric in metrics.items()
+        if metric.parse is not None
     }
 
 
-def limits_of(given: Mapping[str, float | str | None], metrics: Mapping[str, Measure[Any]] = METRICS) -> dict[str, float]:
+def limits_of(
+    given: Mapping[str, float | str | None], metrics: Mapping[str, Measure[Any]] = METRICS
+) -> dict[str, float]:
     """Metrics with their limits as numbers, of limits by name, without those that are None."""
     known = limits_in(metrics)
     for name in given:
         if name not in known:
             raise InputError(f"{name} is not a limit: there are {', '.join(known)}")
-    return {known[name]: _number(name, value, metrics[known[name]]) for name, value in given.items() if value is not None}
+    return {
+        known[name]: _number(name, value, metrics[known[name]])
+        for name, value in given.items()
+        if value is not None
+    }
 
 
 def _number(name: str, value: Any, metric: Measure[Any]) -> float:
     if isinstance(value, str) and metric.parse is not None:
         return metric.parse(value)
-    is_number = hasattr(type(value), "__float__") and not isinstance(value, bool)  # including NumPy's
+    is_number = hasattr(type(value), "__float__") and not isinstance(
+        value, bool
+    )  # including NumPy's
     if not is_number or not 0 <= value < _ENDLESS:
         raise InputError(f"{name} is {str(value)[:40]}: give a number, or a text such as '25M'")
     number = float(value)

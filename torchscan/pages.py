@@ -50,7 +50,9 @@ class Page(str):
 
 
 @explain_wrong_types
-def to_page(scan: Scan, title: str | None = None, *, run: Measuring | None = None, excuse: Excuse = str) -> Page:
+def to_page(
+    scan: Scan, title: str | None = None, *, run: Measuring | None = None, excuse: Excuse = str
+) -> Page:
     """One HTML file that shows a model: its graph and its layers in step, memory over the pass, and what limits it.
 
     A notebook shows it, and ``page.save("model.html")`` writes it. Nothing is fetched, neither to make it nor to read it.
@@ -91,7 +93,9 @@ def _shown(scan: Scan, title: str | None, run: Measuring | None, excuse: Excuse)
         if error.so_far is None or not error.so_far.modules:
             raise
         return _unfinished(scan, name, error, said)
-    measured = None if run is None else _of_this_model(run.measured(), original_of(scan.question.module))
+    measured = (
+        None if run is None else _of_this_model(run.measured(), original_of(scan.question.module))
+    )
     memory = known("Memory", lambda: scan.memory)
     roofline = None if not scan.has_device else known("Time", lambda: scan.roofline)
     return _finished(scan, name, memory, roofline, measured, reasons)
@@ -100,8 +104,12 @@ def _shown(scan: Scan, title: str | None, run: Measuring | None, excuse: Excuse)
 def _of_this_model(measured: Measured, model: nn.Module) -> Measured:
     """Its calls by the paths of this model, which may be a part of what has run."""
     if not measured.types:
-        raise InputError("the run has no step that was measured: let the model train, or run, for some steps first")
-    types = {path: type_name_of(module) for path, module in model.named_modules(remove_duplicate=False)}
+        raise InputError(
+            "the run has no step that was measured: let the model train, or run, for some steps first"
+        )
+    types = {
+        path: type_name_of(module) for path, module in model.named_modules(remove_duplicate=False)
+    }
     places = [path for path, name in measured.types.items() if name == types[""]]
     if "" not in measured.types:  # only some modules were looked at
         places.append("")
@@ -113,7 +121,9 @@ def _of_this_model(measured: Measured, model: nn.Module) -> Measured:
     path = next((path for path, name in found.types.items() if types.get(path) != name), "")
     here = f"is a {types[path]}" if path in types else "is not there"
     where = path or "the model itself"
-    raise InputError(f"the run is of another model: there {where} is a {found.types[path]}, and here it {here}")
+    raise InputError(
+        f"the run is of another model: there {where} is a {found.types[path]}, and here it {here}"
+    )
 
 
 def _finished(
@@ -158,7 +168,11 @@ def _question(scan: Scan, trace: Trace) -> list[str]:
         trace,
         has_backward=asked.has_backward,
         precision=asked.precision,
-        optimizer=None if asked.optimizer is None else asked.optimizer if isinstance(asked.optimizer, str) else "an optimizer",
+        optimizer=None
+        if asked.optimizer is None
+        else asked.optimizer
+        if isinstance(asked.optimizer, str)
+        else "an optimizer",
         device=asked.device,
     )
 

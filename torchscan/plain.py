@@ -34,13 +34,21 @@ def made(kind: Any, data: Any) -> Any:
     if get_origin(kind) in (dict, Mapping):
         return {key: made(arguments[1], each) for key, each in data.items()}
     if is_record(kind):
-        return kind(**{name: made(each, data[name]) for name, each in field_types(kind).items() if name in data})
+        return kind(
+            **{
+                name: made(each, data[name])
+                for name, each in field_types(kind).items()
+                if name in data
+            }
+        )
     return float(data) if kind is float else data
 
 
 def is_record(kind: Any) -> bool:
     """Whether it is a class with fields: a dataclass or a named tuple."""
-    return isinstance(kind, type) and (is_dataclass(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields")))
+    return isinstance(kind, type) and (
+        is_dataclass(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
+    )
 
 
 def is_optional(kind: Any) -> bool:
@@ -64,7 +72,11 @@ def required_fields(kind: Any) -> list[str]:
     """Those that have no default."""
     if issubclass(kind, tuple):
         return [name for name in kind._fields if name not in kind._field_defaults]
-    return [each.name for each in fields(kind) if each.default is MISSING and each.default_factory is MISSING]
+    return [
+        each.name
+        for each in fields(kind)
+        if each.default is MISSING and each.default_factory is MISSING
+    ]
 
 
 def _named(value: float) -> str:

@@ -25,9 +25,13 @@ _REMARK = "torchscan"
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options that record baselines and take steps."""
     group = parser.getgroup("torchscan")
-    group.addoption("--torchscan-update", action="store_true", help="record new baselines for model budgets")
     group.addoption(
-        "--torchscan-timings", action="store_true", help="take real steps, and check max_step_time of model budgets"
+        "--torchscan-update", action="store_true", help="record new baselines for model budgets"
+    )
+    group.addoption(
+        "--torchscan-timings",
+        action="store_true",
+        help="take real steps, and check max_step_time of model budgets",
     )
 
 
@@ -59,18 +63,26 @@ class _ModelBudget:
     ) -> None:
         """Fail the test if the model exceeds its budget, or cannot be checked."""
         __tracebackhide__ = True
-        inputs = {key: value for key, value in (("input_shape", input_shape), ("dtype", dtype)) if value is not None}
+        inputs = {
+            key: value
+            for key, value in (("input_shape", input_shape), ("dtype", dtype))
+            if value is not None
+        }
         wrong = None
         try:
             outcome = self._outcome(module, name, inputs | given)
-            self._request.node.user_properties += [(_REMARK, f"{outcome.name}: {each}") for each in outcome.remarks]
+            self._request.node.user_properties += [
+                (_REMARK, f"{outcome.name}: {each}") for each in outcome.remarks
+            ]
             wrong = None if outcome.is_fine else str(outcome)
         except TorchscanError as error:
             wrong = f"torchscan: {error}"
         if wrong is not None:  # outside the handler, or pytest would show both errors
             pytest.fail(wrong, pytrace=False)
 
-    def _outcome(self, module: nn.Module | None, name: str | None, given: dict[str, Any]) -> Outcome:
+    def _outcome(
+        self, module: nn.Module | None, name: str | None, given: dict[str, Any]
+    ) -> Outcome:
         from torchscan.budgets import Budget, check_budget, check_built
         from torchscan.metrics import limits_of
         from torchscan.targets import Built
@@ -81,11 +93,15 @@ class _ModelBudget:
             budget = self._named(name)
             if module is None:
                 if given or limits:
-                    raise InputError(f"budget {name!r} has its own target: pass a model, or leave out inputs and limits")
+                    raise InputError(
+                        f"budget {name!r} has its own target: pass a model, or leave out inputs and limits"
+                    )
                 timings = bool(self._request.config.getoption("--torchscan-timings"))
                 return check_budget(budget, update=update, timings=timings, is_own_process=False)
         elif module is None or not limits:
-            raise InputError('give a model and limits, model_budget(model, (3, 224, 224), max_params="25M"), or name="…"')
+            raise InputError(
+                'give a model and limits, model_budget(model, (3, 224, 224), max_params="25M"), or name="…"'
+            )
         else:
             budget = Budget(name=type(module).__name__)
         merged = replace(
@@ -109,7 +125,12 @@ class _ModelBudget:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Report which baselines were recorded, and which could be recorded again."""
     reports = [report for reports in terminalreporter.stats.values() for report in reports]
-    remarks = [text for each in reports for key, text in getattr(each, "user_properties", ()) if key == _REMARK]
+    remarks = [
+        text
+        for each in reports
+        for key, text in getattr(each, "user_properties", ())
+        if key == _REMARK
+    ]
     if remarks:
         terminalreporter.section("torchscan")
         for text in dict.fromkeys(remarks):

@@ -11,7 +11,12 @@ from torch import Tensor
 from torchscan.errors import InputError
 from torchscan.hardware.devices import is_torch_device
 from torchscan.recording.arguments import DEFINITIONS
-from torchscan.recording.precision import Precision, checked_precision, in_precision, with_channels_last
+from torchscan.recording.precision import (
+    Precision,
+    checked_precision,
+    in_precision,
+    with_channels_last,
+)
 from torchscan.recording.request import Execute, Inputs, Mode, PassRequest, require_module
 from torchscan.recording.training.gradients import Backward
 from torchscan.recording.training.optimizers import OptimizerChoice
@@ -53,14 +58,27 @@ class Question(Inputs):
             if not isinstance(flag, bool):
                 raise InputError(f"{name} is {flag!r}: give True or False")
         if self.loss is not None and not callable(self.loss):
-            raise InputError(f"loss is a {type(self.loss).__name__}: give a function of the model's output")
+            raise InputError(
+                f"loss is a {type(self.loss).__name__}: give a function of the model's output"
+            )
         if self.loss is not None and callable(self.backward):
-            raise InputError("loss and backward were both given a function: give the loss once, as loss=")
+            raise InputError(
+                "loss and backward were both given a function: give the loss once, as loss="
+            )
         if self.context_bytes is not None and not _is_amount(self.context_bytes):
-            raise InputError(f"context_bytes is {self.context_bytes!r}: give a number of bytes, such as 1430 * 2**20")
-        only_in_training = (self.loss is not None, self.optimizer is not None, self.accumulate, self.holds_output)
+            raise InputError(
+                f"context_bytes is {self.context_bytes!r}: give a number of bytes, such as 1430 * 2**20"
+            )
+        only_in_training = (
+            self.loss is not None,
+            self.optimizer is not None,
+            self.accumulate,
+            self.holds_output,
+        )
         if not self.has_backward and any(only_in_training):
-            raise InputError("loss, optimizer, accumulate and holds_output belong to a training step: pass training=True")
+            raise InputError(
+                "loss, optimizer, accumulate and holds_output belong to a training step: pass training=True"
+            )
 
     @property
     def has_backward(self) -> bool:

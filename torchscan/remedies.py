@@ -84,7 +84,12 @@ def for_time(passed: Situation) -> Iterator[Change]:
     if not passed.compiled and passed.on_gpu:
         yield Change(name="compile", how="torch.compile(model)", arguments={"compiled": True})
     yield from _precisions(passed)
-    if passed.is_single and passed.precision in (None, "fp32") and passed.formats is not None and "tf32" in passed.formats:
+    if (
+        passed.is_single
+        and passed.precision in (None, "fp32")
+        and passed.formats is not None
+        and "tf32" in passed.formats
+    ):
         how = 'torch.set_float32_matmul_precision("high")'
         yield Change(name="products in tf32", how=how, arguments={"precision": "tf32"})
     if passed.on_gpu and passed.has_convolutions:
@@ -100,7 +105,11 @@ def for_time(passed: Situation) -> Iterator[Change]:
 def for_memory(passed: Situation) -> Iterator[Change]:
     """What may make it smaller."""
     for blocks in block_choices(passed.layers) if passed.training else ():
-        yield Change(name="checkpoints", how=f"torch.utils.checkpoint for {_named(blocks)}", checkpointed=blocks)
+        yield Change(
+            name="checkpoints",
+            how=f"torch.utils.checkpoint for {_named(blocks)}",
+            checkpointed=blocks,
+        )
     yield from _precisions(passed)
     yield from _fused(passed)
     if passed.batch_size is not None and passed.batch_size > 1:
@@ -110,7 +119,9 @@ def for_memory(passed: Situation) -> Iterator[Change]:
         yield Change(name="smaller batches", how=how, arguments={"batch_size": half, **accumulated})
 
 
-def remedies_of(metric: RemedyMetric, question: str, changes: Iterable[Change], ask: Ask) -> Remedies:
+def remedies_of(
+    metric: RemedyMetric, question: str, changes: Iterable[Change], ask: Ask
+) -> Remedies:
     """Ask for each change, and for those together that help; what fails is named with its reason."""
     as_it_is = _remedy(AS_IT_IS, None, ask)
     tried: dict[str, tuple[Change, Remedy]] = {}
@@ -125,36 +136,72 @@ def remedies_of(metric: RemedyMetric, question: str, changes: Iterable[Change], 
         if each.name not in tried or tried[each.name][1].saves < remedy.saves:
             tried[each.name] = each, remedy
     helping = [remedy for _, remedy in tried.values() if remedy.saves >= _LEAST]
-    together = _together([change for change, _ in tried.values()], [remedy.change for remedy in helping], as_it_is.after, ask)
-    if together is not None and together.saves > max((remedy.saves for remedy in helping), default=_LEAST):
+    together = _together(
+        [change for change, _ in tried.values()],
+        [remedy.change for remedy in helping],
+        as_it_is.after,
+        ask,
+    )
+    if together is not None and together.saves > max(
+        (remedy.saves for remedy in helping), default=_LEAST
+    ):
         helping.append(together)
-    others = [f"{remedy.change}: {_cost(remedy.saves)}" for _, remedy in tried.values() if remedy.saves < _LEAST]
+    others = [
+        f"{remedy.change}: {_cost(remedy.saves)}"
+        for _, remedy in tried.values()
+        if remedy.saves < _LEAST
+    ]
     others += [
-        f"{', '.join(dict.fromkeys(names))}: {reason}" for reason, names in failed.items() if not set(names) <= tried.keys()
+        f"{', '.join(dict.fromkeys(names))}: {reason}"
+        for reason, names in failed.items()
+        if not set(names) <= tried.keys()
     ]
     ordered = sorted(helping, key=lambda each: -each.saves)
-    return Remedies(metric=metric, question=question, as_it_is=as_it_is, remedies=tuple(ordered), of_no_help=tuple(others))
+    return Remedies(
+        metric=metric,
+        question=question,
+        as_it_is=as_it_is,
+        remedies=tuple(ordered),
+        of_no_help=tuple(others),
+    )
 
 
 def _remedy(change: Change, before: float | None, ask: Ask) -> Remedy:
     answer = ask(change)
     after = answer.value if change.samples == 1 else answer.value / change.samples
     saves = 1 - after / before if before else 0.0
-    return Remedy(change=change.name, how=change.how, after=after, saves=saves, share_off=answer.share_off, fits=answer.fits)
+    return Remedy(
+        change=change.name,
+        how=change.how,
+        after=after,
+        saves=saves,
+        share_off=answer.share_off,
+        fits=answer.fits,
+    )
 
 
-def _together(tried: Sequence[Change], helping: Sequence[str], before: float, ask: Ask) -> Remedy | None:
+def _together(
+    tried: Sequence[Change], helping: Sequence[str], before: float, ask: Ask
+) -> Remedy | None:
     """The best of all changes that help, with each of the precisions that were tried, whether it helps by itself or not.
 
     Then with another batch, if that helps.
     """
-    common = [each for each in tried if each.name in helping and not each.is_of_batch and "precision" not in each.arguments]
+    common = [
+        each
+        for each in tried
+        if each.name in helping and not each.is_of_batch and "precision" not in each.arguments
+    ]
     precisions = [each for each in tried if "precision" in each.arguments]
     batches = [each for each in tried if each.name in helping and each.is_of_batch]
     best = _best([common, *([*common, each] for each in precisions)], before, ask)
     if batches:
         chosen = common if best is None else best[0]
-        best = max(filter(None, (best, _best([[*chosen, each] for each in batches], before, ask))), key=_saved, default=None)
+        best = max(
+            filter(None, (best, _best([[*chosen, each] for each in batches], before, ask))),
+            key=_saved,
+            default=None,
+        )
     return None if best is None or len(best[0]) < 2 else best[1]
 
 
@@ -201,8 +248,14 @@ def _blocks_in(layers: Sequence[LayerMemory], outside: tuple[str, ...]) -> tuple
     containing = {around for layer in layers for around in modules_around(layer.path)}
     siblings: dict[tuple[str, str], list[str]] = {}
     for layer in sorted(layers, key=lambda each: each.depth):
-        if layer.path in containing and layer.activation_bytes and (not outside or _is_within(layer.path, outside)):
-            siblings.setdefault((layer.path.rpartition(".")[0], layer.type_name), []).append(layer.path)
+        if (
+            layer.path in containing
+            and layer.activation_bytes
+            and (not outside or _is_within(layer.path, outside))
+        ):
+            siblings.setdefault((layer.path.rpartition(".")[0], layer.type_name), []).append(
+                layer.path
+            )
     chosen: list[str] = []
     for paths in siblings.values():
         if len(paths) > 1 and not _is_within(paths[0], chosen):
@@ -224,15 +277,29 @@ def _precisions(passed: Situation) -> Iterator[Change]:
     name, dtype = _HALF[passed.half]
     if passed.precision in (None, "fp32", "tf32"):
         how = f"torch.autocast(x.device.type, {dtype})"
-        yield Change(name=f"{name} by autocast", how=how, arguments={"precision": f"{passed.half}-mixed"})
-    if not passed.training and passed.precision in (None, "fp32", "tf32", "fp16-mixed", "bf16-mixed"):
-        yield Change(name=name, how=f"model and inputs .to({dtype})", arguments={"precision": passed.half})
+        yield Change(
+            name=f"{name} by autocast", how=how, arguments={"precision": f"{passed.half}-mixed"}
+        )
+    if not passed.training and passed.precision in (
+        None,
+        "fp32",
+        "tf32",
+        "fp16-mixed",
+        "bf16-mixed",
+    ):
+        yield Change(
+            name=name, how=f"model and inputs .to({dtype})", arguments={"precision": passed.half}
+        )
 
 
 def _fused(passed: Situation) -> Iterator[Change]:
     if passed.optimizer is not None and passed.on_gpu:
         with suppress(TorchscanError):  # one that exists
-            yield Change(name="fused optimizer", how="fused=True", arguments={"optimizer": fused(passed.optimizer)})
+            yield Change(
+                name="fused optimizer",
+                how="fused=True",
+                arguments={"optimizer": fused(passed.optimizer)},
+            )
 
 
 def _named(blocks: Sequence[str]) -> str:
@@ -241,4 +308,6 @@ def _named(blocks: Sequence[str]) -> str:
 
 def _cost(saves: float) -> str:
     percent = int(-100 * saves)
-    return "no difference" if percent == 0 else f"{abs(percent)} % {'more' if percent > 0 else 'less'}"
+    return (
+        "no difference" if percent == 0 else f"{abs(percent)} % {'more' if percent > 0 else 'less'}"
+    )

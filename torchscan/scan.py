@@ -18,7 +18,14 @@ from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.analyses.receptive_field import ReceptiveField, receptive_fields
 from torchscan.analyses.remedies import Asker, Remedies, RemedyMetric
-from torchscan.analyses.roofline import Fabric, Rates, Roofline, numbers_of, require_format, roofline_of
+from torchscan.analyses.roofline import (
+    Fabric,
+    Rates,
+    Roofline,
+    numbers_of,
+    require_format,
+    roofline_of,
+)
 from torchscan.analyses.totals import require_prices
 from torchscan.errors import InputError, warn_user
 from torchscan.escapes import printable
@@ -139,7 +146,9 @@ class Scan:
         if strict:
             require_prices(trace, call_costs(trace))
         estimates = self.memory if memory else None, self.roofline if times else None
-        return info_of(trace, convention, self.fields if receptive_field else None, overheads, *estimates)
+        return info_of(
+            trace, convention, self.fields if receptive_field else None, overheads, *estimates
+        )
 
     @once
     def receptive_field(self) -> ReceptiveField:
@@ -163,7 +172,9 @@ class Scan:
     def memory(self) -> MemoryEstimate:
         """Peak memory of the pass, where it occurs, and whether it fits on the device."""
         if checked_precision(self.question.precision) in ("fp8", "fp8-mixed"):
-            raise InputError("memory is not estimated for fp8, whose weights can be stored in many ways: give 'bf16', say")
+            raise InputError(
+                "memory is not estimated for fp8, whose weights can be stored in many ways: give 'bf16', say"
+            )
         if self._card is None and self.question.context_bytes is not None:
             raise InputError("context_bytes is held on a device: give device='NVIDIA H200', say")
         verdict = None if self._card is None else self._step.on(self._card).verdict()
@@ -175,21 +186,31 @@ class Scan:
 
     def _memory_remedies(self) -> Remedies:
         metric: RemedyMetric = "peak_bytes" if self._card is None else "reserved_bytes"
-        changes = for_memory(replace(self._situation(self._device, self._step), layers=self._step.timeline.layers))
+        changes = for_memory(
+            replace(self._situation(self._device, self._step), layers=self._step.timeline.layers)
+        )
         return remedies_of(metric, self._said, changes, self._memory_with)
 
     def _memory_with(self, change: Change) -> Answer:
         estimate = self._with(change).memory
         verdict = estimate.verdict
-        return Answer(estimate.peak_bytes) if verdict is None else Answer(verdict.reserved_bytes, fits=verdict.fits)
+        return (
+            Answer(estimate.peak_bytes)
+            if verdict is None
+            else Answer(verdict.reserved_bytes, fits=verdict.fits)
+        )
 
     def _time_remedies(self) -> Remedies:
         changes = for_time(self._situation(self._target, self._step_for(_kernels_of(self._target))))
-        return remedies_of("time_estimate", f"{self._said}{_limit(self._roofline)}", changes, self._time_with)
+        return remedies_of(
+            "time_estimate", f"{self._said}{_limit(self._roofline)}", changes, self._time_with
+        )
 
     def _time_with(self, change: Change) -> Answer:
         scan = self._with(change)
-        if change.is_of_batch and _overflow(scan._step_for(_kernels_of(self._target)), self._target):
+        if change.is_of_batch and _overflow(
+            scan._step_for(_kernels_of(self._target)), self._target
+        ):
             raise InputError(f"twice as many samples do not fit {self._target.name}")
         return Answer(scan._roofline.time_estimate, share_off=scan._roofline.spread.share)
 
@@ -207,12 +228,20 @@ class Scan:
 
     def _asker(self, ask: Callable[[Scan], Remedies]) -> Asker:
         """Asks the question again, of the model as it is then; neither this scan nor the model is kept for it."""
-        arguments = {each.name: getattr(self.question, each.name) for each in fields(Question) if each.name != "module"}
-        return Asker(self.question.module, lambda module: ask(Scan.of(Question(module=module, **arguments))))
+        arguments = {
+            each.name: getattr(self.question, each.name)
+            for each in fields(Question)
+            if each.name != "module"
+        }
+        return Asker(
+            self.question.module, lambda module: ask(Scan.of(Question(module=module, **arguments)))
+        )
 
     def _situation(self, device: Device | None, step: _Step) -> Situation:
         question, trace = self.question, step.trace
-        can_change_batch = question.input_shape is not None and trace.provenance.execution == "abstract"
+        can_change_batch = (
+            question.input_shape is not None and trace.provenance.execution == "abstract"
+        )
         return Situation(
             training=question.has_backward,
             precision=checked_precision(question.precision),
@@ -220,7 +249,9 @@ class Scan:
             optimizer=question.optimizer,
             batch_size=question.batch_size if can_change_batch else None,
             on_gpu=is_on_cuda(question.module) if device is None else device.has_allocator,
-            formats=frozenset(device.flops_per_second) if device is not None and device.flops_per_second else None,
+            formats=frozenset(device.flops_per_second)
+            if device is not None and device.flops_per_second
+            else None,
             is_single=any(each.dtype is torch.float32 for each in question.module.parameters()),
             has_convolutions=any("convolution" in op.signature.operator for op in trace.ops),
         )
@@ -234,7 +265,9 @@ class Scan:
     def batch_search(self) -> SizeSearch:
         """The search, before it starts. Raises if this question allows none."""
         if self._card is not None and self.question.input_shape is None:
-            raise InputError("the largest batch needs inputs made from input_shape, and complete arguments were given")
+            raise InputError(
+                "the largest batch needs inputs made from input_shape, and complete arguments were given"
+            )
         card = self._card_for("the largest batch")
         return SizeSearch(batches(self._step.request), card, self._step.on(card))
 
@@ -321,7 +354,10 @@ class Scan:
         return self._step_for(Kernels("cuda" if is_on_cuda(self.question.module) else "cpu"))
 
     def _telling(self, how: str = "") -> AbstractContextManager[None]:
-        return progress(f"torchscan: {type(self.question.module).__name__}{how}", is_shown=self.question.progress)
+        return progress(
+            f"torchscan: {type(self.question.module).__name__}{how}",
+            is_shown=self.question.progress,
+        )
 
     def _step_for(self, kernels: Kernels) -> _Step:
         """The step for these kernels; devices with the same kernels share a record."""
@@ -343,7 +379,9 @@ class _Step:
     def on(self, device: Device) -> Placement:
         """The blocks of memory, placed on a device in the order of all batches."""
         if device.name not in self._placements:
-            timeline = self.timeline if self._recorded is self.trace else MemoryTimeline(self._recorded)
+            timeline = (
+                self.timeline if self._recorded is self.trace else MemoryTimeline(self._recorded)
+            )
             self._placements[device.name] = Placement(self._recorded, timeline, device)
         return self._placements[device.name]
 
@@ -359,7 +397,10 @@ def _kernels_of(device: Device) -> Kernels:
 def _limit(roofline: Roofline) -> str:
     """What most of the time goes by."""
     most = [(limiter, time) for limiter, time in roofline.time_by_limiter.items() if time][:1]
-    return "".join(f"; limited by {limiter} ({share(time / roofline.time_estimate)} of the time)" for limiter, time in most)
+    return "".join(
+        f"; limited by {limiter} ({share(time / roofline.time_estimate)} of the time)"
+        for limiter, time in most
+    )
 
 
 def _overflow(step: _Step, device: Device) -> list[str]:

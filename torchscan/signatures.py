@@ -31,7 +31,11 @@ def spelled_out(
     ``definitions`` explain the arguments in the ``Args:`` of their docstrings (all are needed, since a TypedDict forgets what
     it extends). An argument without a default defaults to None.
     """
-    explained = {name: text for each in definitions for name, text in _entries(inspect.getdoc(each) or "").items()}
+    explained = {
+        name: text
+        for each in definitions
+        for name, text in _entries(inspect.getdoc(each) or "").items()
+    }
 
     def decorate(verb: Callable[Given, Result]) -> Callable[Given, Result]:
         parameters = _parameters(verb, defaults)
@@ -45,7 +49,9 @@ def spelled_out(
                 raise TypeError(_unknown(called, kwargs.keys() - known, known))
             try:
                 return verb(*args, **kwargs)
-            except RecordError as error:  # what the model raised is chained to it; our own lines say nothing
+            except (
+                RecordError
+            ) as error:  # what the model raised is chained to it; our own lines say nothing
                 raise error.with_traceback(None) from error.__cause__
             except TorchscanError:
                 raise
@@ -59,7 +65,9 @@ def spelled_out(
         returned = get_type_hints(verb)["return"]
         returned = None if returned is type(None) else returned
         shown.__signature__ = inspect.Signature(parameters, return_annotation=returned)
-        shown.__annotations__ = {each.name: each.annotation for each in parameters} | {"return": returned}
+        shown.__annotations__ = {each.name: each.annotation for each in parameters} | {
+            "return": returned
+        }
         shown.__doc__ = _explained(verb.__doc__ or "", explained, parameters)
         return checked
 
@@ -85,7 +93,9 @@ def _parameters(verb: Callable[..., Any], defaults: Mapping[str, Any]) -> list[i
 #: arguments of other tools -> what to give here. The names in it are in the signature, or the advice is not for this verb
 _ELSEWHERE: Mapping[str, str] = {
     "model": "module=",
-    **dict.fromkeys(("input_size", "input_res"), "input_shape=(3, 224, 224) for one sample, and batch_size="),
+    **dict.fromkeys(
+        ("input_size", "input_res"), "input_shape=(3, 224, 224) for one sample, and batch_size="
+    ),
     **dict.fromkeys(("input_data", "inputs", "input_constructor"), "args=(x,), or kwargs={'x': x}"),
     "dtypes": "dtype=",
     "batch_dim": "batch_size=, since input_shape= is that of one sample",
@@ -93,7 +103,10 @@ _ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(("row_settings", "col_width"), "columns= and width="),
     "depth": "max_depth=",
     "print_per_layer_stat": "columns=; crawl_module(...) gives the same without printing",
-    **dict.fromkeys(("backend", "backend_specific_config"), "convention='ptflops' for the numbers of its usual backend"),
+    **dict.fromkeys(
+        ("backend", "backend_specific_config"),
+        "convention='ptflops' for the numbers of its usual backend",
+    ),
     "report_missing": "strict=True to refuse operators without a price, which are named in any case",
 }
 #: arguments of other tools that need no counterpart
@@ -103,9 +116,13 @@ _NEEDLESS: Mapping[str, str] = {
         ("as_strings", "flops_units", "param_units", "output_precision"),
         "figures are numbers; format_info(...) makes text of them",
     ),
-    **dict.fromkeys(("row_settings", "col_width", "col_names"), "format_info(...) lays figures out, with columns= and width="),
     **dict.fromkeys(
-        ("print_per_layer_stat", "ret_layer_info"), "crawl_module(...) has every layer, and summary(...) prints them"
+        ("row_settings", "col_width", "col_names"),
+        "format_info(...) lays figures out, with columns= and width=",
+    ),
+    **dict.fromkeys(
+        ("print_per_layer_stat", "ret_layer_info"),
+        "crawl_module(...) has every layer, and summary(...) prints them",
     ),
     "ost": "summary(...) prints, and format_info(...) gives the same text to write anywhere",
     "ignore_modules": "all that runs is counted; select_layers(...) picks layers",
@@ -114,7 +131,8 @@ _NEEDLESS: Mapping[str, str] = {
     **dict.fromkeys(("backend", "backend_specific_config"), "operators are counted as they run"),
     "report_missing": "operators without a price are named in any case",
     **dict.fromkeys(
-        ("custom_ops", "custom_modules_hooks", "supported_ops"), "operators are priced, not modules: see torchscan.cost_of"
+        ("custom_ops", "custom_modules_hooks", "supported_ops"),
+        "operators are priced, not modules: see torchscan.cost_of",
     ),
 }
 
@@ -130,11 +148,15 @@ def _unknown(called: str, unknown: set[str], known: set[str]) -> str:
     return f"{called}() got an unexpected keyword argument {name!r}: {said}"
 
 
-def _explained(text: str, shared: Mapping[str, str], parameters: Sequence[inspect.Parameter]) -> str:
+def _explained(
+    text: str, shared: Mapping[str, str], parameters: Sequence[inspect.Parameter]
+) -> str:
     """The verb's docstring with an entry for each argument: the verb's own, or else the shared one."""
     text = inspect.cleandoc(text)
     entries = {**shared, **_entries(text)}
-    lines = "\n".join(f"    {each.name}: {entries[each.name]}" for each in parameters if each.name in entries)
+    lines = "\n".join(
+        f"    {each.name}: {entries[each.name]}" for each in parameters if each.name in entries
+    )
     return f"{_ARGS.sub('', text).rstrip()}\n\nArgs:\n{lines}\n"
 
 

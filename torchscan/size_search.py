@@ -12,7 +12,12 @@ from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.hardware.devices import Device
 from torchscan.recording.passes import record_pass
 from torchscan.recording.request import PassRequest
-from torchscan.recording.sequences import length_of, positions_of, with_complete_arguments, with_length
+from torchscan.recording.sequences import (
+    length_of,
+    positions_of,
+    with_complete_arguments,
+    with_length,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +31,11 @@ class Sizes:
 
 def batches(request: PassRequest) -> Sizes:
     """Of the batch."""
-    return Sizes(asked=request.batch_size, most=LARGEST_BATCH, request_of=lambda size: replace(request, batch_size=size))
+    return Sizes(
+        asked=request.batch_size,
+        most=LARGEST_BATCH,
+        request_of=lambda size: replace(request, batch_size=size),
+    )
 
 
 def lengths(request: PassRequest) -> Sizes:
@@ -79,8 +88,17 @@ class SizeSearch:
         largest = self.largest()
         if largest == 0 or self._fit(largest).fits_within_margin:
             return largest
-        low = max((size for size, fit in self._known.items() if size < largest and fit.fits_within_margin), default=0)
-        high = min(size for size, fit in self._known.items() if size > low and not fit.fits_within_margin)
+        low = max(
+            (
+                size
+                for size, fit in self._known.items()
+                if size < largest and fit.fits_within_margin
+            ),
+            default=0,
+        )
+        high = min(
+            size for size, fit in self._known.items() if size > low and not fit.fits_within_margin
+        )
         while high - low > max(1, low // 100):
             guess = (low + high) // 2
             low, high = (guess, high) if self._fit(guess).fits_within_margin else (low, guess)
@@ -98,7 +116,10 @@ class SizeSearch:
         needed = [self._fit(size).needed for size in (small, large)]
         if len(needed[0]) != len(needed[1]):
             needed = [(max(each),) for each in needed]
-        bounds = [_bound(self._device.room_bytes, (small, large), pair) for pair in zip(*needed, strict=True)]
+        bounds = [
+            _bound(self._device.room_bytes, (small, large), pair)
+            for pair in zip(*needed, strict=True)
+        ]
         return max(min(bounds, default=0), 0)
 
     def _pair(self, known: int) -> tuple[int, int]:

@@ -44,11 +44,16 @@ def model_table(
         title: the caption of the table.
     """
     if not isinstance(models, Mapping):
-        raise InputError(f"models is a {type(models).__name__}: give models by name, {{'resnet50': model}}")
+        raise InputError(
+            f"models is a {type(models).__name__}: give models by name, {{'resnet50': model}}"
+        )
     if not models:
         raise InputError("there are no models: give them by name, {'resnet50': model}")
     chosen = chosen_metrics(metrics, asked.get("device"))
-    scans = {name: _named(name, Scan(module, input_shape, dtype, **asked), chosen) for name, module in models.items()}
+    scans = {
+        name: _named(name, Scan(module, input_shape, dtype, **asked), chosen)
+        for name, module in models.items()
+    }
     return table_of(scans, chosen, title=title)
 
 
@@ -67,7 +72,11 @@ def read(scan: Scan, metrics: Sequence[str]) -> Scan:
 
 def chosen_metrics(metrics: Sequence[str] | None, device: str | None) -> list[str]:
     """The metrics asked for; by default counts, memory and receptive field, and with a device the latency."""
-    chosen = [*DEFAULT_METRICS, *(["latency"] if can_estimate_for(device) else [])] if metrics is None else list(metrics)
+    chosen = (
+        [*DEFAULT_METRICS, *(["latency"] if can_estimate_for(device) else [])]
+        if metrics is None
+        else list(metrics)
+    )
     unknown = [name for name in chosen if name not in METRICS]
     if unknown or not chosen:
         problem = f"there is no metric {unknown[0]!r}" if unknown else "no metric was given"
@@ -81,8 +90,14 @@ def table_of(scans: Mapping[str, Scan], metrics: Sequence[str], *, title: str = 
     written = [_written(name, list(scans.values())) for name in metrics]
     return Table(
         title=title,
-        columns=[Column(key="model", heading="Model", is_number=False, narrowest=12), *(column for column, _ in written)],
-        rows=[Row(cells=[Cell(name, name), *(cells[number] for _, cells in written)]) for number, name in enumerate(scans)],
+        columns=[
+            Column(key="model", heading="Model", is_number=False, narrowest=12),
+            *(column for column, _ in written),
+        ],
+        rows=[
+            Row(cells=[Cell(name, name), *(cells[number] for _, cells in written)])
+            for number, name in enumerate(scans)
+        ],
         remarks=_remarks(metrics, scans),
         noun="models",
     )
@@ -93,8 +108,14 @@ def _written(name: str, scans: Sequence[Scan]) -> tuple[Column, list[Cell]]:
     metric = METRICS[name]
     values = [metric.value(scan) for scan in scans]
     scale = None if metric.scale is None else metric.scale(values)
-    column = Column(key=name, heading=metric.heading, dispensable=_LEFT_OUT.index(name) + 1 if name in _LEFT_OUT else 0)
-    cells = [Cell(value, metric.read(scan, scale)) for value, scan in zip(values, scans, strict=True)]
+    column = Column(
+        key=name,
+        heading=metric.heading,
+        dispensable=_LEFT_OUT.index(name) + 1 if name in _LEFT_OUT else 0,
+    )
+    cells = [
+        Cell(value, metric.read(scan, scale)) for value, scan in zip(values, scans, strict=True)
+    ]
     return column if scale is None else in_unit(column, scale), cells
 
 
@@ -105,7 +126,9 @@ _MEMORY = frozenset({"activation_memory", "peak_memory"})
 def _remarks(names: Sequence[str], by_name: Mapping[str, Scan]) -> list[str]:
     """What a reader must know about the numbers, one sentence each."""
     scans = list(by_name.values())
-    names = sorted(names, key=lambda name: METRICS[name].record)  # the forward pass first, whose inputs are as given
+    names = sorted(
+        names, key=lambda name: METRICS[name].record
+    )  # the forward pass first, whose inputs are as given
     read = [(METRICS[name], scan) for scan in scans for name in names]
     provenances = [metric.trace(scan).provenance for metric, scan in read]
     inputs = dict.fromkeys(_inputs(METRICS[names[0]].trace(scan).provenance) for scan in scans)
@@ -138,15 +161,26 @@ def _ranges(scans: Mapping[str, Scan]) -> list[str]:
     names: dict[str, list[str]] = {}
     for name, scan in scans.items():
         names.setdefault(scan.roofline.spread.said, []).append(name)
-    return [f"{said}." if len(names) == 1 else f"{', '.join(of)}: {said}." for said, of in names.items()]
+    return [
+        f"{said}." if len(names) == 1 else f"{', '.join(of)}: {said}." for said, of in names.items()
+    ]
 
 
 def _bounds(read: Sequence[tuple[Metric, Scan]]) -> list[str]:
     """Why some numbers are lower bounds."""
     unpriced = dict.fromkeys(name for metric, scan in read for name in metric.unpriced(scan))
-    missed = dict.fromkeys(name for metric, scan in read for name in metric.trace(scan).provenance.missed)
-    return [write(", ".join(names)) for write, names in ((unpriced_text, unpriced), (missed_text, missed)) if names]
+    missed = dict.fromkeys(
+        name for metric, scan in read for name in metric.trace(scan).provenance.missed
+    )
+    return [
+        write(", ".join(names))
+        for write, names in ((unpriced_text, unpriced), (missed_text, missed))
+        if names
+    ]
 
 
 def _inputs(provenance: Provenance) -> str:
-    return ", ".join(f"{str(each.dtype).removeprefix('torch.')} {units.shape(each.shape)}" for each in provenance.inputs)
+    return ", ".join(
+        f"{str(each.dtype).removeprefix('torch.')} {units.shape(each.shape)}"
+        for each in provenance.inputs
+    )

@@ -185,7 +185,11 @@ def traces() -> str | None:
     fx = sys.modules.get("torch.fx._symbolic_trace")
     code = getattr(nn.Module.__call__, "__code__", None)
     is_patched = fx is not None and code is not None and code.co_filename == fx.__file__
-    return "torch.fx" if is_patched and _C._get_dispatch_mode(_C._TorchDispatchModeKey.PROXY) is None else None
+    return (
+        "torch.fx"
+        if is_patched and _C._get_dispatch_mode(_C._TorchDispatchModeKey.PROXY) is None
+        else None
+    )
 
 
 def without_python_dispatcher() -> contextlib.AbstractContextManager[object]:
@@ -224,12 +228,18 @@ class WithoutData:
         mode = getattr(local_part(tensor), "fake_mode", None)
         return None if mode is None else cls(mode)
 
-    def tensor(self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    def tensor(
+        self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device
+    ) -> Tensor:
         """One of its own memory."""
-        made: Tensor = self._make(self.mode, torch.empty_strided(shape, stride, dtype=dtype, device="meta"), device)
+        made: Tensor = self._make(
+            self.mode, torch.empty_strided(shape, stride, dtype=dtype, device="meta"), device
+        )
         return made
 
-    def view(self, tensor: Tensor, shape: Sequence[int], stride: Sequence[int], offset: int) -> Tensor:
+    def view(
+        self, tensor: Tensor, shape: Sequence[int], stride: Sequence[int], offset: int
+    ) -> Tensor:
         """One that looks into the memory of another."""
         with self._as_meta(self.mode):
             view = tensor.as_strided(shape, stride, offset)
@@ -245,7 +255,11 @@ def has_no_data(tensor: Tensor) -> bool:
 def is_group_pretended() -> bool:
     """Whether there is a group of processes, of which there is only this one."""
     distributed = sys.modules.get("torch.distributed.distributed_c10d")
-    return distributed is not None and bool(distributed.is_initialized()) and distributed.get_backend() == "fake"
+    return (
+        distributed is not None
+        and bool(distributed.is_initialized())
+        and distributed.get_backend() == "fake"
+    )
 
 
 def is_offloaded(module: nn.Module) -> bool:
@@ -253,7 +267,10 @@ def is_offloaded(module: nn.Module) -> bool:
     policy: Any = getattr(sys.modules.get("torch.distributed.fsdp"), "CPUOffloadPolicy", None)
     if policy is None or not is_sharded_by_fsdp(module):
         return False
-    groups = [getattr(each._get_fsdp_state(), "_fsdp_param_group", None) for each in _sharded_modules(module)]
+    groups = [
+        getattr(each._get_fsdp_state(), "_fsdp_param_group", None)
+        for each in _sharded_modules(module)
+    ]
     return any(isinstance(getattr(group, "offload_policy", None), policy) for group in groups)
 
 
@@ -322,10 +339,19 @@ def is_transforming() -> bool:
 def strip_hooks(model: nn.Module) -> None:
     """All that were put on its modules, and on all modules: for a copy of which nobody is to hear."""
     module = nn.modules.module
-    for hooks in (module._global_forward_hooks, module._global_forward_pre_hooks, module._global_backward_hooks):
+    for hooks in (
+        module._global_forward_hooks,
+        module._global_forward_pre_hooks,
+        module._global_backward_hooks,
+    ):
         hooks.clear()
     for each in model.modules():
-        for hooks in (each._forward_hooks, each._forward_pre_hooks, each._backward_hooks, each._backward_pre_hooks):
+        for hooks in (
+            each._forward_hooks,
+            each._forward_pre_hooks,
+            each._backward_hooks,
+            each._backward_pre_hooks,
+        ):
             hooks.clear()
 
 
@@ -351,7 +377,12 @@ one_hot: Callable[..., Any] = _C._nn.one_hot
 #: whether attention on the CPU takes grouped queries in its fused kernel
 FUSES_GROUPED_QUERIES = _fuses_grouped_queries()
 #: modules of torch's whose functions are written in Python, and ask whether others take their place
-WRITTEN_IN_PYTHON: tuple[Any, ...] = (nn.functional, torch.functional, torch.autograd, torch._tensor)
+WRITTEN_IN_PYTHON: tuple[Any, ...] = (
+    nn.functional,
+    torch.functional,
+    torch.autograd,
+    torch._tensor,
+)
 
 
 def set_version(tensor: Tensor, version: int) -> None:
@@ -402,7 +433,11 @@ _HAS_PRECISIONS = hasattr(torch.backends.cudnn, "conv")
 def products_in_tf32(wanted: bool) -> Iterator[None]:
     """Products of single precision in tf32, or not."""
     matmul: Any = torch.backends.cuda.matmul
-    name, value = ("fp32_precision", "tf32" if wanted else "ieee") if _HAS_PRECISIONS else ("allow_tf32", wanted)
+    name, value = (
+        ("fp32_precision", "tf32" if wanted else "ieee")
+        if _HAS_PRECISIONS
+        else ("allow_tf32", wanted)
+    )
     before = getattr(matmul, name)
     setattr(matmul, name, value)
     try:
@@ -417,7 +452,11 @@ def shortened_to_tf32() -> frozenset[Literal["products", "convolutions", "recurr
     cudnn: Any = torch.backends.cudnn
     shortened: dict[Literal["products", "convolutions", "recurrent"], bool]
     if not _HAS_PRECISIONS:
-        shortened = {"products": matmul.allow_tf32, "convolutions": cudnn.allow_tf32, "recurrent": cudnn.allow_tf32}
+        shortened = {
+            "products": matmul.allow_tf32,
+            "convolutions": cudnn.allow_tf32,
+            "recurrent": cudnn.allow_tf32,
+        }
     else:
         shortened = {
             "products": matmul.fp32_precision == "tf32",
@@ -466,7 +505,9 @@ is_capturing: Callable[[], bool] = getattr(_C, "_cuda_isCurrentStreamCapturing",
 current_node: Callable[[], Any] = _C._current_autograd_node
 #: the number that autograd gives the next node of a graph made in this thread
 next_node: Callable[[], int] = _C._autograd._get_sequence_nr
-_top_hooks: Callable[[bool], Any] = getattr(_C._autograd, "_top_saved_tensors_default_hooks", lambda _: None)
+_top_hooks: Callable[[bool], Any] = getattr(
+    _C._autograd, "_top_saved_tensors_default_hooks", lambda _: None
+)
 
 
 #: whether what a node of a graph keeps says if hooks have packed it
@@ -508,7 +549,10 @@ def without_hooks_for_gradients() -> Iterator[None]:
 #: where the function is that Python's functions hand a graph to
 RUNS_BACKWARD: tuple[dict[str, Any], str] = (vars(torch.autograd), "_engine_run_backward")
 #: where the function is that anomaly mode asks for the frames that create a node
-FORMATS_STACK: tuple[dict[str, Any], str] = (vars(importlib.import_module("torch.fx.traceback")), "format_stack")
+FORMATS_STACK: tuple[dict[str, Any], str] = (
+    vars(importlib.import_module("torch.fx.traceback")),
+    "format_stack",
+)
 
 
 def put_in(names: dict[str, Any], name: str, value: Any) -> Any:
@@ -574,7 +618,11 @@ def placement_verbs() -> list[tuple[Any, str]]:
     """The objects and names of the functions by which a DTensor finds out how a result will be placed, if there are any."""
     api = sys.modules.get("torch.distributed.tensor._api")
     names = ("propagate_op_sharding", "propagate_op_sharding_non_cached")
-    return [] if api is None else [(api.DTensor._op_dispatcher.sharding_propagator, name) for name in names]
+    return (
+        []
+        if api is None
+        else [(api.DTensor._op_dispatcher.sharding_propagator, name) for name in names]
+    )
 
 
 def forget_placements() -> None:
@@ -583,7 +631,9 @@ def forget_placements() -> None:
         return
     from torch.distributed.tensor import debug
 
-    clear = getattr(debug, "_clear_sharding_prop_cache", None) or getattr(debug, "_clear_python_sharding_prop_cache", None)
+    clear = getattr(debug, "_clear_sharding_prop_cache", None) or getattr(
+        debug, "_clear_python_sharding_prop_cache", None
+    )
     if clear is not None:
         clear()
     planner = sys.modules.get("torch.distributed.tensor._redistribute")
@@ -595,7 +645,10 @@ def forget_placements() -> None:
 
 def resizing_verbs() -> list[tuple[Any, str]]:
     """Where the functions are by which FSDP2 lets go of memory of a tensor and gets it back, if it is used."""
-    modules = [sys.modules.get(f"torch.distributed.fsdp._fully_shard.{name}") for name in ("_fsdp_param", "_fsdp_param_group")]
+    modules = [
+        sys.modules.get(f"torch.distributed.fsdp._fully_shard.{name}")
+        for name in ("_fsdp_param", "_fsdp_param_group")
+    ]
     names = ("alloc_storage", "free_storage")
     return [(each, name) for each in modules for name in names if hasattr(each, name)]
 
@@ -638,7 +691,11 @@ def ranks_by_group() -> dict[str, tuple[int, ...]]:
     """The groups that this process is in, by torch's names, with the processes in each."""
     c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
     names = {} if c10d is None else dict(c10d._world.pg_names)
-    return {str(name): tuple(c10d.get_process_group_ranks(group)) for group, name in names.items() if group is not None}
+    return {
+        str(name): tuple(c10d.get_process_group_ranks(group))
+        for group, name in names.items()
+        if group is not None
+    }
 
 
 def is_sharded_by_fsdp(module: nn.Module) -> bool:
@@ -730,7 +787,11 @@ def stands_for_itself(tensor: Tensor) -> bool:
 def is_placed_elsewhere(tensor: Tensor | None, other: Tensor) -> bool:
     """Whether the processes have other parts of a DTensor than of another one."""
     both: Any = tensor, other
-    return tensor is not None and all(is_spread_type(type(each)) for each in both) and both[0].placements != both[1].placements
+    return (
+        tensor is not None
+        and all(is_spread_type(type(each)) for each in both)
+        and both[0].placements != both[1].placements
+    )
 
 
 def is_divided_unevenly(tensor: Tensor) -> bool:
@@ -739,7 +800,9 @@ def is_divided_unevenly(tensor: Tensor) -> bool:
     if not is_spread_type(type(tensor)):
         return False
     pairs = zip(spread.placements, spread.device_mesh.shape, strict=True)
-    return any(placement.is_shard() and tensor.shape[placement.dim] % number for placement, number in pairs)
+    return any(
+        placement.is_shard() and tensor.shape[placement.dim] % number for placement, number in pairs
+    )
 
 
 def placed_like(tensor: Any, other: Any) -> Tensor:
@@ -750,7 +813,9 @@ def placed_like(tensor: Any, other: Any) -> Tensor:
 
 def _is_on_its_way(tensor: Tensor) -> bool:
     """Whether it is what other processes send, until somebody waits for it."""
-    kind = getattr(sys.modules.get("torch.distributed._functional_collectives"), "AsyncCollectiveTensor", None)
+    kind = getattr(
+        sys.modules.get("torch.distributed._functional_collectives"), "AsyncCollectiveTensor", None
+    )
     return kind is not None and isinstance(tensor, kind)
 
 
@@ -781,12 +846,20 @@ def prepare_optimizers() -> None:
 def compiled_from(module: nn.Module) -> nn.Module | None:
     """What ``torch.compile`` was given, if this is what it returned. The compiler is not imported to find out."""
     frames: Any = sys.modules.get("torch._dynamo.eval_frame")
-    return module._orig_mod if frames is not None and isinstance(module, frames.OptimizedModule) else None
+    return (
+        module._orig_mod
+        if frames is not None and isinstance(module, frames.OptimizedModule)
+        else None
+    )
 
 
 def as_written() -> contextlib.AbstractContextManager[object]:
     """Compiled functions run as they were written. Whoever never compiled anything does not pay for the import."""
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else contextlib.nullcontext()
+    return (
+        torch.compiler.set_stance("force_eager")
+        if "torch._dynamo" in sys.modules
+        else contextlib.nullcontext()
+    )
 
 
 def has_compiler() -> bool:
@@ -798,7 +871,10 @@ def has_compiled_parts(module: nn.Module) -> bool:
     """Whether this module, or one in it, was given to the compiler."""
     if "torch._dynamo" not in sys.modules:
         return False
-    return any(each._compiled_call_impl is not None or compiled_from(each) is not None for each in module.modules())
+    return any(
+        each._compiled_call_impl is not None or compiled_from(each) is not None
+        for each in module.modules()
+    )
 
 
 def not_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -835,7 +911,11 @@ def graph_breaks() -> dict[str, int]:
 def compiles_flex_attention() -> tuple[dict[str, Any], str] | None:
     """Where torch looks whether it should leave flex attention as it is, which older versions can't be told, or not loaded."""
     module = sys.modules.get("torch.nn.attention.flex_attention")
-    return None if module is None or not hasattr(module, _NO_COMPILING) else (vars(module), _NO_COMPILING)
+    return (
+        None
+        if module is None or not hasattr(module, _NO_COMPILING)
+        else (vars(module), _NO_COMPILING)
+    )
 
 
 def has_collectives_on_shapes() -> bool:

@@ -15,9 +15,13 @@ from torchscan.errors import InputError
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E")
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
-_NUMBER = r"(?P<number>(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9][0-9_]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,2})?)\s*"
+_NUMBER = (
+    r"(?P<number>(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9][0-9_]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,2})?)\s*"
+)
 #: B is billion, as in "a 7B model"
-_COUNT = re.compile(_NUMBER + r"(?P<prefix>[kKMGBTPE])?\s*(?:MACs?|FLOPs?|DMAs?|params?|parameters)?")
+_COUNT = re.compile(
+    _NUMBER + r"(?P<prefix>[kKMGBTPE])?\s*(?:MACs?|FLOPs?|DMAs?|params?|parameters)?"
+)
 _MEMORY = re.compile(_NUMBER + r"(?:(?P<prefix>[kKMGTPE])(?P<binary>i)?)?(?:B|bytes)?")
 _DURATION = re.compile(_NUMBER + r"(?P<unit>s|ms|us|µs)")
 _TOKENS = re.compile(_NUMBER + r"(?P<prefix>[kK])?\s*(?:tokens)?")
@@ -80,7 +84,9 @@ class Scale(NamedTuple):
         """``118013952 -> "118.0"`` in millions. What rounds to nothing is ``"<0.1"``: it is not zero."""
         least = 10.0**-self.digits
         scaled = value / self.size
-        return f"<{least:.{self.digits}f}" if 0 < scaled < least / 2 else f"{scaled:,.{self.digits}f}"
+        return (
+            f"<{least:.{self.digits}f}" if 0 < scaled < least / 2 else f"{scaled:,.{self.digits}f}"
+        )
 
 
 PLAIN = Scale(1.0, "", 0)
@@ -119,12 +125,19 @@ def scale_of_durations(values: Iterable[float], *, least: float = 10.0) -> Scale
     """s, ms or µs: that in which the longest is ``least`` or more."""
     longest = max(values, default=0.0)
     size, unit = next(
-        ((size, unit) for size, unit in ((1.0, "s"), (1e-3, "ms")) if longest >= 0.9995 * least * size), (1e-6, "µs")
+        (
+            (size, unit)
+            for size, unit in ((1.0, "s"), (1e-3, "ms"))
+            if longest >= 0.9995 * least * size
+        ),
+        (1e-6, "µs"),
     )
     return Scale(size, unit, 2 if unit != "µs" else 1)
 
 
-def _common(values: Iterable[float], base: int, names: Sequence[str], plain: str, least: int) -> Scale:
+def _common(
+    values: Iterable[float], base: int, names: Sequence[str], plain: str, least: int
+) -> Scale:
     largest, power = max(values, default=0), 0
     while largest >= least * base ** (power + 1) and power < len(names) - 1:
         power += 1
@@ -138,17 +151,25 @@ def parse_count(text: str) -> float:
     """``"4.2G" -> 4.2e9``: a count with a decimal prefix, and optionally a unit (``"4.2 GMACs"``)."""
     found = _COUNT.fullmatch(text.strip())
     if found is None:
-        raise InputError(f"{text!r} is not a valid count: write 25000000, 25_000_000, 25M or 4.2G (k, M, G, T, P, E)")
-    return _number(found["number"]) * 1000.0 ** _DECIMAL.index((found["prefix"] or "").replace("K", "k").replace("B", "G"))
+        raise InputError(
+            f"{text!r} is not a valid count: write 25000000, 25_000_000, 25M or 4.2G (k, M, G, T, P, E)"
+        )
+    return _number(found["number"]) * 1000.0 ** _DECIMAL.index(
+        (found["prefix"] or "").replace("K", "k").replace("B", "G")
+    )
 
 
 def parse_memory(text: str) -> float:
     """``"1.5 GiB" -> 1610612736``: bytes; ``GB`` are 1000³, ``GiB`` 1024³."""
     found = _MEMORY.fullmatch(text.strip())
     if found is None:
-        raise InputError(f"{text!r} is not a valid amount of memory: write 1.5GiB (1024³), 800MB (1000²) or a number of bytes")
+        raise InputError(
+            f"{text!r} is not a valid amount of memory: write 1.5GiB (1024³), 800MB (1000²) or a number of bytes"
+        )
     prefix = (found["prefix"] or "").replace("K", "k")
-    return _number(found["number"]) * (1024.0 if found["binary"] else 1000.0) ** _DECIMAL.index(prefix)
+    return _number(found["number"]) * (1024.0 if found["binary"] else 1000.0) ** _DECIMAL.index(
+        prefix
+    )
 
 
 def parse_duration(text: str) -> float:
@@ -166,7 +187,9 @@ _MAX_BARE_SECONDS = 10.0
 def checked_seconds(name: str, seconds: float) -> float:
     """Return a limit in seconds, or raise an InputError if a number without a unit is above any sense."""
     if seconds >= _MAX_BARE_SECONDS:
-        raise InputError(f"{name} is {seconds:g}, a number without a unit: give '{seconds:g} ms' or '{seconds:g} s'")
+        raise InputError(
+            f"{name} is {seconds:g}, a number without a unit: give '{seconds:g} ms' or '{seconds:g} s'"
+        )
     return seconds
 
 

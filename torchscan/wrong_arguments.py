@@ -21,7 +21,15 @@ Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 #: what Python and torch raise for values of the wrong kind
-RAW_ERRORS = (TypeError, ValueError, AttributeError, LookupError, RuntimeError, ArithmeticError, OSError)
+RAW_ERRORS = (
+    TypeError,
+    ValueError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    ArithmeticError,
+    OSError,
+)
 #: elements of a list or dict that are checked
 _MAX_CHECKED = 100
 _MAX_SHOWN = 60
@@ -46,7 +54,9 @@ def explain_wrong_types(function: Callable[Given, Result]) -> Callable[Given, Re
     return called
 
 
-def misfit(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+def misfit(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> str | None:
     """Return what is wrong with the first argument that does not fit its annotation, or None if all fit."""
     signature = inspect.signature(function)
     try:

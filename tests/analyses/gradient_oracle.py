@@ -13,8 +13,26 @@ import torch
 from torch import Tensor, nn
 
 _TAKEN_OUT = (
-    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm1d, nn.InstanceNorm2d),
-    *(nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.Hardswish, nn.Hardsigmoid, nn.Sigmoid, nn.Dropout, nn.LeakyReLU),
+    *(
+        nn.BatchNorm1d,
+        nn.BatchNorm2d,
+        nn.BatchNorm3d,
+        nn.LayerNorm,
+        nn.GroupNorm,
+        nn.InstanceNorm1d,
+        nn.InstanceNorm2d,
+    ),
+    *(
+        nn.ReLU,
+        nn.ReLU6,
+        nn.GELU,
+        nn.SiLU,
+        nn.Hardswish,
+        nn.Hardsigmoid,
+        nn.Sigmoid,
+        nn.Dropout,
+        nn.LeakyReLU,
+    ),
 )
 _MEANS: dict[type[nn.Module], Callable[..., nn.Module]] = {
     nn.MaxPool1d: nn.AvgPool1d,
@@ -35,7 +53,9 @@ def transparent(model: nn.Module, seed: int = 0) -> nn.Module:
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
         drawn = torch.rand(parameter.shape, generator=generator, dtype=torch.float64) + 0.5
-        fan_in = max(parameter.numel() // max(parameter.shape[0], 1), 1) if parameter.dim() > 1 else 1
+        fan_in = (
+            max(parameter.numel() // max(parameter.shape[0], 1), 1) if parameter.dim() > 1 else 1
+        )
         parameter.data = drawn / fan_in
     return model
 
@@ -46,11 +66,15 @@ def _mean_of(pool: nn.Module) -> nn.Module:
     return mean
 
 
-def outputs_of(model: nn.Module, inputs: Sequence[Tensor], paths: Iterable[str]) -> dict[str, Tensor]:
+def outputs_of(
+    model: nn.Module, inputs: Sequence[Tensor], paths: Iterable[str]
+) -> dict[str, Tensor]:
     """The outputs of some layers ("" for the model)."""
     found: dict[str, Tensor] = {}
     handles = [
-        model.get_submodule(path).register_forward_hook(lambda _m, _a, out, path=path: found.__setitem__(path, out))
+        model.get_submodule(path).register_forward_hook(
+            lambda _m, _a, out, path=path: found.__setitem__(path, out)
+        )
         for path in paths
     ]
     try:
@@ -61,12 +85,16 @@ def outputs_of(model: nn.Module, inputs: Sequence[Tensor], paths: Iterable[str])
     return found
 
 
-def seen_by(output: Tensor, dim: int, unit: int, inputs: Sequence[Tensor]) -> list[dict[int, tuple[int, int] | None]]:
+def seen_by(
+    output: Tensor, dim: int, unit: int, inputs: Sequence[Tensor]
+) -> list[dict[int, tuple[int, int] | None]]:
     """Of each input, along each dimension but the batch, the first and the last place that a unit's gradient reaches.
 
     The unit is a place along one dimension of the output, with all that there is along the others.
     """
-    gradients = torch.autograd.grad(output.select(dim, unit).sum(), inputs, retain_graph=True, allow_unused=True)
+    gradients = torch.autograd.grad(
+        output.select(dim, unit).sum(), inputs, retain_graph=True, allow_unused=True
+    )
     return [_box(gradient, each.dim()) for gradient, each in zip(gradients, inputs, strict=True)]
 
 
@@ -85,4 +113,7 @@ def _box(gradient: Tensor | None, rank: int) -> dict[int, tuple[int, int] | None
 def fresh_inputs(shapes: Iterable[Sequence[int]]) -> list[Tensor]:
     """Positive numbers of these shapes, with a batch of one."""
     generator = torch.Generator().manual_seed(1)
-    return [(torch.rand(1, *shape, generator=generator, dtype=torch.float64) + 0.5).requires_grad_() for shape in shapes]
+    return [
+        (torch.rand(1, *shape, generator=generator, dtype=torch.float64) + 0.5).requires_grad_()
+        for shape in shapes
+    ]

@@ -35,13 +35,19 @@ def _quietly() -> Iterator[None]:
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
             warnings.simplefilter("ignore")
             yield
     finally:
         logging.disable(disabled)
         torchinfo.torchinfo.clear_cached_forward_pass()
-        for name in set(vars(torch.Tensor)) - before:  # ptflops puts back inherited methods as own ones
+        for name in (
+            set(vars(torch.Tensor)) - before
+        ):  # ptflops puts back inherited methods as own ones
             delattr(torch.Tensor, name)
 
 
@@ -67,7 +73,11 @@ def thop_profile(model: nn.Module, x: Tensor) -> int:
 
 def ptflops_complexity(model: nn.Module, x: Tensor) -> int:
     """get_model_complexity_info with its default backend."""
-    options: dict[str, Any] = {"as_strings": False, "print_per_layer_stat": False, "input_constructor": lambda _: x}
+    options: dict[str, Any] = {
+        "as_strings": False,
+        "print_per_layer_stat": False,
+        "input_constructor": lambda _: x,
+    }
     with _quietly():
         return int(ptflops.get_model_complexity_info(model, tuple(x.shape), **options)[0])
 

@@ -31,7 +31,11 @@ class StorageCounter(TorchDispatchMode):
             self._see(tensor)
 
     def __torch_dispatch__(
-        self, func: Any, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Any,
+        types: object,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         for tensor in tree_leaves((args, kwargs, result)):
@@ -60,7 +64,9 @@ def count_inference(model: nn.Module, x: Tensor) -> list[int]:
     model.eval()
     counter = StorageCounter([*model.parameters(), *model.buffers(), x])
     fused = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # it hides operators, so a record is made without
+    torch.backends.mha.set_fastpath_enabled(
+        False
+    )  # it hides operators, so a record is made without
     try:
         with torch.no_grad(), counter:
             _ = model(x)
@@ -81,14 +87,20 @@ def count_step(
 ) -> list[int]:
     """Bytes alive after each operator of a training step, the second one if there is an optimizer."""
     model.train()
-    optimizer = None if make is None else make([each for each in model.parameters() if each.requires_grad])
+    optimizer = (
+        None if make is None else make([each for each in model.parameters() if each.requires_grad])
+    )
     if optimizer is not None:
         loss(model(x)).backward()
         optimizer.step()
         _forget_gradients([*model.parameters(), x])
     gc.collect()
     state = (
-        [] if optimizer is None else [each for each in tree_leaves(list(optimizer.state.values())) if isinstance(each, Tensor)]
+        []
+        if optimizer is None
+        else [
+            each for each in tree_leaves(list(optimizer.state.values())) if isinstance(each, Tensor)
+        ]
     )
     counter = StorageCounter([*model.parameters(), *model.buffers(), x, *state])
     with counter:

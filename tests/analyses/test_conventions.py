@@ -92,7 +92,10 @@ Case = tuple[Callable[[], nn.Module], tuple[int, ...]]
 
 MODULES: Mapping[str, Case] = {
     "convolutions": (
-        lambda: nn.Sequential(nn.Conv2d(3, 6, 3, 2, bias=False), nn.Conv2d(6, 6, (3, 1), padding=2, dilation=2, groups=3)),
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 6, 3, 2, bias=False),
+            nn.Conv2d(6, 6, (3, 1), padding=2, dilation=2, groups=3),
+        ),
         IMAGE,
     ),
     "convolution, same padding": (lambda: nn.Conv2d(3, 4, 3, padding="same"), IMAGE),
@@ -101,26 +104,55 @@ MODULES: Mapping[str, Case] = {
         SEQUENCE,
     ),
     "convolution, 3d": (lambda: nn.Conv3d(2, 4, (1, 2, 3)), (1, 2, 3, 4, 5)),
-    "transposed convolution": (lambda: nn.ConvTranspose2d(3, 4, 3, stride=2, output_padding=1), IMAGE),
+    "transposed convolution": (
+        lambda: nn.ConvTranspose2d(3, 4, 3, stride=2, output_padding=1),
+        IMAGE,
+    ),
     "linear": (lambda: nn.Sequential(nn.Linear(8, 5), nn.Linear(5, 3, bias=False)), SEQUENCE),
-    "batch norm": (lambda: nn.Sequential(nn.BatchNorm2d(3), nn.BatchNorm2d(3, affine=False)), IMAGE),
-    "instance norm": (lambda: nn.Sequential(nn.InstanceNorm2d(3), nn.InstanceNorm2d(3, affine=True)), IMAGE),
+    "batch norm": (
+        lambda: nn.Sequential(nn.BatchNorm2d(3), nn.BatchNorm2d(3, affine=False)),
+        IMAGE,
+    ),
+    "instance norm": (
+        lambda: nn.Sequential(nn.InstanceNorm2d(3), nn.InstanceNorm2d(3, affine=True)),
+        IMAGE,
+    ),
     "other norms": (
         lambda: nn.Sequential(nn.GroupNorm(1, 3), nn.LayerNorm(8, bias=False), nn.RMSNorm(8)),
         IMAGE,
     ),
     "activations": (
-        lambda: nn.Sequential(nn.ReLU(inplace=True), nn.ReLU6(), nn.PReLU(), nn.LeakyReLU(), nn.ELU(), nn.GELU(), nn.SiLU()),
+        lambda: nn.Sequential(
+            nn.ReLU(inplace=True),
+            nn.ReLU6(),
+            nn.PReLU(),
+            nn.LeakyReLU(),
+            nn.ELU(),
+            nn.GELU(),
+            nn.SiLU(),
+        ),
         IMAGE,
     ),
-    "other activations": (lambda: nn.Sequential(nn.Sigmoid(), nn.Tanh(), nn.Hardswish(), nn.Softmax(1), nn.Softplus()), IMAGE),
-    "pools": (lambda: nn.Sequential(nn.MaxPool2d(2, ceil_mode=True), nn.AvgPool2d(2, stride=1)), IMAGE),
+    "other activations": (
+        lambda: nn.Sequential(
+            nn.Sigmoid(), nn.Tanh(), nn.Hardswish(), nn.Softmax(1), nn.Softplus()
+        ),
+        IMAGE,
+    ),
+    "pools": (
+        lambda: nn.Sequential(nn.MaxPool2d(2, ceil_mode=True), nn.AvgPool2d(2, stride=1)),
+        IMAGE,
+    ),
     "adaptive pools": (
-        lambda: nn.Sequential(nn.AdaptiveAvgPool2d((5, 3)), nn.AdaptiveAvgPool2d(2), nn.AdaptiveMaxPool2d(1)),
+        lambda: nn.Sequential(
+            nn.AdaptiveAvgPool2d((5, 3)), nn.AdaptiveAvgPool2d(2), nn.AdaptiveMaxPool2d(1)
+        ),
         IMAGE,
     ),
     "upsampling": (
-        lambda: nn.Sequential(nn.Upsample(scale_factor=2), nn.UpsamplingBilinear2d((7, 7)), nn.UpsamplingNearest2d(5)),
+        lambda: nn.Sequential(
+            nn.Upsample(scale_factor=2), nn.UpsamplingBilinear2d((7, 7)), nn.UpsamplingNearest2d(5)
+        ),
         IMAGE,
     ),
     "upsampling, cubic": (lambda: nn.Upsample(scale_factor=1.5, mode="bicubic"), IMAGE),
@@ -138,28 +170,68 @@ MODULES: Mapping[str, Case] = {
 FUNCTIONS: Mapping[str, Case] = {
     "linear": (lambda: Calls(lambda self, x: F.linear(x, self.weight, self.bias)), SEQUENCE),
     "matmul": (lambda: Calls(lambda self, x: torch.matmul(x, self.weight)), SEQUENCE),
-    "matmul, broadcast": (lambda: Calls(lambda self, x: torch.matmul(self.weight[:3], x.mT)), SEQUENCE),
+    "matmul, broadcast": (
+        lambda: Calls(lambda self, x: torch.matmul(self.weight[:3], x.mT)),
+        SEQUENCE,
+    ),
     "mm": (lambda: Calls(lambda self, x: torch.mm(x, self.weight)), (2, 8)),
     "addmm": (lambda: Calls(lambda self, x: torch.addmm(self.bias, x, self.weight)), (2, 8)),
     "bmm": (lambda: Calls(lambda self, x: torch.bmm(x, x.mT)), SEQUENCE),
-    "baddbmm": (lambda: Calls(lambda self, x: torch.baddbmm(self.bias[:5], x, x.mT, beta=2)), SEQUENCE),
-    "convolution": (lambda: Calls(lambda self, x: F.conv2d(x, self.weight[:4, :3, None, None])), IMAGE),
-    "batch norm": (lambda: Calls(lambda self, x: F.batch_norm(x, self.bias[:3].detach(), self.bias[:3].detach())), IMAGE),
-    "activations": (lambda: Calls(lambda self, x: F.softmax(F.gelu(F.relu6(F.silu(F.relu(x)))), -1)), IMAGE),
-    "pools": (lambda: Calls(lambda self, x: F.adaptive_avg_pool2d(F.max_pool2d(F.avg_pool2d(x, 2, 1), 2), 1)), IMAGE),
+    "baddbmm": (
+        lambda: Calls(lambda self, x: torch.baddbmm(self.bias[:5], x, x.mT, beta=2)),
+        SEQUENCE,
+    ),
+    "convolution": (
+        lambda: Calls(lambda self, x: F.conv2d(x, self.weight[:4, :3, None, None])),
+        IMAGE,
+    ),
+    "batch norm": (
+        lambda: Calls(
+            lambda self, x: F.batch_norm(x, self.bias[:3].detach(), self.bias[:3].detach())
+        ),
+        IMAGE,
+    ),
+    "activations": (
+        lambda: Calls(lambda self, x: F.softmax(F.gelu(F.relu6(F.silu(F.relu(x)))), -1)),
+        IMAGE,
+    ),
+    "pools": (
+        lambda: Calls(
+            lambda self, x: F.adaptive_avg_pool2d(F.max_pool2d(F.avg_pool2d(x, 2, 1), 2), 1)
+        ),
+        IMAGE,
+    ),
     "resizing": (
-        lambda: Calls(lambda self, x: F.interpolate(F.interpolate(x, size=(4, 6)), scale_factor=1.5, mode="bilinear")),
+        lambda: Calls(
+            lambda self, x: F.interpolate(
+                F.interpolate(x, size=(4, 6)), scale_factor=1.5, mode="bilinear"
+            )
+        ),
         IMAGE,
     ),
     "grid sampling": (
-        lambda: Calls(lambda self, x: F.grid_sample(x, x[..., :2].mT.mT[:, 0, None], align_corners=True)),
+        lambda: Calls(
+            lambda self, x: F.grid_sample(x, x[..., :2].mT.mT[:, 0, None], align_corners=True)
+        ),
         IMAGE,
     ),
     "bilinear": (lambda: Calls(lambda self, x: F.bilinear(x, x, self.weight[None])), SEQUENCE),
-    "einsum": (lambda: Calls(lambda self, x: torch.einsum("bld,dm->blm", x, self.weight)), SEQUENCE),
-    "einsum, batched": (lambda: Calls(lambda self, x: torch.einsum("bld,bmd->blm", x, x)), SEQUENCE),
-    "einsum, the other way round": (lambda: Calls(lambda self, x: torch.einsum("bld,bmd->bml", x, x[:, :2])), SEQUENCE),
-    "einsum, nothing summed": (lambda: Calls(lambda self, x: torch.einsum("bld,d->bld", x, self.bias)), SEQUENCE),
+    "einsum": (
+        lambda: Calls(lambda self, x: torch.einsum("bld,dm->blm", x, self.weight)),
+        SEQUENCE,
+    ),
+    "einsum, batched": (
+        lambda: Calls(lambda self, x: torch.einsum("bld,bmd->blm", x, x)),
+        SEQUENCE,
+    ),
+    "einsum, the other way round": (
+        lambda: Calls(lambda self, x: torch.einsum("bld,bmd->bml", x, x[:, :2])),
+        SEQUENCE,
+    ),
+    "einsum, nothing summed": (
+        lambda: Calls(lambda self, x: torch.einsum("bld,d->bld", x, self.bias)),
+        SEQUENCE,
+    ),
     "einsum, one operand": (lambda: Calls(lambda self, x: torch.einsum("...ld->...", x)), SEQUENCE),
     "einsum, three operands": (
         lambda: Calls(lambda self, x: torch.einsum("bld,dm,mn->bln", x, self.weight, self.weight)),
@@ -187,7 +259,11 @@ WITH_FUSED_ATTENTION: Mapping[str, Case] = {
 
 
 def _input(shape: tuple[int, ...], model: nn.Module) -> Tensor:
-    return torch.zeros(shape, dtype=torch.long) if isinstance(model, nn.Embedding) else torch.rand(shape)
+    return (
+        torch.zeros(shape, dtype=torch.long)
+        if isinstance(model, nn.Embedding)
+        else torch.rand(shape)
+    )
 
 
 def _macs(model: nn.Module, x: Tensor, convention: Convention, **options: Any) -> int:
@@ -221,7 +297,12 @@ def test_what_the_tool_reports_where_attention_is_fused(convention: Convention, 
         # batch · length², and the width of all heads together; the transformer has a token more than its 4 · 4 patches
         pytest.param(WITH_FUSED_ATTENTION["attention"], 2 * 5**2, 8, id="attention"),
         pytest.param(WITH_FUSED_ATTENTION["encoder layer"], 2 * 5**2, 8, id="encoder layer"),
-        pytest.param(WITH_FUSED_ATTENTION["vision transformer"], 2 * 17**2 * 2, 32, id="vision transformer, 2 layers"),
+        pytest.param(
+            WITH_FUSED_ATTENTION["vision transformer"],
+            2 * 17**2 * 2,
+            32,
+            id="vision transformer, 2 layers",
+        ),
     ],
 )
 def test_fvcore_with_both_products_of_attention(case: Case, scores: int, width: int) -> None:
@@ -231,18 +312,26 @@ def test_fvcore_with_both_products_of_attention(case: Case, scores: int, width: 
     assert _macs(model, x, "fvcore") == fvcore(model.eval(), x) + 2 * scores * width
 
 
-@pytest.mark.parametrize("build", [lambda: SelfAttention(False, batch_first=True), lambda: First(nn.LSTM(8, 6))])
-def test_flop_counter_reports_more_on_shapes_than_on_the_cpu(build: Callable[[], nn.Module]) -> None:
+@pytest.mark.parametrize(
+    "build", [lambda: SelfAttention(False, batch_first=True), lambda: First(nn.LSTM(8, 6))]
+)
+def test_flop_counter_reports_more_on_shapes_than_on_the_cpu(
+    build: Callable[[], nn.Module],
+) -> None:
     """The CPU's kernels of attention and of the LSTM have no formula there: the convention is that of other devices."""
     x = torch.rand(SEQUENCE)
     on_shapes, on_the_cpu = flop_counter(build(), x), flop_counter(build(), x, device="cpu")
     assert _macs(build(), x, "flop_counter") == on_shapes > on_the_cpu
 
 
-@pytest.mark.parametrize("convention", ["flop_counter", "fvcore", "thop", "torchinfo"])  # ptflops takes no packed sequence
+@pytest.mark.parametrize(
+    "convention", ["flop_counter", "fvcore", "thop", "torchinfo"]
+)  # ptflops takes no packed sequence
 def test_a_packed_sequence(convention: Convention) -> None:
     x = torch.rand(5, 2, 8)
-    if convention == "flop_counter":  # 5 steps of one sample and 3 of the other; 3 gates of 6 units, 8 features and 6 states
+    if (
+        convention == "flop_counter"
+    ):  # 5 steps of one sample and 3 of the other; 3 gates of 6 units, 8 features and 6 states
         assert _macs(Packed(), x, convention) == 2 * (5 + 3) * 3 * 6 * (8 + 6)
     else:
         assert _macs(Packed(), x, convention) == TOOLS[convention](Packed(), x)
@@ -252,7 +341,10 @@ def test_a_packed_sequence(convention: Convention) -> None:
 
 
 def test_fvcore_counts_more_for_batch_norm_in_training() -> None:
-    model, x = nn.Sequential(nn.BatchNorm2d(3), nn.BatchNorm2d(3, affine=False)).train(), torch.rand(IMAGE)
+    model, x = (
+        nn.Sequential(nn.BatchNorm2d(3), nn.BatchNorm2d(3, affine=False)).train(),
+        torch.rand(IMAGE),
+    )
     assert _macs(model, x, "fvcore", mode="train") == fvcore(model, x) == (5 + 4) * x.numel()
 
 
@@ -260,7 +352,16 @@ def test_fvcore_counts_more_for_batch_norm_in_training() -> None:
 @pytest.mark.parametrize(
     ("body", "shape"),
     [
-        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.GroupNorm(2, 4)), IMAGE),
+        (
+            nn.Sequential(
+                nn.Conv2d(3, 4, 3),
+                nn.BatchNorm2d(4),
+                nn.ReLU(),
+                nn.MaxPool2d(2),
+                nn.GroupNorm(2, 4),
+            ),
+            IMAGE,
+        ),
         (nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU(), nn.Softmax(-1)), SEQUENCE),
         (nn.Upsample(scale_factor=2, mode="bilinear"), IMAGE),
     ],
@@ -303,7 +404,10 @@ class Linear(nn.Module):
 
 def test_a_namesake_of_a_known_class_costs_nobody_the_other_figures() -> None:
     namesake = type("Conv2d", (Linear,), {})()
-    assert _macs(nn.Sequential(nn.Conv2d(3, 4, 3), namesake), torch.rand(IMAGE), "thop") == 2 * 7 * 6 * 4 * 27
+    assert (
+        _macs(nn.Sequential(nn.Conv2d(3, 4, 3), namesake), torch.rand(IMAGE), "thop")
+        == 2 * 7 * 6 * 4 * 27
+    )
 
 
 class LayerNorm(nn.LayerNorm):
@@ -329,12 +433,20 @@ def test_flop_counter_sees_gradients(name: str) -> None:
     with FlopCounterMode(display=False) as counter:
         y = model.eval()(x)
         torch.autograd.grad(y, list(model.parameters()), torch.ones_like(y))
-    recomputed = 12 * 2 * 12 * 197 * 197 * 64 if name == "vit_b_16" else 0  # the scores, which the fused kernel does not keep
-    assert total_cost(trace, convention="flop_counter").macs == counter.get_total_flops() + recomputed
+    recomputed = (
+        12 * 2 * 12 * 197 * 197 * 64 if name == "vit_b_16" else 0
+    )  # the scores, which the fused kernel does not keep
+    assert (
+        total_cost(trace, convention="flop_counter").macs == counter.get_total_flops() + recomputed
+    )
 
 
 @pytest.mark.parametrize(
-    ("product", "flops"), [(lambda matrix, vector: matrix @ vector, 0), (lambda matrix, vector: vector @ matrix.t(), 2 * 3 * 4)]
+    ("product", "flops"),
+    [
+        (lambda matrix, vector: matrix @ vector, 0),
+        (lambda matrix, vector: vector @ matrix.t(), 2 * 3 * 4),
+    ],
 )
 def test_flop_counter_sees_a_row_and_no_column(
     product: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], flops: int
@@ -348,7 +460,12 @@ def test_flop_counter_sees_a_row_and_no_column(
 
 
 @pytest.mark.parametrize(
-    "layer", [nn.Conv2d(8, 8, 3, groups=8), nn.Conv2d(8, 6, 3, groups=2), nn.ConvTranspose2d(8, 4, 3, groups=2)]
+    "layer",
+    [
+        nn.Conv2d(8, 8, 3, groups=8),
+        nn.Conv2d(8, 6, 3, groups=2),
+        nn.ConvTranspose2d(8, 4, 3, groups=2),
+    ],
 )
 def test_flop_counter_sees_no_groups_in_the_gradient_of_a_weight(layer: nn.Module) -> None:
     x = torch.rand(1, 8, 10, 10, requires_grad=True)
@@ -363,7 +480,11 @@ def test_flop_counter_sees_no_groups_in_the_gradient_of_a_weight(layer: nn.Modul
     [
         ("abc,abd->acd", [(7, 11, 13), (7, 11, 17)], 17_017),  # batched products are exact
         ("nts,nqs->nqt", [(7, 11, 13), (7, 17, 13)], 17_017),
-        ("abc,acd->abd", [(7, 11, 13), (7, 13, 17)], 17_020),  # others are half of what numpy rounds: 34,035 to 3.404e+04
+        (
+            "abc,acd->abd",
+            [(7, 11, 13), (7, 13, 17)],
+            17_020,
+        ),  # others are half of what numpy rounds: 34,035 to 3.404e+04
         ("ab,bc->ac", [(2, 3), (3, 5)], 30),
     ],
 )
@@ -395,7 +516,9 @@ def test_products_count_as_in_torchs_flop_counter(function: Any) -> None:
 
 
 def test_fvcore_counts_a_product_with_a_vector() -> None:
-    trace = record(Calls(lambda _, each: torch.matmul(*each)), args=((torch.zeros(3, 4), torch.zeros(4)),))
+    trace = record(
+        Calls(lambda _, each: torch.matmul(*each)), args=((torch.zeros(3, 4), torch.zeros(4)),)
+    )
     assert total_cost(trace, convention="fvcore").macs == 12
 
 
@@ -403,7 +526,10 @@ def test_other_tools_see_the_forward_pass_only() -> None:
     model = nn.Sequential(nn.Linear(8, 5), nn.LayerNorm(5))
     forward, step = (record(model, (8,), backward=backward) for backward in (False, True))
     for convention in ("fvcore", "thop", "ptflops", "torchinfo"):
-        assert total_cost(step, convention=convention).macs == total_cost(forward, convention=convention).macs
+        assert (
+            total_cost(step, convention=convention).macs
+            == total_cost(forward, convention=convention).macs
+        )
 
 
 # -- the switch ------------------------------------------------------------------------------------------------------------
@@ -424,7 +550,9 @@ def test_each_operator_call_has_a_figure() -> None:
 
 def test_torchscans_own_convention_is_its_price() -> None:
     trace = record(_vision_transformer(), (3, 32, 32))
-    assert convention_macs(trace, "torchscan") == tuple(price(op.signature).cost.macs for op in trace.ops)
+    assert convention_macs(trace, "torchscan") == tuple(
+        price(op.signature).cost.macs for op in trace.ops
+    )
 
 
 def test_an_unknown_convention_names_the_known_ones() -> None:
@@ -442,7 +570,13 @@ def test_complex_products_count_once_in_other_tools() -> None:
 
 
 #: of a row of its kind each: plain, attention, weights standardised by batch norm, an LSTM without a figure, branches fused
-PUBLISHED = ("mobilenetv2_050", "vit_tiny_patch16_384", "nf_regnet_b3", "sequencer2d_l", "levit_256d")
+PUBLISHED = (
+    "mobilenetv2_050",
+    "vit_tiny_patch16_384",
+    "nf_regnet_b3",
+    "sequencer2d_l",
+    "levit_256d",
+)
 
 
 @pytest.mark.slow
@@ -451,4 +585,6 @@ def test_published_figures_of_timm(name: str, truth: Callable[[str], Path]) -> N
     for row in rows(truth("zoo.csv")):
         if (row.source, row.model) == ("timm", name):
             trace = record(row.build(), **row.inputs)
-            assert sum(convention_macs(trace, "fvcore")) == pytest.approx(row.macs, abs=row.macs_tolerance)
+            assert sum(convention_macs(trace, "fvcore")) == pytest.approx(
+                row.macs, abs=row.macs_tolerance
+            )

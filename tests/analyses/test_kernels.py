@@ -29,11 +29,20 @@ CALL, LAUNCH, CYCLE = 20e-6, 5e-6, 1 / (100 * 1e9)
 def two_cards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "_registered", {})
     common: dict[str, Any] = {"memory_gb": 1000, "multiprocessors": 100, "boost_mhz": 1000}
-    register_device(ARITHMETIC, bandwidth_gbs=1e12, dense_tflops={"fp32": 10, "fp16": 100, "bf16": 100}, **common)
-    register_device(MEMORY, bandwidth_gbs=100, dense_tflops={"fp32": 1e12, "fp16": 1e12, "bf16": 1e12}, **common)
+    register_device(
+        ARITHMETIC,
+        bandwidth_gbs=1e12,
+        dense_tflops={"fp32": 10, "fp16": 100, "bf16": 100},
+        **common,
+    )
+    register_device(
+        MEMORY, bandwidth_gbs=100, dense_tflops={"fp32": 1e12, "fp16": 1e12, "bf16": 1e12}, **common
+    )
 
 
-def seconds(device: str, call: nn.Module | Callable[..., Any], *args: Any, kernels: int = 1, **options: Any) -> float:
+def seconds(
+    device: str, call: nn.Module | Callable[..., Any], *args: Any, kernels: int = 1, **options: Any
+) -> float:
     """The time of the only kernel of a model, or of a function, without what it takes to launch it."""
     model = call if isinstance(call, nn.Module) else Calls(lambda _, *given: call(*given))
     result = analyze_roofline(model, args=args, device=device, **options)
@@ -53,7 +62,9 @@ def exactly(value: float) -> Any:
 
 def product(*shapes: tuple[int, ...], device: str = ARITHMETIC) -> float:
     left, right = (meta(*shape) for shape in shapes)
-    return seconds(device, torch.bmm if left.dim() == 3 else torch.mm, left, right, precision="fp32")
+    return seconds(
+        device, torch.bmm if left.dim() == 3 else torch.mm, left, right, precision="fp32"
+    )
 
 
 def test_a_tile_for_each_multiprocessor_is_the_peak() -> None:
@@ -65,9 +76,19 @@ def test_a_tile_for_each_multiprocessor_is_the_peak() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "columns", "share"),
-    [(256, 128, 1.0), (128, 256, 1.0), (256, 64, 0.85), (128, 64, 0.85), (64, 128, 0.85), (64, 64, 0.7), (32, 32, 0.4)],
+    [
+        (256, 128, 1.0),
+        (128, 256, 1.0),
+        (256, 64, 0.85),
+        (128, 64, 0.85),
+        (64, 128, 0.85),
+        (64, 64, 0.7),
+        (32, 32, 0.4),
+    ],
 )
-def test_smaller_tiles_reach_a_smaller_share_of_the_peak(rows: int, columns: int, share: float) -> None:
+def test_smaller_tiles_reach_a_smaller_share_of_the_peak(
+    rows: int, columns: int, share: float
+) -> None:
     macs = 100 * rows * columns * 256
     assert product((100, rows, 256), (100, 256, columns)) == exactly(2 * macs / 10e12 / share)
 
@@ -106,7 +127,9 @@ def test_with_few_rows_or_columns_products_stream_and_else_they_wait() -> None:
 
 
 def test_a_product_with_a_vector_streams() -> None:
-    assert seconds(MEMORY, torch.mv, meta(4096, 8192), meta(8192)) == exactly(4 * (4096 * 8192 + 8192 + 4096) / 0.9 / 100e9)
+    assert seconds(MEMORY, torch.mv, meta(4096, 8192), meta(8192)) == exactly(
+        4 * (4096 * 8192 + 8192 + 4096) / 0.9 / 100e9
+    )
 
 
 @needs("_grouped_mm")
@@ -114,14 +137,25 @@ def test_a_product_with_a_vector_streams() -> None:
     ("slots", "experts", "computed"),
     [
         (12800, 100, 100 * 128 * 128),  # a tile of 128 × 128 for each expert
-        (64, 100, 3 * 100 * 32 * 32 / 0.4),  # 64 experts with a row: 4 of the smallest tiles each, in 3 waves
+        (
+            64,
+            100,
+            3 * 100 * 32 * 32 / 0.4,
+        ),  # 64 experts with a row: 4 of the smallest tiles each, in 3 waves
         (200, 100, 100 * 64 * 128 / 0.85),  # two rows each, in one wave of larger tiles
     ],
 )
-def test_each_expert_that_gets_rows_has_a_product(slots: int, experts: int, computed: float) -> None:
-    rows, weights = meta(slots, 256, dtype=torch.bfloat16), meta(experts, 256, 128, dtype=torch.bfloat16)
+def test_each_expert_that_gets_rows_has_a_product(
+    slots: int, experts: int, computed: float
+) -> None:
+    rows, weights = (
+        meta(slots, 256, dtype=torch.bfloat16),
+        meta(experts, 256, 128, dtype=torch.bfloat16),
+    )
     ends = torch.linspace(slots // experts, slots, experts, dtype=torch.float64).to(torch.int32)
-    time = seconds(ARITHMETIC, lambda left, right: torch._grouped_mm(left, right, offs=ends), rows, weights)
+    time = seconds(
+        ARITHMETIC, lambda left, right: torch._grouped_mm(left, right, offs=ends), rows, weights
+    )
     assert time == exactly(2 * computed * 256 / 100e12)
 
 
@@ -131,8 +165,22 @@ def test_each_expert_that_gets_rows_has_a_product(slots: int, experts: int, comp
 def test_packed_sequences_take_as_many_steps_as_the_longest_has() -> None:
     """Nine rows in five steps, each of two products: 5 µs each."""
     weights = [meta(4 * 32, 32), meta(4 * 32, 32), meta(4 * 32), meta(4 * 32)]
-    sizes: tuple[Any, ...] = (2, 32, 0, 1, False, 0.0, False, False, [3, 2, 2, 1, 1], None)  # an LSTM of 32, one layer
-    states, moved = (meta(1, 3, 32), meta(1, 3, 32)), 4 * (9 * 32 + 2 * 4 * 32 * 33 + 9 * 32 + 4 * 3 * 32)
+    sizes: tuple[Any, ...] = (
+        2,
+        32,
+        0,
+        1,
+        False,
+        0.0,
+        False,
+        False,
+        [3, 2, 2, 1, 1],
+        None,
+    )  # an LSTM of 32, one layer
+    states, moved = (
+        (meta(1, 3, 32), meta(1, 3, 32)),
+        4 * (9 * 32 + 2 * 4 * 32 * 33 + 9 * 32 + 4 * 3 * 32),
+    )
 
     def run(x: Tensor) -> Tensor:
         out: Tensor = torch.ops.aten._cudnn_rnn(x, weights, 4, None, *states, *sizes)[0]
@@ -146,31 +194,43 @@ def test_packed_sequences_take_as_many_steps_as_the_longest_has() -> None:
 # -- convolutions --------------------------------------------------------------------------------------------------------
 
 
-def convolved(x: Tensor, out: int, device: str = MEMORY, *, window: int = 3, **options: Any) -> float:
-    layer = nn.Conv2d(x.shape[1], out, window, padding=window // 2, bias=False, **options).to("meta", x.dtype)
+def convolved(
+    x: Tensor, out: int, device: str = MEMORY, *, window: int = 3, **options: Any
+) -> float:
+    layer = nn.Conv2d(x.shape[1], out, window, padding=window // 2, bias=False, **options).to(
+        "meta", x.dtype
+    )
     return seconds(device, layer, x)
 
 
 @pytest.mark.parametrize(("channels", "side"), [(8, 32), (1, 64), (64, 1)])
-def test_half_precision_is_turned_around_unless_it_lies_channels_last(channels: int, side: int) -> None:
+def test_half_precision_is_turned_around_unless_it_lies_channels_last(
+    channels: int, side: int
+) -> None:
     """One channel, or one place, is in no order that torch could tell: it counts as contiguous."""
     x = meta(64, channels, side, side, dtype=torch.float16)
     moved = 2 * (64 * channels * side**2 + channels * 64 * 9 + 64 * 64 * side**2) / (0.9 * 100e9)
     assert convolved(x, 64) == exactly(moved * (1 + 2 * 0.52))
     last = x.to(memory_format=torch.channels_last)
-    assert convolved(last, 64) == exactly(moved * (1 if channels > 1 and side > 1 else 1 + 2 * 0.52))
+    assert convolved(last, 64) == exactly(
+        moved * (1 if channels > 1 and side > 1 else 1 + 2 * 0.52)
+    )
     assert convolved(x.float(), 64) == exactly(2 * moved)
 
 
 def test_one_by_one_convolutions_are_not_turned_around_if_their_places_are_whole_lines() -> None:
     for side, turned in ((4, 0), (5, 2 * 0.52)):
         moved = 2 * (64 * 64 * side**2 + 64 * 64 + 64 * 64 * side**2) / (0.9 * 100e9)
-        assert convolved(meta(64, 64, side, side, dtype=torch.float16), 64, window=1) == exactly(moved * (1 + turned))
+        assert convolved(meta(64, 64, side, side, dtype=torch.float16), 64, window=1) == exactly(
+            moved * (1 + turned)
+        )
 
 
 def test_a_one_by_one_convolution_reaches_95_percent_of_the_peak() -> None:
     x = meta(50, 256, 16, 16, dtype=torch.float16)
-    assert convolved(x, 256, ARITHMETIC, window=1) == exactly(2 * 50 * 256 * 256 * 256 / 100e12 / 0.95)
+    assert convolved(x, 256, ARITHMETIC, window=1) == exactly(
+        2 * 50 * 256 * 256 * 256 / 100e12 / 0.95
+    )
 
 
 def test_channels_are_padded_to_eight_and_sums_to_32() -> None:
@@ -180,13 +240,19 @@ def test_channels_are_padded_to_eight_and_sums_to_32() -> None:
 
 
 @pytest.mark.parametrize(("window", "rate"), [(5, 0.15), (7, 0.038)])
-def test_large_depthwise_windows_reach_a_small_share_of_vector_units(window: int, rate: float) -> None:
+def test_large_depthwise_windows_reach_a_small_share_of_vector_units(
+    window: int, rate: float
+) -> None:
     time = convolved(meta(8, 64, 32, 32), 64, ARITHMETIC, window=window, groups=64)
     assert time == exactly(2 * 8 * 64 * 32**2 * window**2 / 10e12 / rate)
 
 
 def test_ten_places_are_a_large_window() -> None:
-    rates: dict[str, Any] = {"dense_tflops": {"fp32": 10}, "multiprocessors": 100, "boost_mhz": 2000}
+    rates: dict[str, Any] = {
+        "dense_tflops": {"fp32": 10},
+        "multiprocessors": 100,
+        "boost_mhz": 2000,
+    }
     register_device("a card with a fast clock", memory_gb=64, bandwidth_gbs=1e12, **rates)
     layer = nn.Conv2d(64, 64, (2, 5), padding=(0, 2), groups=64, bias=False).to("meta")
     time = seconds("a card with a fast clock", layer, meta(8, 64, 33, 32))
@@ -202,13 +268,17 @@ def test_channels_last_depthwise_windows_are_fast_up_to_seven(window: int, rate:
 
 def test_a_bias_of_a_channels_last_depthwise_convolution_is_another_pass() -> None:
     x = meta(8, 64, 32, 32).to(memory_format=torch.channels_last)
-    layers = [nn.Conv2d(64, 64, 3, padding=1, groups=64, bias=bias).to("meta") for bias in (False, True)]
+    layers = [
+        nn.Conv2d(64, 64, 3, padding=1, groups=64, bias=bias).to("meta") for bias in (False, True)
+    ]
     without, with_bias = (seconds(MEMORY, layer, x) for layer in layers)
     assert with_bias - without == pytest.approx(2 * 4 * 8 * 64 * 32**2 / 0.9 / 100e9, rel=1e-2)
 
 
 def test_small_depthwise_windows_take_cycles_for_each_element() -> None:
-    assert convolved(meta(8, 64, 32, 32), 64, ARITHMETIC, groups=64) == exactly(8 * 64 * 32**2 * 1.4 * CYCLE)
+    assert convolved(meta(8, 64, 32, 32), 64, ARITHMETIC, groups=64) == exactly(
+        8 * 64 * 32**2 * 1.4 * CYCLE
+    )
 
 
 def test_groups_run_on_the_faster_units() -> None:
@@ -230,7 +300,9 @@ def test_operands_in_another_order_than_the_result_are_not_read_in_whole_lines()
 def test_lists_of_tensors_take_a_kernel_for_each_64() -> None:
     for count, kernels in ((64, 1), (65, 2), (129, 3)):
         tensors = [meta(1000) for _ in range(count)]
-        time = seconds(MEMORY, lambda *each: torch._foreach_add(each, 1.0), *tensors, kernels=kernels)
+        time = seconds(
+            MEMORY, lambda *each: torch._foreach_add(each, 1.0), *tensors, kernels=kernels
+        )
         assert time == exactly(2 * 4 * 1000 * count / 0.9 / 100e9)
 
 
@@ -245,7 +317,9 @@ def test_an_rms_norm_is_one_kernel() -> None:
         return [op.signature.operator for op in steps.ops if "rms" in op.signature.operator]
 
     moved = 2 * (2 * x.numel() + weight.numel())
-    roofline = analyze_roofline(Calls(lambda _, x, w: F.rms_norm(x, (1024,), w)), args=(x, weight), device=MEMORY)
+    roofline = analyze_roofline(
+        Calls(lambda _, x, w: F.rms_norm(x, (1024,), w)), args=(x, weight), device=MEMORY
+    )
     assert roofline.time_bound == exactly(moved / 100e9)
     assert operators(x, weight) == ["aten._fused_rms_norm"]
     assert operators(x, weight.float()) == []
@@ -271,13 +345,17 @@ def test_a_gradient_of_an_rms_norm_that_is_differentiated_is_computed_in_pieces(
 def test_a_dropout_streams_with_a_mask_of_bytes() -> None:
     """In training: read, written, and a byte of mask for each element."""
     moved = 4096 * 1024 * (4 + 4 + 1)
-    assert seconds(MEMORY, lambda x: F.dropout(x, 0.3), meta(4096, 1024), mode="train") == exactly(moved / 0.9 / 100e9)
+    assert seconds(MEMORY, lambda x: F.dropout(x, 0.3), meta(4096, 1024), mode="train") == exactly(
+        moved / 0.9 / 100e9
+    )
 
 
 def test_adding_at_indices_is_slow() -> None:
     """A row of 100 numbers each: read from both, and written."""
     x, index, source = meta(5000, 100), meta(5000, dtype=torch.int64), meta(5000, 100)
-    time = seconds(MEMORY, lambda *given: torch.index_add(given[0], 0, *given[1:]), x, index, source)
+    time = seconds(
+        MEMORY, lambda *given: torch.index_add(given[0], 0, *given[1:]), x, index, source
+    )
     assert time == exactly((3 * 4 * 5000 * 100 + 8 * 5000) / 0.3 / 100e9)
 
 
@@ -285,11 +363,15 @@ def test_sorting_goes_over_the_data_twice_for_each_byte_of_a_number() -> None:
     for dtype, passes in ((torch.float32, 8), (torch.int16, 4)):
         x = meta(1000, 1000, dtype=dtype)
         moved = 10**6 * (2 * dtype.itemsize + 8)  # numbers in and out, indices of 8 bytes
-        assert seconds(MEMORY, torch.sort, x, kernels=passes) == exactly(passes * moved / 0.9 / 100e9)
+        assert seconds(MEMORY, torch.sort, x, kernels=passes) == exactly(
+            passes * moved / 0.9 / 100e9
+        )
 
 
 def test_each_row_that_is_normalised_takes_cycles() -> None:
-    assert seconds(ARITHMETIC, nn.LayerNorm(16).to("meta"), meta(1000, 100, 16)) == exactly(100_000 * 250 * CYCLE)
+    assert seconds(ARITHMETIC, nn.LayerNorm(16).to("meta"), meta(1000, 100, 16)) == exactly(
+        100_000 * 250 * CYCLE
+    )
 
 
 def test_statistics_of_a_batch_take_another_pass() -> None:
@@ -298,14 +380,18 @@ def test_statistics_of_a_batch_take_another_pass() -> None:
     once = 4 * 64 * 64 * 56**2 / 0.9 / 100e9
     modes: dict[Any, float] = {"eval": 2, "train": 1.7 * 3}
     for mode, passes in modes.items():
-        load = analyze_roofline(norm, args=(x,), device=MEMORY, mode=mode).by_kind["aten.native_batch_norm"]
+        load = analyze_roofline(norm, args=(x,), device=MEMORY, mode=mode).by_kind[
+            "aten.native_batch_norm"
+        ]
         assert load.time_estimate == pytest.approx(passes * once, rel=0.03)
 
 
 def test_elements_whose_place_is_computed_take_cycles() -> None:
     x = meta(8, 64, 32, 32)
     count = x.numel()
-    assert seconds(ARITHMETIC, lambda a, b: torch.cat([a, b]), x, x.clone()) == exactly(2 * count * 0.65 * CYCLE)
+    assert seconds(ARITHMETIC, lambda a, b: torch.cat([a, b]), x, x.clone()) == exactly(
+        2 * count * 0.65 * CYCLE
+    )
     assert seconds(ARITHMETIC, nn.AvgPool2d(2), x) == exactly(count * 1.1 * CYCLE)
     assert seconds(ARITHMETIC, nn.Upsample(scale_factor=2), x) == exactly(4 * count * 2 * CYCLE)
 
@@ -317,24 +403,34 @@ def test_smooth_interpolation_loops_over_samples_and_channels(mode: str, dims: i
     rounds = -(-(16**dims) // (100 * 512))
     for source, turns in ((x, 8 * 64 * rounds), (few, 8 * 64)):
         cycles = source.numel() * 2**dims * 2 * CYCLE
-        assert seconds(ARITHMETIC, nn.Upsample(scale_factor=2, mode=mode), source) == exactly(cycles + turns * 0.29e-6)
+        assert seconds(ARITHMETIC, nn.Upsample(scale_factor=2, mode=mode), source) == exactly(
+            cycles + turns * 0.29e-6
+        )
 
 
 def test_channels_last_smooth_interpolation_loops_over_nothing() -> None:
     x = meta(8, 64, 8, 8).to(memory_format=torch.channels_last)
-    assert seconds(ARITHMETIC, nn.Upsample(scale_factor=2, mode="bilinear"), x) == exactly(8 * 64 * 16**2 * 2 * CYCLE)
+    assert seconds(ARITHMETIC, nn.Upsample(scale_factor=2, mode="bilinear"), x) == exactly(
+        8 * 64 * 16**2 * 2 * CYCLE
+    )
 
 
 def test_unfolding_launches_a_kernel_for_each_sample() -> None:
-    assert seconds(ARITHMETIC, lambda x: F.unfold(x, 3), meta(7, 2, 5, 5)) == pytest.approx(7 * 20e-6, rel=0.01)
+    assert seconds(ARITHMETIC, lambda x: F.unfold(x, 3), meta(7, 2, 5, 5)) == pytest.approx(
+        7 * 20e-6, rel=0.01
+    )
 
 
 def test_the_gradient_of_an_embedding_sorts_its_positions_first() -> None:
     """Four kernels, which add at indexed places."""
     table = nn.Embedding(1000, 100).to("meta")
-    kinds = analyze_roofline(table, args=(meta(5000, dtype=torch.int64),), device=MEMORY, training=True).by_kind
+    kinds = analyze_roofline(
+        table, args=(meta(5000, dtype=torch.int64),), device=MEMORY, training=True
+    ).by_kind
     load = kinds["aten.embedding_dense_backward"]
-    assert load.time_estimate == pytest.approx((load.bytes_read + load.bytes_written) / 0.3 / 100e9 + 4 * LAUNCH, abs=8e-6)
+    assert load.time_estimate == pytest.approx(
+        (load.bytes_read + load.bytes_written) / 0.3 / 100e9 + 4 * LAUNCH, abs=8e-6
+    )
 
 
 # -- power ---------------------------------------------------------------------------------------------------------------
@@ -343,16 +439,32 @@ def test_the_gradient_of_an_embedding_sorts_its_positions_first() -> None:
 @pytest.mark.parametrize(
     ("arch", "picojoules"),
     [
-        *(("Volta", 2.0), ("Turing", 2.2), ("Ampere GA100", 1.1), ("Ampere", 1.6), ("Ada", 1.0), ("Hopper", 0.72)),
+        *(
+            ("Volta", 2.0),
+            ("Turing", 2.2),
+            ("Ampere GA100", 1.1),
+            ("Ampere", 1.6),
+            ("Ada", 1.0),
+            ("Hopper", 0.72),
+        ),
         *(("Blackwell GB100", 0.47), ("Blackwell", 1.5), ("CDNA 3", 1.0)),
     ],
 )
 def test_power_limits_the_rate_of_products(arch: str, picojoules: float) -> None:
     """65 % of 150 W, and the rate goes with the square root of what is missing."""
-    register_device("hungry", memory_gb=64, bandwidth_gbs=1e12, dense_tflops={"fp32": 100, "fp16": 400}, power_w=150, arch=arch)
+    register_device(
+        "hungry",
+        memory_gb=64,
+        bandwidth_gbs=1e12,
+        dense_tflops={"fp32": 100, "fp16": 400},
+        power_w=150,
+        arch=arch,
+    )
     share = (0.65 * 150 / (picojoules * 1e-12 * 400e12)) ** 0.5
     x = meta(8192, 8192, dtype=torch.float16)
-    assert seconds("hungry", torch.mm, x, x.clone(), precision=None) == exactly(2 * 8192**3 / (400e12 * min(1.0, share)))
+    assert seconds("hungry", torch.mm, x, x.clone(), precision=None) == exactly(
+        2 * 8192**3 / (400e12 * min(1.0, share))
+    )
 
 
 #: TFLOP/s of products in single precision that others measured, and the sheet that they are shares of
@@ -374,11 +486,15 @@ def test_single_precision_is_limited_by_power_too(device: str, measured: float) 
     assert 2 * 16384**3 / estimate / 1e12 == pytest.approx(measured, rel=0.08)
 
 
-@pytest.mark.parametrize(("watts", "exponent"), [(60, 1), (75, 1), (112.5, 0.75), (150, 0.5), (300, 0.5)])
+@pytest.mark.parametrize(
+    ("watts", "exponent"), [(60, 1), (75, 1), (112.5, 0.75), (150, 0.5), (300, 0.5)]
+)
 def test_boards_of_75_watts_have_no_voltage_to_give_up(watts: float, exponent: float) -> None:
     """65 % of the watts for 800 TFLOP/s at 1 pJ each: the clock goes down with the ratio, from 150 W on with its root."""
     rates = {"fp32": 50, "fp16": 800}
-    register_device("small", memory_gb=64, bandwidth_gbs=1e12, dense_tflops=rates, power_w=watts, arch="Ada")
+    register_device(
+        "small", memory_gb=64, bandwidth_gbs=1e12, dense_tflops=rates, power_w=watts, arch="Ada"
+    )
     x = meta(8192, 8192, dtype=torch.float16)
     rate = 800e12 * (0.65 * watts / 800) ** exponent
     assert seconds("small", torch.mm, x, x.clone(), precision=None) == exactly(2 * 8192**3 / rate)
@@ -391,7 +507,12 @@ def test_some_memory_gives_less_of_its_bandwidth(
     """0.84 of the 0.9 that others give; the bound is that of the data sheet."""
     entry = {"memory_gb": 64, "bandwidth_gbs": 100, "dense_tflops": {"fp32": 1e6}}
     monkeypatch.setenv("TORCHSCAN_DEVICES", str(tmp_path / "devices.json"))
-    (tmp_path / "devices.json").write_text(json.dumps({"devices": {"other": entry, "slower": {**entry, **options}}}))
-    other, slower = (analyze_roofline(nn.ReLU(), args=(meta(2**28),), device=name) for name in ("other", "slower"))
+    (tmp_path / "devices.json").write_text(
+        json.dumps({"devices": {"other": entry, "slower": {**entry, **options}}})
+    )
+    other, slower = (
+        analyze_roofline(nn.ReLU(), args=(meta(2**28),), device=name)
+        for name in ("other", "slower")
+    )
     assert slower.time_bound == other.time_bound == exactly(2 * 2**30 / 100e9)
     assert slower.time_estimate == exactly(other.time_estimate / 0.84)

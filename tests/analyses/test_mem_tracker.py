@@ -60,7 +60,12 @@ class Checkpointed(nn.Module):
 class LanguageModelLoss(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 500}
+        sizes = {
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_hidden_layers": 2,
+            "vocab_size": 500,
+        }
         heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
         self.model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **heads))
 
@@ -75,7 +80,9 @@ def mlp() -> tuple[nn.Module, Tensor]:
 
 def resnet() -> tuple[nn.Module, Tensor]:
     """ResNet-50 with one block of each width."""
-    model = torchvision.models.ResNet(torchvision.models.resnet.Bottleneck, [1, 1, 1, 1], num_classes=10)
+    model = torchvision.models.ResNet(
+        torchvision.models.resnet.Bottleneck, [1, 1, 1, 1], num_classes=10
+    )
     return model, torch.randn(2, 3, 64, 64)
 
 
@@ -89,14 +96,18 @@ def llama() -> tuple[nn.Module, Tensor]:
 
 
 def checkpointed() -> tuple[nn.Module, Tensor]:
-    return nn.Sequential(nn.Linear(32, 32), *(Checkpointed() for _ in range(3)), nn.Linear(32, 10)), torch.randn(256, 32)
+    return nn.Sequential(
+        nn.Linear(32, 32), *(Checkpointed() for _ in range(3)), nn.Linear(32, 10)
+    ), torch.randn(256, 32)
 
 
 def adamw(parameters: list[Tensor]) -> Optimizer:
     return AdamW(parameters, foreach=False)
 
 
-def tracked_step(model: nn.Module, x: Tensor, make: Callable[[list[Tensor]], Optimizer] | None) -> Mapping[str, int]:
+def tracked_step(
+    model: nn.Module, x: Tensor, make: Callable[[list[Tensor]], Optimizer] | None
+) -> Mapping[str, int]:
     """What it says of the peak of a step; with an optimizer the second one, for which the state is there."""
     optimizer = None if make is None else make(list(model.train().parameters()))
     tracker = MemTracker()
@@ -112,7 +123,10 @@ def tracked_step(model: nn.Module, x: Tensor, make: Callable[[list[Tensor]], Opt
         if optimizer is not None:
             optimizer.step()
     model.zero_grad()
-    return {str(getattr(key, "value", key)): size for key, size in tracker.get_tracker_snapshot("peak")[CPU].items()}
+    return {
+        str(getattr(key, "value", key)): size
+        for key, size in tracker.get_tracker_snapshot("peak")[CPU].items()
+    }
 
 
 class AsTracked:
@@ -148,7 +162,11 @@ class AsTracked:
         if maker.phase == "optimizer":
             return "Optstate"
         again = maker.origin == "checkpoint" and maker.module_call > self._last_call
-        return "Activation" if maker.phase == "forward" or again or storage.born == self._begin_of_backward else "Temp"
+        return (
+            "Activation"
+            if maker.phase == "forward" or again or storage.born == self._begin_of_backward
+            else "Temp"
+        )
 
 
 STEPS = [
@@ -161,7 +179,14 @@ STEPS = [
 def test_a_step_peaks_at_the_same_bytes_of_each_kind(build: Any, optimizer: Any) -> None:
     model, x = build()
     tracked = tracked_step(model, x, optimizer)
-    request = PassRequest(module=model, args=(x,), mode="train", execute="abstract", backward=torch.sum, optimizer=optimizer)
+    request = PassRequest(
+        module=model,
+        args=(x,),
+        mode="train",
+        execute="abstract",
+        backward=torch.sum,
+        optimizer=optimizer,
+    )
     trace = record_pass(request)
     totals = [moment.total for moment in MemoryTimeline(trace, in_place_sums=False).moments]
     found = AsTracked(trace).at(totals.index(max(totals)))
@@ -177,7 +202,9 @@ def test_every_layer_peaks_at_the_same_bytes_in_an_inference(build: Any) -> None
     with torch.no_grad(), tracker:
         model(x)
     paths = {module: path for path, module in model.named_modules()}
-    tracked = {paths[module]: found.local_peak[CPU] for module, found in tracker.memory_tracking.items()}
+    tracked = {
+        paths[module]: found.local_peak[CPU] for module, found in tracker.memory_tracking.items()
+    }
     estimate = torchscan.estimate_memory(model, args=(x,))
     assert {layer.path: layer.peak_bytes for layer in estimate.layers} == tracked
     assert estimate.peak_bytes == tracker.get_tracker_snapshot("peak")[CPU]["Total"]

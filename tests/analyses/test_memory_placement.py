@@ -40,8 +40,13 @@ def model() -> nn.Sequential:
 
 def reserved(module: nn.Module | None = None, **options: Any) -> list[float]:
     """MiB after each step of 2,048 rows."""
-    steps = Scan(module or model(), (1024,), batch_size=2048, training=True, device="H200", **options).steps
-    return [size / MIB for size in Placement(steps, MemoryTimeline(steps), device_named("H200")).reserved_by_step()]
+    steps = Scan(
+        module or model(), (1024,), batch_size=2048, training=True, device="H200", **options
+    ).steps
+    return [
+        size / MIB
+        for size in Placement(steps, MemoryTimeline(steps), device_named("H200")).reserved_by_step()
+    ]
 
 
 def test_a_step_without_an_optimizer() -> None:
@@ -64,7 +69,10 @@ def test_sgd_with_momentum() -> None:
     left. h: the 32. y: the 8. g: the other 16, of which 8 are left. dW2: the 20. dh: nothing is large enough, 32 more. dW1:
     where h was, in 32.
     """
-    assert reserved(optimizer=lambda weights: torch.optim.SGD(weights, momentum=0.9)) == [216, 216 + 32]
+    assert reserved(optimizer=lambda weights: torch.optim.SGD(weights, momentum=0.9)) == [
+        216,
+        216 + 32,
+    ]
 
 
 def test_adam() -> None:
@@ -105,7 +113,10 @@ def test_one_tensor_at_a_time_all_state_comes_before_the_first_update() -> None:
     half of it. h: 32 more. dW2: the third 16. dh: 32 more. dW1: the fourth. g is released: 16, 16 and 20 are enough for the
     update.
     """
-    assert reserved(optimizer=lambda weights: torch.optim.AdamW(weights, foreach=False)) == [216 + 3 * 16, 264 + 2 * 32]
+    assert reserved(optimizer=lambda weights: torch.optim.AdamW(weights, foreach=False)) == [
+        216 + 3 * 16,
+        264 + 2 * 32,
+    ]
 
 
 def test_a_fused_optimizer_needs_no_more_than_its_state() -> None:
@@ -114,7 +125,10 @@ def test_a_fused_optimizer_needs_no_more_than_its_state() -> None:
     Step 2: free are 16 (dW2), 16 (dW1), 20 (x and y), 4. x and y: a 16. g: the other one, half of it. h: 32 more. dW2: into
     the 20. dh: 32 more. dW1: where h was.
     """
-    assert reserved(optimizer=lambda weights: torch.optim.AdamW(weights, fused=True)) == [216 + 2, 218 + 2 * 32]
+    assert reserved(optimizer=lambda weights: torch.optim.AdamW(weights, fused=True)) == [
+        216 + 2,
+        218 + 2 * 32,
+    ]
 
 
 def test_gradients_that_add_up() -> None:
@@ -134,7 +148,9 @@ def frozen() -> nn.Sequential:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"optimizer": "SGD"}, {"module": frozen()}], ids=["no optimizer", "no state", "frozen"]
+    "options",
+    [{}, {"optimizer": "SGD"}, {"module": frozen()}],
+    ids=["no optimizer", "no state", "frozen"],
 )
 def test_where_nothing_comes_about_in_the_first_step_one_is_enough(options: dict[str, Any]) -> None:
     assert len(reserved(**options)) == 1
@@ -153,7 +169,9 @@ def test_numbers_that_an_optimizer_computes_on_the_host_take_no_memory_of_the_ca
 
 def test_most_is_in_use_in_the_second_step() -> None:
     """When dh is made: W1, W2, dW2 and four states of 16; h and dh; x, y and g. None of it is cut from anything larger."""
-    verdict = estimate_memory(model(), (1024,), batch_size=2048, training=True, optimizer="AdamW", device="H200").verdict
+    verdict = estimate_memory(
+        model(), (1024,), batch_size=2048, training=True, optimizer="AdamW", device="H200"
+    ).verdict
     assert verdict is not None
     assert verdict.allocated_bytes == (WORKSPACES + 7 * 16 + 2 * 32 + 3 * 8) * MIB
     assert verdict.reserved_bytes == 312 * MIB
@@ -161,7 +179,9 @@ def test_most_is_in_use_in_the_second_step() -> None:
 
 def test_room_for_the_first_step_alone_is_not_enough() -> None:
     """After the first step, 248 MiB are reserved; in the second, 264 are in use at once, and 312 reserved if there is room."""
-    steps = Scan(model(), (1024,), batch_size=2048, training=True, optimizer="AdamW", device="H200").steps
+    steps = Scan(
+        model(), (1024,), batch_size=2048, training=True, optimizer="AdamW", device="H200"
+    ).steps
     card = device_named("H200")
     for room, fits in ((248, False), (312, True)):
         small = replace(card, memory_bytes=card.memory_bytes - card.room_bytes + room * MIB)
@@ -171,8 +191,20 @@ def test_room_for_the_first_step_alone_is_not_enough() -> None:
 def verdict_on(memory: int, **options: Any) -> Verdict:
     """Of a step with AdamW, of which 264 MiB are in use at once, and 312 reserved where there is room."""
     card = f"a card of {memory} MiB"
-    register_device(card, memory_gb=memory / 1024 / 0.975 + 1e-9, bandwidth_gbs=1, dense_tflops={"fp32": 1}, capability=9.0)
-    steps: Any = {"batch_size": 2048, "training": True, "optimizer": "AdamW", "device": card, **options}
+    register_device(
+        card,
+        memory_gb=memory / 1024 / 0.975 + 1e-9,
+        bandwidth_gbs=1,
+        dense_tflops={"fp32": 1},
+        capability=9.0,
+    )
+    steps: Any = {
+        "batch_size": 2048,
+        "training": True,
+        "optimizer": "AdamW",
+        "device": card,
+        **options,
+    }
     verdict = estimate_memory(model(), (1024,), **steps).verdict
     assert verdict is not None
     assert verdict.capacity_bytes // MIB == memory
@@ -201,14 +233,19 @@ def test_it_is_close_where_the_context_decides(memory: int, fits: bool, is_close
 def test_a_context_that_is_given_is_one_number(context: int, fits: bool) -> None:
     """Beside 600 MiB there are 224 left of 824, and 264 are needed at least."""
     verdict = verdict_on(824, context_bytes=context * MIB)
-    assert (verdict.context_bytes, verdict.context_range) == (context * MIB, (context * MIB, context * MIB))
+    assert (verdict.context_bytes, verdict.context_range) == (
+        context * MIB,
+        (context * MIB, context * MIB),
+    )
     assert (verdict.fits, verdict.is_close) == (fits, False)
     assert verdict.left_bytes == verdict.capacity_bytes - context * MIB - verdict.reserved_bytes
 
 
 @pytest.mark.usefixtures("no_cards_of_ones_own")
 def test_a_card_may_have_a_context_of_its_own_and_what_is_given_wins() -> None:
-    register_device("mine", memory_gb=1, bandwidth_gbs=1, dense_tflops={"fp32": 1}, context_mb=300.5)
+    register_device(
+        "mine", memory_gb=1, bandwidth_gbs=1, dense_tflops={"fp32": 1}, context_mb=300.5
+    )
     for given, expected in ((None, 300.5), (200 * MIB, 200)):
         verdict = estimate_memory(model(), (1024,), device="mine", context_bytes=given).verdict
         assert verdict is not None
@@ -237,7 +274,9 @@ def test_where_there_is_no_room_for_a_workspace_torch_does_without() -> None:
 
 def test_how_much_is_reserved_is_unsure_by_the_workspaces() -> None:
     """Input and output of 256 MiB, 32 of cuBLAS and a segment of 2; a workspace takes 512 or nothing or twice as much."""
-    verdict = estimate_memory(nn.Conv2d(64, 64, 1, bias=False), (64, 1024, 1024), device="H200").verdict
+    verdict = estimate_memory(
+        nn.Conv2d(64, 64, 1, bias=False), (64, 1024, 1024), device="H200"
+    ).verdict
     assert verdict is not None
     tensors = (512 + 32 + 2) * MIB
     assert verdict.reserved_bytes == pytest.approx(tensors + 512 * MIB, abs=2 * MIB)
@@ -248,7 +287,9 @@ def test_how_much_is_reserved_is_unsure_by_the_workspaces() -> None:
 def test_the_range_is_between_the_tensors_and_the_card() -> None:
     model = nn.Sequential(*(nn.Conv2d(64, 64, 3, padding=1) for _ in range(4)))
     for device in ("H200", "24 GiB", "17.5 GiB", "12 GiB"):
-        estimate = estimate_memory(model, (64, 512, 512), batch_size=32, training=True, device=device)
+        estimate = estimate_memory(
+            model, (64, 512, 512), batch_size=32, training=True, device=device
+        )
         verdict = estimate.verdict
         assert verdict is not None
         least, most = verdict.reserved_range
@@ -260,4 +301,10 @@ def test_without_convolutions_no_less_than_the_blocks_in_use() -> None:
     verdict = estimate_memory(model(), (1024,), batch_size=2048, device="H200").verdict
     assert verdict is not None
     least, most = verdict.reserved_range
-    assert verdict.allocated_bytes <= least <= verdict.reserved_bytes <= most < 1.03 * verdict.reserved_bytes
+    assert (
+        verdict.allocated_bytes
+        <= least
+        <= verdict.reserved_bytes
+        <= most
+        < 1.03 * verdict.reserved_bytes
+    )

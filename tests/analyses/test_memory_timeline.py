@@ -24,7 +24,9 @@ from torchscan.recording.request import PassRequest
 class Checkpointed(nn.Module):
     def __init__(self, use_reentrant: bool) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(4))
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(4)
+        )
         self.head = nn.Linear(64, 5)
         self.use_reentrant = use_reentrant
 
@@ -40,7 +42,10 @@ class WritesAndViews(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.one, self.two = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1, groups=4)
+        self.one, self.two = (
+            nn.Conv2d(3, 16, 3, padding=1),
+            nn.Conv2d(16, 16, 3, padding=1, groups=4),
+        )
         self.norm, self.head = nn.GroupNorm(4, 16), nn.Linear(16, 7)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -70,7 +75,9 @@ class WithConstants(nn.Module):
 class Recurrent(nn.Module):
     def __init__(self, kind: Any = nn.LSTM, *, bidirectional: bool = False) -> None:
         super().__init__()
-        self.layer = kind(32, 64, 2, batch_first=True, bidirectional=bidirectional, dropout=0.1 * bidirectional)
+        self.layer = kind(
+            32, 64, 2, batch_first=True, bidirectional=bidirectional, dropout=0.1 * bidirectional
+        )
         self.head = nn.Linear(128 if bidirectional else 64, 3)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -83,8 +90,15 @@ class LanguageModel(nn.Module):
     def __init__(self, *, checkpoints: bool) -> None:
         super().__init__()
         transformers = pytest.importorskip("transformers")
-        sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "vocab_size": 500}
-        config = transformers.LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128)
+        sizes = {
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_hidden_layers": 3,
+            "vocab_size": 500,
+        }
+        config = transformers.LlamaConfig(
+            **sizes, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128
+        )
         self.model = transformers.LlamaForCausalLM(config)
         if checkpoints:
             self.model.activation_checkpointing_enable()
@@ -106,20 +120,35 @@ def _adamw(parameters: list[Tensor]) -> torch.optim.Optimizer:
 
 
 CASES: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
-    "perceptron": lambda: (nn.Sequential(nn.Linear(10, 20), nn.ReLU(), nn.Linear(20, 5)), torch.randn(4, 10)),
+    "perceptron": lambda: (
+        nn.Sequential(nn.Linear(10, 20), nn.ReLU(), nn.Linear(20, 5)),
+        torch.randn(4, 10),
+    ),
     "ResNet-50": lambda: (_torchvision("resnet50"), torch.randn(2, 3, 64, 64)),
     "ViT-B/16": lambda: (_torchvision("vit_b_16"), torch.randn(1, 3, 224, 224)),
     "Llama": lambda: (LanguageModel(checkpoints=False), torch.randint(0, 500, (2, 100))),
-    "Llama, checkpoints": lambda: (LanguageModel(checkpoints=True), torch.randint(0, 500, (2, 100))),
+    "Llama, checkpoints": lambda: (
+        LanguageModel(checkpoints=True),
+        torch.randint(0, 500, (2, 100)),
+    ),
     "LSTM": lambda: (Recurrent(), torch.randn(4, 50, 32)),
     "LSTM in both directions": lambda: (Recurrent(bidirectional=True), torch.randn(4, 20, 32)),
     "GRU": lambda: (Recurrent(nn.GRU), torch.randn(4, 20, 32)),
-    "GRU in both directions": lambda: (Recurrent(nn.GRU, bidirectional=True), torch.randn(4, 20, 32)),
+    "GRU in both directions": lambda: (
+        Recurrent(nn.GRU, bidirectional=True),
+        torch.randn(4, 20, 32),
+    ),
     "RNN": lambda: (Recurrent(nn.RNN), torch.randn(4, 20, 32)),
-    "RNN of rectifiers": lambda: (Recurrent(functools.partial(nn.RNN, nonlinearity="relu")), torch.randn(4, 20, 32)),
+    "RNN of rectifiers": lambda: (
+        Recurrent(functools.partial(nn.RNN, nonlinearity="relu")),
+        torch.randn(4, 20, 32),
+    ),
     "constants": lambda: (WithConstants(), torch.randn(4, 10)),
     "checkpoints": lambda: (Checkpointed(use_reentrant=False), torch.randn(8, 32, 64)),
-    "reentrant checkpoints": lambda: (Checkpointed(use_reentrant=True), torch.randn(8, 32, 64, requires_grad=True)),
+    "reentrant checkpoints": lambda: (
+        Checkpointed(use_reentrant=True),
+        torch.randn(8, 32, 64, requires_grad=True),
+    ),
     "writes and views": lambda: (WritesAndViews(), torch.randn(8, 3, 16, 16)),
     "norms first": lambda: (
         nn.Sequential(nn.BatchNorm2d(3), nn.InstanceNorm2d(3, affine=True), nn.Conv2d(3, 4, 3)),
@@ -132,9 +161,13 @@ CASES: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
 }
 
 
-def history(model: nn.Module, x: Tensor, *, in_place_sums: bool = False, **request: Any) -> list[int]:
+def history(
+    model: nn.Module, x: Tensor, *, in_place_sums: bool = False, **request: Any
+) -> list[int]:
     """The estimate; a run under a dispatch mode does not sum gradients in place."""
-    trace = record_pass(PassRequest(module=model, args=(x,), execute="abstract", in_pieces=True, **request))
+    trace = record_pass(
+        PassRequest(module=model, args=(x,), execute="abstract", in_pieces=True, **request)
+    )
     return [moment.total for moment in MemoryTimeline(trace, in_place_sums=in_place_sums).moments]
 
 
@@ -155,7 +188,14 @@ def test_an_inference_holds_what_a_real_one_holds(name: str) -> None:
     assert history(model, x) == expected
 
 
-LOSSES = ["mse_loss", "smooth_l1_loss", "huber_loss", "l1_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits"]
+LOSSES = [
+    "mse_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "l1_loss",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+]
 
 
 @pytest.mark.slow
@@ -188,7 +228,10 @@ def test_two_batches_before_a_step() -> None:
     """The gradients of the first are there while the second one runs."""
     model, x = CASES["ResNet-50"]()
     expected = count_step(model, x, _total, _adamw, accumulate=True)
-    assert history(model, x, mode="train", backward=_total, optimizer=_adamw, accumulate=True) == expected
+    assert (
+        history(model, x, mode="train", backward=_total, optimizer=_adamw, accumulate=True)
+        == expected
+    )
 
 
 @pytest.mark.slow
@@ -202,12 +245,18 @@ def test_frozen_layers_have_neither_gradient_nor_state() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", some_of(["perceptron", "ResNet-50", "ViT-B/16", "Llama", "checkpoints", "encoder"], {"ViT-B/16"})
+    "name",
+    some_of(
+        ["perceptron", "ResNet-50", "ViT-B/16", "Llama", "checkpoints", "encoder"], {"ViT-B/16"}
+    ),
 )
 def test_a_step_under_autocast(name: str) -> None:
     """Casts of weights live until the loss is there, what they are saved for longer."""
     if name == "checkpoints":
-        skip_before("2.7", "it is not told that a checkpoint computes again, which keeps the cast of a bias longer")
+        skip_before(
+            "2.7",
+            "it is not told that a checkpoint computes again, which keeps the cast of a bias longer",
+        )
     model, x = CASES[name]()
     expected = count_step(model, x, _total, autocast=torch.bfloat16)
     assert history(model, x, mode="train", backward=_total, autocast=torch.bfloat16) == expected
@@ -237,7 +286,20 @@ def test_a_model_that_switches_autocast_itself(autocast: torch.dtype | None) -> 
 
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
-    **{name: {} for name in ("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam")},
+    **{
+        name: {}
+        for name in (
+            "Adadelta",
+            "Adafactor",
+            "Adagrad",
+            "Adam",
+            "AdamW",
+            "Adamax",
+            "ASGD",
+            "NAdam",
+            "RAdam",
+        )
+    },
     **{name: {} for name in ("RMSprop", "Rprop", "SGD")},
     "AdamW, fused": {"fused": True},
     "AdamW, foreach": {"foreach": True},

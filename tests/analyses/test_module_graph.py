@@ -50,11 +50,15 @@ DENSE = ["init_features", *(f"denselayer{number}" for number in range(1, 7)), "c
 #: ways by the path of a module
 KNOWN: dict[str, dict[str, list[str]]] = {
     "resnet18": {
-        "": ["x > conv1 > bn1 > relu > maxpool > layer1 > layer2 > layer3 > layer4 > avgpool > flatten > fc > output"],
+        "": [
+            "x > conv1 > bn1 > relu > maxpool > layer1 > layer2 > layer3 > layer4 > avgpool > flatten > fc > output"
+        ],
         "layer2.0": [RESIDUAL, "x > downsample > add"],
         "layer2.1": [RESIDUAL, "x > add"],
     },
-    "googlenet": {"inception3a": [*(f"x > branch{number} > cat" for number in range(1, 5)), "cat > output"]},
+    "googlenet": {
+        "inception3a": [*(f"x > branch{number} > cat" for number in range(1, 5)), "cat > output"]
+    },
     "densenet121": {
         "features.denseblock1": [
             *(f"{one} > {other}" for at, one in enumerate(DENSE) for other in DENSE[at + 1 :]),
@@ -67,7 +71,10 @@ KNOWN: dict[str, dict[str, list[str]]] = {
     },
     "efficientnet_b0": {
         "features.2.1": ["input > block > stochastic_depth > add > output", "input > add"],
-        "features.1.0.block.1": ["input > avgpool > fc1 > activation > fc2 > scale_activation > mul > output", "input > mul"],
+        "features.1.0.block.1": [
+            "input > avgpool > fc1 > activation > fc2 > scale_activation > mul > output",
+            "input > mul",
+        ],
     },
     "squeezenet1_1": {
         "features.3": [
@@ -76,7 +83,10 @@ KNOWN: dict[str, dict[str, list[str]]] = {
         ]
     },
     "shufflenet_v2_x0_5": {
-        "stage2.1": ["x > chunk > branch2 > cat > view > transpose > contiguous > view#2 > output", "chunk > cat"]
+        "stage2.1": [
+            "x > chunk > branch2 > cat > view > transpose > contiguous > view#2 > output",
+            "chunk > cat",
+        ]
     },
     "vgg11": {"": ["x > features > avgpool > flatten > classifier > output"]},
     "mnasnet0_5": {"layers.8.1": ["input > layers > add > output", "input > add"]},
@@ -95,7 +105,9 @@ def test_branches_that_only_training_has() -> None:
     """Inception's auxiliary classifier hangs beside the trunk, and both are results, by the names of their fields."""
     model = torchvision.models.inception_v3(weights=None, init_weights=False)
     trace = record(model, (3, 299, 299), batch_size=2, mode="train")
-    assert set(edges(trace)) >= set(ways("Mixed_6e > AuxLogits", "Mixed_6e > Mixed_7a", "fc > [0]", "AuxLogits > [1]"))
+    assert set(edges(trace)) >= set(
+        ways("Mixed_6e > AuxLogits", "Mixed_6e > Mixed_7a", "fc > [0]", "AuxLogits > [1]")
+    )
     assert edges(trace, "Mixed_5b") == ways(
         "x > branch1x1 > cat > output",
         "x > branch5x5_1 > branch5x5_2 > cat",
@@ -107,10 +119,17 @@ def test_branches_that_only_training_has() -> None:
 def test_a_vision_transformer() -> None:
     trace = record(torchvision.models.vit_b_16(weights=None), (3, 224, 224))
     assert edges(trace) == ways(
-        "x > conv_proj > reshape > permute > cat > encoder > select > heads > output", "class_token > expand > cat"
+        "x > conv_proj > reshape > permute > cat > encoder > select > heads > output",
+        "class_token > expand > cat",
     )
-    assert edges(trace, "encoder") == ways("input > add > dropout > layers > ln > output", "pos_embedding > add")
-    block = ["input > ln_1 > self_attention > dropout > add > ln_2 > mlp > add#2 > output", "input > add", "add > add#2"]
+    assert edges(trace, "encoder") == ways(
+        "input > add > dropout > layers > ln > output", "pos_embedding > add"
+    )
+    block = [
+        "input > ln_1 > self_attention > dropout > add > ln_2 > mlp > add#2 > output",
+        "input > add",
+        "add > add#2",
+    ]
     assert edges(trace, "encoder.layers.encoder_layer_0") == ways(*block)
 
 
@@ -118,7 +137,11 @@ def test_a_vision_transformer() -> None:
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_a_transformer_encoder(mode: Any) -> None:
     """In evaluation, dropouts hand on what they are given."""
-    trace = record(nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, norm_first=True), 2), (5, 8), mode=mode)
+    trace = record(
+        nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, norm_first=True), 2),
+        (5, 8),
+        mode=mode,
+    )
     assert edges(trace) == ways("src > layers.0 > layers.1 > output")
     block = "src > norm1 > self_attn > dropout1 > add > norm2 > linear1 > relu > dropout > linear2 > dropout2 > add#2 > output"
     assert edges(trace, "layers.1") == ways(block, "src > add", "add > add#2")
@@ -126,8 +149,13 @@ def test_a_transformer_encoder(mode: Any) -> None:
 
 def test_recurrent_layers() -> None:
     trace = record(nn.LSTM(8, 8, batch_first=True, bias=False), (5, 8))
-    weights, zeros = ["weight_ih_l0 > lstm", "weight_hh_l0 > lstm"], ["zeros > lstm", "zeros#2 > lstm"]
-    assert edges(trace) == ways("input > lstm > [0]", *weights, *zeros, "lstm > [1][0]", "lstm > [1][1]")
+    weights, zeros = (
+        ["weight_ih_l0 > lstm", "weight_hh_l0 > lstm"],
+        ["zeros > lstm", "zeros#2 > lstm"],
+    )
+    assert edges(trace) == ways(
+        "input > lstm > [0]", *weights, *zeros, "lstm > [1][0]", "lstm > [1][1]"
+    )
 
 
 def test_a_unet() -> None:
@@ -140,9 +168,16 @@ def test_a_unet() -> None:
         return self.head(torch.cat([self.up(torch.cat([up, two], 1)), one], 1))
 
     parts = {
-        name: nn.Conv2d(*sizes, 3, padding=1) for name, sizes in (("down1", (3, 4)), ("down2", (4, 4)), ("middle", (4, 4)))
+        name: nn.Conv2d(*sizes, 3, padding=1)
+        for name, sizes in (("down1", (3, 4)), ("down2", (4, 4)), ("middle", (4, 4)))
     }
-    model = Calls(forward, **parts, pool=nn.MaxPool2d(2), up=nn.Upsample(scale_factor=2), head=nn.Conv2d(12, 1, 1))
+    model = Calls(
+        forward,
+        **parts,
+        pool=nn.MaxPool2d(2),
+        up=nn.Upsample(scale_factor=2),
+        head=nn.Conv2d(12, 1, 1),
+    )
     way = "x > down1 > pool > down2 > pool (2) > middle > up > cat > up (2) > cat#2 > head > output"
     assert edges(record(model, (3, 16, 16))) == ways(way, "down2 > cat", "down1 > cat#2")
 
@@ -155,7 +190,9 @@ class Named(nn.Module):
         super().__init__()
         self.fc = nn.Linear(4, 4)
 
-    def forward(self, x: Tensor, *others: Tensor, mask: Tensor, state: dict[str, list[Tensor]]) -> dict[str, Any]:
+    def forward(
+        self, x: Tensor, *others: Tensor, mask: Tensor, state: dict[str, list[Tensor]]
+    ) -> dict[str, Any]:
         y = self.fc(x) * mask + others[0]
         return {"logits": y, "hidden": (state["h"][0] + y, y)}
 
@@ -169,7 +206,11 @@ def test_names_come_from_arguments_and_keys() -> None:
 
 
 def test_keyword_arguments_alone() -> None:
-    model = Calls(lambda self, *, query, key: self.one(query) + self.two(key), one=nn.Linear(4, 4), two=nn.Linear(4, 4))
+    model = Calls(
+        lambda self, *, query, key: self.one(query) + self.two(key),
+        one=nn.Linear(4, 4),
+        two=nn.Linear(4, 4),
+    )
     trace = record(model, kwargs={"query": torch.rand(2, 4), "key": torch.rand(2, 4)})
     assert edges(trace) == ways("query > one > add > output", "key > two > add")
 
@@ -182,7 +223,9 @@ def test_an_argument_that_nobody_reads_is_there_without_an_edge() -> None:
 
 
 def test_what_hands_on_its_argument_is_on_the_way() -> None:
-    model = nn.Sequential(nn.Identity(), nn.Sequential(nn.Dropout(0.5), nn.Identity()), nn.Linear(4, 4))
+    model = nn.Sequential(
+        nn.Identity(), nn.Sequential(nn.Dropout(0.5), nn.Identity()), nn.Linear(4, 4)
+    )
     trace = record(model, (4,))
     assert edges(trace) == ways("input > 0 > 1 > 2 > output")
     assert edges(trace, "1") == ways("input > 0 > 1 > output")
@@ -204,7 +247,9 @@ def test_what_is_written_in_place_comes_from_who_wrote_last() -> None:
 def test_statistics_that_a_layer_writes_are_its_own() -> None:
     """A batch norm in training writes to its buffers, not to what it is given."""
     model = Calls(lambda self, x: self.bn(x) + x, bn=nn.BatchNorm1d(4))
-    assert edges(record(model, (4,), batch_size=2, mode="train")) == ways("x > bn", "bn > add", "x > add", "add > output")
+    assert edges(record(model, (4,), batch_size=2, mode="train")) == ways(
+        "x > bn", "bn > add", "x > add", "add > output"
+    )
 
 
 def test_a_module_called_twice_has_two_nodes() -> None:
@@ -214,7 +259,10 @@ def test_a_module_called_twice_has_two_nodes() -> None:
 
 
 def test_a_model_that_calls_itself() -> None:
-    model = Calls(lambda self, x, more=2: self(self.fc(x), more - 1) if more else self.fc(x), fc=nn.Linear(4, 4))
+    model = Calls(
+        lambda self, x, more=2: self(self.fc(x), more - 1) if more else self.fc(x),
+        fc=nn.Linear(4, 4),
+    )
     trace = record(model, (4,))
     assert edges(trace) == ways("x > fc > Calls (2) > output")
     assert edges(trace, "", 1) == ways("x > fc (2) > Calls (3) > output")
@@ -239,22 +287,30 @@ def test_what_is_kept_aside_leaves_a_module_and_enters_another() -> None:
     kept.clear()
 
 
-@pytest.mark.parametrize("options", [{}, {"training": True}, {"mode": "train"}, {"execute": "real"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"training": True}, {"mode": "train"}, {"execute": "real"}]
+)
 def test_it_is_the_same_however_the_pass_ran(options: dict[str, Any]) -> None:
     model = Calls(lambda self, x: self.fc(x.round()) + x, fc=nn.Linear(4, 4))
     assert edges(record(model, (4,), **options)) == ways("x > round > fc > add > output", "x > add")
 
 
 def test_what_a_checkpoint_runs_again_is_not_there_twice() -> None:
-    model = Calls(lambda self, x: checkpoint(self.fc, x, use_reentrant=False) + x, fc=nn.Linear(4, 4))
-    assert edges(record(model, (4,), training=True)) == ways("x > fc", "fc > add", "x > add", "add > output")
+    model = Calls(
+        lambda self, x: checkpoint(self.fc, x, use_reentrant=False) + x, fc=nn.Linear(4, 4)
+    )
+    assert edges(record(model, (4,), training=True)) == ways(
+        "x > fc", "fc > add", "x > add", "add > output"
+    )
 
 
 # -- failures ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_pass_that_fails_has_a_graph_up_to_there() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Sequential(nn.ReLU(), nn.Linear(100, 10)))
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Sequential(nn.ReLU(), nn.Linear(100, 10))
+    )
     with pytest.raises(RecordError) as caught:
         record(model, (3, 8, 8))
     graph = module_graph(caught.value)

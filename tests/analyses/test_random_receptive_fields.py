@@ -58,12 +58,23 @@ def convolution(x: Tensor, _: Tensor, n: tuple[int, ...]) -> Tensor:
 @step
 def grouped_convolution(x: Tensor, _: Tensor, n: tuple[int, ...]) -> Tensor:
     groups = (1, 2, 4)[n[1] % 3]
-    return F.conv1d(x, _weight(CHANNELS, CHANNELS // groups, 1 + n[0] % 4), None, 1, n[2] % 3, 1, groups)
+    return F.conv1d(
+        x, _weight(CHANNELS, CHANNELS // groups, 1 + n[0] % 4), None, 1, n[2] % 3, 1, groups
+    )
 
 
 @step
 def transposed_convolution(x: Tensor, _: Tensor, n: tuple[int, ...]) -> Tensor:
-    return F.conv_transpose1d(x, _weight(CHANNELS, CHANNELS, 1 + n[0] % 5), None, 1 + n[1] % 3, n[2] % 2, 0, 1, 1 + n[3] % 2)
+    return F.conv_transpose1d(
+        x,
+        _weight(CHANNELS, CHANNELS, 1 + n[0] % 5),
+        None,
+        1 + n[1] % 3,
+        n[2] % 2,
+        0,
+        1,
+        1 + n[3] % 2,
+    )
 
 
 @step
@@ -137,8 +148,15 @@ def shuffled_channels(x: Tensor, _: Tensor, n: tuple[int, ...]) -> Tensor:
 @step
 def space_to_channels_and_back(x: Tensor, _: Tensor, n: tuple[int, ...]) -> Tensor:
     size = x.shape[-1] // 4 * 4
-    deep = x[..., :size].view(1, CHANNELS, size // 4, 4).permute(0, 1, 3, 2).reshape(1, 4 * CHANNELS, size // 4)
-    deep = F.conv1d(deep, _weight(4 * CHANNELS, 1, 1 + n[0] % 3), None, 1, n[1] % 2, 1, 4 * CHANNELS)
+    deep = (
+        x[..., :size]
+        .view(1, CHANNELS, size // 4, 4)
+        .permute(0, 1, 3, 2)
+        .reshape(1, 4 * CHANNELS, size // 4)
+    )
+    deep = F.conv1d(
+        deep, _weight(4 * CHANNELS, 1, 1 + n[0] % 3), None, 1, n[1] % 2, 1, 4 * CHANNELS
+    )
     return deep.view(1, CHANNELS, 4, -1).permute(0, 1, 3, 2).reshape(1, CHANNELS, -1)
 
 
@@ -170,20 +188,28 @@ def written_by_channel(x: Tensor, other: Tensor, n: tuple[int, ...]) -> Tensor:
 def seen_by_an_earlier_view(x: Tensor, other: Tensor, n: tuple[int, ...]) -> Tensor:
     y = x.clone()
     view = (y[..., n[0] % 4 :], y.flip(-1).transpose(1, 2), y.view(1, 2, 2, -1))[n[1] % 3]
-    y[..., n[2] % 5 :: 1 + n[3] % 2] += F.interpolate(other, size=y[..., n[2] % 5 :: 1 + n[3] % 2].shape[-1])
+    y[..., n[2] % 5 :: 1 + n[3] % 2] += F.interpolate(
+        other, size=y[..., n[2] % 5 :: 1 + n[3] % 2].shape[-1]
+    )
     return (view, view.transpose(1, 2), view.reshape(1, CHANNELS, -1))[n[1] % 3] * 1
 
 
 @step
 def one_channel(x: Tensor, _: Tensor, n: tuple[int, ...]) -> Tensor:
-    narrow = x.sum(1, keepdim=True).squeeze(1) if n[0] % 2 else (x * 1)[:, n[1] % CHANNELS].unsqueeze_(0).squeeze(0)
+    narrow = (
+        x.sum(1, keepdim=True).squeeze(1)
+        if n[0] % 2
+        else (x * 1)[:, n[1] % CHANNELS].unsqueeze_(0).squeeze(0)
+    )
     return narrow[:, None].expand(1, CHANNELS, -1)
 
 
 @step
 def cut_in_two_and_padded(x: Tensor, other: Tensor, n: tuple[int, ...]) -> Tensor:
     left, right = x.split([x.shape[-1] // 2, x.shape[-1] - x.shape[-1] // 2], -1)
-    return torch.cat([left, x.new_zeros(1, CHANNELS, n[0] % 4), right] if n[1] % 2 else [left, right], -1)
+    return torch.cat(
+        [left, x.new_zeros(1, CHANNELS, n[0] % 4), right] if n[1] % 2 else [left, right], -1
+    )
 
 
 @step
@@ -195,12 +221,16 @@ def gated(x: Tensor, other: Tensor, n: tuple[int, ...]) -> Tensor:
 
 
 def _kernel(groups: int, height: int, width: int) -> Tensor:
-    return _weight(CHANNELS, CHANNELS // groups, height * width).view(CHANNELS, CHANNELS // groups, height, width)
+    return _weight(CHANNELS, CHANNELS // groups, height * width).view(
+        CHANNELS, CHANNELS // groups, height, width
+    )
 
 
 @image_step
 def convolution_of_image(x: Tensor, _: Tensor, n: tuple[int, ...]) -> Tensor:
-    return F.conv2d(x, _kernel(1, 1 + n[0] % 3, 1 + n[1] % 4), None, (1 + n[2] % 2, 1), (n[3] % 2, n[0] % 2))
+    return F.conv2d(
+        x, _kernel(1, 1 + n[0] % 3, 1 + n[1] % 4), None, (1 + n[2] % 2, 1), (n[3] % 2, n[0] % 2)
+    )
 
 
 @image_step
@@ -290,7 +320,9 @@ def added_image(x: Tensor, other: Tensor, n: tuple[int, ...]) -> Tensor:
 @image_step
 def joined_image_channels(x: Tensor, other: Tensor, n: tuple[int, ...]) -> Tensor:
     height, width = (min(sizes) for sizes in zip(x.shape[2:], other.shape[2:], strict=True))
-    return torch.stack([x[:, :2, :height, :width], other[:, 2:, :height, :width]], 1 + n[0] % 2).flatten(1, 2)
+    return torch.stack(
+        [x[:, :2, :height, :width], other[:, 2:, :height, :width]], 1 + n[0] % 2
+    ).flatten(1, 2)
 
 
 @image_step
@@ -318,7 +350,12 @@ class Graph(nn.Module):
 
 
 def steps_of(kinds: dict[str, Operation]) -> st.SearchStrategy[list[Step]]:
-    step = st.builds(Step, st.sampled_from(sorted(kinds)), st.tuples(*[st.integers(0, 11)] * 4), st.integers(0, 5))
+    step = st.builds(
+        Step,
+        st.sampled_from(sorted(kinds)),
+        st.tuples(*[st.integers(0, 11)] * 4),
+        st.integers(0, 5),
+    )
     return st.lists(step, min_size=1, max_size=6)
 
 
@@ -350,7 +387,9 @@ def _agrees(model: Graph, shape: tuple[int, ...], margin: int) -> None:
             _compare(axis, unit, boxes[axis.axis], margin if unit in middle else None)
 
 
-def _compare(axis: torchscan.AxisField, unit: int, seen: tuple[int, int] | None, margin: int | None) -> None:
+def _compare(
+    axis: torchscan.AxisField, unit: int, seen: tuple[int, int] | None, margin: int | None
+) -> None:
     """Near a border what is said goes on beyond it, and where a border wraps, only the interior is said."""
     if axis.status == "global" or seen is None:
         return

@@ -21,7 +21,9 @@ TRUTH = Path(__file__).parents[3] / "shared" / "truth" / "receptive_field.json"
 PUBLISHED = published_fields(TRUTH)
 
 
-def agrees(model: nn.Module, shapes: Sequence[Sequence[int]], paths: Sequence[str] = ("",), units: int = 12) -> None:
+def agrees(
+    model: nn.Module, shapes: Sequence[Sequence[int]], paths: Sequence[str] = ("",), units: int = 12
+) -> None:
     """Interval by interval, for some units in the middle of each layer's output, along each dimension of the inputs.
 
     Outputs are laid out as the inputs are.
@@ -34,7 +36,9 @@ def agrees(model: nn.Module, shapes: Sequence[Sequence[int]], paths: Sequence[st
         _layer_agrees(field[path], outputs[path], inputs, units)
 
 
-def _layer_agrees(layer: torchscan.LayerField, output: Tensor, inputs: Sequence[Tensor], units: int) -> None:
+def _layer_agrees(
+    layer: torchscan.LayerField, output: Tensor, inputs: Sequence[Tensor], units: int
+) -> None:
     dims = sorted({axis.axis for axis in layer.axes})
     for dim in dims:
         first = output.shape[dim] // 2 - units // 2
@@ -47,7 +51,9 @@ def _layer_agrees(layer: torchscan.LayerField, output: Tensor, inputs: Sequence[
                 assert not axis.reasons
                 assert axis.interval(unit) == seen, f"{layer.path} {axis} unit {unit}"
                 if seen is not None:
-                    assert 0 < seen[0] <= seen[1] < axis.length - 1, "the input is too small for this test"
+                    assert 0 < seen[0] <= seen[1] < axis.length - 1, (
+                        "the input is too small for this test"
+                    )
 
 
 def _position(name: str) -> int:
@@ -100,7 +106,10 @@ LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "bilinear by 3": (nn.Upsample(scale_factor=3, mode="bilinear"), (2, 12, 12)),
     "bilinear, smaller": (nn.Upsample(scale_factor=0.5, mode="bilinear"), (2, 24, 24)),
     "bilinear by 4/3": (nn.Upsample(size=(16, 16), mode="bilinear"), (2, 12, 12)),
-    "bilinear with aligned corners": (nn.Upsample(size=(16, 31), mode="bilinear", align_corners=True), (2, 11, 16)),
+    "bilinear with aligned corners": (
+        nn.Upsample(size=(16, 31), mode="bilinear", align_corners=True),
+        (2, 11, 16),
+    ),
     "linear": (nn.Upsample(scale_factor=2, mode="linear"), (2, 20)),
     "trilinear": (nn.Upsample(scale_factor=2, mode="trilinear"), (1, 8, 8, 8)),
     "bicubic": (nn.Upsample(scale_factor=2, mode="bicubic"), (2, 16, 16)),
@@ -111,7 +120,10 @@ LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "zero padding": (nn.ZeroPad2d((1, 2, 3, 4)), (2, 16, 16)),
     "reflected border": (nn.Sequential(nn.ReflectionPad2d(2), nn.Conv2d(2, 2, 5)), (2, 24, 24)),
     "repeated border": (nn.Sequential(nn.ReplicationPad2d(2), nn.Conv2d(2, 2, 5)), (2, 24, 24)),
-    "border of the other side": (nn.Conv2d(2, 2, 5, padding=2, padding_mode="circular"), (2, 24, 24)),
+    "border of the other side": (
+        nn.Conv2d(2, 2, 5, padding=2, padding_mode="circular"),
+        (2, 24, 24),
+    ),
 }
 
 
@@ -152,8 +164,12 @@ def u_net(up: Callable[[int, int], nn.Module]) -> nn.Module:
 
 UP: dict[str, Callable[[int, int], nn.Module]] = {
     "deconvolution": lambda inside, outside: nn.ConvTranspose2d(inside, outside, 2, 2),
-    "overlapping deconvolution": lambda inside, outside: nn.ConvTranspose2d(inside, outside, 4, 2, 1),
-    "nearest": lambda inside, outside: nn.Sequential(nn.Upsample(scale_factor=2), conv(inside, outside)),
+    "overlapping deconvolution": lambda inside, outside: nn.ConvTranspose2d(
+        inside, outside, 4, 2, 1
+    ),
+    "nearest": lambda inside, outside: nn.Sequential(
+        nn.Upsample(scale_factor=2), conv(inside, outside)
+    ),
     "bilinear": lambda inside, outside: nn.Sequential(
         nn.Upsample(scale_factor=2, mode="bilinear"), conv(inside, outside, 1, padding=0)
     ),
@@ -166,7 +182,11 @@ UP: dict[str, Callable[[int, int], nn.Module]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("up", [name for name in UP if name != "bilinear with aligned corners"])
 def test_u_net(up: str) -> None:
-    agrees(u_net(UP[up]), [(1, 80, 80)], ("one", "two", "three", "up_three", "four", "up_two", "five", ""))
+    agrees(
+        u_net(UP[up]),
+        [(1, 80, 80)],
+        ("one", "two", "three", "up_three", "four", "up_two", "five", ""),
+    )
 
 
 @pytest.mark.slow
@@ -180,10 +200,20 @@ def test_feature_pyramid() -> None:
         bottom = net.side_two(two) + F.interpolate(middle, scale_factor=2)
         return net.smooth(bottom) + F.interpolate(net.smooth_three(middle), scale_factor=2)
 
-    sides = {f"side_{name}": conv(size, 3, 1, padding=0) for name, size in (("two", 2), ("three", 3), ("four", 4))}
-    layers = {"one": conv(1, 2, 3, 2), "two": conv(2, 2, 3), "three": conv(2, 3, 3, 2), "four": conv(3, 4, 3, 2)}
+    sides = {
+        f"side_{name}": conv(size, 3, 1, padding=0)
+        for name, size in (("two", 2), ("three", 3), ("four", 4))
+    }
+    layers = {
+        "one": conv(1, 2, 3, 2),
+        "two": conv(2, 2, 3),
+        "three": conv(2, 3, 3, 2),
+        "four": conv(3, 4, 3, 2),
+    }
     net = Net(forward, smooth=conv(3, 3), smooth_three=conv(3, 3), **layers, **sides)
-    agrees(net, [(1, 160, 160)], ("two", "four", "side_two", "smooth", "smooth_three", ""), units=16)
+    agrees(
+        net, [(1, 160, 160)], ("two", "four", "side_two", "smooth", "smooth_three", ""), units=16
+    )
 
 
 def test_dilated_causal_convolutions() -> None:
@@ -197,7 +227,11 @@ def test_dilated_causal_convolutions() -> None:
     net = Net(forward, **layers)
     agrees(net, [(2, 120)], ("layer_0", "layer_3", ""))
     field = torchscan.receptive_field(net, (2, 120))
-    assert (field.output.rf, field.output.stride, field.output.padding) == (31, 1, 30)  # 1 + 2·(1 + 2 + 4 + 8), all before
+    assert (field.output.rf, field.output.stride, field.output.padding) == (
+        31,
+        1,
+        30,
+    )  # 1 + 2·(1 + 2 + 4 + 8), all before
 
 
 def test_space_to_depth_by_slices() -> None:
@@ -227,10 +261,14 @@ def test_windows_of_attention_that_are_shifted() -> None:
     def windowed(net: Any, x: Tensor, shift: int) -> Tensor:
         batch, height, width, channels = x.shape
         rolled = torch.roll(x, (-shift, -shift), (1, 2))
-        parts = rolled.view(batch, height // 4, 4, width // 4, 4, channels).permute(0, 1, 3, 2, 4, 5)
+        parts = rolled.view(batch, height // 4, 4, width // 4, 4, channels).permute(
+            0, 1, 3, 2, 4, 5
+        )
         tokens = parts.reshape(-1, 16, channels)
         tokens = tokens + F.scaled_dot_product_attention(tokens, tokens, tokens)
-        parts = tokens.view(batch, height // 4, width // 4, 4, 4, channels).permute(0, 1, 3, 2, 4, 5)
+        parts = tokens.view(batch, height // 4, width // 4, 4, 4, channels).permute(
+            0, 1, 3, 2, 4, 5
+        )
         return torch.roll(parts.reshape(batch, height, width, channels), (shift, shift), (1, 2))
 
     def forward(net: Any, x: Tensor) -> Tensor:
@@ -240,7 +278,10 @@ def test_windows_of_attention_that_are_shifted() -> None:
     net = Net(forward, embed=nn.Conv2d(1, 2, 2, 2))
     agrees(net, [(1, 96, 64)], units=9)
     (height, _) = torchscan.receptive_field(net, (1, 96, 64)).output.axes
-    assert (height.size, height.starts) == (16, (-8, -8, 0, 0))  # by hand: two windows of 4, 2 pixels each
+    assert (height.size, height.starts) == (
+        16,
+        (-8, -8, 0, 0),
+    )  # by hand: two windows of 4, 2 pixels each
     assert height.stride == 2
     assert height.notes == ("wraps",)
 
@@ -308,7 +349,9 @@ class SlimUnit(nn.Module):
     def __init__(self, stride: int) -> None:
         super().__init__()
         self.beside = nn.MaxPool2d(1, stride)
-        self.body = nn.Sequential(nn.Conv2d(1, 1, 1), nn.Conv2d(1, 1, 3, stride, 1), nn.Conv2d(1, 1, 1))
+        self.body = nn.Sequential(
+            nn.Conv2d(1, 1, 1), nn.Conv2d(1, 1, 3, stride, 1), nn.Conv2d(1, 1, 1)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.beside(x) + self.body(x))
@@ -319,15 +362,23 @@ def slim_resnet(*units: int) -> nn.Module:
     strides = [[1] * (count - 1) + [2 if at < 3 else 1] for at, count in enumerate(units)]
     body = [SlimUnit(stride) for each in strides for stride in each]
     # TensorFlow pads an even map before a pool of 3 and stride 2 behind only
-    return nn.Sequential(nn.Conv2d(1, 1, 7, 2, 3), nn.ZeroPad2d((0, 1, 0, 1)), nn.MaxPool2d(3, 2), *body)
+    return nn.Sequential(
+        nn.Conv2d(1, 1, 7, 2, 3), nn.ZeroPad2d((0, 1, 0, 1)), nn.MaxPool2d(3, 2), *body
+    )
 
 
 # Araujo, Norris, Sim: Computing Receptive Fields of Convolutional Neural Networks, Distill 2019
 @pytest.mark.parametrize(
     ("units", "published"),
-    [((3, 4, 6, 3), (483, 32, 239)), ((3, 4, 23, 3), (1027, 32, 511)), ((3, 8, 36, 3), (1507, 32, 751))],
+    [
+        ((3, 4, 6, 3), (483, 32, 239)),
+        ((3, 4, 23, 3), (1027, 32, 511)),
+        ((3, 8, 36, 3), (1507, 32, 751)),
+    ],
 )
-def test_residual_networks_of_the_distill_article(units: tuple[int, ...], published: tuple[int, int, int]) -> None:
+def test_residual_networks_of_the_distill_article(
+    units: tuple[int, ...], published: tuple[int, int, int]
+) -> None:
     field = torchscan.receptive_field(slim_resnet(*units), (1, 224, 224)).output
     assert (field.rf, field.stride, field.padding) == published
 
@@ -406,7 +457,9 @@ def test_attention_is_global_beside_what_is_passed_by_it() -> None:
 
 
 def test_only_the_pooled_axis_is_global() -> None:
-    layer = torchscan.receptive_field(nn.Sequential(nn.Conv2d(1, 2, 3), nn.AdaptiveAvgPool2d((1, None))), (1, 20, 20)).output
+    layer = torchscan.receptive_field(
+        nn.Sequential(nn.Conv2d(1, 2, 3), nn.AdaptiveAvgPool2d((1, None))), (1, 20, 20)
+    ).output
     assert layer.rf == ("global", 3)
     assert layer.stride == (None, 1)
 
@@ -417,7 +470,9 @@ def test_a_recurrent_layer_sees_all_steps() -> None:
     assert (axis.axis, axis.status, axis.reasons[0].operator) == (1, "global", "aten.lstm")
 
 
-@pytest.mark.parametrize("norm", [nn.GroupNorm(2, 4), nn.InstanceNorm2d(4), nn.LayerNorm([4, 18, 18])])
+@pytest.mark.parametrize(
+    "norm", [nn.GroupNorm(2, 4), nn.InstanceNorm2d(4), nn.LayerNorm([4, 18, 18])]
+)
 def test_statistics_of_a_norm_are_a_note_unless_they_count(norm: nn.Module) -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), norm)
     for axis in torchscan.receptive_field(model, (3, 20, 20)).output.axes:
@@ -447,7 +502,9 @@ def test_an_operator_without_a_rule_is_global_and_named() -> None:
         grid = F.affine_grid(torch.eye(2, 3)[None], [1, 3, 20, 20], align_corners=False)
         return F.grid_sample(net.first(x), grid, align_corners=False)
 
-    for axis in torchscan.receptive_field(Net(forward, first=nn.Conv2d(3, 3, 3, padding=1)), (3, 20, 20)).output.axes:
+    for axis in torchscan.receptive_field(
+        Net(forward, first=nn.Conv2d(3, 3, 3, padding=1)), (3, 20, 20)
+    ).output.axes:
         assert (axis.status, axis.size) == ("global", None)
         assert [reason.operator for reason in axis.reasons] == ["aten.grid_sampler_2d"]
 
@@ -518,11 +575,17 @@ SHARED = [
 
 @pytest.mark.parametrize("forward", SHARED, ids=lambda each: each.__name__)
 @pytest.mark.parametrize("after", [False, True])
-def test_what_is_written_through_a_view_is_seen(forward: Callable[[Any, Tensor], Tensor], after: bool) -> None:
+def test_what_is_written_through_a_view_is_seen(
+    forward: Callable[[Any, Tensor], Tensor], after: bool
+) -> None:
     def further(net: Any, x: Tensor) -> Tensor:
         return net.after(forward(net, x)) if after else forward(net, x)
 
-    layers = {"first": nn.Conv1d(1, 2, 3, padding=1), "second": nn.Conv1d(1, 2, 7, padding=3), "after": nn.Conv1d(2, 2, 3)}
+    layers = {
+        "first": nn.Conv1d(1, 2, 3, padding=1),
+        "second": nn.Conv1d(1, 2, 7, padding=3),
+        "after": nn.Conv1d(2, 2, 3),
+    }
     agrees(Net(further, **layers), [(1, 60)], units=12)
 
 
@@ -530,7 +593,9 @@ def test_what_is_written_through_a_view_is_seen(forward: Callable[[Any, Tensor],
 def test_a_border_of_the_other_side_is_noted(padded: str) -> None:
     layer: nn.Module = nn.Conv1d(1, 1, 5, padding=2, padding_mode="circular")
     if padded == "by hand":
-        layer = nn.Sequential(Net(lambda _, x: torch.cat([x[..., -2:], x, x[..., :2]], -1)), nn.Conv1d(1, 1, 5))
+        layer = nn.Sequential(
+            Net(lambda _, x: torch.cat([x[..., -2:], x, x[..., :2]], -1)), nn.Conv1d(1, 1, 5)
+        )
     trace = torchscan.record(layer, (1, 30), backward=padded == "gradients")
     (axis,) = receptive_fields(trace).output.axes
     assert (axis.size, axis.stride, axis.padding, axis.notes) == (5, 1, 2, ("wraps",))
@@ -540,7 +605,9 @@ def test_statistics_of_a_norm_are_counted_only_when_asked_for() -> None:
     trace = torchscan.record(nn.Sequential(nn.Conv1d(1, 4, 3), nn.GroupNorm(2, 4)), (1, 20))
     (axis,) = receptive_fields(trace).output.axes
     assert (axis.status, axis.size, axis.notes) == ("local", 3, ("norm-stats",))
-    assert [each.status for each in receptive_fields(trace, strict_norm=True).output.axes] == ["global"]
+    assert [each.status for each in receptive_fields(trace, strict_norm=True).output.axes] == [
+        "global"
+    ]
 
 
 def test_only_the_dimension_that_is_rolled_wraps() -> None:
@@ -567,7 +634,12 @@ def test_the_largest_of_several_channels_is_as_local_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    "forward", [lambda _, x: torch.roll(x, 2), lambda _, x: x.sum().transpose(0, -1), lambda _, x: x.sum().t()]
+    "forward",
+    [
+        lambda _, x: torch.roll(x, 2),
+        lambda _, x: x.sum().transpose(0, -1),
+        lambda _, x: x.sum().t(),
+    ],
 )
 def test_operators_without_a_dimension_of_their_own_have_a_rule(forward: Any) -> None:
     """A rule that fails warns, which is an error here; there is nothing to warn of."""
@@ -577,11 +649,15 @@ def test_operators_without_a_dimension_of_their_own_have_a_rule(forward: Any) ->
 
 
 def test_as_plain_data_it_has_each_output_of_each_layer() -> None:
-    data = torchscan.receptive_field(nn.Sequential(nn.Conv2d(1, 1, (3, 5), stride=2)), (1, 16, 16)).as_dict()
+    data = torchscan.receptive_field(
+        nn.Sequential(nn.Conv2d(1, 1, (3, 5), stride=2)), (1, 16, 16)
+    ).as_dict()
     assert json.loads(json.dumps(data)) == data
     assert [layer["path"] for layer in data["layers"]] == ["", "0"]
     ((down, across),) = data["layers"][1]["outputs"]
-    assert [(axis["status"], axis["rf"], axis["stride"], axis["padding"]) for axis in (down, across)] == [
+    assert [
+        (axis["status"], axis["rf"], axis["stride"], axis["padding"]) for axis in (down, across)
+    ] == [
         ("local", 3, 2, 0),
         ("local", 5, 2, 0),
     ]
@@ -606,9 +682,11 @@ def test_a_hull_of_one_side_is_a_hull(taken: int, starts: list[int], ends: list[
     (axis,) = torchscan.receptive_field(Net(forward), (1, 340)).output.axes
     assert axis.notes == ("hull",)
     assert list(axis.starts[:3]) == starts
-    assert [start + size - 1 for start, size in zip(axis.starts, axis.sizes, strict=True) if start is not None and size][
-        :3
-    ] == ends
+    assert [
+        start + size - 1
+        for start, size in zip(axis.starts, axis.sizes, strict=True)
+        if start is not None and size
+    ][:3] == ends
 
 
 def test_the_size_is_right_where_nothing_repeats_within_a_dimension() -> None:
@@ -629,11 +707,14 @@ def test_values_put_at_unknown_places_are_loud() -> None:
         return y
 
     field = torchscan.receptive_field(
-        Net(forward, first=nn.Conv1d(1, 2, 3, padding=1)), args=(torch.rand(1, 1, 20), torch.arange(4))
+        Net(forward, first=nn.Conv1d(1, 2, 3, padding=1)),
+        args=(torch.rand(1, 1, 20), torch.arange(4)),
     )
     axis = field.output.axes[0]
     assert (axis.status, axis.notes) == ("local", ("hull",))
-    assert axis.size == 22  # the last unit sees 18 … 20, and what may have been put there sees −1 … 4
+    assert (
+        axis.size == 22
+    )  # the last unit sees 18 … 20, and what may have been put there sees −1 … 4
 
 
 def test_places_picked_by_unknown_indices_are_loud() -> None:
@@ -641,7 +722,8 @@ def test_places_picked_by_unknown_indices_are_loud() -> None:
         return net.first(x)[..., at]
 
     field = torchscan.receptive_field(
-        Net(forward, first=nn.Conv1d(1, 2, 3, padding=1)), args=(torch.rand(1, 1, 20), torch.arange(4))
+        Net(forward, first=nn.Conv1d(1, 2, 3, padding=1)),
+        args=(torch.rand(1, 1, 20), torch.arange(4)),
     )
     axis = field.output.axes[0]
     assert (axis.status, axis.reasons[0].operator) == ("global", "aten.index")
@@ -707,11 +789,15 @@ def mixed_after_a_roll(x: Tensor) -> Tensor:
         (mixed_after_a_roll, (2, 40)),
     ],
 )
-def test_nothing_is_said_to_see_less_than_it_does(function: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> None:
+def test_nothing_is_said_to_see_less_than_it_does(
+    function: Callable[[Tensor], Tensor], shape: tuple[int, ...]
+) -> None:
     (x,) = oracle.fresh_inputs([shape])
     output = function(x)
     dims = tuple(range(2, x.dim()))
-    field = torchscan.receptive_field(Net(lambda _, each: function(each)), args=(x,), axes={"args[0]": dims})
+    field = torchscan.receptive_field(
+        Net(lambda _, each: function(each)), args=(x,), axes={"args[0]": dims}
+    )
     for axis in field.output.axes:
         for unit in range(output.shape[axis.axis]):
             (boxes,) = oracle.seen_by(output, axis.axis, unit, [x])
@@ -736,7 +822,9 @@ def test_a_target_that_shares_memory_with_an_operand_is_the_one_that_is_written(
 
 
 def test_an_operator_over_everything_after_a_roll_is_global() -> None:
-    (axis,) = torchscan.receptive_field(Net(lambda _, x: mixed_after_a_roll(x)), (2, 40)).output.axes
+    (axis,) = torchscan.receptive_field(
+        Net(lambda _, x: mixed_after_a_roll(x)), (2, 40)
+    ).output.axes
     assert (axis.status, axis.reasons[0].operator) == ("global", "aten.mean")
 
 
@@ -747,7 +835,9 @@ def test_a_dimension_of_one_place_leaves_no_mark() -> None:
         z[:] = y
         return z.squeeze(1)
 
-    layer = torchscan.receptive_field(Net(forward, first=nn.Conv2d(3, 1, 3, padding=1)), (3, 32, 32)).output
+    layer = torchscan.receptive_field(
+        Net(forward, first=nn.Conv2d(3, 1, 3, padding=1)), (3, 32, 32)
+    ).output
     assert (layer.rf, layer.stride) == (3, 1)
 
 
@@ -776,17 +866,36 @@ def test_a_class_token_sees_nothing_and_tokens_are_counted_one_by_one() -> None:
     assert (columns.units, columns.stride, columns.padding, columns.size) == (97, 4, 0, 4)
     assert rows.interval(0) is columns.interval(0) is None
     assert (rows.interval(1 + 12 + 3), columns.interval(1 + 12 + 3)) == ((4, 7), (12, 15))
-    assert (field["others"].axes[0].interval(15), field["others"].axes[1].interval(15)) == ((4, 7), (12, 15))
+    assert (field["others"].axes[0].interval(15), field["others"].axes[1].interval(15)) == (
+        (4, 7),
+        (12, 15),
+    )
 
 
 CHANNELS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...], dict[int, int]]] = {
     # what is done, to what, and the receptive fields of the axes that are found
     "an image": (lambda x: F.conv2d(x, torch.ones(4, 3, 3, 5)), (3, 20, 20), {2: 3, 3: 5}),
     "a sequence": (lambda x: F.linear(x, torch.ones(4, 3)), (20, 3), {1: 1}),
-    "windows of a signal": (lambda x: F.linear(x.unfold(-1, 16, 8), torch.ones(4, 16)), (3, 96), {2: 16}),
-    "windows of plain audio": (lambda x: F.linear(x.unfold(-1, 16, 8), torch.ones(4, 16)), (96,), {1: 16}),
-    "a spectrogram": (lambda x: F.conv2d(x.unsqueeze(1), torch.ones(4, 1, 3, 5)), (40, 60), {1: 3, 2: 5}),
-    "a volume of one channel": (lambda x: F.conv3d(x[:, None], torch.ones(4, 1, 3, 3, 3)), (12, 12, 12), {1: 3, 2: 3, 3: 3}),
+    "windows of a signal": (
+        lambda x: F.linear(x.unfold(-1, 16, 8), torch.ones(4, 16)),
+        (3, 96),
+        {2: 16},
+    ),
+    "windows of plain audio": (
+        lambda x: F.linear(x.unfold(-1, 16, 8), torch.ones(4, 16)),
+        (96,),
+        {1: 16},
+    ),
+    "a spectrogram": (
+        lambda x: F.conv2d(x.unsqueeze(1), torch.ones(4, 1, 3, 5)),
+        (40, 60),
+        {1: 3, 2: 5},
+    ),
+    "a volume of one channel": (
+        lambda x: F.conv3d(x[:, None], torch.ones(4, 1, 3, 3, 3)),
+        (12, 12, 12),
+        {1: 3, 2: 3, 3: 3},
+    ),
     "depthwise first": (lambda x: F.conv1d(x, torch.ones(3, 1, 5), groups=3), (3, 30), {2: 5}),
 }
 
@@ -825,7 +934,13 @@ def test_a_second_call_has_a_field_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "notes"), [("constant", ()), ("reflect", ("padded",)), ("replicate", ("padded",)), ("circular", ("wraps",))]
+    ("mode", "notes"),
+    [
+        ("constant", ()),
+        ("reflect", ("padded",)),
+        ("replicate", ("padded",)),
+        ("circular", ("wraps",)),
+    ],
 )
 def test_a_border_of_zeros_is_noted_nowhere(mode: str, notes: tuple[str, ...]) -> None:
     model = nn.Sequential(Net(lambda _, x: F.pad(x, (2, 2), mode)), nn.Conv1d(1, 1, 5))
@@ -853,7 +968,9 @@ AFTER_NOTHING: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("shape", [(0, 4), (3, 0), (0, 0)])
 @pytest.mark.parametrize("after", AFTER_NOTHING.values(), ids=AFTER_NOTHING)
-def test_what_has_no_elements_sees_nothing(after: Callable[[Tensor], Tensor], shape: tuple[int, int]) -> None:
+def test_what_has_no_elements_sees_nothing(
+    after: Callable[[Tensor], Tensor], shape: tuple[int, int]
+) -> None:
     """Of an input of that shape, and of a part of that shape of a larger one. Warnings are errors here."""
 
     class Empties(nn.Module):
@@ -862,4 +979,8 @@ def test_what_has_no_elements_sees_nothing(after: Callable[[Tensor], Tensor], sh
 
     for given in (shape, (3, 4)):
         info = torchscan.crawl_module(Empties(), given, batch_size=2, receptive_field=True)
-        assert all(axis["status"] == "none" for axes in info["layers"][0]["receptive_field"] for axis in axes)
+        assert all(
+            axis["status"] == "none"
+            for axes in info["layers"][0]["receptive_field"]
+            for axis in axes
+        )

@@ -30,7 +30,10 @@ ROUND = "a round card"
 def round_card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "_registered", {})
     register_device(
-        ROUND, memory_gb=64, bandwidth_gbs=100, dense_tflops={"fp32": 10, "tf32": 50, "fp16": 100, "bf16": 100, "fp8": 200}
+        ROUND,
+        memory_gb=64,
+        bandwidth_gbs=100,
+        dense_tflops={"fp32": 10, "tf32": 50, "fp16": 100, "bf16": 100, "fp8": 200},
     )
 
 
@@ -48,28 +51,41 @@ def only(result: Roofline, operator: str) -> OperatorLoad:
 
 def test_a_large_product_is_bound_by_arithmetic() -> None:
     """4096³ MACs: 137 GFLOP at 10 TFLOP/s are 13.74 ms; three matrices of 64 MiB at 100 GB/s are 2.01 ms."""
-    load = only(roofline(nn.Linear(4096, 4096, bias=False), (4096,), batch_size=4096, precision="fp32"), "mm")
+    load = only(
+        roofline(nn.Linear(4096, 4096, bias=False), (4096,), batch_size=4096, precision="fp32"),
+        "mm",
+    )
     assert load.limiter == "compute"
     assert load.time_bound == pytest.approx(2 * 4096**3 / 10e12)
     assert load.intensity == pytest.approx(2 * 4096**3 / (3 * 4096**2 * 4))
     assert load.ridge == 100
 
 
-@pytest.mark.parametrize(("window", "stride", "share"), [(3, 1, 1 / 9), (3, 2, 4 / 9), (5, 1, 1 / 25), (2, 2, 1), (1, 1, 1)])
-def test_bound_of_single_precision_leaves_winograd_room(window: int, stride: int, share: float) -> None:
+@pytest.mark.parametrize(
+    ("window", "stride", "share"),
+    [(3, 1, 1 / 9), (3, 2, 4 / 9), (5, 1, 1 / 25), (2, 2, 1), (1, 1, 1)],
+)
+def test_bound_of_single_precision_leaves_winograd_room(
+    window: int, stride: int, share: float
+) -> None:
     """An image of 64 outputs a side takes ``stride`` new inputs for each, and so as many products, along each dimension."""
     layer, size = nn.Conv2d(512, 512, window, stride, bias=False), 64 * stride + window - stride
     load = only(roofline(layer, (512, size, size), batch_size=8, precision="fp32"), "convolution")
     assert load.macs == 8 * 512 * 512 * 64**2 * window**2
     assert load.time_bound == pytest.approx(2 * load.macs * share / 10e12)
-    assert load.limiter == ("compute" if load.intensity is not None and load.intensity > 100 else "memory")
+    assert load.limiter == (
+        "compute" if load.intensity is not None and load.intensity > 100 else "memory"
+    )
 
 
 def test_winograds_room_is_in_the_gradients_of_a_convolution_too() -> None:
     """Two more convolutions of as many products each; on matrix units all of them count."""
     layer = nn.Conv2d(512, 512, 3, padding=1, bias=False)
     single, half = (
-        only(roofline(layer, (512, 64, 64), batch_size=8, precision=precision, training=True), "convolution_backward")
+        only(
+            roofline(layer, (512, 64, 64), batch_size=8, precision=precision, training=True),
+            "convolution_backward",
+        )
         for precision in ("fp32", "fp16")
     )
     assert single.time_bound == pytest.approx(2 * single.macs / 9 / 10e12)
@@ -79,12 +95,20 @@ def test_winograds_room_is_in_the_gradients_of_a_convolution_too() -> None:
 def test_utilisation_is_of_all_products_that_are_computed() -> None:
     layer = nn.Conv2d(512, 512, 3, padding=1, bias=False)
     result = roofline(layer, (512, 64, 64), batch_size=8, precision="fp32")
-    assert result.compute_utilisation == pytest.approx(2 * result.total.macs / 10e12 / result.time_estimate)
+    assert result.compute_utilisation == pytest.approx(
+        2 * result.total.macs / 10e12 / result.time_estimate
+    )
 
 
 def test_a_pointwise_operator_is_bound_by_memory() -> None:
     load = only(roofline(nn.ReLU(), (1000,), batch_size=4000), "relu")
-    assert (load.limiter, load.precision, load.flops, load.elements_read, load.elements_written) == (
+    assert (
+        load.limiter,
+        load.precision,
+        load.flops,
+        load.elements_read,
+        load.elements_written,
+    ) == (
         *("memory", "fp32"),
         *[4_000_000] * 3,
     )
@@ -93,7 +117,9 @@ def test_a_pointwise_operator_is_bound_by_memory() -> None:
 
 def test_flops_count_and_not_macs() -> None:
     """A product at 60 MACs, which is 120 FLOPs, per byte lies above the ridge at 100."""
-    load = only(roofline(nn.Linear(720, 720, bias=False), (720,), batch_size=720, precision="fp32"), "mm")
+    load = only(
+        roofline(nn.Linear(720, 720, bias=False), (720,), batch_size=720, precision="fp32"), "mm"
+    )
     assert load.macs / (load.bytes_read + load.bytes_written) == 60
     assert (load.intensity, load.limiter) == (120, "compute")
 
@@ -109,7 +135,10 @@ def test_flops_count_and_not_macs() -> None:
     ],
 )
 def test_the_precision_decides_on_the_peak(precision: Any, expected: Any, peak: float) -> None:
-    load = only(roofline(nn.Linear(4096, 4096, bias=False), (4096,), batch_size=4096, precision=precision), "mm")
+    load = only(
+        roofline(nn.Linear(4096, 4096, bias=False), (4096,), batch_size=4096, precision=precision),
+        "mm",
+    )
     assert load.precision == expected
     assert load.time_bound == pytest.approx(2 * 4096**3 / peak)
     assert load.bytes_read == 2 * 4096**2 * {"fp32": 4, "tf32": 4, "fp8": 1}.get(expected, 2)
@@ -118,7 +147,10 @@ def test_the_precision_decides_on_the_peak(precision: Any, expected: Any, peak: 
 def test_as_the_model_is_convolutions_may_be_shortened_and_products_not() -> None:
     model = nn.Sequential(nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(8 * 36, 4))
     result = roofline(model, (8, 8, 8))
-    assert (only(result, "convolution").precision, only(result, "addmm").precision) == ("tf32", "fp32")
+    assert (only(result, "convolution").precision, only(result, "addmm").precision) == (
+        "tf32",
+        "fp32",
+    )
 
 
 class Attention(nn.Module):
@@ -145,7 +177,9 @@ def test_fused_attention_writes_no_scores() -> None:
     load = only(result, "_scaled_dot_product_flash_attention")
     operand = 4 * 2048 * 64 * 2
     assert operand <= load.bytes_read <= 3 * operand
-    assert load.bytes_written == pytest.approx(operand + 4 * 2 * 2048 * 4, abs=64)  # and random state
+    assert load.bytes_written == pytest.approx(
+        operand + 4 * 2 * 2048 * 4, abs=64
+    )  # and random state
     assert load.macs == 2 * 4 * 2 * 2048 * 2048 * 32
 
 
@@ -162,20 +196,30 @@ def test_integer_inputs() -> None:
 class Nested(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.only_child = nn.Sequential(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()))
+        self.only_child = nn.Sequential(
+            nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.only_child(x)) + 1
 
 
-@pytest.mark.parametrize("options", [{}, {"training": True, "optimizer": "AdamW"}, {"compiled": True}])
+@pytest.mark.parametrize(
+    "options", [{}, {"training": True, "optimizer": "AdamW"}, {"compiled": True}]
+)
 def test_everything_adds_up(options: dict[str, Any]) -> None:
     result = roofline(Nested(), (3, 32, 32), batch_size=8, **options)
-    assert result.time_estimate == pytest.approx(math.fsum(each.time_estimate for each in result.operators))
-    assert result.time_estimate == pytest.approx(math.fsum(each.time_estimate for each in result.by_kind.values()))
+    assert result.time_estimate == pytest.approx(
+        math.fsum(each.time_estimate for each in result.operators)
+    )
+    assert result.time_estimate == pytest.approx(
+        math.fsum(each.time_estimate for each in result.by_kind.values())
+    )
     assert result.time_estimate == pytest.approx(math.fsum(result.time_by_phase.values()))
     assert result.total.time_estimate == pytest.approx(result.time_estimate)
-    assert result.time_bound == pytest.approx(math.fsum(each.time_bound for each in result.operators))
+    assert result.time_bound == pytest.approx(
+        math.fsum(each.time_bound for each in result.operators)
+    )
     by_name = {each.name: each for each in result.layers}
     assert by_name["only_child"].flops == by_name["only_child.0"].flops < result.total.flops
     assert sum(each.flops for each in result.operators) == result.total.flops
@@ -184,7 +228,13 @@ def test_everything_adds_up(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("device", [ROUND, "H200", "RTX 4090", "T4", "MI300X"])
 @pytest.mark.parametrize("batch_size", [1, 64])
 def test_nothing_is_faster_than_its_bound(device: str, batch_size: int) -> None:
-    result = roofline(nn.Sequential(Attention()), (256, 64), device=device, batch_size=batch_size, precision="fp16")
+    result = roofline(
+        nn.Sequential(Attention()),
+        (256, 64),
+        device=device,
+        batch_size=batch_size,
+        precision="fp16",
+    )
     assert all(each.time_estimate >= each.time_bound > 0 for each in result.operators)
 
 
@@ -198,7 +248,10 @@ def test_a_training_step_comes_from_its_record() -> None:
     """The first layer's input needs no gradient: of 3 · 2 products 5 are computed, and not 6."""
     model = nn.Sequential(nn.Linear(64, 64, bias=False), nn.ReLU(), nn.Linear(64, 64, bias=False))
     step: dict[str, Any] = {"training": True, "loss": torch.sum, "optimizer": "SGD"}
-    forward, training = roofline(model, (64,), batch_size=32), roofline(model, (64,), batch_size=32, **step)
+    forward, training = (
+        roofline(model, (64,), batch_size=32),
+        roofline(model, (64,), batch_size=32, **step),
+    )
     assert forward.total.macs * 5 == training.total.macs * 2
     assert list(training.time_by_phase) == ["forward", "backward", "optimizer"]
 
@@ -214,7 +267,9 @@ def test_as_dict_is_plain(as_json: Callable[[Any], Any]) -> None:
 
 def test_tiles_and_waves() -> None:
     """One tile takes as long as one on each of 100 multiprocessors; 101 of them as long as 200."""
-    assert filled(32, 32, 64, 1, 100) == pytest.approx(0.4 / 100)  # the share of the peak that small tiles reach
+    assert filled(32, 32, 64, 1, 100) == pytest.approx(
+        0.4 / 100
+    )  # the share of the peak that small tiles reach
     assert filled(128 * 100, 128, 64, 1, 100) == 1
     assert filled(128 * 101, 128, 64, 1, 100) < 0.6
     assert filled(128, 128, 256 * 100, 1, 100) == pytest.approx(1)  # split along the sum
@@ -237,27 +292,44 @@ def test_convolutions_in_half_precision_turn_operands_around_unless_these_lie_so
 
 def test_a_bias_of_a_convolution_is_a_pass_of_its_own() -> None:
     without, with_bias = (
-        roofline(nn.Conv2d(64, 64, 3, bias=bias), (64, 56, 56), batch_size=64, device="A100-SXM4-80GB", precision="fp16")
+        roofline(
+            nn.Conv2d(64, 64, 3, bias=bias),
+            (64, 56, 56),
+            batch_size=64,
+            device="A100-SXM4-80GB",
+            precision="fp16",
+        )
         for bias in (False, True)
     )
     passes = 2 * 64 * 64 * 54 * 54 * 2 / (0.9 * 2039e9)
     # the bias is also read, which is next to nothing
-    assert with_bias.total.time_estimate - without.total.time_estimate == pytest.approx(passes, abs=0.1 * passes + 2 * 27e-6)
+    assert with_bias.total.time_estimate - without.total.time_estimate == pytest.approx(
+        passes, abs=0.1 * passes + 2 * 27e-6
+    )
 
 
 def test_small_calls_are_limited_by_their_launch() -> None:
     model = nn.Sequential(*(nn.ReLU() for _ in range(10)))
     assert roofline(model, (8,)).total.limiter == "launch"
     assert roofline(model, (8,)).time_estimate > 10 * 15e-6
-    assert roofline(model, (8,), compiled=True).time_estimate < roofline(model, (8,)).time_estimate / 5
+    assert (
+        roofline(model, (8,), compiled=True).time_estimate < roofline(model, (8,)).time_estimate / 5
+    )
 
 
 def test_kernels_run_while_the_host_launches_others() -> None:
     """A long kernel hides the launches of short ones behind it."""
     small = nn.Sequential(*(nn.ReLU() for _ in range(10)))
     large = nn.Linear(8192, 8192, bias=False)
-    together = roofline(Calls(lambda self, x: (self.big(x), self.tiny(x[:1])), big=large, tiny=small), (8192,), batch_size=4096)
-    alone = roofline(large, (8192,), batch_size=4096).time_estimate + roofline(small, (8192,)).time_estimate
+    together = roofline(
+        Calls(lambda self, x: (self.big(x), self.tiny(x[:1])), big=large, tiny=small),
+        (8192,),
+        batch_size=4096,
+    )
+    alone = (
+        roofline(large, (8192,), batch_size=4096).time_estimate
+        + roofline(small, (8192,)).time_estimate
+    )
     assert together.time_estimate < alone - 100e-6
 
 
@@ -274,11 +346,19 @@ def test_what_was_just_used_is_in_the_cache() -> None:
 def test_compiled_chains_pass_values_on_in_registers() -> None:
     """Of three pointwise operators the first reads, the last writes, and there is one launch."""
     model = nn.Sequential(nn.ReLU(), nn.Sigmoid(), nn.Tanh())
-    eager, compiled = (roofline(model, (1000,), batch_size=4000, compiled=each) for each in (False, True))
+    eager, compiled = (
+        roofline(model, (1000,), batch_size=4000, compiled=each) for each in (False, True)
+    )
     size = 4_000_000 * 4
     assert [each.bytes_read + each.bytes_written for each in eager.operators] == [2 * size] * 3
-    assert [(each.bytes_read, each.bytes_written) for each in compiled.operators] == [(size, 0), (0, 0), (0, size)]
-    assert compiled.time_bound == pytest.approx(eager.time_bound / 3, rel=0.02)  # besides some arithmetic
+    assert [(each.bytes_read, each.bytes_written) for each in compiled.operators] == [
+        (size, 0),
+        (0, 0),
+        (0, size),
+    ]
+    assert compiled.time_bound == pytest.approx(
+        eager.time_bound / 3, rel=0.02
+    )  # besides some arithmetic
 
 
 def test_compiled_what_is_used_elsewhere_is_written() -> None:
@@ -293,7 +373,10 @@ def test_compiled_what_is_used_elsewhere_is_written() -> None:
 
 
 def moved(result: Roofline) -> dict[str, tuple[int, int]]:
-    return {each.operator.removeprefix("aten."): (each.bytes_read, each.bytes_written) for each in result.operators}
+    return {
+        each.operator.removeprefix("aten."): (each.bytes_read, each.bytes_written)
+        for each in result.operators
+    }
 
 
 @pytest.mark.parametrize("last", ["relu", "relu_"])
@@ -302,7 +385,9 @@ def test_compiled_what_the_model_returns_is_written(last: str) -> None:
     model = Calls(lambda _, x: getattr(x.sigmoid(), last)())
     result = roofline(model, (64,), batch_size=64, compiled=True)
     assert sum(written for _, written in moved(result).values()) >= size
-    both = roofline(Calls(lambda _, x: ((y := x.relu()), y.sigmoid())), (64,), batch_size=64, compiled=True)
+    both = roofline(
+        Calls(lambda _, x: ((y := x.relu()), y.sigmoid())), (64,), batch_size=64, compiled=True
+    )
     assert moved(both) == {"relu": (size, size), "sigmoid": (0, size)}
 
 
@@ -312,12 +397,17 @@ def test_compiled_what_is_written_again_in_place_is_written_once() -> None:
     block = Calls(lambda s, x: F.relu(s.norm(x).add_(x), inplace=True), norm=nn.BatchNorm2d(16))
     result = roofline(block, (16, 32, 32), batch_size=8, compiled=True)
     assert sum(written for _, written in moved(result).values()) == size
-    assert sum(read for read, _ in moved(result).values()) == pytest.approx(size, rel=0.01)  # and four numbers per channel
+    assert sum(read for read, _ in moved(result).values()) == pytest.approx(
+        size, rel=0.01
+    )  # and four numbers per channel
 
 
 def test_compiled_results_that_nobody_reads_are_not_written() -> None:
     pool = nn.MaxPool2d(2)
-    eager, compiled = (roofline(pool, (16, 32, 32), batch_size=8, compiled=each).operators[0] for each in (False, True))
+    eager, compiled = (
+        roofline(pool, (16, 32, 32), batch_size=8, compiled=each).operators[0]
+        for each in (False, True)
+    )
     assert eager.bytes_written == 8 * 16 * 16 * 16 * (4 + 8)  # and the place of each, an integer
     assert compiled.bytes_written == 8 * 16 * 16 * 16 * 4
 
@@ -328,7 +418,10 @@ def test_compiled_operands_that_are_ready_do_not_end_a_kernel() -> None:
     ready = Calls(lambda s, x: x.sigmoid() * s.weight.exp(), weight=weight)
     assert moved(roofline(ready, (64,), batch_size=512, compiled=True))["sigmoid"] == (size, 0)
     dependent = Calls(lambda s, x: (y := x.sigmoid()) * s.linear(y), linear=nn.Linear(64, 64))
-    assert moved(roofline(dependent, (64,), batch_size=512, compiled=True))["sigmoid"] == (size, size)
+    assert moved(roofline(dependent, (64,), batch_size=512, compiled=True))["sigmoid"] == (
+        size,
+        size,
+    )
 
 
 def test_compiled_bound_is_of_what_no_compiler_can_avoid() -> None:
@@ -340,7 +433,9 @@ def test_compiled_bound_is_of_what_no_compiler_can_avoid() -> None:
     assert result.time_bound == pytest.approx(max(given_and_left / 100e9, products / 10e12))
     assert result.time_bound == pytest.approx(sum(each.time_bound for each in result.operators))
     dropped = Calls(lambda s, x: (s.unread(x), x.relu())[1], unread=nn.Linear(64, 4096))
-    assert roofline(dropped, (64,), batch_size=4096, compiled=True).time_bound == pytest.approx(2 * 4096 * 64 * 4 / 100e9)
+    assert roofline(dropped, (64,), batch_size=4096, compiled=True).time_bound == pytest.approx(
+        2 * 4096 * 64 * 4 / 100e9
+    )
 
 
 def _compiled_conv(groups: int, layout: torch.memory_format, **options: Any) -> float:
@@ -353,7 +448,10 @@ def _compiled_conv(groups: int, layout: torch.memory_format, **options: Any) -> 
 def test_a_compiler_lays_images_out_channels_last(options: dict[str, Any]) -> None:
     """But for groups of more than one channel, which it has found to take longer so: their operands are turned and back."""
     plain, grouped = (
-        {layout: _compiled_conv(groups, layout, **options) for layout in (torch.contiguous_format, torch.channels_last)}
+        {
+            layout: _compiled_conv(groups, layout, **options)
+            for layout in (torch.contiguous_format, torch.channels_last)
+        }
         for groups in (1, 2)
     )
     assert plain[torch.contiguous_format] == pytest.approx(plain[torch.channels_last], rel=0.01)
@@ -387,13 +485,19 @@ def test_batch_norms_with_statistics_take_longer_channel_by_channel() -> None:
     """1.7 and 2.2 times what two readings and a writing take; channels-last they are as quick as any normalisation."""
 
     def step(layout: torch.memory_format) -> dict[str, float]:
-        model = Calls(lambda s, x: s.norm(x.contiguous(memory_format=layout)), norm=nn.BatchNorm2d(64))
+        model = Calls(
+            lambda s, x: s.norm(x.contiguous(memory_format=layout)), norm=nn.BatchNorm2d(64)
+        )
         result = roofline(model, (64, 64, 64), batch_size=64, training=True)
-        return {each.operator.removeprefix("aten."): each.time_estimate for each in result.operators}
+        return {
+            each.operator.removeprefix("aten."): each.time_estimate for each in result.operators
+        }
 
     plain, last = step(torch.contiguous_format), step(torch.channels_last)
     assert plain["native_batch_norm"] / last["native_batch_norm"] == pytest.approx(1.7, rel=0.05)
-    assert plain["native_batch_norm_backward"] / last["native_batch_norm_backward"] == pytest.approx(2.2, rel=0.05)
+    assert plain["native_batch_norm_backward"] / last[
+        "native_batch_norm_backward"
+    ] == pytest.approx(2.2, rel=0.05)
 
 
 def test_compiled_each_part_of_a_tensor_is_read() -> None:
@@ -415,7 +519,9 @@ def test_compiled_a_sum_over_everything_ends_a_kernel_and_one_over_rows_does_not
 def test_compiled_work_of_one_kernel_overlaps() -> None:
     """Its bound is the larger of all arithmetic and all traffic, not the sum of what is larger in each operator."""
     gelus = [nn.GELU("tanh") for _ in range(20)]
-    result = roofline(nn.Sequential(nn.ReLU(), *gelus, nn.ReLU()), (1000,), batch_size=4000, compiled=True)
+    result = roofline(
+        nn.Sequential(nn.ReLU(), *gelus, nn.ReLU()), (1000,), batch_size=4000, compiled=True
+    )
     flops, moving = 4_000_000 * (2 + 20 * 14) / 10e12, 2 * 4_000_000 * 4 / 100e9
     assert result.time_bound == pytest.approx(max(flops, moving))
 
@@ -423,7 +529,13 @@ def test_compiled_work_of_one_kernel_overlaps() -> None:
 def test_compiled_what_a_chain_finds_in_the_cache_is_all_that_it_moves() -> None:
     """4 MB read and written by one kernel or by three of them together, in a cache of 48 MiB."""
     one, three = (
-        roofline(nn.Sequential(*(nn.ReLU() for _ in range(count))), (1000,), batch_size=1000, device="L4", compiled=True)
+        roofline(
+            nn.Sequential(*(nn.ReLU() for _ in range(count))),
+            (1000,),
+            batch_size=1000,
+            device="L4",
+            compiled=True,
+        )
         for count in (1, 3)
     )
     assert three.time_bound == pytest.approx(one.time_bound)
@@ -437,7 +549,12 @@ def test_compiled_products_stay_kernels_of_their_own() -> None:
 
 def test_interpolation_that_loops_over_samples_and_channels_takes_its_time() -> None:
     """196 threads go through 1024 · 160 planes, 0.29 µs each."""
-    result = roofline(nn.Upsample(scale_factor=2, mode="bilinear"), (160, 7, 7), batch_size=1024, device="RTX 3090")
+    result = roofline(
+        nn.Upsample(scale_factor=2, mode="bilinear"),
+        (160, 7, 7),
+        batch_size=1024,
+        device="RTX 3090",
+    )
     assert result.time_estimate > 1024 * 160 * 0.29e-6
 
 
@@ -447,7 +564,14 @@ def test_power_limits_small_cards_with_many_units() -> None:
 
     def share(device: str) -> float:
         load = only(
-            roofline(nn.Linear(16384, 16384, bias=False), (16384,), batch_size=16384, device=device, precision="fp16"), "mm"
+            roofline(
+                nn.Linear(16384, 16384, bias=False),
+                (16384,),
+                batch_size=16384,
+                device=device,
+                precision="fp16",
+            ),
+            "mm",
         )
         return load.time_bound / load.time_estimate
 
@@ -470,26 +594,38 @@ def test_a_causal_mask_leaves_out_half() -> None:
 
 
 def test_cards_without_flash_attention_take_another_kernel() -> None:
-    kinds = [roofline(Attention(), (128, 64), device=device, precision="fp16").by_kind for device in ("T4", "NVIDIA A10")]
+    kinds = [
+        roofline(Attention(), (128, 64), device=device, precision="fp16").by_kind
+        for device in ("T4", "NVIDIA A10")
+    ]
     names = [next(name for name in each if "attention" in name) for each in kinds]
-    assert names == ["aten._scaled_dot_product_efficient_attention", "aten._scaled_dot_product_flash_attention"]
+    assert names == [
+        "aten._scaled_dot_product_efficient_attention",
+        "aten._scaled_dot_product_flash_attention",
+    ]
 
 
 def test_products_with_few_rows_stream_their_weight() -> None:
     """As in decoding: one token at a time, 117 MB of weight at 90 % of 2039 GB/s."""
     layer = nn.Linear(4096, 14336, bias=False)
-    load = only(roofline(layer, (4096,), device="A100-SXM4-80GB", precision="bf16", compiled=True), "mm")
+    load = only(
+        roofline(layer, (4096,), device="A100-SXM4-80GB", precision="bf16", compiled=True), "mm"
+    )
     assert load.limiter == "memory"
     assert load.time_estimate == pytest.approx(2 * 4096 * 14336 / (0.9 * 2039e9), rel=0.3)
 
 
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("training", [False, True])
-def test_a_step_of_a_recurrent_layer_waits_for_the_one_before(batch_first: bool, training: bool) -> None:
+def test_a_step_of_a_recurrent_layer_waits_for_the_one_before(
+    batch_first: bool, training: bool
+) -> None:
     """200 steps, whichever dimension they are: at least 5 µs each."""
     shape = (4, 200, 32) if batch_first else (200, 4, 32)
     layer = nn.LSTM(32, 32, batch_first=batch_first)
-    options: dict[str, Any] = {"training": True, "loss": lambda out: out[0].sum()} if training else {}
+    options: dict[str, Any] = (
+        {"training": True, "loss": lambda out: out[0].sum()} if training else {}
+    )
     result = roofline(layer, args=(torch.zeros(shape),), device="H200", **options)
     kinds = [each for name, each in result.by_kind.items() if "rnn" in name]
     assert len(kinds) == 1 + training
@@ -501,7 +637,12 @@ def test_depthwise_and_grouped_convolutions_are_not_as_fast_as_full_ones() -> No
 
     def time(groups: int, side: int) -> float:
         layer = nn.Conv2d(64, 64, 3, padding=1, groups=groups, bias=False)
-        load = only(roofline(layer, (64, side, side), batch_size=64, device="A100-SXM4-80GB", precision="fp16"), "convolution")
+        load = only(
+            roofline(
+                layer, (64, side, side), batch_size=64, device="A100-SXM4-80GB", precision="fp16"
+            ),
+            "convolution",
+        )
         return load.time_estimate / load.macs
 
     assert time(1, 28) < time(16, 112) < time(64, 224)
@@ -510,22 +651,29 @@ def test_depthwise_and_grouped_convolutions_are_not_as_fast_as_full_ones() -> No
 def test_both_gradients_of_a_depthwise_convolution_take_as_long_as_its_result() -> None:
     model = nn.Conv2d(64, 64, 3, padding=1, groups=64, bias=False)
     x = torch.zeros(64, 64, 112, 112, requires_grad=True, device="meta")
-    kinds = roofline(model, args=(x,), device="RTX 3090", precision="fp16-mixed", training=True).by_kind
-    forward, backward = (kinds[f"aten.convolution{each}"].time_estimate for each in ("", "_backward"))
+    kinds = roofline(
+        model, args=(x,), device="RTX 3090", precision="fp16-mixed", training=True
+    ).by_kind
+    forward, backward = (
+        kinds[f"aten.convolution{each}"].time_estimate for each in ("", "_backward")
+    )
     assert backward == pytest.approx(2 * forward, rel=0.1)
 
 
 def test_statistics_of_a_batch_are_a_pass_of_their_own() -> None:
     norm = nn.BatchNorm2d(64)
     evaluating, training = (
-        roofline(norm, (64, 56, 56), batch_size=64, mode=mode).total.time_estimate for mode in ("eval", "train")
+        roofline(norm, (64, 56, 56), batch_size=64, mode=mode).total.time_estimate
+        for mode in ("eval", "train")
     )
     assert training > 1.4 * evaluating
 
 
 def test_nothing_uses_more_of_the_memory_than_there_is() -> None:
     for device in ("L4", "RTX 4090"):
-        result = roofline(nn.Sequential(*(nn.ReLU() for _ in range(50))), (1000,), batch_size=1000, device=device)
+        result = roofline(
+            nn.Sequential(*(nn.ReLU() for _ in range(50))), (1000,), batch_size=1000, device=device
+        )
         assert 0 < result.memory_utilisation <= 1
 
 
@@ -539,7 +687,9 @@ def test_what_is_written_and_kept_has_to_leave_the_cache() -> None:
 def test_a_part_of_a_tensor_is_in_the_cache_because_all_of_it_was_used() -> None:
     """Half of 32 MiB that were just written, in a cache of 72 MiB: the 16 MiB of its result alone are for the memory."""
     model = Calls(lambda _, x: x.relu()[: 2**22].exp())
-    load = only(roofline(model, args=(torch.zeros(2**23, device="meta"),), device="RTX 4090"), "exp")
+    load = only(
+        roofline(model, args=(torch.zeros(2**23, device="meta"),), device="RTX 4090"), "exp"
+    )
     assert load.time_bound == pytest.approx(2**24 / 1008e9)
 
 
@@ -576,7 +726,9 @@ def test_torchs_switches_decide_where_the_model_is_as_it_is() -> None:
 
 def test_inputs_keep_their_gradients_in_another_precision() -> None:
     x = torch.ones(8, 8, requires_grad=True)
-    result = roofline(Calls(lambda _, x: x * x), args=(x,), training=True, loss=torch.sum, precision="bf16")
+    result = roofline(
+        Calls(lambda _, x: x * x), args=(x,), training=True, loss=torch.sum, precision="bf16"
+    )
     assert "backward" in result.time_by_phase
 
 
@@ -601,7 +753,9 @@ def test_bad_questions(options: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
-def test_without_a_card_one_has_to_be_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_card_one_has_to_be_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("TORCHSCAN_DEVICES", str(tmp_path / "none.json"))
     with pytest.raises(InputError, match="torchscan devices --measure"):
         analyze_roofline(nn.Linear(4, 4), (4,))
@@ -618,9 +772,14 @@ def test_what_does_not_fit_is_said_beside_the_result() -> None:
 
 
 def test_figures_from_memory_are_named() -> None:
-    assert any("unverified" in each for each in roofline(nn.Linear(8, 8), (8,), device="RTX 3090").assumptions)
+    assert any(
+        "unverified" in each
+        for each in roofline(nn.Linear(8, 8), (8,), device="RTX 3090").assumptions
+    )
     (remark,) = roofline(nn.Linear(8, 8), (8,), device="H200", precision="bf16").assumptions
-    assert remark == "unverified figures of NVIDIA H200: power_w"  # which its peak does not last with
+    assert (
+        remark == "unverified figures of NVIDIA H200: power_w"
+    )  # which its peak does not last with
     assert not roofline(nn.Linear(8, 8), (8,)).assumptions
 
 
@@ -640,27 +799,43 @@ def test_half_precision_that_no_data_sheet_tells_of_is_as_fast_as_single() -> No
 
 def test_double_precision_that_no_data_sheet_tells_of_is_a_64th_of_single() -> None:
     """2·4096³ FLOPs at 10/64 TFLOP/s."""
-    load = only(roofline(nn.Linear(4096, 4096, bias=False).double(), (4096,), batch_size=4096), "mm")
+    load = only(
+        roofline(nn.Linear(4096, 4096, bias=False).double(), (4096,), batch_size=4096), "mm"
+    )
     assert load.limiter == "compute"
     assert load.time_bound == pytest.approx(2 * 4096**3 / (10e12 / 64))
 
 
-@pytest.mark.parametrize(("rates", "rate"), [({}, 10e12 / 64), ({"fp64": 0.5}, 0.5e12), ({"fp64": 0.5, "fp64_tc": 5}, 0.5e12)])
-def test_arithmetic_in_double_precision_has_a_rate_of_its_own(rates: dict[str, float], rate: float) -> None:
+@pytest.mark.parametrize(
+    ("rates", "rate"),
+    [({}, 10e12 / 64), ({"fp64": 0.5}, 0.5e12), ({"fp64": 0.5, "fp64_tc": 5}, 0.5e12)],
+)
+def test_arithmetic_in_double_precision_has_a_rate_of_its_own(
+    rates: dict[str, float], rate: float
+) -> None:
     """Mish is 11 FLOPs per element, on the vector units: none of it is done by those for products of matrices."""
-    register_device("a wide card", memory_gb=64, bandwidth_gbs=4000, dense_tflops={"fp32": 10} | rates)
+    register_device(
+        "a wide card", memory_gb=64, bandwidth_gbs=4000, dense_tflops={"fp32": 10} | rates
+    )
     load = only(roofline(nn.Mish(), (2**24,), device="a wide card", dtype=torch.float64), "mish")
     assert load.limiter == "compute"
     assert load.time_bound == pytest.approx(11 * 2**24 / rate)
 
 
-@pytest.mark.parametrize(("trained", "training"), [(["query"], True), (["query", "key"], True), (["query", "key"], False)])
-def test_attention_keeps_what_the_backward_pass_of_any_operand_needs(trained: list[str], training: bool) -> None:
+@pytest.mark.parametrize(
+    ("trained", "training"),
+    [(["query"], True), (["query", "key"], True), (["query", "key"], False)],
+)
+def test_attention_keeps_what_the_backward_pass_of_any_operand_needs(
+    trained: list[str], training: bool
+) -> None:
     """Besides 4·64·32 results the kernel writes its random state, two integers, and for a gradient one number per row."""
     layers = {name: nn.Linear(32, 32).requires_grad_(name in trained) for name in ("query", "key")}
 
     def attend(net: Any, x: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(net.query(x)[:, None], net.key(x)[:, None], x[:, None])
+        return F.scaled_dot_product_attention(
+            net.query(x)[:, None], net.key(x)[:, None], x[:, None]
+        )
 
     load = only(
         roofline(Calls(attend, **layers), (64, 32), batch_size=4, device="T4", training=training),
@@ -690,19 +865,30 @@ def test_the_model_is_as_before() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["resnet50", "vit_base_patch16_224", "efficientnet_b0", "swin_tiny_patch4_window7_224", "vgg11"]
+    "name",
+    [
+        "resnet50",
+        "vit_base_patch16_224",
+        "efficientnet_b0",
+        "swin_tiny_patch4_window7_224",
+        "vgg11",
+    ],
 )
 def test_measured_step_times(name: str, truth: Callable[[str], Path]) -> None:
     """One of each kind; of the whole table scripts/benchmark --roofline tells."""
     pytest.importorskip("tests.torchvision_cpu")
     timm = pytest.importorskip("timm")
     rows = [line.split(",") for line in truth("throughput_rtx3090.csv").read_text().splitlines()]
-    batch, milliseconds = next((int(row[2]), float(row[3])) for row in rows if row[0] == name and row[1] == "224")
+    batch, milliseconds = next(
+        (int(row[2]), float(row[3])) for row in rows if row[0] == name and row[1] == "224"
+    )
     with torch.device("meta"):
         model = timm.create_model(name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the activations of some are kept in one block too many
-        result = roofline(model, (3, 224, 224), device="RTX 3090", precision="fp16-mixed", batch_size=batch)
+        result = roofline(
+            model, (3, 224, 224), device="RTX 3090", precision="fp16-mixed", batch_size=batch
+        )
     assert 1000 * result.time_estimate == pytest.approx(milliseconds, rel=0.12)
 
 
@@ -716,11 +902,18 @@ def test_kinds_of_operators_come_with_the_slowest_first() -> None:
 
 @pytest.mark.parametrize(
     ("layer", "shape", "operator", "precision"),
-    [(nn.LSTM(64, 64), (8, 1, 64), "aten._cudnn_rnn", "tf32"), (nn.Linear(64, 64), (8, 64), "aten.addmm", "fp32")],
+    [
+        (nn.LSTM(64, 64), (8, 1, 64), "aten._cudnn_rnn", "tf32"),
+        (nn.Linear(64, 64), (8, 64), "aten.addmm", "fp32"),
+    ],
 )
-def test_recurrent_layers_have_a_precision_of_their_own(layer: nn.Module, shape: Any, operator: str, precision: str) -> None:
+def test_recurrent_layers_have_a_precision_of_their_own(
+    layer: nn.Module, shape: Any, operator: str, precision: str
+) -> None:
     """By default torch lets cuDNN shorten numbers, and products not."""
-    loads = torchscan.analyze_roofline(layer, args=(torch.zeros(shape),), device="H200", training=True).operators
+    loads = torchscan.analyze_roofline(
+        layer, args=(torch.zeros(shape),), device="H200", training=True
+    ).operators
     assert {each.precision for each in loads if each.operator == operator} == {precision}
 
 
@@ -729,7 +922,9 @@ def test_a_compiled_model_is_estimated_compiled() -> None:
     model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
     given = roofline(torch.compile(model), (64,), batch_size=4096)  # type: ignore[arg-type]
     assert given.compiled
-    assert given.time_estimate == roofline(model, (64,), batch_size=4096, compiled=True).time_estimate
+    assert (
+        given.time_estimate == roofline(model, (64,), batch_size=4096, compiled=True).time_estimate
+    )
 
 
 # -- ranges --------------------------------------------------------------------------------------------------------------
@@ -740,7 +935,13 @@ def image_model() -> nn.Module:
 
 
 def spread(model: nn.Module, device: str, **options: Any) -> Roofline:
-    return analyze_roofline(model, (64, 112, 112), batch_size=64, device=device, **{"precision": "fp16-mixed", **options})
+    return analyze_roofline(
+        model,
+        (64, 112, 112),
+        batch_size=64,
+        device=device,
+        **{"precision": "fp16-mixed", **options},
+    )
 
 
 @pytest.mark.parametrize(
@@ -752,9 +953,15 @@ def spread(model: nn.Module, device: str, **options: Any) -> Roofline:
         ("RTX 3090", {"training": True}, "training"),
     ],
 )
-def test_where_such_models_were_compared_the_range_is_theirs(device: str, options: dict[str, Any], mode: str) -> None:
+def test_where_such_models_were_compared_the_range_is_theirs(
+    device: str, options: dict[str, Any], mode: str
+) -> None:
     result = spread(image_model(), device, **options)
-    (known,) = (each for each in COMPARED if (device in each.card, each.mode, each.kind) == (True, mode, "convolutions"))
+    (known,) = (
+        each
+        for each in COMPARED
+        if (device in each.card, each.mode, each.kind) == (True, mode, "convolutions")
+    )
     assert result.spread.share == known.share
     assert f"four of five of {known.models}" in result.spread.reason
     low, high = result.time_range
@@ -773,7 +980,9 @@ def test_where_such_models_were_compared_the_range_is_theirs(device: str, option
         (ROUND, {}, 0.5),
     ],
 )
-def test_elsewhere_it_is_a_guess_and_says_so(device: str, options: dict[str, Any], share: float) -> None:
+def test_elsewhere_it_is_a_guess_and_says_so(
+    device: str, options: dict[str, Any], share: float
+) -> None:
     result = spread(image_model(), device, **options)
     assert result.spread.share == pytest.approx(share, abs=0.03)
     assert result.spread.reason.startswith("a guess")
@@ -787,13 +996,18 @@ def test_one_small_layer_in_16_bits_makes_no_compared_pass() -> None:
 
 
 def test_a_pass_without_products_was_not_compared() -> None:
-    assert analyze_roofline(nn.Sigmoid(), (2**20,), batch_size=64, device="RTX 3090").spread.reason.startswith("a guess")
+    assert analyze_roofline(
+        nn.Sigmoid(), (2**20,), batch_size=64, device="RTX 3090"
+    ).spread.reason.startswith("a guess")
 
 
 def test_what_waits_for_launches_may_be_half_as_long_again() -> None:
     """Nothing but launches, which depend on the host."""
     result = analyze_roofline(
-        nn.Sequential(*(nn.Linear(16, 16) for _ in range(50))), (16,), device="RTX 3090", precision="fp16"
+        nn.Sequential(*(nn.Linear(16, 16) for _ in range(50))),
+        (16,),
+        device="RTX 3090",
+        precision="fp16",
     )
     assert result.spread.share == pytest.approx(0.5, abs=0.01)
     assert "depend on the host" in result.spread.reason
@@ -801,7 +1015,9 @@ def test_what_waits_for_launches_may_be_half_as_long_again() -> None:
 
 
 def test_models_without_convolutions_were_not_compared() -> None:
-    result = analyze_roofline(nn.Linear(4096, 4096), (4096,), batch_size=8192, device="RTX 3090", precision="fp16-mixed")
+    result = analyze_roofline(
+        nn.Linear(4096, 4096), (4096,), batch_size=8192, device="RTX 3090", precision="fp16-mixed"
+    )
     assert result.spread.share == pytest.approx(0.4, abs=0.01)
     assert "without convolutions" in result.spread.reason
 

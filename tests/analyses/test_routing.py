@@ -12,7 +12,15 @@ from torch import Tensor, nn
 import torchscan
 from tests.recording.test_record import Calls
 from tests.versions import needs, skip_without
-from torchscan import OpCost, analyze_roofline, by_operator, crawl_module, estimate_memory, record, total_cost
+from torchscan import (
+    OpCost,
+    analyze_roofline,
+    by_operator,
+    crawl_module,
+    estimate_memory,
+    record,
+    total_cost,
+)
 
 MIB = 2**20
 
@@ -30,13 +38,22 @@ class Mixture(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         chosen = self.router(x).topk(self.picks)[1]
-        rows: Tensor = {"grouped": self.grouped, "gathered": self.gathered, "looped": self.looped}[self.kind](x, chosen)
+        rows: Tensor = {"grouped": self.grouped, "gathered": self.gathered, "looped": self.looped}[
+            self.kind
+        ](x, chosen)
         return rows
 
     def grouped(self, x: Tensor, chosen: Tensor) -> Tensor:
         expert, order = chosen.flatten().sort()
-        counts = torch.histc(expert.int() if x.is_meta else expert.float(), len(self.experts), 0, len(self.experts) - 1)
-        return torch._grouped_mm(x[order // self.picks], self.experts, counts.cumsum(0, dtype=torch.int32))
+        counts = torch.histc(
+            expert.int() if x.is_meta else expert.float(),
+            len(self.experts),
+            0,
+            len(self.experts) - 1,
+        )
+        return torch._grouped_mm(
+            x[order // self.picks], self.experts, counts.cumsum(0, dtype=torch.int32)
+        )
 
     def gathered(self, x: Tensor, chosen: Tensor) -> Tensor:
         return x.repeat_interleave(self.picks, 0)[:, None] @ self.experts[chosen.flatten()]
@@ -50,13 +67,22 @@ class Mixture(nn.Module):
         return out
 
 
-def mixture(kind: str, experts: int = 16, picks: int = 2, width: int = 8, out: int = 8, dtype: Any = torch.bfloat16) -> Mixture:
+def mixture(
+    kind: str,
+    experts: int = 16,
+    picks: int = 2,
+    width: int = 8,
+    out: int = 8,
+    dtype: Any = torch.bfloat16,
+) -> Mixture:
     with torch.device("meta"):
         return Mixture(experts, picks, width, out, kind).to(dtype)
 
 
 def cost_of_product(model: nn.Module, rows: int, operator: str) -> OpCost:
-    return by_operator(record(model, (8,), dtype=torch.bfloat16, batch_size=rows))[f"aten.{operator}"]
+    return by_operator(record(model, (8,), dtype=torch.bfloat16, batch_size=rows))[
+        f"aten.{operator}"
+    ]
 
 
 # -- by hand -------------------------------------------------------------------------------------------------------------
@@ -87,7 +113,11 @@ def test_gathered_experts_are_read_once_however_often_they_are_picked() -> None:
     """5.28125 experts of 128 bytes, at least 2; and 6 indices of 8 bytes. The copies of all 6 are written and read again."""
     model = mixture("gathered")
     gather = cost_of_product(model, 3, "index")
-    assert (gather.bytes_read, gather.least_bytes_read, gather.bytes_written) == (676 + 48, 2 * 128 + 48, 6 * 128)
+    assert (gather.bytes_read, gather.least_bytes_read, gather.bytes_written) == (
+        676 + 48,
+        2 * 128 + 48,
+        6 * 128,
+    )
     product = cost_of_product(model, 3, "matmul")
     assert product.bytes_read == product.least_bytes_read == 6 * 128 + 6 * 16
 
@@ -116,7 +146,9 @@ def test_no_expert_is_read_for_no_row(kind: str) -> None:
 @pytest.mark.parametrize("experts", [1, 2])
 def test_all_experts_may_be_picked(experts: int) -> None:
     cost = cost_of_product(mixture("grouped", experts, experts), 3, "_grouped_mm")
-    assert cost.bytes_read == cost.least_bytes_read == experts * 128 + 3 * experts * 16 + experts * 4
+    assert (
+        cost.bytes_read == cost.least_bytes_read == experts * 128 + 3 * experts * 16 + experts * 4
+    )
 
 
 @needs("_grouped_mm")
@@ -125,7 +157,10 @@ def test_where_nobody_says_how_many_experts_a_row_picks_each_slot_is_a_row() -> 
     with torch.device("meta"):
         args = torch.zeros(4, 8, dtype=torch.bfloat16), torch.zeros(16, dtype=torch.int32)
     experts = nn.Parameter(torch.zeros(16, 8, 8, dtype=torch.bfloat16, device="meta"))
-    trace = record(Calls(lambda self, x, ends: torch._grouped_mm(x, self.experts, ends), experts=experts), args=args)
+    trace = record(
+        Calls(lambda self, x, ends: torch._grouped_mm(x, self.experts, ends), experts=experts),
+        args=args,
+    )
     cost = total_cost(trace)
     assert (cost.bytes_read, cost.least_bytes_read) == (466 + 64 + 64, 128 + 64 + 64)
 
@@ -136,7 +171,10 @@ def test_groups_of_columns_read_their_experts_too() -> None:
     with torch.device("meta"):
         args = torch.zeros(8, 4, dtype=torch.bfloat16), torch.zeros(16, dtype=torch.int32)
     experts = nn.Parameter(torch.zeros(16, 8, 8, dtype=torch.bfloat16, device="meta"))
-    trace = record(Calls(lambda self, x, ends: torch._grouped_mm(self.experts, x, ends), experts=experts), args=args)
+    trace = record(
+        Calls(lambda self, x, ends: torch._grouped_mm(self.experts, x, ends), experts=experts),
+        args=args,
+    )
     cost = total_cost(trace)
     assert (cost.bytes_read, cost.least_bytes_read) == (466 + 64 + 64, 128 + 64 + 64)
 
@@ -170,8 +208,12 @@ GATHERS: dict[str, Any] = {
     "topk of all": lambda scores, experts: experts[scores.topk(16)[1][:, :2]],
     "embedding": lambda scores, experts: nn.functional.embedding(scores.topk(2)[1], experts),
     "select": lambda scores, experts: experts.index_select(0, scores.topk(2)[1].flatten()),
-    "gather": lambda scores, experts: experts.gather(0, scores.topk(2)[1].flatten()[:, None].expand(-1, 64)),
-    "along": lambda scores, experts: torch.take_along_dim(experts, scores.topk(2)[1].flatten()[:, None], 0),
+    "gather": lambda scores, experts: experts.gather(
+        0, scores.topk(2)[1].flatten()[:, None].expand(-1, 64)
+    ),
+    "along": lambda scores, experts: torch.take_along_dim(
+        experts, scores.topk(2)[1].flatten()[:, None], 0
+    ),
 }
 
 
@@ -179,30 +221,52 @@ GATHERS: dict[str, Any] = {
 def test_however_experts_are_picked_and_gathered(way: str) -> None:
     """3 rows pick 2 of 16 rows of 256 bytes: 5.28125 expected, 2 at least; and 6 indices of 8 bytes."""
     model = Calls(
-        lambda self, x: GATHERS[way](self.router(x), self.w), router=nn.Linear(8, 16), w=nn.Parameter(torch.zeros(16, 64))
+        lambda self, x: GATHERS[way](self.router(x), self.w),
+        router=nn.Linear(8, 16),
+        w=nn.Parameter(torch.zeros(16, 64)),
     )
-    costs = [cost for cost in by_operator(record(model, (8,), batch_size=3)).values() if cost.avoidable_bytes_read]
+    costs = [
+        cost
+        for cost in by_operator(record(model, (8,), batch_size=3)).values()
+        if cost.avoidable_bytes_read
+    ]
     assert [(cost.bytes_read, cost.least_bytes_read) for cost in costs] == [(1352 + 48, 512 + 48)]
 
 
-@pytest.mark.parametrize("pick", [lambda scores: scores.argmin(-1), lambda scores: scores.min(-1)[1]], ids=["argmin", "min"])
+@pytest.mark.parametrize(
+    "pick",
+    [lambda scores: scores.argmin(-1), lambda scores: scores.min(-1)[1]],
+    ids=["argmin", "min"],
+)
 def test_the_nearest_entry_is_picked_too(pick: Any) -> None:
     """As of a codebook below: 4 rows each pick one of 16 entries of 32 bytes."""
-    model = Calls(lambda self, x: self.entries.weight[pick(self.entries(x))], entries=nn.Linear(8, 16, bias=False))
+    model = Calls(
+        lambda self, x: self.entries.weight[pick(self.entries(x))],
+        entries=nn.Linear(8, 16, bias=False),
+    )
     cost = by_operator(record(model, (8,), batch_size=4))["aten.index"]
     assert (cost.bytes_read, cost.least_bytes_read) == (116 + 32, 32 + 32)
 
 
 def test_each_row_of_scores_has_its_own() -> None:
     """The scores of 2 picks in each of 3 rows are 6 numbers of 4 bytes, whoever picks; indices of 8 bytes."""
-    model = Calls(lambda self, x: (scores := self.router(x)).gather(1, scores.topk(2)[1]), router=nn.Linear(8, 16))
+    model = Calls(
+        lambda self, x: (scores := self.router(x)).gather(1, scores.topk(2)[1]),
+        router=nn.Linear(8, 16),
+    )
     cost = by_operator(record(model, (8,), batch_size=3))["aten.gather"]
     assert cost.bytes_read == cost.least_bytes_read == 6 * 4 + 6 * 8
 
 
-@pytest.mark.parametrize("order", [lambda s: s.argsort(-1), lambda s: s.sort(-1)[1], lambda s: s.topk(s.shape[-1])[1]])
-@pytest.mark.parametrize(("experts", "picks", "rows"), [(16, 2, 3), (64, 4, 8), (64, 1, 30), (128, 8, 8), (8, 2, 100)])
-def test_the_first_of_an_order_are_balanced_however_many(order: Any, experts: int, picks: int, rows: int) -> None:
+@pytest.mark.parametrize(
+    "order", [lambda s: s.argsort(-1), lambda s: s.sort(-1)[1], lambda s: s.topk(s.shape[-1])[1]]
+)
+@pytest.mark.parametrize(
+    ("experts", "picks", "rows"), [(16, 2, 3), (64, 4, 8), (64, 1, 30), (128, 8, 8), (8, 2, 100)]
+)
+def test_the_first_of_an_order_are_balanced_however_many(
+    order: Any, experts: int, picks: int, rows: int
+) -> None:
     """As many experts of 8 · 8 are run as expected, give or take two; they get all rows."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
@@ -214,9 +278,15 @@ def test_the_first_of_an_order_are_balanced_however_many(order: Any, experts: in
         return x
 
     layers = nn.ModuleList(nn.Linear(8, 8, bias=False) for _ in range(experts))
-    trace = record(Calls(forward, router=nn.Linear(8, experts, bias=False), experts=layers), (8,), batch_size=rows)
+    trace = record(
+        Calls(forward, router=nn.Linear(8, experts, bias=False), experts=layers),
+        (8,),
+        batch_size=rows,
+    )
     expected = experts * (1 - (1 - picks / experts) ** rows)
-    assert len([call for call in trace.modules if call.path.startswith("experts.")]) == pytest.approx(expected, abs=2)
+    assert len(
+        [call for call in trace.modules if call.path.startswith("experts.")]
+    ) == pytest.approx(expected, abs=2)
     assert total_cost(trace).macs == rows * 8 * experts + rows * picks * 64
 
 
@@ -247,7 +317,9 @@ def test_experts_that_are_called_without_rows_read_nothing() -> None:
 
     experts = nn.ModuleList(nn.Linear(8, 8, bias=False) for _ in range(4))
     model = Calls(forward, router=nn.Linear(8, 4, bias=False), experts=experts)
-    read = {path: cost.bytes_read for path, cost in torchscan.by_module(record(model, (8,))).items()}
+    read = {
+        path: cost.bytes_read for path, cost in torchscan.by_module(record(model, (8,))).items()
+    }
     assert sorted(read[f"experts.{expert}"] for expert in range(4)) == [0, 0, 256 + 32, 256 + 32]
 
 
@@ -256,12 +328,18 @@ def test_several_routers_promise_less() -> None:
     """A row picks once by either router, so one expert may be all: 6 slots, 16 · (1 − (15/16)⁶) = 5.1369."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
-        chosen = torch.stack([self.router(x).argmax(-1), self.other(x).argmax(-1)], 1).flatten().sort()[0]
+        chosen = (
+            torch.stack([self.router(x).argmax(-1), self.other(x).argmax(-1)], 1)
+            .flatten()
+            .sort()[0]
+        )
         ends = (chosen[None] <= torch.arange(16)[:, None]).sum(1, dtype=torch.int32)
         return torch._grouped_mm(x.repeat_interleave(2, 0), self.experts, ends)
 
     experts = nn.Parameter(torch.zeros(16, 8, 8))
-    model = Calls(forward, router=nn.Linear(8, 16), other=nn.Linear(8, 16), experts=experts).bfloat16()
+    model = Calls(
+        forward, router=nn.Linear(8, 16), other=nn.Linear(8, 16), experts=experts
+    ).bfloat16()
     cost = cost_of_product(model, 3, "_grouped_mm")
     assert (cost.bytes_read, cost.least_bytes_read) == (658 + 6 * 16 + 64, 128 + 6 * 16 + 64)
 
@@ -277,7 +355,9 @@ def test_the_masks_of_a_loop_may_be_fewer_too() -> None:
 
 
 @pytest.mark.parametrize(("experts", "picks", "rows"), [(3, 1, 4), (4, 2, 2), (4, 2, 3), (5, 3, 2)])
-def test_what_is_expected_is_the_mean_of_all_routings_and_the_bound_their_least(experts: int, picks: int, rows: int) -> None:
+def test_what_is_expected_is_the_mean_of_all_routings_and_the_bound_their_least(
+    experts: int, picks: int, rows: int
+) -> None:
     ways = list(itertools.product(itertools.combinations(range(experts), picks), repeat=rows))
     hit = [len(set().union(*way)) for way in ways]
     cost = cost_of_product(mixture("grouped", experts, picks), rows, "_grouped_mm")
@@ -295,8 +375,13 @@ def test_a_pass_on_data_promises_no_less(kind: str, seed: int) -> None:
     nn.init.normal_(model.router.weight)
     operator = {"grouped": "_grouped_mm", "gathered": "index", "looped": "matmul"}[kind]
     args = (torch.randn(3, 8, dtype=torch.bfloat16),)
-    real, abstract = (by_operator(record(model, args=args, execute=how))[f"aten.{operator}"] for how in ("real", "abstract"))
-    assert real.least_bytes_read == pytest.approx(abstract.least_bytes_read, abs=6 if kind == "looped" else 0)
+    real, abstract = (
+        by_operator(record(model, args=args, execute=how))[f"aten.{operator}"]
+        for how in ("real", "abstract")
+    )
+    assert real.least_bytes_read == pytest.approx(
+        abstract.least_bytes_read, abs=6 if kind == "looped" else 0
+    )
     assert real.macs == abstract.macs
 
 
@@ -307,7 +392,9 @@ def test_gradients_of_the_rows_read_the_hit_experts_too() -> None:
     """
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(8, 8), mixture("grouped")).bfloat16()
-    grouped = by_operator(record(model, (8,), torch.bfloat16, batch_size=3, backward=True))["aten._grouped_mm"]
+    grouped = by_operator(record(model, (8,), torch.bfloat16, batch_size=3, backward=True))[
+        "aten._grouped_mm"
+    ]
     assert grouped.bytes_read == 2 * (676 + 6 * 16 + 64) + 2 * 6 * 16 + 64
     assert grouped.least_bytes_read == 2 * (2 * 128 + 6 * 16 + 64) + 2 * 6 * 16 + 64
 
@@ -324,13 +411,18 @@ def in_a_loop(self: Any, x: Tensor) -> Tensor:
     return torch.cat([matrix(x[row]) for row, matrix in zip(rows, self.experts, strict=True)])
 
 
-@pytest.mark.parametrize(("way", "rows", "is_told"), [(in_parts, 3, True), (in_parts, 1, False), (in_a_loop, 3, False)])
+@pytest.mark.parametrize(
+    ("way", "rows", "is_told"), [(in_parts, 3, True), (in_parts, 1, False), (in_a_loop, 3, False)]
+)
 def test_a_bound_says_where_it_is_that_of_the_pass(way: Any, rows: int, is_told: bool) -> None:
     """Sorted rows that are split by counts: whose they are nobody knows. One row reads no fewer experts, whichever."""
     experts = nn.ModuleList(nn.Linear(8, 8, bias=False) for _ in range(16))
     model = Calls(way, router=nn.Linear(8, 16, bias=False), experts=experts)
     result = analyze_roofline(model, (8,), batch_size=rows, device="H100 SXM")
-    assert any("rows reach the experts as in this pass" in text for text in result.assumptions) == is_told
+    assert (
+        any("rows reach the experts as in this pass" in text for text in result.assumptions)
+        == is_told
+    )
 
 
 def test_picks_of_another_type_are_picks() -> None:
@@ -349,13 +441,17 @@ def test_picks_of_another_type_are_picks() -> None:
 
 @pytest.mark.parametrize("kind", ["grouped", "gathered", "looped"])
 def test_a_bound_of_all_routings_says_nothing(kind: str) -> None:
-    result = analyze_roofline(mixture(kind), (8,), batch_size=3, dtype=torch.bfloat16, device="H100 SXM")
+    result = analyze_roofline(
+        mixture(kind), (8,), batch_size=3, dtype=torch.bfloat16, device="H100 SXM"
+    )
     assert not any("rows reach the experts as in this pass" in text for text in result.assumptions)
 
 
 @pytest.mark.parametrize("kind", ["grouped", "gathered", "looped"])
 def test_a_bound_that_holds_for_any_routing_says_nothing(kind: str) -> None:
-    result = analyze_roofline(mixture(kind), (8,), dtype=torch.bfloat16, batch_size=3, device="H100 SXM")
+    result = analyze_roofline(
+        mixture(kind), (8,), dtype=torch.bfloat16, batch_size=3, device="H100 SXM"
+    )
     assert not any("in this pass" in text for text in result.assumptions)
 
 
@@ -368,14 +464,18 @@ def slow_memory(monkeypatch: pytest.MonkeyPatch) -> str:
     from torchscan.hardware import devices
 
     monkeypatch.setattr(devices, "_registered", {})
-    torchscan.register_device("slow", memory_gb=64, bandwidth_gbs=1, dense_tflops={"fp32": 1000, "bf16": 1000})
+    torchscan.register_device(
+        "slow", memory_gb=64, bandwidth_gbs=1, dense_tflops={"fp32": 1000, "bf16": 1000}
+    )
     return "slow"
 
 
 def test_bound_and_estimate_differ_by_what_another_routing_spares(slow_memory: str) -> None:
     """3 rows of 2 picks: 2 of 16 matrices of 2 MiB at least, 5.28125 expected; 6 rows each way, and the ends."""
     model = mixture("grouped", 16, 2, 1024, 1024)
-    result = analyze_roofline(model, (1024,), dtype=torch.bfloat16, batch_size=3, device=slow_memory)
+    result = analyze_roofline(
+        model, (1024,), dtype=torch.bfloat16, batch_size=3, device=slow_memory
+    )
     (load,) = (each for each in result.operators if each.operator == "aten._grouped_mm")
     assert load.time_bound == pytest.approx((4 * MIB + 2 * 6 * 2048 + 64) / 1e9)
     assert load.bytes_read == round(5.28125 * 2 * MIB) + 6 * 2048 + 64
@@ -387,7 +487,12 @@ def test_bound_and_estimate_differ_by_what_another_routing_spares(slow_memory: s
 @pytest.mark.parametrize("kind", ["grouped", "gathered", "looped"])
 def test_no_time_is_below_its_bound(kind: str, compiled: bool, slow_memory: str) -> None:
     for rows in (1, 3, 50):
-        options: dict[str, Any] = {"dtype": torch.bfloat16, "batch_size": rows, "device": slow_memory, "compiled": compiled}
+        options: dict[str, Any] = {
+            "dtype": torch.bfloat16,
+            "batch_size": rows,
+            "device": slow_memory,
+            "compiled": compiled,
+        }
         result = analyze_roofline(mixture(kind), (8,), **options)
         assert all(0 <= load.time_bound <= load.time_estimate for load in result.operators)
 
@@ -402,7 +507,9 @@ def test_experts_that_are_not_read_leave_the_cache_alone(monkeypatch: pytest.Mon
     monkeypatch.setattr(devices, "_registered", {})
     rates: dict[str, Any] = {"memory_gb": 64, "bandwidth_gbs": 1, "dense_tflops": {"bf16": 1000}}
     torchscan.register_device("cached", l2_mb=48, multiprocessors=100, boost_mhz=1000, **rates)
-    result = analyze_roofline(mixture("grouped", 64, 2, 1024, 1024), (1024,), dtype=torch.bfloat16, device="cached")
+    result = analyze_roofline(
+        mixture("grouped", 64, 2, 1024, 1024), (1024,), dtype=torch.bfloat16, device="cached"
+    )
     (load,) = (each for each in result.operators if each.operator == "aten._grouped_mm")
     assert load.limiter in ("cache", "launch")
     assert load.time_bound == pytest.approx(2 * 2048 / 1e9)
@@ -417,7 +524,8 @@ def test_the_weights_of_all_experts_take_memory() -> None:
 def test_tables_show_what_is_expected() -> None:
     info = crawl_module(mixture("grouped"), (8,), torch.bfloat16, batch_size=3)
     assert (
-        info["overall"]["bytes_read"] == total_cost(record(mixture("grouped"), (8,), torch.bfloat16, batch_size=3)).bytes_read
+        info["overall"]["bytes_read"]
+        == total_cost(record(mixture("grouped"), (8,), torch.bfloat16, batch_size=3)).bytes_read
     )
     assert any("balanced routing" in text for text in info["provenance"]["assumptions"])
 
@@ -430,6 +538,9 @@ def test_positions_of_picks_are_no_picks() -> None:
 
 def test_entries_of_a_codebook_are_read_once() -> None:
     """4 vectors each pick one of 16 entries of 32 bytes: 16 · (1 − (15/16)⁴) = 3.6406 of them, by 4 indices of 8 bytes."""
-    model = Calls(lambda self, x: self.entries.weight[self.entries(x).argmax(-1)], entries=nn.Linear(8, 16, bias=False))
+    model = Calls(
+        lambda self, x: self.entries.weight[self.entries(x).argmax(-1)],
+        entries=nn.Linear(8, 16, bias=False),
+    )
     cost = by_operator(record(model, (8,), batch_size=4))["aten.index"]
     assert (cost.bytes_read, cost.least_bytes_read) == (116 + 32, 32 + 32)

@@ -8,7 +8,16 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.recording.test_record import Calls
-from torchscan import InputError, OpCost, UnpricedError, by_module, by_module_and_operator, by_operator, record, total_cost
+from torchscan import (
+    InputError,
+    OpCost,
+    UnpricedError,
+    by_module,
+    by_module_and_operator,
+    by_operator,
+    record,
+    total_cost,
+)
 
 
 class Twice(nn.Module):
@@ -23,7 +32,9 @@ class Twice(nn.Module):
 
 
 #: 16 products, of 4 + 16 numbers one of 4; a comparison for each of them
-LINEAR = OpCost(macs=16, flops=32, elements_read=20, elements_written=4, bytes_read=80, bytes_written=16)
+LINEAR = OpCost(
+    macs=16, flops=32, elements_read=20, elements_written=4, bytes_read=80, bytes_written=16
+)
 RELU = OpCost(flops=4, elements_read=4, elements_written=4, bytes_read=16, bytes_written=16)
 ADD = OpCost(flops=4, elements_read=8, elements_written=4, bytes_read=32, bytes_written=16)
 
@@ -52,7 +63,11 @@ def test_all_of_them_agree_with_the_total_and_with_the_layers() -> None:
     assert total == by_module(trace)[""] == sum(by_operator(trace).values(), OpCost())
     assert total == sum(by_module_and_operator(trace)[""].values(), OpCost())
     overall = torchscan.crawl_module(Twice(), (4,))["overall"]
-    assert (overall["macs"], overall["flops"], overall["dmas"]) == (total.macs, total.flops, total.dmas)
+    assert (overall["macs"], overall["flops"], overall["dmas"]) == (
+        total.macs,
+        total.flops,
+        total.dmas,
+    )
 
 
 def test_a_module_inside_itself_counts_once() -> None:
@@ -76,7 +91,11 @@ def test_a_price_that_is_missing_is_said() -> None:
     model = nn.Sequential(Calls(lambda _, x: torch.special.bessel_j0(x)), nn.ReLU())
     trace = record(model, (4,))
     assert not total_cost(trace).is_complete
-    assert {path: cost.is_complete for path, cost in by_module(trace).items()} == {"": False, "0": False, "1": True}
+    assert {path: cost.is_complete for path, cost in by_module(trace).items()} == {
+        "": False,
+        "0": False,
+        "1": True,
+    }
     assert not by_operator(trace)["aten.special_bessel_j0"].is_complete
     with pytest.raises(UnpricedError, match=r"aten\.special_bessel_j0\.default in 0"):
         total_cost(trace, strict=True)
@@ -92,7 +111,9 @@ def test_a_convention_changes_the_macs_only() -> None:
 
 
 def test_the_info_is_that_of_the_convention() -> None:
-    info = torchscan.crawl_module(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), (4,), convention="fvcore")
+    info = torchscan.crawl_module(
+        nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), (4,), convention="fvcore"
+    )
     assert [layer["macs"] for layer in info["layers"]] == [0, 16, 20]
     assert info["provenance"]["convention"] == "fvcore"
     text = torchscan.format_info(info)

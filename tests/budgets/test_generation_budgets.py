@@ -40,7 +40,9 @@ def _made(model: Any = None, **options: Any) -> Generation:
     return analyze_generation(model or Echo(), 4, 2, device=CARD, **options)
 
 
-@pytest.mark.parametrize(("limit", "most"), [("max_weights", WEIGHTS), ("max_cache_per_token", CACHE)])
+@pytest.mark.parametrize(
+    ("limit", "most"), [("max_weights", WEIGHTS), ("max_cache_per_token", CACHE)]
+)
 def test_a_limit_on_memory_holds_to_the_last_byte(limit: str, most: int) -> None:
     _asserted(**{limit: most})
     _asserted(**{limit: f"{most} B"})
@@ -55,9 +57,13 @@ def test_context_and_batch_are_those_that_there_is_memory_for() -> None:
     room = device_named(CARD).room_bytes - 4 * (2 * 10 * 256 + 2 * 256 * 256)
     context, batch = (room - work) // 2 // cache, room // (6 * cache + work // 2)
     _asserted(model, batch_size=2, min_context=context, min_batch=batch)
-    with pytest.raises(BudgetError, match=rf"Largest context: {context:,} tokens, at least {context + 1:,} tokens"):
+    with pytest.raises(
+        BudgetError, match=rf"Largest context: {context:,} tokens, at least {context + 1:,} tokens"
+    ):
         _asserted(model, batch_size=2, min_context=context + 1)
-    with pytest.raises(BudgetError, match=rf"Largest batch: {batch:,} sequences, at least {batch + 1:,} sequences"):
+    with pytest.raises(
+        BudgetError, match=rf"Largest batch: {batch:,} sequences, at least {batch + 1:,} sequences"
+    ):
         _asserted(model, batch_size=2, min_batch=batch + 1)
 
 
@@ -70,7 +76,11 @@ def test_a_state_leaves_room_for_any_context() -> None:
 
 @pytest.mark.parametrize(
     ("limit", "attribute"),
-    [("max_time_per_token", "per_token"), ("max_first_token", "first_token"), ("min_tokens_per_second", "tokens_per_second")],
+    [
+        ("max_time_per_token", "per_token"),
+        ("max_first_token", "first_token"),
+        ("min_tokens_per_second", "tokens_per_second"),
+    ],
 )
 def test_times_are_compared_as_they_are_estimated(limit: str, attribute: str) -> None:
     exact = getattr(_made(batch_size=3), attribute)
@@ -82,7 +92,9 @@ def test_times_are_compared_as_they_are_estimated(limit: str, attribute: str) ->
 
 def test_the_error_says_what_is_exceeded_by_how_much_and_where() -> None:
     with pytest.raises(AssertionError) as caught:
-        _asserted(max_weights="1 KiB", max_cache_per_token=63, min_context=10, max_time_per_token="1 us")
+        _asserted(
+            max_weights="1 KiB", max_cache_per_token=63, min_context=10, max_time_per_token="1 us"
+        )
     head, weights, cache, time, *layers = str(caught.value).splitlines()
     assert (head, weights, cache) == (
         "Echo exceeds its budget",
@@ -100,7 +112,10 @@ def test_what_a_rate_may_be_off_is_what_its_times_may_be() -> None:
     off = made.first_token * made.prefill.spread.share + made.per_token * made.decode.spread.share
     rate = OF_GENERATION["tokens_per_second"]
     assert rate.off(made) == pytest.approx(off / (made.first_token + made.per_token))
-    assert rate.read(made) == f"{made.tokens_per_second:,.0f} ± {100 * off / (made.first_token + made.per_token):.0f} %"
+    assert (
+        rate.read(made)
+        == f"{made.tokens_per_second:,.0f} ± {100 * off / (made.first_token + made.per_token):.0f} %"
+    )
 
 
 def test_numbers_have_the_words_of_the_table() -> None:
@@ -117,11 +132,17 @@ class Unpriced(Echo):
 
 
 def test_what_is_only_a_bound_is_within_no_limit() -> None:
-    with pytest.raises(UnpricedError, match=r"only a lower bound is known for Each further token after.*bessel_j0"):
+    with pytest.raises(
+        UnpricedError, match=r"only a lower bound is known for Each further token after.*bessel_j0"
+    ):
         _asserted(Unpriced(), max_time_per_token="1 s")
-    with pytest.raises(UnpricedError, match="only an upper bound is known for New tokens per second"):
+    with pytest.raises(
+        UnpricedError, match="only an upper bound is known for New tokens per second"
+    ):
         _asserted(Unpriced(), min_tokens_per_second=1)
-    with pytest.warns(UserWarning, match="a lower bound: the cost of aten.special_bessel_j0.default is not known"):
+    with pytest.warns(
+        UserWarning, match="a lower bound: the cost of aten.special_bessel_j0.default is not known"
+    ):
         _asserted(Unpriced(), max_time_per_token="1 s", strict=False)
     with pytest.warns(UserWarning, match="a lower bound"):
         _asserted(Unpriced(), max_weights=WEIGHTS)  # which is known
@@ -136,7 +157,9 @@ def test_what_the_card_has_no_memory_for_is_said() -> None:
         _asserted(model, max_cache_per_token=2 * 100_000 * 4)
     with (
         pytest.warns(UserWarning, match="has no memory"),
-        pytest.raises(BudgetError, match=r"Largest context: does not fit, at least 6 tokens \(−100.00 %\)"),
+        pytest.raises(
+            BudgetError, match=r"Largest context: does not fit, at least 6 tokens \(−100.00 %\)"
+        ),
     ):
         _asserted(model, min_context=6)
 
@@ -162,8 +185,15 @@ def test_wrong_use_is_said_in_a_line(options: dict[str, Any], says: str) -> None
 def test_a_model_of_transformers() -> None:
     """Two layers, in which two heads of 16 keep a key and a value; 64 positions. All is of 4 bytes, 2 in bf16."""
     transformers = pytest.importorskip("transformers")
-    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
-    config = transformers.LlamaConfig(**sizes, intermediate_size=128, vocab_size=100, max_position_embeddings=64)
+    sizes = {
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 2,
+    }
+    config = transformers.LlamaConfig(
+        **sizes, intermediate_size=128, vocab_size=100, max_position_embeddings=64
+    )
     model = transformers.LlamaForCausalLM(config)
     cache = 2 * 2 * 2 * 16 * 4
     _asserted(model, max_cache_per_token=cache, min_context=64)
@@ -199,14 +229,23 @@ def test_the_file_asks_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     """Without other limits no input is needed."""
     _written(f"max_weights = {WEIGHTS}", f"max_cache_per_token = {CACHE}", "min_context = '1k'")
     assert main(["check"]) == 0
-    assert capsys.readouterr().out.startswith("✓ echo: Weights 1.12 KiB, Cache per token 64 B, Largest context ")
+    assert capsys.readouterr().out.startswith(
+        "✓ echo: Weights 1.12 KiB, Cache per token 64 B, Largest context "
+    )
     _written(f"max_weights = {WEIGHTS - 1}", f"max_cache_per_token = {CACHE}")
     assert main(["check"]) == 1
-    assert capsys.readouterr().out == "✗ echo exceeds its budget\n  Weights: 1,152, at most 1,151 (+0.09 %)\n"
+    assert (
+        capsys.readouterr().out
+        == "✗ echo exceeds its budget\n  Weights: 1,152, at most 1,151 (+0.09 %)\n"
+    )
 
 
 def test_precision_and_batch_are_those_of_the_budget() -> None:
-    path = _written(f"max_weights = {WEIGHTS // 2}", "max_first_token = '1 s'", above="precision = 'bf16'\nbatch_size = 3")
+    path = _written(
+        f"max_weights = {WEIGHTS // 2}",
+        "max_first_token = '1 s'",
+        above="precision = 'bf16'\nbatch_size = 3",
+    )
     outcome = check_budget(read_budgets(path)["echo"])
     assert outcome.is_fine
     assert outcome.values["first_token"] == _made(batch_size=3, precision="bf16").first_token

@@ -51,7 +51,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("steps_of_nets", None)
 
 
-def budget(most: Any = GENEROUS, *lines: str, on: str = "CPU", target: str = "steps_of_nets:Net") -> Budget:
+def budget(
+    most: Any = GENEROUS, *lines: str, on: str = "CPU", target: str = "steps_of_nets:Net"
+) -> Budget:
     limit = [f"max_step_time = {most!r}", f"measured_on = {on!r}"]
     text = "\n".join(["[budgets.net]", f"target = {target!r}", "input = '4'", *limit, *lines])
     Path("torchscan.toml").write_text(text)
@@ -77,7 +79,10 @@ def test_a_step_that_takes_too_long_names_the_slowest_modules() -> None:
     assert head == "net exceeds its budget"
     assert said.startswith("  a step took ")
     assert said.endswith(f" on {cpu_name()}, at most 0.00 µs")
-    assert sorted(layer.partition(":")[0] for layer in layers) == ["    0 (Linear)", "    1 (Linear)"]
+    assert sorted(layer.partition(":")[0] for layer in layers) == [
+        "    0 (Linear)",
+        "    1 (Linear)",
+    ]
 
 
 def test_other_limits_are_checked_as_well() -> None:
@@ -87,7 +92,9 @@ def test_other_limits_are_checked_as_well() -> None:
 
 
 @pytest.mark.parametrize(("tolerance", "is_fine"), [("'24%'", False), (0.26, True)])
-def test_a_tolerance_is_a_share_of_the_limit(monkeypatch: pytest.MonkeyPatch, tolerance: Any, is_fine: bool) -> None:
+def test_a_tolerance_is_a_share_of_the_limit(
+    monkeypatch: pytest.MonkeyPatch, tolerance: Any, is_fine: bool
+) -> None:
     facts = run({"a": (TEN, TEN)})
     monkeypatch.setattr("torchscan.budgets.real_step.with_model", lambda *_, **__: facts)
     limits = budget("8 ms", f"step_time_tolerance = {tolerance}")
@@ -109,24 +116,33 @@ def test_without_being_asked_nothing_is_taken() -> None:
 def test_on_another_device_nothing_is_taken() -> None:
     outcome = check_budget(budget(IMPOSSIBLE, "max_params = 58", on="NVIDIA H100"), timings=True)
     assert (outcome.is_fine, seen()) == (True, [])
-    assert outcome.remarks == (f"the time of a step is not checked: its limit is for NVIDIA H100, and this is {cpu_name()}",)
+    assert outcome.remarks == (
+        f"the time of a step is not checked: its limit is for NVIDIA H100, and this is {cpu_name()}",
+    )
 
 
 def test_what_a_budget_has_no_limit_for_is_not_taken() -> None:
-    Path("torchscan.toml").write_text("[budgets.net]\ntarget = 'steps_of_nets:Net'\ninput = '4'\nmax_params = 58\n")
+    Path("torchscan.toml").write_text(
+        "[budgets.net]\ntarget = 'steps_of_nets:Net'\ninput = '4'\nmax_params = 58\n"
+    )
     outcome = check_budget(read_budgets(Path("torchscan.toml"))["net"], timings=True)
     assert (outcome.remarks, outcome.step, seen()) == ((), "", [])
 
 
 def test_steps_are_those_that_the_budget_asks_for() -> None:
-    check_budget(budget(GENEROUS, "training = true", "optimizer = 'SGD'", "batch_size = 3"), timings=True)
+    check_budget(
+        budget(GENEROUS, "training = true", "optimizer = 'SGD'", "batch_size = 3"), timings=True
+    )
     assert seen() == [((3, 4), True, True)] * 6
     check_budget(budget(GENEROUS, "mode = 'train'"), timings=True)
     assert seen()[6:] == [((1, 4), True, False)] * 6
 
 
 def test_a_model_that_exists_is_not_changed() -> None:
-    check_budget(budget(GENEROUS, "training = true", "optimizer = 'SGD'", target="steps_of_nets:net"), timings=True)
+    check_budget(
+        budget(GENEROUS, "training = true", "optimizer = 'SGD'", target="steps_of_nets:net"),
+        timings=True,
+    )
     net = sys.modules["steps_of_nets"].net
     assert all(parameter.grad is None for parameter in net.parameters())
     assert net.training
@@ -157,7 +173,9 @@ def test_an_outcome_is_empty_only_if_nothing_was_checked() -> None:
         ),
     ],
 )
-def test_in_the_shell(capsys: pytest.CaptureFixture[str], most: Any, options: list[str], status: int, begins: str) -> None:
+def test_in_the_shell(
+    capsys: pytest.CaptureFixture[str], most: Any, options: list[str], status: int, begins: str
+) -> None:
     budget(most)
     assert main(["check", *options]) == status
     assert capsys.readouterr().out.startswith(begins)

@@ -89,7 +89,12 @@ COMMANDS = (
     *("summary", "flops", "roofline", "memory", "receptive-field", "inspect", "table"),
     *("report", "compare", "check", "devices", "completion"),
 )
-HELPS = [["--help"], ["--version"], *([command, "--help"] for command in COMMANDS), ["completion", "bash"]]
+HELPS = [
+    ["--help"],
+    ["--version"],
+    *([command, "--help"] for command in COMMANDS),
+    ["completion", "bash"],
+]
 SIGNS = {
     "text": "──",
     "markdown": "| :-- |",
@@ -108,7 +113,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     path, modules = list(sys.path), set(sys.modules)
     yield tmp_path
     sys.path[:] = path
-    for name in [each for each in set(sys.modules) - modules if each.startswith("_torchscan_target_")]:
+    for name in [
+        each for each in set(sys.modules) - modules if each.startswith("_torchscan_target_")
+    ]:
         del sys.modules[name]
 
 
@@ -154,10 +161,16 @@ def test_help_teaches(run: Any) -> None:
 
 def test_choices_are_all_that_there_are() -> None:
     """Help does not wait for the lists themselves, which stand beside what needs torch."""
-    commands: Any = next(each for each in parser()._actions if each.dest == "COMMAND" or each.metavar == "COMMAND")
+    commands: Any = next(
+        each for each in parser()._actions if each.dest == "COMMAND" or each.metavar == "COMMAND"
+    )
 
     def choices(command: str, option: str) -> tuple[str, ...]:
-        return next(tuple(each.choices) for each in commands.choices[command]._actions if option in each.option_strings)
+        return next(
+            tuple(each.choices)
+            for each in commands.choices[command]._actions
+            if option in each.option_strings
+        )
 
     assert set(choices("summary", "--convention")) == set(get_args(Convention))
     assert choices("summary", "--mode") == get_args(Mode)
@@ -182,26 +195,50 @@ def test_choices_are_all_that_there_are() -> None:
         (("summary", "nets.py:Net", "--input", "4;"), "'4;' is not an input"),
         (("summary", *NET, "--dtype", "float31"), "'float31' is not a type"),
         (("summary", *NET, "--format", "word"), "invalid choice: 'word'"),
-        (("summary", *NET, "--columns", "price"), "unknown column 'price': choose from type, path, input_shape, output_shape,"),
+        (
+            ("summary", *NET, "--columns", "price"),
+            "unknown column 'price': choose from type, path, input_shape, output_shape,",
+        ),
         (("summary", *NET, "--sort", "price"), "unknown column 'price'"),
         (("summary", *NET, "--top", "0"), "'0' is not a positive number"),
         (("summary", *NET, "--batch-size", "-1"), "not a positive number"),
         (("summary", *NET, "--filter", "nothing*"), "no layer matches 'nothing*'"),
         (("summary", *NET, "--depth", "-1"), "--depth is -1"),
         (("summary", "nets.py:Net", "--input", "5"), "fc (Linear) failed in aten.linear"),
-        (("summary", "nets.py:unknown", "--input", "4,4", "--strict"), "is not known: aten.special_bessel_j0"),
-        (("summary", "nets.py:unknown", "--input", "4,4", "--strict"), "Without --strict totals are lower bounds"),
-        (("memory", *NET, "--largest-batch"), "depends on the device: add --device 'NVIDIA H200', say"),
+        (
+            ("summary", "nets.py:unknown", "--input", "4,4", "--strict"),
+            "is not known: aten.special_bessel_j0",
+        ),
+        (
+            ("summary", "nets.py:unknown", "--input", "4,4", "--strict"),
+            "Without --strict totals are lower bounds",
+        ),
+        (
+            ("memory", *NET, "--largest-batch"),
+            "depends on the device: add --device 'NVIDIA H200', say",
+        ),
         (("summary", *NET, "--output", "nets.py/report"), "cannot be written"),
         (("table", *NET, "--metrics", "price"), "there is no metric 'price'"),
-        (("table", *NET, "--metrics", "latency"), "a latency needs a device: add --device 'NVIDIA H200', say"),
+        (
+            ("table", *NET, "--metrics", "latency"),
+            "a latency needs a device: add --device 'NVIDIA H200', say",
+        ),
         (("roofline", *NET, "--device", "RTX 9999"), "RTX 9999"),
         (("memory", *NET, "--optimizer", "AdamW"), "add --training"),
         (("receptive-field", *NET, "--layer", "nothing"), "no layer 'nothing' was called"),
         (("compare", "a.json", "b.json"), "the report 'a.json' cannot be read"),
-        (("compare", "nets.py:Net", "b.json", "--input", "4"), "the report 'b.json' cannot be read"),
-        (("compare", "nets.py", "nets.py", "--input", "4"), "--input is for a TARGET: nets.py and nets.py are reports"),
-        (("compare", "nets.py", "nets.py", "--dtype", "float16"), "--dtype is for a TARGET: nets.py and nets.py are reports"),
+        (
+            ("compare", "nets.py:Net", "b.json", "--input", "4"),
+            "the report 'b.json' cannot be read",
+        ),
+        (
+            ("compare", "nets.py", "nets.py", "--input", "4"),
+            "--input is for a TARGET: nets.py and nets.py are reports",
+        ),
+        (
+            ("compare", "nets.py", "nets.py", "--dtype", "float16"),
+            "--dtype is for a TARGET: nets.py and nets.py are reports",
+        ),
         (("compare", "nets.py", "nets.py"), "nets.py: this is not JSON"),
         (("summary", "nets.py:Picky", "--input", "4"), "ValueError: call me with strict=True"),
         (("check",), "there is no torchscan.toml"),
@@ -220,7 +257,9 @@ def test_wrong_use_is_a_line_and_status_2(run: Any, arguments: tuple[str, ...], 
     assert (status, out) == (2, "")
     assert says in err
     assert "Traceback" not in err
-    said = err.rpartition("The pass failed in the layer that is marked; the error says why:\n")[2]  # below the layers that ran
+    said = err.rpartition("The pass failed in the layer that is marked; the error says why:\n")[
+        2
+    ]  # below the layers that ran
     assert said.count("\n") == (3 if " failed" in err else 1)
 
 
@@ -234,7 +273,9 @@ def test_wrong_use_is_a_line_and_status_2(run: Any, arguments: tuple[str, ...], 
         ("hf:a.json", "hf:a.json: there is no file 'a.json'"),
     ],
 )
-def test_of_several_models_the_one_that_fails_is_named(run: Any, command: str, target: str, said: str) -> None:
+def test_of_several_models_the_one_that_fails_is_named(
+    run: Any, command: str, target: str, said: str
+) -> None:
     status, out, err = run(command, "nets.py:shapeless", target, "--input", "5")
     assert (status, out) == (2, "")
     assert err.startswith(f"torchscan: {said}")
@@ -259,7 +300,9 @@ def test_an_interruption_is_no_traceback(run: Any) -> None:
 
 @pytest.mark.slow
 def test_whoever_reads_may_stop_reading_and_no_budget_is_fine_for_that(folder: Path) -> None:
-    (folder / "torchscan.toml").write_text('[budgets.a]\ntarget = "nets.py:Net"\ninput = "4"\nmax_params = 1\n')
+    (folder / "torchscan.toml").write_text(
+        '[budgets.a]\ntarget = "nets.py:Net"\ninput = "4"\nmax_params = 1\n'
+    )
     command = f"{sys.executable} -m torchscan check; echo status $? >&2"
     given = {**os.environ, "PYTHONPATH": str(ROOT)}
     shell = ["bash", "-c", f"({command}) | true"]
@@ -306,18 +349,41 @@ def norm(): return nn.BatchNorm1d(4)
     [
         (("linear", "--input", "5"), "try: another --input than 5: give the shape of one sample"),
         (("image", "--input", "8,8"), "try: another --input than 8,8: give"),
-        (("image", "--input", "1,3,8,8"), "try: --input 3,8,8, without the batch dimension (--batch-size sets it)"),
-        (("chain", "--input", "4"), "it takes 9 features and is given 8; or another --input than 4\n"),
-        (("upscaled", "--input", "2,5,4"), "which cannot work on what it is given, and --input 2,5,4\n"),
-        (("pair", "--input", "4"), "give one --input per argument of forward(input1, input2), or in Python complete args= and"),
+        (
+            ("image", "--input", "1,3,8,8"),
+            "try: --input 3,8,8, without the batch dimension (--batch-size sets it)",
+        ),
+        (
+            ("chain", "--input", "4"),
+            "it takes 9 features and is given 8; or another --input than 4\n",
+        ),
+        (
+            ("upscaled", "--input", "2,5,4"),
+            "which cannot work on what it is given, and --input 2,5,4\n",
+        ),
+        (
+            ("pair", "--input", "4"),
+            "give one --input per argument of forward(input1, input2), or in Python complete args= and",
+        ),
         (("embedding", "--input", "4"), "try: token ids are integers: add --dtype long\n"),
-        (("linear", "--input", "4:double"), "try: add --dtype, or a type to each --input, 4:long, so that they have"),
-        (("norm", "--input", "4", "--mode", "train"), "needs more than one sample: add --batch-size 2\n"),
+        (
+            ("linear", "--input", "4:double"),
+            "try: add --dtype, or a type to each --input, 4:long, so that they have",
+        ),
+        (
+            ("norm", "--input", "4", "--mode", "train"),
+            "needs more than one sample: add --batch-size 2\n",
+        ),
         (("Shapeless", "--input", "4"), "@my_op.register_fake; or in Python pass execute='real'\n"),
-        (("Flat", "--input", "4", "--backward"), "my_op.register_autograd; or leave out --backward or --training\n"),
+        (
+            ("Flat", "--input", "4", "--backward"),
+            "my_op.register_autograd; or leave out --backward or --training\n",
+        ),
     ],
 )
-def test_advice_in_a_shell_is_of_options(run: Any, folder: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_advice_in_a_shell_is_of_options(
+    run: Any, folder: Path, arguments: tuple[str, ...], said: str
+) -> None:
     (folder / "hints.py").write_text(HINTS)
     status, out, err = run("summary", f"hints.py:{arguments[0]}", *arguments[1:])
     assert (status, out) == (2, "")
@@ -342,7 +408,16 @@ def test_terminals_without_our_signs_get_others() -> None:
     given = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"}
 
     def printed(*options: str) -> bytes:
-        call = [sys.executable, "-m", "torchscan", "summary", "nets.py:unknown", "--input", "4,4", *options]
+        call = [
+            sys.executable,
+            "-m",
+            "torchscan",
+            "summary",
+            "nets.py:unknown",
+            "--input",
+            "4,4",
+            *options,
+        ]
         return subprocess.run(call, capture_output=True, check=True, env=given).stdout  # noqa: S603
 
     assert b"Multiply-accumulations             >= 0 MACs" in printed()
@@ -352,7 +427,8 @@ def test_terminals_without_our_signs_get_others() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("redirection", "status"), [("> /dev/full", 2), ("> /dev/full 2>&1", 2), (">&-", 0), ("2>&-", 0), (">&- 2>&-", 0)]
+    ("redirection", "status"),
+    [("> /dev/full", 2), ("> /dev/full 2>&1", 2), (">&-", 0), ("2>&-", 0), (">&- 2>&-", 0)],
 )
 def test_standard_streams_may_be_full_or_closed(redirection: str, status: int) -> None:
     if "full" in redirection and not Path("/dev/full").exists():
@@ -382,7 +458,9 @@ def test_errors_that_cannot_be_written_leave_the_status_as_it_is(
     if not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full here")
     budget = '[budgets.{}]\ntarget = "nets.py:{}"\ninput = "4"\nmax_params = 1\n'
-    (folder / "torchscan.toml").write_text(budget.format("exceeded", "Net") + budget.format("missing", "Nat"))
+    (folder / "torchscan.toml").write_text(
+        budget.format("exceeded", "Net") + budget.format("missing", "Nat")
+    )
     shell = ["bash", "-c", f"{sys.executable} -m torchscan {arguments} 2> /dev/full"]
     given = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(shell, capture_output=True, text=True, check=False, env=given)  # noqa: S603
@@ -391,11 +469,18 @@ def test_errors_that_cannot_be_written_leave_the_status_as_it_is(
 
 @pytest.mark.parametrize(
     ("code", "status", "told"),
-    [(errno.EIO, 2, "the answer cannot be written: Input/output error\n"), (errno.EDOM, 3, "this is a mistake of torchscan's")],
+    [
+        (errno.EIO, 2, "the answer cannot be written: Input/output error\n"),
+        (errno.EDOM, 3, "this is a mistake of torchscan's"),
+    ],
 )
 @pytest.mark.usefixtures("folder")
 def test_a_disk_that_fails_is_no_mistake_of_torchscans(
-    code: int, status: int, told: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    code: int,
+    status: int,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     def fail(_: str) -> None:
         raise OSError(code, os.strerror(code))
@@ -411,7 +496,13 @@ def test_a_disk_that_fails_is_no_mistake_of_torchscans(
 def test_notes_are_lines_on_standard_error() -> None:
     options = ["--input", "4", "--device", "GTX 1650 Ti"]
     call = [sys.executable, "-m", "torchscan", "roofline", "nets.py:Net(2000000000)", *options]
-    done = subprocess.run(call, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})  # noqa: S603
+    done = subprocess.run(  # noqa: S603
+        call,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     assert "Expected time" in done.stdout
     assert done.stderr.startswith("torchscan: note: this does not fit NVIDIA GeForce GTX 1650 Ti")
     assert done.stderr.count("\n") == 1
@@ -425,7 +516,9 @@ def test_numpy_is_not_missed() -> None:
         "sys.exit(main(['summary', 'nets.py:Net', '--input', '4']))"
     )
     given = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=given)  # noqa: S603
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=given
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -435,14 +528,19 @@ def test_numpy_is_not_missed() -> None:
 def test_the_same_figures_in_every_format(run: Any) -> None:
     """4·8 and 8·2 multiplications."""
     text, markdown, github, latex = (
-        run("summary", *NET, "--format", each)[1] for each in ("text", "markdown", "github", "latex")
+        run("summary", *NET, "--format", each)[1]
+        for each in ("text", "markdown", "github", "latex")
     )
     assert "├─fc    Linear  8           40    32     67 % █████▍" in text
     assert "| &emsp;fc | Linear | 8 | 40 | 32 | 67 % |" in markdown
     assert "<details><summary>3 layers</summary>" in github
     assert r"fc & Linear & 8 & 40 & 32 & 67 \% \\" in latex
     table = list(csv.DictReader(io.StringIO(run("summary", *NET, "--format", "csv")[1])))
-    assert [(row["path"], row["macs"]) for row in table] == [("", "0"), ("fc", "32"), ("head", "16")]
+    assert [(row["path"], row["macs"]) for row in table] == [
+        ("", "0"),
+        ("fc", "32"),
+        ("head", "16"),
+    ]
     info = torchscan.from_json(run("summary", *NET, "--format", "json")[1])
     assert info["overall"]["macs"] == 48
     assert run("summary", *NET, "--format", "html")[1].startswith("<!doctype html>")
@@ -465,11 +563,20 @@ def test_figures_of_other_commands(run: Any) -> None:
     rows = json.loads(run("flops", *NET, "--format", "json")[1])["rows"]
     assert [(row["operator"], row["macs"]) for row in rows] == [("aten.linear", 48), ("total", 48)]
     rows = json.loads(run("flops", *NET, "--by", "module", "--format", "json")[1])["rows"]
-    assert [(row["module"], row["macs"]) for row in rows] == [("fc", 32), ("head", 16), ("total", 48)]
+    assert [(row["module"], row["macs"]) for row in rows] == [
+        ("fc", 32),
+        ("head", 16),
+        ("total", 48),
+    ]
     with_backward = json.loads(run("flops", *NET, "--backward", "--format", "json")[1])["rows"]
     assert with_backward[-1]["macs"] == 48 * 3 - 32  # the input needs no gradient
     (row,) = json.loads(run("table", *NET, "--format", "json", "--batch-size", "5")[1])["rows"]
-    assert (row["model"], row["params"], row["macs"], row["activation_memory"]) == ("Net", 58, 240, 5 * 4 * 10)
+    assert (row["model"], row["params"], row["macs"], row["activation_memory"]) == (
+        "Net",
+        58,
+        240,
+        5 * 4 * 10,
+    )
     memory = json.loads(run("memory", *NET, "--format", "json")[1])
     assert memory["peak_bytes"] == 4 * (58 + 4 + 8 + 2)
     roofline = json.loads(run("roofline", *NET, "--device", "NVIDIA H200", "--format", "json")[1])
@@ -478,7 +585,12 @@ def test_figures_of_other_commands(run: Any) -> None:
 
 def test_layers_are_chosen(run: Any) -> None:
     def shown(*options: str) -> list[str]:
-        return [row["path"] for row in csv.DictReader(io.StringIO(run("summary", *NET, "--format", "csv", *options)[1]))]
+        return [
+            row["path"]
+            for row in csv.DictReader(
+                io.StringIO(run("summary", *NET, "--format", "csv", *options)[1])
+            )
+        ]
 
     assert shown() == ["", "fc", "head"]
     assert shown("--depth", "0") == [""]
@@ -512,7 +624,12 @@ def test_files_are_written_whole_or_not_at_all(run: Any, folder: Path) -> None:
     assert run("summary", *NET, "--format", "json", "--output", str(report)) == (0, "", "")
     assert torchscan.from_json(report.read_text())["overall"]["macs"] == 48
     before = report.read_text()
-    assert run("summary", "nets.py:Net", "--input", "5", "--format", "json", "--output", str(report))[0] == 2
+    assert (
+        run("summary", "nets.py:Net", "--input", "5", "--format", "json", "--output", str(report))[
+            0
+        ]
+        == 2
+    )
     assert report.read_text() == before
     assert [path.name for path in report.parent.iterdir()] == ["net.json"]
 
@@ -549,23 +666,36 @@ def test_a_pipe_stays_a_pipe_and_a_link_a_link(run: Any, folder: Path) -> None:
 def test_comparing_and_one_page(run: Any, folder: Path) -> None:
     for name, target in (("a", "nets.py:Net"), ("b", "nets.py:Net(9)")):
         run("summary", target, "--input", "4", "--format", "json", "--output", f"{name}.json")
-    assert json.loads(run("compare", "a.json", "b.json", "--format", "json")[1])["totals"]["macs"] == {
+    assert json.loads(run("compare", "a.json", "b.json", "--format", "json")[1])["totals"][
+        "macs"
+    ] == {
         "before": 48,
         "after": 54,
     }
     for width, rule in (("40", 40), ("70", 46)):
         assert "─" * rule in run("compare", "a.json", "b.json", "--width", width)[1].splitlines()
     as_reports = run("compare", "a.json", "b.json")
-    for before, after in (("nets.py:Net", "nets.py:Net(9)"), ("a.json", "nets.py:Net(9)"), ("nets.py:Net", "b.json")):
+    for before, after in (
+        ("nets.py:Net", "nets.py:Net(9)"),
+        ("a.json", "nets.py:Net(9)"),
+        ("nets.py:Net", "b.json"),
+    ):
         assert run("compare", before, after, "--input", "4") == as_reports
-    assert "| MACs | 48 | 54 | +12.50 % |" in run("compare", "a.json", "b.json", "--format", "github")[1]
+    assert (
+        "| MACs | 48 | 54 | +12.50 % |"
+        in run("compare", "a.json", "b.json", "--format", "github")[1]
+    )
     assert run("report", *NET, "--device", "RTX 4090") == (0, "written to torchscan.html\n", "")
     page = (folder / "torchscan.html").read_text()
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page)
     assert found is not None
     data = json.loads(found[1])
     assert [row["name"] for row in data["rows"]] == ["Net", "fc", "head"]
-    assert [each["label"] for each in data["verdicts"]][:3] == ["Fits in 23 GiB", "One pass", "Limited by"]
+    assert [each["label"] for each in data["verdicts"]][:3] == [
+        "Fits in 23 GiB",
+        "One pass",
+        "Limited by",
+    ]
 
 
 def test_a_page_of_a_pass_that_fails_shows_how_far_it_came(run: Any, folder: Path) -> None:
@@ -587,12 +717,21 @@ def test_checking(run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert run("check") == (0, "✓ a: Parameters 58\n✓ b: Parameters 65\n", "")
     config.write_text(limits.format("a", "Net", 57) + limits.format("b", "Net(9)", 65))
     status, out, _ = run("check")
-    assert (status, out.splitlines()[:2]) == (1, ["✗ a exceeds its budget", "  Parameters: 58, at most 57 (+1.75 %)"])
+    assert (status, out.splitlines()[:2]) == (
+        1,
+        ["✗ a exceeds its budget", "  Parameters: 58, at most 57 (+1.75 %)"],
+    )
     assert out.endswith("✓ b: Parameters 65\n")
     assert run("check", "b")[0] == 0
-    config.write_text(limits.format("a", "Nat", 57) + limits.format("b", "Net(9)", 64) + "[budgets.c]\nmax_params = 1\n")
+    config.write_text(
+        limits.format("a", "Nat", 57)
+        + limits.format("b", "Net(9)", 64)
+        + "[budgets.c]\nmax_params = 1\n"
+    )
     status, out, err = run("check")
-    assert status == 2  # what could not be checked weighs more, and keeps nothing else from being checked
+    assert (
+        status == 2
+    )  # what could not be checked weighs more, and keeps nothing else from being checked
     assert out.splitlines()[0] == "? a: could not be checked"
     assert out.splitlines()[1].endswith("nets.py:Nat: nets.py has no 'Nat': did you mean Net?")
     assert out.splitlines()[2] == "✗ b exceeds its budget"
@@ -604,7 +743,9 @@ def test_checking(run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert (status, out.count("could not be checked")) == (3, 2)
     status, out, err = run("check", "d")
     assert (status, out, err) == (2, "", "torchscan: there is no budget 'd': there are a, b, c\n")
-    assert run("check", "b", "--format", "github")[1].startswith("**✗ b exceeds its budget**\n\n```text\n  Parameters: 65")
+    assert run("check", "b", "--format", "github")[1].startswith(
+        "**✗ b exceeds its budget**\n\n```text\n  Parameters: 65"
+    )
 
 
 # -- widths --------------------------------------------------------------------------------------------------------------
@@ -613,7 +754,16 @@ CARD = ("--device", "RTX 4090")
 ANSWERS = [
     ("summary", *NET),
     ("summary", *NET, "--rf", *CARD),
-    ("summary", *NET, "--sort", "macs", "--top", "2", "--columns", "type,path,input_shape,output_shape,params,macs,flops,dmas"),
+    (
+        "summary",
+        *NET,
+        "--sort",
+        "macs",
+        "--top",
+        "2",
+        "--columns",
+        "type,path,input_shape,output_shape,params,macs,flops,dmas",
+    ),
     *(("flops", *NET, "--by", by) for by in ("operator", "module")),
     *(("roofline", *NET, *CARD, "--by", by) for by in ("layer", "kind", "operator")),
     ("roofline", *NET, *CARD, "--remedies"),
@@ -626,9 +776,15 @@ ANSWERS = [
 ]
 
 
-@pytest.mark.parametrize("arguments", ANSWERS, ids=lambda arguments: " ".join(each for each in arguments if each[0] != "n"))
+@pytest.mark.parametrize(
+    "arguments",
+    ANSWERS,
+    ids=lambda arguments: " ".join(each for each in arguments if each[0] != "n"),
+)
 def test_no_answer_is_wider_than_the_terminal(run: Any, arguments: tuple[str, ...]) -> None:
-    pytest.importorskip("tests.torchvision_cpu")  # lets torchvision be imported beside a CPU build of torch
+    pytest.importorskip(
+        "tests.torchvision_cpu"
+    )  # lets torchvision be imported beside a CPU build of torch
     for width in (120, 80, 50, 40):
         status, text, err = run(*arguments, "--width", str(width))
         assert (status, err) == (0, "")
@@ -642,7 +798,9 @@ def on_a_terminal(*arguments: str) -> str:
     """What a terminal receives on standard error."""
     reader, writer = pty.openpty()
     code = f"import sys; from torchscan.cli.main import main; sys.exit(main({list(arguments)!r}))"
-    process = subprocess.Popen([sys.executable, "-c", code], stderr=writer, stdout=subprocess.DEVNULL)  # noqa: S603
+    process = subprocess.Popen(  # noqa: S603
+        [sys.executable, "-c", code], stderr=writer, stdout=subprocess.DEVNULL
+    )
     os.close(writer)
     received = b""
     while process.poll() is None or received == b"":
@@ -692,7 +850,11 @@ def needs(shell: str) -> str:
         ("torchscan completion ''", "zsh", "torchvision:"),
         ("torchscan summary ''", "torchvision:", "torchvision:resnet50"),
         ("torchscan summary torchvision:res", "torchvision:resnet50", "torchvision:vgg16"),
-        ("torchscan summary torchvision : res", "resnet50", "vgg16"),  # where the colon parts words, as by default
+        (
+            "torchscan summary torchvision : res",
+            "resnet50",
+            "vgg16",
+        ),  # where the colon parts words, as by default
         ("torchscan summary torchvision :", "vgg16", "torchvision:vgg16"),
         ("torchscan compare x torchvision : res", "resnet50", "vgg16"),
         ("torchscan summary x --columns fl", "flops", "macs"),
@@ -717,7 +879,9 @@ def test_completion_in_bash(run: Any, words: str, offered: str, not_offered: str
     script = run("completion", "bash")[1]
     call = f"""{script}
 COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMPREPLY=(); _torchscan; printf '%s\\n' "${{COMPREPLY[@]}}" """
-    done = subprocess.run([needs("bash"), "--norc", "-c", call], capture_output=True, text=True, check=True)  # noqa: S603
+    done = subprocess.run(  # noqa: S603
+        [needs("bash"), "--norc", "-c", call], capture_output=True, text=True, check=True
+    )
     assert done.stderr == ""
     assert offered in done.stdout.splitlines()
     assert not_offered not in done.stdout.splitlines()
@@ -734,9 +898,13 @@ COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMPREPLY=(); _to
         ("completion b\t", ["completion", "bash"]),
     ],
 )
-def test_the_tabulator_completes_in_bash(run: Any, folder: Path, keys: str, completed: list[str]) -> None:
+def test_the_tabulator_completes_in_bash(
+    run: Any, folder: Path, keys: str, completed: list[str]
+) -> None:
     (folder / "script.bash").write_text(run("completion", "bash")[1])
-    (folder / "setup.bash").write_text("source ./script.bash; torchscan() { printf '<%s>' \"$@\"; }\n")
+    (folder / "setup.bash").write_text(
+        "source ./script.bash; torchscan() { printf '<%s>' \"$@\"; }\n"
+    )
     given = {**os.environ, "TERM": "dumb", "INPUTRC": "/dev/null"}
     reader, writer = pty.openpty()
     call = [needs("bash"), "--noprofile", "--rcfile", "setup.bash", "-i"]
@@ -762,7 +930,9 @@ def test_completion_in_fish(run: Any, folder: Path) -> None:
 
     def offered(line: str) -> list[str]:
         code = f"source script.fish; complete -C {json.dumps(line)}"
-        done = subprocess.run([fish, "--no-config", "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
+        done = subprocess.run(  # noqa: S603
+            [fish, "--no-config", "-c", code], capture_output=True, text=True, check=True
+        )
         assert done.stderr == ""
         return [word.split("\t")[0] for word in done.stdout.splitlines()]
 
@@ -777,7 +947,9 @@ def test_completion_in_fish(run: Any, folder: Path) -> None:
 def test_the_script_of_zsh_is_one(run: Any, folder: Path) -> None:
     (folder / "script.zsh").write_text(run("completion", "zsh")[1])
     call = "autoload -Uz compinit && compinit -u -d ./dump && source ./script.zsh && whence -w _torchscan"
-    done = subprocess.run([needs("zsh"), "-f", "-c", call], capture_output=True, text=True, check=True)  # noqa: S603
+    done = subprocess.run(  # noqa: S603
+        [needs("zsh"), "-f", "-c", call], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "_torchscan: function\n"
 
 
@@ -787,7 +959,9 @@ def test_the_script_of_zsh_is_one(run: Any, folder: Path) -> None:
 @pytest.fixture
 def as_installed(folder: Path) -> dict[str, str]:
     """An environment with the command on its path, and a budget file."""
-    (folder / "torchscan.toml").write_text('[budgets.net]\ntarget = "nets.py:Net"\ninput = "4"\nmax_params = 58\n')
+    (folder / "torchscan.toml").write_text(
+        '[budgets.net]\ntarget = "nets.py:Net"\ninput = "4"\nmax_params = 58\n'
+    )
     bin_ = folder / "bin"
     bin_.mkdir()
     (bin_ / "torchscan").write_text(f'#!/bin/sh\nexec {sys.executable} -m torchscan "$@"\n')
@@ -805,9 +979,24 @@ def test_the_steps_of_the_action(folder: Path, as_installed: dict[str, str]) -> 
     summary = folder / "summary.md"
 
     def step(script: str, budgets: str, config: str) -> int:
-        given = {"BUDGETS": budgets, "CONFIG": config, "GITHUB_STEP_SUMMARY": str(summary), "GITHUB_ACTION_PATH": "/nowhere"}
-        shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]  # as the runner calls it
-        return subprocess.run(shell, env=as_installed | given, check=False, capture_output=True).returncode  # noqa: S603
+        given = {
+            "BUDGETS": budgets,
+            "CONFIG": config,
+            "GITHUB_STEP_SUMMARY": str(summary),
+            "GITHUB_ACTION_PATH": "/nowhere",
+        }
+        shell = [
+            "bash",
+            "--noprofile",
+            "--norc",
+            "-eo",
+            "pipefail",
+            "-c",
+            script,
+        ]  # as the runner calls it
+        return subprocess.run(  # noqa: S603
+            shell, env=as_installed | given, check=False, capture_output=True
+        ).returncode
 
     assert step(install["run"], "", "") == 0  # it is there, so nothing is installed
     assert step(check["run"], "", "") == 0
@@ -824,8 +1013,19 @@ def test_the_steps_of_the_action(folder: Path, as_installed: dict[str, str]) -> 
 def test_the_hook_runs_what_is_there(folder: Path, as_installed: dict[str, str]) -> None:
     yaml = pytest.importorskip("yaml")
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
-    assert (hook["id"], hook["language"], hook["pass_filenames"]) == ("torchscan-check", "system", False)
-    done = subprocess.run(hook["entry"].split(), env=as_installed, capture_output=True, text=True, check=False, cwd=folder)  # noqa: S603
+    assert (hook["id"], hook["language"], hook["pass_filenames"]) == (
+        "torchscan-check",
+        "system",
+        False,
+    )
+    done = subprocess.run(  # noqa: S603
+        hook["entry"].split(),
+        env=as_installed,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+    )
     assert (done.returncode, done.stdout) == (0, "✓ net: Parameters 58\n")
 
 

@@ -82,7 +82,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     path, modules = list(sys.path), set(sys.modules)
     yield tmp_path
     assert sys.path == path
-    for name in [each for each in set(sys.modules) - modules if each.startswith(("_torchscan_target_", "package"))]:
+    for name in [
+        each
+        for each in set(sys.modules) - modules
+        if each.startswith(("_torchscan_target_", "package"))
+    ]:
         del sys.modules[name]
 
 
@@ -107,7 +111,9 @@ def facts(run: Command, folder: Path) -> Callable[..., dict[str, Any]]:
 
     def of(code: str, *options: str) -> dict[str, Any]:
         (folder / "script.py").write_text(TRAINING + textwrap.dedent(code))
-        status, out, err = run("--format", "json", "--output", "facts.json", *options, "--", "python", "script.py")
+        status, out, err = run(
+            "--format", "json", "--output", "facts.json", *options, "--", "python", "script.py"
+        )
         assert status == 0, err
         found: dict[str, Any] = json.loads((folder / "facts.json").read_text())
         return {**found, "printed": out, "said": err}
@@ -151,7 +157,10 @@ def test_steps_of_a_training(run: Command, optimizer: tuple[str, ...]) -> None:
 
 def test_help_shows_both_ways(run: Command) -> None:
     status, out, _ = run("--help")
-    assert (status, out.splitlines()[1].strip()) == (0, "torchscan inspect [options] -- python train.py [arguments]")
+    assert (status, out.splitlines()[1].strip()) == (
+        0,
+        "torchscan inspect [options] -- python train.py [arguments]",
+    )
 
 
 def test_rows_and_columns(run: Command) -> None:
@@ -180,7 +189,9 @@ for _ in range(4):
         (("--depth", "9"), 5),
     ],
 )
-def test_programs_and_pages_get_all_modules(run: Command, folder: Path, options: tuple[str, ...], rows: int) -> None:
+def test_programs_and_pages_get_all_modules(
+    run: Command, folder: Path, options: tuple[str, ...], rows: int
+) -> None:
     (folder / "deep.py").write_text(DEEP)
     _, out, _ = run("deep.py:model", "--input", "4", "--device", "cpu", *options)
     assert out.count("Linear") + len(re.findall(r"\bSequential *[\s,|<]", out)) >= rows
@@ -199,7 +210,20 @@ def test_a_model_that_decides_by_values_has_some(run: Command) -> None:
 
 def test_a_model_that_exists_is_not_changed(run: Command) -> None:
     before = set(sys.modules)
-    assert run("nets.py:net", "--input", "4", *CPU, "--training", "--optimizer", "SGD", "--precision", "bf16")[0] == 0
+    assert (
+        run(
+            "nets.py:net",
+            "--input",
+            "4",
+            *CPU,
+            "--training",
+            "--optimizer",
+            "SGD",
+            "--precision",
+            "bf16",
+        )[0]
+        == 0
+    )
     (name,) = (each for each in set(sys.modules) - before if each.startswith("_torchscan_target_"))
     net = sys.modules[name].net
     assert all(each.grad is None and each.dtype is torch.float32 for each in net.parameters())
@@ -232,18 +256,38 @@ def test_the_random_state_is_left_alone(run: Command) -> None:
             "the device is 'RTX 4090', and the steps run on this machine: give cpu, cuda or cuda:0",
         ),
         ((*NET, "--device", "meta"), "the device is 'meta'"),
-        ((*NET, "--device", "cuda:99"), "there is no cuda:99 that this torch can use here: give cpu"),
-        ((*NET, "--device", "cpu", "--precision", "tf32"), "tf32 is for CUDA devices, and this runs on cpu: give fp32 or bf16"),
+        (
+            (*NET, "--device", "cuda:99"),
+            "there is no cuda:99 that this torch can use here: give cpu",
+        ),
+        (
+            (*NET, "--device", "cpu", "--precision", "tf32"),
+            "tf32 is for CUDA devices, and this runs on cpu: give fp32 or bf16",
+        ),
         ((*NET, "--precision", "fp8"), "a model in fp8 has modules of its own"),
         ((*NET, "--training", "--optimizer", "Adamant"), "torch.optim has no class of this name"),
-        (("nets.py:Breaks", "--input", "4", "--device", "cpu"), "Breaks failed in a real step: KeyError: 'halfway'"),
-        (("nets.py:without_data", "--input", "4"), "this Net has tensors without data, and real steps need them"),
-        (("nets.py:frozen", "--input", "4", "--device", "cpu", "--training"), "is everything frozen or detached?"),
+        (
+            ("nets.py:Breaks", "--input", "4", "--device", "cpu"),
+            "Breaks failed in a real step: KeyError: 'halfway'",
+        ),
+        (
+            ("nets.py:without_data", "--input", "4"),
+            "this Net has tensors without data, and real steps need them",
+        ),
+        (
+            ("nets.py:frozen", "--input", "4", "--device", "cpu", "--training"),
+            "is everything frozen or detached?",
+        ),
         (("nets.py:Net", "--input", "5", "--device", "cpu"), "fc (Linear) failed in aten.linear"),
-        (("nets.py:Net", "--input", "4:long", "--device", "cpu"), "try: add --dtype, or a type to each --input, 4:long,"),
+        (
+            ("nets.py:Net", "--input", "4:long", "--device", "cpu"),
+            "try: add --dtype, or a type to each --input, 4:long,",
+        ),
     ],
 )
-def test_wrong_use_is_a_line_and_status_2(run: Command, arguments: tuple[str, ...], says: str) -> None:
+def test_wrong_use_is_a_line_and_status_2(
+    run: Command, arguments: tuple[str, ...], says: str
+) -> None:
     status, out, err = run(*arguments)
     assert (status, out) == (2, "")
     assert says in err
@@ -291,7 +335,9 @@ for number in range(4):
 
 
 @pytest.mark.parametrize(("reaction", "status", "steps"), [("record", 0, 4), ("raise", 1, 3)])
-def test_a_script_goes_on_unless_it_is_to_end(run: Command, folder: Path, reaction: str, status: int, steps: int) -> None:
+def test_a_script_goes_on_unless_it_is_to_end(
+    run: Command, folder: Path, reaction: str, status: int, steps: int
+) -> None:
     (folder / "script.py").write_text(OVERFLOWS)
     ended, out, err = run("--on-nonfinite", reaction, "--", "script.py")
     assert (ended, out.split()) == (status, list(map(str, range(steps))))
@@ -320,19 +366,30 @@ def test_what_is_found_when_the_script_is_over_is_raised_then(run: Command, fold
 
 @pytest.mark.parametrize("words", [(*NET, "--device", "cpu", "--training"), ("--", "script.py")])
 def test_runs_and_traces_are_saved(run: Command, folder: Path, words: tuple[str, ...]) -> None:
-    (folder / "script.py").write_text(f"{TRAINING}\nmodel = net(8)\nfor _ in range(3): step(model)\n")
+    (folder / "script.py").write_text(
+        f"{TRAINING}\nmodel = net(8)\nfor _ in range(3): step(model)\n"
+    )
     status, out, err = run("--save", "runs/run.json", "--trace", "runs/trace.json", *words)
     assert (status, out + err) == (0, out or err)
     saved = open_run(folder / "runs" / "run.json")
     assert str(saved) + "\n" == out + err
     events = json.loads((folder / "runs" / "trace.json").read_text())["traceEvents"]
-    assert {f"{call.path} {call.type_name}".strip() for call in saved.calls} <= {event["name"] for event in events}
+    assert {f"{call.path} {call.type_name}".strip() for call in saved.calls} <= {
+        event["name"] for event in events
+    }
 
 
 @pytest.mark.parametrize("option", ["--save", "--trace"])
-def test_a_file_that_cannot_be_written_costs_no_table(run: Command, folder: Path, option: str) -> None:
+def test_a_file_that_cannot_be_written_costs_no_table(
+    run: Command, folder: Path, option: str
+) -> None:
     status, out, err = run(*NET, "--device", "cpu", option, "nets.py/file")
-    assert (status, out.startswith("───"), "cannot be written" in err, err.count("\n")) == (2, True, True, 1)
+    assert (status, out.startswith("───"), "cannot be written" in err, err.count("\n")) == (
+        2,
+        True,
+        True,
+        1,
+    )
     (folder / "script.py").write_text(f"{TRAINING}\nstep(net(8))\n")
     status, _, err = run(option, "nets.py/file", "--", "script.py")
     assert (status, err.startswith("───"), "cannot be written" in err) == (2, True, True)
@@ -345,7 +402,9 @@ def test_a_script_finds_what_python_gives_it(run: Command, folder: Path) -> None
     """The same as in a process of its own, without torchscan."""
     (folder / "sub").mkdir()
     (folder / "sub" / "neighbour.py").write_text("")
-    names = "__name__, __file__, __spec__, __package__, __cached__, __doc__, type(__loader__).__name__"
+    names = (
+        "__name__, __file__, __spec__, __package__, __cached__, __doc__, type(__loader__).__name__"
+    )
     code = f"import sys, neighbour\nprint(sys.argv, sys.path[0], {names})\nprint(sys.modules['__main__'].names)\n"
     (folder / "sub" / "script.py").write_text(f"names = 1\n{code}")
     words = ["sub/script.py", "--steps", "7", "--", "x"]
@@ -353,7 +412,10 @@ def test_a_script_finds_what_python_gives_it(run: Command, folder: Path) -> None
     before = list(sys.argv), sys.modules["__main__"]
     status, out, err = run("--", "python", *words)
     assert (status, out) == (0, plain.stdout)
-    assert err == "torchscan: the script has called no module of torch in this process, so there is nothing to show\n"
+    assert (
+        err
+        == "torchscan: the script has called no module of torch in this process, so there is nothing to show\n"
+    )
     assert (sys.argv, sys.modules["__main__"]) == before
     assert "neighbour" in sys.modules
     del sys.modules["neighbour"]
@@ -372,7 +434,9 @@ def test_a_module_finds_what_python_gives_it(run: Command, folder: Path) -> None
         assert run("--", *words)[:2] == (0, plain.stdout)
 
 
-@pytest.mark.parametrize("words", [("-u", "script.py"), ("-um", "script"), ("-u", "-m", "script"), ("-mscript",)])
+@pytest.mark.parametrize(
+    "words", [("-u", "script.py"), ("-um", "script"), ("-u", "-m", "script"), ("-mscript",)]
+)
 def test_flags_that_are_kept(run: Command, folder: Path, words: tuple[str, ...]) -> None:
     (folder / "script.py").write_text("import sys\nprint(*sys.argv[1:])\n")
     assert run("--", sys.executable, *words, "-u", "x")[:2] == (0, "-u x\n")
@@ -389,11 +453,19 @@ def test_flags_that_are_kept(run: Command, folder: Path, words: tuple[str, ...])
         ("exit(3)", 3, ""),
         ("raise KeyboardInterrupt", 130, "KeyboardInterrupt\n"),
         ("1 / 0", 1, "ZeroDivisionError: division by zero\n"),
-        ("raise __import__('torchscan').InputError('of the script')", 1, "InputError: of the script\n"),
+        (
+            "raise __import__('torchscan').InputError('of the script')",
+            1,
+            "InputError: of the script\n",
+        ),
     ],
 )
-def test_the_exit_status_is_the_scripts(run: Command, folder: Path, code: str, status: int, said: str) -> None:
-    (folder / "script.py").write_text(f"import sys\n{TRAINING}\nmodel = net(8)\nstep(model)\n{code}\n")
+def test_the_exit_status_is_the_scripts(
+    run: Command, folder: Path, code: str, status: int, said: str
+) -> None:
+    (folder / "script.py").write_text(
+        f"import sys\n{TRAINING}\nmodel = net(8)\nstep(model)\n{code}\n"
+    )
     ended, out, err = run("--", "python", "script.py")
     assert (ended, out) == (status, "")
     before, _, table = err.partition("─")
@@ -405,12 +477,16 @@ def test_the_exit_status_is_the_scripts(run: Command, folder: Path, code: str, s
 @pytest.mark.parametrize("code", ["def f():\n    1 / 0\nf()\n", "import\n", "import nowhere\n"])
 def test_tracebacks_are_pythons(run: Command, folder: Path, code: str) -> None:
     (folder / "script.py").write_text(code)
-    plain = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, check=False)
+    plain = subprocess.run(
+        [sys.executable, "script.py"], capture_output=True, text=True, check=False
+    )
     status, _, err = run("--", "python", "script.py")
     assert (status, err.rpartition("torchscan: ")[0]) == (plain.returncode, plain.stderr)
 
 
-def test_a_hook_of_the_scripts_for_exceptions_is_called(run: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hook_of_the_scripts_for_exceptions_is_called(
+    run: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     code = "import sys\nsys.excepthook = lambda kind, error, trace: print(kind.__name__, trace.tb_lineno)\n1 / 0\n"
     (folder / "script.py").write_text(code)
@@ -425,7 +501,10 @@ def test_a_hook_of_the_scripts_for_exceptions_is_called(run: Command, folder: Pa
         ((), "after -- there is no script: python train.py"),
         (("python",), "after -- there is no script"),
         (("python", "-m"), "after -- there is no module: python -m package.module"),
-        (("torchrun", "train.py"), "'torchrun' is not Python: give the script after --, python train.py; what starts scripts"),
+        (
+            ("torchrun", "train.py"),
+            "'torchrun' is not Python: give the script after --, python train.py; what starts scripts",
+        ),
         (("python2.7", "train.py"), "the script runs in this Python, which is 3."),
         (
             ("python", "-X", "dev", "nets.py"),
@@ -440,7 +519,9 @@ def test_a_hook_of_the_scripts_for_exceptions_is_called(run: Command, folder: Pa
         (("python", "-m", "json.nowhere"), "there is no module 'json.nowhere' here"),
     ],
 )
-def test_what_cannot_be_run_is_refused_in_a_line(run: Command, words: tuple[str, ...], says: str) -> None:
+def test_what_cannot_be_run_is_refused_in_a_line(
+    run: Command, words: tuple[str, ...], says: str
+) -> None:
     before = list(sys.argv)
     status, out, err = run("--", *words)
     assert (status, out) == (2, "")
@@ -451,9 +532,18 @@ def test_what_cannot_be_run_is_refused_in_a_line(run: Command, words: tuple[str,
 
 @pytest.mark.parametrize(
     "options",
-    [("--training",), ("--input", "4"), ("--batch-size", "2"), ("--device", "cpu"), ("--precision", "bf16"), ("nets.py:Net",)],
+    [
+        ("--training",),
+        ("--input", "4"),
+        ("--batch-size", "2"),
+        ("--device", "cpu"),
+        ("--precision", "bf16"),
+        ("nets.py:Net",),
+    ],
 )
-def test_options_for_targets_are_refused_for_scripts(run: Command, options: tuple[str, ...]) -> None:
+def test_options_for_targets_are_refused_for_scripts(
+    run: Command, options: tuple[str, ...]
+) -> None:
     status, out, err = run(*options, "--", "python", "nets.py")
     assert (status, out) == (2, "")
     assert f"{options[0]} is not for a script" in err
@@ -529,7 +619,9 @@ def test_a_model_in_another_that_it_is_no_part_of(facts: Any) -> None:
 
 
 def test_lazy_models_are_found(facts: Any) -> None:
-    found = facts("model = nn.Sequential(nn.LazyLinear(8), nn.LazyLinear(1))\nfor _ in range(4): step(model)")
+    found = facts(
+        "model = nn.Sequential(nn.LazyLinear(8), nn.LazyLinear(1))\nfor _ in range(4): step(model)"
+    )
     assert [call["path"] for call in found["calls"]] == ["", "0", "1"]
 
 
@@ -548,7 +640,10 @@ def test_training_in_another_thread_is_followed(facts: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(TorchVersion(torch.__version__) < "2.7", reason="torch 2.6 compiles again where global hooks come or go")
+@pytest.mark.skipif(
+    TorchVersion(torch.__version__) < "2.7",
+    reason="torch 2.6 compiles again where global hooks come or go",
+)
 def test_a_compiled_model_stays_in_one_piece(facts: Any) -> None:
     """It is compiled once, as without hooks, which are away meanwhile."""
     found = facts(
@@ -565,7 +660,9 @@ def test_a_compiled_model_stays_in_one_piece(facts: Any) -> None:
         """
     )
     assert (found["printed"], found["said"]) == ("[2]\n", "")
-    assert [(call["path"], call["type_name"]) for call in found["calls"]] == [("", "OptimizedModule")]
+    assert [(call["path"], call["type_name"]) for call in found["calls"]] == [
+        ("", "OptimizedModule")
+    ]
     assert found["steps"] == 5
 
 
@@ -584,7 +681,10 @@ print(len(compiled))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(TorchVersion(torch.__version__) < "2.7", reason="torch 2.6 compiles again where global hooks come or go")
+@pytest.mark.skipif(
+    TorchVersion(torch.__version__) < "2.7",
+    reason="torch 2.6 compiles again where global hooks come or go",
+)
 def test_a_model_that_is_compiled_after_its_first_call_stays_in_one_piece(folder: Path) -> None:
     """In a process of its own: the compiler must not have been loaded before. What was compiled is watched from then on."""
     (folder / "script.py").write_text(TRAINING + COMPILED_LATER)
@@ -601,16 +701,27 @@ def test_a_model_that_is_compiled_after_its_first_call_stays_in_one_piece(folder
 
 def test_what_a_model_is_put_into_takes_its_place(facts: Any) -> None:
     """But no other with as many parameters does."""
-    found = facts("model = net(8)\nstep(model)\nstep(net(8))\nmodel = nn.Sequential(model)\nfor _ in range(9): step(model)")
+    found = facts(
+        "model = net(8)\nstep(model)\nstep(net(8))\nmodel = nn.Sequential(model)\nfor _ in range(9): step(model)"
+    )
     assert [call["path"] for call in found["calls"]] == ["", "0", "0.0", "0.1"]
     assert found["steps"] == 5
 
 
 def test_a_script_that_only_evaluates_is_told_so(facts: Any) -> None:
-    found = facts("torch.set_grad_enabled(False)\nfor _ in range(9): net(8)(torch.ones(2, 4))\ntorch.set_grad_enabled(True)")
-    assert found["said"] == "torchscan: note: no module of the script trains: this is the largest that it calls\n"
+    found = facts(
+        "torch.set_grad_enabled(False)\nfor _ in range(9): net(8)(torch.ones(2, 4))\ntorch.set_grad_enabled(True)"
+    )
+    assert (
+        found["said"]
+        == "torchscan: note: no module of the script trains: this is the largest that it calls\n"
+    )
     assert found["steps"] == 1  # each model is another
-    found = facts("model = net(8)\nwith torch.no_grad():\n    for _ in range(9): model(torch.ones(2, 4))", "--steps", "4")
+    found = facts(
+        "model = net(8)\nwith torch.no_grad():\n    for _ in range(9): model(torch.ones(2, 4))",
+        "--steps",
+        "4",
+    )
     assert (found["steps"], found["backward"]["median"]) == (4, 0.0)
 
 
@@ -628,7 +739,10 @@ def test_evaluations_between_the_steps_of_a_script_are_apart(facts: Any) -> None
     )
     assert (found["steps"], found["timed"], found["warm_up"]) == (4, 4, 1)
     assert found["backward"]["median"] > 0
-    assert (found["evaluation"]["passes"], found["evaluation"]["calls"][0]["input_shapes"]) == (12, [[7, 4]])
+    assert (found["evaluation"]["passes"], found["evaluation"]["calls"][0]["input_shapes"]) == (
+        12,
+        [[7, 4]],
+    )
 
 
 def test_results_are_the_same_bit_by_bit(facts: Any, folder: Path) -> None:
@@ -645,7 +759,9 @@ def test_results_are_the_same_bit_by_bit(facts: Any, folder: Path) -> None:
             print(loss.item().hex())
         """
     )
-    plain = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, check=True)
+    plain = subprocess.run(
+        [sys.executable, "script.py"], capture_output=True, text=True, check=True
+    )
     assert found["printed"] == plain.stdout
 
 
@@ -664,7 +780,9 @@ def test_a_model_is_let_go_when_its_steps_are_over(facts: Any) -> None:
     assert found["printed"] == "None\n"
 
 
-def test_a_mistake_of_ours_does_not_stop_the_script(run: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_of_ours_does_not_stop_the_script(
+    run: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sizes = [50]
 
     def broken(*_: Any) -> int:
@@ -677,10 +795,14 @@ def test_a_mistake_of_ours_does_not_stop_the_script(run: Command, folder: Path, 
     (folder / "script.py").write_text(TRAINING + code)
     status, out, err = run("--", "script.py")
     assert (status, out) == (5, "True\n2\n")
-    assert err.startswith("torchscan: this is a mistake of torchscan's, please report it: ZeroDivisionError('of ours')")
+    assert err.startswith(
+        "torchscan: this is a mistake of torchscan's, please report it: ZeroDivisionError('of ours')"
+    )
 
 
-def test_costs_that_cannot_be_worked_out_do_not_stop_it_either(facts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_costs_that_cannot_be_worked_out_do_not_stop_it_either(
+    facts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("of ours")
 
@@ -701,7 +823,9 @@ def test_standard_output_is_the_scripts(run: Command, folder: Path) -> None:
     assert (folder / "run.csv").read_text().startswith("path,")
 
 
-def test_a_table_that_cannot_be_written_fails_a_script_that_did_not(run: Command, folder: Path) -> None:
+def test_a_table_that_cannot_be_written_fails_a_script_that_did_not(
+    run: Command, folder: Path
+) -> None:
     (folder / "script.py").write_text(f"{TRAINING}\nstep(net(8))\n")
     status, _, err = run("--output", "nets.py/table", "--", "script.py")
     assert (status, "cannot be written" in err, err.count("\n")) == (2, True, 1)
@@ -709,7 +833,9 @@ def test_a_table_that_cannot_be_written_fails_a_script_that_did_not(run: Command
     assert run("--output", "nets.py/table", "--", "script.py")[0] == 7
 
 
-def test_a_stream_that_the_script_has_closed_is_not_needed(run: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_the_script_has_closed_is_not_needed(
+    run: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "stderr", sys.stderr)
     code = "import sys, io\nsys.stderr = io.StringIO()\nstep(net(8))\nsys.stderr.close()\n"
     (folder / "script.py").write_text(TRAINING + code)
@@ -747,11 +873,17 @@ def test_a_process_of_its_own(folder: Path, words: tuple[str, ...]) -> None:
     (folder / "whole.py").write_text(WHOLE)
     call = [sys.executable, "-m", "torchscan", "inspect", "--", *words]
     given = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(call, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=given)  # noqa: S603
+    done = subprocess.run(  # noqa: S603
+        call, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=given
+    )
     assert done.returncode == 4
     before, table = done.stdout.split("─", 1)
     assert "whole.py:9: UserWarning: careful\n" in before
-    assert [line for line in before.splitlines() if line in ("begins", "[2, 4]", "ends")] == ["begins", "[2, 4]", "ends"]
+    assert [line for line in before.splitlines() if line in ("begins", "[2, 4]", "ends")] == [
+        "begins",
+        "[2, 4]",
+        "ends",
+    ]
     assert table.count("Medians of 2 steps after 1 to warm up") == 1
 
 
@@ -778,7 +910,9 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [("python", "late.py"), ("python", "-m", "late")])
-def test_what_a_script_does_when_it_is_over_finds_its_own_things(folder: Path, words: tuple[str, ...]) -> None:
+def test_what_a_script_does_when_it_is_over_finds_its_own_things(
+    folder: Path, words: tuple[str, ...]
+) -> None:
     """Its classes, so that a checkpoint can be written; its neighbours; its arguments."""
     (folder / "late.py").write_text(LATE)
     (folder / "late_layers.py").write_text("FEATURES = 2\n")

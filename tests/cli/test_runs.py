@@ -81,13 +81,20 @@ def test_several_files_are_merged_into_one(folder: Path, tmp_path: Path) -> None
     assert main(["merge", str(folder / "second"), str(tmp_path / "one.sqlite")]) == 0
     one = torchscan.open_run(tmp_path / "one.sqlite")
     assert (one.ranks, one.steps(), one.series) == (2, run.steps(), run.series)
-    assert repr(one.history("a output")) == repr(run.history("a output")), "as text: nothing equals NaN"
-    assert one.events == ((1.0, "process 0: some steps were dropped"), (2.0, "process 1: some steps were dropped"))
+    assert repr(one.history("a output")) == repr(run.history("a output")), (
+        "as text: nothing equals NaN"
+    )
+    assert one.events == (
+        (1.0, "process 0: some steps were dropped"),
+        (2.0, "process 1: some steps were dropped"),
+    )
     assert one.about["model"] == "Net"
     assert [file.name for file in tmp_path.iterdir() if "one" in file.name] == ["one.sqlite"]
 
 
-def test_nothing_is_written_over(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_written_over(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "mine").write_text("mine")
     assert main(["merge", str(folder / "second"), str(tmp_path / "mine")]) == 2
     assert "is there already" in capsys.readouterr().err

@@ -35,13 +35,22 @@ def test_in_every_format(style: str, capsys: pytest.CaptureFixture[str]) -> None
         assert json.loads(said)["calls"][1]["path"] == "a"
 
 
-@pytest.mark.parametrize(("before", "after"), [("before.json", "report.json"), ("report.json", "after.json")])
-def test_a_run_and_a_report_are_not_compared(before: str, after: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("before", "after"), [("before.json", "report.json"), ("report.json", "after.json")]
+)
+def test_a_run_and_a_report_are_not_compared(
+    before: str, after: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["compare", before, after]) == 2
-    assert capsys.readouterr().err == "torchscan: a run cannot be compared with a report: give two runs, or two reports\n"
+    assert (
+        capsys.readouterr().err
+        == "torchscan: a run cannot be compared with a report: give two runs, or two reports\n"
+    )
 
 
 def test_a_broken_run_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     Path("after.json").write_text('{"schema": "torchscan/run/1"}')
     assert main(["compare", "before.json", "after.json"]) == 2
-    assert capsys.readouterr().err.startswith("torchscan: after.json: this run is broken: the run has no 'steps'")
+    assert capsys.readouterr().err.startswith(
+        "torchscan: after.json: this run is broken: the run has no 'steps'"
+    )

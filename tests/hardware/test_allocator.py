@@ -18,7 +18,15 @@ def test_small_requests_share_a_segment_of_two_mebibytes() -> None:
 
 @pytest.mark.parametrize(
     ("size", "reserved"),
-    [(1, 2), (MIB, 2), (MIB + 1, 20), (10 * MIB - 512, 20), (10 * MIB, 10), (11 * MIB, 12), (33 * MIB, 34)],
+    [
+        (1, 2),
+        (MIB, 2),
+        (MIB + 1, 20),
+        (10 * MIB - 512, 20),
+        (10 * MIB, 10),
+        (11 * MIB, 12),
+        (33 * MIB, 34),
+    ],
 )
 def test_how_large_a_segment_is(size: int, reserved: int) -> None:
     allocator = CachingAllocator()

@@ -13,11 +13,25 @@ import torch
 
 from torchscan.errors import InputError
 from torchscan.hardware import devices
-from torchscan.hardware.devices import device_named, known_devices, known_entry, register_device, save_entry
+from torchscan.hardware.devices import (
+    device_named,
+    known_devices,
+    known_entry,
+    register_device,
+    save_entry,
+)
 
 GIB = 2**30
 NAMES = [name for name in known_devices() if known_entry(name)]
-NUMBERS = {"memory_gb", "bandwidth_gbs", "l2_mb", "link_gbs", "power_w", "multiprocessors", "boost_mhz"}
+NUMBERS = {
+    "memory_gb",
+    "bandwidth_gbs",
+    "l2_mb",
+    "link_gbs",
+    "power_w",
+    "multiprocessors",
+    "boost_mhz",
+}
 
 
 @pytest.mark.parametrize(
@@ -121,7 +135,11 @@ def test_the_card_in_this_machine_is_known_by_what_torch_reports(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
     device = device_named("cuda")
-    assert (device.name, device.memory_bytes, device.multiprocessors) == (name, int(gib * GIB), multiprocessors)
+    assert (device.name, device.memory_bytes, device.multiprocessors) == (
+        name,
+        int(gib * GIB),
+        multiprocessors,
+    )
 
 
 def test_programs_get_less_than_is_on_the_data_sheet() -> None:
@@ -139,7 +157,9 @@ def test_the_memory_of_published_devices(truth: Callable[[str], Path]) -> None:
             assert device.capability == float(figures["cc"])
 
 
-@pytest.mark.parametrize(("name", "size"), [("A100 80GB PCIe", 8320 * 1024), ("H100 PCIe", 2**25), ("B200", 2**25)])
+@pytest.mark.parametrize(
+    ("name", "size"), [("A100 80GB PCIe", 8320 * 1024), ("H100 PCIe", 2**25), ("B200", 2**25)]
+)
 def test_what_cublas_works_in(name: str, size: int) -> None:
     """Torch's defaults: ``:4096:2:16:8``, 32 MiB on Hopper and Blackwell."""
     assert device_named(name).cublas_workspace_bytes == size
@@ -167,7 +187,11 @@ def test_the_rates_of_published_devices(truth: Callable[[str], Path]) -> None:
         assert dict(device.flops_per_second) == pytest.approx(
             {key: rate * 1e12 for key, rate in figures["dense_tflops"].items()}
         )
-        assert all(key in figures["unverified"] for key in figures["dense_tflops"] if device.is_unverified(key))
+        assert all(
+            key in figures["unverified"]
+            for key in figures["dense_tflops"]
+            if device.is_unverified(key)
+        )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -179,7 +203,19 @@ def test_each_figure_has_a_source_or_is_unverified(name: str) -> None:
 
 #: these have vector rates at another clock than that of their matrix rates, which boost_mhz is
 OTHER_CLOCKS = ("NVIDIA H100", "NVIDIA H200", "NVIDIA B200", "NVIDIA GB200", "NVIDIA TITAN V")
-CORES = {6.0: 64, 6.1: 128, 7.0: 64, 7.5: 64, 8.0: 64, 8.6: 128, 8.7: 128, 8.9: 128, 9.0: 128, 10.0: 128, 12.0: 128}
+CORES = {
+    6.0: 64,
+    6.1: 128,
+    7.0: 64,
+    7.5: 64,
+    8.0: 64,
+    8.6: 128,
+    8.7: 128,
+    8.9: 128,
+    9.0: 128,
+    10.0: 128,
+    12.0: 128,
+}
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith(OTHER_CLOCKS)])
@@ -187,14 +223,24 @@ def test_vector_rates_are_two_operations_per_core_and_cycle(name: str) -> None:
     device = known_devices()[name]
     if device.capability and device.multiprocessors and device.clock_hz:
         cores = device.multiprocessors * CORES[device.capability]
-        assert device.flops_per_second["fp32"] == pytest.approx(2 * cores * device.clock_hz, rel=0.03)
+        assert device.flops_per_second["fp32"] == pytest.approx(
+            2 * cores * device.clock_hz, rel=0.03
+        )
 
 
 #: operations in fp16 and int8 per cycle and multiprocessor, with sums in 16 and 32 bits
-MATRIX_CYCLES = {7.0: (1024, None), 7.5: (1024, 2048), 8.0: (2048, 4096), 8.6: (1024, 2048), 8.7: (2048, 4096)}
+MATRIX_CYCLES = {
+    7.0: (1024, None),
+    7.5: (1024, 2048),
+    8.0: (2048, 4096),
+    8.6: (1024, 2048),
+    8.7: (2048, 4096),
+}
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith((*OTHER_CLOCKS, "NVIDIA GeForce GTX"))])
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if not name.startswith((*OTHER_CLOCKS, "NVIDIA GeForce GTX"))]
+)
 def test_matrix_rates_are_those_of_the_units_at_boost_clock(name: str) -> None:
     device = known_devices()[name]
     rates = device.flops_per_second
@@ -202,7 +248,9 @@ def test_matrix_rates_are_those_of_the_units_at_boost_clock(name: str) -> None:
         cycles = device.multiprocessors * device.clock_hz
         half, byte = MATRIX_CYCLES[device.capability]
         narrow = 1 if name != "NVIDIA A10G" else 0.5
-        assert rates.get("fp16_acc16", rates["fp16"]) == pytest.approx(narrow * half * cycles, rel=0.03)
+        assert rates.get("fp16_acc16", rates["fp16"]) == pytest.approx(
+            narrow * half * cycles, rel=0.03
+        )
         assert byte is None or rates["int8"] == pytest.approx(narrow * byte * cycles, rel=0.03)
 
 
@@ -212,14 +260,20 @@ def test_geforce_halves_the_rate_of_sums_in_single_precision(name: str) -> None:
     assert rates["fp16"] == pytest.approx(rates["fp16_acc16"] / 2, rel=0.01)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("Tesla P", "NVIDIA GeForce GTX 10"))])
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if name.startswith(("Tesla P", "NVIDIA GeForce GTX 10"))]
+)
 def test_pascal_has_no_matrix_units(name: str) -> None:
     """The P100's vectors of two halves, and the slow halves of the others, do not sum in single precision."""
     device = known_devices()[name]
     rates = device.flops_per_second
     assert rates["fp16"] == rates["fp32"]
-    assert rates["fp16_acc16"] == pytest.approx(rates["fp32"] * (2 if device.capability == 6.0 else 1 / 64), rel=0.01)
-    assert rates.get("int8", 0) == pytest.approx(0 if device.capability == 6.0 else 4 * rates["fp32"], rel=0.01)
+    assert rates["fp16_acc16"] == pytest.approx(
+        rates["fp32"] * (2 if device.capability == 6.0 else 1 / 64), rel=0.01
+    )
+    assert rates.get("int8", 0) == pytest.approx(
+        0 if device.capability == 6.0 else 4 * rates["fp32"], rel=0.01
+    )
 
 
 @pytest.mark.parametrize("name", ["AMD Instinct MI250X", "AMD Instinct MI250"])
@@ -236,7 +290,12 @@ def test_a_die_has_half_of_the_card(name: str) -> None:
 def test_no_rate_is_a_sparse_one(name: str) -> None:
     """With half of the bits twice the rate, GeForce's narrow sums four times: a sparse figure would be more."""
     flops = known_devices()[name].flops_per_second
-    for wide, narrow, most in (("fp16", "fp8", 2.1), ("fp8", "fp4", 4.1), ("tf32", "fp16", 2.1), ("fp16", "int8", 4.1)):
+    for wide, narrow, most in (
+        ("fp16", "fp8", 2.1),
+        ("fp8", "fp4", 4.1),
+        ("tf32", "fp16", 2.1),
+        ("fp16", "int8", 4.1),
+    ):
         if wide in flops and narrow in flops and not name.startswith("Gaudi"):
             assert flops[narrow] <= most * flops[wide]
 
@@ -254,7 +313,11 @@ FIGURES: dict[str, Any] = {"memory_gb": 10, "bandwidth_gbs": 500, "dense_tflops"
 def test_a_device_of_ones_own(own_file: Path) -> None:
     made = register_device("my card", **FIGURES, l2_mb=4)
     assert device_named("My Card") == made
-    assert (made.bytes_per_second, made.flops_per_second["fp32"], made.l2_bytes) == (500e9, 5e12, 4 * 2**20)
+    assert (made.bytes_per_second, made.flops_per_second["fp32"], made.l2_bytes) == (
+        500e9,
+        5e12,
+        4 * 2**20,
+    )
     assert not own_file.exists()
 
 
@@ -277,11 +340,19 @@ def test_a_file_of_ones_own_wins_over_the_package(own_file: Path) -> None:
             '{"devices": {"x": {"memory_gb": 3, "bandwidth_gbs": -1, "dense_tflops": {"fp32": 1}}}}',
             "bandwidth_gbs of 'x' is -1",
         ),
-        ('{"devices": {"x": {"memory_gb": 3, "bandwidth_gbs": 1, "dense_tflops": {}}}}', "give rates by type"),
-        ('{"devices": {"x": {"memory_gb": 3, "bandwidth_gbs": 1, "dense_tflops": {"fp32": 1}, "y": 1}}}', "unknown keys: y"),
+        (
+            '{"devices": {"x": {"memory_gb": 3, "bandwidth_gbs": 1, "dense_tflops": {}}}}',
+            "give rates by type",
+        ),
+        (
+            '{"devices": {"x": {"memory_gb": 3, "bandwidth_gbs": 1, "dense_tflops": {"fp32": 1}, "y": 1}}}',
+            "unknown keys: y",
+        ),
     ],
 )
-def test_a_file_that_is_wrong_is_named_with_what_is_wrong(own_file: Path, content: str, message: str) -> None:
+def test_a_file_that_is_wrong_is_named_with_what_is_wrong(
+    own_file: Path, content: str, message: str
+) -> None:
     own_file.parent.mkdir()
     own_file.write_text(content)
     with pytest.raises(InputError, match=message) as caught:
@@ -290,7 +361,9 @@ def test_a_file_that_is_wrong_is_named_with_what_is_wrong(own_file: Path, conten
     assert own_file.read_text() == content
 
 
-def test_a_file_of_devices_that_cannot_be_opened_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_devices_that_cannot_be_opened_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TORCHSCAN_DEVICES", str(tmp_path))  # a folder
     with pytest.raises(InputError, match=tmp_path.name):
         device_named("H200")

@@ -56,9 +56,19 @@ class Gpu:
 class Nvml(ModuleType):
     """Answers as pynvml does and counts sessions; errors and constants are pynvml's own."""
 
-    def __init__(self, *gpus: Gpu, init_error: int = 0, shutdown_error: int = 0, names: dict[int, str] | None = None) -> None:
+    def __init__(
+        self,
+        *gpus: Gpu,
+        init_error: int = 0,
+        shutdown_error: int = 0,
+        names: dict[int, str] | None = None,
+    ) -> None:
         super().__init__("pynvml")
-        kept = {name: value for name, value in vars(pynvml).items() if name.startswith(("NVML_", "NVMLError", "NVMLLibrary"))}
+        kept = {
+            name: value
+            for name, value in vars(pynvml).items()
+            if name.startswith(("NVML_", "NVMLError", "NVMLLibrary"))
+        }
         vars(self).update(kept)
         self.gpus, self.names = gpus, names or {}
         self.init_error, self.shutdown_error = init_error, shutdown_error
@@ -112,7 +122,9 @@ def refuse(error: int) -> Any:
 def listed(processes: Processes | int) -> list[Any]:
     if isinstance(processes, int):
         return refuse(processes)
-    return [pynvml.nvmlFriendlyObject({"pid": pid, "usedGpuMemory": size}) for pid, size in processes]
+    return [
+        pynvml.nvmlFriendlyObject({"pid": pid, "usedGpuMemory": size}) for pid, size in processes
+    ]
 
 
 Machine = Callable[..., Nvml]
@@ -141,7 +153,9 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: len(reserved))
         monkeypatch.setattr(torch.cuda, "memory_reserved", lambda index: reserved[index])
-        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda index: (allocated or reserved)[index])
+        monkeypatch.setattr(
+            torch.cuda, "memory_allocated", lambda index: (allocated or reserved)[index]
+        )
 
     return initialise
 
@@ -184,17 +198,25 @@ def test_a_process_that_only_draws_counts(machine: Machine) -> None:
 
 def test_a_client_of_mps_that_is_listed_as_such_counts(machine: Machine, cuda: Cuda) -> None:
     cuda(reserved=[30])
-    machine(Gpu(compute=[(STRANGER, 500)], mps=[(ME, 40)]), names={STRANGER: "nvidia-cuda-mps-server"})
+    machine(
+        Gpu(compute=[(STRANGER, 500)], mps=[(ME, 40)]), names={STRANGER: "nvidia-cuda-mps-server"}
+    )
     assert process_memory() == ProcessMemory(40, "nvml")
 
 
 def test_that_lists_of_a_gpu_fail_is_said_once(machine: Machine) -> None:
-    machine(Gpu(compute=[(ME, 80)], graphics=pynvml.NVML_ERROR_UNKNOWN, mps=pynvml.NVML_ERROR_UNKNOWN))
-    assert process_memory() == ProcessMemory(80, "nvml", "GPU 0 does not answer (Unknown Error)", lower_bound=True)
+    machine(
+        Gpu(compute=[(ME, 80)], graphics=pynvml.NVML_ERROR_UNKNOWN, mps=pynvml.NVML_ERROR_UNKNOWN)
+    )
+    assert process_memory() == ProcessMemory(
+        80, "nvml", "GPU 0 does not answer (Unknown Error)", lower_bound=True
+    )
 
 
 @pytest.mark.parametrize("initialised", [False, True])
-def test_another_process_on_no_list_holds_nothing(machine: Machine, cuda: Cuda, neighbour: int, initialised: bool) -> None:
+def test_another_process_on_no_list_holds_nothing(
+    machine: Machine, cuda: Cuda, neighbour: int, initialised: bool
+) -> None:
     if initialised:
         cuda(reserved=[50])
     machine(Gpu([(neighbour, 70)]))
@@ -202,7 +224,9 @@ def test_another_process_on_no_list_holds_nothing(machine: Machine, cuda: Cuda, 
 
 
 @on_linux
-def test_another_process_where_numbers_are_those_of_the_host_is_unknown(machine: Machine, neighbour: int) -> None:
+def test_another_process_where_numbers_are_those_of_the_host_is_unknown(
+    machine: Machine, neighbour: int
+) -> None:
     machine(Gpu([(STRANGER, 70)]))
     memory = process_memory(neighbour)
     assert (memory.size, memory.source, memory.lower_bound) == (0, "none", True)
@@ -218,7 +242,10 @@ def test_a_process_without_cuda_on_no_list_holds_nothing(machine: Machine) -> No
 
 
 def test_instances_are_asked_in_place_of_the_gpu_that_they_are_parts_of(machine: Machine) -> None:
-    machine(Gpu([(ME, 90)], instances=[Gpu([(ME, 50)]), None, Gpu([(ME, 40), (STRANGER, 3)]), None]), Gpu([(ME, 5)]))
+    machine(
+        Gpu([(ME, 90)], instances=[Gpu([(ME, 50)]), None, Gpu([(ME, 40), (STRANGER, 3)]), None]),
+        Gpu([(ME, 5)]),
+    )
     assert process_memory() == ProcessMemory(95, "nvml")
 
 
@@ -239,9 +266,13 @@ def test_an_instance_that_fails_does_not_hide_the_others(machine: Machine) -> No
         (Gpu(handle_error=pynvml.NVML_ERROR_NO_PERMISSION), "Insufficient Permissions"),
     ],
 )
-def test_a_gpu_that_fails_is_named_and_does_not_hide_the_others(machine: Machine, gpu: Gpu, error: str) -> None:
+def test_a_gpu_that_fails_is_named_and_does_not_hide_the_others(
+    machine: Machine, gpu: Gpu, error: str
+) -> None:
     machine(Gpu([(ME, 30)]), gpu, Gpu([(ME, 20)]))
-    assert process_memory() == ProcessMemory(50, "nvml", f"GPU 1 does not answer ({error})", lower_bound=True)
+    assert process_memory() == ProcessMemory(
+        50, "nvml", f"GPU 1 does not answer ({error})", lower_bound=True
+    )
 
 
 def test_where_every_gpu_fails_nothing_is_known(machine: Machine) -> None:
@@ -259,14 +290,20 @@ def test_where_every_gpu_fails_nothing_is_known(machine: Machine) -> None:
     ],
 )
 @pytest.mark.parametrize("initialised", [False, True])
-def test_without_a_driver_torch_is_asked(machine: Machine, cuda: Cuda, error: int, text: str, initialised: bool) -> None:
+def test_without_a_driver_torch_is_asked(
+    machine: Machine, cuda: Cuda, error: int, text: str, initialised: bool
+) -> None:
     """It knows more where a driver was updated under a running process, and on GPUs of another maker."""
     if initialised:
         cuda(reserved=[20, 30])
     machine(init_error=error)
     size, source = (50, "allocator") if initialised else (0, "none")
     memory = process_memory()
-    assert (memory.size, memory.source, memory.reason) == (size, source, f"NVML does not answer ({text})")
+    assert (memory.size, memory.source, memory.reason) == (
+        size,
+        source,
+        f"NVML does not answer ({text})",
+    )
     assert memory.lower_bound
     assert process_memory(STRANGER).source == "none"
 
@@ -281,7 +318,9 @@ def test_a_session_that_does_not_close_is_no_error(machine: Machine) -> None:
     assert process_memory() == ProcessMemory(30, "nvml")
 
 
-def test_the_session_is_closed_when_something_else_goes_wrong(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_session_is_closed_when_something_else_goes_wrong(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupt() -> int:
         raise KeyboardInterrupt
 
@@ -306,7 +345,10 @@ def test_where_the_figure_is_withheld_torch_is_asked(machine: Machine, cuda: Cud
 
 
 def test_a_figure_withheld_on_one_list_may_stand_on_another(machine: Machine) -> None:
-    machine(Gpu(compute=[(ME, None)], graphics=[(ME, 40)]), Gpu(compute=[(ME, 7)], graphics=[(ME, None)]))
+    machine(
+        Gpu(compute=[(ME, None)], graphics=[(ME, 40)]),
+        Gpu(compute=[(ME, 7)], graphics=[(ME, None)]),
+    )
     assert process_memory() == ProcessMemory(47, "nvml")
 
 
@@ -339,10 +381,17 @@ def test_in_a_container_the_only_process_from_outside_is_taken_to_be_this_one(
 @pytest.mark.parametrize(
     "processes",
     [[], [(STRANGER, 60), (OTHER_STRANGER, 70)], [(STRANGER, 49)], [(STRANGER, None)]],
-    ids=["an empty list", "two of them", "one that holds too little", "one whose figure is withheld"],
+    ids=[
+        "an empty list",
+        "two of them",
+        "one that holds too little",
+        "one whose figure is withheld",
+    ],
 )
 @on_linux
-def test_who_is_this_process_is_not_guessed_at(machine: Machine, cuda: Cuda, processes: Processes) -> None:
+def test_who_is_this_process_is_not_guessed_at(
+    machine: Machine, cuda: Cuda, processes: Processes
+) -> None:
     cuda(reserved=[20, 30])
     machine(Gpu(processes))
     memory = process_memory()
@@ -350,7 +399,9 @@ def test_who_is_this_process_is_not_guessed_at(machine: Machine, cuda: Cuda, pro
     assert memory.reason
 
 
-def test_where_there_is_no_proc_nobody_is_a_stranger(machine: Machine, cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_there_is_no_proc_nobody_is_a_stranger(
+    machine: Machine, cuda: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os.path, "exists", lambda path: not str(path).startswith("/proc"))
     cuda(reserved=[50])
     machine(Gpu([(STRANGER, 60)]))
@@ -370,7 +421,9 @@ def test_under_mps_the_server_is_not_taken_to_be_this_process(
 
 
 @on_linux
-def test_a_name_that_is_no_text_is_no_servers_name(machine: Machine, cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_is_no_text_is_no_servers_name(
+    machine: Machine, cuda: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nvml = machine(Gpu([(STRANGER, 60)]))
     monkeypatch.setattr(nvml, "nvmlSystemGetProcessName", lambda pid: b"\xff".decode())
     cuda(reserved=[50])
@@ -380,15 +433,21 @@ def test_a_name_that_is_no_text_is_no_servers_name(machine: Machine, cuda: Cuda,
 # -- warnings ------------------------------------------------------------------------------------------------------------
 
 
-def test_each_reason_is_warned_of_once(machine: Machine, cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_reason_is_warned_of_once(
+    machine: Machine, cuda: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(room, "_reasons_said", set())
     machine()
     with pytest.warns(UserWarning, match="so 0 is returned: NVML finds no GPU") as said:
         assert [get_process_gpu_ram(), get_process_gpu_ram()] == [0.0, 0.0]
-    assert [Path(each.filename) for each in said] == [Path(__file__)], "the warning points at who asked"
+    assert [Path(each.filename) for each in said] == [Path(__file__)], (
+        "the warning points at who asked"
+    )
     cuda(reserved=[MIB, 2 * MIB])
     machine(Gpu([(ME, None)]))
-    with pytest.warns(UserWarning, match=f"so what torch's allocator holds is returned: {WITHHELD}") as said:
+    with pytest.warns(
+        UserWarning, match=f"so what torch's allocator holds is returned: {WITHHELD}"
+    ) as said:
         assert [get_process_gpu_ram(), get_process_gpu_ram()] == [3.0, 3.0]
     assert len(said) == 1
 
@@ -396,7 +455,9 @@ def test_each_reason_is_warned_of_once(machine: Machine, cuda: Cuda, monkeypatch
 # -- overheads -----------------------------------------------------------------------------------------------------------
 
 
-def test_overheads_are_what_is_between_process_reserved_and_allocated(machine: Machine, cuda: Cuda) -> None:
+def test_overheads_are_what_is_between_process_reserved_and_allocated(
+    machine: Machine, cuda: Cuda
+) -> None:
     cuda(reserved=[20 * MIB, 30 * MIB], allocated=[15 * MIB, 5 * MIB])
     machine(Gpu([(ME, 320 * MIB)]), Gpu([(ME, 230 * MIB)]))
     assert cuda_overhead() == Overhead(cuda=500.0, framework=30.0)
@@ -409,16 +470,25 @@ def test_there_are_none_before_cuda_is_initialised(machine: Machine) -> None:
 
 @pytest.mark.parametrize(
     "gpus",
-    [[Gpu([(ME, None)])], [Gpu()], [Gpu([(ME, 99 * MIB)]), Gpu(compute=pynvml.NVML_ERROR_GPU_IS_LOST)], []],
+    [
+        [Gpu([(ME, None)])],
+        [Gpu()],
+        [Gpu([(ME, 99 * MIB)]), Gpu(compute=pynvml.NVML_ERROR_GPU_IS_LOST)],
+        [],
+    ],
     ids=["withheld", "unlisted", "not from every GPU", "no GPU"],
 )
-def test_what_cuda_holds_is_unknown_where_the_process_is(machine: Machine, cuda: Cuda, gpus: list[Gpu]) -> None:
+def test_what_cuda_holds_is_unknown_where_the_process_is(
+    machine: Machine, cuda: Cuda, gpus: list[Gpu]
+) -> None:
     cuda(reserved=[20 * MIB], allocated=[15 * MIB])
     machine(*gpus)
     assert cuda_overhead() == Overhead(cuda=None, framework=5.0)
 
 
-def test_overheads_are_never_negative(machine: Machine, cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overheads_are_never_negative(
+    machine: Machine, cuda: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between the first look and the others the allocator takes another block and fills it."""
     readings = iter([10, 30])
     cuda(reserved=[0])
@@ -507,14 +577,24 @@ class Driver:
             pytest.skip("no C compiler here to make a driver library with")
         source = self.folder / "nvml.c"
         source.write_text(DRIVER)
-        command = [compiler, "-shared", "-fPIC", *flags, "-o", str(self.folder / "libnvidia-ml.so.1"), str(source)]
+        command = [
+            compiler,
+            "-shared",
+            "-fPIC",
+            *flags,
+            "-o",
+            str(self.folder / "libnvidia-ml.so.1"),
+            str(source),
+        ]
         subprocess.run(command, check=True)  # noqa: S603
 
     def answers(self, lists: str, *pids: str, **variables: str) -> list[str]:
         (self.folder / "lists").write_text(lists)
         (self.folder / "log").touch()
         files = {"NVML_LISTS": str(self.folder / "lists"), "NVML_LOG": str(self.folder / "log")}
-        libraries = os.pathsep.join(filter(None, [str(self.folder), os.environ.get("LD_LIBRARY_PATH")]))
+        libraries = os.pathsep.join(
+            filter(None, [str(self.folder), os.environ.get("LD_LIBRARY_PATH")])
+        )
         environment = {**os.environ, "LD_LIBRARY_PATH": libraries, **files, **variables}
         command = [sys.executable, "-W", "error", "-c", ASK, *pids]
         asked = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)  # noqa: S603
@@ -572,14 +652,18 @@ def test_through_pynvml_a_driver_older_than_what_pynvml_asks_for(driver: Driver)
 @pytest.mark.slow
 def test_through_pynvml_a_library_without_its_driver(driver: Driver) -> None:
     driver.compile()
-    assert driver.answers("", "ME", NVML_NO_DRIVER="1") == ["0|none|True|NVML does not answer (Driver Not Loaded)"]
+    assert driver.answers("", "ME", NVML_NO_DRIVER="1") == [
+        "0|none|True|NVML does not answer (Driver Not Loaded)"
+    ]
     assert driver.sessions == []
 
 
 # -- this machine --------------------------------------------------------------------------------------------------------
 
 
-def test_on_this_machine_without_a_gpu_it_is_nothing_and_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_this_machine_without_a_gpu_it_is_nothing_and_said_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(room, "_reasons_said", set())
     if process_memory().source == "nvml" or torch.cuda.is_available():
         pytest.skip("there is a GPU here")

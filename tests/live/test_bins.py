@@ -40,7 +40,9 @@ def of(values: Tensor) -> Distribution:
         pairs=torch.empty(0, 2, dtype=torch.int64),
         samples=rows,
     )
-    found = Distributions(columns=columns_of(sampled), numbers=[7], rows=[0], saturated=[math.nan], can_die=[False])
+    found = Distributions(
+        columns=columns_of(sampled), numbers=[7], rows=[0], saturated=[math.nan], can_die=[False]
+    )
     return found[7]
 
 

@@ -138,7 +138,9 @@ def test_a_pipe_is_not_opened(tmp_path: Path) -> None:
         torchscan.open_run(tmp_path / "pipe")
 
 
-def test_one_broken_run_hides_no_other(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_broken_run_hides_no_other(
+    good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.copytree(good, tmp_path / "good")
     shutil.copytree(good, tmp_path / "bad")
     sql("UPDATE steps SET step = 'x'")(tmp_path / "bad" / "rank0.sqlite")
@@ -148,7 +150,9 @@ def test_one_broken_run_hides_no_other(good: Path, tmp_path: Path, capsys: pytes
     assert "bad" not in said.out
 
 
-def test_absent_processes_are_counted_rather_than_listed_one_by_one(good: Path, tmp_path: Path) -> None:
+def test_absent_processes_are_counted_rather_than_listed_one_by_one(
+    good: Path, tmp_path: Path
+) -> None:
     run = shutil.copytree(good, tmp_path / "run")
     about("processes", "1000")(run / "rank0.sqlite")
     *named, others = torchscan.open_run(run).missing

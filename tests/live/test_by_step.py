@@ -27,7 +27,11 @@ def test_a_step_is_a_column_while_there_are_few() -> None:
     for step in (20, 0, 10):
         over.add(step, {SERIES: ONE})
     found = drawn(over)
-    assert (found["first"], found["last"], found["until"]) == ([0, 10, 20], [0, 10, 20], [10, 20, 30])
+    assert (found["first"], found["last"], found["until"]) == (
+        [0, 10, 20],
+        [0, 10, 20],
+        [10, 20, 30],
+    )
 
 
 def test_of_many_steps_neighbours_share_a_column_and_no_value_is_lost() -> None:
@@ -65,7 +69,9 @@ def test_a_call_that_was_left_out_in_some_steps_has_no_columns_there() -> None:
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_each_value_counts_as_much_as_any_other_in_whatever_order_steps_are_read(order: int) -> None:
+def test_each_value_counts_as_much_as_any_other_in_whatever_order_steps_are_read(
+    order: int,
+) -> None:
     """A file is read from its beginning, a server reads from the end; 512 values are sampled of a tensor, however large it is.
 
     In each column half of the values are 1 and the others 2; large steps and small ones alternate in both halves.

@@ -104,7 +104,9 @@ def test_what_a_call_contributes_by_another_way_is_unknown_rather_than_left_out(
     tmp_path: Path,
 ) -> None:
     model: Any = Reads(Keeps())
-    run = watched(model, tmp_path / "run", torch.randn(3, 4), lambda y: y.sum() + model.inner.penalty)
+    run = watched(
+        model, tmp_path / "run", torch.randn(3, 4), lambda y: y.sum() + model.inner.penalty
+    )
     said = {each.said for each in run.series}
     assert "inner input gradient" not in said
     require_same(run, "aside input gradient", model.aside.weight.sum(0).expand(3, 4))
@@ -150,7 +152,9 @@ class Names(nn.Module):
 
 
 @pytest.mark.parametrize("writes", [False, True])
-def test_what_was_attached_and_not_used_has_the_gradient_of_the_tensor(tmp_path: Path, *, writes: bool) -> None:
+def test_what_was_attached_and_not_used_has_the_gradient_of_the_tensor(
+    tmp_path: Path, *, writes: bool
+) -> None:
     run = watched(Names(writes=writes), tmp_path / "run", torch.randn(3, 4), torch.sum)
     require_same(run, "Names.hidden gradient", torch.full((3, 4), 2.0))
 

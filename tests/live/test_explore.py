@@ -62,14 +62,20 @@ def ask(server: Server) -> Ask:
     """Over a socket, with any path and headers."""
     url = urlsplit(server.url)
 
-    def asked(path: str = "", method: str = "GET", *, whole: str | None = None, **headers: str) -> Answer:
+    def asked(
+        path: str = "", method: str = "GET", *, whole: str | None = None, **headers: str
+    ) -> Answer:
         connection = http.client.HTTPConnection(str(url.hostname), url.port, timeout=20)
         connection.putrequest(method, whole or url.path + path, skip_host="Host" in headers)
         for name, value in headers.items():
             connection.putheader(name.replace("_", "-"), value)
         connection.endheaders()
         answer = connection.getresponse()
-        found = answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read().decode()
+        found = (
+            answer.status,
+            {name.lower(): value for name, value in answer.getheaders()},
+            answer.read().decode(),
+        )
         connection.close()
         return found
 
@@ -87,7 +93,13 @@ def test_it_has_the_page_and_what_was_recorded_of_a_call(ask: Ask) -> None:
     assert headers["content-security-policy"].startswith("default-src 'none'")
     found = json.loads(ask("heat?call=0")[2])
     assert found["isWhole"]
-    assert {each["name"] for each in found["histories"]} == {"input", "output", "output gradient", "weight", "bias"} | {
+    assert {each["name"] for each in found["histories"]} == {
+        "input",
+        "output",
+        "output gradient",
+        "weight",
+        "bias",
+    } | {
         "weight gradient",
         "bias gradient",
     }
@@ -103,7 +115,9 @@ def test_steps_that_are_written_later_are_there(tmp_path: Path) -> None:
     train(tmp_path / "run", 3)
     assert (before[-1], followed.heat("0")["histories"][0]["last"][-1]) == (1, 4)
     assert followed.newest() != newest
-    train(tmp_path / "run", 1, step=2)  # back to a checkpoint: what came after it is not there any more
+    train(
+        tmp_path / "run", 1, step=2
+    )  # back to a checkpoint: what came after it is not there any more
     assert followed.heat("0")["histories"][0]["last"] == [0, 1, 2]
 
 
@@ -116,12 +130,16 @@ def test_it_listens_on_this_machine_alone_and_its_link_is_secret(server: Server)
     assert len(url.path.strip("/")) >= 32
 
 
-@pytest.mark.parametrize("whole", ["/", "/figures", "/wrong/figures", "/../etc/passwd", "/%2e%2e/x", "//", "/%C3%A9"])
+@pytest.mark.parametrize(
+    "whole", ["/", "/figures", "/wrong/figures", "/../etc/passwd", "/%2e%2e/x", "//", "/%C3%A9"]
+)
 def test_without_the_token_there_is_nothing(ask: Ask, whole: str) -> None:
     assert ask(whole=whole)[0] == 403
 
 
-@pytest.mark.parametrize("path", ["../../etc/passwd", "..%2f..%2fetc%2fpasswd", "rank0.sqlite", "heat/../../x", "%00"])
+@pytest.mark.parametrize(
+    "path", ["../../etc/passwd", "..%2f..%2fetc%2fpasswd", "rank0.sqlite", "heat/../../x", "%00"]
+)
 def test_no_file_can_be_reached(ask: Ask, path: str) -> None:
     status, _, text = ask(path)
     assert status in (403, 404)
@@ -139,7 +157,10 @@ def test_no_file_can_be_reached(ask: Ask, path: str) -> None:
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "null"}, 403),
         ({"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "cors"}, 403),
-        ({"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate"}, 200),  # a link that is clicked
+        (
+            {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate"},
+            200,
+        ),  # a link that is clicked
     ],
 )
 def test_pages_from_elsewhere_may_not_ask(ask: Ask, headers: dict[str, str], status: int) -> None:
@@ -162,7 +183,11 @@ def test_two_hundred_slow_clients_keep_nobody_out(server: Server, ask: Ask) -> N
     slow = [socket.create_connection((url.hostname, url.port)) for _ in range(200)]
     try:
         for number, each in enumerate(slow):
-            each.sendall(b"GET " if number % 2 else f"GET {url.path}events HTTP/1.1\r\nHost: {url.netloc}\r\n\r\n".encode())
+            each.sendall(
+                b"GET "
+                if number % 2
+                else f"GET {url.path}events HTTP/1.1\r\nHost: {url.netloc}\r\n\r\n".encode()
+            )
         assert ask("figures")[0] == 200
         time.sleep(0.5)
         assert ask("events")[0] == 503  # so many pages are told of what is new, and no more
@@ -205,7 +230,9 @@ REFUSED = "GET / HTTP/1.1\r\nHost: localhost\r\n"
     ],
     ids=["byte", "body", "chunks", "continue", "pipelined", "1.0", "garbage", "silent"],
 )
-def test_a_client_without_the_token_holds_no_connection(server: Server, first: str, then: str) -> None:
+def test_a_client_without_the_token_holds_no_connection(
+    server: Server, first: str, then: str
+) -> None:
     """It sends a byte of its next request, or of a body, and nothing more."""
     url = urlsplit(server.url)
     with socket.create_connection((url.hostname, url.port), timeout=20) as held:
@@ -295,8 +322,13 @@ def test_a_port_that_is_taken_is_not_insisted_on(run: Path) -> None:
             assert urlsplit(server.url).port != port
 
 
-@pytest.mark.parametrize(("host", "status"), [("192.168.1.5:8000", 200), ("[2001:db8::1]:80", 200), ("evil.example:80", 421)])
-def test_where_it_listens_at_all_addresses_it_answers_to_any_but_to_no_other_name(run: Path, host: str, status: int) -> None:
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("192.168.1.5:8000", 200), ("[2001:db8::1]:80", 200), ("evil.example:80", 421)],
+)
+def test_where_it_listens_at_all_addresses_it_answers_to_any_but_to_no_other_name(
+    run: Path, host: str, status: int
+) -> None:
     with torchscan.serve(run, host="0.0.0.0", port=0) as server:  # noqa: S104
         url = urlsplit(server.url)
         assert url.hostname != "0.0.0.0"  # noqa: S104
@@ -326,14 +358,18 @@ def test_an_interrupt_of_the_training_is_none_of_the_servers(run: Path) -> None:
         assert os.getsid(server._process.pid) != os.getsid(0)
 
 
-def test_a_server_that_cannot_start_leaves_nothing_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_cannot_start_leaves_nothing_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     for _ in range(2):  # and the folder is free
         with pytest.raises(InputError, match=r"pip install torchscan\[explore\]"):
             torchscan.watch(nn.Linear(2, 2), tmp_path / "run", serve=True)
 
 
-def test_a_nan_of_a_process_that_begins_later_is_the_first_verdict(run: Path, tmp_path: Path) -> None:
+def test_a_nan_of_a_process_that_begins_later_is_the_first_verdict(
+    run: Path, tmp_path: Path
+) -> None:
     shutil.copy(run / "rank0.sqlite", tmp_path)
     followed = Followed(tmp_path)
     assert not followed.figures()["wrong"]
@@ -361,7 +397,11 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
 
 def test_it_ends_with_the_program_that_has_started_it(run: Path) -> None:
     program = f"import os, torchscan; s = torchscan.serve({str(run)!r}, port=0); print(s.url, flush=True); os._exit(1)"
-    url = urlsplit(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False).stdout.strip())  # noqa: S603
+    url = urlsplit(
+        subprocess.run(  # noqa: S603
+            [sys.executable, "-c", program], capture_output=True, text=True, check=False
+        ).stdout.strip()
+    )
     until = time.monotonic() + 10
     while time.monotonic() < until:
         try:
@@ -376,7 +416,9 @@ def test_it_ends_with_the_program_that_has_started_it(run: Path) -> None:
 
 
 def pictures(page: Any) -> list[str]:
-    return [str(each) for each in page.locator(".card").nth(1).locator("figure b").all_inner_texts()]
+    return [
+        str(each) for each in page.locator(".card").nth(1).locator("figure b").all_inner_texts()
+    ]
 
 
 def test_a_page_is_live_while_training_goes_on(browser: Browser, tmp_path: Path) -> None:
@@ -394,7 +436,11 @@ def test_a_page_is_live_while_training_goes_on(browser: Browser, tmp_path: Path)
         """
     )
     with subprocess.Popen(  # noqa: S603
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
     ) as training:
         try:
             _follow(browser, training)
@@ -415,12 +461,16 @@ def _follow(browser: Browser, training: subprocess.Popen[str]) -> None:
             before = page.locator(".question").inner_text()
             training.stdin.write("\n\n")
             start = time.monotonic()
-            while page.locator(".question").inner_text() == before and time.monotonic() < start + 10:
+            while (
+                page.locator(".question").inner_text() == before and time.monotonic() < start + 10
+            ):
                 time.sleep(0.02)
             assert page.locator(".question").inner_text() != before
 
 
-def test_layers_are_kept_in_view_by_enter_and_by_dragging(browser: Browser, run: Path, tmp_path: Path) -> None:
+def test_layers_are_kept_in_view_by_enter_and_by_dragging(
+    browser: Browser, run: Path, tmp_path: Path
+) -> None:
     torchscan.page_of_run(run).save(tmp_path / "run.html")
     with opened(browser, tmp_path / "run.html") as page:
         page.locator(".node[data-name='0']").focus()
@@ -443,7 +493,9 @@ def test_layers_are_kept_in_view_by_enter_and_by_dragging(browser: Browser, run:
         assert page.locator(".card").nth(1).locator(".which").inner_text().startswith("2")
 
 
-def test_one_cursor_shows_the_same_step_everywhere(browser: Browser, run: Path, tmp_path: Path) -> None:
+def test_one_cursor_shows_the_same_step_everywhere(
+    browser: Browser, run: Path, tmp_path: Path
+) -> None:
     torchscan.page_of_run(run).save(tmp_path / "run.html")
     with opened(browser, tmp_path / "run.html") as page:
         page.locator(".node[data-name='0']").focus()
@@ -456,15 +508,22 @@ def test_one_cursor_shows_the_same_step_everywhere(browser: Browser, run: Path, 
 
 def test_two_runs_are_shown_beside_each_other(browser: Browser, run: Path, tmp_path: Path) -> None:
     train(tmp_path / "second")
-    with torchscan.serve(run, tmp_path / "second", port=0) as server, opened(browser, server.url) as page:
+    with (
+        torchscan.serve(run, tmp_path / "second", port=0) as server,
+        opened(browser, server.url) as page,
+    ):
         page.locator(".heat").nth(1).wait_for()
         assert {"first", "second"} == set(page.locator(".heat .type").all_inner_texts())
 
 
-def test_runs_in_folders_of_the_same_name_are_told_apart(browser: Browser, run: Path, tmp_path: Path) -> None:
+def test_runs_in_folders_of_the_same_name_are_told_apart(
+    browser: Browser, run: Path, tmp_path: Path
+) -> None:
     for name in ("one", "other"):
         shutil.copytree(run, tmp_path / name / "run")
-    torchscan.page_of_run(tmp_path / "one" / "run", tmp_path / "other" / "run").save(tmp_path / "run.html")
+    torchscan.page_of_run(tmp_path / "one" / "run", tmp_path / "other" / "run").save(
+        tmp_path / "run.html"
+    )
     with opened(browser, tmp_path / "run.html") as page:
         page.locator(".heat").nth(1).wait_for()
         assert {"one/run", "other/run"} == set(page.locator(".heat .type").all_inner_texts())
@@ -488,7 +547,9 @@ def test_what_one_looks_at_stays_while_figures_change(browser: Browser, tmp_path
         calls = page.locator(".card select").first
         calls.select_option(index=3)
         chosen, before = calls.input_value(), row.inner_text()
-        page.locator(".layers .scroll").evaluate("host => { host.style.maxHeight = '60px'; host.scrollTop = 0; }")
+        page.locator(".layers .scroll").evaluate(
+            "host => { host.style.maxHeight = '60px'; host.scrollTop = 0; }"
+        )
         last.weight.data *= 2  # and with it all gradients before it
         train(tmp_path / "run", 3, Doubled(net))
         page.locator(".question", has_text="step 4").wait_for()
@@ -511,9 +572,14 @@ class Doubled(nn.Module):
         return self.net(x.repeat(1, 2)[:, :4].double())
 
 
-def test_when_the_server_has_ended_nothing_stands_under_another_name(browser: Browser, run: Path) -> None:
+def test_when_the_server_has_ended_nothing_stands_under_another_name(
+    browser: Browser, run: Path
+) -> None:
     ended: list[bool] = []
-    with torchscan.serve(run, port=0) as server, opened(browser, server.url, lambda url: bool(ended)) as page:
+    with (
+        torchscan.serve(run, port=0) as server,
+        opened(browser, server.url, lambda url: bool(ended)) as page,
+    ):
         page.locator(".heat").first.wait_for()
         ended.append(True)
         server.close()
@@ -547,7 +613,11 @@ def test_what_is_called_later_and_again_is_there(browser: Browser, tmp_path: Pat
     train(tmp_path / "run", 4, Late())
     torchscan.page_of_run(tmp_path / "run").save(tmp_path / "run.html")
     with opened(browser, tmp_path / "run.html") as page:
-        assert sorted(page.locator(".node[data-row]").evaluate_all("all => all.map(each => each.dataset.name)")) == [
+        assert sorted(
+            page.locator(".node[data-row]").evaluate_all(
+                "all => all.map(each => each.dataset.name)"
+            )
+        ) == [
             "first",
             "first (2)",
             "other",
@@ -559,7 +629,10 @@ def test_names_with_markup_are_text(browser: Browser, tmp_path: Path) -> None:
     net = nn.Sequential()
     net.add_module(bad, nn.Linear(3, 2))
     train(tmp_path / "<script>alert(1)", 2, net)
-    with torchscan.serve(tmp_path / "<script>alert(1)", port=0) as server, opened(browser, server.url) as page:
+    with (
+        torchscan.serve(tmp_path / "<script>alert(1)", port=0) as server,
+        opened(browser, server.url) as page,
+    ):
         page.locator(".node").first.wait_for()
         assert page.locator("img").count() == 0
         assert bad in page.locator(".layers").inner_text()
@@ -576,7 +649,10 @@ def test_the_first_nan_is_the_first_verdict(browser: Browser, tmp_path: Path) ->
     with opened(browser, tmp_path / "run.html") as page:
         assert page.locator(".verdict").first.inner_text().startswith("First NaN")
         assert page.locator(".node.producer, .node.holds").count()
-        assert page.locator(".colour, select[aria-label='colour by']").first.input_value() == "nonfinite"
+        assert (
+            page.locator(".colour, select[aria-label='colour by']").first.input_value()
+            == "nonfinite"
+        )
 
 
 class Skipping(nn.Module):
@@ -602,11 +678,20 @@ def test_steps_in_which_a_layer_was_left_out_are_empty(browser: Browser, tmp_pat
         for step in range(6):
             page.mouse.move(box["x"] + (step + 0.5) * box["width"] / 6, box["y"] + 20)
             said.append(page.locator(".card figcaption").first.inner_text())
-    assert [each.endswith("nothing was recorded") for each in said] == [False, False, True, True, False, False]
+    assert [each.endswith("nothing was recorded") for each in said] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
     assert said[4].startswith("step 4:")
 
 
-def test_a_run_is_coloured_by_what_was_measured_until_another_figure_is_chosen(browser: Browser, run: Path) -> None:
+def test_a_run_is_coloured_by_what_was_measured_until_another_figure_is_chosen(
+    browser: Browser, run: Path
+) -> None:
     with torchscan.serve(run, port=0) as server, opened(browser, server.url) as page:
         assert page.get_by_label("colour by").input_value() == "gradient"
 

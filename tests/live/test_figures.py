@@ -61,10 +61,14 @@ def _with_dead(*shape: int, dim: int, dead: list[int]) -> Tensor:
         (torch.eye(4) - 0.5, 0.0),  # each is active for somebody
     ],
 )
-def test_units_that_are_zero_in_the_whole_batch_are_dead(values: Tensor, expected: float, tmp_path: Path) -> None:
+def test_units_that_are_zero_in_the_whole_batch_are_dead(
+    values: Tensor, expected: float, tmp_path: Path
+) -> None:
     run = watched(nn.Sequential(_Given(values), nn.ReLU()), tmp_path)
     assert figure(run, "1 output", "dead") == pytest.approx(expected)
-    assert math.isnan(figure(run, "0 output", "dead")), "what returns other values than zero has no dead units"
+    assert math.isnan(figure(run, "0 output", "dead")), (
+        "what returns other values than zero has no dead units"
+    )
 
 
 def test_channels_come_before_positions_after_a_convolution(tmp_path: Path) -> None:
@@ -79,9 +83,13 @@ def test_channels_come_last_after_a_linear_layer(tmp_path: Path) -> None:
     linear = nn.Linear(1, 4, bias=False)
     with torch.no_grad():
         linear.weight.copy_(torch.tensor([1.0, -1.0, -1.0, -1.0]).view(4, 1))
-    run = watched(nn.Sequential(_Given(torch.ones(2, 3, 5, 1)), linear, nn.ReLU(), nn.Identity()), tmp_path)
+    run = watched(
+        nn.Sequential(_Given(torch.ones(2, 3, 5, 1)), linear, nn.ReLU(), nn.Identity()), tmp_path
+    )
     assert figure(run, "2 output", "dead") == 0.75
-    assert math.isnan(figure(run, "3 output", "dead")), "of the same tensor, which is no activation's here"
+    assert math.isnan(figure(run, "3 output", "dead")), (
+        "of the same tensor, which is no activation's here"
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,7 +119,9 @@ def test_the_norm_of_the_elements_of_a_batch(tmp_path: Path) -> None:
             return (x * weights).sum()
 
     model = nn.Sequential(_Given(torch.ones(2, 3)), Weighted())
-    run = watched(model, tmp_path, sample_norms=True, log=("outputs", "output_grads", "input_grads"))
+    run = watched(
+        model, tmp_path, sample_norms=True, log=("outputs", "output_grads", "input_grads")
+    )
     assert figure(run, "0 output gradient", "sample_norm") == pytest.approx(9.0)
     assert figure(run, "1 input gradient", "sample_norm") == pytest.approx(9.0)
     assert math.isnan(figure(run, "0 output", "sample_norm"))
@@ -132,7 +142,9 @@ def test_statistics_of_the_user_s(tmp_path: Path) -> None:
     model = nn.Sequential(_Given(values), nn.ReLU())
     run = watched(model, tmp_path / "a", custom={"spread": _spread}, whole=["0.*"])
     assert figure(run, "0.values", "spread") == 2.0
-    run = watched(model, tmp_path / "b", custom={"rank": _rank}, whole=["* output"], log=("outputs",))
+    run = watched(
+        model, tmp_path / "b", custom={"rank": _rank}, whole=["* output"], log=("outputs",)
+    )
     assert figure(run, "1 output", "rank") == 2.0
     assert set(run.frame()["rank"]) == {2.0}
 
@@ -142,7 +154,11 @@ def test_a_statistic_that_raises_is_told_once_and_is_not_a_number(tmp_path: Path
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         run = watched(model, tmp_path, custom={"rank": _rank, "spread": _spread}, log=("outputs",))
-    told = [str(each.message) for each in said if "the statistic 'rank' is not worked out any more" in str(each.message)]
+    told = [
+        str(each.message)
+        for each in said
+        if "the statistic 'rank' is not worked out any more" in str(each.message)
+    ]
     assert len(told) == 1
     assert math.isnan(figure(run, "1 output", "rank"))
     assert figure(run, "1 output", "spread") == 0.0
@@ -176,9 +192,13 @@ def test_a_model_of_which_only_parts_are_called(every: int, tmp_path: Path) -> N
                 model.train()
     run = torchscan.open_run(tmp_path / "run")
     assert run.steps() == list(range(0, 6, every))
-    assert len(run.history("head output")) == len(run.history("encoder.0 output")) == len(run.steps())
+    assert (
+        len(run.history("head output")) == len(run.history("encoder.0 output")) == len(run.steps())
+    )
     assert len(run.history("head output gradient")) == len(run.steps())
-    assert len(run.history("encoder.0 output", "eval")) == len(run.history("head output", "eval")) == 2
+    assert (
+        len(run.history("encoder.0 output", "eval")) == len(run.history("head output", "eval")) == 2
+    )
     assert {each.path for each in run.series} == {"encoder", "encoder.0", "encoder.1", "head"}
 
 

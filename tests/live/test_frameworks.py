@@ -20,7 +20,9 @@ from torchscan import WatchedRun
 pytestmark = [
     pytest.mark.slow,  # each has a process of its own, which imports torch
     pytest.mark.filterwarnings("ignore:.*does not have many workers which may be a bottleneck"),
-    pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec.. is deprecated:FutureWarning"),
+    pytest.mark.filterwarnings(
+        "ignore:.*isinstance.treespec, LeafSpec.. is deprecated:FutureWarning"
+    ),
 ]
 
 PAGE = (Path(torchscan.__file__).parent.parent / "docs" / "watch.md").read_text()
@@ -95,7 +97,12 @@ def lightning_module(calls_itself: bool = True) -> Any:
 def lightning_trainer(**options: object) -> Any:
     """Two epochs of four batches; three batches are for validation, of which two are the sanity check."""
     silent = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
-    options |= {"max_epochs": 2, "limit_val_batches": 3, "accelerator": "cpu", **dict.fromkeys(silent, False)}
+    options |= {
+        "max_epochs": 2,
+        "limit_val_batches": 3,
+        "accelerator": "cpu",
+        **dict.fromkeys(silent, False),
+    }
     return pytest.importorskip("pytorch_lightning").Trainer(**options)
 
 
@@ -103,7 +110,13 @@ def fit(module: Any, *, watches: bool, **options: object) -> Any:
     trainer = lightning_trainer(**options)
     torch.manual_seed(1)  # for dropout
     if watches:
-        run_lines("Lightning", module=module, trainer=trainer, train_loader=loader(), validation_loader=loader())
+        run_lines(
+            "Lightning",
+            module=module,
+            trainer=trainer,
+            train_loader=loader(),
+            validation_loader=loader(),
+        )
     else:
         trainer.fit(module, loader(), loader())
     return trainer
@@ -116,10 +129,16 @@ def test_lightning(batches: int) -> None:
     trainer = fit(watched, watches=True, accumulate_grad_batches=batches)
     assert_same(plain, watched)
     run = recorded()
-    assert (run.about["model"], run.steps(), run.steps("eval")) == ("Trained", list(range(8)), [0, 4, 8])
+    assert (run.about["model"], run.steps(), run.steps("eval")) == (
+        "Trained",
+        list(range(8)),
+        [0, 4, 8],
+    )
     assert trainer.global_step == 8 // batches
     assert len(run.history("net.0 output", "eval")) == 2 + 3 + 3
-    assert {"Trained input", "net.3 output gradient", "net.0.weight gradient"} <= {each.said for each in run.series}
+    assert {"Trained input", "net.3 output gradient", "net.0.weight gradient"} <= {
+        each.said for each in run.series
+    }
     changed = [update > 0 for update in run.history("net.0.weight").figure("update")]
     assert changed == [(step + 1) % batches == 0 for step in range(8)]
 
@@ -143,10 +162,14 @@ def test_lightning_of_a_module_that_calls_only_its_parts() -> None:
 
 
 def accelerator_of(batches: int) -> Any:
-    return pytest.importorskip("accelerate").Accelerator(cpu=True, gradient_accumulation_steps=batches)
+    return pytest.importorskip("accelerate").Accelerator(
+        cpu=True, gradient_accumulation_steps=batches
+    )
 
 
-def loop(accelerator: Any, model: nn.Module, optimizer: torch.optim.Optimizer, batches: Any) -> list[Tensor]:
+def loop(
+    accelerator: Any, model: nn.Module, optimizer: torch.optim.Optimizer, batches: Any
+) -> list[Tensor]:
     """Two epochs; after each, something is evaluated."""
     losses = []
     for _ in range(2):
@@ -175,8 +198,12 @@ def test_accelerate(batches: int) -> None:
             watcher.close()
         return model, losses
 
-    def as_shown(accelerator: Any, model: nn.Module, optimizer: Any, loader: Any) -> tuple[Any, ...]:
-        known = run_lines("accelerate", accelerator=accelerator, model=model, optimizer=optimizer, loader=loader)
+    def as_shown(
+        accelerator: Any, model: nn.Module, optimizer: Any, loader: Any
+    ) -> tuple[Any, ...]:
+        known = run_lines(
+            "accelerate", accelerator=accelerator, model=model, optimizer=optimizer, loader=loader
+        )
         return tuple(known[name] for name in ("model", "optimizer", "loader", "watcher"))
 
     plain, losses = trained(lambda accelerator, *given: (*accelerator.prepare(*given), None))
@@ -185,7 +212,9 @@ def test_accelerate(batches: int) -> None:
     assert all(map(torch.equal, losses, same))
     run = recorded()
     assert (run.steps(), run.steps("eval")) == (list(range(8)), [4, 8])
-    assert {"Sequential input", "3 output gradient", "0.weight gradient"} <= {each.said for each in run.series}
+    assert {"Sequential input", "3 output gradient", "0.weight gradient"} <= {
+        each.said for each in run.series
+    }
 
 
 # -- transformers --------------------------------------------------------------------------------------------------------
@@ -207,7 +236,11 @@ def transformers_trainer(batches: int) -> Any:
     pytest.importorskip("accelerate")
     quiet = {"report_to": [], "save_strategy": "no", "disable_tqdm": True, "logging_steps": 1}
     often = {"max_steps": 8 // batches, "eval_strategy": "steps", "eval_steps": 4 // batches}
-    sizes = {"per_device_train_batch_size": 2, "per_device_eval_batch_size": 8, "gradient_accumulation_steps": batches}
+    sizes = {
+        "per_device_train_batch_size": 2,
+        "per_device_eval_batch_size": 8,
+        "gradient_accumulation_steps": batches,
+    }
     data = [{"x": x, "labels": torch.ones(2)} for x in BATCHES]
     settings = transformers.TrainingArguments("output", use_cpu=True, **quiet, **often, **sizes)
     return transformers.Trainer(WithLoss(), settings, train_dataset=data, eval_dataset=data)
@@ -221,13 +254,18 @@ def test_transformers(batches: int) -> None:
     torch.manual_seed(1)
     run_lines("transformers", trainer=watched)
     assert_same(plain.model, watched.model)
-    losses, same = ([each["loss"] for each in trainer.state.log_history if "loss" in each] for trainer in (plain, watched))
+    losses, same = (
+        [each["loss"] for each in trainer.state.log_history if "loss" in each]
+        for trainer in (plain, watched)
+    )
     assert losses == same
     assert len(losses) == watched.state.global_step == 8 // batches
     run = recorded()
     assert (run.steps(), run.steps("eval")) == (list(range(8)), [4, 8])
     assert len(run.history("net.0 output", "eval")) == 4
-    assert {"net input", "net.3 output gradient", "net.0.weight gradient"} <= {each.said for each in run.series}
+    assert {"net input", "net.3 output gradient", "net.0.weight gradient"} <= {
+        each.said for each in run.series
+    }
 
 
 # -- a step for each of the optimizer's ----------------------------------------------------------------------------------

@@ -10,7 +10,12 @@ from torchscan.live.frequency import Frequency
 
 
 def looked_at(
-    monkeypatch: pytest.MonkeyPatch, every: int | Literal["auto"], *, budget: float, cost: float, steps: int
+    monkeypatch: pytest.MonkeyPatch,
+    every: int | Literal["auto"],
+    *,
+    budget: float,
+    cost: float,
+    steps: int,
 ) -> list[int]:
     """Which steps, if each takes 10 ms, and looking at one ``cost`` ms more."""
     now = [0.0]
@@ -37,7 +42,9 @@ def test_as_often_as_the_budget_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [step for step in found if step >= 512] == list(range(512, 2_000, 32))
 
 
-def test_eight_in_each_doubling_of_the_steps_whatever_they_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eight_in_each_doubling_of_the_steps_whatever_they_cost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     found = looked_at(monkeypatch, "auto", budget=0.01, cost=1_000, steps=2_000)
     assert [step for step in found if 64 <= step < 128] == [64, 72, 80, 88, 96, 104, 112, 120]
     assert [step for step in found if step >= 1024] == list(range(1024, 2_000, 128))
@@ -46,7 +53,9 @@ def test_eight_in_each_doubling_of_the_steps_whatever_they_cost(monkeypatch: pyt
 
 def test_a_larger_budget_and_a_smaller_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     found = looked_at(monkeypatch, "auto", budget=0.1, cost=0.1, steps=40)
-    assert found == list(range(0, 40, 2)), "every other step, since the others tell what a step takes"
+    assert found == list(range(0, 40, 2)), (
+        "every other step, since the others tell what a step takes"
+    )
 
 
 def test_whose_least_and_greatest_values_are_looked_for() -> None:
@@ -62,7 +71,9 @@ def test_whose_least_and_greatest_values_are_looked_for() -> None:
     assert seen == set(range(32))
 
 
-def evaluated(every: int | Literal["auto"], *, steps: int, passes: int, evaluations: int) -> list[tuple[int, int]]:
+def evaluated(
+    every: int | Literal["auto"], *, steps: int, passes: int, evaluations: int
+) -> list[tuple[int, int]]:
     """Which passes of which evaluations are looked at, if there is one of so many passes after each so many steps."""
     frequency, found = Frequency(every, 0.01), []
     for evaluation in range(evaluations):

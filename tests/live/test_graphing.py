@@ -39,7 +39,9 @@ def test_a_run_has_the_graph_of_its_model(tmp_path: Path) -> None:
     graph = graph_in(tmp_path / "run")
     assert graph is not None
     assert [row["key"] for row in graph["rows"]] == ["", "0", "1", "2"]
-    assert graph["rows"][1]["macs"] == 2 * 3 * 4 + 2 * 3 * 4  # forward, and the gradient of the weight
+    assert (
+        graph["rows"][1]["macs"] == 2 * 3 * 4 + 2 * 3 * 4
+    )  # forward, and the gradient of the weight
 
 
 def test_it_can_be_left_out(tmp_path: Path) -> None:
@@ -52,13 +54,17 @@ class Seen(torch.overrides.TorchFunctionMode):
         super().__init__()
         self.calls: list[str] = []
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         self.calls.append(getattr(function, "__name__", ""))
         return function(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("graph", [False, True])
-def test_neither_hooks_nor_modes_nor_the_model_see_anything_of_it(tmp_path: Path, graph: bool) -> None:
+def test_neither_hooks_nor_modes_nor_the_model_see_anything_of_it(
+    tmp_path: Path, graph: bool
+) -> None:
     model, calls = nn.Linear(3, 4), []
     model.register_forward_hook(lambda *_: calls.append(torch.rand(1)))
     with Seen() as seen:
@@ -69,7 +75,9 @@ def test_neither_hooks_nor_modes_nor_the_model_see_anything_of_it(tmp_path: Path
     assert (graph_in(tmp_path / "run") is not None) == graph
 
 
-def test_where_no_process_can_be_made_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_process_can_be_made_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fork() -> int:
         raise BlockingIOError("no more processes")
 
@@ -112,7 +120,8 @@ def test_a_model_that_fails_there_has_a_note_instead(tmp_path: Path) -> None:
     train(AtHome(3, 4), tmp_path / "run")
     assert graph_in(tmp_path / "run") is None
     assert any(
-        "no graph of the model" in what and "not here" in what for _, what in torchscan.open_run(tmp_path / "run").events
+        "no graph of the model" in what and "not here" in what
+        for _, what in torchscan.open_run(tmp_path / "run").events
     )
 
 

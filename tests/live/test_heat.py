@@ -46,4 +46,8 @@ def test_what_is_not_finite_is_counted_and_has_no_row() -> None:
 
 def test_quantiles_are_those_of_the_column() -> None:
     ((low, middle, high),) = heat(torch.linspace(1, 2, 512)[:-1])["quantiles"]
-    assert (low, middle, high) == (pytest.approx(1.05, abs=0.02), pytest.approx(1.5, abs=0.02), pytest.approx(1.95, abs=0.02))
+    assert (low, middle, high) == (
+        pytest.approx(1.05, abs=0.02),
+        pytest.approx(1.5, abs=0.02),
+        pytest.approx(1.95, abs=0.02),
+    )

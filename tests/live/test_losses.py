@@ -49,20 +49,35 @@ def test_losses_are_said_in_a_sentence() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [None, 3, "lost", [3], [{}], [{"phase": "train", "first": -1, "last": 2, "count": 1, "why": "x"}]]
+    "wrong",
+    [
+        None,
+        3,
+        "lost",
+        [3],
+        [{}],
+        [{"phase": "train", "first": -1, "last": 2, "count": 1, "why": "x"}],
+    ],
 )
 def test_malformed_losses_are_none(wrong: object) -> None:
     assert lost_from(wrong) == []
 
 
-def test_what_no_process_could_write_down_is_the_difference_of_begun_and_written(tmp_path: Path) -> None:
+def test_what_no_process_could_write_down_is_the_difference_of_begun_and_written(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "rank0.sqlite"
     ledger = Ledger(path)
     ledger.begin("session")
     ledger.note_begun("session", 10, is_evaluation=False, step=9)
-    about = {"session": {"id": "session", "written": 6, "lost": 1, "last": ["train", 6]}, "lost": []}
+    about = {
+        "session": {"id": "session", "written": 6, "lost": 1, "last": ["train", 6]},
+        "lost": [],
+    }
     assert lost_from(settled_about(path, about)["lost"]) == [
-        LostSteps(phase="train", first=7, last=9, count=3, why="the process that writes the run had ended")
+        LostSteps(
+            phase="train", first=7, last=9, count=3, why="the process that writes the run had ended"
+        )
     ]
     ledger.tell({"closed": True, "session": {**about["session"], "lost": 4, "is_settled": True}})  # type: ignore[dict-item]
     assert settled_about(path, about)["closed"] is True

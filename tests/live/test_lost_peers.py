@@ -23,7 +23,9 @@ from torchscan.live.history import WatchedRun
 
 pytestmark = pytest.mark.slow
 
-GLOO = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:4711")
+GLOO = RuntimeError(
+    "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:4711"
+)
 #: as ProcessGroupNCCL words it
 NCCL = type("DistBackendError", (RuntimeError,), {})(
     "NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1970, remote process exited or there was a network "
@@ -109,7 +111,9 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What the reader says of each case. A process that has not run autograd yet forks the ranks."""
     folder = tmp_path_factory.mktemp("runs")
     command = [sys.executable, "-m", "tests.live.test_lost_peers", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])  # noqa: S603
+    done = subprocess.run(  # noqa: S603
+        command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
+    )
     found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
     return found
 
@@ -121,17 +125,28 @@ def test_a_lost_connection_is_a_consequence(case: str, said: dict[str, str]) -> 
     assert "and did not close the run; then process 0 (" in said[case]
 
 
-@pytest.mark.parametrize(("case", "kind"), [("data", "ConnectionResetError"), ("CUDA", "DistBackendError")])
+@pytest.mark.parametrize(
+    ("case", "kind"), [("data", "ConnectionResetError"), ("CUDA", "DistBackendError")]
+)
 def test_an_error_of_its_own_is_the_cause(case: str, kind: str, said: dict[str, str]) -> None:
     assert said[case].startswith("process 1 of 2 was gone at ")
     assert f"and had raised {kind}: " in said[case]
 
 
-def test_a_connection_to_a_rank_that_closed_its_run_is_said_to_be_lost(said: dict[str, str]) -> None:
+def test_a_connection_to_a_rank_that_closed_its_run_is_said_to_be_lost(
+    said: dict[str, str],
+) -> None:
     assert "process 0 of 2" in said["closed"]
     assert "had lost its connection to another process (RuntimeError: [" in said["closed"]
 
 
 if __name__ == "__main__":
     place = Path(sys.argv[1])
-    print(json.dumps({name: end_ranks(place / str(number), ranks) for number, (name, ranks) in enumerate(CASES.items())}))  # noqa: T201
+    print(  # noqa: T201
+        json.dumps(
+            {
+                name: end_ranks(place / str(number), ranks)
+                for number, (name, ranks) in enumerate(CASES.items())
+            }
+        )
+    )

@@ -64,12 +64,16 @@ def test_steps_before_a_sudden_end_are_in_the_run(end: str, tmp_path: Path) -> N
     await_worker(tmp_path / "run")
     run = torchscan.open_run(tmp_path / "run")
     assert run.steps() == list(range(19))
-    assert [str(each) for each in run.lost] == ["step 19 (under way when the training process ended)"]
+    assert [str(each) for each in run.lost] == [
+        "step 19 (under way when the training process ended)"
+    ]
     assert "step 19" in " ".join(run.missing)
 
 
 @slow
-def test_steps_that_no_process_is_left_to_write_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_that_no_process_is_left_to_write_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run_script(tmp_path, "os.kill(watcher._process.number, 9); os.kill(os.getpid(), 9)")
     run = torchscan.open_run(tmp_path / "run")
     assert len(run.steps()) + sum(each.count for each in run.lost) == 20
@@ -81,7 +85,9 @@ def test_steps_that_no_process_is_left_to_write_are_counted(tmp_path: Path, caps
 
 
 @slow
-def test_a_worker_that_is_stopped_writes_when_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_is_stopped_writes_when_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(process, "_PATIENCE", 0.3)
     with told() as texts:
         watcher = watch(model := net(), tmp_path / "run", every=1)
@@ -91,7 +97,9 @@ def test_a_worker_that_is_stopped_writes_when_it_goes_on(tmp_path: Path, monkeyp
     assert f"30 sampled steps are not written to '{tmp_path}/run' yet" in texts[-1]
     assert f"process {watcher._process.number} writes the rest when it can" in texts[-1]
     assert watcher.dropped == 30
-    assert "30 sampled steps are not written yet" in " ".join(torchscan.open_run(tmp_path / "run").missing)
+    assert "30 sampled steps are not written yet" in " ".join(
+        torchscan.open_run(tmp_path / "run").missing
+    )
     os.kill(watcher._process.number, signal.SIGCONT)
     await_worker(tmp_path / "run")
     run = torchscan.open_run(tmp_path / "run")
@@ -106,7 +114,9 @@ def test_a_worker_that_is_killed_is_followed_by_another(tmp_path: Path) -> None:
         os.kill(watcher._process.number, signal.SIGKILL)
         watcher._process._wait(20)
         train(model, 5)
-    assert texts == ["the process that writes the run has ended (SIGKILL): another one continues where it stopped"]
+    assert texts == [
+        "the process that writes the run has ended (SIGKILL): another one continues where it stopped"
+    ]
     run = torchscan.open_run(tmp_path / "run")
     assert (run.steps(), watcher.dropped, run.missing) == (list(range(7)), 0, ())
 
@@ -122,7 +132,9 @@ def test_a_reader_that_looks_for_a_worker_does_not_prevent_another_one(tmp_path:
             fcntl.flock(ledger, fcntl.LOCK_SH)
             train(model, 3)
         train(model, 5)
-    assert texts == ["the process that writes the run has ended (SIGKILL): another one continues where it stopped"]
+    assert texts == [
+        "the process that writes the run has ended (SIGKILL): another one continues where it stopped"
+    ]
     assert (torchscan.open_run(run).steps(), watcher.dropped) == (list(range(10)), 0)
 
 
@@ -161,20 +173,26 @@ SERVED = """
 
 @slow
 @pytest.mark.parametrize("start", ["fork", "forkserver"])
-def test_steps_where_the_system_does_not_tell_of_a_process_s_end(start: str, tmp_path: Path) -> None:
+def test_steps_where_the_system_does_not_tell_of_a_process_s_end(
+    start: str, tmp_path: Path
+) -> None:
     """Only Linux has ``pidfd_open``; the parent of a worker that a fork server has forked is that server."""
     (tmp_path / "sitecustomize.py").write_text("import os\nvars(os).pop('pidfd_open', None)\n")
     (tmp_path / "train.py").write_text(textwrap.dedent(SERVED))
     call = [sys.executable, str(tmp_path / "train.py"), str(tmp_path / "run"), start]
     path = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(HERE)])}
-    done = subprocess.run(call, cwd=HERE, capture_output=True, text=True, check=False, env=os.environ | path)  # noqa: S603
+    done = subprocess.run(  # noqa: S603
+        call, cwd=HERE, capture_output=True, text=True, check=False, env=os.environ | path
+    )
     assert (done.stdout, without_waiting(done.stderr)) == ("0\n", [])
     run = torchscan.open_run(tmp_path / "run")
     assert (run.steps(), run.missing) == (list(range(40)), ())
 
 
 @slow
-def test_workers_that_end_at_once_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_end_at_once_are_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(starting, "_PROGRAM", "raise SystemExit(3)")
     with told() as texts, watch(model := net(), tmp_path / "run", every=1) as watcher:
         train(model, 5)
@@ -185,7 +203,9 @@ def test_workers_that_end_at_once_are_given_up(tmp_path: Path, monkeypatch: pyte
 
 
 @slow
-def test_steps_without_room_are_counted_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_without_room_are_counted_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(channel, "_MIN_SIZE", 1)
     with told() as texts, watch(model := net(), tmp_path / "run", every=1, start="fork") as watcher:
         os.kill(watcher._process.number, signal.SIGSTOP)
@@ -210,13 +230,18 @@ def test_a_full_disk_is_named_in_the_run(tmp_path: Path, monkeypatch: pytest.Mon
     model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(20)))
     with told() as texts, watch(model, tmp_path / "run", every=1, graph=False) as watcher:
         train(model, 60, torch.rand(8, 16))
-    assert any("writing the run has stopped: the file has reached the maximum size" in text for text in texts)
+    assert any(
+        "writing the run has stopped: the file has reached the maximum size" in text
+        for text in texts
+    )
     run = torchscan.open_run(tmp_path / "run")
     assert 0 < len(run.steps()) < 60, "steps that fit are whole, the others are not there"
     assert len(run.frame()) == len(run.steps()) * len(run.series)
     assert watcher.dropped == sum(each.count for each in run.lost) == 60 - len(run.steps())
     (missing,) = run.missing
-    assert "the file has reached the maximum size that is permitted" in missing, "and not that the process was gone"
+    assert "the file has reached the maximum size that is permitted" in missing, (
+        "and not that the process was gone"
+    )
     assert run.about["closed"]
 
 
@@ -228,7 +253,10 @@ def test_a_folder_that_is_removed_is_noticed(tmp_path: Path) -> None:
             time.sleep(0.02)
         shutil.rmtree(tmp_path / "run")
         train(model, 4)
-    assert "writing the run has stopped: the folder of the run was removed; training is not affected" in texts
+    assert (
+        "writing the run has stopped: the folder of the run was removed; training is not affected"
+        in texts
+    )
     assert "(the folder of the run was removed)" in texts[-1]
     assert watcher.dropped >= 4
     assert not (tmp_path / "run").exists()
@@ -239,17 +267,25 @@ def test_a_folder_that_is_removed_is_noticed(tmp_path: Path) -> None:
 
 @slow
 def test_closed_standard_files_are_no_errors(tmp_path: Path) -> None:
-    done = run_script(tmp_path, "os.close(0); os.close(1); watcher.close(); watcher = torchscan.watch(model, sys.argv[1])")
+    done = run_script(
+        tmp_path,
+        "os.close(0); os.close(1); watcher.close(); watcher = torchscan.watch(model, sys.argv[1])",
+    )
     assert (done.returncode, done.stderr.count("Traceback")) == (0, 0)
     assert torchscan.open_run(tmp_path / "run").steps() == list(range(20))
 
 
 @slow
-def test_a_panel_that_is_missing_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_panel_that_is_missing_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in (paged, weights_and_biases):
         monkeypatch.setattr(module, "PATIENCE", 0.001)
     sinks = [WandB(mode="offline", dir=str(tmp_path))]
-    with told() as texts, watch(model := net(), tmp_path / "run", every=1, sinks=sinks, start="fork"):
+    with (
+        told() as texts,
+        watch(model := net(), tmp_path / "run", every=1, sinks=sinks, start="fork"),
+    ):
         train(model, 2)
     assert "the panel 'page' does not show the end of the run" in " ".join(texts)
 
@@ -271,7 +307,11 @@ WRONG: list[tuple[str, Any, str]] = [
     ("modules", nn.Sequential(nn.Linear(1, 1)), "modules is a single Sequential: give a list"),
     ("sample_n", None, "sample_n is None: give a number of values"),
     ("sample_n", 1.5, "sample_n is 1.5: give a number"),
-    ("sample_n", 10**12, "sample_n is 1000000000000: give a number of values of each tensor .1 to 16777216"),
+    (
+        "sample_n",
+        10**12,
+        "sample_n is 1000000000000: give a number of values of each tensor .1 to 16777216",
+    ),
     ("sample_norms", "no", "sample_norms is 'no': give True or False"),
     ("whole", [5], "whole has 5: give a list of patterns"),
     ("custom", {"x": 5}, "custom.'x'. is 5: give a function"),
@@ -288,7 +328,9 @@ WRONG: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("name", "value", "said"), WRONG)
-def test_an_argument_without_a_meaning_is_refused(name: str, value: Any, said: str, tmp_path: Path) -> None:
+def test_an_argument_without_a_meaning_is_refused(
+    name: str, value: Any, said: str, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match=said) as refused:
         watch(**{"model": net(), "run": tmp_path / "run", name: value})
     assert "\n" not in str(refused.value)
@@ -312,7 +354,12 @@ def test_arguments_of_sinks_are_refused_in_a_line(tmp_path: Path) -> None:
     "asked",
     [
         {"sample_n": 10**7},
-        {"sample_n": np.int64(600), "step": torch.tensor(0), "overhead_budget": np.float32(0.5), "graph": np.bool_(False)},
+        {
+            "sample_n": np.int64(600),
+            "step": torch.tensor(0),
+            "overhead_budget": np.float32(0.5),
+            "graph": np.bool_(False),
+        },
     ],
 )
 @slow

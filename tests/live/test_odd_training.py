@@ -47,7 +47,9 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("every", [1, 3, 100])
 @pytest.mark.parametrize("way", ["optimizer", "by hand", "half of them twice", "frozen"])
-def test_the_number_of_steps_is_the_same_however_many_are_looked_at(every: int, way: str, run: Path) -> None:
+def test_the_number_of_steps_is_the_same_however_many_are_looked_at(
+    every: int, way: str, run: Path
+) -> None:
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     if way == "frozen":  # the first and the last parameter tell nothing
@@ -124,7 +126,9 @@ def test_parameters_are_those_after_the_optimizer_s_step(run: Path) -> None:
             model.load_state_dict(trained)
             model.train()
         after = trained["0.weight"].clone()
-        model.load_state_dict({name: torch.full_like(each, 5.0) for name, each in trained.items()})  # the best ones, at the end
+        model.load_state_dict(
+            {name: torch.full_like(each, 5.0) for name, each in trained.items()}
+        )  # the best ones, at the end
     history = opened(run).history("0.weight")
     assert history.figure("mean")[-1] == pytest.approx(after.mean().item(), abs=1e-6)
     assert max(history.figure("update")) < 0.5
@@ -141,7 +145,9 @@ def test_updates_of_steps_that_are_seldom_looked_at(run: Path) -> None:
             for each in model.parameters():
                 each.data.add_(0.25)
             changes.append(((model.weight.detach() - before).norm() / before.norm()).item())
-    assert opened(run).history("Linear.weight").figure("update") == pytest.approx(changes[::2], rel=1e-4)
+    assert opened(run).history("Linear.weight").figure("update") == pytest.approx(
+        changes[::2], rel=1e-4
+    )
 
 
 def test_a_bias_that_was_zero_has_no_ratio(run: Path) -> None:
@@ -155,7 +161,9 @@ def test_a_bias_that_was_zero_has_no_ratio(run: Path) -> None:
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])
-def test_what_a_checkpoint_computes_again_is_not_another_call(use_reentrant: bool, run: Path) -> None:
+def test_what_a_checkpoint_computes_again_is_not_another_call(
+    use_reentrant: bool, run: Path
+) -> None:
     class Checkpointed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -184,7 +192,12 @@ def test_a_step_that_is_interrupted_where_parts_are_called(run: Path) -> None:
             except KeyboardInterrupt:
                 continue
     assert opened(run).steps() == [0, 1, 2]
-    assert {each.said for each in opened(run).series} == {"a output", "b output", "a (2) output", "b (2) output"}
+    assert {each.said for each in opened(run).series} == {
+        "a output",
+        "b output",
+        "a (2) output",
+        "b (2) output",
+    }
 
 
 class _Interrupted(nn.Module):
@@ -239,7 +252,10 @@ def test_files_are_closed_once(run: Path) -> None:
 def test_one_process_writes_a_run_once(run: Path) -> None:
     model = net()
     with watch(model, run):
-        with pytest.raises(InputError, match=r"this process is writing this run already: close\(\) its watcher first"):
+        with pytest.raises(
+            InputError,
+            match=r"this process is writing this run already: close\(\) its watcher first",
+        ):
             watch(model, run)
         with watch(model, run.with_name("other")):
             pass
@@ -360,7 +376,9 @@ def test_a_model_that_is_traced(run: Path) -> None:
             warnings.simplefilter("ignore")  # it is deprecated
             traced: Any = torch.jit.trace(model, (X,))
         torch.func.functional_call(model, dict(model.named_parameters()), (X,))
-        gradients = torch.func.grad(lambda w: torch.func.functional_call(model, {"0.weight": w}, (X,)).sum())
+        gradients = torch.func.grad(
+            lambda w: torch.func.functional_call(model, {"0.weight": w}, (X,)).sum()
+        )
         gradients(dict(model.named_parameters())["0.weight"].detach())
         model(X).sum().backward()
     assert torch.equal(traced(X), model(X))
@@ -387,7 +405,9 @@ def test_a_process_that_is_forked_in_the_middle_of_a_step(run: Path) -> None:
     assert opened(run).steps() == [0, 1]
 
 
-def test_warnings_that_are_errors_do_not_end_training(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_warnings_that_are_errors_do_not_end_training(
+    run: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     def wrong(path: str, module: nn.Module) -> bool:
         if torch.is_grad_enabled() and wrong.__dict__.get("is_late"):
             raise ZeroDivisionError
@@ -427,7 +447,10 @@ def test_nobody_s_sink_or_statistic_ends_the_worker(run: Path) -> None:
     ("given", "said"),
     [
         ({"modules": "fc"}, "modules is a single text: give a list"),
-        ({"modules": ["fc"]}, "modules has 'fc', which matches no module of the model: choose from '0', '1', '2'"),
+        (
+            {"modules": ["fc"]},
+            "modules has 'fc', which matches no module of the model: choose from '0', '1', '2'",
+        ),
         ({"sample_n": 0}, "sample_n is 0: give a number of values"),
         ({"overhead_budget": 0.0}, "overhead_budget is 0.0: give a share"),
     ],
@@ -522,5 +545,7 @@ def test_what_cannot_be_read_is_refused(run: Path) -> None:
         watch(model, run, step=-1)
     with pytest.raises(InputError, match="custom has 'std', which is already a statistic"):
         watch(model, run, custom={"std": len})
-    with pytest.raises(InputError, match="modules has the class Linear: give lambda path, module: isinstance"):
+    with pytest.raises(
+        InputError, match="modules has the class Linear: give lambda path, module: isinstance"
+    ):
         watch(model, run, modules=[nn.Linear])  # type: ignore[list-item]

@@ -33,7 +33,11 @@ def write(run: Path, steps: Steps) -> Path:
     series = store.number_of(SERIES)
     for phase, step, number in steps:
         found = {series: of(torch.ones(4))}
-        store.write(Watched(step=step, phase=phase, number=number, time=1.0 + number % 1000, distributions=found))
+        store.write(
+            Watched(
+                step=step, phase=phase, number=number, time=1.0 + number % 1000, distributions=found
+            )
+        )
     store.close()
     return run
 
@@ -82,7 +86,9 @@ def test_a_run_without_any_step_has_a_page(tmp_path: Path) -> None:
     ],
     ids=["one", "gap", "back", "far"],
 )
-def test_odd_step_numbers_have_columns(tmp_path: Path, steps: list[int], first: list[int], until: list[int]) -> None:
+def test_odd_step_numbers_have_columns(
+    tmp_path: Path, steps: list[int], first: list[int], until: list[int]
+) -> None:
     _, (picture,) = shown(write(tmp_path / "run", [("train", each, each) for each in steps]))
     assert (picture["first"], picture["until"]) == (first, until)
 
@@ -121,7 +127,9 @@ def write_layers(run: Path, num_layers: int) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_boxes_of_thousands_of_modules_are_seen(browser: Browser, tmp_path: Path, scheme: str) -> None:
+def test_the_boxes_of_thousands_of_modules_are_seen(
+    browser: Browser, tmp_path: Path, scheme: str
+) -> None:
     torchscan.page_of_run(write_layers(tmp_path / "run", 2401)).save(tmp_path / "run.html")
     with opened(browser, tmp_path / "run.html", color_scheme=scheme) as page:
         assert page.locator("svg.graph .node").count() == 2401

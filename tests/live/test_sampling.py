@@ -18,11 +18,18 @@ def sample(tensor: Tensor, width: int = 64) -> Tensor | None:
     return None if row is None else rows.samples()[row][: rows.sizes[row]]
 
 
-@pytest.mark.parametrize("shape", [(8, 64, 16, 16), (128, 256), (7, 13, 5), (100_000,), (2, 3, 224, 224)])
+@pytest.mark.parametrize(
+    "shape", [(8, 64, 16, 16), (128, 256), (7, 13, 5), (100_000,), (2, 3, 224, 224)]
+)
 def test_no_channel_is_left_out(shape: tuple[int, ...]) -> None:
     """Places at equal distances would be in step with a dimension, and see one place of it, or a few."""
     for dim, size in enumerate(shape):
-        places = torch.arange(size).view([-1 if each == dim else 1 for each in range(len(shape))]).expand(shape).contiguous()
+        places = (
+            torch.arange(size)
+            .view([-1 if each == dim else 1 for each in range(len(shape))])
+            .expand(shape)
+            .contiguous()
+        )
         found = sample(places.float())
         assert found is not None
         assert len(found.unique()) > min(size, 64) // 3, dim

@@ -23,7 +23,19 @@ from torch import Tensor, nn
 import torchscan
 from tests.browsing import opened
 from tests.live.test_watcher import HERE, is_alive, net, told, train, without_waiting
-from torchscan import Distribution, InputError, MLflow, Seen, Series, Sink, TensorBoard, Video, WandB, WatchedRun, watch
+from torchscan import (
+    Distribution,
+    InputError,
+    MLflow,
+    Seen,
+    Series,
+    Sink,
+    TensorBoard,
+    Video,
+    WandB,
+    WatchedRun,
+    watch,
+)
 from torchscan.live.bins import bounds, quantiles
 from torchscan.live.sinks import colours, figures, frames, weights_and_biases
 
@@ -33,7 +45,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow  # each has a process of its own, which imports torch
 
 
-def watched(folder: Path, *sinks: Sink, steps: int = 3, model: nn.Module | None = None, **asked: Any) -> WatchedRun:
+def watched(
+    folder: Path, *sinks: Sink, steps: int = 3, model: nn.Module | None = None, **asked: Any
+) -> WatchedRun:
     """A run with an evaluation after each step."""
     model = net() if model is None else model
 
@@ -83,7 +97,9 @@ KILLED = """
 """
 
 
-def killed(folder: Path, sink: str, is_there: Callable[[], object], before: str = "") -> tuple[int, float]:
+def killed(
+    folder: Path, sink: str, is_there: Callable[[], object], before: str = ""
+) -> tuple[int, float]:
     """A trainer that is killed once something is there: the number of its worker, and how long that lived on."""
     script = folder / "train.py"
     script.write_text(textwrap.dedent(KILLED).format(sink=sink, before=textwrap.dedent(before)))
@@ -106,7 +122,14 @@ def distribution(counts: dict[int, int], **figures: Any) -> Distribution:
     known = dict.fromkeys(("nan", "inf", "zero"), 0) | dict.fromkeys(
         ("update", "saturated", "dead", "sample_norm"), float("nan")
     )
-    rest = {"numel": number, "sampled": number, "mean": 0.0, "std": 1.0, "is_exact": True, "custom": {}}
+    rest = {
+        "numel": number,
+        "sampled": number,
+        "mean": 0.0,
+        "std": 1.0,
+        "is_exact": True,
+        "custom": {},
+    }
     return Distribution(**{**known, **rest, "least": -9.0, "most": 9.0, **figures}, counts=counts)
 
 
@@ -117,17 +140,36 @@ def test_histograms_have_edges_that_grow_and_all_counts() -> None:
     edges, _ = figures.histogram(distribution({254: 3, 258: 2}, least=1.25, most=5.0))
     assert edges == [1.25, 1.5, 4.0, 5.0]
     assert figures.histogram(distribution({510: 1, 511: 2})) == ([], [])
-    assert figures.merged([0.0, 1.0, 1.25, 1.5, 3.0, 3.25], [1, 2, 3, 4, 5], 0.5) == ([0.0, 1.0, 1.5, 3.25], [1, 5, 9])
+    assert figures.merged([0.0, 1.0, 1.25, 1.5, 3.0, 3.25], [1, 2, 3, 4, 5], 0.5) == (
+        [0.0, 1.0, 1.5, 3.25],
+        [1, 5, 9],
+    )
 
 
 def test_only_figures_that_say_something() -> None:
-    found = figures.figures_of(distribution({254: 1}, nan=2, update=0.5, custom={"mine": 3.0, "none": float("nan")}))
-    assert found == {"mean": 0.0, "std": 1.0, "least": -9.0, "most": 9.0, "update": 0.5, "mine": 3.0, "nan": 2.0}
+    found = figures.figures_of(
+        distribution({254: 1}, nan=2, update=0.5, custom={"mine": 3.0, "none": float("nan")})
+    )
+    assert found == {
+        "mean": 0.0,
+        "std": 1.0,
+        "least": -9.0,
+        "most": 9.0,
+        "update": 0.5,
+        "mine": 3.0,
+        "nan": 2.0,
+    }
 
 
-def test_a_package_that_is_missing_is_told_of_where_the_user_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figures, "find_spec", lambda name: None if name == "tensorboard" else util.find_spec(name))
-    with pytest.raises(InputError, match=r"TensorBoard needs tensorboard: pip install torchscan\[tensorboard\]"):
+def test_a_package_that_is_missing_is_told_of_where_the_user_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        figures, "find_spec", lambda name: None if name == "tensorboard" else util.find_spec(name)
+    )
+    with pytest.raises(
+        InputError, match=r"TensorBoard needs tensorboard: pip install torchscan\[tensorboard\]"
+    ):
         TensorBoard("folder")
 
 
@@ -152,11 +194,15 @@ def test_tensorboard_has_what_the_run_has(tmp_path: Path) -> None:
             value = event.histogram_value
             assert (value.num, sum(value.bucket)) == (found.sampled, found.sampled)
             assert (value.min, value.max) == (found.least, found.most)
-            assert [count for count in value.bucket if count] == [count for *_, count in sorted(bars(found))]
+            assert [count for count in value.bucket if count] == [
+                count for *_, count in sorted(bars(found))
+            ]
             assert value.bucket_limit == sorted(set(value.bucket_limit)), "they grow"
             assert value.sum == pytest.approx(found.mean * found.sampled, abs=1e-6)
             for name, figure in figures.figures_of(found).items():
-                (scalar,) = (each for each in read.Scalars(f"{phase}/{said}/{name}") if each.step == step)
+                (scalar,) = (
+                    each for each in read.Scalars(f"{phase}/{said}/{name}") if each.step == step
+                )
                 assert scalar.value == pytest.approx(figure, rel=1e-6), name
     assert len(read.Histograms("train/0.weight")) == 3
     assert {"train/0.weight/update", "eval/1 output/largest"} <= set(read.Tags()["scalars"])
@@ -241,16 +287,25 @@ def test_weights_and_biases_has_what_the_run_has(tmp_path: Path) -> None:
 def test_weights_and_biases_own_process_ends_with_training(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     model = net()
-    with watch(model, tmp_path / "run", every=1, sinks=[WandB(mode="offline", dir=str(tmp_path))]) as watcher:
+    with watch(
+        model, tmp_path / "run", every=1, sinks=[WandB(mode="offline", dir=str(tmp_path))]
+    ) as watcher:
         train(model, 3)
         until(lambda: services_of(watcher._process.number))
     until(lambda: not services_of(watcher._process.number))
 
     def has_some() -> bool:
-        return any(file.stat().st_size > 100_000 for file in (tmp_path / "killed").glob("wandb/offline-run-*/run-*.wandb"))
+        return any(
+            file.stat().st_size > 100_000
+            for file in (tmp_path / "killed").glob("wandb/offline-run-*/run-*.wandb")
+        )
 
     (tmp_path / "killed").mkdir()
-    worker, _ = killed(tmp_path / "killed", f"torchscan.WandB(mode='offline', dir={str(tmp_path / 'killed')!r})", has_some)
+    worker, _ = killed(
+        tmp_path / "killed",
+        f"torchscan.WandB(mode='offline', dir={str(tmp_path / 'killed')!r})",
+        has_some,
+    )
     until(lambda: not services_of(worker))
     assert len(rows_in(tmp_path / "killed")) > 5
 
@@ -262,7 +317,9 @@ def services_of(worker: int) -> list[str]:
         with contextlib.suppress(OSError):
             call = file.read_bytes().split(b"\0")
             found += (
-                [file.parent.name] if {b"--pid", str(worker).encode()} <= {*call} and is_alive(int(file.parent.name)) else []
+                [file.parent.name]
+                if {b"--pid", str(worker).encode()} <= {*call} and is_alive(int(file.parent.name))
+                else []
             )
     return found
 
@@ -270,13 +327,20 @@ def services_of(worker: int) -> list[str]:
 def test_weights_and_biases_takes_no_step_twice(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     model = net()
-    with told() as texts, watch(model, tmp_path / "run", every=1, sinks=[WandB(mode="offline", dir=str(tmp_path))]) as watcher:
+    with (
+        told() as texts,
+        watch(
+            model, tmp_path / "run", every=1, sinks=[WandB(mode="offline", dir=str(tmp_path))]
+        ) as watcher,
+    ):
         watcher.step(5)
         train(model, 1)
         watcher.step(2)
         train(model, 1)
     assert len(texts) == 1
-    assert "ValueError: step 2 comes after step 5: there steps grow, so it takes a new run" in texts[0]
+    assert (
+        "ValueError: step 2 comes after step 5: there steps grow, so it takes a new run" in texts[0]
+    )
 
 
 def test_histograms_with_more_bars_than_there_may_be() -> None:
@@ -291,12 +355,19 @@ def test_histograms_with_more_bars_than_there_may_be() -> None:
 def test_weights_and_biases_has_the_page_of_the_run(browser: Browser, tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     model = net()
-    with watch(model, tmp_path / "run", every=1, sinks=[WandB(mode="offline", dir=str(tmp_path), page_every=0.1)]):
+    with watch(
+        model,
+        tmp_path / "run",
+        every=1,
+        sinks=[WandB(mode="offline", dir=str(tmp_path), page_every=0.1)],
+    ):
         until(lambda: train(model, 1) or pages_in(tmp_path), 60)
         train(model, 2)
     pages = pages_in(tmp_path)
     framed = tmp_path / "panel.html"
-    framed.write_text(f'<iframe sandbox="allow-scripts" width="900" height="700" srcdoc="{html.escape(pages[-1])}"></iframe>')
+    framed.write_text(
+        f'<iframe sandbox="allow-scripts" width="900" height="700" srcdoc="{html.escape(pages[-1])}"></iframe>'
+    )
     with opened(browser, framed) as page:
         inside = page.frame_locator("iframe")
         inside.locator(".node[data-name='0']").focus()
@@ -308,7 +379,9 @@ def test_weights_and_biases_has_the_page_of_the_run(browser: Browser, tmp_path: 
 def pages_in(folder: Path) -> list[str]:
     """Those that were logged, in their order."""
     files = list(folder.glob("wandb/offline-run-*/files/media/html/page_*.html"))
-    return [file.read_text() for file in sorted(files, key=lambda file: int(file.name.split("_")[1]))]
+    return [
+        file.read_text() for file in sorted(files, key=lambda file: int(file.name.split("_")[1]))
+    ]
 
 
 @pytest.mark.parametrize("every", [0, -1.0])
@@ -363,20 +436,28 @@ class Twice(nn.Module):
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
 @pytest.mark.parametrize("scheme", ["file", "sqlite"])
-def test_mlflow_run_of_the_user_s(scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_run_of_the_user_s(
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It goes on after us."""
     mlflow = pytest.importorskip("mlflow")
     if scheme == "sqlite":
         pytest.importorskip("sqlalchemy")
         pytest.importorskip("alembic")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    uri = (tmp_path / "mlruns").as_uri() if scheme == "file" else f"sqlite:///{tmp_path / 'runs.db'}"
+    uri = (
+        (tmp_path / "mlruns").as_uri() if scheme == "file" else f"sqlite:///{tmp_path / 'runs.db'}"
+    )
     client = mlflow.MlflowClient(uri)
     experiment = client.create_experiment("mine", artifact_location=(tmp_path / "files").as_uri())
     number = client.create_run(experiment).info.run_id
     watched(tmp_path, MLflow(uri, run_id=number, histograms=False))
     assert client.get_run(number).info.status == "RUNNING"
-    assert [each.step for each in client.get_metric_history(number, "train/0.weight/mean")] == [0, 1, 2]
+    assert [each.step for each in client.get_metric_history(number, "train/0.weight/mean")] == [
+        0,
+        1,
+        2,
+    ]
     assert client.list_artifacts(number) == []
 
 
@@ -392,7 +473,11 @@ class Draws(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = torchscan.attach(self.layer(x).relu(), self, "hidden")
-        torchscan.attach(torch.stack([hidden.detach().flatten().sin(), hidden.detach().flatten().cos()], 1), self, "curve")
+        torchscan.attach(
+            torch.stack([hidden.detach().flatten().sin(), hidden.detach().flatten().cos()], 1),
+            self,
+            "curve",
+        )
         torchscan.attach(hidden.detach()[:1].reshape(1, 4, 8), self, "map")
         return self.table(hidden)
 
@@ -442,7 +527,10 @@ def test_a_video_of_a_trainer_that_was_killed_plays_to_its_end(tmp_path: Path) -
 def test_a_video_whose_worker_was_killed_plays_to_its_last_fragment(tmp_path: Path) -> None:
     pytest.importorskip("av")
     model, path = net(), tmp_path / "run.mp4"
-    with told(), watch(model, tmp_path / "run", every=1, sinks=[Video(path, "0.weight")]) as watcher:
+    with (
+        told(),
+        watch(model, tmp_path / "run", every=1, sinks=[Video(path, "0.weight")]) as watcher,
+    ):
         train(model, 10, each=lambda _: time.sleep(0.05))
         until(lambda: playing(path) >= 5)
         os.kill(watcher._process.number, signal.SIGKILL)
@@ -452,15 +540,24 @@ def test_a_video_whose_worker_was_killed_plays_to_its_last_fragment(tmp_path: Pa
 def test_values_of_a_series_that_there_is_none_of(tmp_path: Path) -> None:
     with told() as texts:
         watched(tmp_path, whole=["0.weight", "head.weight"])
-    assert texts == ["no series was called 'head.weight', whose values were asked for: open_run(…).find() has all"]
+    assert texts == [
+        "no series was called 'head.weight', whose values were asked for: open_run(…).find() has all"
+    ]
 
 
 def test_a_thin_table_is_drawn_so_that_it_can_be_seen() -> None:
     """Two rows of a thousand columns would be less than a pixel high."""
     pytest.importorskip("PIL")
-    shown = frames.Shown(weight := Series(path="a", type_name="A", kind="param", name="weight"), distribution({254: 3}), None)
+    shown = frames.Shown(
+        weight := Series(path="a", type_name="A", kind="param", name="weight"),
+        distribution({254: 3}),
+        None,
+    )
     drawn = frames.Frames((320, 240))
-    grounds = [drawn.draw("", "", [shown._replace(values=torch.zeros(shape) + 1)]) for shape in ((2, 1_000), (1_000, 9))]
+    grounds = [
+        drawn.draw("", "", [shown._replace(values=torch.zeros(shape) + 1)])
+        for shape in ((2, 1_000), (1_000, 9))
+    ]
     assert weight.said == "a.weight"
     for picture in grounds:
         colours_of = picture.crop((60, 80, 260, 190)).getcolors(100_000)
@@ -482,14 +579,27 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize(("shape", "drawn"), [(shape, drawn) for drawn, shapes in SHAPES.items() for shape in shapes])
+@pytest.mark.parametrize(
+    ("shape", "drawn"), [(shape, drawn) for drawn, shapes in SHAPES.items() for shape in shapes]
+)
 def test_how_a_tensor_is_drawn(shape: tuple[int, ...], drawn: str) -> None:
     assert frames.shape_of(torch.zeros(shape)) == drawn
-    shown = frames.Shown(Series(path="a", type_name="A", kind="output", name="0"), distribution({254: 3}), torch.zeros(shape))
+    shown = frames.Shown(
+        Series(path="a", type_name="A", kind="output", name="0"),
+        distribution({254: 3}),
+        torch.zeros(shape),
+    )
     pytest.importorskip("PIL")
-    for values in (shown.values, torch.full(shape, float("nan")), torch.full(shape, float("inf")), None):
+    for values in (
+        shown.values,
+        torch.full(shape, float("nan")),
+        torch.full(shape, float("inf")),
+        None,
+    ):
         for number in (1, 4, 16):
-            picture = frames.Frames((320, 240)).draw("step 1", "train", [shown._replace(values=values)] * number)
+            picture = frames.Frames((320, 240)).draw(
+                "step 1", "train", [shown._replace(values=values)] * number
+            )
             assert picture.size == (320, 240)
 
 
@@ -510,7 +620,9 @@ def lightness(scale: Tensor) -> Tensor:
 
 def test_wrong_arguments_of_a_video() -> None:
     pytest.importorskip("av")
-    with pytest.raises(InputError, match=r"size is \(641, 480\): give two even numbers of pixels \(128 to 8192\)"):
+    with pytest.raises(
+        InputError, match=r"size is \(641, 480\): give two even numbers of pixels \(128 to 8192\)"
+    ):
         Video("run.mp4", "*", size=(641, 480))
 
 
@@ -536,13 +648,17 @@ def test_a_run_that_is_there_is_shown_in_the_order_of_time(tmp_path: Path) -> No
     phases = [("train", 0), ("eval", 1), ("train", 1), ("eval", 2), ("train", 2), ("eval", 3)]
     assert [(each.phase, each.step) for each in sink.seen] == phases
     for seen in sink.seen:
-        known = {said: found for said, step, found in each_step(run, seen.phase) if step == seen.step}
+        known = {
+            said: found for said, step, found in each_step(run, seen.phase) if step == seen.step
+        }
         assert {series.said: found.counts for series, found in seen.distributions.items()} == {
             said: found.counts for said, found in known.items()
         }
 
 
-def test_all_ranks_of_a_run_are_shown_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_ranks_of_a_run_are_shown_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for rank in range(2):
         monkeypatch.setenv("RANK", str(rank))
         run = watched(tmp_path, steps=2)
@@ -597,12 +713,19 @@ def test_a_sink_that_raises_and_one_that_hangs_stop_nobody_but_themselves(tmp_pa
     with told() as texts, watch(model, tmp_path / "run", every=1, sinks=sinks):
         train(model, 5)
     said = "is shown nothing any more: on_data raised"
-    assert sorted(texts) == [f"Raises {said} OSError: no room", f"Sleeps {said} TimeoutError: it took longer than 0.2 s"]
+    assert sorted(texts) == [
+        f"Raises {said} OSError: no room",
+        f"Sleeps {said} TimeoutError: it took longer than 0.2 s",
+    ]
     run = torchscan.open_run(tmp_path / "run")
     assert isinstance(run, WatchedRun)
     assert run.steps() == [0, 1, 2, 3, 4]
     assert sorted(what for _, what in run.events) == sorted(texts)
-    assert (tmp_path / "lines").read_text().split("\n") == [*(f"train {step}" for step in range(5)), "closed", ""]
+    assert (tmp_path / "lines").read_text().split("\n") == [
+        *(f"train {step}" for step in range(5)),
+        "closed",
+        "",
+    ]
 
 
 def test_a_sink_that_is_shown_a_step_now_and_then(tmp_path: Path) -> None:
@@ -620,7 +743,11 @@ class Norms(Sink):
         self.path = path
 
     def on_data(self, seen: Seen) -> None:
-        shapes = {series.said: tuple(values.shape) for series, values in seen.values.items() if series.kind == "param"}
+        shapes = {
+            series.said: tuple(values.shape)
+            for series, values in seen.values.items()
+            if series.kind == "param"
+        }
         self.path.write_text(str(shapes))
 
 
@@ -634,9 +761,13 @@ def test_a_sink_that_asks_for_all_values(tmp_path: Path) -> None:
 
 
 def test_sinks_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"sinks has <class .*Writes'>: give a list of torchscan\.Sinks"):
+    with pytest.raises(
+        InputError, match=r"sinks has <class .*Writes'>: give a list of torchscan\.Sinks"
+    ):
         watch(net(), tmp_path / "run", sinks=[Writes])  # type: ignore[list-item]
-    with pytest.raises(InputError, match=r"whole is a single text: give a list, whole=\['0.weight'\]"):
+    with pytest.raises(
+        InputError, match=r"whole is a single text: give a list, whole=\['0.weight'\]"
+    ):
         watch(net(), tmp_path / "run", whole="0.weight")
 
 

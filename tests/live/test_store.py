@@ -22,7 +22,13 @@ OTHER = Series(path="a", type_name="Linear", kind="param", name="weight")
 
 
 def watched(step: int, phase: Phase = "train") -> Watched:
-    return Watched(step=step, phase=phase, number=step, time=1.5, distributions={1: of(torch.tensor([float(step)]))})
+    return Watched(
+        step=step,
+        phase=phase,
+        number=step,
+        time=1.5,
+        distributions={1: of(torch.tensor([float(step)]))},
+    )
 
 
 def steps(path: Path, phase: Phase = "train") -> list[int]:
@@ -45,7 +51,9 @@ def test_what_was_written_is_read(path: Path) -> None:
     store.note("something")
     reader = Reader(path)  # while it is written
     assert (reader.about(), reader.series()) == ({"model": "Net"}, {1: ONE, 2: OTHER})
-    found = [replace(each, distributions=dict(each.distributions)) for each in reader.steps("train")]
+    found = [
+        replace(each, distributions=dict(each.distributions)) for each in reader.steps("train")
+    ]
     assert repr(found) == repr([watched(3), watched(5)])
     assert (reader.last("train"), reader.last("eval")) == ((5, 5), (5, 5))
     assert [what for _, what in reader.events()] == ["something"]
@@ -86,7 +94,11 @@ def test_old_steps_are_thinned_out() -> None:
         rows -= gone
     assert set(range(count - KEPT, count)) <= rows
     for age in (KEPT, 4 * KEPT, 32 * KEPT - 1):
-        gaps = [one - other for one, other in zip(sorted(rows)[1:], sorted(rows), strict=False) if count - one > age]
+        gaps = [
+            one - other
+            for one, other in zip(sorted(rows)[1:], sorted(rows), strict=False)
+            if count - one > age
+        ]
         assert max(gaps, default=0) <= 2 * count / KEPT
     assert len(rows) <= KEPT * 5
     assert min(rows) == 0
@@ -140,4 +152,6 @@ def test_a_reader_in_the_process_of_the_store_leaves_its_log_alone(path: Path) -
 
 
 def run_python(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603
+    return subprocess.run(  # noqa: S603
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.strip()

@@ -21,7 +21,9 @@ def test_each_weighs_as_much_as_it_has_values() -> None:
     assert (found.numel, found.sampled, found.zero) == (100_512, 1024, 512)
     assert found.mean == pytest.approx(share)
     assert found.std == pytest.approx(math.sqrt(share * (1 - share)))
-    assert sum(count for number, count in found.counts.items() if number) / sum(found.counts.values()) == pytest.approx(share)
+    assert sum(count for number, count in found.counts.items() if number) / sum(
+        found.counts.values()
+    ) == pytest.approx(share)
 
 
 def test_what_was_put_together_can_be_put_together_again() -> None:
@@ -32,7 +34,9 @@ def test_what_was_put_together_can_be_put_together_again() -> None:
         together([ones, together([ones, twos])]),
         together([ones, twos, ones]),
     ):
-        assert sorted(count / sum(found.counts.values()) for count in found.counts.values()) == pytest.approx([1 / 33, 32 / 33])
+        assert sorted(
+            count / sum(found.counts.values()) for count in found.counts.values()
+        ) == pytest.approx([1 / 33, 32 / 33])
 
 
 def test_a_part_without_values_adds_nothing() -> None:
@@ -52,8 +56,13 @@ def test_parts_of_the_same_size_add_up() -> None:
 
 def test_what_a_step_has_changed_of_shards() -> None:
     """A shard of length 100 that changed by a thousandth, and one of length 0.1 that doubled."""
-    large, small = replace(of(torch.full((100,), 10.0)), update=0.001), replace(of(torch.full((100,), 0.01)), update=1.0)
-    assert together([large, small]).update == pytest.approx(math.hypot(0.1, 0.1) / math.hypot(100, 0.1))
+    large, small = (
+        replace(of(torch.full((100,), 10.0)), update=0.001),
+        replace(of(torch.full((100,), 0.01)), update=1.0),
+    )
+    assert together([large, small]).update == pytest.approx(
+        math.hypot(0.1, 0.1) / math.hypot(100, 0.1)
+    )
     assert together([large, large]).update == pytest.approx(0.001)
 
 
@@ -65,7 +74,9 @@ def test_units_are_dead_if_they_are_for_all() -> None:
 
 def test_what_is_unknown_in_all_stays_unknown() -> None:
     found = together([of(torch.ones(4))] * 2)
-    assert all(math.isnan(getattr(found, name)) for name in ("update", "dead", "saturated", "sample_norm"))
+    assert all(
+        math.isnan(getattr(found, name)) for name in ("update", "dead", "saturated", "sample_norm")
+    )
     empty = together([of(torch.tensor([math.nan]))] * 2)
     assert math.isnan(empty.mean)
     assert empty.nan == 2

@@ -40,7 +40,9 @@ def net() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
 
 
-def train(model: nn.Module, steps: int, x: Tensor = X, each: Callable[[int], object] = lambda _: None) -> list[Tensor]:
+def train(
+    model: nn.Module, steps: int, x: Tensor = X, each: Callable[[int], object] = lambda _: None
+) -> list[Tensor]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     losses = []
     for step in range(steps):
@@ -66,14 +68,24 @@ def told() -> Iterator[list[str]]:
 
 def without_waiting(errors: str) -> list[str]:
     """Lines on standard error, without those that a machine that is busy adds: close() waits for the worker."""
-    return [line for line in errors.splitlines() if not line.endswith("is still being written; Ctrl-C ends the wait")]
+    return [
+        line
+        for line in errors.splitlines()
+        if not line.endswith("is still being written; Ctrl-C ends the wait")
+    ]
 
 
 @pytest.fixture(autouse=True)
 def _no_hooks_are_left() -> Iterator[None]:
-    before = len(hooks_of_torch._global_forward_pre_hooks), len(hooks_of_torch._global_forward_hooks)
+    before = (
+        len(hooks_of_torch._global_forward_pre_hooks),
+        len(hooks_of_torch._global_forward_hooks),
+    )
     yield
-    assert (len(hooks_of_torch._global_forward_pre_hooks), len(hooks_of_torch._global_forward_hooks)) == before
+    assert (
+        len(hooks_of_torch._global_forward_pre_hooks),
+        len(hooks_of_torch._global_forward_hooks),
+    ) == before
 
 
 # -- what is recorded ----------------------------------------------------------------------------------------------------
@@ -125,7 +137,12 @@ def test_everything_of_a_small_model(tmp_path: Path) -> None:
         assert tensor is not None
         history = run.history(said)
         found = history.distributions[0]
-        assert (found.numel, found.sampled, found.nan, found.inf) == (tensor.numel(), tensor.numel(), 0, 0), said
+        assert (found.numel, found.sampled, found.nan, found.inf) == (
+            tensor.numel(),
+            tensor.numel(),
+            0,
+            0,
+        ), said
         assert found.mean == pytest.approx(tensor.mean().item(), abs=1e-6), said
         assert found.std == pytest.approx(tensor.std(correction=0).item(), abs=1e-6), said
         assert (found.least, found.most) == (tensor.min().item(), tensor.max().item()), said
@@ -133,7 +150,9 @@ def test_everything_of_a_small_model(tmp_path: Path) -> None:
         change = ((after - before).norm() / before.norm()).item()
         assert run.history(name).distributions[0].update == pytest.approx(change, rel=1e-4)
     names = {each.said for each in run.series}
-    assert {"0 input gradient", "Sequential input gradient"}.isdisjoint(names), "nobody asks for those"
+    assert {"0 input gradient", "Sequential input gradient"}.isdisjoint(names), (
+        "nobody asks for those"
+    )
     assert set(tensors) | set(gradients) <= names
 
 
@@ -152,7 +171,14 @@ def test_which_modules_and_how_often(tmp_path: Path) -> None:
         train(model, 8)
     run = torchscan.open_run(tmp_path / "run")
     assert run.steps() == [0, 3, 6]
-    assert {each.said for each in run.series} == {"0 output", "2 output", "0.weight", "0.bias", "2.weight", "2.bias"}
+    assert {each.said for each in run.series} == {
+        "0 output",
+        "2 output",
+        "0.weight",
+        "0.bias",
+        "2.weight",
+        "2.bias",
+    }
     with watch(model, tmp_path / "other", every=1, log=("outputs",), modules=chosen[2:]):
         train(model, 1)
     assert [each.said for each in torchscan.open_run(tmp_path / "other").series] == ["1 output"]
@@ -214,8 +240,12 @@ def test_steps_are_told_from_the_first_on(tmp_path: Path) -> None:
     assert torchscan.open_run(tmp_path / "run").steps() == [0, 1, 2]
 
 
-@pytest.mark.parametrize("variables", [{"RANK": "3"}, {"LOCAL_RANK": "3"}, {"RANK": "3", "LOCAL_RANK": "1"}])
-def test_each_process_writes_its_own_file(variables: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "variables", [{"RANK": "3"}, {"LOCAL_RANK": "3"}, {"RANK": "3", "LOCAL_RANK": "1"}]
+)
+def test_each_process_writes_its_own_file(
+    variables: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with watch(net(), tmp_path / "run"):
@@ -271,8 +301,16 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "ResNet-18": (lambda: torchvision.models.resnet18(), (2, 3, 32, 32)),
     "dropout": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (2, 5, 8)),
     "recurrent": (_Recurrent, (2, 5, 4)),
-    "in place": (lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(inplace=True), nn.Linear(8, 2)), (8, 4)),
-    "checkpointed": (lambda: Calls(lambda self, x: checkpoint(self.a, x, use_reentrant=False), a=nn.Linear(4, 4)), (8, 4)),
+    "in place": (
+        lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(inplace=True), nn.Linear(8, 2)),
+        (8, 4),
+    ),
+    "checkpointed": (
+        lambda: Calls(
+            lambda self, x: checkpoint(self.a, x, use_reentrant=False), a=nn.Linear(4, 4)
+        ),
+        (8, 4),
+    ),
 }
 
 
@@ -359,10 +397,17 @@ def test_it_goes_on_where_it_was_or_is_told_to(tmp_path: Path) -> None:
 def test_a_second_trainer_is_refused(tmp_path: Path) -> None:
     code = f"import torch, torchscan; torchscan.watch(torch.nn.Linear(1, 1), {str(tmp_path / 'run')!r})"
     with watch(net(), tmp_path / "run"):
-        other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
+        other = subprocess.run(  # noqa: S603
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False
+        )
     assert "another process is writing this run" in other.stderr
-    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
-    assert "is the run of a Sequential with other parameters: give this model a folder of its own" in other.stderr
+    other = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert (
+        "is the run of a Sequential with other parameters: give this model a folder of its own"
+        in other.stderr
+    )
     with watch(net(), tmp_path / "run"):
         pass
 
@@ -404,7 +449,9 @@ def test_a_trainer_that_is_killed(after: float, tmp_path: Path) -> None:
         worker = int(trainer.stdout.readline())
         time.sleep(after)
         trainer.send_signal(signal.SIGKILL)
-    until = time.monotonic() + 20  # it looks twice a second, but this machine may be busy, and it may still be importing torch
+    until = (
+        time.monotonic() + 20
+    )  # it looks twice a second, but this machine may be busy, and it may still be importing torch
     while is_alive(worker) and time.monotonic() < until:
         time.sleep(0.05)
     assert not is_alive(worker)
@@ -447,7 +494,9 @@ DISTRIBUTED = """
 """
 
 
-@pytest.mark.parametrize(("way", "weights"), [("copied", 2 * 32), pytest.param("sharded", 32, marks=shards_on_cpus)])
+@pytest.mark.parametrize(
+    ("way", "weights"), [("copied", 2 * 32), pytest.param("sharded", 32, marks=shards_on_cpus)]
+)
 def test_two_processes_that_train_together(way: str, weights: int, tmp_path: Path) -> None:
     """Results are the same with and without; each writes its own file, and they are read as one."""
     script = tmp_path / "train.py"
@@ -476,7 +525,9 @@ def test_two_processes_that_train_together(way: str, weights: int, tmp_path: Pat
     for rank in range(2):
         own = torchscan.open_run(tmp_path / f"run/rank{rank}.sqlite").history("0.weight gradient")
         gradient = torch.load(tmp_path / f"gradient{rank}.pt")
-        assert own.figure("mean")[-1] == pytest.approx(gradient.mean().item(), rel=1e-5), "summed over all processes"
+        assert own.figure("mean")[-1] == pytest.approx(gradient.mean().item(), rel=1e-5), (
+            "summed over all processes"
+        )
 
 
 def test_processes_that_are_forked_watch_nothing(tmp_path: Path) -> None:
@@ -492,7 +543,9 @@ def test_processes_that_are_forked_watch_nothing(tmp_path: Path) -> None:
                 return model(torch.full((4,), float(index)))
 
     with watch(model, tmp_path / "run", every=1, log=("outputs",)):
-        loader = torch.utils.data.DataLoader(Computed(), num_workers=1, multiprocessing_context="fork")
+        loader = torch.utils.data.DataLoader(
+            Computed(), num_workers=1, multiprocessing_context="fork"
+        )
         assert len(list(loader)) == 4
         train(model, 2)
     run = torchscan.open_run(tmp_path / "run")
@@ -532,12 +585,17 @@ def test_wrong_arguments(tmp_path: Path) -> None:
 
 def test_two_runs_of_one_process(tmp_path: Path) -> None:
     one, two = net(), net()
-    with watch(one, tmp_path / "one", every=1, log=("outputs",)), watch(two, tmp_path / "two", every=1, log=("outputs",)):
+    with (
+        watch(one, tmp_path / "one", every=1, log=("outputs",)),
+        watch(two, tmp_path / "two", every=1, log=("outputs",)),
+    ):
         train(one, 2)
         train(two, 3)
     runs: list[Any] = [torchscan.open_run(tmp_path / name) for name in ("one", "two")]
     assert [run.steps() for run in runs] == [[0, 1], [0, 1, 2]]
-    with pytest.raises(InputError, match=r"no recorded run in .*: there are '.*/one', '.*/two' in it"):
+    with pytest.raises(
+        InputError, match=r"no recorded run in .*: there are '.*/one', '.*/two' in it"
+    ):
         torchscan.open_run(tmp_path)
     with pytest.raises(InputError, match="the kind is 'outputs': there are input, output, "):
         runs[0].find("0", "outputs")

@@ -67,26 +67,41 @@ _IDS = torch.zeros(1, 6, dtype=torch.long)
 #: small members of many families: with data, so that a real pass can be compared
 SMALL: Mapping[str, Case] = {
     "resnet18": Case(lambda: torchvision.models.resnet18(), {"input_shape": (3, 64, 64)}),
-    "mobilenet_v3_small": Case(lambda: torchvision.models.mobilenet_v3_small(), {"input_shape": (3, 64, 64)}),
-    "efficientnet_b0": Case(lambda: torchvision.models.efficientnet_b0(), {"input_shape": (3, 64, 64)}),
-    "shufflenet_v2_x0_5": Case(lambda: torchvision.models.shufflenet_v2_x0_5(), {"input_shape": (3, 64, 64)}),
+    "mobilenet_v3_small": Case(
+        lambda: torchvision.models.mobilenet_v3_small(), {"input_shape": (3, 64, 64)}
+    ),
+    "efficientnet_b0": Case(
+        lambda: torchvision.models.efficientnet_b0(), {"input_shape": (3, 64, 64)}
+    ),
+    "shufflenet_v2_x0_5": Case(
+        lambda: torchvision.models.shufflenet_v2_x0_5(), {"input_shape": (3, 64, 64)}
+    ),
     "squeezenet1_1": Case(lambda: torchvision.models.squeezenet1_1(), {"input_shape": (3, 64, 64)}),
-    "regnet_y_400mf": Case(lambda: torchvision.models.regnet_y_400mf(), {"input_shape": (3, 64, 64)}),
+    "regnet_y_400mf": Case(
+        lambda: torchvision.models.regnet_y_400mf(), {"input_shape": (3, 64, 64)}
+    ),
     "swin_t": Case(lambda: torchvision.models.swin_t(), {"input_shape": (3, 64, 64)}),
     "lraspp": Case(
         lambda: torchvision.models.segmentation.lraspp_mobilenet_v3_large(weights_backbone=None),
         {"input_shape": (3, 64, 64)},
     ),
     "r3d_18": Case(lambda: torchvision.models.video.r3d_18(), {"input_shape": (3, 4, 32, 32)}),
-    "raft_small": Case(lambda: torchvision.models.optical_flow.raft_small(), {"input_shape": [(3, 128, 128), (3, 128, 128)]}),
+    "raft_small": Case(
+        lambda: torchvision.models.optical_flow.raft_small(),
+        {"input_shape": [(3, 128, 128), (3, 128, 128)]},
+    ),
     "timm vit": Case(lambda: timm.create_model("test_vit"), {"input_shape": (3, 160, 160)}),
     "timm mixer": Case(lambda: timm.create_model("test_mlp_mixer"), {"input_shape": (3, 160, 160)})
     if timm.is_model("test_mlp_mixer")
     else Case(lambda: timm.create_model("mixer_s32_224"), IMAGE),
     "timm xcit": Case(lambda: timm.create_model("xcit_nano_12_p16_224"), IMAGE),
-    "timm mobilevit": Case(lambda: timm.create_model("mobilevit_xxs"), {"input_shape": (3, 64, 64)}),
+    "timm mobilevit": Case(
+        lambda: timm.create_model("mobilevit_xxs"), {"input_shape": (3, 64, 64)}
+    ),
     "BERT": _small(
-        transformers.BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64),
+        transformers.BertConfig(
+            hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64
+        ),
         kwargs={"input_ids": _IDS, "attention_mask": torch.tensor([[1, 1, 1, 1, 0, 0]])},
     ),
     "GPT-2": _small(
@@ -106,7 +121,11 @@ SMALL: Mapping[str, Case] = {
     ),
     "Mixtral": _small(
         transformers.MixtralConfig(
-            hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
         ),
         transformers.AutoModelForCausalLM,
         input_shape=(8,),
@@ -130,24 +149,42 @@ SMALL: Mapping[str, Case] = {
     ),
     "wav2vec 2": _small(
         transformers.Wav2Vec2Config(
-            hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, conv_dim=[32] * 7
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=64,
+            conv_dim=[32] * 7,
         ),
         input_shape=(4000,),
     ),
     "CLIP": _small(
         transformers.CLIPConfig(
-            text_config={"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64},
-            vision_config={"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64},
+            text_config={
+                "hidden_size": 32,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 4,
+                "intermediate_size": 64,
+            },
+            vision_config={
+                "hidden_size": 32,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 4,
+                "intermediate_size": 64,
+            },
         ),
         kwargs={"input_ids": _IDS, "pixel_values": torch.zeros(1, 3, 224, 224)},
     ),
     "Mamba": _small(
-        transformers.MambaConfig(hidden_size=32, num_hidden_layers=2, vocab_size=100), input_shape=(6,), dtype=torch.long
+        transformers.MambaConfig(hidden_size=32, num_hidden_layers=2, vocab_size=100),
+        input_shape=(6,),
+        dtype=torch.long,
     ),
 }
 
 DEEPSEEK_V3 = Case(
-    lambda: transformers.AutoModelForCausalLM.from_config(transformers.DeepseekV3Config()).to(torch.bfloat16),
+    lambda: transformers.AutoModelForCausalLM.from_config(transformers.DeepseekV3Config()).to(
+        torch.bfloat16
+    ),
     {"input_shape": (512,), "dtype": torch.long},
 )
 
@@ -156,7 +193,9 @@ TIMED: Mapping[str, Case] = {
     "ResNet-50": _vision("resnet50"),
     "ViT-B/16": _vision("vit_b_16"),
     "Swin-T": _vision("swin_t"),
-    "EfficientNet-B4": Case(lambda: torchvision.models.efficientnet_b4(), {"input_shape": (3, 380, 380)}),
+    "EfficientNet-B4": Case(
+        lambda: torchvision.models.efficientnet_b4(), {"input_shape": (3, 380, 380)}
+    ),
     "ConvNeXt-T": _vision("convnext_tiny"),
     "DenseNet-121": _vision("densenet121"),
     "BERT-base": _text(transformers.BertConfig(), 512),
@@ -169,7 +208,9 @@ TIMED_BESIDES: Mapping[str, Case] = {
     "ResNet-101": _vision("resnet101"),
     "ViT-L/16": _vision("vit_l_16"),
     "Swin-S": _vision("swin_s"),
-    "EfficientNet-B2": Case(lambda: torchvision.models.efficientnet_b2(), {"input_shape": (3, 288, 288)}),
+    "EfficientNet-B2": Case(
+        lambda: torchvision.models.efficientnet_b2(), {"input_shape": (3, 288, 288)}
+    ),
     "ConvNeXt-S": _vision("convnext_small"),
     "DenseNet-169": _vision("densenet169"),
     "MobileNetV3-L": _vision("mobilenet_v3_large"),

@@ -17,7 +17,9 @@ class Echo(nn.Module):
         self.value = nn.Linear(width, width, bias=False)
         self.out = nn.Linear(width, vocabulary, bias=False)
 
-    def forward(self, tokens: Tensor, cache: tuple[Tensor, Tensor] | None = None) -> dict[str, object]:
+    def forward(
+        self, tokens: Tensor, cache: tuple[Tensor, Tensor] | None = None
+    ) -> dict[str, object]:
         """Scores of the next token, and keys and values."""
         x = self.embedding(tokens)
         key, value = self.key(x), self.value(x)
@@ -64,7 +66,9 @@ class InPlace(nn.Module):
         self.room = room
         self.embedding = nn.Embedding(10, 8)
 
-    def forward(self, tokens: Tensor, cache: Tensor | None = None, at: int = 0) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, tokens: Tensor, cache: Tensor | None = None, at: int = 0
+    ) -> tuple[Tensor, Tensor]:
         """The sum of what was written, and all that is remembered."""
         x = self.embedding(tokens)
         cache = x.new_zeros(len(x), self.room, 8) if cache is None else cache
@@ -93,7 +97,10 @@ class Seeing(nn.Module):
         self.text = Echo()
 
     def forward(
-        self, tokens: Tensor, cache: tuple[Tensor, Tensor] | None = None, image: Tensor | None = None
+        self,
+        tokens: Tensor,
+        cache: tuple[Tensor, Tensor] | None = None,
+        image: Tensor | None = None,
     ) -> dict[str, object]:
         """Scores of the next token, and keys and values."""
         is_image = tokens < 0

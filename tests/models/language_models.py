@@ -82,12 +82,20 @@ def bert_base(batch: int = 1, tokens: int = 128) -> LanguageModel:
         type_vocab_size=segments,
     )
     embeddings = (vocabulary + positions + segments) * hidden + _layer_norm(hidden)
-    layer = 4 * _biased(hidden, hidden) + _biased(hidden, mlp) + _biased(mlp, hidden) + 2 * _layer_norm(hidden)
+    layer = (
+        4 * _biased(hidden, hidden)
+        + _biased(hidden, mlp)
+        + _biased(mlp, hidden)
+        + 2 * _layer_norm(hidden)
+    )
     matrices = 4 * hidden**2 + 2 * hidden * mlp
     attention = _attention(heads, tokens, tokens, hidden // heads)
     return LanguageModel(
         name=f"BERT-base, {batch} × {tokens} tokens",
-        case=Case(lambda: transformers.BertModel(config), {"input_shape": (tokens,), "dtype": torch.long, "batch_size": batch}),
+        case=Case(
+            lambda: transformers.BertModel(config),
+            {"input_shape": (tokens,), "dtype": torch.long, "batch_size": batch},
+        ),
         published=109_482_240,
         parameters=embeddings + layers * layer + _biased(hidden, hidden),
         macs=batch * (layers * (tokens * matrices + attention) + hidden**2),
@@ -102,14 +110,19 @@ def gpt2(tokens: int = 1024) -> LanguageModel:
     MACs = tokens · (12 · 7,077,888 + 50,257 · 768 of the head) + 12 layers of attention.
     """
     hidden, layers, heads, vocabulary, positions = 768, 12, 12, 50257, 1024
-    config = transformers.GPT2Config(vocab_size=vocabulary, n_positions=positions, n_embd=hidden, n_layer=layers, n_head=heads)
+    config = transformers.GPT2Config(
+        vocab_size=vocabulary, n_positions=positions, n_embd=hidden, n_layer=layers, n_head=heads
+    )
     attention_parameters = _biased(hidden, 3 * hidden) + _biased(hidden, hidden)
     mlp_parameters = _biased(hidden, 4 * hidden) + _biased(4 * hidden, hidden)
     layer = attention_parameters + mlp_parameters + 2 * _layer_norm(hidden)
     matrices = layers * (3 + 1 + 4 + 4) * hidden**2 + vocabulary * hidden
     return LanguageModel(
         name=f"GPT-2, {tokens} tokens",
-        case=Case(lambda: transformers.GPT2LMHeadModel(config), {"input_shape": (tokens,), "dtype": torch.long}),
+        case=Case(
+            lambda: transformers.GPT2LMHeadModel(config),
+            {"input_shape": (tokens,), "dtype": torch.long},
+        ),
         published=124_439_808,
         parameters=(vocabulary + positions) * hidden + layers * layer + _layer_norm(hidden),
         macs=tokens * matrices + layers * _attention(heads, tokens, tokens, hidden // heads),
@@ -178,7 +191,9 @@ class _Decoder:
         }
 
 
-def _llama(name: str, sizes: _Decoder, published: int, tokens: int, **options: Any) -> LanguageModel:
+def _llama(
+    name: str, sizes: _Decoder, published: int, tokens: int, **options: Any
+) -> LanguageModel:
     """No bias anywhere, and a head of its own.
 
     parameters = embedding table + layers · (attention + MLP) + norms + head;
@@ -188,7 +203,10 @@ def _llama(name: str, sizes: _Decoder, published: int, tokens: int, **options: A
     matrices = sizes.layers * (sizes.attention_matrices + sizes.expert) + sizes.head
     return LanguageModel(
         name=f"{name}, {tokens} tokens",
-        case=Case(lambda: transformers.LlamaForCausalLM(config), {"input_shape": (tokens,), "dtype": torch.long}),
+        case=Case(
+            lambda: transformers.LlamaForCausalLM(config),
+            {"input_shape": (tokens,), "dtype": torch.long},
+        ),
         published=published,
         parameters=sizes.head + matrices + sizes.norms,
         macs=tokens * matrices + sizes.attention(tokens),
@@ -251,7 +269,10 @@ def mixtral_8x7b(tokens: int = 512) -> LanguageModel:
     met = sizes.layers * (dense + chosen * sizes.expert) + sizes.head
     return LanguageModel(
         name=f"Mixtral-8x7B, {tokens} tokens",
-        case=Case(lambda: transformers.MixtralForCausalLM(config), {"input_shape": (tokens,), "dtype": torch.long}),
+        case=Case(
+            lambda: transformers.MixtralForCausalLM(config),
+            {"input_shape": (tokens,), "dtype": torch.long},
+        ),
         published=46_702_792_704,
         parameters=2 * sizes.head + sizes.layers * (dense + experts * sizes.expert) + sizes.norms,
         macs=tokens * met + sizes.attention(tokens),
@@ -290,7 +311,12 @@ def t5_base(batch: int = 1, source: int = 128, target: int = 64) -> LanguageMode
         name=f"T5-base, {batch} × ({source} → {target}) tokens",
         case=Case(
             lambda: transformers.T5ForConditionalGeneration(config),
-            {"kwargs": {"input_ids": _ids(batch, source), "decoder_input_ids": _ids(batch, target)}},
+            {
+                "kwargs": {
+                    "input_ids": _ids(batch, source),
+                    "decoder_input_ids": _ids(batch, target),
+                }
+            },
         ),
         published=222_903_552,
         parameters=vocabulary * hidden + encoder + decoder,
@@ -338,10 +364,18 @@ def whisper_small(tokens: int = 128) -> LanguageModel:
         name=f"Whisper-small, {tokens} tokens",
         case=Case(
             lambda: transformers.WhisperForConditionalGeneration(config),
-            {"kwargs": {"input_features": torch.zeros(1, bands, frames), "decoder_input_ids": _ids(1, tokens)}},
+            {
+                "kwargs": {
+                    "input_features": torch.zeros(1, bands, frames),
+                    "decoder_input_ids": _ids(1, tokens),
+                }
+            },
         ),
         published=241_734_912,
-        parameters=tables + convolutions + layers * (encoder_layer + decoder_layer) + 2 * _layer_norm(hidden),
+        parameters=tables
+        + convolutions
+        + layers * (encoder_layer + decoder_layer)
+        + 2 * _layer_norm(hidden),
         macs=front + positions * by_sound + tokens * by_token + attention,
     )
 
@@ -365,7 +399,9 @@ class _Tower:
     @property
     def macs(self) -> int:
         matrices = self.positions * (4 * self.hidden**2 + 2 * self.hidden * self.mlp)
-        attention = _attention(self.heads, self.positions, self.positions, self.hidden // self.heads)
+        attention = _attention(
+            self.heads, self.positions, self.positions, self.hidden // self.heads
+        )
         return self.layers * (matrices + attention)
 
     def config(self) -> dict[str, int]:
@@ -391,14 +427,25 @@ def clip_vit_b_32(images: int = 1, texts: int = 1) -> LanguageModel:
     image = _Tower(hidden=768, mlp=3072, heads=12, positions=patches + 1)
     text = _Tower(hidden=512, mlp=2048, heads=8, positions=77)
     config = transformers.CLIPConfig(
-        text_config={**text.config(), "vocab_size": vocabulary, "max_position_embeddings": text.positions},
+        text_config={
+            **text.config(),
+            "vocab_size": vocabulary,
+            "max_position_embeddings": text.positions,
+        },
         vision_config={**image.config(), "image_size": side, "patch_size": patch},
         projection_dim=joint,
     )
     patch_weights = channels * patch**2 * image.hidden
     # the class position is a vector of its own; the image tower has a norm before and one after, the text tower one after
-    image_parameters = patch_weights + (1 + image.positions) * image.hidden + image.parameters + 2 * _layer_norm(image.hidden)
-    text_parameters = (vocabulary + text.positions) * text.hidden + text.parameters + _layer_norm(text.hidden)
+    image_parameters = (
+        patch_weights
+        + (1 + image.positions) * image.hidden
+        + image.parameters
+        + 2 * _layer_norm(image.hidden)
+    )
+    text_parameters = (
+        (vocabulary + text.positions) * text.hidden + text.parameters + _layer_norm(text.hidden)
+    )
     projections = (image.hidden + text.hidden) * joint
     of_an_image = patches * patch_weights + image.macs + image.hidden * joint
     of_a_text = text.macs + text.hidden * joint
@@ -448,10 +495,14 @@ def mamba_130m(tokens: int = 64) -> LanguageModel:
     read_out = tokens * inner * state
     return LanguageModel(
         name=f"Mamba-130M, {tokens} tokens",
-        case=Case(lambda: transformers.MambaForCausalLM(config), {"input_shape": (tokens,), "dtype": torch.long}),
+        case=Case(
+            lambda: transformers.MambaForCausalLM(config),
+            {"input_shape": (tokens,), "dtype": torch.long},
+        ),
         published=129_135_360,
         parameters=vocabulary * hidden + layers * layer + hidden,
-        macs=layers * (tokens * projections + convolution + read_out) + tokens * vocabulary * hidden,
+        macs=layers * (tokens * projections + convolution + read_out)
+        + tokens * vocabulary * hidden,
     )
 
 

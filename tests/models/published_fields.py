@@ -32,7 +32,10 @@ def fields_of(name: str, layers: dict[str, Any]) -> Iterator[FieldOf]:
     field = torchscan.receptive_field(_model(name), _large_input(name))
     for path, axes in layers.items():
         found = {axis.axis - 2: axis for axis in field[path].axes}
-        yield from (FieldOf(path, int(at), _found(found[int(at)]), _published(axis)) for at, axis in axes.items())
+        yield from (
+            FieldOf(path, int(at), _found(found[int(at)]), _published(axis))
+            for at, axis in axes.items()
+        )
 
 
 def _found(axis: torchscan.AxisField) -> Any:
@@ -57,7 +60,11 @@ def _model(name: str) -> nn.Module:
     if name == "googlenet":
         return models.googlenet(init_weights=False, aux_logits=False)
     model: nn.Module = getattr(models, name.removesuffix("-noSE"))()
-    return _without_gates(model, torchvision.ops.SqueezeExcitation) if name.endswith("-noSE") else model
+    return (
+        _without_gates(model, torchvision.ops.SqueezeExcitation)
+        if name.endswith("-noSE")
+        else model
+    )
 
 
 def _without_gates(model: nn.Module, gate: type[nn.Module]) -> nn.Module:
@@ -70,4 +77,10 @@ def _without_gates(model: nn.Module, gate: type[nn.Module]) -> nn.Module:
 
 def _large_input(name: str) -> tuple[int, ...]:
     """So large that no window is as large as the map: of Swin's last stage, which is 1/32 of it, there are 10 of 7 places."""
-    return (3, 64, 224, 224) if name == "r3d_18" else (3, 2240, 2240) if name == "swin_t" else (3, 1024, 1024)
+    return (
+        (3, 64, 224, 224)
+        if name == "r3d_18"
+        else (3, 2240, 2240)
+        if name == "swin_t"
+        else (3, 1024, 1024)
+    )

@@ -22,14 +22,21 @@ BASE = 2 * 1000 * 256 + 2 * (2 * 256 * 256 + 2 * 256 * 128 + 3 * 256 * 512 + 2 *
 
 
 def _base(dtype: torch.dtype) -> Any:
-    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "vocab_size": 1000}
+    sizes = {
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": 2,
+        "vocab_size": 1000,
+    }
     config = transformers.LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)
     with torch.device("meta"):
         return transformers.LlamaForCausalLM(config).to(dtype)
 
 
 def _with_adapters(base: Any) -> Any:
-    return peft.get_peft_model(base, peft.LoraConfig(r=RANK, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"))
+    return peft.get_peft_model(
+        base, peft.LoraConfig(r=RANK, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    )
 
 
 def _trained(model: Any, **options: Any) -> torchscan.MemoryEstimate:
@@ -40,7 +47,9 @@ def _trained(model: Any, **options: Any) -> torchscan.MemoryEstimate:
         "optimizer": "AdamW",
         "precision": "bf16-mixed",
     }
-    return torchscan.estimate_memory(model, kwargs={"input_ids": ids, "labels": ids, "use_cache": False}, **step, **options)
+    return torchscan.estimate_memory(
+        model, kwargs={"input_ids": ids, "labels": ids, "use_cache": False}, **step, **options
+    )
 
 
 def _most(estimate: torchscan.MemoryEstimate, kind: Any) -> int:
@@ -53,12 +62,16 @@ def test_gradients_and_state_are_those_of_the_adapters_alone(dtype: torch.dtype)
     estimate = _trained(_with_adapters(_base(dtype)))
     assert _most(estimate, "parameters") == BASE * dtype.itemsize + ADAPTED * 4
     assert _most(estimate, "gradients") == ADAPTED * 4
-    assert _most(estimate, "optimizer") == 2 * ADAPTED * 4 + 8 * 4  # two tensors in two places of two layers
+    assert (
+        _most(estimate, "optimizer") == 2 * ADAPTED * 4 + 8 * 4
+    )  # two tensors in two places of two layers
 
 
 def test_activations_that_only_frozen_weights_would_need_are_not_kept() -> None:
     """In 16 bits, 128 times: the 512 that go down; after attention, the 256 that a norm scales, and those that it returns."""
-    frozen, whole = (_kept(model) for model in (_with_adapters(_base(torch.bfloat16)), _base(torch.bfloat16)))
+    frozen, whole = (
+        _kept(model) for model in (_with_adapters(_base(torch.bfloat16)), _base(torch.bfloat16))
+    )
     layer, adapted = "model.layers.1", "base_model.model.model.layers.1"
     assert whole[f"{layer}.mlp"] - frozen[f"{adapted}.mlp"] == 128 * 512 * 2
     norm = "post_attention_layernorm"
@@ -83,7 +96,9 @@ def test_the_base_may_be_packed_in_4_bits() -> None:
     assert _most(estimate, "gradients") == ADAPTED * 4
     found = torchscan.analyze_generation(model.eval(), 16, 4, device="RTX 3090")
     assert found.params == BASE + ADAPTED
-    assert found.weights_bytes == _most(estimate, "parameters") + packed // 64 * 4 + 32 * 4  # and frequencies
+    assert (
+        found.weights_bytes == _most(estimate, "parameters") + packed // 64 * 4 + 32 * 4
+    )  # and frequencies
 
 
 def _packed(layers: Any, layer: torch.nn.Linear) -> Any:
@@ -98,6 +113,8 @@ def _packed(layers: Any, layer: torch.nn.Linear) -> Any:
 
 
 def test_what_has_adapters_generates() -> None:
-    found = torchscan.analyze_generation(_with_adapters(_base(torch.bfloat16)).eval(), 16, 4, device="RTX 3090")
+    found = torchscan.analyze_generation(
+        _with_adapters(_base(torch.bfloat16)).eval(), 16, 4, device="RTX 3090"
+    )
     assert found.params == BASE + ADAPTED
     assert found.cache_bytes_per_token == 2 * 2 * 2 * 64 * 2

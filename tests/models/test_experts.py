@@ -18,12 +18,19 @@ transformers = pytest.importorskip("transformers")
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore", "error:.*torchscan"),  # transformers warns of what it will change
+    pytest.mark.filterwarnings(
+        "ignore", "error:.*torchscan"
+    ),  # transformers warns of what it will change
 ]
 
 #: 16 experts, of which a token picks 4: a matrix of 64 × 64 for gate and input, one of 32 × 64 for the output, in 2 bytes
 EXPERT = 64 * 64 * 2 + 32 * 64 * 2
-SIZES: dict[str, Any] = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 100}
+SIZES: dict[str, Any] = {
+    "hidden_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "vocab_size": 100,
+}
 GROUPED: dict[str, Any] = {**SIZES, "num_key_value_heads": 2}
 #: that read the experts; transformers has a grouped product of its own where torch has none
 OPERATORS = {
@@ -36,16 +43,40 @@ WAYS = tuple(OPERATORS)
 
 def configuration(name: str) -> Any:
     if name == "Qwen3Moe":
-        sizes = {"num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 32, "decoder_sparse_step": 1}
+        sizes = {
+            "num_experts": 16,
+            "num_experts_per_tok": 4,
+            "moe_intermediate_size": 32,
+            "decoder_sparse_step": 1,
+        }
         return transformers.Qwen3MoeConfig(**GROUPED, **sizes, head_dim=16, mlp_only_layers=[])
     if name == "DeepseekV3":
-        heads = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16}
-        groups = {"n_group": 4, "topk_group": 2, "n_shared_experts": 1, "first_k_dense_replace": 0, "intermediate_size": 64}
-        sizes = {"n_routed_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 32, "num_key_value_heads": 4}
+        heads = {
+            "q_lora_rank": 16,
+            "kv_lora_rank": 16,
+            "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 8,
+            "v_head_dim": 16,
+        }
+        groups = {
+            "n_group": 4,
+            "topk_group": 2,
+            "n_shared_experts": 1,
+            "first_k_dense_replace": 0,
+            "intermediate_size": 64,
+        }
+        sizes = {
+            "n_routed_experts": 16,
+            "num_experts_per_tok": 4,
+            "moe_intermediate_size": 32,
+            "num_key_value_heads": 4,
+        }
         return transformers.DeepseekV3Config(**SIZES, **heads, **groups, **sizes)
     count = "num_experts" if name == "Olmoe" else "num_local_experts"
     sizes = {count: 16, "num_experts_per_tok": 4, "intermediate_size": 32}
-    return getattr(transformers, f"{name}Config")(**GROUPED, **sizes, **({"head_dim": 16} if name == "GptOss" else {}))
+    return getattr(transformers, f"{name}Config")(
+        **GROUPED, **sizes, **({"head_dim": 16} if name == "GptOss" else {})
+    )
 
 
 def language_model(name: str, config: Any, way: str) -> nn.Module:
@@ -57,7 +88,9 @@ def language_model(name: str, config: Any, way: str) -> nn.Module:
 
 def cost_of_products(name: str, way: str, tokens: int) -> OpCost:
     """The operators that read the experts."""
-    trace = record(language_model(name, configuration(name), way), (tokens,), torch.long, execute="abstract")
+    trace = record(
+        language_model(name, configuration(name), way), (tokens,), torch.long, execute="abstract"
+    )
     costs = by_module_and_operator(trace)["model.layers.0.mlp.experts"]
     return sum((costs.get(operator, OpCost()) for operator in OPERATORS[way]), OpCost())
 
@@ -65,7 +98,9 @@ def cost_of_products(name: str, way: str, tokens: int) -> OpCost:
 @pytest.mark.parametrize("tokens", [1, 3])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ["Qwen3Moe", "Mixtral", "Olmoe", "DeepseekV3", "GptOss"])
-def test_a_layer_reads_the_experts_that_its_tokens_can_be_expected_to_hit(name: str, way: str, tokens: int) -> None:
+def test_a_layer_reads_the_experts_that_its_tokens_can_be_expected_to_hit(
+    name: str, way: str, tokens: int
+) -> None:
     """16 · (1 − (3/4)³) = 9.25 for 3 tokens, 4 for one; 4 at least.
 
     Besides, a grouped product reads 4 rows for each token, of 64 numbers and of 32, and twice the ends of 16 groups in 4 bytes;
@@ -80,21 +115,37 @@ def test_a_layer_reads_the_experts_that_its_tokens_can_be_expected_to_hit(name: 
     else:
         others, each = rows + (2 * 16 * 4 if way == "grouped_mm" else 0), EXPERT
     assert cost.bytes_read == pytest.approx(hit * each + others, abs=2)
-    assert cost.least_bytes_read == pytest.approx(4 * each + others, abs=18)  # 9 experts in whole bytes, twice
+    assert cost.least_bytes_read == pytest.approx(
+        4 * each + others, abs=18
+    )  # 9 experts in whole bytes, twice
     assert cost.macs == (0 if way == "batched_mm" else slots * EXPERT // 2)
 
 
 def test_the_grouped_product_of_transformers_costs_what_torchs_does() -> None:
     """Ten rows of 8 numbers, four experts of 8 × 16: 1,280 MACs, and as many for each gradient."""
     importlib.import_module("transformers.integrations.moe")
-    experts, ends = nn.Parameter(torch.zeros(4, 8, 16)), torch.tensor([3, 3, 7, 10], dtype=torch.int32)
-    model = Calls(lambda self, x: torch.ops.transformers.grouped_mm_fallback(x, self.experts, ends), experts=experts)
-    costs = by_operator(record(model, args=(torch.zeros(10, 8, requires_grad=True),), backward=True, execute="abstract"))
-    forward, backward = (costs[f"transformers.grouped_mm_fallback{each}"] for each in ("", "_backward"))
+    experts, ends = (
+        nn.Parameter(torch.zeros(4, 8, 16)),
+        torch.tensor([3, 3, 7, 10], dtype=torch.int32),
+    )
+    model = Calls(
+        lambda self, x: torch.ops.transformers.grouped_mm_fallback(x, self.experts, ends),
+        experts=experts,
+    )
+    costs = by_operator(
+        record(
+            model, args=(torch.zeros(10, 8, requires_grad=True),), backward=True, execute="abstract"
+        )
+    )
+    forward, backward = (
+        costs[f"transformers.grouped_mm_fallback{each}"] for each in ("", "_backward")
+    )
     assert (forward.macs, backward.macs) == (1280, 2560)
     hit = 4 * (1 - (3 / 4) ** 10)  # each row picks one expert
     assert forward.bytes_read == pytest.approx(4 * (10 * 8 + 4) + hit * 4 * 8 * 16, abs=1)
-    assert backward.bytes_read == pytest.approx(4 * (10 * 8 + 4 + 10 * 16) + hit * 4 * 8 * 16, abs=1)
+    assert backward.bytes_read == pytest.approx(
+        4 * (10 * 8 + 4 + 10 * 16) + hit * 4 * 8 * 16, abs=1
+    )
     assert (forward.elements_written, backward.elements_written) == (10 * 16, 10 * 8 + 4 * 8 * 16)
 
 
@@ -137,7 +188,10 @@ def test_a_loop_promises_no_less_than_the_pass_in_which_all_tokens_agree() -> No
         for parameter in model.parameters():
             nn.init.normal_(parameter, std=0.2)
         same = {"input_ids": torch.full((1, 12), 7)}
-        real, abstract = (torchscan.total_cost(record(model, kwargs=same, execute=how)) for how in ("real", "abstract"))
+        real, abstract = (
+            torchscan.total_cost(record(model, kwargs=same, execute=how))
+            for how in ("real", "abstract")
+        )
         assert abstract.least_bytes_read <= real.bytes_read + 1000
         assert abstract.bytes_read > 1.3 * real.bytes_read
 

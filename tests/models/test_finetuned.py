@@ -11,7 +11,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 #: of the published table of fms-acceleration: ``max_memory_allocated`` of a bf16 step with
 #: AdamW and gradient checkpointing
-POWERLM = FinetuningRun(name="ibm/PowerLM-3b", cards=1, batch=4, tokens=4096, allocated_bytes=35_134_836_736)
+POWERLM = FinetuningRun(
+    name="ibm/PowerLM-3b", cards=1, batch=4, tokens=4096, allocated_bytes=35_134_836_736
+)
 
 
 def test_full_finetuning_allocates_what_was_measured() -> None:

@@ -42,8 +42,19 @@ def _llama(width: int, inner: int, layers: int, heads: int) -> Known:
     keys = 8 * width // heads
     layer = 2 * width * width + 2 * width * keys + 3 * width * inner + 2 * width
     params = 2 * 128256 * width + layers * layer + width
-    sizes = {"hidden_size": width, "intermediate_size": inner, "num_hidden_layers": layers, "num_attention_heads": heads}
-    return Known("llama", {**sizes, "num_key_value_heads": 8, "vocab_size": 128256}, params, params, layers * 2 * keys)
+    sizes = {
+        "hidden_size": width,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+    }
+    return Known(
+        "llama",
+        {**sizes, "num_key_value_heads": 8, "vocab_size": 128256},
+        params,
+        params,
+        layers * 2 * keys,
+    )
 
 
 def _qwen3() -> Known:
@@ -61,7 +72,9 @@ def _qwen3() -> Known:
         "num_experts_per_tok": 8,
         "vocab_size": 151936,
     }
-    return Known("qwen3_moe", sizes, outside + 48 * 128 * expert, outside + 48 * 8 * expert, 48 * 2 * 512)
+    return Known(
+        "qwen3_moe", sizes, outside + 48 * 128 * expert, outside + 48 * 8 * expert, 48 * 2 * 512
+    )
 
 
 def _deepseek_v3() -> Known:
@@ -69,7 +82,13 @@ def _deepseek_v3() -> Known:
     width, expert = 7168, 3 * 7168 * 2048
     queries = width * 1536 + 1536 + 1536 * 128 * 192
     attention = queries + width * (512 + 64) + 512 + 512 * 128 * 256 + 128 * 128 * width
-    outside = 2 * 129280 * width + width + 61 * (attention + 2 * width) + 3 * 3 * width * 18432 + 58 * (256 * width + expert)
+    outside = (
+        2 * 129280 * width
+        + width
+        + 61 * (attention + 2 * width)
+        + 3 * 3 * width * 18432
+        + 58 * (256 * width + expert)
+    )
     sizes = {
         "hidden_size": width,
         "intermediate_size": 18432,
@@ -81,7 +100,13 @@ def _deepseek_v3() -> Known:
         "num_experts_per_tok": 8,
         "vocab_size": 129280,
     }
-    return Known("deepseek_v3", sizes, outside + 58 * 256 * expert, outside + 58 * 8 * expert, 61 * (512 + 64))
+    return Known(
+        "deepseek_v3",
+        sizes,
+        outside + 58 * 256 * expert,
+        outside + 58 * 8 * expert,
+        61 * (512 + 64),
+    )
 
 
 def _gpt_oss() -> Known:
@@ -101,7 +126,14 @@ def _gpt_oss() -> Known:
         "sliding_window": 128,
         "vocab_size": 201088,
     }
-    return Known("gpt_oss", sizes, outside + 36 * 128 * expert, outside + 36 * 4 * expert, 18 * 2 * 512, prompt=140)
+    return Known(
+        "gpt_oss",
+        sizes,
+        outside + 36 * 128 * expert,
+        outside + 36 * 4 * expert,
+        18 * 2 * 512,
+        prompt=140,
+    )
 
 
 def _gemma3() -> Known:
@@ -126,8 +158,26 @@ def _jamba() -> Known:
     """One layer in eight attends, the others have a state; one in two has experts."""
     width, inner, expert = 4096, 8192, 3 * 4096 * 14336
     attention = 2 * width * width + 2 * width * 1024
-    state = width * 2 * inner + 5 * inner + inner * (256 + 32) + 256 * inner + inner + 17 * inner + inner * width + 256 + 32
-    outside = 2 * 65536 * width + width + 4 * attention + 28 * state + 32 * 2 * width + 16 * expert + 16 * 16 * width
+    state = (
+        width * 2 * inner
+        + 5 * inner
+        + inner * (256 + 32)
+        + 256 * inner
+        + inner
+        + 17 * inner
+        + inner * width
+        + 256
+        + 32
+    )
+    outside = (
+        2 * 65536 * width
+        + width
+        + 4 * attention
+        + 28 * state
+        + 32 * 2 * width
+        + 16 * expert
+        + 16 * 16 * width
+    )
     sizes = {
         "hidden_size": width,
         "intermediate_size": 14336,
@@ -137,7 +187,14 @@ def _jamba() -> Known:
         "mamba_dt_rank": 256,
         "vocab_size": 65536,
     }
-    return Known("jamba", sizes, outside + 16 * 16 * expert, outside + 16 * 2 * expert, 4 * 2 * 1024, prompt=8)
+    return Known(
+        "jamba",
+        sizes,
+        outside + 16 * 16 * expert,
+        outside + 16 * 2 * expert,
+        4 * 2 * 1024,
+        prompt=8,
+    )
 
 
 def _mamba2() -> Known:
@@ -171,10 +228,14 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", some_of(MODELS, {"Llama-3.1-70B", "Llama-3.1-405B", "Mamba-2-2.7B"}))
+@pytest.mark.parametrize(
+    "name", some_of(MODELS, {"Llama-3.1-70B", "Llama-3.1-405B", "Mamba-2-2.7B"})
+)
 def test_a_token_takes_what_follows_from_the_sizes(name: str) -> None:
     known = MODELS[name]
-    config = transformers.AutoConfig.for_model(known.kind, **known.sizes, max_position_embeddings=2048)
+    config = transformers.AutoConfig.for_model(
+        known.kind, **known.sizes, max_position_embeddings=2048
+    )
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     found = torchscan.analyze_generation(model.eval(), known.prompt, 2, device="NVIDIA H200")
@@ -191,7 +252,11 @@ def test_the_docs_show_these_sizes() -> None:
 
 def _row(name: str, known: Known) -> list[str]:
     sizes = known.sizes
-    heads = f"{sizes['num_attention_heads']} / {sizes['num_key_value_heads']}" if "num_attention_heads" in sizes else "–"
+    heads = (
+        f"{sizes['num_attention_heads']} / {sizes['num_key_value_heads']}"
+        if "num_attention_heads" in sizes
+        else "–"
+    )
     shape = [f"{sizes[size]:,}" for size in ("num_hidden_layers", "hidden_size")]
     counts = [units.count(number) for number in (known.params, known.active)]
     return [name, *counts, *shape, heads, units.memory(2 * known.cached_numbers)]
@@ -215,20 +280,37 @@ def test_formulas_equal_records_elsewhere(name: str) -> None:
     """Those of experts' bytes and of chunked passes say that there is none; of the others, none is missing."""
     layers, near = FEW[name]
     known = MODELS[name]
-    config = transformers.AutoConfig.for_model(known.kind, **{**known.sizes, "num_hidden_layers": layers})
+    config = transformers.AutoConfig.for_model(
+        known.kind, **{**known.sizes, "num_hidden_layers": layers}
+    )
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     costs = torchscan.symbolic_costs(model.eval(), near)
     assert costs.token["macs"] is not None
     assert (costs.prompt["macs"] is None) == (name == "Mamba-2-2.7B")  # in chunks of 256 tokens
     assert costs.token["cache_bytes"] is not None
-    for batch, length in ((1, near + 7), (2, 2 * near + 1), (3, 3 * near), (4, near + 50), (5, 5 * near + 3)):
-        passes = Generating(model, batch_size=batch, precision=None, kernels={"device_type": "cuda", "has_flash": True})
+    for batch, length in (
+        (1, near + 7),
+        (2, 2 * near + 1),
+        (3, 3 * near),
+        (4, near + 50),
+        (5, 5 * near + 3),
+    ):
+        passes = Generating(
+            model,
+            batch_size=batch,
+            precision=None,
+            kernels={"device_type": "cuda", "has_flash": True},
+        )
         for kept, found in ((passes.prompted, costs.prompt), (passes.continued, costs.token)):
             record = kept(Length(length))
             for figure, value in figures_of(record).items():
                 polynomial = found[figure]
-                assert polynomial is None or polynomial(batch, length) == value, (figure, batch, length)
+                assert polynomial is None or polynomial(batch, length) == value, (
+                    figure,
+                    batch,
+                    length,
+                )
 
 
 def test_the_formula_of_a_cache_is_that_of_all_layers() -> None:
@@ -239,7 +321,9 @@ def test_the_formula_of_a_cache_is_that_of_all_layers() -> None:
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     costs = torchscan.symbolic_costs(model.eval())
     assert costs.as_dict()["prompt"]["cache_bytes"] == {"1,1": str(2 * 32 * 8 * 128 * 2)}
-    assert costs.as_dict()["token"]["cache_bytes"] == dict.fromkeys(("1,0", "1,1"), str(2 * 32 * 8 * 128 * 2))
+    assert costs.as_dict()["token"]["cache_bytes"] == dict.fromkeys(
+        ("1,0", "1,1"), str(2 * 32 * 8 * 128 * 2)
+    )
 
 
 @pytest.mark.parametrize("name", some_of(FEW, {"Llama-3.1-70B", "Jamba-mini"}))
@@ -247,11 +331,15 @@ def test_equal_layers_stand_in_for_each_other(name: str) -> None:
     """Beyond windows, and with the cache that the pass without them returns."""
     layers, length = FEW[name]
     known = MODELS[name]
-    config = transformers.AutoConfig.for_model(known.kind, **{**known.sizes, "num_hidden_layers": 6 * layers})
+    config = transformers.AutoConfig.for_model(
+        known.kind, **{**known.sizes, "num_hidden_layers": 6 * layers}
+    )
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
     kernels = {"device_type": "cuda", "has_flash": True}
-    whole, folded = (Generating(model, batch_size=2, precision=None, kernels=kernels) for _ in range(2))
+    whole, folded = (
+        Generating(model, batch_size=2, precision=None, kernels=kernels) for _ in range(2)
+    )
     folded.fold(Length(3))
     assert folded.folded is not None
     for one, other in (
@@ -261,7 +349,8 @@ def test_equal_layers_stand_in_for_each_other(name: str) -> None:
         assert difference(one.trace, other.trace) is None
         assert other.operators < one.operators
         sizes = [
-            sum(each.times.get(name, 1) * tensor.numel() for name, tensor in each.tensors.items()) for each in (one, other)
+            sum(each.times.get(name, 1) * tensor.numel() for name, tensor in each.tensors.items())
+            for each in (one, other)
         ]
         assert sizes[0] == sizes[1]
 
@@ -306,16 +395,33 @@ def test_llava_looks_at_an_image_whose_places_are_part_of_the_prompt() -> None:
     """CLIP: a convolution of 4 patches, 2 layers over 5 tokens; then a projection of the 4."""
     vision = {"model_type": "clip_vision_model", "projection_dim": 32, **VISION}
     text = {"model_type": "llama", **TEXT}
-    model = _built("llava", "LlavaForConditionalGeneration", text_config=text, vision_config=vision, image_token_index=199)
-    read, seen = _generated(model), _generated(model, inputs={"pixel_values": IMAGE, "input_ids": PLACES})
+    model = _built(
+        "llava",
+        "LlavaForConditionalGeneration",
+        text_config=text,
+        vision_config=vision,
+        image_token_index=199,
+    )
+    read, seen = (
+        _generated(model),
+        _generated(model, inputs={"pixel_values": IMAGE, "input_ids": PLACES}),
+    )
     layer = 5 * (4 * 32 * 32 + 2 * 32 * 64) + 2 * 5 * 5 * 32
-    assert _macs(seen.prefill) - _macs(read.prefill) == 4 * 32 * 3 * 14 * 14 + 2 * layer + 4 * (32 * 64 + 64 * 64)
+    assert _macs(seen.prefill) - _macs(read.prefill) == 4 * 32 * 3 * 14 * 14 + 2 * layer + 4 * (
+        32 * 64 + 64 * 64
+    )
     assert seen.cache_bytes == read.cache_bytes == 20 * 2 * 2 * 2 * 16 * 4
 
 
 def test_qwen_and_gemma_look_at_images() -> None:
     text = {**TEXT, "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}}
-    vision = {"depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 4, "out_hidden_size": 64}
+    vision = {
+        "depth": 2,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_heads": 4,
+        "out_hidden_size": 64,
+    }
     ids = {"image_token_id": 199, "video_token_id": 197, "vision_start_token_id": 196}
     qwen = _built(
         "qwen2_5_vl",
@@ -324,9 +430,19 @@ def test_qwen_and_gemma_look_at_images() -> None:
         vision_config={**vision, "fullatt_block_indexes": [1]},
         **ids,
     )
-    grid = {"pixel_values": torch.zeros(16, 3 * 2 * 14 * 14), "image_grid_thw": torch.tensor([[1, 4, 4]]), "input_ids": PLACES}
+    grid = {
+        "pixel_values": torch.zeros(16, 3 * 2 * 14 * 14),
+        "image_grid_thw": torch.tensor([[1, 4, 4]]),
+        "input_ids": PLACES,
+    }
     sizes = {"text_config": {**TEXT, "head_dim": 16, "sliding_window": 64}, "vision_config": VISION}
-    gemma = _built("gemma3", "Gemma3ForConditionalGeneration", **sizes, mm_tokens_per_image=4, image_token_index=199)
+    gemma = _built(
+        "gemma3",
+        "Gemma3ForConditionalGeneration",
+        **sizes,
+        mm_tokens_per_image=4,
+        image_token_index=199,
+    )
     for model, inputs in ((qwen, grid), (gemma, {"pixel_values": IMAGE, "input_ids": PLACES})):
         read, seen = _generated(model), _generated(model, inputs=inputs)
         assert _macs(seen.prefill) > _macs(read.prefill)
@@ -335,10 +451,26 @@ def test_qwen_and_gemma_look_at_images() -> None:
 
 def test_what_translates_keeps_its_source_and_its_keys_and_values() -> None:
     """16 states of the encoder; keys and values of them in 2 layers, and of 5 tokens of the decoder: the first begins it."""
-    both = {"encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    both = {
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+    }
     inner = {"encoder_ffn_dim": 128, "decoder_ffn_dim": 128}
-    bart = _built("bart", "BartForConditionalGeneration", d_model=64, vocab_size=200, **both, **inner)
-    t5 = _built("t5", "T5ForConditionalGeneration", d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4, vocab_size=200)
+    bart = _built(
+        "bart", "BartForConditionalGeneration", d_model=64, vocab_size=200, **both, **inner
+    )
+    t5 = _built(
+        "t5",
+        "T5ForConditionalGeneration",
+        d_model=64,
+        d_kv=16,
+        d_ff=128,
+        num_layers=2,
+        num_heads=4,
+        vocab_size=200,
+    )
     for model in (bart, t5):
         assert _generated(model).cache_bytes == 4 * 64 * (16 + 2 * 2 * (16 + 5))
 
@@ -351,11 +483,37 @@ def test_blip_2_which_returns_its_cache_inside_another_output_is_told_of_step() 
 
 
 def test_whisper_is_given_a_sound_and_its_prompt_is_what_the_decoder_begins_with() -> None:
-    both = {"encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
-    sizes = {"encoder_ffn_dim": 128, "decoder_ffn_dim": 128, "max_source_positions": 50, "max_target_positions": 40}
-    tokens = {"vocab_size": 200, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
-    model = _built("whisper", "WhisperForConditionalGeneration", d_model=64, num_mel_bins=8, **both, **sizes, **tokens)
-    with pytest.raises(InputError, match=r"^Whisper\w* encodes input_features, not tokens: give inputs="):
+    both = {
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+    }
+    sizes = {
+        "encoder_ffn_dim": 128,
+        "decoder_ffn_dim": 128,
+        "max_source_positions": 50,
+        "max_target_positions": 40,
+    }
+    tokens = {
+        "vocab_size": 200,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "decoder_start_token_id": 1,
+    }
+    model = _built(
+        "whisper",
+        "WhisperForConditionalGeneration",
+        d_model=64,
+        num_mel_bins=8,
+        **both,
+        **sizes,
+        **tokens,
+    )
+    with pytest.raises(
+        InputError, match=r"^Whisper\w* encodes input_features, not tokens: give inputs="
+    ):
         _generated(model)
     found = _generated(model, inputs={"input_features": torch.zeros(1, 8, 100)})
     assert found.cache_bytes == 4 * 64 * (50 + 2 * 2 * (50 + 20))

@@ -21,7 +21,9 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 import torchscan
 from tests.recording.test_record import Calls
 
-pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same'", "ignore:LSTM with projections")  # torch, of its speed
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Using padding='same'", "ignore:LSTM with projections"
+)  # torch, of its speed
 
 
 @dataclass(frozen=True)
@@ -35,12 +37,16 @@ class Case:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
-def calls(forward: Callable[..., Any], **children: nn.Module | nn.Parameter) -> Callable[[], nn.Module]:
+def calls(
+    forward: Callable[..., Any], **children: nn.Module | nn.Parameter
+) -> Callable[[], nn.Module]:
     """A model of a function and of what it owns; the function's first argument is the model."""
     return lambda: Calls(forward, **children)
 
 
-def function(forward: Callable[..., Any], *shapes: tuple[int, ...]) -> tuple[Callable[[], nn.Module], tuple[Tensor, ...]]:
+def function(
+    forward: Callable[..., Any], *shapes: tuple[int, ...]
+) -> tuple[Callable[[], nn.Module], tuple[Tensor, ...]]:
     """A model that is nothing but a function of tensors of these shapes."""
     return (lambda: Calls(lambda _, *args: forward(*args))), tensors(*shapes)
 
@@ -56,7 +62,9 @@ def attention(batch: int, queries: int, keys: int, width: int) -> int:
 
 def encoder_layer(batch: int, length: int, width: int, mlp: int) -> int:
     """Four projections, attention, two matrices of the MLP."""
-    return batch * length * (4 * width**2 + 2 * width * mlp) + attention(batch, length, length, width)
+    return batch * length * (4 * width**2 + 2 * width * mlp) + attention(
+        batch, length, length, width
+    )
 
 
 def decoder_layer(batch: int, target: int, source: int, width: int, mlp: int) -> int:
@@ -69,10 +77,18 @@ def _layer(heads: int, **options: Any) -> nn.TransformerEncoderLayer:
     return nn.TransformerEncoderLayer(32, heads, 48, batch_first=True, **options)
 
 
-def _encodes(name: str, heads: int = 4, kwargs: Mapping[str, Any] | None = None, **options: Any) -> Case:
+def _encodes(
+    name: str, heads: int = 4, kwargs: Mapping[str, Any] | None = None, **options: Any
+) -> Case:
     """Whatever the options are, the products are the same."""
     name = f"encoder layer, {name}"
-    return Case(name, lambda: _layer(heads, **options), tensors((2, 7, 32)), encoder_layer(2, 7, 32, 48), kwargs or {})
+    return Case(
+        name,
+        lambda: _layer(heads, **options),
+        tensors((2, 7, 32)),
+        encoder_layer(2, 7, 32, 48),
+        kwargs or {},
+    )
 
 
 _ENDS_IN_PADDING = torch.tensor([[False] * 7, [False] * 5 + [True] * 2])
@@ -95,7 +111,12 @@ ENCODERS = [
         tensors((7, 2, 32)),
         encoder_layer(2, 7, 32, 48),
     ),
-    Case("encoder layer, one sequence", lambda: _layer(4), tensors((7, 32)), encoder_layer(1, 7, 32, 48)),
+    Case(
+        "encoder layer, one sequence",
+        lambda: _layer(4),
+        tensors((7, 32)),
+        encoder_layer(1, 7, 32, 48),
+    ),
     Case(
         "encoder of 3 layers, padding mask",
         lambda: nn.TransformerEncoder(_layer(4), 3),
@@ -123,7 +144,9 @@ DECODERS = [
     ),
     Case(
         "transformer",
-        lambda: nn.Transformer(32, 4, num_encoder_layers=3, num_decoder_layers=2, dim_feedforward=48, batch_first=True),
+        lambda: nn.Transformer(
+            32, 4, num_encoder_layers=3, num_decoder_layers=2, dim_feedforward=48, batch_first=True
+        ),
         tensors((2, 7, 32), (2, 5, 32)),
         3 * encoder_layer(2, 7, 32, 48) + 2 * decoder_layer(2, 5, 7, 32, 48),
     ),
@@ -139,7 +162,12 @@ _CROSS = tensors((2, 5, 32), (2, 7, 32), (2, 7, 32))
 
 # B = 2, L = 5, S = 7, E = 32; every position is projected four times in self attention
 MULTIHEAD = [
-    Case("multihead, self", _attend(batch_first=True), _SELF, 2 * 7 * 4 * 32**2 + attention(2, 7, 7, 32)),
+    Case(
+        "multihead, self",
+        _attend(batch_first=True),
+        _SELF,
+        2 * 7 * 4 * 32**2 + attention(2, 7, 7, 32),
+    ),
     Case(
         "multihead, without weights",
         _attend(batch_first=True),
@@ -156,7 +184,12 @@ MULTIHEAD = [
     ),
     # time first: the 7 is the batch, 2 the length
     Case("multihead, time first", _attend(), _SELF, 7 * 2 * 4 * 32**2 + attention(7, 2, 2, 32)),
-    Case("multihead, one sequence", _attend(), tensors((7, 32)) * 3, 7 * 4 * 32**2 + attention(1, 7, 7, 32)),
+    Case(
+        "multihead, one sequence",
+        _attend(),
+        tensors((7, 32)) * 3,
+        7 * 4 * 32**2 + attention(1, 7, 7, 32),
+    ),
     # queries and output for 5 positions, keys and values for 7
     Case(
         "multihead, cross",
@@ -214,7 +247,11 @@ DOT_PRODUCT = [
         *function(F.scaled_dot_product_attention, *_QKV[:2], (2, 6, 7, 3)),
         2 * 6 * 5 * 7 * (8 + 3),
     ),
-    Case("dot product, mask", *function(F.scaled_dot_product_attention, *_QKV, (5, 7)), 2 * 6 * 5 * 7 * (8 + 8)),
+    Case(
+        "dot product, mask",
+        *function(F.scaled_dot_product_attention, *_QKV, (5, 7)),
+        2 * 6 * 5 * 7 * (8 + 8),
+    ),
     Case(
         "dot product, causal",
         *function(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), *_QKV),
@@ -224,7 +261,10 @@ DOT_PRODUCT = [
     Case(
         "dot product, grouped queries",
         *function(
-            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), _QKV[0], (2, 2, 7, 8), (2, 2, 7, 8)
+            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
+            _QKV[0],
+            (2, 2, 7, 8),
+            (2, 2, 7, 8),
         ),
         2 * 6 * 5 * 7 * (8 + 8),
     ),
@@ -233,12 +273,18 @@ DOT_PRODUCT = [
         *function(F.scaled_dot_product_attention, (6, 5, 8), (6, 7, 8), (6, 7, 4)),
         6 * 5 * 7 * (8 + 4),
     ),
-    Case("dot product, by hand", *function(lambda q, k, v: (q @ k.mT).softmax(-1) @ v, *_QKV), 2 * 6 * 5 * 7 * (8 + 8)),
+    Case(
+        "dot product, by hand",
+        *function(lambda q, k, v: (q @ k.mT).softmax(-1) @ v, *_QKV),
+        2 * 6 * 5 * 7 * (8 + 8),
+    ),
 ]
 
 
 def _packed(*lengths: int) -> PackedSequence:
-    return pack_padded_sequence(torch.zeros(len(lengths), max(lengths), 5), torch.tensor(lengths), batch_first=True)
+    return pack_padded_sequence(
+        torch.zeros(len(lengths), max(lengths), 5), torch.tensor(lengths), batch_first=True
+    )
 
 
 def _steps(model: Any, sequence: Tensor) -> Tensor:
@@ -252,9 +298,18 @@ def _steps(model: Any, sequence: Tensor) -> Tensor:
 # B = 2, 6 steps, 5 inputs, 8 units: of each gate, 8 units meet 5 inputs and 8 states, at each step of each sample
 RECURRENT = [
     Case("RNN", lambda: nn.RNN(5, 8), tensors((6, 2, 5)), 2 * 6 * 1 * 8 * (5 + 8)),
-    Case("RNN, relu", lambda: nn.RNN(5, 8, nonlinearity="relu"), tensors((6, 2, 5)), 2 * 6 * 1 * 8 * (5 + 8)),
-    Case("GRU", lambda: nn.GRU(5, 8, batch_first=True), tensors((2, 6, 5)), 2 * 6 * 3 * 8 * (5 + 8)),
-    Case("LSTM", lambda: nn.LSTM(5, 8, batch_first=True), tensors((2, 6, 5)), 2 * 6 * 4 * 8 * (5 + 8)),
+    Case(
+        "RNN, relu",
+        lambda: nn.RNN(5, 8, nonlinearity="relu"),
+        tensors((6, 2, 5)),
+        2 * 6 * 1 * 8 * (5 + 8),
+    ),
+    Case(
+        "GRU", lambda: nn.GRU(5, 8, batch_first=True), tensors((2, 6, 5)), 2 * 6 * 3 * 8 * (5 + 8)
+    ),
+    Case(
+        "LSTM", lambda: nn.LSTM(5, 8, batch_first=True), tensors((2, 6, 5)), 2 * 6 * 4 * 8 * (5 + 8)
+    ),
     # with a first state given: no more steps
     Case(
         "LSTM with a state",
@@ -263,7 +318,12 @@ RECURRENT = [
         2 * 6 * 4 * 8 * (5 + 8),
     ),
     Case("LSTM, unbatched", lambda: nn.LSTM(5, 8), tensors((6, 5)), 6 * 4 * 8 * (5 + 8)),
-    Case("GRU, no biases", lambda: nn.GRU(5, 8, bias=False), tensors((6, 2, 5)), 2 * 6 * 3 * 8 * (5 + 8)),
+    Case(
+        "GRU, no biases",
+        lambda: nn.GRU(5, 8, bias=False),
+        tensors((6, 2, 5)),
+        2 * 6 * 3 * 8 * (5 + 8),
+    ),
     # two directions; the second layer's input is both of them, 16 wide
     Case(
         "GRU, 2 layers, both directions",
@@ -271,7 +331,12 @@ RECURRENT = [
         tensors((2, 6, 5)),
         2 * 6 * 2 * 3 * 8 * ((5 + 8) + (16 + 8)),
     ),
-    Case("LSTM, 3 layers", lambda: nn.LSTM(5, 8, num_layers=3), tensors((6, 2, 5)), 2 * 6 * 4 * 8 * ((5 + 8) + 2 * (8 + 8))),
+    Case(
+        "LSTM, 3 layers",
+        lambda: nn.LSTM(5, 8, num_layers=3),
+        tensors((6, 2, 5)),
+        2 * 6 * 4 * 8 * ((5 + 8) + 2 * (8 + 8)),
+    ),
     # the state is projected from 8 to 3, which is what the gates and the next layer see
     Case(
         "LSTM, projected",
@@ -299,22 +364,57 @@ RECURRENT = [
     Case("GRU cell", lambda: nn.GRUCell(5, 8), tensors((2, 5)), 2 * 3 * 8 * (5 + 8)),
     Case("LSTM cell", lambda: nn.LSTMCell(5, 8), tensors((2, 5)), 2 * 4 * 8 * (5 + 8)),
     Case("LSTM cell, unbatched", lambda: nn.LSTMCell(5, 8), tensors((5,)), 4 * 8 * (5 + 8)),
-    Case("LSTM cell, 3 steps", calls(_steps, cell=nn.LSTMCell(5, 8)), tensors((3, 2, 5)), 3 * 2 * 4 * 8 * (5 + 8)),
+    Case(
+        "LSTM cell, 3 steps",
+        calls(_steps, cell=nn.LSTMCell(5, 8)),
+        tensors((3, 2, 5)),
+        3 * 2 * 4 * 8 * (5 + 8),
+    ),
 ]
 
 # a window of C_in / groups · kernel elements for each output
 CONVOLUTIONS = [
     # (20 + 2 − 5) / 3 + 1 = 6 positions
-    Case("conv 1-D, stride", lambda: nn.Conv1d(4, 6, 5, stride=3, padding=1), tensors((2, 4, 20)), 2 * 6 * 6 * 4 * 5),
+    Case(
+        "conv 1-D, stride",
+        lambda: nn.Conv1d(4, 6, 5, stride=3, padding=1),
+        tensors((2, 4, 20)),
+        2 * 6 * 6 * 4 * 5,
+    ),
     Case("conv 1-D, unbatched", lambda: nn.Conv1d(4, 6, 5), tensors((4, 20)), 6 * 16 * 4 * 5),
     Case("conv 2-D, unbatched", lambda: nn.Conv2d(4, 6, 3), tensors((4, 9, 9)), 6 * 7 * 7 * 4 * 9),
-    Case("conv 2-D, grouped", lambda: nn.Conv2d(4, 6, 3, groups=2), tensors((2, 4, 9, 9)), 2 * 6 * 7 * 7 * 2 * 9),
-    Case("conv 2-D, depthwise", lambda: nn.Conv2d(4, 8, 3, groups=4), tensors((2, 4, 9, 9)), 2 * 8 * 7 * 7 * 1 * 9),
+    Case(
+        "conv 2-D, grouped",
+        lambda: nn.Conv2d(4, 6, 3, groups=2),
+        tensors((2, 4, 9, 9)),
+        2 * 6 * 7 * 7 * 2 * 9,
+    ),
+    Case(
+        "conv 2-D, depthwise",
+        lambda: nn.Conv2d(4, 8, 3, groups=4),
+        tensors((2, 4, 9, 9)),
+        2 * 8 * 7 * 7 * 1 * 9,
+    ),
     # a kernel of 3 spans 5 where it is dilated by 2, 7 by 3: 9 − 4 = 5 rows, 9 − 6 = 3 columns
-    Case("conv 2-D, dilated", lambda: nn.Conv2d(4, 6, 3, dilation=(2, 3)), tensors((2, 4, 9, 9)), 2 * 6 * 5 * 3 * 4 * 9),
-    Case("conv 2-D, same", lambda: nn.Conv2d(4, 6, (3, 5), padding="same"), tensors((2, 4, 9, 9)), 2 * 6 * 81 * 4 * 15),
+    Case(
+        "conv 2-D, dilated",
+        lambda: nn.Conv2d(4, 6, 3, dilation=(2, 3)),
+        tensors((2, 4, 9, 9)),
+        2 * 6 * 5 * 3 * 4 * 9,
+    ),
+    Case(
+        "conv 2-D, same",
+        lambda: nn.Conv2d(4, 6, (3, 5), padding="same"),
+        tensors((2, 4, 9, 9)),
+        2 * 6 * 81 * 4 * 15,
+    ),
     # of an even kernel, one side gets more
-    Case("conv 2-D, same, even", lambda: nn.Conv2d(4, 6, 4, padding="same"), tensors((2, 4, 9, 9)), 2 * 6 * 81 * 4 * 16),
+    Case(
+        "conv 2-D, same, even",
+        lambda: nn.Conv2d(4, 6, 4, padding="same"),
+        tensors((2, 4, 9, 9)),
+        2 * 6 * 81 * 4 * 16,
+    ),
     Case(
         "conv 2-D, circular",
         lambda: nn.Conv2d(4, 6, 3, padding=1, padding_mode="circular"),
@@ -322,21 +422,50 @@ CONVOLUTIONS = [
         2 * 6 * 81 * 4 * 9,
     ),
     # (8 − 2) / 2 + 1 = 4, (9 − 3) / 2 + 1 = 4, (10 − 4) / 2 + 1 = 4
-    Case("conv 3-D", lambda: nn.Conv3d(2, 3, (2, 3, 4), stride=2), tensors((2, 2, 8, 9, 10)), 2 * 3 * 64 * 2 * 24),
+    Case(
+        "conv 3-D",
+        lambda: nn.Conv3d(2, 3, (2, 3, 4), stride=2),
+        tensors((2, 2, 8, 9, 10)),
+        2 * 3 * 64 * 2 * 24,
+    ),
     # each input element meets C_out / groups · kernel weights, whatever the stride, the padding and the output's
-    Case("transposed 1-D", lambda: nn.ConvTranspose1d(4, 6, 5, stride=3), tensors((2, 4, 10)), 2 * 4 * 10 * 6 * 5),
+    Case(
+        "transposed 1-D",
+        lambda: nn.ConvTranspose1d(4, 6, 5, stride=3),
+        tensors((2, 4, 10)),
+        2 * 4 * 10 * 6 * 5,
+    ),
     Case(
         "transposed 2-D, output padding",
         lambda: nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=1),
         tensors((2, 4, 9, 9)),
         2 * 4 * 81 * 6 * 9,
     ),
-    Case("transposed 2-D, grouped", lambda: nn.ConvTranspose2d(4, 6, 3, groups=2), tensors((2, 4, 9, 9)), 2 * 4 * 81 * 3 * 9),
-    Case("transposed 2-D, unbatched", lambda: nn.ConvTranspose2d(4, 6, 3, dilation=2), tensors((4, 9, 9)), 4 * 81 * 6 * 9),
-    Case("transposed 3-D", lambda: nn.ConvTranspose3d(2, 3, 2, stride=2), tensors((2, 2, 4, 5, 6)), 2 * 2 * 120 * 3 * 8),
+    Case(
+        "transposed 2-D, grouped",
+        lambda: nn.ConvTranspose2d(4, 6, 3, groups=2),
+        tensors((2, 4, 9, 9)),
+        2 * 4 * 81 * 3 * 9,
+    ),
+    Case(
+        "transposed 2-D, unbatched",
+        lambda: nn.ConvTranspose2d(4, 6, 3, dilation=2),
+        tensors((4, 9, 9)),
+        4 * 81 * 6 * 9,
+    ),
+    Case(
+        "transposed 3-D",
+        lambda: nn.ConvTranspose3d(2, 3, 2, stride=2),
+        tensors((2, 2, 4, 5, 6)),
+        2 * 2 * 120 * 3 * 8,
+    ),
     Case(
         "transposed as a function, output padding",
-        *function(lambda x, weight: F.conv_transpose2d(x, weight, stride=3, output_padding=2), (2, 4, 9, 9), (4, 6, 3, 3)),
+        *function(
+            lambda x, weight: F.conv_transpose2d(x, weight, stride=3, output_padding=2),
+            (2, 4, 9, 9),
+            (4, 6, 3, 3),
+        ),
         2 * 4 * 81 * 6 * 9,
     ),
     # the same as a matrix product: 49 windows of 4 · 9 elements
@@ -354,21 +483,40 @@ LINEAR = [
     Case("linear, 4-D", lambda: nn.Linear(5, 8), tensors((2, 3, 4, 5)), 2 * 3 * 4 * 5 * 8),
     Case("linear, lazy", lambda: nn.LazyLinear(8), tensors((2, 5)), 2 * 5 * 8),
     # 8 outputs of 5 × 4 weights: x1 · W for each of the 4, then these 4 with x2, which is torch's order
-    Case("bilinear", lambda: nn.Bilinear(5, 4, 8), tensors((2, 5), (2, 4)), 2 * 8 * 5 * 4 + 2 * 8 * 4),
+    Case(
+        "bilinear", lambda: nn.Bilinear(5, 4, 8), tensors((2, 5), (2, 4)), 2 * 8 * 5 * 4 + 2 * 8 * 4
+    ),
     # tables are looked up
     Case("embedding", lambda: nn.Embedding(10, 5), (torch.zeros(2, 3, dtype=torch.long),), 0),
-    Case("bag of embeddings", lambda: nn.EmbeddingBag(10, 5), (torch.zeros(2, 3, dtype=torch.long),), 0),
+    Case(
+        "bag of embeddings",
+        lambda: nn.EmbeddingBag(10, 5),
+        (torch.zeros(2, 3, dtype=torch.long),),
+        0,
+    ),
 ]
 
 PRODUCTS = [
-    Case("einsum, batch", *function(lambda a, b: torch.einsum("bik,bkj->bij", a, b), (2, 3, 4), (2, 4, 5)), 2 * 3 * 5 * 4),
+    Case(
+        "einsum, batch",
+        *function(lambda a, b: torch.einsum("bik,bkj->bij", a, b), (2, 3, 4), (2, 4, 5)),
+        2 * 3 * 5 * 4,
+    ),
     Case(
         "einsum, heads",
         *function(lambda q, k: torch.einsum("blhd,bshd->bhls", q, k), (2, 5, 6, 8), (2, 7, 6, 8)),
         2 * 6 * 5 * 7 * 8,
     ),
-    Case("einsum, ellipsis", *function(lambda a, b: torch.einsum("...i,oi->...o", a, b), (2, 3, 4), (5, 4)), 2 * 3 * 5 * 4),
-    Case("einsum, row by row", *function(lambda a, b: torch.einsum("bi,bi->b", a, b), (2, 4), (2, 4)), 2 * 4),
+    Case(
+        "einsum, ellipsis",
+        *function(lambda a, b: torch.einsum("...i,oi->...o", a, b), (2, 3, 4), (5, 4)),
+        2 * 3 * 5 * 4,
+    ),
+    Case(
+        "einsum, row by row",
+        *function(lambda a, b: torch.einsum("bi,bi->b", a, b), (2, 4), (2, 4)),
+        2 * 4,
+    ),
     # relative positions of a vision transformer: a table for each row
     Case(
         "einsum, shared row",
@@ -382,7 +530,11 @@ PRODUCTS = [
         3 * 4 * 5 + 3 * 5 * 6,
     ),
     Case("einsum, a trace", *function(lambda a: torch.einsum("ii->", a), (4, 4)), 0),
-    Case("tensordot", *function(lambda a, b: torch.tensordot(a, b, dims=2), (2, 3, 4), (3, 4, 5)), 2 * 5 * 3 * 4),
+    Case(
+        "tensordot",
+        *function(lambda a, b: torch.tensordot(a, b, dims=2), (2, 3, 4), (3, 4, 5)),
+        2 * 5 * 3 * 4,
+    ),
     Case("inner", *function(torch.inner, (2, 3, 4), (5, 4)), 2 * 3 * 5 * 4),
     Case(
         "chain of matrices",
@@ -393,7 +545,9 @@ PRODUCTS = [
     Case("broadcast batch", *function(torch.matmul, (6, 1, 3, 4), (2, 4, 5)), 6 * 2 * 3 * 5 * 4),
     Case(
         "vectorised",
-        *function(lambda x, w: torch.func.vmap(F.linear, in_dims=(0, None))(x, w), (2, 3, 4), (5, 4)),
+        *function(
+            lambda x, w: torch.func.vmap(F.linear, in_dims=(0, None))(x, w), (2, 3, 4), (5, 4)
+        ),
         2 * 3 * 5 * 4,
     ),
 ]
@@ -412,11 +566,15 @@ WITHOUT_LAYERS = [
     ),
     Case(
         "raw parameter of a convolution",
-        calls(lambda model, x: F.conv2d(x, model.weight), weight=nn.Parameter(torch.zeros(6, 4, 3, 3))),
+        calls(
+            lambda model, x: F.conv2d(x, model.weight), weight=nn.Parameter(torch.zeros(6, 4, 3, 3))
+        ),
         tensors((2, 4, 9, 9)),
         2 * 6 * 49 * 4 * 9,
     ),
-    Case("module used twice", calls(_twice, shared=nn.Linear(5, 5)), tensors((2, 5)), 2 * 2 * 5 * 5),
+    Case(
+        "module used twice", calls(_twice, shared=nn.Linear(5, 5)), tensors((2, 5)), 2 * 2 * 5 * 5
+    ),
     Case(
         "the same module in two places",
         lambda: (lambda layer: nn.Sequential(layer, nn.ReLU(), layer))(nn.Linear(5, 5)),
@@ -431,7 +589,9 @@ WITHOUT_LAYERS = [
     ),
     Case(
         "a layer's weight in another's place",
-        calls(lambda model, x: F.linear(model.layer(x), model.layer.weight.T), layer=nn.Linear(5, 8)),
+        calls(
+            lambda model, x: F.linear(model.layer(x), model.layer.weight.T), layer=nn.Linear(5, 8)
+        ),
         tensors((2, 5)),
         2 * 5 * 8 + 2 * 8 * 5,
     ),
@@ -443,7 +603,10 @@ WITHOUT_LAYERS = [
     ),
     Case(
         "tied head",
-        calls(lambda model, ids: F.linear(model.table(ids), model.table.weight), table=nn.Embedding(10, 5)),
+        calls(
+            lambda model, ids: F.linear(model.table(ids), model.table.weight),
+            table=nn.Embedding(10, 5),
+        ),
         (torch.zeros(2, 3, dtype=torch.long),),
         2 * 3 * 5 * 10,
     ),
@@ -472,8 +635,12 @@ CASES = [
 @pytest.mark.slow
 @pytest.mark.parametrize("execute", ["abstract", "real"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_the_macs_are_those_counted_by_hand(case: Case, execute: Literal["abstract", "real"]) -> None:
-    info = torchscan.crawl_module(case.build().eval(), args=case.args, kwargs=case.kwargs, execute=execute)
+def test_the_macs_are_those_counted_by_hand(
+    case: Case, execute: Literal["abstract", "real"]
+) -> None:
+    info = torchscan.crawl_module(
+        case.build().eval(), args=case.args, kwargs=case.kwargs, execute=execute
+    )
     assert info["overall"]["macs"] == case.macs
     assert info["unpriced"] == {}
     assert info["overall"]["complete"]

@@ -40,27 +40,38 @@ def counted(info: dict[str, Any]) -> int:
 def test_a_small_model_gives_the_same_on_shapes_alone_and_for_real(case: Case) -> None:
     model = case.build()
     before = observables(model)
-    abstract, real = (torchscan.crawl_module(model, **case.inputs, execute=how) for how in ("abstract", "real"))
+    abstract, real = (
+        torchscan.crawl_module(model, **case.inputs, execute=how) for how in ("abstract", "real")
+    )
     assert observables(model) == before
     assert counted(abstract) == parameters_of(model)
     assert abstract["provenance"]["execution"] == "abstract"
     ignored = TRAFFIC if case in (SMALL["timm xcit"], SMALL["Mixtral"]) else set()
     for one, other in zip(abstract["layers"], real["layers"], strict=True):
-        assert {key: one[key] for key in one if key not in ignored} == {key: other[key] for key in other if key not in ignored}
+        assert {key: one[key] for key in one if key not in ignored} == {
+            key: other[key] for key in other if key not in ignored
+        }
 
 
 @SMALL_CASES
 def test_a_training_step_costs_the_same_on_shapes_alone_and_for_real(case: Case) -> None:
     """Every operator of it has a price. wav2vec 2 decides by random numbers which layers it runs, so it runs for real."""
     model = case.build()
-    inputs = dict(case.inputs) | ({"batch_size": 2} if "input_shape" in case.inputs else {})  # batch norm wants two samples
+    inputs = dict(case.inputs) | (
+        {"batch_size": 2} if "input_shape" in case.inputs else {}
+    )  # batch norm wants two samples
     before = observables(model)
-    auto, real = (torchscan.record(model, **inputs, mode="train", backward=True, execute=how) for how in ("auto", "real"))
+    auto, real = (
+        torchscan.record(model, **inputs, mode="train", backward=True, execute=how)
+        for how in ("auto", "real")
+    )
     assert observables(model) == before
     assert auto.provenance.execution == ("real" if case is SMALL["wav2vec 2"] else "abstract")
     ignores_flops = case in (SMALL["Mixtral"], SMALL["wav2vec 2"])
     for phase in ("forward", "backward"):
-        one, other = (torchscan.total_cost(trace, phase=phase, strict=True) for trace in (auto, real))
+        one, other = (
+            torchscan.total_cost(trace, phase=phase, strict=True) for trace in (auto, real)
+        )
         assert case is SMALL["wav2vec 2"] or one.macs == other.macs > 0
         assert ignores_flops or one.flops == other.flops
 
@@ -113,7 +124,9 @@ def _families(path: Path) -> list[Row]:
 
 
 @pytest.mark.parametrize("part", range(8))
-def test_every_family_of_the_zoo_is_recorded_and_left_as_it_was(part: int, truth: Callable[[str], Path]) -> None:
+def test_every_family_of_the_zoo_is_recorded_and_left_as_it_was(
+    part: int, truth: Callable[[str], Path]
+) -> None:
     families = _families(truth("zoo.csv"))
     assert len(families) > 80
     for row in families[part::8]:
@@ -123,7 +136,9 @@ def test_every_family_of_the_zoo_is_recorded_and_left_as_it_was(part: int, truth
         assert observables(model) == before, row.model
         assert output_shapes(trace), row.model
         with pytest.raises(torchscan.RecordError):
-            torchscan.record(model, **row.inputs, kwargs={"no_such_argument": 1}, execute="abstract")
+            torchscan.record(
+                model, **row.inputs, kwargs={"no_such_argument": 1}, execute="abstract"
+            )
         last = [each for each in model.modules() if not list(each.children())][-1]
         handle = last.register_forward_hook(lambda *_: 1 / 0)
         before = observables(model)

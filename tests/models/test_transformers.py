@@ -9,7 +9,9 @@ from tests.models.language_models import LANGUAGE_MODELS, LanguageModel
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore", "error:.*torchscan"),  # transformers warns of what it will change
+    pytest.mark.filterwarnings(
+        "ignore", "error:.*torchscan"
+    ),  # transformers warns of what it will change
 ]
 
 
@@ -26,4 +28,6 @@ def test_a_published_model_costs_what_its_configuration_says(model: LanguageMode
     assert info["unpriced"] == {}
     assert overall["complete"]
     assert info["provenance"]["execution"] == "abstract"
-    assert any("balanced routing" in text for text in info["provenance"]["assumptions"]) == ("Mixtral" in model.name)
+    assert any("balanced routing" in text for text in info["provenance"]["assumptions"]) == (
+        "Mixtral" in model.name
+    )

@@ -17,10 +17,22 @@ from tests.torchvision_cpu import torchvision
 import timm  # imports torchvision
 
 #: published after fusing branches or normalisations into convolutions, which computes with values
-REPARAMETRISED = ("repvgg", "mobileone", "ghostnetv3", "repghostnet", "repvit", "fastvit", "levit", "efficientvit_m")
+REPARAMETRISED = (
+    "repvgg",
+    "mobileone",
+    "ghostnetv3",
+    "repghostnet",
+    "repvit",
+    "fastvit",
+    "levit",
+    "efficientvit_m",
+)
 
 _OPTIONS: dict[str, dict[str, Any]] = {
-    "googlenet": {"aux_logits": False, "init_weights": False},  # published without the auxiliary heads
+    "googlenet": {
+        "aux_logits": False,
+        "init_weights": False,
+    },  # published without the auxiliary heads
     "inception_v3": {"init_weights": False},
     "SemanticSegmentation": {"weights_backbone": None, "aux_loss": True},
     "ObjectDetection": {"weights_backbone": None},
@@ -62,7 +74,11 @@ class Row:
     def _create(self) -> nn.Module:
         if self.source == "timm":
             model = timm.create_model(self.model)
-            return timm.utils.reparameterize_model(model) if self.model.startswith(REPARAMETRISED) else model
+            return (
+                timm.utils.reparameterize_model(model)
+                if self.model.startswith(REPARAMETRISED)
+                else model
+            )
         options = _OPTIONS.get(self.model, _OPTIONS.get(self.kind, {}))
         model = torchvision.models.get_model(self.model, weights=None, **options)
         if self.kind == "ObjectDetection":

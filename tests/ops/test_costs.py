@@ -45,16 +45,28 @@ def cost(forward: Callable[..., Any], *shapes: SHAPE, dtype: torch.dtype = torch
         # (10×100 · 100×5) · 5×50 = 10·100·5 + 10·5·50; the other order takes 75,000
         (lambda *each: torch.linalg.multi_dot(each), [(10, 100), (100, 5), (5, 50)], 5000 + 2500),
         (lambda a, b: F.conv1d(a, b, padding=1), [(2, 3, 8), (4, 3, 3)], 2 * 4 * 8 * 3 * 3),
-        (lambda a, b: F.conv2d(a, b, stride=2), [(2, 3, 9, 9), (4, 3, 3, 3)], 2 * 4 * 4 * 4 * 9 * 3),
+        (
+            lambda a, b: F.conv2d(a, b, stride=2),
+            [(2, 3, 9, 9), (4, 3, 3, 3)],
+            2 * 4 * 4 * 4 * 9 * 3,
+        ),
         (lambda a, b: F.conv2d(a, b, groups=2), [(1, 4, 5, 5), (6, 2, 3, 3)], 6 * 3 * 3 * 9 * 2),
         (lambda a, b: F.conv2d(a, b, dilation=2), [(1, 3, 5, 5), (4, 3, 3, 3)], 4 * 9 * 3),
         (lambda a, b: F.conv2d(a, b, padding="same"), [(1, 3, 5, 5), (4, 3, 3, 3)], 4 * 25 * 9 * 3),
         (F.conv3d, [(1, 2, 4, 4, 4), (3, 2, 2, 2, 2)], 3 * 27 * 8 * 2),
         # each of the 4·5·5 input elements meets 3 output channels times 9 positions
-        (lambda a, b: F.conv_transpose2d(a, b, stride=2), [(1, 4, 5, 5), (4, 3, 3, 3)], 4 * 25 * 3 * 9),
+        (
+            lambda a, b: F.conv_transpose2d(a, b, stride=2),
+            [(1, 4, 5, 5), (4, 3, 3, 3)],
+            4 * 25 * 3 * 9,
+        ),
         (lambda a, b: F.conv_transpose1d(a, b, groups=2), [(1, 4, 5), (4, 3, 2)], 4 * 5 * 3 * 2),
         # 2 samples · 3 heads · 5 × 7 scores, of 4 products each, and 6 to weigh the values
-        (F.scaled_dot_product_attention, [(2, 3, 5, 4), (2, 3, 7, 4), (2, 3, 7, 6)], 2 * 3 * 5 * 7 * (4 + 6)),
+        (
+            F.scaled_dot_product_attention,
+            [(2, 3, 5, 4), (2, 3, 7, 4), (2, 3, 7, 6)],
+            2 * 3 * 5 * 7 * (4 + 6),
+        ),
         (
             lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
             [(1, 8, 5, 4), (1, 2, 5, 4), (1, 2, 5, 4)],
@@ -77,7 +89,11 @@ def test_contractions(forward: Callable[..., Any], shapes: list[SHAPE], macs: in
         # 5 steps · 2 samples · 4 gates of 3 units, each from 7 inputs and 3 states
         (nn.LSTM(7, 3), (5, 2, 7), 5 * 2 * 4 * 3 * (7 + 3)),
         # second layer reads both directions of the first: 2 · 3 inputs
-        (nn.LSTM(7, 3, 2, bidirectional=True), (5, 2, 7), 5 * 2 * 2 * (4 * 3 * (7 + 3) + 4 * 3 * (6 + 3))),
+        (
+            nn.LSTM(7, 3, 2, bidirectional=True),
+            (5, 2, 7),
+            5 * 2 * 2 * (4 * 3 * (7 + 3) + 4 * 3 * (6 + 3)),
+        ),
         # the state is projected from 3 to 2 units
         (nn.LSTM(7, 3, proj_size=2), (5, 2, 7), 5 * 2 * (4 * 3 * (7 + 2) + 2 * 3)),
         (nn.GRU(7, 3, bias=False), (5, 2, 7), 5 * 2 * 3 * 3 * (7 + 3)),
@@ -85,9 +101,17 @@ def test_contractions(forward: Callable[..., Any], shapes: list[SHAPE], macs: in
         (nn.LSTM(7, 3), (5, 7), 5 * 4 * 3 * (7 + 3)),  # without a batch
         (nn.LSTMCell(7, 3), (2, 7), 2 * 4 * 3 * (7 + 3)),
         # queries, keys, values and output: 4 · 16², for 5 tokens; 2 heads · 5² scores · (8 + 8)
-        (Calls(lambda self, x: self.a(x, x, x)[0], a=nn.MultiheadAttention(16, 2)), (5, 16), 5 * 4 * 256 + 2 * 25 * 16),
+        (
+            Calls(lambda self, x: self.a(x, x, x)[0], a=nn.MultiheadAttention(16, 2)),
+            (5, 16),
+            5 * 4 * 256 + 2 * 25 * 16,
+        ),
         # and a feed-forward part of 16 · 32 · 2 per token
-        (nn.TransformerEncoderLayer(16, 2, 32), (5, 1, 16), 5 * 4 * 256 + 2 * 25 * 16 + 5 * 16 * 32 * 2),
+        (
+            nn.TransformerEncoderLayer(16, 2, 32),
+            (5, 1, 16),
+            5 * 4 * 256 + 2 * 25 * 16 + 5 * 16 * 32 * 2,
+        ),
     ],
 )
 def test_layers_made_of_contractions(module: nn.Module, shape: SHAPE, macs: int) -> None:
@@ -96,7 +120,9 @@ def test_layers_made_of_contractions(module: nn.Module, shape: SHAPE, macs: int)
 
 def test_a_packed_sequence_counts_its_rows_only() -> None:
     """Lengths 3 and 1: 4 rows, not 2 · 3."""
-    packed = nn.utils.rnn.pack_padded_sequence(torch.zeros(2, 3, 7), torch.tensor([3, 1]), batch_first=True)
+    packed = nn.utils.rnn.pack_padded_sequence(
+        torch.zeros(2, 3, 7), torch.tensor([3, 1]), batch_first=True
+    )
     info = torchscan.crawl_module(nn.LSTM(7, 3), args=(packed,))
     assert info["overall"]["macs"] == 4 * 4 * 3 * (7 + 3)
 
@@ -161,7 +187,11 @@ def test_arithmetic_per_element(function: Callable[[Tensor], Any], per_element: 
         (nn.BatchNorm2d(4, affine=False).eval(), (2, 4, 3, 3), 2 * 72 + 2 * 4),
         # training: 4 more per element, 6 per channel for the running statistics
         (nn.BatchNorm2d(4), (2, 4, 3, 3), 2 * 72 + 2 * 4 + 2 * 72 + 4 * 72 + 6 * 4),
-        (nn.BatchNorm2d(4, track_running_stats=False), (2, 4, 3, 3), 2 * 72 + 2 * 4 + 2 * 72 + 4 * 72),
+        (
+            nn.BatchNorm2d(4, track_running_stats=False),
+            (2, 4, 3, 3),
+            2 * 72 + 2 * 4 + 2 * 72 + 4 * 72,
+        ),
         (nn.LayerNorm(6), (5, 6), 6 * 30 + 2 * 5 + 2 * 30),
         (nn.LayerNorm(6, bias=False), (5, 6), 6 * 30 + 2 * 5 + 30),
         (nn.LayerNorm(6, elementwise_affine=False), (5, 6), 6 * 30 + 2 * 5),
@@ -220,14 +250,24 @@ def test_reductions(function: Callable[[Tensor], Any], flops: int) -> None:
 
 
 def test_flops_of_a_contraction_are_twice_its_macs_whatever_the_bias() -> None:
-    with_bias, without = (cost(F.linear, *shapes) for shapes in ([(2, 3), (5, 3), (5,)], [(2, 3), (5, 3)]))
+    with_bias, without = (
+        cost(F.linear, *shapes) for shapes in ([(2, 3), (5, 3), (5,)], [(2, 3), (5, 3)])
+    )
     assert with_bias.flops == without.flops == 2 * 30
 
 
 def test_scaled_products_cost_a_multiplication_per_element() -> None:
-    assert cost(lambda c, a, b: torch.addmm(c, a, b, alpha=2), (2, 5), (2, 3), (3, 5)).flops == 2 * 30 + 10
-    assert cost(lambda c, a, b: torch.addmm(c, a, b, beta=2), (2, 5), (2, 3), (3, 5)).flops == 2 * 30 + 10
-    assert cost(lambda c, a, b: torch.addmm(c, a, b, beta=0), (2, 5), (2, 3), (3, 5)).flops == 2 * 30
+    assert (
+        cost(lambda c, a, b: torch.addmm(c, a, b, alpha=2), (2, 5), (2, 3), (3, 5)).flops
+        == 2 * 30 + 10
+    )
+    assert (
+        cost(lambda c, a, b: torch.addmm(c, a, b, beta=2), (2, 5), (2, 3), (3, 5)).flops
+        == 2 * 30 + 10
+    )
+    assert (
+        cost(lambda c, a, b: torch.addmm(c, a, b, beta=0), (2, 5), (2, 3), (3, 5)).flops == 2 * 30
+    )
 
 
 def test_memory_accesses_of_a_convolution_read_the_window_of_each_output() -> None:
@@ -240,7 +280,11 @@ def test_memory_accesses_of_a_convolution_read_the_window_of_each_output() -> No
 
 def test_memory_accesses_of_a_product_read_each_operand_once() -> None:
     counted = cost(torch.mm, (2, 3), (3, 5))
-    assert (counted.dmas, counted.bytes_read, counted.bytes_written) == (6 + 15 + 10, 4 * 21, 4 * 10)
+    assert (counted.dmas, counted.bytes_read, counted.bytes_written) == (
+        6 + 15 + 10,
+        4 * 21,
+        4 * 10,
+    )
 
 
 def test_a_tensor_that_is_used_twice_is_read_once() -> None:
@@ -267,7 +311,9 @@ def test_views_cost_nothing_and_copies_what_they_move() -> None:
     assert cost(lambda x: x.t().reshape(24), (4, 6)) == OpCost(
         elements_read=24, elements_written=24, bytes_read=96, bytes_written=96
     )
-    assert cost(lambda x: x.half(), (4, 6)) == OpCost(elements_read=24, elements_written=24, bytes_read=96, bytes_written=48)
+    assert cost(lambda x: x.half(), (4, 6)) == OpCost(
+        elements_read=24, elements_written=24, bytes_read=96, bytes_written=48
+    )
 
 
 def test_an_embedding_reads_rows_not_the_table() -> None:
@@ -294,7 +340,9 @@ def test_adding_to_elements_reads_them_too() -> None:
     values, index = torch.zeros(2, 5), torch.tensor([0, 1])
     read = []
     for adds in (False, True):
-        model = Calls(lambda _, x, adds=adds: x.clone().index_put_((index,), values, accumulate=adds))
+        model = Calls(
+            lambda _, x, adds=adds: x.clone().index_put_((index,), values, accumulate=adds)
+        )
         trace = torchscan.record(model, args=(torch.zeros(3, 5),))
         read.append(torchscan.by_operator(trace)["aten.index_put_"].bytes_read)
     assert read == [2 * 5 * 4 + 2 * 8, 2 * 5 * 4 + 2 * 8 + 2 * 5 * 4]

@@ -13,8 +13,22 @@ from tests.recording.test_record import Calls
 from torchscan import OpCost
 
 OPTIMIZERS = [
-    *(torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.Adamax),
-    *(torch.optim.NAdam, torch.optim.RAdam, torch.optim.RMSprop, torch.optim.ASGD, torch.optim.Rprop, torch.optim.Adafactor),
+    *(
+        torch.optim.SGD,
+        torch.optim.Adam,
+        torch.optim.AdamW,
+        torch.optim.Adagrad,
+        torch.optim.Adadelta,
+        torch.optim.Adamax,
+    ),
+    *(
+        torch.optim.NAdam,
+        torch.optim.RAdam,
+        torch.optim.RMSprop,
+        torch.optim.ASGD,
+        torch.optim.Rprop,
+        torch.optim.Adafactor,
+    ),
 ]
 FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad)
 
@@ -50,7 +64,9 @@ def test_gradient_descent_takes_a_product_and_a_difference() -> None:
     assert second_step(torch.optim.SGD, foreach=True).flops == 2 * 20
 
 
-@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
+@pytest.mark.parametrize(
+    "kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad]
+)
 def test_a_fused_step_whose_rate_is_a_tensor_runs_on_shapes(kind: Any) -> None:
     def make(parameters: list[Tensor]) -> torch.optim.Optimizer:
         return kind(parameters, lr=torch.tensor(0.1), fused=True)

@@ -61,9 +61,19 @@ def flops(op: str, of: TensorSpec, out: TensorSpec) -> int:
     namespace, name = op.split(".")
     skip_without(f"ops.{op}")
     packet = getattr(getattr(torch.ops, namespace), name)
-    found = (getattr(packet, each) for each in packet.overloads() if not each.endswith(("out", "output", "grad_input")))
-    overload = next(each for each in found if str(each._schema.arguments[0].type) in ("Tensor", "List[Tensor]"))
-    values = [of if "Tensor" in str(each.type) else None for each in overload._schema.arguments if not each.kwarg_only]
+    found = (
+        getattr(packet, each)
+        for each in packet.overloads()
+        if not each.endswith(("out", "output", "grad_input"))
+    )
+    overload = next(
+        each for each in found if str(each._schema.arguments[0].type) in ("Tensor", "List[Tensor]")
+    )
+    values = [
+        of if "Tensor" in str(each.type) else None
+        for each in overload._schema.arguments
+        if not each.kwarg_only
+    ]
     if name in ("cat", "stack"):
         values[0] = (of, of)  # type: ignore[call-overload]
     priced = price(Case(f"{op}.{overload._overloadname}", tuple(values), out).signature())

@@ -76,7 +76,9 @@ def test_users_price_their_own_operators_once() -> None:
     def triple(x: TensorSpec, *, out: TensorSpec) -> Work:
         return Work(macs=7, other_flops=x.numel)
 
-    info = torchscan.crawl_module(Calls(lambda _, x: torch.ops.torchscan_tests.triple(x)), (4,), strict=True)
+    info = torchscan.crawl_module(
+        Calls(lambda _, x: torch.ops.torchscan_tests.triple(x)), (4,), strict=True
+    )
     assert (info["overall"]["macs"], info["overall"]["flops"]) == (7, 18)
     with pytest.raises(ValueError, match="already has a cost"):
         cost_of(torch.ops.torchscan_tests.triple)(triple)
@@ -113,7 +115,10 @@ def test_an_operator_made_for_triton_is_one_operator() -> None:
 
     model = Calls(lambda _, x: doubled(x))
     for execute in ("abstract", "real"):
-        assert torchscan.crawl_module(model, (4,), strict=True, execute=execute)["overall"]["flops"] == 7
+        assert (
+            torchscan.crawl_module(model, (4,), strict=True, execute=execute)["overall"]["flops"]
+            == 7
+        )
 
 
 def test_an_operator_can_be_priced_by_name_before_it_is_loaded() -> None:
@@ -134,7 +139,9 @@ def test_a_formula_may_say_that_shapes_do_not_tell() -> None:
         return Work() if len(x.shape) > 2 else None
 
     model = Calls(lambda _, x: torch.ops.torchscan_tests.undecided(x))
-    assert torchscan.crawl_module(model, (4,))["unpriced"] == {"torchscan_tests.undecided.default": 1}
+    assert torchscan.crawl_module(model, (4,))["unpriced"] == {
+        "torchscan_tests.undecided.default": 1
+    }
     assert torchscan.crawl_module(model, (4, 4))["unpriced"] == {}
 
 
@@ -182,7 +189,11 @@ def _overloads() -> list[torch._ops.OpOverload]:
         for twin in (packet, f"{packet}_"):
             operator = getattr(getattr(torch.ops, namespace), twin, None)
             if isinstance(operator, torch._ops.OpOverloadPacket):
-                names = [each for each in operator.overloads() if overload in ("", each) and each != "t" and "Dict" not in each]
+                names = [
+                    each
+                    for each in operator.overloads()
+                    if overload in ("", each) and each != "t" and "Dict" not in each
+                ]
                 found += [getattr(operator, each) for each in names]
     return found
 
@@ -196,7 +207,10 @@ def test_every_formula_fits_the_schema_of_every_overload_that_it_is_for() -> Non
         assert entry is not None
         arguments = overload._schema.arguments
         for position, parameter in enumerate(inspect.signature(entry.formula).parameters.values()):
-            if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.default is parameter.empty:
+            if (
+                parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+                and parameter.default is parameter.empty
+            ):
                 assert position < len(arguments), (overload, parameter.name)
 
 
@@ -204,23 +218,38 @@ def test_every_formula_fits_the_schema_of_every_overload_that_it_is_for() -> Non
     ("function", "flops"),
     [
         (lambda x: torch.add(x, x, out=torch.empty(4)), 4),
-        (lambda x: torch.max(x.view(2, 2), 1, out=(torch.empty(2), torch.empty(2, dtype=torch.long))), 2),
+        (
+            lambda x: torch.max(
+                x.view(2, 2), 1, out=(torch.empty(2), torch.empty(2, dtype=torch.long))
+            ),
+            2,
+        ),
         (lambda x: torch.mm(x.view(2, 2), x.view(2, 2), out=torch.empty(2, 2)), 16),
         (lambda x: torch.rsub(x, 1, alpha=2), 5),
-        pytest.param(lambda x: torch.ops.aten.add.Scalar(x, 1, 2), 5, marks=before("2.9", "its shape function fails")),
+        pytest.param(
+            lambda x: torch.ops.aten.add.Scalar(x, 1, 2),
+            5,
+            marks=before("2.9", "its shape function fails"),
+        ),
         (lambda x: torch.addcmul(x, x, x, value=2), 12),
         (lambda x: x.clone().unsqueeze_(0).t_(), 0),
         (lambda x: torch.take_along_dim(x, torch.zeros(2, dtype=torch.long), 0), 0),
     ],
 )
 @pytest.mark.parametrize("execute", ["abstract", "real"])
-def test_overloads_with_other_arguments(function: Callable[[Tensor], Any], flops: int, execute: Any) -> None:
-    info = torchscan.crawl_module(Calls(lambda _, x: function(x)), args=(torch.ones(4),), strict=True, execute=execute)
+def test_overloads_with_other_arguments(
+    function: Callable[[Tensor], Any], flops: int, execute: Any
+) -> None:
+    info = torchscan.crawl_module(
+        Calls(lambda _, x: function(x)), args=(torch.ones(4),), strict=True, execute=execute
+    )
     assert info["overall"]["flops"] == flops
 
 
 def test_the_target_of_out_is_not_read() -> None:
-    info = torchscan.crawl_module(Calls(lambda _, x: torch.neg(x, out=torch.empty(4))), args=(torch.ones(4),))
+    info = torchscan.crawl_module(
+        Calls(lambda _, x: torch.neg(x, out=torch.empty(4))), args=(torch.ones(4),)
+    )
     assert (info["overall"]["bytes_read"], info["overall"]["bytes_written"]) == (16, 16)
 
 
@@ -229,7 +258,9 @@ def test_formulas_may_have_positional_only_parameters() -> None:
     def strict(x: TensorSpec, /, *, out: TensorSpec) -> Work:
         return Work(macs=x.numel)
 
-    info = torchscan.crawl_module(Calls(lambda _, x: torch.ops.torchscan_tests.strict(x)), (4,), strict=True)
+    info = torchscan.crawl_module(
+        Calls(lambda _, x: torch.ops.torchscan_tests.strict(x)), (4,), strict=True
+    )
     assert info["overall"]["macs"] == 4
 
 
@@ -263,6 +294,8 @@ def test_a_formula_that_fails_warns_and_leaves_the_call_unpriced() -> None:
         return Work(macs=x.shape[7])
 
     model = Calls(lambda _, x: torch.ops.torchscan_tests.broken(x) + 1)
-    with pytest.warns(UserWarning, match="formula .*broken failed on torchscan_tests.broken.default"):
+    with pytest.warns(
+        UserWarning, match="formula .*broken failed on torchscan_tests.broken.default"
+    ):
         info = torchscan.crawl_module(model, (4,))
     assert info["unpriced"] == {"torchscan_tests.broken.default": 1}

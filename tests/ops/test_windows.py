@@ -17,7 +17,18 @@ from torch import Tensor, nn
 import torchscan
 from torchscan.analyses.receptive_field.envelopes import shape_after
 from torchscan.ops import registry
-from torchscan.ops.windows import Along, At, EachOutput, Look, Looks, Piece, Reshape, Unfold, Way, Ways
+from torchscan.ops.windows import (
+    Along,
+    At,
+    EachOutput,
+    Look,
+    Looks,
+    Piece,
+    Reshape,
+    Unfold,
+    Way,
+    Ways,
+)
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.trace.events import OpCall
 
@@ -105,7 +116,9 @@ CASES: dict[str, Case] = {
     "reflecting pad": case(lambda x: F.pad(x, (2, 1), mode="reflect"), SIGNAL, border=True),
     "circular pad": case(lambda x: aten._pad_circular(x, [2, 1]), SIGNAL, border=True),
     "cat": case(lambda x, y: torch.cat([x, y, x], 1), (2, 3), (2, 2)),
-    "cat with an empty vector": case(lambda x: torch.cat([torch.empty(0, dtype=x.dtype), x]), (2, 3)),
+    "cat with an empty vector": case(
+        lambda x: torch.cat([torch.empty(0, dtype=x.dtype), x]), (2, 3)
+    ),
     "stack": case(lambda x, y: torch.stack([x, y], 1), (2, 3), (2, 3)),
     "hstack": case(lambda x, y: torch.hstack([x, y]), (2, 3), (2, 1)),
     "vstack": case(lambda x, y: torch.vstack([x, y]), (2, 3), (1, 3)),
@@ -119,32 +132,57 @@ CASES: dict[str, Case] = {
     "im2col": case(lambda x: F.unfold(x, (2, 3), (1, 2), (1, 0), (2, 1)), (1, 2, 5, 7)),
     "col2im": case(lambda x: F.fold(x, (5, 6), (2, 3), 1, (1, 0), (2, 1)), (1, 12, 12)),
     "conv1d": case(lambda x, w: F.conv1d(x, w, None, 2, 1, 2), SIGNAL, (4, 3, 3), weights=(1,)),
-    "conv2d in groups": case(lambda x, w: F.conv2d(x, w, None, (1, 2), (0, 1), groups=2), IMAGE, (6, 2, 2, 3), weights=(1,)),
-    "depthwise conv2d": case(lambda x, w: F.conv2d(x, w, None, groups=4), IMAGE, (8, 1, 2, 3), weights=(1,)),
+    "conv2d in groups": case(
+        lambda x, w: F.conv2d(x, w, None, (1, 2), (0, 1), groups=2),
+        IMAGE,
+        (6, 2, 2, 3),
+        weights=(1,),
+    ),
+    "depthwise conv2d": case(
+        lambda x, w: F.conv2d(x, w, None, groups=4), IMAGE, (8, 1, 2, 3), weights=(1,)
+    ),
     "conv3d": case(lambda x, w: F.conv3d(x, w), VOLUME, (2, 2, 1, 2, 3), weights=(1,)),
-    "same padding": case(lambda x, w: F.conv1d(x, w, padding="same"), SIGNAL, (2, 3, 5), weights=(1,)),
+    "same padding": case(
+        lambda x, w: F.conv1d(x, w, padding="same"), SIGNAL, (2, 3, 5), weights=(1,)
+    ),
     "conv of one sample": case(lambda x, w: F.conv1d(x, w), (3, 8), (4, 3, 3), weights=(1,)),
-    "transposed conv1d": case(lambda x, w: F.conv_transpose1d(x, w, None, 3, 1, 1, 1, 2), SIGNAL, (3, 2, 2), weights=(1,)),
+    "transposed conv1d": case(
+        lambda x, w: F.conv_transpose1d(x, w, None, 3, 1, 1, 1, 2), SIGNAL, (3, 2, 2), weights=(1,)
+    ),
     "transposed conv2d in groups": case(
         lambda x, w: F.conv_transpose2d(x, w, None, 2, groups=2), IMAGE, (4, 3, 3, 2), weights=(1,)
     ),
     "convolution": case(
-        lambda x, w: aten.convolution(x, w, None, [2], [1], [1], False, [0], 1), SIGNAL, (4, 3, 3), weights=(1,)
+        lambda x, w: aten.convolution(x, w, None, [2], [1], [1], False, [0], 1),
+        SIGNAL,
+        (4, 3, 3),
+        weights=(1,),
     ),
     "transposed convolution": case(
-        lambda x, w: aten.convolution(x, w, None, [2], [1], [1], True, [0], 1), SIGNAL, (3, 4, 3), weights=(1,)
+        lambda x, w: aten.convolution(x, w, None, [2], [1], [1], True, [0], 1),
+        SIGNAL,
+        (3, 4, 3),
+        weights=(1,),
     ),
     "max pool": case(lambda x: F.max_pool2d(x, 3, 2, 1), IMAGE, may_be_less=True),
-    "max pool with indices": case(lambda x: F.max_pool2d(x, 2, return_indices=True), IMAGE, may_be_less=True),
+    "max pool with indices": case(
+        lambda x: F.max_pool2d(x, 2, return_indices=True), IMAGE, may_be_less=True
+    ),
     "mean pool": case(lambda x: F.avg_pool2d(x, (2, 3), (1, 2), (1, 0), ceil_mode=True), IMAGE),
     "mean pool with its own stride": case(lambda x: F.avg_pool1d(x, 2), SIGNAL),
     "adaptive pool": case(lambda x: F.adaptive_avg_pool2d(x, (3, 1)), IMAGE),
     "nearest": case(lambda x: F.interpolate(x, scale_factor=1.5), SIGNAL),
     "exactly nearest": case(lambda x: F.interpolate(x, size=11, mode="nearest-exact"), SIGNAL),
     "linear resize": case(lambda x: F.interpolate(x, scale_factor=2, mode="linear"), SIGNAL),
-    "bilinear with aligned corners": case(lambda x: F.interpolate(x, size=(13, 3), mode="bilinear", align_corners=True), IMAGE),
-    "bicubic": case(lambda x: F.interpolate(x, size=(9, 12), mode="bicubic"), IMAGE, may_be_less=True),
-    "bilinear against aliasing": case(lambda x: F.interpolate(x, size=(2, 3), mode="bilinear", antialias=True), IMAGE),
+    "bilinear with aligned corners": case(
+        lambda x: F.interpolate(x, size=(13, 3), mode="bilinear", align_corners=True), IMAGE
+    ),
+    "bicubic": case(
+        lambda x: F.interpolate(x, size=(9, 12), mode="bicubic"), IMAGE, may_be_less=True
+    ),
+    "bilinear against aliasing": case(
+        lambda x: F.interpolate(x, size=(2, 3), mode="bilinear", antialias=True), IMAGE
+    ),
     "linear": case(lambda x, w: F.linear(x, w), SIGNAL, (5, 8), weights=(1,)),
     "matmul": case(lambda x, y: x @ y, (2, 1, 3, 4), (5, 4, 2)),
     "matmul of vectors": case(lambda x, y: aten.matmul(x, y), (4,), (4,)),
@@ -154,7 +192,9 @@ CASES: dict[str, Case] = {
     "outer": case(lambda x, y: aten.outer(x, y), (3,), (2,)),
     "vecdot": case(lambda x, y: torch.linalg.vecdot(x, y, dim=1), SIGNAL, SIGNAL),
     "einsum": case(lambda x, y: torch.einsum("bik,jk->bji", x, y), (2, 3, 4), (5, 4)),
-    "einsum that broadcasts": case(lambda x, y: torch.einsum("...ik,...jk->...ij", x[:1], y), SIGNAL, SIGNAL),
+    "einsum that broadcasts": case(
+        lambda x, y: torch.einsum("...ik,...jk->...ij", x[:1], y), SIGNAL, SIGNAL
+    ),
     "einsum of many dimensions": case(lambda x, y: torch.einsum("...k,...k", x, y), SIGNAL, (3, 8)),
     "embedding": case(lambda w: F.embedding(picked([[1, 0]]), w), (3, 4), may_be_less=True),
     "sum over a dimension": case(lambda x: x.sum(1), SIGNAL),
@@ -170,20 +210,41 @@ CASES: dict[str, Case] = {
     "renorm": case(lambda x: x.renorm(2, 1, 0.1), SIGNAL),
     "msort": case(lambda x: x.msort(), SIGNAL, may_be_less=True),
     "index": case(lambda x: x[:, picked([0, 2])], SIGNAL, may_be_less=True),
-    "index with a gap": case(lambda x: x[picked([0, 1]), :, picked([3, 5])], SIGNAL, may_be_less=True),
-    "index by matrices": case(lambda x: x[:, picked([[0, 1, 2]]), picked([[3], [5]])], SIGNAL, may_be_less=True),
-    "gather": case(lambda x: x.gather(1, torch.zeros(2, 2, 8, dtype=torch.long)), SIGNAL, may_be_less=True),
+    "index with a gap": case(
+        lambda x: x[picked([0, 1]), :, picked([3, 5])], SIGNAL, may_be_less=True
+    ),
+    "index by matrices": case(
+        lambda x: x[:, picked([[0, 1, 2]]), picked([[3], [5]])], SIGNAL, may_be_less=True
+    ),
+    "gather": case(
+        lambda x: x.gather(1, torch.zeros(2, 2, 8, dtype=torch.long)), SIGNAL, may_be_less=True
+    ),
     "take along a dimension": case(
-        lambda x: torch.take_along_dim(x, torch.zeros(2, 2, 1, dtype=torch.long), 1), SIGNAL, may_be_less=True
+        lambda x: torch.take_along_dim(x, torch.zeros(2, 2, 1, dtype=torch.long), 1),
+        SIGNAL,
+        may_be_less=True,
     ),
     "prelu": case(lambda x, w: F.prelu(x - 0.5, w), (2, 2, 3), (2,), may_be_less=True),
     "index select": case(lambda x: x.index_select(2, picked([1, 1])), SIGNAL, may_be_less=True),
-    "index add": case(lambda x, y: x.index_add(2, picked([1, 4]), y), SIGNAL, (2, 3, 2), may_be_less=True),
-    "scatter": case(lambda x, y: x.scatter(1, torch.zeros(2, 3, 8, dtype=torch.long), y), SIGNAL, SIGNAL, may_be_less=True),
-    "index put": case(lambda x, y: x.index_put((picked([1]),), y), (3, 2), (1, 2), may_be_less=True),
+    "index add": case(
+        lambda x, y: x.index_add(2, picked([1, 4]), y), SIGNAL, (2, 3, 2), may_be_less=True
+    ),
+    "scatter": case(
+        lambda x, y: x.scatter(1, torch.zeros(2, 3, 8, dtype=torch.long), y),
+        SIGNAL,
+        SIGNAL,
+        may_be_less=True,
+    ),
+    "index put": case(
+        lambda x, y: x.index_put((picked([1]),), y), (3, 2), (1, 2), may_be_less=True
+    ),
     "attention": case(F.scaled_dot_product_attention, (1, 2, 3, 4), (1, 2, 5, 4), (1, 2, 5, 6)),
     "attention with a mask": case(
-        lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), (2, 3, 4), (2, 5, 4), (2, 5, 6), (3, 5)
+        lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m),
+        (2, 3, 4),
+        (2, 5, 4),
+        (2, 5, 6),
+        (3, 5),
     ),
     "attention of grouped queries": case(
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
@@ -192,7 +253,9 @@ CASES: dict[str, Case] = {
     ),
     "fft": case(lambda x: torch.fft.fft(x, dim=1).real, SIGNAL),
     "real fft": case(lambda x: torch.fft.rfft(x).real, SIGNAL, may_be_less=True),
-    "batch norm in evaluation": case(lambda x: F.batch_norm(x, torch.zeros(3).double(), torch.ones(3).double()), SIGNAL),
+    "batch norm in evaluation": case(
+        lambda x: F.batch_norm(x, torch.zeros(3).double(), torch.ones(3).double()), SIGNAL
+    ),
     "batch norm in training": case(lambda x: F.batch_norm(x, None, None, training=True), SIGNAL),
     "batch norm without statistics": case(
         lambda x: aten._native_batch_norm_legit.no_stats(x, None, None, True, 0.1, 0.1)[0], SIGNAL
@@ -210,7 +273,9 @@ CASES: dict[str, Case] = {
     "loss without reduction": case(lambda x, y: F.mse_loss(x, y, reduction="none"), SIGNAL, SIGNAL),
     "loss": case(lambda x, y: F.mse_loss(x, y), SIGNAL, SIGNAL),
     "lstm": case(nn.LSTM(3, 2).double(), (5, 2, 3), may_be_less=True),
-    "gru, the batch first": case(nn.GRU(3, 2, batch_first=True).double(), (2, 5, 3), may_be_less=True),
+    "gru, the batch first": case(
+        nn.GRU(3, 2, batch_first=True).double(), (2, 5, 3), may_be_less=True
+    ),
     "lstm cell": case(nn.LSTMCell(3, 2).double(), (2, 3)),
 }
 
@@ -228,7 +293,10 @@ class Calls(nn.Module):
 
 def operands_of(each: Case) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
-    return [(torch.rand(shape, generator=generator, dtype=torch.float64) + 0.2).requires_grad_() for shape in each.shapes]
+    return [
+        (torch.rand(shape, generator=generator, dtype=torch.float64) + 0.2).requires_grad_()
+        for shape in each.shapes
+    ]
 
 
 Elements = dict[Index, frozenset[tuple[int, Index]]]
@@ -273,19 +341,30 @@ def _depends_on(result: Tensor, operands: Sequence[Tensor]) -> set[tuple[int, In
 
 def _followed(trace: torchscan.Trace, count: int) -> dict[int, Elements]:
     """Of each tensor and element of it, all elements of the inputs that it was made from, by the rules alone."""
-    inputs = [index for index, tensor in enumerate(trace.tensors) if tensor.kind == "input" and tensor.producer is None]
+    inputs = [
+        index
+        for index, tensor in enumerate(trace.tensors)
+        if tensor.kind == "input" and tensor.producer is None
+    ]
     assert len(inputs) == count
     known: dict[int, Elements] = {}
     for number, index in enumerate(inputs):
-        known[index] = {place: frozenset({(number, place)}) for place in _places(trace.tensors[index].spec.shape)}
+        known[index] = {
+            place: frozenset({(number, place)})
+            for place in _places(trace.tensors[index].spec.shape)
+        }
     for op in trace.ops:
         rule = registry.windows(op.signature)
         if known.keys().isdisjoint(op.inputs):
             continue
         assert rule is not None, f"no rule for {op.signature.op}"
-        for position, (index, spec) in enumerate(zip(op.outputs, op.signature.outputs, strict=True)):
+        for position, (index, spec) in enumerate(
+            zip(op.outputs, op.signature.outputs, strict=True)
+        ):
             looks = _looks_of(rule, position, op)
-            known[index] = {place: _seen(op, looks, place, spec.shape, known) for place in _places(spec.shape)}
+            known[index] = {
+                place: _seen(op, looks, place, spec.shape, known) for place in _places(spec.shape)
+            }
     return known
 
 
@@ -295,11 +374,15 @@ def _looks_of(rule: Looks | EachOutput, position: int, op: OpCall) -> Looks:
     return rule if op.signature.outputs[position].shape == op.signature.outputs[0].shape else ()
 
 
-def _seen(op: OpCall, looks: Looks, place: Index, shape: Index, known: dict[int, Elements]) -> frozenset[tuple[int, Index]]:
+def _seen(
+    op: OpCall, looks: Looks, place: Index, shape: Index, known: dict[int, Elements]
+) -> frozenset[tuple[int, Index]]:
     found: set[tuple[int, Index]] = set()
     for position, (index, spec) in enumerate(zip(op.inputs, op.signature.inputs, strict=False)):
         if index in known:
-            for source in _sources(looks[position] if position < len(looks) else None, place, spec.shape):
+            for source in _sources(
+                looks[position] if position < len(looks) else None, place, spec.shape
+            ):
                 found |= known[index][source]
     return frozenset(found)
 
@@ -318,7 +401,11 @@ def _along(way: Way, place: Index, shape: Index) -> set[Index]:
     places = {place}
     for step, before in zip(reversed(way.steps), reversed(shapes[:-1]), strict=True):
         sources = (source for each in places for source in _before(step, each, before))
-        places = {each for each in sources if all(0 <= at < size for at, size in zip(each, before, strict=True))}
+        places = {
+            each
+            for each in sources
+            if all(0 <= at < size for at, size in zip(each, before, strict=True))
+        }
     return places
 
 
@@ -333,7 +420,9 @@ def _before(step: Look | Reshape | Unfold | Piece, place: Index, shape: Index) -
     elif isinstance(step, Reshape):
         yield _unravelled(_ravelled(place, step.shape), shape)
     else:
-        yield from itertools.product(*(_read(how, place, size) for how, size in zip(step.dims, shape, strict=True)))
+        yield from itertools.product(
+            *(_read(how, place, size) for how, size in zip(step.dims, shape, strict=True))
+        )
 
 
 def _read(how: object, place: Index, size: int) -> Sequence[int]:
@@ -365,7 +454,9 @@ def _places(shape: Sequence[int]) -> Iterator[Index]:
 
 
 @pytest.mark.filterwarnings("ignore:The use of `x.T`")
-def test_every_rule_of_ours_for_torchs_operators_was_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_rule_of_ours_for_torchs_operators_was_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     used: set[object] = set()
     apply = registry._apply
 
@@ -380,7 +471,9 @@ def test_every_rule_of_ours_for_torchs_operators_was_looked_at(monkeypatch: pyte
             registry.windows(op.signature)
         monkeypatch.undo()
     rules = {
-        rule.__code__ for name, rule in registry._window_rules.items() if "torchscan.ops" in rule.__module__ and "aten" in name
+        rule.__code__
+        for name, rule in registry._window_rules.items()
+        if "torchscan.ops" in rule.__module__ and "aten" in name
     }
     assert sorted(code.co_qualname for code in rules - used) == []
 
@@ -394,7 +487,10 @@ def test_every_rule_fits_the_schema_of_every_overload_that_it_is_for() -> None:
         for each in overload or operator.overloads():
             arguments = getattr(operator, each)._schema.arguments
             for position, parameter in enumerate(inspect.signature(rule).parameters.values()):
-                if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.default is parameter.empty:
+                if (
+                    parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+                    and parameter.default is parameter.empty
+                ):
                     assert position < len(arguments), (name, each, parameter.name)
 
 
@@ -406,7 +502,9 @@ def test_a_rule_that_fails_is_no_rule() -> None:
     with torch.library._scoped_library("torchscan_tests", "FRAGMENT") as library:
         library.define("failing(Tensor x) -> Tensor")
         library.impl("failing", torch.clone, "CompositeExplicitAutograd")
-        with pytest.warns(UserWarning, match="window rule .*failing failed on torchscan_tests.failing"):
+        with pytest.warns(
+            UserWarning, match="window rule .*failing failed on torchscan_tests.failing"
+        ):
             field = torchscan.receptive_field(Calls(torch.ops.torchscan_tests.failing), (1, 9))
     assert field.output.rf == "global"
     assert field.output.axes[0].reasons[0].operator == "torchscan_tests.failing"

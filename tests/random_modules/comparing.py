@@ -58,7 +58,9 @@ def verdict_on(case: Case, *, thorough: bool = True) -> Verdict:
         if isinstance(outputs, Exception):
             _compare_failures(case, verdict)
             return verdict
-        _compare_passes(case, verdict, outputs, backward=False, analyses=thorough and case.seed % _ANALYSED == 0)
+        _compare_passes(
+            case, verdict, outputs, backward=False, analyses=thorough and case.seed % _ANALYSED == 0
+        )
         if thorough and _is_differentiable(case):
             _compare_passes(case, verdict, None, backward=True, analyses=case.seed % _ANALYSED == 0)
     return verdict
@@ -91,7 +93,9 @@ def _is_differentiable(case: Case) -> bool:
     """Whether torch itself can run a backward pass from all its outputs."""
     module, args, kwargs = _copied(case)
     try:
-        leaves = [each for each in pytree.tree_leaves(module(*args, **kwargs)) if isinstance(each, Tensor)]
+        leaves = [
+            each for each in pytree.tree_leaves(module(*args, **kwargs)) if isinstance(each, Tensor)
+        ]
         wanted = [each for each in leaves if each.requires_grad]
         torch.autograd.backward(wanted, [torch.ones_like(each) for each in wanted])
     except Exception:
@@ -108,10 +112,19 @@ _ANALYSED = 4
 
 def _scan(case: Case, execute: Any, *, backward: bool) -> Scan:
     mode: Any = case.mode
-    return Scan(case.module, args=case.args, kwargs=case.kwargs, mode=mode, execute=execute, backward=backward)
+    return Scan(
+        case.module,
+        args=case.args,
+        kwargs=case.kwargs,
+        mode=mode,
+        execute=execute,
+        backward=backward,
+    )
 
 
-def _compare_passes(case: Case, verdict: Verdict, outputs: list[Tensor] | None, *, backward: bool, analyses: bool) -> None:
+def _compare_passes(
+    case: Case, verdict: Verdict, outputs: list[Tensor] | None, *, backward: bool, analyses: bool
+) -> None:
     def differs(what: str, where: str, detail: str) -> None:
         verdict.differences.append(Difference(case.seed, what, where, detail, backward))
 
@@ -155,20 +168,27 @@ def _compare_failures(case: Case, verdict: Verdict) -> None:
         before = _everything(case)
         try:
             _scan(case, execute, backward=False).trace  # noqa: B018
-            verdict.differences.append(Difference(case.seed, "failure", execute, "recorded, although the module fails"))
+            verdict.differences.append(
+                Difference(case.seed, "failure", execute, "recorded, although the module fails")
+            )
         except (RecordError, NeedsValuesError):
             pass
         except Exception as error:
             verdict.differences.append(Difference(case.seed, "crash", execute, repr(error)))
         for name in _changed(before, _everything(case)):
-            verdict.differences.append(Difference(case.seed, "state", name, f"changed by the failing {execute} pass"))
+            verdict.differences.append(
+                Difference(case.seed, "state", name, f"changed by the failing {execute} pass")
+            )
     verdict.compared += 1
 
 
 def _everything(case: Case) -> dict[str, Any]:
     holder = nn.Module()
     vars(holder)["arguments"] = [*case.args, *case.kwargs.values()]
-    return {"model": observables(case.module), "arguments": observables(holder)["modules"][""]["arguments"]}
+    return {
+        "model": observables(case.module),
+        "arguments": observables(holder)["modules"][""]["arguments"],
+    }
 
 
 def _changed(before: Any, after: Any, path: str = "") -> Iterator[str]:
@@ -185,8 +205,25 @@ def _changed(before: Any, after: Any, path: str = "") -> Iterator[str]:
 _OF_OUTPUTS = ("shape", "dtype", "stride")
 #: operators whose other results are integers for their gradient, of which the kernels of each device make others
 _ONE_RESULT = ("aten.embedding_bag", "aten._embedding_bag", "aten._embedding_bag_forward_only")
-_OF_COSTS = ("macs", "flops", "elements_read", "elements_written", "bytes_read", "bytes_written", "is_complete")
-_OF_PARAMETERS = ("owner", "name", "identity", "is_buffer", "requires_grad", "numel", "stored_bytes", "is_used")
+_OF_COSTS = (
+    "macs",
+    "flops",
+    "elements_read",
+    "elements_written",
+    "bytes_read",
+    "bytes_written",
+    "is_complete",
+)
+_OF_PARAMETERS = (
+    "owner",
+    "name",
+    "identity",
+    "is_buffer",
+    "requires_grad",
+    "numel",
+    "stored_bytes",
+    "is_used",
+)
 
 
 def _differences(abstract: Trace, real: Trace) -> Iterator[tuple[str, str, str]]:
@@ -199,7 +236,11 @@ def _differences(abstract: Trace, real: Trace) -> Iterator[tuple[str, str, str]]
             return
     yield from _unequal("modules", _module_calls(abstract), _module_calls(real))
     yield from _unequal(
-        "parameters", *[[_values(each, _OF_PARAMETERS) for each in trace.parameters] for trace in (abstract, real)]
+        "parameters",
+        *[
+            [_values(each, _OF_PARAMETERS) for each in trace.parameters]
+            for trace in (abstract, real)
+        ],
     )
 
 
@@ -232,7 +273,9 @@ def _of_calls(one: OpCall | None, other: OpCall | None) -> tuple[str, str, str] 
 
 
 def _results(op: OpCall) -> tuple[TensorSpec, ...]:
-    return op.signature.outputs[:1] if op.signature.operator in _ONE_RESULT else op.signature.outputs
+    return (
+        op.signature.outputs[:1] if op.signature.operator in _ONE_RESULT else op.signature.outputs
+    )
 
 
 def _name(op: OpCall | None) -> str:
@@ -243,7 +286,11 @@ def _meant(spec: TensorSpec, what: str) -> Any:
     """Strides of dimensions of size 1 say nothing, and nor do those of a tensor without elements."""
     if what != "stride":
         return getattr(spec, what)
-    return tuple(step for step, size in zip(spec.stride, spec.shape, strict=True) if size > 1) if spec.numel else ()
+    return (
+        tuple(step for step, size in zip(spec.stride, spec.shape, strict=True) if size > 1)
+        if spec.numel
+        else ()
+    )
 
 
 def _unequal(what: str, ones: list[Any], others: list[Any]) -> Iterator[tuple[str, str, str]]:
@@ -255,7 +302,10 @@ def _unequal(what: str, ones: list[Any], others: list[Any]) -> Iterator[tuple[st
 
 def _module_calls(trace: Trace) -> list[tuple[Any, ...]]:
     names = ("type_name", "path", "call", "depth", "parent", "children")
-    return [(*_values(call, names), _shapes(trace, call.inputs), _shapes(trace, call.outputs)) for call in trace.modules]
+    return [
+        (*_values(call, names), _shapes(trace, call.inputs), _shapes(trace, call.outputs))
+        for call in trace.modules
+    ]
 
 
 def _shapes(trace: Trace, tensors: tuple[int, ...]) -> list[tuple[int, ...]]:

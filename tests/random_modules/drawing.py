@@ -63,12 +63,16 @@ STEPS: dict[str, Step] = {}
 WRAPPERS: dict[str, Step] = {}
 
 
-def step(*ranks: int) -> Callable[[Callable[[Draw, Tensor], Layer]], Callable[[Draw, Tensor], Layer]]:
+def step(
+    *ranks: int,
+) -> Callable[[Callable[[Draw, Tensor], Layer]], Callable[[Draw, Tensor], Layer]]:
     """Enter a step for tensors of so many dimensions."""
     return _entering(STEPS, ranks)
 
 
-def wrapper(*ranks: int) -> Callable[[Callable[[Draw, Tensor], Layer]], Callable[[Draw, Tensor], Layer]]:
+def wrapper(
+    *ranks: int,
+) -> Callable[[Callable[[Draw, Tensor], Layer]], Callable[[Draw, Tensor], Layer]]:
     """Enter a step that is made around others."""
     return _entering(WRAPPERS, ranks)
 
@@ -175,6 +179,10 @@ def _shaped(draw: Draw, x: Tensor, ranks: tuple[int, ...]) -> list[nn.Module]:
         shape[at : at + 2] = [shape[at] * shape[at + 1]]
     while len(shape) < rank:
         at = max(range(len(shape)), key=shape.__getitem__)
-        factor = min(each for each in range(1, shape[at] + 1) if shape[at] % each == 0 and each * each >= shape[at])
+        factor = min(
+            each
+            for each in range(1, shape[at] + 1)
+            if shape[at] % each == 0 and each * each >= shape[at]
+        )
         shape[at : at + 1] = [shape[at] // factor, factor]
     return [Does(lambda x: x.reshape(shape), "reshape")]

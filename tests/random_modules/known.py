@@ -63,30 +63,50 @@ KNOWN: dict[str, Callable[[Difference], bool]] = {
     "the gradient of a bag reads integers that each device makes as it likes": _is(
         "elements_read", "aten._embedding_bag_backward"
     ),
-    "group_norm works channels-last on the CPU": _is("operators", "aten.clone.default instead of aten.native_group_norm"),
-    "of a matrix of one row, strides that say nothing decide which factor is transposed": _is("shape", "aten.t"),
+    "group_norm works channels-last on the CPU": _is(
+        "operators", "aten.clone.default instead of aten.native_group_norm"
+    ),
+    "of a matrix of one row, strides that say nothing decide which factor is transposed": _is(
+        "shape", "aten.t"
+    ),
     "a number that gradients start from is brought to the device": _is(
         "operators", "aten._to_copy.default instead of aten.expand"
     ),
-    "memory is not estimated where torch.func differentiates": _refused("don't yet support saved tensor hooks"),
-    "x[True] makes its index with another operator": _is("operators", "aten.zeros.default instead of aten.empty"),
+    "memory is not estimated where torch.func differentiates": _refused(
+        "don't yet support saved tensor hooks"
+    ),
+    "x[True] makes its index with another operator": _is(
+        "operators", "aten.zeros.default instead of aten.empty"
+    ),
     "a mask of booleans is made one of numbers by another operator": _is(
         "operators", "aten.zeros_like.default instead of aten.where"
     ),
     "a number is assigned to one element by another operator": _is(
         "operators", "aten.view.default instead of aten.fill_.Tensor"
     ),
-    "attention under vmap runs once per sample where it is fused": _is("operators", "aten.mul.Scalar instead of aten."),
-    "the gradient of mish has a kernel of its own on the CPU": _is("operators", "aten.softplus.default instead of aten.mish"),
-    "quantile makes a number of its own where it compares devices": _refused("quantile() q tensor must be on the same device"),
+    "attention under vmap runs once per sample where it is fused": _is(
+        "operators", "aten.mul.Scalar instead of aten."
+    ),
+    "the gradient of mish has a kernel of its own on the CPU": _is(
+        "operators", "aten.softplus.default instead of aten.mish"
+    ),
+    "quantile makes a number of its own where it compares devices": _refused(
+        "quantile() q tensor must be on the same device"
+    ),
     "in pieces, take_along_dim compares devices": _refused("arguments for torch.take_along_dim"),
-    "some operators write to elements that are one and the same, and torch lets them": _refused("an expanded tensor"),
+    "some operators write to elements that are one and the same, and torch lets them": _refused(
+        "an expanded tensor"
+    ),
     "autograd detaches where there are data, as after a view of another type, which costs nothing": _is_detached,
     "gradients inside of a module need a graph on shapes alone, which this one can't have": _refused(
         "cannot register a hook on a tensor that doesn't require gradient"
     ),
-    "the gradient of a constant, a zero without elements, gets some where there are data": _is("elements_read", "aten.to"),
-    "the statistics of 16-bit normalisations have 16 bits on the CPU": _is("dtype", "aten.native_layer_norm"),
+    "the gradient of a constant, a zero without elements, gets some where there are data": _is(
+        "elements_read", "aten.to"
+    ),
+    "the statistics of 16-bit normalisations have 16 bits on the CPU": _is(
+        "dtype", "aten.native_layer_norm"
+    ),
 }
 
 

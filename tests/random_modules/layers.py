@@ -60,13 +60,18 @@ def convolution(draw: Draw, x: Tensor) -> Layer:
 @step(3, 4, 5)
 def same_convolution(draw: Draw, x: Tensor) -> Layer:
     mode = draw.one_of("zeros", "circular", "replicate")
-    return CONVOLUTIONS[x.dim()](x.shape[1], draw.size(1, 4), draw.size(1, 4), padding="same", padding_mode=mode)
+    return CONVOLUTIONS[x.dim()](
+        x.shape[1], draw.size(1, 4), draw.size(1, 4), padding="same", padding_mode=mode
+    )
 
 
 @step(3, 4, 5)
 def depthwise(draw: Draw, x: Tensor) -> Layer:
     c = x.shape[1]
-    return nn.Sequential(CONVOLUTIONS[x.dim()](c, c, 3, padding=1, groups=c), CONVOLUTIONS[x.dim()](c, draw.size(1, 4), 1))
+    return nn.Sequential(
+        CONVOLUTIONS[x.dim()](c, c, 3, padding=1, groups=c),
+        CONVOLUTIONS[x.dim()](c, draw.size(1, 4), 1),
+    )
 
 
 @step(3, 4, 5)
@@ -102,9 +107,13 @@ def unbatched_convolution(draw: Draw, x: Tensor) -> Layer:
 
 @step(2, 3, 4, 5)
 def batch_norm(draw: Draw, x: Tensor) -> Layer:
-    kind: Any = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}[x.dim()]
+    kind: Any = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}[
+        x.dim()
+    ]
     momentum = draw.one_of(0.1, None)
-    return kind(x.shape[1], affine=draw.flag(), track_running_stats=draw.flag(0.7), momentum=momentum)
+    return kind(
+        x.shape[1], affine=draw.flag(), track_running_stats=draw.flag(0.7), momentum=momentum
+    )
 
 
 @step(3, 4, 5)
@@ -187,7 +196,9 @@ AVERAGE_POOLS: dict[int, Any] = {3: nn.AvgPool1d, 4: nn.AvgPool2d, 5: nn.AvgPool
 
 @step(3, 4, 5)
 def max_pool(draw: Draw, x: Tensor) -> Layer:
-    return MAX_POOLS[x.dim()](2, stride=draw.one_of(None, 1), padding=draw.size(0, 1), ceil_mode=draw.flag())
+    return MAX_POOLS[x.dim()](
+        2, stride=draw.one_of(None, 1), padding=draw.size(0, 1), ceil_mode=draw.flag()
+    )
 
 
 @step(3, 4, 5)
@@ -198,7 +209,9 @@ def dilated_max_pool(draw: Draw, x: Tensor) -> Layer:
 @step(3, 4, 5)
 def average_pool(draw: Draw, x: Tensor) -> Layer:
     counts = draw.flag()
-    return AVERAGE_POOLS[x.dim()](2, draw.one_of(None, 1), draw.size(0, 1), ceil_mode=draw.flag(), count_include_pad=counts)
+    return AVERAGE_POOLS[x.dim()](
+        2, draw.one_of(None, 1), draw.size(0, 1), ceil_mode=draw.flag(), count_include_pad=counts
+    )
 
 
 @step(3, 4, 5)
@@ -305,12 +318,17 @@ class _Tokens(nn.Module):
 @step(2, 3)
 def embedding(draw: Draw, x: Tensor) -> Layer:
     padded = draw.one_of(None, 0)
-    return _Tokens(nn.Embedding(7, draw.size(1, 5), padding_idx=padded, max_norm=draw.one_of(None, None, 1.0)), sums=False)
+    return _Tokens(
+        nn.Embedding(7, draw.size(1, 5), padding_idx=padded, max_norm=draw.one_of(None, None, 1.0)),
+        sums=False,
+    )
 
 
 @step(2, 3)
 def embedding_bag(draw: Draw, x: Tensor) -> Layer:
-    return _Tokens(nn.EmbeddingBag(7, draw.size(1, 5), mode=draw.one_of("sum", "mean", "max")), sums=True)
+    return _Tokens(
+        nn.EmbeddingBag(7, draw.size(1, 5), mode=draw.one_of("sum", "mean", "max")), sums=True
+    )
 
 
 class _Bags(nn.Module):
@@ -375,7 +393,9 @@ class _Packed(nn.Module):
         first = self.layer.batch_first
         batch, length = (x.shape[0], x.shape[1]) if first else (x.shape[1], x.shape[0])
         lengths = [max(1, length - i % 3) for i in range(batch)]
-        packed = rnn.pack_padded_sequence(x, torch.tensor(lengths), batch_first=bool(first), enforce_sorted=False)
+        packed = rnn.pack_padded_sequence(
+            x, torch.tensor(lengths), batch_first=bool(first), enforce_sorted=False
+        )
         y, _ = self.layer(packed)
         return rnn.pad_packed_sequence(y, batch_first=bool(first))[0]
 
@@ -403,7 +423,11 @@ class _Cells(nn.Module):
 
 @step(3)
 def cells(draw: Draw, x: Tensor) -> Layer:
-    return _Cells(draw.one_of(nn.RNNCell, nn.LSTMCell, nn.GRUCell)(x.shape[-1], draw.size(2, 4), bias=draw.flag()))
+    return _Cells(
+        draw.one_of(nn.RNNCell, nn.LSTMCell, nn.GRUCell)(
+            x.shape[-1], draw.size(2, 4), bias=draw.flag()
+        )
+    )
 
 
 class _SelfAttention(nn.Module):
@@ -412,8 +436,14 @@ class _SelfAttention(nn.Module):
         self.layer, self.causal, self.weights = layer, causal, weights
 
     def forward(self, x: Tensor) -> Tensor:
-        length = x.shape[-2] if getattr(self.layer, "batch_first", True) or x.dim() == 2 else x.shape[0]
-        mask = torch.triu(torch.ones(length, length, dtype=torch.bool, device=x.device), 1) if self.causal else None
+        length = (
+            x.shape[-2] if getattr(self.layer, "batch_first", True) or x.dim() == 2 else x.shape[0]
+        )
+        mask = (
+            torch.triu(torch.ones(length, length, dtype=torch.bool, device=x.device), 1)
+            if self.causal
+            else None
+        )
         y, weights = self.layer(x, x, x, attn_mask=mask, need_weights=self.weights)
         return y if weights is None else y + weights.mean()
 
@@ -422,7 +452,11 @@ class _SelfAttention(nn.Module):
 def attention(draw: Draw, x: Tensor) -> Layer:
     bias_kv, zero = draw.flag(0.2), draw.flag(0.2)
     layer = nn.MultiheadAttention(
-        x.shape[-1], draw.divisor(x.shape[-1]), batch_first=draw.flag(), add_bias_kv=bias_kv, add_zero_attn=zero
+        x.shape[-1],
+        draw.divisor(x.shape[-1]),
+        batch_first=draw.flag(),
+        add_bias_kv=bias_kv,
+        add_zero_attn=zero,
     )
     return _SelfAttention(layer, draw.flag(0.3), draw.flag(0.3))
 
@@ -452,7 +486,9 @@ class _Decoder(nn.Module):
 
 @step(3)
 def decoder_layer(draw: Draw, x: Tensor) -> Layer:
-    return _Decoder(nn.TransformerDecoderLayer(x.shape[-1], draw.divisor(x.shape[-1]), 4, batch_first=True))
+    return _Decoder(
+        nn.TransformerDecoderLayer(x.shape[-1], draw.divisor(x.shape[-1]), 4, batch_first=True)
+    )
 
 
 # -- distances and losses ------------------------------------------------------------------------------------------------
@@ -475,11 +511,21 @@ def distance(draw: Draw, x: Tensor) -> Layer:
 
 @step(2, 3)
 def loss(draw: Draw, x: Tensor) -> Layer:
-    kind: Any = draw.one_of(nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCEWithLogitsLoss, nn.KLDivLoss)
+    kind: Any = draw.one_of(
+        nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCEWithLogitsLoss, nn.KLDivLoss
+    )
     return _Pair(kind(reduction=draw.one_of("mean", "sum", "none")))
 
 
 @step(2)
 def classification_loss(draw: Draw, x: Tensor) -> Layer:
-    loss = nn.CrossEntropyLoss(reduction=draw.one_of("mean", "sum", "none"), label_smoothing=draw.one_of(0.0, 0.1))
-    return Does(lambda x: loss(x, torch.arange(x.shape[0], device=x.device) % x.shape[1]).reshape(-1, 1) + x[:, :1], "loss")
+    loss = nn.CrossEntropyLoss(
+        reduction=draw.one_of("mean", "sum", "none"), label_smoothing=draw.one_of(0.0, 0.1)
+    )
+    return Does(
+        lambda x: (
+            loss(x, torch.arange(x.shape[0], device=x.device) % x.shape[1]).reshape(-1, 1)
+            + x[:, :1]
+        ),
+        "loss",
+    )

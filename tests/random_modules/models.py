@@ -48,7 +48,12 @@ class Model(nn.Module):
             y = y * scale
         if bias is not None:
             y = y + bias
-        forms = {"tensor": y, "tuple": (y, y.sum()), "dict": {"out": y, "aux": [y.mean(0), None]}, "nested": ({"y": (y,)}, 3)}
+        forms = {
+            "tensor": y,
+            "tuple": (y, y.sum()),
+            "dict": {"out": y, "aux": [y.mean(0), None]},
+            "nested": ({"y": (y,)}, 3),
+        }
         return forms[self.output]
 
 
@@ -59,7 +64,9 @@ def random_module(seed: int) -> Case:
     x = _input(draw)
     body, _ = chain(draw, run(nn.Identity(), x), draw.size(1, 8))
     layers: list[nn.Module] = [body, Bomb()] if draw.flag(0.04) else [body]
-    model = Model(nn.Sequential(*layers), draw.one_of("tensor", "tensor", "tuple", "dict", "nested"))
+    model = Model(
+        nn.Sequential(*layers), draw.one_of("tensor", "tensor", "tuple", "dict", "nested")
+    )
     kwargs: dict[str, Any] = {"bias": torch.randn(())} if draw.flag(0.15) else {}
     kwargs |= {"scale": 0.5} if draw.flag(0.15) else {}
     return Case(seed, model, (x,), kwargs, draw.one_of("eval", "train"))

@@ -115,7 +115,11 @@ def select(draw: Draw, x: Tensor) -> Layer:
 
 @step()
 def squeeze(draw: Draw, x: Tensor) -> Layer:
-    return draw.one_of(lambda x: x.squeeze(), lambda x: x[None, ..., None].squeeze(0), lambda x: torch.atleast_2d(x))
+    return draw.one_of(
+        lambda x: x.squeeze(),
+        lambda x: x[None, ..., None].squeeze(0),
+        lambda x: torch.atleast_2d(x),
+    )
 
 
 @step()
@@ -146,12 +150,19 @@ def slices(draw: Draw, x: Tensor) -> Layer:
 @step()
 def view_of_view(draw: Draw, x: Tensor) -> Layer:
     count = draw.size(1, 3)
-    return lambda x: x.unsqueeze(1).expand(-1, count, *x.shape[1:]).transpose(0, -1)[..., ::2].unfold(0, 1, 1)
+    return lambda x: (
+        x.unsqueeze(1).expand(-1, count, *x.shape[1:]).transpose(0, -1)[..., ::2].unfold(0, 1, 1)
+    )
 
 
 @step(4)
 def windows(draw: Draw, x: Tensor) -> Layer:
-    return lambda x: x.unfold(2, 2, 1).unfold(3, 2, 2).permute(0, 2, 3, 1, 4, 5).reshape(x.shape[0], -1, x.shape[1] * 4)
+    return lambda x: (
+        x.unfold(2, 2, 1)
+        .unfold(3, 2, 2)
+        .permute(0, 2, 3, 1, 4, 5)
+        .reshape(x.shape[0], -1, x.shape[1] * 4)
+    )
 
 
 @step()
@@ -288,7 +299,11 @@ BINARY: tuple[Callable[..., Tensor], ...] = (
 def binary(draw: Draw, x: Tensor) -> Layer:
     function = draw.choice(BINARY)
     other: Callable[[Tensor], Tensor] = draw.one_of(
-        lambda x: x, lambda x: x[:1], lambda x: x.flip(-1), lambda x: x.mean(-1, keepdim=True), lambda x: x.sum()
+        lambda x: x,
+        lambda x: x[:1],
+        lambda x: x.flip(-1),
+        lambda x: x.mean(-1, keepdim=True),
+        lambda x: x.sum(),
     )
     return lambda x: function(x, other(x)).float() + 0 * x
 
@@ -321,7 +336,9 @@ def comparisons(draw: Draw, x: Tensor) -> Layer:
         lambda x: (x > 0).float() * x,
         lambda x: x.eq(x.flip(0)).to(x.dtype),
         lambda x: torch.where(x > x.mean(), x, -x),
-        lambda x: torch.where(torch.arange(x.shape[-1], device=x.device) % 2 == 0, x, x.new_zeros(())),
+        lambda x: torch.where(
+            torch.arange(x.shape[-1], device=x.device) % 2 == 0, x, x.new_zeros(())
+        ),
         lambda x: (x.isnan() | ~x.isfinite()).float() + x,
         lambda x: (x.long() & 3).float(),
         lambda x: torch.bucketize(x, torch.tensor([-1.0, 0.0, 1.0])).float(),
@@ -341,15 +358,21 @@ def products(draw: Draw, x: Tensor) -> Layer:
         lambda x: x @ x.new_ones(x.shape[-1]),
         lambda x: x.reshape(-1, x.shape[-1]).mm(x.reshape(-1, x.shape[-1]).t()),
         lambda x: torch.bmm(x.reshape(1, -1, x.shape[-1]), x.reshape(1, -1, x.shape[-1]).mT),
-        lambda x: torch.addmm(x.new_ones(3), x.reshape(-1, x.shape[-1]), x.new_ones(x.shape[-1], 3)),
+        lambda x: torch.addmm(
+            x.new_ones(3), x.reshape(-1, x.shape[-1]), x.new_ones(x.shape[-1], 3)
+        ),
         lambda x: torch.outer(x.flatten()[:8], x.flatten()[:5]),
         lambda x: torch.tensordot(x, x, dims=([-1], [-1]))[..., 0],
         lambda x: torch.kron(x.reshape(-1, x.shape[-1])[:3], torch.eye(2)),
         lambda x: torch.inner(x, x[:1].reshape(-1, x.shape[-1])),
         lambda x: torch.cdist(x, x),
-        lambda x: torch.baddbmm(x.new_zeros(()), x.reshape(1, -1, x.shape[-1]), x.new_ones(1, x.shape[-1], 2)),
+        lambda x: torch.baddbmm(
+            x.new_zeros(()), x.reshape(1, -1, x.shape[-1]), x.new_ones(1, x.shape[-1], 2)
+        ),
         lambda x: x.flatten().dot(x.flatten()) * x,
-        lambda x: torch.linalg.multi_dot([x.reshape(-1, x.shape[-1]), x.new_ones(x.shape[-1], 2), x.new_ones(2, 3)]),
+        lambda x: torch.linalg.multi_dot(
+            [x.reshape(-1, x.shape[-1]), x.new_ones(x.shape[-1], 2), x.new_ones(2, 3)]
+        ),
         lambda x: F.linear(x, x.new_ones(3, x.shape[-1])),
         lambda x: torch.linalg.norm(x, dim=-1),
         lambda x: torch.trace(x.reshape(-1, x.shape[-1])) + x,
@@ -359,7 +382,13 @@ def products(draw: Draw, x: Tensor) -> Layer:
 @step(3)
 def einsum(draw: Draw, x: Tensor) -> Layer:
     equation = draw.one_of(
-        "bij,bkj->bik", "bij->bji", "bij,bij->b", "bij,cij->bc", "bij->ij", "bij,bkl->ikjl", "b...,b...->..."
+        "bij,bkj->bik",
+        "bij->bji",
+        "bij,bij->b",
+        "bij,cij->bc",
+        "bij->ij",
+        "bij,bkl->ikjl",
+        "b...,b...->...",
     )
     if "," in equation:
         return lambda x: torch.einsum(equation, x, x)
@@ -372,10 +401,19 @@ def functional_attention(draw: Draw, x: Tensor) -> Layer:
     return draw.one_of(
         lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=causal),
         lambda x: F.scaled_dot_product_attention(x, x[:, :, :2], x[:, :, :2]),
-        lambda x: F.scaled_dot_product_attention(x, x, x, attn_mask=x.new_zeros(x.shape[2], x.shape[2])),
-        lambda x: F.scaled_dot_product_attention(x, x, x, attn_mask=torch.ones(x.shape[2], x.shape[2]).tril().bool()),
+        lambda x: F.scaled_dot_product_attention(
+            x, x, x, attn_mask=x.new_zeros(x.shape[2], x.shape[2])
+        ),
+        lambda x: F.scaled_dot_product_attention(
+            x, x, x, attn_mask=torch.ones(x.shape[2], x.shape[2]).tril().bool()
+        ),
         lambda x: F.scaled_dot_product_attention(x, x[:, :1], x[:, :1], enable_gqa=True),
-        lambda x: (x @ x.mT / 2).masked_fill(torch.ones(x.shape[2], x.shape[2]).triu(1).bool(), -1e9).softmax(-1) @ x,
+        lambda x: (
+            (x @ x.mT / 2)
+            .masked_fill(torch.ones(x.shape[2], x.shape[2]).triu(1).bool(), -1e9)
+            .softmax(-1)
+            @ x
+        ),
     )
 
 
@@ -399,7 +437,15 @@ def functional_convolution(draw: Draw, x: Tensor) -> Layer:
 def reduction(draw: Draw, x: Tensor) -> Layer:
     dims, keeps = draw.dims(x), draw.flag()
     function: Any = draw.one_of(
-        torch.sum, torch.mean, torch.amax, torch.amin, torch.logsumexp, torch.var, torch.std, torch.nansum, torch.norm
+        torch.sum,
+        torch.mean,
+        torch.amax,
+        torch.amin,
+        torch.logsumexp,
+        torch.var,
+        torch.std,
+        torch.nansum,
+        torch.norm,
     )
     if function is torch.norm:
         return lambda x: torch.norm(x, 2, dims, keeps)
@@ -528,7 +574,9 @@ def triangles(draw: Draw, x: Tensor) -> Layer:
         lambda x: x.tril(),
         lambda x: x.triu(1),
         lambda x: x * torch.ones(x.shape[-2:]).tril(),
-        lambda x: x.masked_fill(torch.ones(x.shape[-2:], dtype=torch.bool).triu(1), float("-inf")).softmax(-1),
+        lambda x: x.masked_fill(
+            torch.ones(x.shape[-2:], dtype=torch.bool).triu(1), float("-inf")
+        ).softmax(-1),
     )
 
 
@@ -538,7 +586,12 @@ def positions(draw: Draw, x: Tensor) -> Layer:
         lambda x: x + torch.arange(x.shape[-1], device=x.device, dtype=x.dtype),
         lambda x: x * torch.linspace(0, 1, x.shape[-1], device=x.device),
         lambda x: x + torch.arange(x.shape[-1]).float().outer(torch.ones(2)).sin()[:, 0],
-        lambda x: x + torch.meshgrid(torch.arange(2.0), torch.arange(x.shape[-1]).float(), indexing="ij")[1][0],
+        lambda x: (
+            x
+            + torch.meshgrid(torch.arange(2.0), torch.arange(x.shape[-1]).float(), indexing="ij")[
+                1
+            ][0]
+        ),
         lambda x: x * torch.full((x.shape[-1],), 2.0),
         lambda x: x + torch.randn_like(x) * torch.rand(x.shape[-1]),
         lambda x: x[..., torch.randperm(x.shape[-1])],
@@ -592,7 +645,9 @@ def spectra(draw: Draw, x: Tensor) -> Layer:
 
 @step(1, 2)
 def short_time_spectrum(draw: Draw, x: Tensor) -> Layer:
-    return lambda x: torch.stft(x, 4, 2, window=torch.hann_window(4), return_complex=True, center=True).abs()
+    return lambda x: torch.stft(
+        x, 4, 2, window=torch.hann_window(4), return_complex=True, center=True
+    ).abs()
 
 
 @step(2, 3)
@@ -628,7 +683,9 @@ def images(draw: Draw, x: Tensor) -> Layer:
         lambda x: F.interpolate(x, scale_factor=(2, 1)),
         lambda x: F.interpolate(x, size=4, mode="area"),
         lambda x: F.grid_sample(x, grid.expand(x.shape[0], -1, -1, -1), align_corners=False),
-        lambda x: F.grid_sample(x, F.affine_grid(theta.expand(x.shape[0], -1, -1), [*x.shape], align_corners=False)),
+        lambda x: F.grid_sample(
+            x, F.affine_grid(theta.expand(x.shape[0], -1, -1), [*x.shape], align_corners=False)
+        ),
         lambda x: F.avg_pool2d(x, (x.shape[2], 1)),
         lambda x: F.max_pool2d(x, 2, return_indices=True)[0],
         lambda x: F.adaptive_max_pool2d(x, (1, 2), return_indices=True)[0],

@@ -22,12 +22,24 @@ def shard(model: Any, mesh: Any) -> None:
 
 def sharded_linear(**asked: Any) -> torchscan.Plan:
     return torchscan.plan(
-        build, (64,), mesh={"dp": 8}, apply=shard, training=True, optimizer="AdamW", device="NVIDIA H200", batch_size=4, **asked
+        build,
+        (64,),
+        mesh={"dp": 8},
+        apply=shard,
+        training=True,
+        optimizer="AdamW",
+        device="NVIDIA H200",
+        batch_size=4,
+        **asked,
     )
 
 
 def divide(model: Any, mesh: Any) -> None:
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
 
     parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
 
@@ -50,5 +62,9 @@ class Tokens(nn.Module):
 
 def searched_tokens() -> torchscan.MeshSearch:
     return torchscan.search_meshes(
-        Tokens(), gpus=8, device="NVIDIA H200", length=16, meshes=[{"dp": 8}, {"replicate": 2, "dp": 4}]
+        Tokens(),
+        gpus=8,
+        device="NVIDIA H200",
+        length=16,
+        meshes=[{"dp": 8}, {"replicate": 2, "dp": 4}],
     )

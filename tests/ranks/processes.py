@@ -16,7 +16,9 @@ from torch.multiprocessing.spawn import spawn
 _SECONDS = 240
 
 
-def in_processes(number: int, work: Callable[[int, Any], Any], given: Any, folder: Path) -> list[Any]:
+def in_processes(
+    number: int, work: Callable[[int, Any], Any], given: Any, folder: Path
+) -> list[Any]:
     """What ``work(rank, given)`` returns in each of so many processes of one group."""
     context: Any = spawn(_begin, args=(number, work, given, str(folder)), nprocs=number, join=False)
     end = time.monotonic() + _SECONDS
@@ -30,10 +32,14 @@ def in_processes(number: int, work: Callable[[int, Any], Any], given: Any, folde
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(number)]
 
 
-def _begin(rank: int, number: int, work: Callable[[int, Any], Any], given: Any, folder: str) -> None:
+def _begin(
+    rank: int, number: int, work: Callable[[int, Any], Any], given: Any, folder: str
+) -> None:
     torch.set_num_threads(1)
     wait = dt.timedelta(seconds=_SECONDS // 4)
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=number, timeout=wait)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=number, timeout=wait
+    )
     try:
         torch.save(work(rank, given), f"{folder}/{rank}.pt")
     finally:

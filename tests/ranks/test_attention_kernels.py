@@ -118,7 +118,9 @@ def test_generating_on_a_mesh_of_one_takes_as_long_as_without_a_mesh() -> None:
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     alone, on_mesh = (
-        torchscan.analyze_generation(model, 64, 8, batch_size=16, device=CARD, mesh=mesh, progress=False)
+        torchscan.analyze_generation(
+            model, 64, 8, batch_size=16, device=CARD, mesh=mesh, progress=False
+        )
         for mesh in (None, {"tp": 1})
     )
     assert on_mesh.per_token == pytest.approx(alone.per_token)

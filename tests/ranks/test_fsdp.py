@@ -29,7 +29,15 @@ def planned(then: Any = lambda _: None, mesh: Any = None, along: Any = "dp", **h
             fully_shard(each, mesh=devices[along], **how)
         then(model)
 
-    return plan(build, (WIDTH,), mesh=mesh or {"dp": N}, apply=apply, training=True, optimizer="AdamW", batch_size=2)
+    return plan(
+        build,
+        (WIDTH,),
+        mesh=mesh or {"dp": N},
+        apply=apply,
+        training=True,
+        optimizer="AdamW",
+        batch_size=2,
+    )
 
 
 def sent(made: Plan) -> dict[tuple[str, str], int]:
@@ -83,7 +91,9 @@ def test_copies_of_what_is_sharded() -> None:
 def test_what_is_gathered_and_reduced_in_other_types(reduced_in: torch.dtype, times: int) -> None:
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
-    made = planned(mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=reduced_in))
+    made = planned(
+        mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=reduced_in)
+    )
     assert sent(made) == {
         ("all-gather", "forward"): SHARE // 2,
         ("all-gather", "backward"): SHARE // 2,
@@ -107,5 +117,14 @@ def test_gradients_of_an_earlier_batch_are_added_to() -> None:
         for each in (*model, model):
             fully_shard(each, mesh=devices["dp"])
 
-    twice = plan(build, (WIDTH,), mesh={"dp": N}, apply=apply, training=True, optimizer="AdamW", batch_size=2, accumulate=True)
+    twice = plan(
+        build,
+        (WIDTH,),
+        mesh={"dp": N},
+        apply=apply,
+        training=True,
+        optimizer="AdamW",
+        batch_size=2,
+        accumulate=True,
+    )
     assert sent(twice) == once

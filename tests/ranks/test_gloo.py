@@ -39,7 +39,11 @@ def data_parallel(model: Any, mesh: Any) -> None:
 
 
 def tensor_parallel(model: Any, mesh: Any) -> None:
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
 
     parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
 
@@ -86,12 +90,18 @@ class Facts(NamedTuple):
 def facts_of(trace: Trace, memory: Any) -> Facts:
     held = [each.local_numel for each in trace.parameters]
     operators = [
-        (op.phase, op.signature.operator, trace.path_of(op), [each.shape for each in op.signature.outputs])
+        (
+            op.phase,
+            op.signature.operator,
+            trace.path_of(op),
+            [each.shape for each in op.signature.outputs],
+        )
         for op in trace.ops
         if op.signature.operator not in _VIEWS
     ]
     collectives = [
-        (each.kind, each.processes, each.phase, each.layer, each.calls, each.bytes) for each in collectives_of(trace)
+        (each.kind, each.processes, each.phase, each.layer, each.calls, each.bytes)
+        for each in collectives_of(trace)
     ]
     return Facts(sum(held), operators, collectives, dict(memory.by_kind))
 
@@ -124,9 +134,22 @@ def gather(rank: int, name: str) -> Any:
     with pytest.raises(RecordError if rank != 1 else InputError) as raised:
         gather_plan(model, (WIDTH,), **({**options, "batch_size": -1} if rank == 1 else options))
     facts = [
-        (each.rank, dict(each.place), each.local_params, dict(each.memory.by_kind), each.collectives) for each in found.ranks
+        (
+            each.rank,
+            dict(each.place),
+            each.local_params,
+            dict(each.memory.by_kind),
+            each.collectives,
+        )
+        for each in found.ranks
     ]
-    return found.mesh, found.processes, facts, str(raised.value), plan_table(found).write("markdown")
+    return (
+        found.mesh,
+        found.processes,
+        facts,
+        str(raised.value),
+        plan_table(found).write("markdown"),
+    )
 
 
 def local(tensor: Any) -> torch.Tensor:
@@ -170,8 +193,12 @@ def train_on(rank: int, name: str) -> dict[str, Any]:
         found[f"{when}: parameters"] = all(map(torch.equal, before, map(local, model.parameters())))
         now = [None if each.grad is None else local(each.grad) for each in model.parameters()]
         found[f"{when}: gradients"] = all(map(are_equal, grads, now))
-        found[f"{when}: same group"] = distributed.is_initialized() and distributed.get_rank() == rank
-        found[f"{when}: trains on"] = all(map(torch.equal, trained(twin, rank), trained(model, rank)))
+        found[f"{when}: same group"] = (
+            distributed.is_initialized() and distributed.get_rank() == rank
+        )
+        found[f"{when}: trains on"] = all(
+            map(torch.equal, trained(twin, rank), trained(model, rank))
+        )
         found[f"{when}: recorded"] = len(trace.ops) > 0
     return found
 
@@ -193,7 +220,12 @@ def record_alone(rank: int, name: str) -> str:
 def test_each_process_records_what_is_planned_for_it(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     found = in_processes(case.processes, record, name, tmp_path)
-    options: dict[str, Any] = {"training": True, "optimizer": "AdamW", "batch_size": BATCH, "ranks": range(case.processes)}
+    options: dict[str, Any] = {
+        "training": True,
+        "optimizer": "AdamW",
+        "batch_size": BATCH,
+        "ranks": range(case.processes),
+    }
     planned = plan(build, (WIDTH,), mesh=case.mesh, apply=case.apply, **options)
     for each, rank in zip(found, planned.ranks, strict=True):
         assert each == facts_of(rank.trace, rank.memory)
@@ -203,16 +235,31 @@ def test_each_process_records_what_is_planned_for_it(name: str, tmp_path: Path) 
 def test_the_first_process_has_what_all_have_found(tmp_path: Path) -> None:
     case = CASES["fsdp and tp"]
     found = in_processes(case.processes, gather, "fsdp and tp", tmp_path)
-    options: dict[str, Any] = {"training": True, "optimizer": "AdamW", "batch_size": BATCH, "ranks": range(case.processes)}
+    options: dict[str, Any] = {
+        "training": True,
+        "optimizer": "AdamW",
+        "batch_size": BATCH,
+        "ranks": range(case.processes),
+    }
     planned = plan(build, (WIDTH,), mesh=case.mesh, apply=case.apply, **options).ranks
     expected = [
-        (each.rank, dict(each.place), each.local_params, dict(each.memory.by_kind), each.collectives) for each in planned
+        (
+            each.rank,
+            dict(each.place),
+            each.local_params,
+            dict(each.memory.by_kind),
+            each.collectives,
+        )
+        for each in planned
     ]
     for rank, (mesh, processes, facts, _, _) in enumerate(found):
         assert (mesh, processes) == (case.mesh, 4)
         assert facts == (expected if rank == 0 else expected[rank : rank + 1])
     assert "Of 4 processes" in found[0][-1]
-    assert all("1 of 4 processes could not be recorded; process 1: InputError: " in found[rank][3] for rank in (0, 2, 3))
+    assert all(
+        "1 of 4 processes could not be recorded; process 1: InputError: " in found[rank][3]
+        for rank in (0, 2, 3)
+    )
     assert "batch_size is -1" in found[1][3]
 
 

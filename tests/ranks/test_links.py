@@ -64,18 +64,27 @@ def seconds(mesh: dict[str, int], along: str, kind: str, device: str = DEVICE) -
         # one device in each of two machines
         ({"dp": 2, "tp": 8}, "dp", "all-reduce", 2 * SIZE / 2 / NETWORK),
         # two machines of eight: what each needs is sent to it once, by all of its cards
-        ({"dp": 16}, "dp", "all-gather", max(16 * SIZE * 15 / 16 / LINKS, 16 * SIZE / 2 / 8 / NETWORK)),
+        (
+            {"dp": 16},
+            "dp",
+            "all-gather",
+            max(16 * SIZE * 15 / 16 / LINKS, 16 * SIZE / 2 / 8 / NETWORK),
+        ),
         # half of what each device sends to others goes to another machine, and to nobody else
         ({"dp": 16}, "dp", "all-to-all", SIZE / 2 / NETWORK),
     ],
 )
-def test_bytes_over_the_slowest_link(mesh: dict[str, int], along: str, kind: str, expected: float) -> None:
+def test_bytes_over_the_slowest_link(
+    mesh: dict[str, int], along: str, kind: str, expected: float
+) -> None:
     assert seconds(mesh, along, kind) == pytest.approx(expected)
 
 
 def test_bridges_join_neighbours() -> None:
     """Of two cards that are four places apart, what they tell each other goes over PCIe."""
-    near, far = (seconds({"a": 2, "b": 4}, along, "all-reduce", "NVIDIA RTX A6000") for along in ("b", "a"))
+    near, far = (
+        seconds({"a": 2, "b": 4}, along, "all-reduce", "NVIDIA RTX A6000") for along in ("b", "a")
+    )
     pcie = 0.8 * 16 * 16e9 * 128 / 130 / 8
     assert far == pytest.approx(2 * SIZE / 2 / pcie)
     assert near == pytest.approx(2 * SIZE * 3 / 4 / pcie)  # four are two pairs

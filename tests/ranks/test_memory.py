@@ -14,9 +14,26 @@ from torchscan import Plan, plan
 transformers = pytest.importorskip("transformers")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-WIDTH, INNER, KEYS, VOCABULARY, HEAD, LAYERS, LENGTH, BYTES = 8192, 28_672, 1024, 128_256, 128, 80, 4096, 2
+WIDTH, INNER, KEYS, VOCABULARY, HEAD, LAYERS, LENGTH, BYTES = (
+    8192,
+    28_672,
+    1024,
+    128_256,
+    128,
+    80,
+    4096,
+    2,
+)
 #: rows and columns of the weights of a layer of Llama 70B, and of what is outside of layers
-LAYER = [(WIDTH, WIDTH), (KEYS, WIDTH), (KEYS, WIDTH), (WIDTH, WIDTH), (INNER, WIDTH), (INNER, WIDTH), (WIDTH, INNER)]
+LAYER = [
+    (WIDTH, WIDTH),
+    (KEYS, WIDTH),
+    (KEYS, WIDTH),
+    (WIDTH, WIDTH),
+    (INNER, WIDTH),
+    (INNER, WIDTH),
+    (WIDTH, INNER),
+]
 LAYER += [(WIDTH, 1)] * 2
 OUTSIDE = [(VOCABULARY, WIDTH), (VOCABULARY, WIDTH), (WIDTH, 1)]
 PROCESSES = 64

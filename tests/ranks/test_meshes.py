@@ -29,7 +29,9 @@ def llama(layers: int = LAYERS) -> nn.Module:
         max_position_embeddings=256,
     )
     with torch.device("meta"):
-        model: nn.Module = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        model: nn.Module = transformers.AutoModelForCausalLM.from_config(
+            config, dtype=torch.bfloat16
+        )
     return model
 
 
@@ -73,7 +75,9 @@ def test_few_layers_tell_what_all_of_them_take() -> None:
 
 def test_products_of_the_model_are_its_use_of_the_cards() -> None:
     """Three times those of the forward pass, wherever they are computed; what checkpoints compute again is none of it."""
-    plain, again = (the_one(meshes=[{"dp": 8}], checkpoint=checkpoint) for checkpoint in (False, True))
+    plain, again = (
+        the_one(meshes=[{"dp": 8}], checkpoint=checkpoint) for checkpoint in (False, True)
+    )
     assert again.mfu * again.time_estimate == pytest.approx(plain.mfu * plain.time_estimate)
     assert again.time_estimate > plain.time_estimate
     assert again.peak_bytes < plain.peak_bytes
@@ -92,7 +96,9 @@ def test_all_meshes_that_make_sense_the_fastest_first() -> None:
 
 
 def test_weights_in_32_bits_take_twice_the_memory() -> None:
-    half, mixed = (the_one(meshes=[{"dp": 8}], precision=precision) for precision in ("bf16", "bf16-mixed"))
+    half, mixed = (
+        the_one(meshes=[{"dp": 8}], precision=precision) for precision in ("bf16", "bf16-mixed")
+    )
     for kind in ("parameters", "optimizer"):
         assert mixed.by_kind[kind] == 2 * half.by_kind[kind]
 
@@ -131,7 +137,14 @@ def test_copies_hold_all_of_a_model() -> None:
 
 def test_few_layers_are_sharded_and_checkpointed_too() -> None:
     plain, again = (
-        torchscan.search_meshes(llama(4), gpus=8, device=DEVICE, length=LENGTH, meshes=[{"dp": 8}], checkpoint=checkpoint)
+        torchscan.search_meshes(
+            llama(4),
+            gpus=8,
+            device=DEVICE,
+            length=LENGTH,
+            meshes=[{"dp": 8}],
+            checkpoint=checkpoint,
+        )
         for checkpoint in (False, True)
     )
     assert again.choices[0].peak_bytes < plain.choices[0].peak_bytes
@@ -159,8 +172,14 @@ def test_what_a_slow_network_leaves_to_wait_for_is_not_that_of_few_layers() -> N
 def test_what_is_gathered_in_16_bits_is_so_without_fsdp_too() -> None:
     """Weights in 32 bits, of which the products are in 16: MFU is that of 16 bits."""
     asked = {"gpus": 4, "meshes": [{"tp": 4}]}
-    half, mixed, single = (the_one(precision=each, **asked) for each in ("bf16", "bf16-mixed", "fp32"))
-    assert mixed.by_kind["parameters"] == single.by_kind["parameters"] == 2 * half.by_kind["parameters"]
+    half, mixed, single = (
+        the_one(precision=each, **asked) for each in ("bf16", "bf16-mixed", "fp32")
+    )
+    assert (
+        mixed.by_kind["parameters"]
+        == single.by_kind["parameters"]
+        == 2 * half.by_kind["parameters"]
+    )
     assert mixed.peak_bytes < single.peak_bytes
 
 
@@ -175,7 +194,9 @@ def test_adapters_are_what_is_trained() -> None:
     adapters = LAYERS * rank * (2 * (256 + 256) + 2 * (256 + heads) + 3 * (256 + inner))
     whole, adapted = the_one(meshes=[{"dp": 8}]), the_one(meshes=[{"dp": 8}], lora=rank)
     assert adapted.local_params == whole.local_params + adapters / 8
-    assert adapted.by_kind["optimizer"] == pytest.approx(adapters / 8 * 2 * 4, rel=0.05)  # two states of 32 bits
+    assert adapted.by_kind["optimizer"] == pytest.approx(
+        adapters / 8 * 2 * 4, rel=0.05
+    )  # two states of 32 bits
     assert adapted.by_kind["optimizer"] < whole.by_kind["optimizer"]
     found = searched(lora=rank)
     assert "adapters have no plan for tensor parallelism" in found.refused["dp 4 × tp 2"]
@@ -235,13 +256,21 @@ class Plain(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(64, 32)
         self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(8))
-        self.attention = nn.ModuleList(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True) for _ in range(8))
+        self.attention = nn.ModuleList(
+            nn.TransformerEncoderLayer(32, 4, 64, batch_first=True) for _ in range(8)
+        )
 
-    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor, use_cache: bool = False) -> dict[str, torch.Tensor]:
+    def forward(
+        self, input_ids: torch.Tensor, labels: torch.Tensor, use_cache: bool = False
+    ) -> dict[str, torch.Tensor]:
         hidden = self.embed(input_ids)
         for layer in (*self.layers, *self.attention):
             hidden = layer(hidden)
-        return {"loss": nn.functional.cross_entropy((hidden @ self.embed.weight.T).flatten(0, 1), labels.flatten())}
+        return {
+            "loss": nn.functional.cross_entropy(
+                (hidden @ self.embed.weight.T).flatten(0, 1), labels.flatten()
+            )
+        }
 
 
 def test_adapters_stand_beside_layers_of_all_sorts() -> None:

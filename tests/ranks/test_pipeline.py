@@ -16,30 +16,45 @@ from torchscan.recording.pretended_group import pretended
 FORWARD, BACKWARD = 1.0, 2.0
 
 
-def span(schedule: Any, processes: int, microbatches: int, chunks: int, handing_over: float = 0.0) -> float:
+def span(
+    schedule: Any, processes: int, microbatches: int, chunks: int, handing_over: float = 0.0
+) -> float:
     """Of passes of equal stages; a process has FORWARD + BACKWARD to do for each microbatch."""
     stages = processes * chunks
     times = [StageTimes(FORWARD / chunks, BACKWARD / chunks, handing_over)] * stages
-    return max(each.end for each in actions_of(order_of(schedule, processes, microbatches, stages), times))
+    return max(
+        each.end for each in actions_of(order_of(schedule, processes, microbatches, stages), times)
+    )
 
 
 @pytest.mark.parametrize("schedule", ["GPipe", "1F1B"])
-@pytest.mark.parametrize(("processes", "microbatches"), [(1, 4), (2, 2), (4, 4), (4, 8), (8, 32), (4, 3), (16, 64)])
-def test_a_step_takes_as_long_as_its_microbatches_and_the_bubble(schedule: Any, processes: int, microbatches: int) -> None:
+@pytest.mark.parametrize(
+    ("processes", "microbatches"), [(1, 4), (2, 2), (4, 4), (4, 8), (8, 32), (4, 3), (16, 64)]
+)
+def test_a_step_takes_as_long_as_its_microbatches_and_the_bubble(
+    schedule: Any, processes: int, microbatches: int
+) -> None:
     """``(m + p − 1) (f + b)``, of which ``m (f + b)`` is work."""
     took = span(schedule, processes, microbatches, 1)
     assert took == pytest.approx((microbatches + processes - 1) * (FORWARD + BACKWARD))
-    assert 1 - microbatches * (FORWARD + BACKWARD) / took == pytest.approx(ideal_bubble(processes, microbatches))
+    assert 1 - microbatches * (FORWARD + BACKWARD) / took == pytest.approx(
+        ideal_bubble(processes, microbatches)
+    )
 
 
 @pytest.mark.parametrize(
-    ("processes", "microbatches", "chunks"), [(2, 2, 2), (2, 4, 2), (4, 8, 2), (4, 16, 4), (8, 32, 2), (8, 64, 5)]
+    ("processes", "microbatches", "chunks"),
+    [(2, 2, 2), (2, 4, 2), (4, 8, 2), (4, 16, 4), (8, 32, 2), (8, 64, 5)],
 )
-def test_several_stages_in_each_process_divide_the_bubble(processes: int, microbatches: int, chunks: int) -> None:
+def test_several_stages_in_each_process_divide_the_bubble(
+    processes: int, microbatches: int, chunks: int
+) -> None:
     """``(m + (p − 1)/v) (f + b)``."""
     took = span("Interleaved1F1B", processes, microbatches, chunks)
     assert took == pytest.approx((microbatches + (processes - 1) / chunks) * (FORWARD + BACKWARD))
-    assert 1 - microbatches * (FORWARD + BACKWARD) / took == pytest.approx(ideal_bubble(processes, microbatches, chunks))
+    assert 1 - microbatches * (FORWARD + BACKWARD) / took == pytest.approx(
+        ideal_bubble(processes, microbatches, chunks)
+    )
 
 
 def test_the_way_between_stages_is_waited_for_where_the_pipeline_fills_and_empties() -> None:
@@ -48,13 +63,18 @@ def test_the_way_between_stages_is_waited_for_where_the_pipeline_fills_and_empti
 
 
 @pytest.mark.parametrize(
-    ("processes", "microbatches", "chunks"), [(2, 4, 1), (4, 8, 1), (4, 3, 1), (2, 4, 2), (4, 8, 2), (4, 16, 3)]
+    ("processes", "microbatches", "chunks"),
+    [(2, 4, 1), (4, 8, 1), (4, 3, 1), (2, 4, 2), (4, 8, 2), (4, 16, 3)],
 )
 @pytest.mark.parametrize("schedule", ["GPipe", "1F1B", "Interleaved1F1B"])
-def test_orders_are_those_of_torch(schedule: str, processes: int, microbatches: int, chunks: int) -> None:
+def test_orders_are_those_of_torch(
+    schedule: str, processes: int, microbatches: int, chunks: int
+) -> None:
     pipelining = pytest.importorskip("torch.distributed.pipelining")
     kind = getattr(pipelining, f"Schedule{schedule}")
-    if (chunks > 1) != (schedule == "Interleaved1F1B") or (schedule == "1F1B" and microbatches < processes):
+    if (chunks > 1) != (schedule == "Interleaved1F1B") or (
+        schedule == "1F1B" and microbatches < processes
+    ):
         pytest.skip("torch has no such schedule")
     if microbatches < processes:
         skip_before("2.13", "GPipe needs a microbatch for each stage")
@@ -62,7 +82,12 @@ def test_orders_are_those_of_torch(schedule: str, processes: int, microbatches: 
     for rank in range(processes):
         with pretended({"pp": processes}, rank):
             stages = [
-                pipelining.PipelineStage(nn.Linear(2, 2), chunk * processes + rank, processes * chunks, torch.device("cpu"))
+                pipelining.PipelineStage(
+                    nn.Linear(2, 2),
+                    chunk * processes + rank,
+                    processes * chunks,
+                    torch.device("cpu"),
+                )
                 for chunk in range(chunks)
             ]
             loss = nn.functional.mse_loss
@@ -70,8 +95,12 @@ def test_orders_are_those_of_torch(schedule: str, processes: int, microbatches: 
             theirs = made.pipeline_order if chunks > 1 else _single(made)
         if theirs is None:
             pytest.skip("this torch does not tell the order")
-        passes = [each for each in theirs[rank] if each is not None and each.microbatch_index is not None]
-        found: list[Any] = [(each.stage_index, _direction(each), each.microbatch_index) for each in passes]
+        passes = [
+            each for each in theirs[rank] if each is not None and each.microbatch_index is not None
+        ]
+        found: list[Any] = [
+            (each.stage_index, _direction(each), each.microbatch_index) for each in passes
+        ]
         expected: list[Any] = [tuple(each) for each in ours[rank]]
         if schedule == "1F1B":  # of the last process torch counts forward passes from 1
             found, expected = [each[:2] for each in found], [each[:2] for each in expected]
@@ -117,8 +146,12 @@ def planned(schedule: Any = "1F1B", stages: int = 4, microbatches: int = 8, **op
     )
 
 
-@pytest.mark.parametrize(("schedule", "in_flight"), [("GPipe", [8, 8, 8, 8]), ("1F1B", [4, 3, 2, 1])])
-def test_each_microbatch_in_flight_keeps_its_activations(schedule: Any, in_flight: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("schedule", "in_flight"), [("GPipe", [8, 8, 8, 8]), ("1F1B", [4, 3, 2, 1])]
+)
+def test_each_microbatch_in_flight_keeps_its_activations(
+    schedule: Any, in_flight: list[int]
+) -> None:
     """Parameters, gradients and two of the optimizer; of each microbatch in flight the inputs of the layers, and the result.
 
     A backward pass needs a gradient of a weight before it is added to the others, and those of a result and an input.
@@ -128,11 +161,17 @@ def test_each_microbatch_in_flight_keeps_its_activations(schedule: Any, in_fligh
     assert [each.in_flight for each in plan.processes] == in_flight
     for each, number in zip(plan.processes, in_flight, strict=True):
         (held,) = (plan.stages[stage] for stage in each.stages)
-        assert held.held_bytes == pytest.approx(4 * weights, abs=100)  # and the step of the optimizer
+        assert held.held_bytes == pytest.approx(
+            4 * weights, abs=100
+        )  # and the step of the optimizer
         assert held.kept_bytes == (LAYERS + 1) * batch
         backward = held.held_bytes + (number - 1) * held.kept_bytes + held.backward_bytes
         assert each.peak_bytes == max(backward, held.held_bytes + held.optimizer_bytes)
-        assert held.kept_bytes < held.backward_bytes <= held.kept_bytes + WIDTH * WIDTH * F32 + 2 * batch
+        assert (
+            held.kept_bytes
+            < held.backward_bytes
+            <= held.kept_bytes + WIDTH * WIDTH * F32 + 2 * batch
+        )
 
 
 def test_stages_hand_over_what_they_return_and_the_first_sends_nothing_back() -> None:
@@ -151,7 +190,13 @@ def test_stages_hand_over_what_they_return_and_the_first_sends_nothing_back() ->
 def test_a_pipeline_of_one_is_a_step_with_gradients_added() -> None:
     plan = planned("GPipe", stages=1, microbatches=1)
     alone = estimate_memory(
-        stage(), (WIDTH,), batch_size=ROWS, training=True, optimizer="AdamW", accumulate=True, device="H100"
+        stage(),
+        (WIDTH,),
+        batch_size=ROWS,
+        training=True,
+        optimizer="AdamW",
+        accumulate=True,
+        device="H100",
     )
     assert plan.processes[0].peak_bytes == alone.peak_bytes
     assert plan.bubble == pytest.approx(0.0)
@@ -161,7 +206,9 @@ def test_bubbles_of_equal_stages_are_nearly_the_ideal_ones() -> None:
     for schedule, chunks in (("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2)):
         plan = planned(schedule, stages=4 * chunks, processes=4, microbatches=16)
         assert plan.ideal_bubble == pytest.approx(3 / (16 * chunks + 3))
-        assert plan.ideal_bubble < plan.bubble < plan.ideal_bubble + 0.06  # 1F1B waits for each way there and back
+        assert (
+            plan.ideal_bubble < plan.bubble < plan.ideal_bubble + 0.06
+        )  # 1F1B waits for each way there and back
 
 
 def test_stages_across_machines_take_longer_on_their_way() -> None:
@@ -195,7 +242,10 @@ class First(nn.Module):
 
 
 def test_a_dict_is_handed_to_nobody() -> None:
-    with pytest.raises(InputError, match="stage 0 returns a dict of 'y', 'more': a stage hands over a tensor, or a tuple"):
+    with pytest.raises(
+        InputError,
+        match="stage 0 returns a dict of 'y', 'more': a stage hands over a tensor, or a tuple",
+    ):
         plan_pipeline([Two(packed=dict), First()], (WIDTH,), microbatches=2, device="H100")
 
 
@@ -204,17 +254,28 @@ def test_what_a_stage_does_not_use_has_no_gradient(packed: type) -> None:
     """It is held once with its parameters, gradients and state, whether or not anything is sent back."""
     with torch.device("meta"):
         stages = (each for each in (Two(packed=packed), First()))
-    plan = plan_pipeline(stages, (WIDTH,), batch_size=ROWS, microbatches=2, device="H100", optimizer="AdamW")
+    plan = plan_pipeline(
+        stages, (WIDTH,), batch_size=ROWS, microbatches=2, device="H100", optimizer="AdamW"
+    )
     weight = WIDTH * WIDTH * F32
     assert [each.held_bytes for each in plan.stages] == [pytest.approx(4 * weight, abs=100)] * 2
     assert plan.stages[0].sent_bytes == 2 * ROWS * WIDTH * F32
 
 
 def test_a_stage_may_be_spread_itself() -> None:
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
 
     def apply(model: Any, mesh: Any) -> None:
-        ways = {"0": ColwiseParallel(), "1": RowwiseParallel(), "2": ColwiseParallel(), "3": RowwiseParallel()}
+        ways = {
+            "0": ColwiseParallel(),
+            "1": RowwiseParallel(),
+            "2": ColwiseParallel(),
+            "3": RowwiseParallel(),
+        }
         parallelize_module(model, mesh["tp"], ways)
 
     plan = planned(stages=2, mesh={"tp": 4}, apply=apply)
@@ -229,8 +290,14 @@ def test_a_stage_may_be_spread_itself() -> None:
         ({"schedule": "ZeroBubble"}, "schedule is 'ZeroBubble': give one of"),
         ({"microbatches": 0}, "microbatches is 0"),
         ({"processes": 3}, "4 stages cannot be divided among 3 processes"),
-        ({"processes": 2}, "1F1B has one stage in each process: give 4 processes, or 'Interleaved1F1B'"),
-        ({"processes": 2, "schedule": "Interleaved1F1B", "microbatches": 5}, "5 microbatches cannot go in 2 equal rounds"),
+        (
+            {"processes": 2},
+            "1F1B has one stage in each process: give 4 processes, or 'Interleaved1F1B'",
+        ),
+        (
+            {"processes": 2, "schedule": "Interleaved1F1B", "microbatches": 5},
+            "5 microbatches cannot go in 2 equal rounds",
+        ),
         ({"mesh": {"tp": 2}}, "mesh and apply go together"),
         ({"stages": 0}, "there are no stages"),
     ],

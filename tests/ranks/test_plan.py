@@ -52,14 +52,26 @@ def build() -> nn.Module:
 
 def shard(model: Any, mesh: Any) -> None:
     from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
 
-    columns = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
+    columns = (
+        "self_attn.q_proj",
+        "self_attn.k_proj",
+        "self_attn.v_proj",
+        "mlp.gate_proj",
+        "mlp.up_proj",
+    )
     for layer in model.model.layers:
         if mesh["tp"].size() > 1:
             ways: dict[str, Any] = {name: ColwiseParallel() for name in columns}
             parallelize_module(
-                layer, mesh["tp"], {**ways, "self_attn.o_proj": RowwiseParallel(), "mlp.down_proj": RowwiseParallel()}
+                layer,
+                mesh["tp"],
+                {**ways, "self_attn.o_proj": RowwiseParallel(), "mlp.down_proj": RowwiseParallel()},
             )
         fully_shard(layer, mesh=mesh["dp"])
     fully_shard(model, mesh=mesh["dp"])
@@ -74,7 +86,9 @@ def planned(dp: int, tp: int, **options: Any) -> Plan:
 def sums(found: Plan, figure: str) -> dict[tuple[str, str, int], int]:
     totals: Counter[tuple[str, str, int]] = Counter()
     for each in found.collectives:
-        totals[each.kind, each.group if each.kind == "all-reduce" else "", each.processes] += getattr(each, figure)
+        totals[each.kind, each.group if each.kind == "all-reduce" else "", each.processes] += (
+            getattr(each, figure)
+        )
     return dict(totals)
 
 
@@ -84,23 +98,37 @@ def test_a_step_of_a_llama(dp: int, tp: int) -> None:
     assert found.params == LAYERS * (PRODUCTS + 2 * WIDTH) + 2 * VOCABULARY * WIDTH + WIDTH
     inside, outside = LAYERS * share(layer(tp), dp), share(OUTSIDE, dp)
     assert found.local_params == inside + outside
-    gathers = {("all-gather", "", dp): 2 * LAYERS + 1, ("reduce-scatter", "", dp): LAYERS + 1} if dp > 1 else {}
+    gathers = (
+        {("all-gather", "", dp): 2 * LAYERS + 1, ("reduce-scatter", "", dp): LAYERS + 1}
+        if dp > 1
+        else {}
+    )
     reduces = {("all-reduce", "tp", tp): 7 * LAYERS} if tp > 1 else {}
     assert sums(found, "calls") == gathers | reduces
     sizes = sums(found, "bytes")
-    if dp > 1:  # layers are gathered for the backward pass once more; what is left over is filled up
+    if (
+        dp > 1
+    ):  # layers are gathered for the backward pass once more; what is left over is filled up
         assert sizes["all-gather", "", dp] == BYTES * dp * (2 * inside + outside)
         assert sizes["reduce-scatter", "", dp] == BYTES * dp * (inside + outside)
-        assert sums(found, "sent_bytes")["reduce-scatter", "", dp] == BYTES * (dp - 1) * (inside + outside)
+        assert sums(found, "sent_bytes")["reduce-scatter", "", dp] == BYTES * (dp - 1) * (
+            inside + outside
+        )
     if tp > 1:
         assert sizes["all-reduce", "tp", tp] == 7 * LAYERS * TOKENS * WIDTH * BYTES
-        assert sums(found, "sent_bytes")["all-reduce", "tp", tp] == 2 * 7 * LAYERS * TOKENS * WIDTH * BYTES * (tp - 1) // tp
+        assert (
+            sums(found, "sent_bytes")["all-reduce", "tp", tp]
+            == 2 * 7 * LAYERS * TOKENS * WIDTH * BYTES * (tp - 1) // tp
+        )
 
 
 @pytest.mark.parametrize(("dp", "tp"), [(8, 1), (8, 8)])
 def test_products_of_a_forward_pass_are_divided(dp: int, tp: int) -> None:
     attention = 2 * BATCH * HEADS * LENGTH * LENGTH * HEAD
-    assert planned(dp, tp).macs == LAYERS * (TOKENS * PRODUCTS + attention) // tp + TOKENS * VOCABULARY * WIDTH
+    assert (
+        planned(dp, tp).macs
+        == LAYERS * (TOKENS * PRODUCTS + attention) // tp + TOKENS * VOCABULARY * WIDTH
+    )
 
 
 def test_counts_agree_with_those_of_torch() -> None:
@@ -112,16 +140,24 @@ def test_counts_agree_with_those_of_torch() -> None:
         model: Any = build()
         shard(model, mesh)
         with CommDebugMode() as seen:
-            model(input_ids=torch.zeros(BATCH, LENGTH, dtype=torch.long), use_cache=False).logits.sum().backward()
+            model(
+                input_ids=torch.zeros(BATCH, LENGTH, dtype=torch.long), use_cache=False
+            ).logits.sum().backward()
     found = planned(2, 2, training=True)
     assert sum(each.calls for each in found.collectives) == seen.get_total_counts()
 
 
 def test_collectives_belong_to_layers_and_phases() -> None:
     found = planned(8, 8, training=True)
-    of_layer = {(each.kind, each.phase): each.calls for each in found.collectives if each.layer == "model.layers.1"}
+    of_layer = {
+        (each.kind, each.phase): each.calls
+        for each in found.collectives
+        if each.layer == "model.layers.1"
+    }
     assert of_layer["all-gather", "forward"] == 1
-    assert {each.phase for each in found.collectives if each.kind == "reduce-scatter"} == {"backward"}
+    assert {each.phase for each in found.collectives if each.kind == "reduce-scatter"} == {
+        "backward"
+    }
 
 
 def test_nothing_is_left_behind() -> None:
@@ -144,7 +180,15 @@ def test_nothing_is_left_behind() -> None:
 )
 def test_wrong_use_is_told(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        plan(**{"build": lambda: nn.Linear(2, 2), "input_shape": (2,), "mesh": {"dp": 2}, "apply": lambda *_: None, **options})
+        plan(
+            **{
+                "build": lambda: nn.Linear(2, 2),
+                "input_shape": (2,),
+                "mesh": {"dp": 2},
+                "apply": lambda *_: None,
+                **options,
+            }
+        )
 
 
 def test_a_group_that_is_there_already_is_left_alone() -> None:

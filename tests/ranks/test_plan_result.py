@@ -38,14 +38,18 @@ def made() -> Plan:
 def test_what_a_process_holds(made: Plan) -> None:
     assert (made.processes, made.params, made.local_params) == (PROCESSES, PARAMS, LOCAL)
     kinds = made.memory.by_kind
-    assert 0 <= kinds["optimizer"] - 2 * LOCAL * BYTES < 64, "two averages of each, and the number of the step"
+    assert 0 <= kinds["optimizer"] - 2 * LOCAL * BYTES < 64, (
+        "two averages of each, and the number of the step"
+    )
     assert kinds["parameters"] == LOCAL * BYTES
     assert kinds["gathered"] in [BYTES * each for each in (*LAYERS, PARAMS)]
 
 
 def test_parts_of_tensors_are_held_once() -> None:
     """Those of the products' results and gradients: modules hand on what wraps them, which has the sizes of the whole."""
-    found = torchscan.plan(build, (64,), mesh={"tp": PROCESSES}, apply=divide, training=True, batch_size=1024)
+    found = torchscan.plan(
+        build, (64,), mesh={"tp": PROCESSES}, apply=divide, training=True, batch_size=1024
+    )
     assert found.memory.by_kind["buffers"] == 0
     inner, outer = 1024 * 128 // PROCESSES, 1024 * 64
     assert found.memory.peak_bytes < 4 * (4 * outer + 4 * inner) + 4 * BYTES * PARAMS // PROCESSES
@@ -60,7 +64,8 @@ def test_what_a_process_computes(made: Plan) -> None:
 def test_what_a_process_sends(made: Plan) -> None:
     assert {each.group for each in made.collectives} == {"dp"}
     sizes = {
-        kind: sum(each.bytes for each in made.collectives if each.kind == kind) for kind in ("all-gather", "reduce-scatter")
+        kind: sum(each.bytes for each in made.collectives if each.kind == kind)
+        for kind in ("all-gather", "reduce-scatter")
     }
     assert sizes == {"all-gather": GATHERED, "reduce-scatter": REDUCED}
     assert made.sent_bytes == SENT
@@ -69,7 +74,9 @@ def test_what_a_process_sends(made: Plan) -> None:
 def test_the_expected_time_has_what_waits_for_links(made: Plan) -> None:
     assert made.roofline is not None
     waits = made.roofline.time_by_limiter["links"]
-    assert 0 < waits < sum(each.seconds or 0 for each in made.collectives), "some of it passes while the device computes"
+    assert 0 < waits < sum(each.seconds or 0 for each in made.collectives), (
+        "some of it passes while the device computes"
+    )
     assert made.roofline.time_share("links") == waits / made.roofline.time_estimate
 
 
@@ -82,7 +89,9 @@ def test_errors_are_told_as_before() -> None:
 
 def test_processes_may_hold_unequal_parts() -> None:
     """There are three rows, of which three of eight processes have one."""
-    found = torchscan.plan(lambda: nn.Linear(5, 3), (5,), mesh={"dp": PROCESSES}, apply=_whole, ranks="ends")
+    found = torchscan.plan(
+        lambda: nn.Linear(5, 3), (5,), mesh={"dp": PROCESSES}, apply=_whole, ranks="ends"
+    )
     assert [(each.rank, each.place, each.local_params) for each in found.ranks] == [
         (0, {"dp": 0}, 6),
         (4, {"dp": 4}, 0),
@@ -102,7 +111,10 @@ def _whole(model: Any, mesh: Any) -> None:
 
 
 def test_the_table_has_a_row_for_each_kind_group_and_phase(made: Plan) -> None:
-    rows = [{cell: each.value for cell, each in zip(_keys(made), row.cells, strict=True)} for row in plan_table(made).rows]
+    rows = [
+        {cell: each.value for cell, each in zip(_keys(made), row.cells, strict=True)}
+        for row in plan_table(made).rows
+    ]
     assert [(row["kind"], row["phase"], row["calls"], row["bytes"]) for row in rows] == [
         ("all-gather", "forward", 2, GATHERED // 2),
         ("all-gather", "backward", 2, GATHERED // 2),
@@ -120,7 +132,9 @@ def test_the_text_says_what_was_asked(made: Plan) -> None:
     assert said[0] == "8 processes (dp 8): a training step of batch size 4 in each"
     assert "Process 0: dp 0" in said
     assert "Parameters         2.07 k of 16.58 k" in said
-    assert not any("one of several processes" in line for line in said), "which the table itself says"
+    assert not any("one of several processes" in line for line in said), (
+        "which the table itself says"
+    )
 
 
 def test_a_mesh_of_one_process_tells_nobody_anything() -> None:
@@ -132,7 +146,15 @@ def test_a_mesh_of_one_process_tells_nobody_anything() -> None:
 def test_narrow_text_keeps_what_tells_rows_apart(made: Plan) -> None:
     said = plan_table(made).write("text", width=50)
     assert max(map(len, said.splitlines())) <= 50
-    assert all(word in said for word in ("forward", "backward", "Sent (KiB)", "No room for: Time (µs), Calls, Whole (KiB)"))
+    assert all(
+        word in said
+        for word in (
+            "forward",
+            "backward",
+            "Sent (KiB)",
+            "No room for: Time (µs), Calls, Whole (KiB)",
+        )
+    )
 
 
 def test_the_rows_may_be_of_layers(made: Plan) -> None:
@@ -158,9 +180,18 @@ def test_the_table_can_be_written_in_every_format(made: Plan, form: Any) -> None
 
 def test_a_plan_is_plain_data(made: Plan) -> None:
     plain = json.loads(json.dumps(made.as_dict()))
-    assert (plain["mesh"], plain["processes"], plain["params"]) == ({"dp": PROCESSES}, PROCESSES, PARAMS)
+    assert (plain["mesh"], plain["processes"], plain["params"]) == (
+        {"dp": PROCESSES},
+        PROCESSES,
+        PARAMS,
+    )
     (rank,) = plain["ranks"]
-    assert (rank["rank"], rank["place"], rank["local_params"], rank["sent_bytes"]) == (0, {"dp": 0}, LOCAL, SENT)
+    assert (rank["rank"], rank["place"], rank["local_params"], rank["sent_bytes"]) == (
+        0,
+        {"dp": 0},
+        LOCAL,
+        SENT,
+    )
     assert rank["memory"]["peak_bytes"] == made.memory.peak_bytes
     assert {each["kind"] for each in rank["collectives"]} == {"all-gather", "reduce-scatter"}
 
@@ -168,7 +199,10 @@ def test_a_plan_is_plain_data(made: Plan) -> None:
 def test_a_plan_can_be_pickled(made: Plan) -> None:
     again = pickle.loads(pickle.dumps(made))  # noqa: S301 - our own
     assert again.as_dict() == made.as_dict()
-    assert repr(again) == f"<Plan of dp 8: 2.07 k of 16.58 k parameters, {_memory(made)} and 169.97 KiB sent by each>"
+    assert (
+        repr(again)
+        == f"<Plan of dp 8: 2.07 k of 16.58 k parameters, {_memory(made)} and 169.97 KiB sent by each>"
+    )
 
 
 @pytest.mark.slow
@@ -197,7 +231,13 @@ def test_limits_hold_to_the_last_byte(made: Plan) -> None:
 
 def test_the_error_says_where_to_look(made: Plan) -> None:
     with pytest.raises(AssertionError) as caught:
-        assert_plan(made, max_local_params="1k", max_peak_memory="1 KiB", max_latency="1 us", max_waiting="1%")
+        assert_plan(
+            made,
+            max_local_params="1k",
+            max_peak_memory="1 KiB",
+            max_latency="1 us",
+            max_waiting="1%",
+        )
     said = str(caught.value).splitlines()
     assert said[:4] == [
         "Process 0 of 8 exceeds its budget",
@@ -207,7 +247,10 @@ def test_the_error_says_where_to_look(made: Plan) -> None:
     ]
     heads = [line.partition(":")[0].strip() for line in said if not line.startswith("    ")]
     assert heads[2:] == ["Peak memory", "Latency", "Waiting for links"]
-    assert {f"    gathered: {made.memory.by_kind['gathered'] / 1024:.2f} KiB", "    parameters: 8.09 KiB"} <= set(said)
+    assert {
+        f"    gathered: {made.memory.by_kind['gathered'] / 1024:.2f} KiB",
+        "    parameters: 8.09 KiB",
+    } <= set(said)
     assert " ± " in next(line for line in said if "Latency" in line)
 
 
@@ -227,7 +270,12 @@ def test_what_is_only_a_bound_is_within_no_limit() -> None:
             return torch.special.bessel_j0(super().forward(x))
 
     found = torchscan.plan(
-        lambda: Unpriced(*build().children()), (64,), mesh={"dp": 8}, apply=shard, device="NVIDIA H200", batch_size=4
+        lambda: Unpriced(*build().children()),
+        (64,),
+        mesh={"dp": 8},
+        apply=shard,
+        device="NVIDIA H200",
+        batch_size=4,
     )
     with pytest.raises(UnpricedError, match=r"only a lower bound is known for Latency.*bessel_j0"):
         assert_plan(found, max_latency="1 s")
@@ -236,7 +284,9 @@ def test_what_is_only_a_bound_is_within_no_limit() -> None:
 
 
 def test_what_the_card_has_no_memory_for_is_said() -> None:
-    found = torchscan.plan(lambda: nn.Linear(64, 10**9), (64,), mesh={"dp": 8}, apply=_whole, device="NVIDIA H200")
+    found = torchscan.plan(
+        lambda: nn.Linear(64, 10**9), (64,), mesh={"dp": 8}, apply=_whole, device="NVIDIA H200"
+    )
     with pytest.warns(UserWarning, match="this does not fit NVIDIA H200: it needs"):
         assert_plan(found, max_local_params="10G")
 
@@ -291,7 +341,9 @@ def test_bars_are_as_long_as_the_memory_of_processes(made: Plan) -> None:
 @pytest.mark.parametrize("width", [10**9, 10**8])
 def test_a_line_is_what_the_device_has(width: int) -> None:
     """Of which 256 or 26 GB are gathered."""
-    found = torchscan.plan(lambda: nn.Linear(64, width), (64,), mesh={"dp": 8}, apply=_whole, device="L4", ranks=[0, 7])
+    found = torchscan.plan(
+        lambda: nn.Linear(64, width), (64,), mesh={"dp": 8}, apply=_whole, device="L4", ranks=[0, 7]
+    )
     ax = _drawn(found, size="column")
     verdict = found.memory.verdict
     assert verdict is not None

@@ -18,7 +18,9 @@ import torchscan
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(TorchVersion(torch.__version__) < "2.7", reason="torch 2.6 shards on devices alone"),
+    pytest.mark.skipif(
+        TorchVersion(torch.__version__) < "2.7", reason="torch 2.6 shards on devices alone"
+    ),
 ]
 
 HERE = Path(__file__).parents[2]
@@ -81,10 +83,18 @@ dist.destroy_process_group()
 """
 
 
-def started(tmp_path: Path, number: int, *args: str, before: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+def started(
+    tmp_path: Path, number: int, *args: str, before: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(TRAINS))
-    call = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={number}"]
+    call = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={number}",
+    ]
     known = {**os.environ, "PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1"}
     return subprocess.run(  # noqa: S603
         [*call, *before, str(script), str(tmp_path), *args],
@@ -101,8 +111,12 @@ def started(tmp_path: Path, number: int, *args: str, before: Sequence[str] = ())
 INSPECT = ["-m", "torchscan", "inspect", "--steps", "5", "--save", "inspected", "--", "python"]
 
 
-@pytest.mark.parametrize(("number", "before"), [(2, INSPECT), (4, [])], ids=["two, from outside", "four, from inside"])
-def test_a_job_is_recorded_inspected_and_watched(number: int, before: Sequence[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "before"), [(2, INSPECT), (4, [])], ids=["two, from outside", "four, from inside"]
+)
+def test_a_job_is_recorded_inspected_and_watched(
+    number: int, before: Sequence[str], tmp_path: Path
+) -> None:
     done = started(tmp_path, number, "is inspected" if before else "inspects", before=before)
     assert done.returncode == 0, done.stderr
     if before:
@@ -115,19 +129,31 @@ def test_a_job_is_recorded_inspected_and_watched(number: int, before: Sequence[s
     assert (watched.ranks, watched.steps(), watched.missing) == (number, list(range(6)), ())
 
     group = torchscan.open_run(tmp_path / "inspected")
-    assert (group.processes, [run.process.rank for run in group.runs], group.missing) == (number, list(range(number)), ())
+    assert (group.processes, [run.process.rank for run in group.runs], group.missing) == (
+        number,
+        list(range(number)),
+        (),
+    )
     table = group.__str__()
     assert all(re.search(rf"^{rank} ", table, re.MULTILINE) for rank in range(number))
     if TorchVersion(torch.__version__) < "2.10":
         pytest.skip("this torch does not say when processes come to a collective of gloo")
-    slow = next(each for each in group.stragglers if each.rank == 1)  # others may be too, on a machine that has other work
-    assert (slow.layer, slow.type_name, slow.phase, slow.kind) == ("2", "FSDPSlow", "forward", "all-gather")
+    slow = next(
+        each for each in group.stragglers if each.rank == 1
+    )  # others may be too, on a machine that has other work
+    assert (slow.layer, slow.type_name, slow.phase, slow.kind) == (
+        "2",
+        "FSDPSlow",
+        "forward",
+        "all-gather",
+    )
     assert slow.lost > 0.1
     assert group.late[1] >= slow.lost
 
 
 @pytest.mark.parametrize(
-    ("how", "why"), [("kills", "did not close the run"), ("raises", "had raised RuntimeError: out of luck")]
+    ("how", "why"),
+    [("kills", "did not close the run"), ("raises", "had raised RuntimeError: out of luck")],
 )
 def test_of_a_process_that_is_gone_the_reader_says_so(how: str, why: str, tmp_path: Path) -> None:
     """Also where the other one is ended for it, or by an error of its own."""
@@ -137,9 +163,13 @@ def test_of_a_process_that_is_gone_the_reader_says_so(how: str, why: str, tmp_pa
     assert run.ranks == 2
     assert run.steps()[:6] == list(range(6))
     said, *lost = run.missing
-    assert all("1 sampled step is not in the run" in each and "under way when" in each for each in lost)
+    assert all(
+        "1 sampled step is not in the run" in each and "under way when" in each for each in lost
+    )
     assert said.startswith("process 1 of 2 was gone at ")
-    assert re.search(rf"its last recorded step [56], and {why}; then process 0 \(", said)  # what is closed has one step more
+    assert re.search(
+        rf"its last recorded step [56], and {why}; then process 0 \(", said
+    )  # what is closed has one step more
     united = tmp_path / "united.sqlite"
     shown = subprocess.run(  # noqa: S603
         [sys.executable, "-m", "torchscan", "merge", "watched", str(united)],

@@ -31,7 +31,11 @@ class Routed(nn.Module):
 
     def used(self, picked: Tensor, x: Tensor) -> list[Any]:
         if self.way == "counted":
-            return list(torch.zeros(4, dtype=torch.long).scatter_add_(0, picked, torch.ones(8, dtype=torch.long)).tolist())
+            return list(
+                torch.zeros(4, dtype=torch.long)
+                .scatter_add_(0, picked, torch.ones(8, dtype=torch.long))
+                .tolist()
+            )
         if self.way == "marked":
             marks = torch.zeros(4, dtype=torch.bool)
             marks[picked] = True
@@ -67,7 +71,10 @@ def test_what_nobody_knows_is_not_taken_for_zero(way: str) -> None:
 
 
 def test_masks_and_integers_of_its_own_have_values() -> None:
-    assert torchscan.plan(Known, (64,), mesh={"dp": 4}, apply=shard, batch_size=8).macs == 3 * 8 * 64 * 64
+    assert (
+        torchscan.plan(Known, (64,), mesh={"dp": 4}, apply=shard, batch_size=8).macs
+        == 3 * 8 * 64 * 64
+    )
 
 
 def test_a_part_that_apply_returns_is_not_the_model() -> None:
@@ -78,7 +85,11 @@ def test_a_part_that_apply_returns_is_not_the_model() -> None:
 
     with pytest.raises(InputError, match="left out 2 of 4 parameters"):
         torchscan.plan(
-            lambda: nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), (8,), mesh={"dp": 4}, apply=first, training=True
+            lambda: nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)),
+            (8,),
+            mesh={"dp": 4},
+            apply=first,
+            training=True,
         )
 
 

@@ -29,7 +29,9 @@ def build() -> nn.Module:
 
 
 def planned(apply: Any, mesh: dict[str, int] | None = None, **options: Any) -> Plan:
-    inputs: dict[str, Any] = {} if "args" in options else {"input_shape": (WIDTH,), "batch_size": BATCH}
+    inputs: dict[str, Any] = (
+        {} if "args" in options else {"input_shape": (WIDTH,), "batch_size": BATCH}
+    )
     given = {"build": build, "training": True, "optimizer": "AdamW", **inputs, **options}
     return plan(mesh=mesh or {"dp": 4}, apply=apply, progress=False, **given)
 
@@ -45,7 +47,11 @@ def fully_sharded(**options: Any) -> Callable[[Any, Any], None]:
 
 
 def in_columns_and_rows(model: Any, mesh: Any) -> None:
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
 
     parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
 
@@ -63,7 +69,9 @@ def sizes(found: Plan, kind: str) -> list[tuple[str, int]]:
 
 def test_memory_of_tensor_parallelism() -> None:
     found = planned(in_columns_and_rows, {"tp": 4})
-    held = FLOAT * (INNER * WIDTH // 4 + INNER // 4 + WIDTH * INNER // 4 + WIDTH)  # each has the whole bias of rows
+    held = FLOAT * (
+        INNER * WIDTH // 4 + INNER // 4 + WIDTH * INNER // 4 + WIDTH
+    )  # each has the whole bias of rows
     kinds = found.memory.by_kind
     assert kinds["parameters"] == held
     assert kinds["optimizer"] == 2 * held + COUNTS
@@ -87,7 +95,9 @@ def test_memory_of_shards(options: dict[str, Any], gathered: int) -> None:
 
     half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     policies = {"half": half, "host": CPUOffloadPolicy()}
-    found = planned(fully_sharded(**{name: policies.get(value, value) for name, value in options.items()}))
+    found = planned(
+        fully_sharded(**{name: policies.get(value, value) for name, value in options.items()})
+    )
     kinds = found.memory.by_kind
     assert kinds["parameters"] == gradients(found) == FLOAT * ALL // 4
     assert kinds["optimizer"] == 2 * FLOAT * ALL // 4 + COUNTS
@@ -95,7 +105,9 @@ def test_memory_of_shards(options: dict[str, Any], gathered: int) -> None:
     assert max(each.by_kind["gathered"] for each in found.memory.timeline) == gathered
     size = 2 if "mp_policy" in options else FLOAT
     again = 0 if "reshard_after_forward" in options else size * ALL
-    assert sum(each for phase, each in sizes(found, "all-gather") if phase == "forward") == size * ALL
+    assert (
+        sum(each for phase, each in sizes(found, "all-gather") if phase == "forward") == size * ALL
+    )
     assert sum(each for phase, each in sizes(found, "all-gather") if phase == "backward") == again
     assert sum(each for _, each in sizes(found, "reduce-scatter")) == FLOAT * ALL
     assert any("on the host" in each for each in found.assumptions) == ("offload_policy" in options)
@@ -109,7 +121,9 @@ def test_the_first_process_has_most_of_what_cannot_be_divided() -> None:
 
     found = planned(apply, build=lambda: nn.Linear(WIDTH, 10), ranks="ends")
     rows = {0: 3, 2: 3, 3: 1}  # of ten: three in each but the last
-    assert {each.rank: each.local_params for each in found.ranks} == {rank: each * (WIDTH + 1) for rank, each in rows.items()}
+    assert {each.rank: each.local_params for each in found.ranks} == {
+        rank: each * (WIDTH + 1) for rank, each in rows.items()
+    }
     assert found.local_params == found.ranks[0].local_params
 
 
@@ -122,7 +136,9 @@ def test_gradients_in_another_place_are_brought_there_before_the_step() -> None:
         parallelize_module(model, mesh, {"0": SequenceParallel()})
 
     tokens = torch.zeros(BATCH, 8, WIDTH)
-    found = planned(apply, {"tp": 4}, build=lambda: nn.Sequential(nn.LayerNorm(WIDTH)), args=[tokens])
+    found = planned(
+        apply, {"tp": 4}, build=lambda: nn.Sequential(nn.LayerNorm(WIDTH)), args=[tokens]
+    )
     assert sizes(found, "all-reduce") == [("optimizer", 2 * FLOAT * WIDTH)]
 
 
@@ -139,7 +155,9 @@ def test_ddp_sums_up_all_gradients(has_mesh: bool) -> None:
     found = planned(apply)
     assert found.local_params == found.params == ALL
     assert sizes(found, "all-reduce") == [("backward", FLOAT * ALL)]
-    assert gradients(found) == found.memory.by_kind["buffers"] == FLOAT * ALL  # of which buckets are copies
+    assert (
+        gradients(found) == found.memory.by_kind["buffers"] == FLOAT * ALL
+    )  # of which buckets are copies
     assert found.macs == BATCH * WIDTH * INNER * (2 + 2 + 1)  # the input has no gradient
 
 
@@ -155,7 +173,9 @@ class Experts(nn.Module):
         self.down = nn.Parameter(torch.randn(EXPERTS, INNER, WIDTH))
 
     def forward(self, rows: Tensor) -> Tensor:
-        up, down = (each.to_local() if hasattr(each, "to_local") else each for each in (self.up, self.down))
+        up, down = (
+            each.to_local() if hasattr(each, "to_local") else each for each in (self.up, self.down)
+        )
         return torch.bmm(torch.relu(torch.bmm(rows, up)), down)
 
 
@@ -198,12 +218,20 @@ def distribute_experts(model: Any, mesh: Any) -> None:
 
     model.group = mesh.get_group("ep")
     for name in ("up", "down"):
-        setattr(model.experts, name, nn.Parameter(distribute_tensor(getattr(model.experts, name), mesh, [Shard(0)])))
+        setattr(
+            model.experts,
+            name,
+            nn.Parameter(distribute_tensor(getattr(model.experts, name), mesh, [Shard(0)])),
+        )
 
 
 @pytest.mark.parametrize("apply", [slice_experts, distribute_experts])
 def test_experts_in_several_processes(apply: Any) -> None:
-    options: dict[str, Any] = {"build": Mixture, "args": [torch.zeros(TOKENS, WIDTH)], "optimizer": None}
+    options: dict[str, Any] = {
+        "build": Mixture,
+        "args": [torch.zeros(TOKENS, WIDTH)],
+        "optimizer": None,
+    }
     found = planned(apply, {"ep": PLACES}, training=False, **options)
     assert found.local_params == WIDTH * EXPERTS + 2 * EXPERTS * WIDTH * INNER // PLACES
     assert found.macs == TOKENS * WIDTH * EXPERTS + 2 * TOKENS * PICKS * WIDTH * INNER
@@ -211,7 +239,10 @@ def test_experts_in_several_processes(apply: Any) -> None:
     assert sizes(found, "all-to-all") == [("forward", 2 * there)]  # there and back
     assert found.sent_bytes == 2 * there * (PLACES - 1) // PLACES
     trained = planned(apply, {"ep": PLACES}, **options)
-    assert sizes(trained, "all-to-all") == [("forward", 2 * there), ("backward", there)]  # the input has no gradient
+    assert sizes(trained, "all-to-all") == [
+        ("forward", 2 * there),
+        ("backward", there),
+    ]  # the input has no gradient
 
 
 # -- wrong use -------------------------------------------------------------------------------------------------------------
@@ -258,17 +289,44 @@ def shard_whole(model: Any, mesh: Any) -> None:
 @pytest.mark.parametrize(
     ("apply", "mesh", "options", "said"),
     [
-        (in_columns_and_rows, {"tp": 3}, {}, r"process 0 cannot .*\n.*not evenly divided: 0.weight \[32, 16\], 0.bias \[32\]"),
-        (in_columns_and_rows, {"tp": 4}, {"build": Heads}, r"shape '\[4, 8, 2\]' is invalid.*\n.*sizes of one process"),
+        (
+            in_columns_and_rows,
+            {"tp": 3},
+            {},
+            r"process 0 cannot .*\n.*not evenly divided: 0.weight \[32, 16\], 0.bias \[32\]",
+        ),
+        (
+            in_columns_and_rows,
+            {"tp": 4},
+            {"build": Heads},
+            r"shape '\[4, 8, 2\]' is invalid.*\n.*sizes of one process",
+        ),
         (shard_first, {"dp": 2}, {}, r"left out 2 of 4 parameters \(2.weight, 2.bias"),
-        (lambda *_: 3, {"dp": 2}, {}, r"apply\(model, mesh\) returned a int: it should return a model, or nothing"),
+        (
+            lambda *_: 3,
+            {"dp": 2},
+            {},
+            r"apply\(model, mesh\) returned a int: it should return a model, or nothing",
+        ),
         (lambda *_: None, {"dp": 2}, {}, "apply left the model as it is"),
-        (lambda model, mesh: shard_whole(model, mesh["tp"]), {"dp": 2}, {}, r"failed: .*'tp'.*\['dp'\]"),
-        (shard_whole, {"dp": 2}, {"build": Asking}, r"build\(\) asks for values .*build the model before"),
+        (
+            lambda model, mesh: shard_whole(model, mesh["tp"]),
+            {"dp": 2},
+            {},
+            r"failed: .*'tp'.*\['dp'\]",
+        ),
+        (
+            shard_whole,
+            {"dp": 2},
+            {"build": Asking},
+            r"build\(\) asks for values .*build the model before",
+        ),
         (shard_whole, {"dp": 2}, {"build": Deciding}, r"forward\(\) asks for a value"),
     ],
 )
-def test_what_cannot_be_planned_is_told(apply: Any, mesh: dict[str, int], options: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_planned_is_told(
+    apply: Any, mesh: dict[str, int], options: dict[str, Any], said: str
+) -> None:
     with pytest.raises(InputError, match=said):
         planned(apply, mesh, **options)
     assert not distributed.is_initialized()
@@ -276,8 +334,13 @@ def test_what_cannot_be_planned_is_told(apply: Any, mesh: dict[str, int], option
 
 def test_a_dimension_of_the_mesh_that_is_silent_is_told() -> None:
     found = planned(in_columns_and_rows, {"dp": 2, "tp": 2})
-    assert found.warnings == ("no collective goes along dp in a training step: gradients are not summed up there",)
-    assert planned(in_columns_and_rows, {"dp": 2, "tp": 2}, training=False, optimizer=None).warnings == ()
+    assert found.warnings == (
+        "no collective goes along dp in a training step: gradients are not summed up there",
+    )
+    assert (
+        planned(in_columns_and_rows, {"dp": 2, "tp": 2}, training=False, optimizer=None).warnings
+        == ()
+    )
 
 
 def test_no_collective_is_left_waiting() -> None:

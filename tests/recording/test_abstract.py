@@ -28,29 +28,62 @@ def both(model: nn.Module, *args: Any, **kwargs: Any) -> tuple[torchscan.Trace, 
 
 def described(trace: torchscan.Trace) -> list[Any]:
     """Operators with the shapes and types of what they return."""
-    return [(str(op.signature.op), [(out.shape, out.dtype) for out in op.signature.outputs]) for op in trace.ops]
+    return [
+        (str(op.signature.op), [(out.shape, out.dtype) for out in op.signature.outputs])
+        for op in trace.ops
+    ]
 
 
 MODELS: list[tuple[nn.Module, tuple[int, ...], Any]] = [
-    (nn.Sequential(nn.Conv2d(3, 8, 3, padding="same"), nn.BatchNorm2d(8), nn.ReLU(True), nn.MaxPool2d(2)), (3, 9, 9), None),
+    (
+        nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding="same"), nn.BatchNorm2d(8), nn.ReLU(True), nn.MaxPool2d(2)
+        ),
+        (3, 9, 9),
+        None,
+    ),
     (nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular"), (3, 8, 8), None),
     (nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), (5, 16), None),
     (nn.Transformer(16, 4, 1, 1, 32, batch_first=True), [(5, 16), (3, 16)], None),  # type: ignore[list-item]
     (nn.LSTM(8, 16, 2, bidirectional=True, batch_first=True), (5, 8), None),
     (nn.GRU(8, 16), (5, 8), None),
     (nn.Sequential(nn.Embedding(10, 8), nn.Linear(8, 4)), (6,), torch.long),
-    (nn.Sequential(nn.ConvTranspose1d(4, 8, 3), nn.GELU(), nn.Upsample(scale_factor=2)), (4, 10), None),
+    (
+        nn.Sequential(nn.ConvTranspose1d(4, 8, 3), nn.GELU(), nn.Upsample(scale_factor=2)),
+        (4, 10),
+        None,
+    ),
     (Calls(lambda _, x: torch.einsum("bi,bj->bij", x, x).softmax(-1).cumsum(1)), (4,), None),
     (Calls(lambda _, x: F.scaled_dot_product_attention(x, x, x, is_causal=True)), (2, 6, 8), None),
-    (Calls(lambda _, x: torch.fft.rfft(x).abs() + torch.stft(x, 8, return_complex=True).abs().mean()), (64,), None),
-    (Calls(lambda _, x: F.interpolate(F.grid_sample(x, x.permute(0, 2, 3, 1)[..., :2]), size=(7, 7))), (3, 4, 4), None),
+    (
+        Calls(
+            lambda _, x: (
+                torch.fft.rfft(x).abs() + torch.stft(x, 8, return_complex=True).abs().mean()
+            )
+        ),
+        (64,),
+        None,
+    ),
+    (
+        Calls(
+            lambda _, x: F.interpolate(
+                F.grid_sample(x, x.permute(0, 2, 3, 1)[..., :2]), size=(7, 7)
+            )
+        ),
+        (3, 4, 4),
+        None,
+    ),
 ]
 
 
 @pytest.mark.filterwarnings("ignore:Default grid_sample", "ignore:A window was not provided")
-@pytest.mark.parametrize(("model", "shape", "dtype"), MODELS, ids=lambda value: getattr(value, "_get_name", lambda: "")())
+@pytest.mark.parametrize(
+    ("model", "shape", "dtype"), MODELS, ids=lambda value: getattr(value, "_get_name", lambda: "")()
+)
 @pytest.mark.parametrize("mode", ["eval", "train"])
-def test_shapes_alone_give_the_operators_and_shapes_of_a_real_pass(model: nn.Module, shape: Any, dtype: Any, mode: Any) -> None:
+def test_shapes_alone_give_the_operators_and_shapes_of_a_real_pass(
+    model: nn.Module, shape: Any, dtype: Any, mode: Any
+) -> None:
     abstract, real = both(model, shape, dtype, batch_size=2, mode=mode)
     assert described(abstract) == described(real)
     assert output_shapes(abstract) == output_shapes(real)
@@ -128,7 +161,8 @@ def test_what_asks_for_values_falls_back_to_a_real_pass_and_says_so(forward: Any
 
 
 @pytest.mark.parametrize(
-    ("shape", "fits"), [((3, 5), True), ((1, 5), True), ((2, 3, 5), True), ((3, 4), False), ((2, 2, 3, 5), False)]
+    ("shape", "fits"),
+    [((3, 5), True), ((1, 5), True), ((2, 3, 5), True), ((3, 4), False), ((2, 2, 3, 5), False)],
 )
 def test_a_mask_fits_the_scores_on_shapes_as_it_does_on_data(shape: Any, fits: bool) -> None:
     """Two batches of three queries and five keys; three dimensions are no kernel's."""
@@ -195,7 +229,9 @@ def test_real_passes_run_what_the_model_says() -> None:
 def test_random_numbers_of_a_generator_of_the_users_are_not_drawn() -> None:
     generator = torch.Generator().manual_seed(3)
     state = generator.get_state()
-    trace = torchscan.record(Calls(lambda _, x: x + torch.rand(4, generator=generator)), (4,), execute="abstract")
+    trace = torchscan.record(
+        Calls(lambda _, x: x + torch.rand(4, generator=generator)), (4,), execute="abstract"
+    )
     assert op_names(trace) == ["rand", "add"]
     assert torch.equal(generator.get_state(), state)
 
@@ -213,7 +249,9 @@ def test_random_numbers_of_a_generator_of_the_users_are_not_drawn() -> None:
 )
 def test_known_integers_do_not_grow_beyond_memory(grow: Any) -> None:
     """8 TB and more on shapes alone are shapes."""
-    trace = torchscan.record(Calls(lambda _, x: x.sum() + grow(torch.arange(3)).sum()), (4,), execute="abstract")
+    trace = torchscan.record(
+        Calls(lambda _, x: x.sum() + grow(torch.arange(3)).sum()), (4,), execute="abstract"
+    )
     assert max(each.spec.numel for each in trace.tensors) >= 10**12
 
 
@@ -231,7 +269,9 @@ def test_on_data_the_models_own_generator_draws_what_it_would_draw() -> None:
 
 def test_an_active_autocast_makes_the_pass_a_real_one() -> None:
     with torch.autocast("cpu", torch.bfloat16):
-        chosen, on_shapes = (torchscan.record(nn.Linear(4, 2), (4,), execute=how) for how in ("auto", "abstract"))
+        chosen, on_shapes = (
+            torchscan.record(nn.Linear(4, 2), (4,), execute=how) for how in ("auto", "abstract")
+        )
     assert chosen.provenance.reason == "autocast is active"
     assert chosen.tensors[chosen.root.outputs[0]].spec.dtype == torch.bfloat16
     assert any("no autocast" in text for text in on_shapes.provenance.assumptions)
@@ -275,7 +315,11 @@ def test_each_token_goes_to_one_expert_however_the_mask_is_read(tokens: int) -> 
 
 
 def test_repeating_by_other_numbers_gives_other_lengths() -> None:
-    model = Calls(lambda _, x: [x.repeat_interleave(torch.tensor(times), 0) @ x.t() for times in ([1, 2], [3, 4])])
+    model = Calls(
+        lambda _, x: [
+            x.repeat_interleave(torch.tensor(times), 0) @ x.t() for times in ([1, 2], [3, 4])
+        ]
+    )
     info = torchscan.crawl_module(model, args=(torch.zeros(2, 6),), execute="abstract")
     assert info["overall"]["macs"] == (3 + 7) * 6 * 2
 
@@ -313,14 +357,24 @@ def test_a_model_may_ask_for_autocast_on_the_device_of_its_input() -> None:
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("kind", ["input", "weight", "none"])
 @pytest.mark.parametrize(
-    "layer", [nn.Conv2d(6, 8, 3), nn.Conv2d(6, 6, 3, groups=6), nn.ConvTranspose2d(6, 8, 2), nn.Conv2d(6, 8, 1)]
+    "layer",
+    [
+        nn.Conv2d(6, 8, 3),
+        nn.Conv2d(6, 6, 3, groups=6),
+        nn.ConvTranspose2d(6, 8, 2),
+        nn.Conv2d(6, 8, 1),
+    ],
 )
 def test_convolutions_keep_the_layout(layer: Any, kind: str, backward: bool) -> None:
-    x = torch.randn(2, 6, 8, 8).to(memory_format=torch.channels_last if kind == "input" else torch.contiguous_format)
+    x = torch.randn(2, 6, 8, 8).to(
+        memory_format=torch.channels_last if kind == "input" else torch.contiguous_format
+    )
     layer = copy.deepcopy(layer)
     if kind == "weight":
         layer.to(memory_format=torch.channels_last)
-    abstract, real = both(nn.Sequential(layer, nn.ReLU()), args=(x.requires_grad_(backward),), backward=backward)
+    abstract, real = both(
+        nn.Sequential(layer, nn.ReLU()), args=(x.requires_grad_(backward),), backward=backward
+    )
     assert layouts(abstract) == layouts(real)
 
 
@@ -341,10 +395,14 @@ def _strides(spec: TensorSpec) -> tuple[int, ...]:
 
 def test_gradients_without_elements_have_no_values_either() -> None:
     """For a part without elements torch makes a gradient of shape (0,), which has to be on the device of the others."""
-    model = nn.Sequential(nn.Linear(3, 4), nn.Flatten(0), Calls(lambda _, x: torch.cat([x[:0], x * 2])))
+    model = nn.Sequential(
+        nn.Linear(3, 4), nn.Flatten(0), Calls(lambda _, x: torch.cat([x[:0], x * 2]))
+    )
     abstract, real = both(model, (3,), batch_size=2, backward=True)
     assert described(abstract) == described(real)
-    assert [op.signature.outputs[0].shape for op in abstract.ops if op.signature.operator == "aten.cat"] == [(8,)]
+    assert [
+        op.signature.outputs[0].shape for op in abstract.ops if op.signature.operator == "aten.cat"
+    ] == [(8,)]
 
 
 @before("2.13", "gradients start in another way")
@@ -367,7 +425,11 @@ def test_zeros_as_large_as_the_weights_stand_for_the_biases_of_an_lstm() -> None
     """What torch makes for oneDNN, those for the state first: 4·5 rows of 5, then of 3."""
     abstract, real = both(nn.LSTM(3, 5, bias=False), args=(torch.randn(7, 2, 3),), backward=True)
     assert described(abstract) == described(real)
-    shapes = [op.signature.outputs[0].shape for op in abstract.ops if op.signature.operator == "aten.zeros"]
+    shapes = [
+        op.signature.outputs[0].shape
+        for op in abstract.ops
+        if op.signature.operator == "aten.zeros"
+    ]
     assert shapes[-2:] == [(20, 5), (20, 3)]
 
 

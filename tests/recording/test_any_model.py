@@ -17,7 +17,16 @@ from torch import Tensor, nn
 
 from tests.recording.test_record import Calls
 from tests.versions import before, skip_before
-from torchscan import InputError, NeedsValuesError, RecordError, crawl_module, from_json, record, to_json, total_cost
+from torchscan import (
+    InputError,
+    NeedsValuesError,
+    RecordError,
+    crawl_module,
+    from_json,
+    record,
+    to_json,
+    total_cost,
+)
 from torchscan.trace.trace import Trace
 
 
@@ -71,7 +80,13 @@ class NoClass:
 
 hostile = pytest.mark.parametrize(
     "make",
-    [lambda: NoLength((1, 2)), lambda: NoLengthEither({1}), lambda: NoItems(a=1), NoComparison, NoClass],
+    [
+        lambda: NoLength((1, 2)),
+        lambda: NoLengthEither({1}),
+        lambda: NoItems(a=1),
+        NoComparison,
+        NoClass,
+    ],
     ids=["tuple", "set", "dict", "object", "class"],
 )
 
@@ -167,7 +182,9 @@ def test_a_frozen_script_has_costs_and_says_that_its_weights_are_out_of_sight(mo
     frozen = torch.jit.freeze(torch.jit.script(convolutional()))
     info = crawl_module(nn.Sequential(frozen), (3, 8, 8), mode=mode)
     assert info["overall"]["macs"] == 8 * 27 * 36
-    assert info["provenance"]["unread"] == ["the weights of 0, which was frozen: they are constants now"]
+    assert info["provenance"]["unread"] == [
+        "the weights of 0, which was frozen: they are constants now"
+    ]
     assert not hasattr(frozen, "training")
     # 3·8·8 elements, windows of 3·3·3 for 8·6·6 results, weights and biases; the results are written, read, written
     assert info["overall"]["dmas"] == 288 * 27 + 216 + 8 + 3 * 288
@@ -178,7 +195,9 @@ def test_what_was_optimised_out_of_sight_is_refused() -> None:
     optimised = torch.jit.optimize_for_inference(torch.jit.script(convolutional()))
     if not any("mkldnn" in node.kind() for node in optimised.graph.nodes()):
         pytest.skip("this build of torch has no kernels of oneDNN")
-    with pytest.raises(InputError, match=r"optimize_for_inference.*pass the model as it was before"):
+    with pytest.raises(
+        InputError, match=r"optimize_for_inference.*pass the model as it was before"
+    ):
         crawl_module(optimised, (3, 8, 8))
 
 
@@ -193,7 +212,10 @@ def test_an_exported_program_is_asked_for_its_module() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (convolutional().state_dict(), "a state dict, not a torch.nn.Module: pass the model that it belongs to"),
+        (
+            convolutional().state_dict(),
+            "a state dict, not a torch.nn.Module: pass the model that it belongs to",
+        ),
         (torch.relu, "a function, not a torch.nn.Module: call it in the forward of one"),
     ],
     ids=["a state dict", "a function"],
@@ -226,12 +248,17 @@ def test_a_module_that_was_not_initialised_is_told() -> None:
         def __init__(self) -> None:
             self.size = 4
 
-    with pytest.raises(InputError, match=r"Forgets has not been initialised: call super\(\).__init__\(\)"):
+    with pytest.raises(
+        InputError, match=r"Forgets has not been initialised: call super\(\).__init__\(\)"
+    ):
         crawl_module(Forgets(), (4,))
 
 
 def test_a_module_without_forward() -> None:
-    with pytest.raises(RecordError, match="try: define forward in its class; a ModuleList or ModuleDict is not called"):
+    with pytest.raises(
+        RecordError,
+        match="try: define forward in its class; a ModuleList or ModuleDict is not called",
+    ):
         crawl_module(nn.ModuleList([nn.Linear(4, 4)]), (4,))
 
 
@@ -286,12 +313,19 @@ def test_fully_sharded_parameters_are_counted_whole_and_by_process(mesh: Any) ->
 @pytest.mark.parametrize("execute", ["abstract", "real"])
 def test_what_works_out_placements_is_no_part_of_the_pass(mesh: Any, execute: Any) -> None:
     """Each process has a quarter of both layers: 16 · 16 of 16 · 64."""
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
 
     model = parallelize_module(two_layers(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
     trace = record(model, (16,), execute=execute)
     assert total_cost(trace).macs == 2 * 16 * 64 // PROCESSES
-    assert sum(each.local_numel for each in trace.parameters) == (16 * 64 + 64 + 64 * 16) // PROCESSES + 16
+    assert (
+        sum(each.local_numel for each in trace.parameters)
+        == (16 * 64 + 64 + 64 * 16) // PROCESSES + 16
+    )
 
 
 def test_one_process_says_nothing_of_others() -> None:
@@ -323,26 +357,45 @@ DISTRIBUTIONS: dict[str, Callable[[Tensor], Any]] = {
     "log_prob": lambda y: dis.Normal(y, y.exp(), validate_args=True).log_prob(y),
     "categorical": lambda y: dis.Categorical(logits=y).sample(),
     "beta": lambda y: dis.Beta(y.exp(), y.exp()).rsample(),
-    "several variables": lambda y: dis.MultivariateNormal(y, scale_tril=torch.diag_embed(y.exp())).rsample(),
-    "transformed": lambda y: dis.TransformedDistribution(dis.Normal(y, y.exp()), [dis.TanhTransform()]).rsample(),
-    "divergence": lambda y: dis.kl_divergence(dis.Categorical(logits=y), dis.Categorical(logits=-y)),
+    "several variables": lambda y: dis.MultivariateNormal(
+        y, scale_tril=torch.diag_embed(y.exp())
+    ).rsample(),
+    "transformed": lambda y: dis.TransformedDistribution(
+        dis.Normal(y, y.exp()), [dis.TanhTransform()]
+    ).rsample(),
+    "divergence": lambda y: dis.kl_divergence(
+        dis.Categorical(logits=y), dis.Categorical(logits=-y)
+    ),
 }
 
 
 @ON_CPU_AND_META
 @pytest.mark.parametrize("make", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
-def test_distributions_take_values_in_range_for_granted(make: Any, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dis.Distribution, "_validate_args", True)  # torch's compiler switches it off when it is imported
-    found, real = crawl_module(Made(make, device), (4,)), crawl_module(Made(make), (4,), execute="real")
+def test_distributions_take_values_in_range_for_granted(
+    make: Any, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        dis.Distribution, "_validate_args", True
+    )  # torch's compiler switches it off when it is imported
+    found, real = (
+        crawl_module(Made(make, device), (4,)),
+        crawl_module(Made(make), (4,), execute="real"),
+    )
     assert found["provenance"]["execution"] == "abstract"
-    assert found["provenance"]["assumptions"] == ["that parameters and values of distributions are in range"]
+    assert found["provenance"]["assumptions"] == [
+        "that parameters and values of distributions are in range"
+    ]
     assert real["provenance"]["assumptions"] == []
     assert found["overall"] == real["overall"]
 
 
 def test_what_else_distributions_read_is_not() -> None:
     """How many outcomes there are is no question of what is in range."""
-    model = Made(lambda y: dis.Binomial(y.sum().abs().round(), logits=y, validate_args=False).enumerate_support())
+    model = Made(
+        lambda y: dis.Binomial(
+            y.sum().abs().round(), logits=y, validate_args=False
+        ).enumerate_support()
+    )
     assert crawl_module(model, (4,), execute="auto")["provenance"]["execution"] == "real"
 
 
@@ -359,14 +412,18 @@ def masked(self: Any, x: Tensor, mask: Tensor) -> Tensor:
 
 
 def test_a_mask_of_floats_is_known_where_it_was_given() -> None:
-    trace = record(Calls(masked, layer=nn.Linear(4, 4)), args=(torch.ones(3, 4), torch.tensor([1.0, 0.0, 1.0])))
+    trace = record(
+        Calls(masked, layer=nn.Linear(4, 4)), args=(torch.ones(3, 4), torch.tensor([1.0, 0.0, 1.0]))
+    )
     assert trace.provenance.execution == "abstract"
     assert trace.ops[-1].signature.outputs[0].shape == (2, 4)
 
 
 def extended_mask(y: Tensor) -> bool:
     """As of 512 tokens, read as Longformer does."""
-    mask = 1 - torch.ones(1, 512, dtype=torch.long)[:, None, None, :].expand(1, 1, 512, 512).to(torch.float32)
+    mask = 1 - torch.ones(1, 512, dtype=torch.long)[:, None, None, :].expand(1, 1, 512, 512).to(
+        torch.float32
+    )
     return bool((mask[:, 0, 0, :] > 0).flatten().any().item())
 
 
@@ -389,7 +446,9 @@ def test_constants_that_follow_an_activation_keep_their_values(make: Any, device
 
 @pytest.mark.parametrize("name", ["tensor", "as_tensor", "new_tensor"])
 def test_integers_do_in_training_too(name: str) -> None:
-    trace = record(Made(KNOWN[name], "meta"), (4,), training=True, loss=lambda output: output[0].sum())
+    trace = record(
+        Made(KNOWN[name], "meta"), (4,), training=True, loss=lambda output: output[0].sum()
+    )
     assert trace.provenance.execution == "abstract"
 
 
@@ -412,7 +471,9 @@ WHERE: dict[str, Callable[[Tensor, Tensor], bool]] = {
 }
 
 
-@pytest.mark.parametrize("options", [{}, {"training": True}, {"execute": "real"}], ids=["shapes", "training", "data"])
+@pytest.mark.parametrize(
+    "options", [{}, {"training": True}, {"execute": "real"}], ids=["shapes", "training", "data"]
+)
 @pytest.mark.parametrize("is_there", WHERE.values(), ids=WHERE)
 def test_what_has_values_is_where_activations_are(is_there: Any, options: Any) -> None:
     """A branch that compares devices is the one that is taken on data: 4 · 4, and 4 · 100 or 4 · 10."""
@@ -420,7 +481,11 @@ def test_what_has_values_is_where_activations_are(is_there: Any, options: Any) -
     class Compares(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.layer, self.wide, self.narrow = nn.Linear(4, 4), nn.Linear(4, 100), nn.Linear(4, 10)
+            self.layer, self.wide, self.narrow = (
+                nn.Linear(4, 4),
+                nn.Linear(4, 100),
+                nn.Linear(4, 10),
+            )
 
         def forward(self, x: Tensor) -> Any:
             made = self.layer(x)
@@ -497,7 +562,9 @@ def assigned(y: Tensor) -> Tensor:
 
 
 BOTH = pytest.mark.parametrize(
-    "backward", [False, lambda output: output[0].sum() + output[1].sum()], ids=["forward", "backward"]
+    "backward",
+    [False, lambda output: output[0].sum() + output[1].sum()],
+    ids=["forward", "backward"],
 )
 
 ALIKE: dict[str, Callable[[Tensor], Any]] = {
@@ -506,10 +573,14 @@ ALIKE: dict[str, Callable[[Tensor], Any]] = {
     "largest": lambda y: y.take_along_dim(y.argmax(-1, keepdim=True), dim=-1),
     "flat": lambda y: y.take_along_dim(y.argsort(-1)),
     "shuffled": lambda y: F.channel_shuffle(images(y), 2),
-    "shuffled in the layout of images": lambda y: F.channel_shuffle(images(y).contiguous(memory_format=torch.channels_last), 2),
+    "shuffled in the layout of images": lambda y: F.channel_shuffle(
+        images(y).contiguous(memory_format=torch.channels_last), 2
+    ),
     "layers in 16 bits": lambda y: F.layer_norm(y.bfloat16(), [4]),
     "groups in 16 bits": lambda y: F.group_norm(y.bfloat16(), 2),
-    "groups in 16 bits, parameters in 32": lambda y: F.group_norm(y.bfloat16(), 2, torch.ones(4), torch.zeros(4)),
+    "groups in 16 bits, parameters in 32": lambda y: F.group_norm(
+        y.bfloat16(), 2, torch.ones(4), torch.zeros(4)
+    ),
     "instances in 16 bits": lambda y: F.instance_norm(images(y).bfloat16()),
     "batches in 16 bits": lambda y: F.batch_norm(images(y).bfloat16(), None, None, training=True),
     "assigned": assigned,
@@ -519,8 +590,13 @@ ALIKE: dict[str, Callable[[Tensor], Any]] = {
 @BOTH
 @pytest.mark.parametrize("make", ALIKE.values(), ids=ALIKE)
 def test_shapes_lead_where_data_do(make: Any, backward: Any) -> None:
-    traces = [record(Made(make), (4,), batch_size=2, backward=backward, execute=way) for way in ("abstract", "real")]
-    found, real = ([(str(op.signature.op), op.signature.outputs) for op in trace.ops] for trace in traces)
+    traces = [
+        record(Made(make), (4,), batch_size=2, backward=backward, execute=way)
+        for way in ("abstract", "real")
+    ]
+    found, real = (
+        [(str(op.signature.op), op.signature.outputs) for op in trace.ops] for trace in traces
+    )
     assert found == real
 
 
@@ -564,14 +640,23 @@ def test_a_model_catches_what_torch_would_raise(make: Any, kind: Any, execute: A
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        *itertools.product((nn.LSTM, nn.GRU, nn.RNN), ({}, {"batch_first": True}, {"bidirectional": True}, {"num_layers": 2})),
+        *itertools.product(
+            (nn.LSTM, nn.GRU, nn.RNN),
+            ({}, {"batch_first": True}, {"bidirectional": True}, {"num_layers": 2}),
+        ),
         (nn.LSTM, {"proj_size": 3}),
     ],
 )
-def test_a_recurrent_layer_on_shapes_is_what_it_is_on_data(kind: Any, options: Any, steps: int) -> None:
+def test_a_recurrent_layer_on_shapes_is_what_it_is_on_data(
+    kind: Any, options: Any, steps: int
+) -> None:
     model = kind(5, 7, **options)
-    traces = [record(model, args=(torch.ones(4, steps, 5),), execute=way) for way in ("abstract", "real")]
-    found, real = ([(str(op.signature.op), op.signature.outputs) for op in trace.ops] for trace in traces)
+    traces = [
+        record(model, args=(torch.ones(4, steps, 5),), execute=way) for way in ("abstract", "real")
+    ]
+    found, real = (
+        [(str(op.signature.op), op.signature.outputs) for op in trace.ops] for trace in traces
+    )
     assert found == real
 
 
@@ -591,7 +676,9 @@ def test_nested_tensors_are_recorded_on_data(layout: Any) -> None:
     given = torch.nested.nested_tensor([torch.ones(3, 4), torch.ones(5, 4)], layout=layout)
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 6))
     info = crawl_module(model, args=(given,))
-    assert info["provenance"]["reason"].endswith("args[0] is a nested tensor, which has no counterpart on the meta device")
+    assert info["provenance"]["reason"].endswith(
+        "args[0] is a nested tensor, which has no counterpart on the meta device"
+    )
     assert info["overall"]["macs"] == 8 * (4 * 4 + 4 * 6)
     assert from_json(to_json(info)) == info
 
@@ -644,7 +731,9 @@ WRITTEN: dict[str, Callable[[], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("options", [{}, {"execute": "real"}, {"training": True}], ids=["shapes", "data", "training"])
+@pytest.mark.parametrize(
+    "options", [{}, {"execute": "real"}, {"training": True}], ids=["shapes", "data", "training"]
+)
 @pytest.mark.parametrize("make", WRITTEN.values(), ids=WRITTEN)
 @pytest.mark.parametrize("read", [Tensor.tolist, Tensor.numpy, list])
 def test_what_is_read_was_written(read: Any, make: Any, options: Any) -> None:
@@ -660,7 +749,9 @@ def test_what_is_read_was_written(read: Any, make: Any, options: Any) -> None:
             made = make()
             made += 5
             self.steps[:] = 7
-            found.append([int(each) for values in (read(made), read(self.steps)) for each in values])
+            found.append(
+                [int(each) for values in (read(made), read(self.steps)) for each in values]
+            )
             return self.layer(x)
 
     found: list[list[int]] = []
@@ -684,7 +775,9 @@ def test_a_buffer_whose_values_never_were_is_named() -> None:
     """Where it has some, on the CPU, the rest of the model may be without."""
     with torch.device("meta"):
         model = Cuts()
-    with pytest.raises(NeedsValuesError, match="try: a model whose buffer kept has values: register it on the CPU"):
+    with pytest.raises(
+        NeedsValuesError, match="try: a model whose buffer kept has values: register it on the CPU"
+    ):
         record(model, (4,))
     model.kept = nn.Buffer(torch.tensor(2, device="cpu"))
     assert record(model, (4,)).ops[-1].signature.outputs[0].shape == (1, 2)
@@ -714,7 +807,8 @@ def test_buffers_that_a_constructor_can_make_again_are_known(options: Any) -> No
     assert total_cost(trace).macs == 3 * 4 * 4 * (2 if options else 1)
     assert trace.provenance.execution == "abstract"
     assert (
-        "that integer buffers hold what those of a second model do, made from the same config" in trace.provenance.assumptions
+        "that integer buffers hold what those of a second model do, made from the same config"
+        in trace.provenance.assumptions
     )
     assert model.stride.is_meta
     assert all(each.is_meta for each in model.parameters())

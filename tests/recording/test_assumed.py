@@ -49,11 +49,15 @@ READS = [
     lambda scores: len(scores.argmax(-1).nonzero()) == 0,
     lambda scores: torch.ones(1).repeat_interleave(scores.argmax(-1)).numel() == 0,
     lambda scores: [True, False, False][scores.argmax()],
-    lambda scores: bool(scores.new_zeros(1, 3, dtype=torch.long).scatter_(1, scores.argsort()[:, :1], 1)[0, 0] == 1),
+    lambda scores: bool(
+        scores.new_zeros(1, 3, dtype=torch.long).scatter_(1, scores.argsort()[:, :1], 1)[0, 0] == 1
+    ),
     lambda scores: bool((scores.argmax(-1) != 0).sum() == 0),
     lambda scores: bool((scores.argmax(-1) == 0).cumsum(0)[-1] == 1),
     lambda scores: bool((scores.topk(2).indices != 0).sum(-1).sum() == 1),
-    lambda scores: bool(torch.ones(1, dtype=torch.long).mul((scores.argmax(-1) != 0).long()).max() == 0),
+    lambda scores: bool(
+        torch.ones(1, dtype=torch.long).mul((scores.argmax(-1) != 0).long()).max() == 0
+    ),
     lambda scores: len((scores.argmax(-1) != 0).nonzero()) == 0,
     lambda scores: len(torch.where(scores.argmax(-1) != 0)[0]) == 0,
     lambda scores: len(scores[scores.argmax(-1) != 0]) == 0,
@@ -66,7 +70,9 @@ READS = [
 
 @pytest.mark.parametrize("is_over", READS, ids=range(len(READS)))
 @pytest.mark.parametrize("backward", [False, True])
-def test_a_branch_that_reads_an_assumed_index_is_taken_on_data(is_over: Callable[[Tensor], Any], backward: bool) -> None:
+def test_a_branch_that_reads_an_assumed_index_is_taken_on_data(
+    is_over: Callable[[Tensor], Any], backward: bool
+) -> None:
     trace = torchscan.record(Cascade(is_over), args=(torch.ones(1, 4),), backward=backward)
     assert trace.provenance.execution == "real"
     assert f"a branch at {line_of(is_over)} " in trace.provenance.reason
@@ -90,7 +96,12 @@ def test_the_other_way_is_counted_on_data() -> None:
     with torch.no_grad():
         model.early.weight.copy_(torch.tensor([[0.0] * 4, [1.0] * 4, [2.0] * 4]))
     assert torchscan.total_cost(torchscan.record(model, args=(torch.ones(1, 4),))).macs == 12 + 20
-    assert torchscan.total_cost(torchscan.record(model, args=(torch.ones(1, 4),), execute="abstract")).macs == 12 + 12
+    assert (
+        torchscan.total_cost(
+            torchscan.record(model, args=(torch.ones(1, 4),), execute="abstract")
+        ).macs
+        == 12 + 12
+    )
 
 
 def test_an_estimate_takes_a_branch_on_data_too() -> None:
@@ -132,11 +143,17 @@ ENDS = [
 
 
 @pytest.mark.parametrize("is_over", ENDS, ids=range(len(ENDS)))
-def test_however_a_model_asks_for_the_end_it_is_not_told_one(is_over: Callable[[Tensor], Any]) -> None:
+def test_however_a_model_asks_for_the_end_it_is_not_told_one(
+    is_over: Callable[[Tensor], Any],
+) -> None:
     trace = torchscan.record(Search(is_over), (8,))
     assert trace.provenance.execution == "real"
     assert torchscan.total_cost(trace).macs == 10 * 144
-    (text,) = [text for text in torchscan.record(Search(is_over).to("meta"), (8,)).provenance.assumptions if "branch" in text]
+    (text,) = [
+        text
+        for text in torchscan.record(Search(is_over).to("meta"), (8,)).provenance.assumptions
+        if "branch" in text
+    ]
     assert "a branch reads at test_assumed.py:" in text
 
 
@@ -173,7 +190,10 @@ class Period(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         strongest = torch.fft.rfft(x, dim=1).abs().mean(0).topk(2).indices.detach().cpu().numpy()
         periods = [x.shape[1] // max(int(index), 1) for index in strongest]
-        return sum(self.conv(F.pad(x, (0, -x.shape[1] % period)).reshape(1, 1, -1, period)).sum() for period in periods)
+        return sum(
+            self.conv(F.pad(x, (0, -x.shape[1] % period)).reshape(1, 1, -1, period)).sum()
+            for period in periods
+        )
 
 
 def test_periods_found_in_a_spectrum_are_those_of_the_data() -> None:
@@ -231,7 +251,12 @@ def by_bins(model: Mixture, x: Tensor, chosen: Tensor) -> None:
 
 
 def by_histogram(model: Mixture, x: Tensor, chosen: Tensor) -> None:
-    in_order(model, x, chosen, torch.histc(chosen.flatten().int(), bins=4, min=0, max=3).cpu().numpy().tolist())
+    in_order(
+        model,
+        x,
+        chosen,
+        torch.histc(chosen.flatten().int(), bins=4, min=0, max=3).cpu().numpy().tolist(),
+    )
 
 
 def by_scatter(model: Mixture, x: Tensor, chosen: Tensor) -> None:
@@ -255,22 +280,38 @@ def in_order(model: Mixture, x: Tensor, chosen: Tensor, sizes: list[int]) -> Non
         expert(part)
 
 
-DISPATCHES = [by_where, by_hits, by_masks, by_bins, by_histogram, by_scatter, by_bounds, by_distinct]
+DISPATCHES = [
+    by_where,
+    by_hits,
+    by_masks,
+    by_bins,
+    by_histogram,
+    by_scatter,
+    by_bounds,
+    by_distinct,
+]
 
 
 @pytest.mark.parametrize("dispatch", DISPATCHES)
 @pytest.mark.parametrize("backward", [False, True])
-def test_a_router_reads_how_many_tokens_each_expert_gets(dispatch: Callable[..., Any], backward: bool) -> None:
+def test_a_router_reads_how_many_tokens_each_expert_gets(
+    dispatch: Callable[..., Any], backward: bool
+) -> None:
     """8 tokens to 2 of 4 experts each, however they are dispatched."""
     trace = torchscan.record(Mixture(dispatch), (6,), batch_size=8, backward=backward)
     assert trace.provenance.execution == "abstract"
     assert torchscan.total_cost(trace, phase="forward").macs == 8 * 6 * 4 + 8 * 2 * 6 * 6
     (text,) = trace.provenance.assumptions
-    assert text == "balanced routing: aten.topk.default spreads its picks evenly, over as many indices as can be expected"
+    assert (
+        text
+        == "balanced routing: aten.topk.default spreads its picks evenly, over as many indices as can be expected"
+    )
 
 
 @pytest.mark.parametrize("dispatch", DISPATCHES)
-def test_a_router_may_ask_for_every_expert_with_few_tokens_too(dispatch: Callable[..., Any]) -> None:
+def test_a_router_may_ask_for_every_expert_with_few_tokens_too(
+    dispatch: Callable[..., Any],
+) -> None:
     """One token to 2 of 4 experts; it is fewer picks than experts, but those of all of them are asked for."""
     trace = torchscan.record(Mixture(dispatch), (6,))
     assert trace.provenance.execution == "abstract"
@@ -287,7 +328,10 @@ def test_half_of_the_experts_are_certain_ones() -> None:
     """Of one token, nobody knows how many picks are among them; of 8 tokens, half of 16 are."""
     assert torchscan.record(Mixture(by_two), (6,)).provenance.execution == "real"
     trace = torchscan.record(Mixture(by_two), (6,), batch_size=8)
-    assert (trace.provenance.execution, torchscan.total_cost(trace).macs) == ("abstract", 8 * 24 + 8 * 36)
+    assert (trace.provenance.execution, torchscan.total_cost(trace).macs) == (
+        "abstract",
+        8 * 24 + 8 * 36,
+    )
 
 
 def hard(model: Mixture, x: Tensor, chosen: Tensor) -> None:
@@ -297,7 +341,10 @@ def hard(model: Mixture, x: Tensor, chosen: Tensor) -> None:
 def test_which_expert_all_tokens_go_to_is_no_matter_of_balance() -> None:
     trace = torchscan.record(Mixture(hard), (6,), batch_size=8)
     assert trace.provenance.execution == "real"
-    assert f"a branch at test_assumed.py:{inspect.getsourcelines(hard)[1] + 1} (in hard)" in trace.provenance.reason
+    assert (
+        f"a branch at test_assumed.py:{inspect.getsourcelines(hard)[1] + 1} (in hard)"
+        in trace.provenance.reason
+    )
 
 
 # -- inputs that were made up --------------------------------------------------------------------------------------------
@@ -313,7 +360,9 @@ class Filter(nn.Module):
         self.select = select
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.table.sum().item() > 1 and not torch.zeros_like(x).any():  # neither depends on the input
+        if (
+            self.table.sum().item() > 1 and not torch.zeros_like(x).any()
+        ):  # neither depends on the input
             x = x + torch.arange(3).nonzero().shape[0]
         return self.layer(x[:, :1]) * (1 if self.select(x) else 2)
 
@@ -337,14 +386,19 @@ def test_a_real_pass_says_where_made_up_inputs_decide(name: str, backward: bool)
     trace = torchscan.record(Filter(select), (3,), backward=backward)
     assert trace.provenance.execution == "real"
     (text,) = trace.provenance.assumptions
-    assert text.startswith("that the made-up inputs are typical: their values decide what is counted, by ")
+    assert text.startswith(
+        "that the made-up inputs are typical: their values decide what is counted, by "
+    )
     assert name in text
     assert text.endswith(f" at {line_of(select)} (in <lambda>)")
 
 
 def test_inputs_of_the_users_own_are_what_is_counted() -> None:
     for arguments in ({"args": (torch.ones(1, 3),)}, {"kwargs": {"x": torch.ones(1, 3)}}):
-        assert torchscan.record(Filter(SELECTIONS["aten.nonzero"]), **arguments).provenance.assumptions == ()
+        assert (
+            torchscan.record(Filter(SELECTIONS["aten.nonzero"]), **arguments).provenance.assumptions
+            == ()
+        )
 
 
 def test_what_does_not_depend_on_made_up_inputs_may_be_read() -> None:
@@ -385,7 +439,9 @@ def test_made_up_integers_may_be_read_but_not_what_a_layer_makes_of_them() -> No
 def test_a_remark_stands_below_the_table_and_the_total_is_complete() -> None:
     info = torchscan.crawl_module(Filter(SELECTIONS["aten.nonzero"]), (3,))
     assert info["overall"]["complete"]
-    assert "Assumed that the made-up inputs are typical" in " ".join(torchscan.format_info(info).split())
+    assert "Assumed that the made-up inputs are typical" in " ".join(
+        torchscan.format_info(info).split()
+    )
 
 
 # -- numbers that a model draws ------------------------------------------------------------------------------------------
@@ -417,7 +473,9 @@ DRAWS = {
 @pytest.mark.parametrize("name", DRAWS)
 @pytest.mark.parametrize("execute", ["abstract", "real"])
 @pytest.mark.parametrize("has_inputs", [False, True])
-def test_a_pass_says_where_numbers_decide_that_the_model_draws(name: str, execute: Any, has_inputs: bool) -> None:
+def test_a_pass_says_where_numbers_decide_that_the_model_draws(
+    name: str, execute: Any, has_inputs: bool
+) -> None:
     inputs: dict[str, Any] = {"args": (torch.ones(1, 4),)} if has_inputs else {"input_shape": (4,)}
     trace = torchscan.record(Repeats(DRAWS[name]), **inputs, execute=execute)
     (text,) = trace.provenance.assumptions
@@ -449,7 +507,12 @@ CERTAIN = {
 @pytest.mark.parametrize("name", CERTAIN)
 @pytest.mark.parametrize("execute", ["abstract", "real"])
 def test_what_does_not_depend_on_chance_may_be_read(name: str, execute: Any) -> None:
-    assert torchscan.record(Repeats(CERTAIN[name]), (4,), execute=execute, mode="eval").provenance.assumptions == ()
+    assert (
+        torchscan.record(
+            Repeats(CERTAIN[name]), (4,), execute=execute, mode="eval"
+        ).provenance.assumptions
+        == ()
+    )
 
 
 def test_layers_that_are_dropped_in_training_are_named() -> None:
@@ -459,6 +522,11 @@ def test_layers_that_are_dropped_in_training_are_named() -> None:
 
 @pytest.mark.parametrize("execute", ["abstract", "real"])
 def test_dropout_is_nothing_to_remark(execute: Any) -> None:
-    layers = nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), nn.RReLU())
+    layers = nn.Sequential(
+        nn.Linear(4, 4),
+        nn.Dropout(),
+        nn.TransformerEncoderLayer(4, 2, 8, batch_first=True),
+        nn.RReLU(),
+    )
     trace = torchscan.record(layers, (3, 4), training=True, execute=execute)
     assert trace.provenance.assumptions == ()

@@ -28,16 +28,26 @@ LOSSES: dict[str, Function] = {
     "cosine_embedding_loss": lambda x: F.cosine_embedding_loss(x[0], x[1], x[0, :, 0]),
     "hinge_embedding_loss": lambda x: F.hinge_embedding_loss(x, x),
     "margin_ranking_loss": lambda x: F.margin_ranking_loss(x, x, x),
-    "multilabel_margin_loss": lambda x: F.multilabel_margin_loss(x[0], torch.zeros(3, 4, dtype=torch.long, device=x.device)),
+    "multilabel_margin_loss": lambda x: F.multilabel_margin_loss(
+        x[0], torch.zeros(3, 4, dtype=torch.long, device=x.device)
+    ),
     "soft_margin_loss": lambda x: F.soft_margin_loss(x, x),
     "triplet_margin_loss": lambda x: F.triplet_margin_loss(x, x, x),
-    "multi_margin_loss": lambda x: F.multi_margin_loss(x[0], torch.zeros(3, dtype=torch.long, device=x.device)),
+    "multi_margin_loss": lambda x: F.multi_margin_loss(
+        x[0], torch.zeros(3, dtype=torch.long, device=x.device)
+    ),
     "binary_cross_entropy_with_logits": lambda x: F.binary_cross_entropy_with_logits(x, x),
 }
 #: further functions that compute in single precision on CUDA
 SINGLE: dict[str, Function] = {
-    **{name: getattr(torch, name) for name in ("acos", "asin", "cosh", "sinh", "tan", "erfinv", "exp", "expm1")},
-    **{name: getattr(torch, name) for name in ("log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "norm")},
+    **{
+        name: getattr(torch, name)
+        for name in ("acos", "asin", "cosh", "sinh", "tan", "erfinv", "exp", "expm1")
+    },
+    **{
+        name: getattr(torch, name)
+        for name in ("log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "norm")
+    },
     "logsumexp": lambda x: torch.logsumexp(x, -1),
     "pow": lambda x: x.pow(3),
     "**": lambda x: x**3,
@@ -120,7 +130,9 @@ def test_what_stands_in_no_list_keeps_its_types(name: str) -> None:
         assert made(calls[name], dtype, "H200") is dtype
 
 
-@pytest.mark.parametrize("name", sorted({*LOSSES, *SINGLE, *LOWER} - {"pdist"}))  # which the CPU can't do in 16 bits
+@pytest.mark.parametrize(
+    "name", sorted({*LOSSES, *SINGLE, *LOWER} - {"pdist"})
+)  # which the CPU can't do in 16 bits
 def test_the_cpu_casts_as_torch_does(name: str) -> None:
     function = {**LOSSES, **SINGLE, **LOWER}[name]
     for dtype in (torch.bfloat16, torch.float32):
@@ -145,8 +157,14 @@ class AsksItsDevice(nn.Module):
 
 
 @pytest.mark.parametrize("home", ["cpu", "meta"])
-def test_models_that_ask_their_device_about_autocast_are_told_of_the_one_they_will_be_on(home: str) -> None:
+def test_models_that_ask_their_device_about_autocast_are_told_of_the_one_they_will_be_on(
+    home: str,
+) -> None:
     model = AsksItsDevice().to(home)
     steps = Scan(model, (4,), device="RTX 4090", precision="fp16-mixed").steps
-    products = [op.signature.outputs[0].dtype for op in steps.ops if op.signature.operator in ("aten.addmm", "aten.linear")]
+    products = [
+        op.signature.outputs[0].dtype
+        for op in steps.ops
+        if op.signature.operator in ("aten.addmm", "aten.linear")
+    ]
     assert products == [torch.float32, torch.float16]

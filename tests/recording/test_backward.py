@@ -29,26 +29,38 @@ CONTRACTIONS = [
     pytest.param(torch.matmul, [(4, 2, 3), (3, 5)], id="matmul"),
     pytest.param(F.linear, [(7, 3), (5, 3)], id="linear"),
     pytest.param(F.conv1d, [(2, 3, 8), (4, 3, 3)], id="conv1d"),
-    pytest.param(lambda x, w: F.conv2d(x, w, stride=2, groups=2), [(2, 4, 9, 9), (6, 2, 3, 3)], id="conv2d"),
+    pytest.param(
+        lambda x, w: F.conv2d(x, w, stride=2, groups=2), [(2, 4, 9, 9), (6, 2, 3, 3)], id="conv2d"
+    ),
     pytest.param(F.conv3d, [(1, 2, 4, 4, 4), (3, 2, 2, 2, 2)], id="conv3d"),
     pytest.param(F.conv_transpose2d, [(1, 4, 5, 5), (4, 3, 3, 3)], id="transposed"),
-    pytest.param(lambda a, b: torch.einsum("bik,bkj->bij", a, b), [(4, 2, 3), (4, 3, 5)], id="einsum"),
+    pytest.param(
+        lambda a, b: torch.einsum("bik,bkj->bij", a, b), [(4, 2, 3), (4, 3, 5)], id="einsum"
+    ),
     pytest.param(lambda a, b: torch.addmm(torch.zeros(5), a, b), [(2, 3), (3, 5)], id="addmm"),
 ]
 
 
 @pytest.mark.parametrize("execute", ["abstract", "real"])
 @pytest.mark.parametrize(("function", "shapes"), CONTRACTIONS)
-def test_the_gradients_of_a_contraction_take_twice_its_products(function: Any, shapes: Any, execute: Any) -> None:
+def test_the_gradients_of_a_contraction_take_twice_its_products(
+    function: Any, shapes: Any, execute: Any
+) -> None:
     args = tuple(torch.zeros(shape, requires_grad=True) for shape in shapes)
-    trace = record(Calls(lambda _, *inputs: function(*inputs)), args=args, backward=True, execute=execute)
+    trace = record(
+        Calls(lambda _, *inputs: function(*inputs)), args=args, backward=True, execute=execute
+    )
     assert macs(trace, "backward") == 2 * macs(trace, "forward") > 0
 
 
 @pytest.mark.parametrize(("function", "shapes"), CONTRACTIONS)
 def test_one_gradient_takes_as_many(function: Any, shapes: Any) -> None:
     first, *others = (torch.zeros(shape) for shape in shapes)
-    trace = record(Calls(lambda _, *inputs: function(*inputs)), args=(first.requires_grad_(), *others), backward=True)
+    trace = record(
+        Calls(lambda _, *inputs: function(*inputs)),
+        args=(first.requires_grad_(), *others),
+        backward=True,
+    )
     assert macs(trace, "backward") == macs(trace, "forward") > 0
 
 
@@ -62,7 +74,11 @@ def test_the_gradient_of_a_vector_product_is_elementwise() -> None:
 
 def block() -> nn.Sequential:
     return nn.Sequential(
-        nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(64, 5)
+        nn.Conv2d(3, 4, 3, bias=False),
+        nn.BatchNorm2d(4),
+        nn.ReLU(inplace=True),
+        nn.Flatten(),
+        nn.Linear(64, 5),
     )
 
 
@@ -129,22 +145,35 @@ def test_attention_is_one_operator_with_and_without_data() -> None:
     """Four projections and their gradients; 2 heads · 25 scores of 8 + 8, and 3 · 8 + 2 · 8 backwards."""
     layer = nn.MultiheadAttention(16, 2, batch_first=True)
     traces = [
-        record(layer, args=(x, x, x), kwargs={"need_weights": False}, mode="train", backward=True, execute=execute)
+        record(
+            layer,
+            args=(x, x, x),
+            kwargs={"need_weights": False},
+            mode="train",
+            backward=True,
+            execute=execute,
+        )
         for execute in ("abstract", "real")
         for x in [torch.zeros(1, 5, 16, requires_grad=True)]
     ]
     for trace in traces:
         assert macs(trace, "forward") == 5 * 4 * 256 + 50 * 16
         assert macs(trace, "backward") == 2 * 5 * 4 * 256 + 50 * 40
-        assert "aten._scaled_dot_product_flash_attention_for_cpu_backward" in torchscan.by_operator(trace)
+        assert "aten._scaled_dot_product_flash_attention_for_cpu_backward" in torchscan.by_operator(
+            trace
+        )
 
 
-@pytest.mark.skipif(not FUSES_GROUPED_QUERIES, reason="this version of torch takes them apart on a CPU")
+@pytest.mark.skipif(
+    not FUSES_GROUPED_QUERIES, reason="this version of torch takes them apart on a CPU"
+)
 def test_grouped_queries_are_one_operator_too() -> None:
     """8 query heads · 25 scores of 4 + 4, and 3 · 4 + 2 · 4 backwards."""
     args = tuple(torch.zeros(1, heads, 5, 4, requires_grad=True) for heads in (8, 2))
     model = Calls(lambda _, q, k: F.scaled_dot_product_attention(q, k, k, enable_gqa=True))
-    abstract, real = (record(model, args=args, backward=True, execute=execute) for execute in ("abstract", "real"))
+    abstract, real = (
+        record(model, args=args, backward=True, execute=execute) for execute in ("abstract", "real")
+    )
     assert macs(abstract, "forward") == 200 * 8
     assert macs(abstract, "backward") == 200 * 20
     assert torchscan.by_operator(abstract) == torchscan.by_operator(real)
@@ -160,21 +189,37 @@ def test_the_calls_of_a_checkpoint_stand_twice() -> None:
             y: Tensor = checkpoint(self.body, x, use_reentrant=False)
             return y
 
-    trace = record(Checkpointed(), args=(torch.zeros(1, 4, requires_grad=True),), mode="train", backward=True)
-    assert [call.path for call in trace.modules] == ["", "body", "body.0", "body.1", "body", "body.0", "body.1"]
+    trace = record(
+        Checkpointed(), args=(torch.zeros(1, 4, requires_grad=True),), mode="train", backward=True
+    )
+    assert [call.path for call in trace.modules] == [
+        "",
+        "body",
+        "body.0",
+        "body.1",
+        "body",
+        "body.0",
+        "body.1",
+    ]
     assert macs(trace, "forward") == 16
     assert macs(trace, "backward") == 16 + 2 * 16
     assert torchscan.by_module(trace)["body.0"].macs == 4 * 16
 
 
 def test_nothing_to_differentiate_is_said() -> None:
-    with pytest.raises(InputError, match="no output depends on a parameter or an input that requires a gradient"):
+    with pytest.raises(
+        InputError, match="no output depends on a parameter or an input that requires a gradient"
+    ):
         record(nn.ReLU(), (4,), backward=True)
 
 
 def test_a_model_that_is_not_differentiable_to_the_end() -> None:
     """Only the part that has gradients is differentiated."""
-    model = Calls(lambda self, x: (self.a(x), self.b(x).detach()), a=nn.Linear(4, 2, bias=False), b=nn.Linear(4, 2))
+    model = Calls(
+        lambda self, x: (self.a(x), self.b(x).detach()),
+        a=nn.Linear(4, 2, bias=False),
+        b=nn.Linear(4, 2),
+    )
     assert macs(record(model, (4,), backward=True), "backward") == 8
 
 
@@ -245,11 +290,17 @@ def returns_its_weight() -> nn.Module:
 
 
 def mapped_layer() -> nn.Module:
-    return Calls(lambda self, x: self.last(x) + torch.vmap(self.first)(x), first=nn.Linear(8, 4), last=nn.Linear(8, 4))
+    return Calls(
+        lambda self, x: self.last(x) + torch.vmap(self.first)(x),
+        first=nn.Linear(8, 4),
+        last=nn.Linear(8, 4),
+    )
 
 
 @pytest.mark.parametrize("execute", ["auto", "real"])
-@pytest.mark.parametrize("build", [scripted, with_global, returns_its_weight, with_own_function, mapped_layer])
+@pytest.mark.parametrize(
+    "build", [scripted, with_global, returns_its_weight, with_own_function, mapped_layer]
+)
 def test_no_gradient_is_stored(build: Any, execute: Any) -> None:
     model, loss_weight = build(), torch.randn(4, requires_grad=True)
     tensors = [loss_weight, *model.parameters(), *(cell.cell_contents for cell in _cells(model))]
@@ -268,7 +319,9 @@ def _summed(output: Any) -> Any:
 
 def test_a_state_with_a_graph_can_be_written_to() -> None:
     first = nn.Linear(4, 4)
-    model = Calls(lambda self, x: self.last(self.state.add_(self.first(x))), first=first, last=nn.Linear(4, 2))
+    model = Calls(
+        lambda self, x: self.last(self.state.add_(self.first(x))), first=first, last=nn.Linear(4, 2)
+    )
     state = first(torch.zeros(2, 4)) * 1
     model.state = state
     before = state.clone()
@@ -329,7 +382,9 @@ def test_both_kinds_of_checkpoints(use_reentrant: bool, execute: Any) -> None:
             return y
 
     model = Checkpointed()
-    trace = record(model, args=(torch.zeros(1, 4, requires_grad=True),), backward=True, execute=execute)
+    trace = record(
+        model, args=(torch.zeros(1, 4, requires_grad=True),), backward=True, execute=execute
+    )
     assert macs(trace, "forward") == 16
     assert macs(trace, "backward") == 16 + 2 * 16
     assert torchscan.by_module(trace)["body.0"].macs == 4 * 16
@@ -337,7 +392,9 @@ def test_both_kinds_of_checkpoints(use_reentrant: bool, execute: Any) -> None:
 
 
 @pytest.mark.parametrize("execute", ["abstract", "real"])
-def test_a_model_that_differentiates_on_its_way_is_recorded_with_its_gradients(execute: Any) -> None:
+def test_a_model_that_differentiates_on_its_way_is_recorded_with_its_gradients(
+    execute: Any,
+) -> None:
     """Also where it does not ask for gradients by itself: 5 · (64 + 8) products, and as many for the gradient of x."""
 
     class Force(nn.Module):
@@ -384,7 +441,9 @@ def test_attention_by_its_own_name_is_one_operator() -> None:
 
     args = tuple(torch.zeros(1, 2, 5, 8, requires_grad=True) for _ in range(3))
     model = Calls(lambda _, q, k, v: attend(q, k, v))
-    abstract, real = (record(model, args=args, backward=True, execute=execute) for execute in ("abstract", "real"))
+    abstract, real = (
+        record(model, args=args, backward=True, execute=execute) for execute in ("abstract", "real")
+    )
     assert torchscan.by_operator(abstract) == torchscan.by_operator(real)
 
 
@@ -418,7 +477,9 @@ def test_conversions_on_shapes_alone_are_those_of_real_tensors(convert: Any) -> 
     model = Calls(lambda _, x: convert(x, known))
     outputs = []
     for execute in ("abstract", "real"):
-        trace = torchscan.record(model, args=(torch.ones(4, requires_grad=True),), backward=True, execute=execute)
+        trace = torchscan.record(
+            model, args=(torch.ones(4, requires_grad=True),), backward=True, execute=execute
+        )
         outputs.append(trace.tensors[trace.root.outputs[0]].spec.dtype)
     assert outputs == [torch.float64, torch.float64]
 

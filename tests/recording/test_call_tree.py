@@ -32,12 +32,20 @@ def called(tree: CallTree) -> list[tuple[str, int, int]]:
 def shared() -> nn.Module:
     """One linear layer, called before and after another block."""
     inner = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
-    return Calls(lambda self, x: self.tied(self.inner(self.tied(x))), tied=nn.Linear(4, 4), inner=inner)
+    return Calls(
+        lambda self, x: self.tied(self.inner(self.tied(x))), tied=nn.Linear(4, 4), inner=inner
+    )
 
 
 def hook_tables() -> list[dict[Any, Any]]:
-    names = [name for name in vars(hooks_of_torch) if name.startswith("_global_") and "hook" in name]
-    return [dict(getattr(hooks_of_torch, name)) for name in names if isinstance(getattr(hooks_of_torch, name), dict)]
+    names = [
+        name for name in vars(hooks_of_torch) if name.startswith("_global_") and "hook" in name
+    ]
+    return [
+        dict(getattr(hooks_of_torch, name))
+        for name in names
+        if isinstance(getattr(hooks_of_torch, name), dict)
+    ]
 
 
 def nodes_of(*outputs: Tensor) -> Iterator[Any]:
@@ -56,15 +64,24 @@ def path_of(call: Call | None) -> str | None:
 
 def owners(tree: CallTree, *outputs: Tensor) -> list[tuple[str, str | None]]:
     """The names of the nodes that are no leaves, from the last to the first, with the path of the call that made each."""
-    found = {node._sequence_nr(): (node.name(), path_of(tree.owner_of(node))) for node in nodes_of(*outputs)}
-    return [found[number] for number in sorted(found, reverse=True) if found[number][0] != "torch::autograd::AccumulateGrad"]
+    found = {
+        node._sequence_nr(): (node.name(), path_of(tree.owner_of(node)))
+        for node in nodes_of(*outputs)
+    }
+    return [
+        found[number]
+        for number in sorted(found, reverse=True)
+        if found[number][0] != "torch::autograd::AccumulateGrad"
+    ]
 
 
 def test_leaves_of_a_graph_were_made_by_no_call() -> None:
     model = shared()
     tree = tree_of(model)
     with tree.watched():
-        leaves = [node for node in nodes_of(model(X)) if node.name() == "torch::autograd::AccumulateGrad"]
+        leaves = [
+            node for node in nodes_of(model(X)) if node.name() == "torch::autograd::AccumulateGrad"
+        ]
     assert leaves
     assert [tree.owner_of(node) for node in (*leaves, None)] == [None] * (len(leaves) + 1)
 
@@ -81,7 +98,14 @@ def test_two_steps_of_training_count_alike_after_a_reset() -> None:
             model(X).sum().backward()
             optimizer.step()
             steps.append(called(tree))
-    expected = [("", 0, 0), ("tied", 0, 1), ("inner", 0, 1), ("inner.0", 0, 2), ("inner.1", 0, 2), ("tied", 1, 1)]
+    expected = [
+        ("", 0, 0),
+        ("tied", 0, 1),
+        ("inner", 0, 1),
+        ("inner.0", 0, 2),
+        ("inner.1", 0, 2),
+        ("tied", 1, 1),
+    ]
     assert steps == [expected, expected]
 
 
@@ -118,7 +142,9 @@ def test_training_is_the_same_to_the_bit() -> None:
 def test_the_end_of_a_call_is_told_with_its_arguments_and_result() -> None:
     model = nn.Sequential(nn.Tanh())
     told: list[tuple[str, object, object]] = []
-    with tree_of(model).watched(lambda call, given, result: told.append((call.path, given, result))):
+    with tree_of(model).watched(
+        lambda call, given, result: told.append((call.path, given, result))
+    ):
         out = model(X)
     assert [path for path, _, _ in told] == ["0", ""]
     assert all(given == ((X,), {}) and result is out for _, given, result in told)
@@ -212,13 +238,20 @@ def test_what_a_returned_generator_runs_is_the_models_while_it_is_resumed() -> N
 
 
 def test_nodes_belong_to_the_call_that_made_them() -> None:
-    model = Calls(lambda self, x: self.outer(x.exp()) * 2, outer=nn.Sequential(nn.Sigmoid(), nn.Tanh()))
+    model = Calls(
+        lambda self, x: self.outer(x.exp()) * 2, outer=nn.Sequential(nn.Sigmoid(), nn.Tanh())
+    )
     x = X.clone().requires_grad_()
     older = x.sin()
     tree = tree_of(model)
     with tree.watched():
         loss = model(older).sum()
-    expected = [("SumBackward0", ""), ("MulBackward0", ""), ("TanhBackward0", "outer.1"), ("SigmoidBackward0", "outer.0")]
+    expected = [
+        ("SumBackward0", ""),
+        ("MulBackward0", ""),
+        ("TanhBackward0", "outer.1"),
+        ("SigmoidBackward0", "outer.0"),
+    ]
     assert owners(tree, loss) == [*expected, ("ExpBackward0", ""), ("SinBackward0", None)]
 
 
@@ -230,7 +263,10 @@ def test_nodes_of_a_shared_module_belong_to_the_invocation() -> None:
     with tree.watched():
         out = model(x)
     made = [tree.owner_of(node) for node in nodes_of(out) if node.name() == "TanhBackward0"]
-    assert [(call.path, call.invocation) for call in made if call is not None] == [("0", 1), ("0", 0)]
+    assert [(call.path, call.invocation) for call in made if call is not None] == [
+        ("0", 1),
+        ("0", 0),
+    ]
 
 
 def checkpointed(*, use_reentrant: bool) -> nn.Module:
@@ -250,7 +286,9 @@ def test_what_a_checkpoint_runs_again_belongs_where_it_ran_first(use_reentrant: 
         loss = model(X.clone().requires_grad_()).sum()
         forward = called(tree)
         loss.backward()
-    again = [(call.path, call.invocation, path_of(call.parent)) for call in tree.calls[len(forward) :]]
+    again = [
+        (call.path, call.invocation, path_of(call.parent)) for call in tree.calls[len(forward) :]
+    ]
     parent = "" if use_reentrant else "inner.1"  # the node that needs what is computed again
     assert again == [("inner", 1, parent), ("inner.0", 1, "inner"), ("inner.1", 1, "inner")]
 
@@ -300,7 +338,9 @@ def test_otherwise_what_runs_in_autograds_threads_is_missed() -> None:
 
 
 @REENTRANT
-def test_nodes_that_an_autograd_thread_runs_are_told_apart_by_who_made_them(use_reentrant: bool) -> None:
+def test_nodes_that_an_autograd_thread_runs_are_told_apart_by_who_made_them(
+    use_reentrant: bool,
+) -> None:
     """Autograd numbers nodes thread by thread, so the forward pass and a checkpoint in another thread use the same numbers."""
     found: list[str | None] = []
 
@@ -314,8 +354,12 @@ def test_nodes_that_an_autograd_thread_runs_are_told_apart_by_who_made_them(use_
             found.append(path_of(tree.owner_of(torch._C._current_autograd_node())))
             return gradient
 
-    first, inner, last = (nn.Sequential(nn.Tanh(), Calls(lambda _, x: Noting.apply(x))) for _ in range(3))
-    forward = lambda self, x: self.last(checkpoint(self.inner, self.first(x), use_reentrant=use_reentrant))  # noqa: E731
+    first, inner, last = (
+        nn.Sequential(nn.Tanh(), Calls(lambda _, x: Noting.apply(x))) for _ in range(3)
+    )
+    forward = lambda self, x: self.last(  # noqa: E731
+        checkpoint(self.inner, self.first(x), use_reentrant=use_reentrant)
+    )
     model = Calls(forward, first=first, inner=inner, last=last)
     tree = tree_of(model, with_autograd_threads())
     with tree.watched():

@@ -17,7 +17,9 @@ from torchscan import InputError, RecordError, TorchscanError
 
 
 def convnet() -> nn.Module:
-    return nn.Sequential(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), nn.Flatten(), nn.Linear(8 * 36, 10))
+    return nn.Sequential(
+        nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), nn.Flatten(), nn.Linear(8 * 36, 10)
+    )
 
 
 def message(model: Any, *args: Any, **kwargs: Any) -> str:
@@ -28,7 +30,9 @@ def message(model: Any, *args: Any, **kwargs: Any) -> str:
 
 def test_a_wrong_channel_count_names_layer_operator_and_shapes() -> None:
     text = message(convnet(), (4, 8, 8))
-    assert text.startswith("0.0 (Conv2d) failed in aten.conv2d.default(float32 [1, 4, 8, 8], float32 [8, 3, 3, 3], ")
+    assert text.startswith(
+        "0.0 (Conv2d) failed in aten.conv2d.default(float32 [1, 4, 8, 8], float32 [8, 3, 3, 3], "
+    )
     assert "args[0] float32 [1, 4, 8, 8]" in text
 
 
@@ -41,12 +45,16 @@ def test_the_original_exception_is_chained() -> None:
 def test_a_batch_dimension_given_by_mistake_is_spotted() -> None:
     advice = "try: input_shape=(3, 8, 8), without the batch dimension (batch_size= sets it)"
     assert message(convnet(), (1, 3, 8, 8)).endswith(advice)
-    assert "another input_shape than (1, 8, 8): it takes 3 channels and is given 1" in message(convnet(), (1, 8, 8))
+    assert "another input_shape than (1, 8, 8): it takes 3 channels and is given 1" in message(
+        convnet(), (1, 8, 8)
+    )
 
 
 def test_a_wrong_size_further_down_names_the_layer_that_stumbles() -> None:
     text = message(convnet(), (3, 9, 9))
-    assert text.startswith("2 (Linear) failed in aten.linear.default(float32 [1, 392], float32 [10, 288]")
+    assert text.startswith(
+        "2 (Linear) failed in aten.linear.default(float32 [1, 392], float32 [10, 288]"
+    )
     assert "make 2 (Linear) fit what it is given: it takes 288 features and is given 392" in text
     assert "or another input_shape than (3, 9, 9)" in text
 
@@ -54,27 +62,49 @@ def test_a_wrong_size_further_down_names_the_layer_that_stumbles() -> None:
 @pytest.mark.parametrize(
     ("layer", "said"),
     [
-        (nn.Conv2d(4, 4, 1), "make 1 (Conv2d) fit what it is given: it takes 4 channels and is given 8"),
-        (nn.Conv2d(6, 4, 1, groups=2), "make 1 (Conv2d) fit what it is given: it takes 6 channels and is given 8"),
+        (
+            nn.Conv2d(4, 4, 1),
+            "make 1 (Conv2d) fit what it is given: it takes 4 channels and is given 8",
+        ),
+        (
+            nn.Conv2d(6, 4, 1, groups=2),
+            "make 1 (Conv2d) fit what it is given: it takes 6 channels and is given 8",
+        ),
         (
             nn.ConvTranspose2d(9, 12, 3),
             "check 1 (ConvTranspose2d), which cannot work on what it is given, and input_shape=(3, 9, 9)",
         ),
         (nn.Bilinear(8, 9, 2), "give one shape per argument"),
-        (nn.LSTM(9, 3), "check 1 (LSTM), which cannot work on what it is given, and input_shape=(3, 9, 9)"),
-        (nn.LayerNorm(9), "make 1 (LayerNorm) fit what it is given: it takes 9 features and is given 7; or"),
-        (nn.BatchNorm2d(9), "make 1 (BatchNorm2d) fit what it is given: it takes 9 channels and is given 8"),
+        (
+            nn.LSTM(9, 3),
+            "check 1 (LSTM), which cannot work on what it is given, and input_shape=(3, 9, 9)",
+        ),
+        (
+            nn.LayerNorm(9),
+            "make 1 (LayerNorm) fit what it is given: it takes 9 features and is given 7; or",
+        ),
+        (
+            nn.BatchNorm2d(9),
+            "make 1 (BatchNorm2d) fit what it is given: it takes 9 channels and is given 8",
+        ),
     ],
 )
 @pytest.mark.parametrize("execute", ["abstract", "real"])
-def test_a_layer_that_does_not_fit_the_one_before_is_to_blame(layer: nn.Module, said: str, execute: Any) -> None:
-    assert f"try: {said}" in message(nn.Sequential(nn.Conv2d(3, 8, 3), layer), (3, 9, 9), execute=execute)
+def test_a_layer_that_does_not_fit_the_one_before_is_to_blame(
+    layer: nn.Module, said: str, execute: Any
+) -> None:
+    assert f"try: {said}" in message(
+        nn.Sequential(nn.Conv2d(3, 8, 3), layer), (3, 9, 9), execute=execute
+    )
 
 
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (nn.LSTM(9, 3), "check the inputs against forward(input, hx): it takes 9 features and is given 8"),
+        (
+            nn.LSTM(9, 3),
+            "check the inputs against forward(input, hx): it takes 9 features and is given 8",
+        ),
         (
             nn.Sequential(nn.Linear(8, 4), nn.GRU(9, 3)),
             "make 1 (GRU) fit what it is given: it takes 9 features and is given 4; or another input_shape than (5, 8)",
@@ -89,19 +119,28 @@ def test_a_layer_that_does_not_fit_the_one_before_is_to_blame(layer: nn.Module, 
         ),
     ],
 )
-def test_layers_that_check_their_input_themselves_fit_or_not_too(model: nn.Module, said: str) -> None:
+def test_layers_that_check_their_input_themselves_fit_or_not_too(
+    model: nn.Module, said: str
+) -> None:
     assert f"try: {said}" in message(model, (5, 8))
 
 
 def test_tensors_that_are_given_are_to_be_converted() -> None:
     ids, doubles = torch.ones(2, 5), torch.ones(2, 4, dtype=torch.float64)
-    assert message(nn.Embedding(7, 4), (5,)).endswith("try: token ids are integers: pass dtype=torch.long")
-    assert message(nn.Embedding(7, 4), args=(ids,)).endswith("try: token ids are integers: convert them, ids.long()")
+    assert message(nn.Embedding(7, 4), (5,)).endswith(
+        "try: token ids are integers: pass dtype=torch.long"
+    )
+    assert message(nn.Embedding(7, 4), args=(ids,)).endswith(
+        "try: token ids are integers: convert them, ids.long()"
+    )
     different = (
-        "try: the model and its inputs have different types: convert the model, or give another dtype than torch.float64"
+        "try: the model and its inputs have different types: "
+        "convert the model, or give another dtype than torch.float64"
     )
     assert message(nn.Linear(4, 2), (4,), torch.float64).endswith(different)
-    converted = "try: convert the tensors that are given, x.to(dtype), to the type that the model expects"
+    converted = (
+        "try: convert the tensors that are given, x.to(dtype), to the type that the model expects"
+    )
     assert message(nn.Linear(4, 2), args=(doubles,)).endswith(converted)
     assert message(nn.Linear(4, 2), kwargs={"input": doubles}).endswith(converted)
 
@@ -121,17 +160,31 @@ def behind_a_layer(forward: Any, *shape: int) -> nn.Module:
     ("model", "shape", "said"),
     [
         # touched before a layer takes it, the input may still have one dimension too many
-        (nn.Sequential(Calls(lambda _, x: x / 255), nn.Conv2d(3, 8, 3)), (1, 3, 9, 9), "without the batch dimension"),
+        (
+            nn.Sequential(Calls(lambda _, x: x / 255), nn.Conv2d(3, 8, 3)),
+            (1, 3, 9, 9),
+            "without the batch dimension",
+        ),
         # a weight that is computed is not what comes before
-        (nn.Sequential(torch.nn.utils.parametrizations.weight_norm(nn.Linear(9, 3))), (4,), "another input_shape than (4,)"),
+        (
+            nn.Sequential(torch.nn.utils.parametrizations.weight_norm(nn.Linear(9, 3))),
+            (4,),
+            "another input_shape than (4,)",
+        ),
         # operands without dimensions
         (
-            nn.Sequential(nn.Linear(4, 8), Calls(lambda s, x: F.conv1d(x[0], s.w), w=nn.Parameter(torch.ones(3)))),
+            nn.Sequential(
+                nn.Linear(4, 8),
+                Calls(lambda s, x: F.conv1d(x[0], s.w), w=nn.Parameter(torch.ones(3))),
+            ),
             (4,),
             "check 1",
         ),
         (
-            nn.Sequential(nn.Linear(4, 8), Calls(lambda s, x: F.linear(x.sum(), s.w), w=nn.Parameter(torch.ones(3, 5)))),
+            nn.Sequential(
+                nn.Linear(4, 8),
+                Calls(lambda s, x: F.linear(x.sum(), s.w), w=nn.Parameter(torch.ones(3, 5))),
+            ),
             (4,),
             "check 1",
         ),
@@ -143,7 +196,14 @@ def test_what_does_not_fit_is_told_apart(model: nn.Module, shape: Any, said: str
 
 @pytest.mark.parametrize(
     ("shape", "shown"),
-    [([(5,)], "(5,)"), ([5], "(5,)"), ({"input": (5,)}, "{'input': (5,)}"), ((), "()"), ([()], "()"), ([np.int64(5)], "(5,)")],
+    [
+        ([(5,)], "(5,)"),
+        ([5], "(5,)"),
+        ({"input": (5,)}, "{'input': (5,)}"),
+        ((), "()"),
+        ([()], "()"),
+        ([np.int64(5)], "(5,)"),
+    ],
 )
 def test_shapes_are_shown_as_they_could_be_given(shape: Any, shown: str) -> None:
     assert f"another input_shape than {shown}: " in message(nn.Linear(4, 2), shape)
@@ -173,16 +233,43 @@ def test_whoever_asked_for_auto_already_is_told_something_else() -> None:
         ),
         ({"input_shape": [torch.ones(2, 4)]}, r"give tensors as args=\(x,\)$"),
         ({"input_shape": {"x": torch.ones(2, 4)}}, r"give tensors as kwargs=\{'x': x\}$"),
-        ({"input_shape": (4,), "dtype": "long"}, r"^dtype is 'long': give torch.long, or one per input$"),
+        (
+            {"input_shape": (4,), "dtype": "long"},
+            r"^dtype is 'long': give torch.long, or one per input$",
+        ),
         ({"input_shape": [[torch.ones(2, 4)]]}, r"and got a tensor: give tensors as args=\(x,\)$"),
-        ({"input_shape": {"x": [torch.ones(2, 4)]}}, r"and got a tensor: give tensors as kwargs=\{'x': x\}$"),
-        ({"input_shape": np.ones((2, 4))}, r"and got an array: give tensors as args=\(torch.from_numpy\(x\),\)$"),
-        ({"input_shape": [np.ones((2, 4))]}, r"and got an array: give tensors as args=\(torch.from_numpy\(x\),\)$"),
-        ({"input_shape": {"x": np.ones((2, 4))}}, r"give tensors as kwargs=\{'x': torch.from_numpy\(x\)\}$"),
-        ({"input_shape": [torch.tensor(4.5)]}, r"^input_shape is \[tensor\(4.5000\)\]: give one shape without the batch"),
-        ({"input_shape": ["four\n" * 99]}, r"^input_shape is \['four\\n[^\n]{80,95}…: give one shape[^\n]*$"),
-        ({"input_shape": (4,), "dtype": "torch.long"}, r"^dtype is 'torch.long': give torch.long, or one per input$"),
-        ({"input_shape": (4,), "dtype": "lung"}, r"give a torch.dtype, such as torch.long, or one per input$"),
+        (
+            {"input_shape": {"x": [torch.ones(2, 4)]}},
+            r"and got a tensor: give tensors as kwargs=\{'x': x\}$",
+        ),
+        (
+            {"input_shape": np.ones((2, 4))},
+            r"and got an array: give tensors as args=\(torch.from_numpy\(x\),\)$",
+        ),
+        (
+            {"input_shape": [np.ones((2, 4))]},
+            r"and got an array: give tensors as args=\(torch.from_numpy\(x\),\)$",
+        ),
+        (
+            {"input_shape": {"x": np.ones((2, 4))}},
+            r"give tensors as kwargs=\{'x': torch.from_numpy\(x\)\}$",
+        ),
+        (
+            {"input_shape": [torch.tensor(4.5)]},
+            r"^input_shape is \[tensor\(4.5000\)\]: give one shape without the batch",
+        ),
+        (
+            {"input_shape": ["four\n" * 99]},
+            r"^input_shape is \['four\\n[^\n]{80,95}…: give one shape[^\n]*$",
+        ),
+        (
+            {"input_shape": (4,), "dtype": "torch.long"},
+            r"^dtype is 'torch.long': give torch.long, or one per input$",
+        ),
+        (
+            {"input_shape": (4,), "dtype": "lung"},
+            r"give a torch.dtype, such as torch.long, or one per input$",
+        ),
     ],
 )
 def test_python_objects_are_asked_for_by_name(given: Any, said: str) -> None:
@@ -192,12 +279,16 @@ def test_python_objects_are_asked_for_by_name(given: Any, said: str) -> None:
 
 @pytest.mark.parametrize("execute", ["auto", "abstract", "real"])
 def test_token_ids_of_the_wrong_type(execute: Any) -> None:
-    assert "pass dtype=torch.long" in message(nn.Sequential(nn.Embedding(10, 4)), (5,), execute=execute)
+    assert "pass dtype=torch.long" in message(
+        nn.Sequential(nn.Embedding(10, 4)), (5,), execute=execute
+    )
 
 
 @pytest.mark.parametrize("execute", ["auto", "abstract", "real"])
 def test_a_type_that_does_not_match_the_weights(execute: Any) -> None:
-    assert "give another dtype than" in message(nn.Linear(4, 2), (4,), torch.float64, execute=execute)
+    assert "give another dtype than" in message(
+        nn.Linear(4, 2), (4,), torch.float64, execute=execute
+    )
 
 
 def test_a_wrong_number_of_inputs_shows_the_signature() -> None:
@@ -233,19 +324,30 @@ def test_an_exception_inside_the_model_names_its_layer() -> None:
         ({"input_shape": [(4,), 3]}, "give one shape without the batch dimension"),
         ({"input_shape": (4,), "batch_size": 0}, "give a positive integer"),
         ({"input_shape": (4,), "dtype": "float32"}, "give torch.float32"),
-        ({"input_shape": (4,), "dtype": [torch.float32, torch.long]}, "2 dtypes were given for 1 inputs"),
+        (
+            {"input_shape": (4,), "dtype": [torch.float32, torch.long]},
+            "2 dtypes were given for 1 inputs",
+        ),
         ({"args": {"x": torch.ones(1, 4)}}, "give keyword arguments as kwargs="),
         ({"args": (torch.ones(1, 4),), "batch_size": 8}, "complete arguments have their own"),
         ({"input_shape": (4,), "dtype": int}, "give a torch.dtype"),
         ({"input_shape": {"x": 4}}, "or a dict by name"),
-        ({"input_shape": {"x": (4,)}, "dtype": {"y": torch.long}}, "a dtype was given for 'y', and the inputs are x"),
+        (
+            {"input_shape": {"x": (4,)}, "dtype": {"y": torch.long}},
+            "a dtype was given for 'y', and the inputs are x",
+        ),
         ({"input_shape": (4,), "dtype": {"y": torch.long}}, "the inputs are not named"),
-        ({"input_shape": {"x": (4,)}, "kwargs": {"x": torch.ones(4)}}, "'x' was given in input_shape and in kwargs"),
+        (
+            {"input_shape": {"x": (4,)}, "kwargs": {"x": torch.ones(4)}},
+            "'x' was given in input_shape and in kwargs",
+        ),
         ({"input_shape": (4,), "mode": "test"}, "'eval', 'train', 'same'"),
         ({"input_shape": (4,), "execute": "never"}, "'auto', 'abstract', 'real'"),
     ],
 )
-def test_wrong_arguments_are_refused_with_what_would_be_right(arguments: dict[str, Any], says: str) -> None:
+def test_wrong_arguments_are_refused_with_what_would_be_right(
+    arguments: dict[str, Any], says: str
+) -> None:
     module = arguments.pop("module", nn.Linear(4, 2))
     with pytest.raises(InputError) as caught:
         torchscan.record(module, **arguments)
@@ -281,11 +383,17 @@ def test_interrupting_is_not_an_error_of_the_model() -> None:
         (nn.LayerNorm(4), (4,), torch.float64),
         (nn.GroupNorm(2, 4), (4, 3), torch.float64),
         (nn.LSTM(4, 3), (5, 4), torch.float64),
-        (Calls(lambda self, x: self.positions(torch.arange(9)), positions=nn.Embedding(8, 4)), (3,), None),
+        (
+            Calls(lambda self, x: self.positions(torch.arange(9)), positions=nn.Embedding(8, 4)),
+            (3,),
+            None,
+        ),
         (Calls(lambda _, x: x[:, torch.tensor([9])]), (3,), None),
     ],
 )
-def test_a_pass_on_shapes_alone_refuses_what_a_real_one_refuses(model: nn.Module, shape: Any, dtype: Any) -> None:
+def test_a_pass_on_shapes_alone_refuses_what_a_real_one_refuses(
+    model: nn.Module, shape: Any, dtype: Any
+) -> None:
     assert message(model, shape, dtype, execute="abstract")
     assert message(model, shape, dtype, execute="real")
 
@@ -339,11 +447,17 @@ def test_normalisation_of_one_sample_in_training_says_how_to_get_two() -> None:
         (nn.Linear(4, 2), (torch.ones(1, 4, dtype=torch.bool),)),
         (Calls(lambda _, x: x.expand(3, 2, 4).add_(1)), (torch.ones(2, 4),)),
         (
-            Calls(lambda _, x: torch.nn.functional.scaled_dot_product_attention(x, x, x, torch.ones(5, 4))),
+            Calls(
+                lambda _, x: torch.nn.functional.scaled_dot_product_attention(
+                    x, x, x, torch.ones(5, 4)
+                )
+            ),
             (torch.ones(1, 2, 4, 4),),
         ),
         (
-            Calls(lambda _, x: torch.nn.functional.scaled_dot_product_attention(x, x[:, :2], x[:, :2])),
+            Calls(
+                lambda _, x: torch.nn.functional.scaled_dot_product_attention(x, x[:, :2], x[:, :2])
+            ),
             (torch.ones(1, 4, 4, 4),),
         ),
     ],
@@ -362,14 +476,21 @@ def test_arguments_that_have_a_name_only_are_shown_as_such() -> None:
         def forward(self, x: Tensor, *, mask: Tensor) -> Tensor:
             return x * mask
 
-    with pytest.raises(RecordError, match=r"forward\(x, \*, mask\), those after the star by name \(\{'x': \(8,\)\}\), or"):
+    with pytest.raises(
+        RecordError,
+        match=r"forward\(x, \*, mask\), those after the star by name \(\{'x': \(8,\)\}\), or",
+    ):
         torchscan.crawl_module(Named(), [(4,), (4,)])
     assert torchscan.crawl_module(Named(), {"x": (4,), "mask": (4,)})["overall"]["flops"] == 4
 
 
-@pytest.mark.parametrize("write", ["format_info", "to_csv", "to_json", "to_markdown", "to_latex", "to_html"])
+@pytest.mark.parametrize(
+    "write", ["format_info", "to_csv", "to_json", "to_markdown", "to_latex", "to_html"]
+)
 def test_what_is_no_info_dict_is_told(write: str) -> None:
-    with pytest.raises(InputError, match="a Linear is not an info dict: give what crawl_module returns"):
+    with pytest.raises(
+        InputError, match="a Linear is not an info dict: give what crawl_module returns"
+    ):
         getattr(torchscan, write)(nn.Linear(4, 4))
 
 
@@ -380,7 +501,10 @@ def test_a_depth_is_a_number() -> None:
 
 def test_a_packed_sequence_is_one_argument() -> None:
     packed = nn.utils.rnn.pack_sequence([torch.ones(3, 4)])
-    with pytest.raises(InputError, match=r"args is a packed sequence: give a tuple of the positional arguments, args=\(x,\)"):
+    with pytest.raises(
+        InputError,
+        match=r"args is a packed sequence: give a tuple of the positional arguments, args=\(x,\)",
+    ):
         torchscan.record(nn.LSTM(4, 4), args=packed)
     assert torchscan.record(nn.LSTM(4, 4), args=(packed,)).ops
 
@@ -400,13 +524,19 @@ def digits() -> nn.Module:
     [
         (digits(), (5, 1, 28, 28), (1, 28, 28)),
         (Unpacks(), (2, 3, 8, 8), (3, 8, 8)),
-        (nn.Bilinear(8, 9, 2), [(1, 8), (1, 9)], None),  # takes any number of dimensions: nothing fails
+        (
+            nn.Bilinear(8, 9, 2),
+            [(1, 8), (1, 9)],
+            None,
+        ),  # takes any number of dimensions: nothing fails
         (digits(), (1, 32, 32), None),
         (digits(), (1, 0, 28), None),  # an empty image
         (digits(), (2, 1, 32, 32), None),
     ],
 )
-def test_a_shape_without_batch_is_suggested_if_it_works(model: nn.Module, given: Any, suggested: Any) -> None:
+def test_a_shape_without_batch_is_suggested_if_it_works(
+    model: nn.Module, given: Any, suggested: Any
+) -> None:
     try:
         torchscan.record(model, given)
     except RecordError as error:

@@ -19,11 +19,17 @@ class Layer(nn.Module):
     def __init__(self, index: int, width: int = 8) -> None:
         super().__init__()
         self.index = index
-        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.norm, self.up, self.down = (
+            nn.LayerNorm(width),
+            nn.Linear(width, 4 * width),
+            nn.Linear(4 * width, width),
+        )
 
     def forward(self, x: Tensor, mask: Tensor, cache: dict[int, Tensor]) -> Tensor:
         keys = self.norm(x)
-        cache[self.index] = keys = torch.cat([cache[self.index], keys], 1) if self.index in cache else keys
+        cache[self.index] = keys = (
+            torch.cat([cache[self.index], keys], 1) if self.index in cache else keys
+        )
         return x + self.down(torch.relu(self.up(x + mask))) * keys.mean()
 
 
@@ -108,7 +114,12 @@ class Sometimes(Stack):
 
 
 def passes_of(model: nn.Module) -> Generating:
-    return Generating(model.eval(), batch_size=1, precision=None, kernels={"device_type": "cuda", "has_flash": True})
+    return Generating(
+        model.eval(),
+        batch_size=1,
+        precision=None,
+        kernels={"device_type": "cuda", "has_flash": True},
+    )
 
 
 def cached(kept: Kept) -> int:
@@ -129,7 +140,8 @@ def test_the_record_is_that_of_the_whole_model(kind: type[Stack]) -> None:
         assert difference(one.trace, other.trace) is None
         assert other.operators < one.operators == len(other.trace.ops)
         sizes = [
-            sum(each.times.get(name, 1) * tensor.numel() for name, tensor in each.tensors.items()) for each in (one, other)
+            sum(each.times.get(name, 1) * tensor.numel() for name, tensor in each.tensors.items())
+            for each in (one, other)
         ]
         assert sizes[0] == sizes[1]
 

@@ -16,7 +16,9 @@ from tests.versions import needs
 from torchscan import RecordError, by_operator, record
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # torch's compiler, which it imports, uses what torch deprecates
+    warnings.simplefilter(
+        "ignore"
+    )  # torch's compiler, which it imports, uses what torch deprecates
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 #: older versions of torch do not show operators that take functions to a mode
@@ -35,7 +37,11 @@ class Flexible(nn.Module):
         self.is_causal = is_causal
 
     def forward(self, x: Tensor) -> Any:
-        mask = create_block_mask(lambda _b, _h, q, k: q >= k, None, None, 16, 16, device="cpu") if self.is_causal else None
+        mask = (
+            create_block_mask(lambda _b, _h, q, k: q >= k, None, None, 16, 16, device="cpu")
+            if self.is_causal
+            else None
+        )
         return flex_attention(x, x, x, score_mod=self.score_mod, block_mask=mask)
 
 
@@ -53,7 +59,9 @@ def test_flex_attention_is_one_operator() -> None:
 @recorded
 def test_the_function_of_the_scores_counts() -> None:
     """A product and a sum; the difference of positions is one of integers."""
-    cost = attention_cost(Flexible(lambda score, _b, _h, q, k: score + (q - k) * 0.1), torch.rand(2, 4, 16, 8))
+    cost = attention_cost(
+        Flexible(lambda score, _b, _h, q, k: score + (q - k) * 0.1), torch.rand(2, 4, 16, 8)
+    )
     assert cost.flops == 2 * SCORES * 16 + (6 + 2) * SCORES
 
 
@@ -65,10 +73,14 @@ def test_blocks_that_are_left_out_count() -> None:
 @recorded
 def test_grouped_queries_count_the_query_heads() -> None:
     model = Calls(lambda _, q, k: flex_attention(q, k, k, enable_gqa=True))
-    assert attention_cost(model, torch.rand(2, 4, 16, 8), torch.rand(2, 2, 16, 8)).macs == SCORES * 16
+    assert (
+        attention_cost(model, torch.rand(2, 4, 16, 8), torch.rand(2, 2, 16, 8)).macs == SCORES * 16
+    )
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler uses what torch deprecates
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # torch's compiler uses what torch deprecates
 def test_a_compiled_model_is_recorded_as_what_was_compiled() -> None:
     compiled: Any = torch.compile(nn.Linear(4, 4))
     model = nn.Sequential(compiled, nn.ReLU())
@@ -77,6 +89,8 @@ def test_a_compiled_model_is_recorded_as_what_was_compiled() -> None:
 
 def test_other_operators_that_take_functions_are_refused_in_one_line() -> None:
     model = Calls(lambda _, x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)))
-    with pytest.raises(RecordError, match=r"cond takes functions|no rule registered for HOP cond") as caught:
+    with pytest.raises(
+        RecordError, match=r"cond takes functions|no rule registered for HOP cond"
+    ) as caught:
         record(model, (4,))
     assert "try: replace it with one of its branches" in str(caught.value)

@@ -55,7 +55,9 @@ CASES: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
 def scan(case: str, model: nn.Module) -> object:
     options = CASES[case][1]
     if case == "autocast":
-        return torchscan.estimate_memory(model, (4,), batch_size=2, optimizer="AdamW", precision="bf16-mixed", **options)
+        return torchscan.estimate_memory(
+            model, (4,), batch_size=2, optimizer="AdamW", precision="bf16-mixed", **options
+        )
     return torchscan.record(model, (4,), batch_size=2, **options)
 
 
@@ -96,7 +98,9 @@ def test_a_signal_at_any_instant_changes_nothing(case: str) -> None:
     before = observables(model)
     interrupted = 0
     for _ in range(HOW_OFTEN):
-        interrupted += is_interrupted(max(instants.uniform(0, 1.2 * whole), 1e-5), lambda: scan(case, model))
+        interrupted += is_interrupted(
+            max(instants.uniform(0, 1.2 * whole), 1e-5), lambda: scan(case, model)
+        )
         assert observables(model) == before
     assert interrupted
 
@@ -131,7 +135,17 @@ def test_a_handler_that_goes_on_is_called_and_the_pass_goes_on() -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
-SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGUSR1", "SIGUSR2")
+SIGNALS = (
+    "SIGINT",
+    "SIGTERM",
+    "SIGHUP",
+    "SIGQUIT",
+    "SIGALRM",
+    "SIGVTALRM",
+    "SIGPROF",
+    "SIGUSR1",
+    "SIGUSR2",
+)
 
 
 @pytest.mark.parametrize("name", [each for each in SIGNALS if hasattr(signal, each)])
@@ -205,7 +219,12 @@ def restoring_lines(case: str) -> list[tuple[str, int]]:
 def test_an_exception_at_any_line_that_puts_things_back_changes_nothing(case: str) -> None:
     changed = []
     places = restoring_lines(case)
-    assert {Path(file).name for file, _ in places} >= {"state.py", "undo.py", "call_tree.py", "running.py"}
+    assert {Path(file).name for file, _ in places} >= {
+        "state.py",
+        "undo.py",
+        "call_tree.py",
+        "running.py",
+    }
     model = CASES[case][0]()
     before = observables(model)
     for place in places:
@@ -241,7 +260,9 @@ def trained(model: nn.Module, steps: int, started: threading.Event | None = None
     return losses
 
 
-@pytest.mark.parametrize("options", [{}, {"execute": "real"}, {"backward": True}], ids=["shapes", "real", "backward"])
+@pytest.mark.parametrize(
+    "options", [{}, {"execute": "real"}, {"backward": True}], ids=["shapes", "real", "backward"]
+)
 def test_a_training_in_another_thread_goes_on_as_if_alone(options: Any) -> None:
     """The model has no state of its own to be put back; a scan that meets it in its forward pass says so."""
     torch.manual_seed(0)
@@ -276,9 +297,14 @@ def test_a_model_that_runs_elsewhere_is_refused_in_one_line() -> None:
     thread.start()
     entered.wait(10)
     try:
-        with pytest.raises(torchscan.InputError, match=r"another thread is running this model \(Sequential\)[^\n]*deepcopy"):
+        with pytest.raises(
+            torchscan.InputError,
+            match=r"another thread is running this model \(Sequential\)[^\n]*deepcopy",
+        ):
             torchscan.record(model, (4,))
-        assert len(torchscan.record(nn.Linear(4, 4), (4,)).ops) == 1  # another model may be looked at
+        assert (
+            len(torchscan.record(nn.Linear(4, 4), (4,)).ops) == 1
+        )  # another model may be looked at
     finally:
         leave.set()
         thread.join()
@@ -332,11 +358,15 @@ sys.exit(ended != (child, 0))
 """
     there = {**os.environ, "PYTHONPATH": "."}
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100, env=there)  # noqa: S603
+    done = subprocess.run(  # noqa: S603
+        command, capture_output=True, text=True, check=False, timeout=100, env=there
+    )
     assert done.returncode == 0, done.stderr
 
 
-def test_a_signal_that_comes_while_torchscan_works_is_answered_in_the_next_line_of_the_model() -> None:
+def test_a_signal_that_comes_while_torchscan_works_is_answered_in_the_next_line_of_the_model() -> (
+    None
+):
     steps: list[int] = []
 
     class Steps(nn.Module):
@@ -374,7 +404,11 @@ def test_a_signal_that_comes_while_torch_works_for_torchscan_waits_too() -> None
     raised_in: list[str] = []
 
     def signal_within_torch(frame: FrameType, event: str, _argument: object) -> Any:
-        if event == "call" and frame.f_globals.get("__name__", "").startswith("torch.") and not raised_in:
+        if (
+            event == "call"
+            and frame.f_globals.get("__name__", "").startswith("torch.")
+            and not raised_in
+        ):
             inside = innermost_of_ours(frame)
             if inside not in ("", "let_in"):
                 raised_in.append(inside)
@@ -385,7 +419,9 @@ def test_a_signal_that_comes_while_torch_works_for_torchscan_waits_too() -> None
             sys.setprofile(signal_within_torch)
             return nn.functional.interpolate(x, scale_factor=2, mode="bicubic")
 
-    before = signal.signal(signal.SIGUSR1, lambda _, frame: answered_in.append(innermost_of_ours(frame)))
+    before = signal.signal(
+        signal.SIGUSR1, lambda _, frame: answered_in.append(innermost_of_ours(frame))
+    )
     try:
         torchscan.record(Upsamples(), (1, 4, 4))
     finally:

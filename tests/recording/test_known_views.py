@@ -45,7 +45,9 @@ SHAPING: dict[str, Shaping] = {
     "gaussian_nll_loss": lambda x, y: F.gaussian_nll_loss(y, x, x.exp()),
     "slice": lambda x, y: x[..., : y.shape[-1] // 2] + y[..., :2],
     "unfold": lambda x, y: x.unfold(1, 2, 2) + y.unfold(1, 2, 2),
-    "split_with_sizes": lambda x, y: [a + b for a, b in zip(x.split([2, 6], 1), y.split([2, 6], 1), strict=True)],
+    "split_with_sizes": lambda x, y: [
+        a + b for a, b in zip(x.split([2, 6], 1), y.split([2, 6], 1), strict=True)
+    ],
 }
 
 
@@ -64,13 +66,17 @@ class Shapes(nn.Module):
 
 def moved(trace: torchscan.Trace) -> list[Any]:
     """For each operator call that is not a view what it costs; and the size of all that was allocated."""
-    costs = [(str(op.signature.op), price(op.signature)) for op in trace.ops if not op.signature.is_view]
+    costs = [
+        (str(op.signature.op), price(op.signature)) for op in trace.ops if not op.signature.is_view
+    ]
     views = [str(op.signature.op) for op in trace.ops if op.signature.is_view]
     return [costs, views]
 
 
 @pytest.mark.parametrize("shaping", SHAPING.values(), ids=SHAPING.keys())
-@pytest.mark.parametrize("known", [None, torch.ones(1, 8, 4), torch.ones(1, 8, 4, dtype=torch.long)])
+@pytest.mark.parametrize(
+    "known", [None, torch.ones(1, 8, 4), torch.ones(1, 8, 4, dtype=torch.long)]
+)
 def test_bytes_are_those_of_a_real_pass(shaping: Shaping, known: Tensor | None) -> None:
     model, x = Shapes(shaping, known), torch.rand(1, 8, 4)
     try:
@@ -93,7 +99,10 @@ def test_views_of_what_is_large_and_known_are_views() -> None:
         table = torch.arange(4.0).expand(2**21, 4)
         return x + table.view(-1, 2, 2).flatten(1)[0]
 
-    both = [torchscan.record(Calls(forward), args=(torch.rand(4),), execute=each) for each in ("abstract", "real")]
+    both = [
+        torchscan.record(Calls(forward), args=(torch.rand(4),), execute=each)
+        for each in ("abstract", "real")
+    ]
     assert moved(both[0]) == moved(both[1])
 
 

@@ -52,10 +52,14 @@ VERBS: dict[str, Callable[[nn.Module], Any]] = {
     "estimate_memory of training": lambda model: torchscan.estimate_memory(
         model, (4,), training=True, optimizer="AdamW", precision="bf16"
     ),
-    "analyze_roofline": lambda model: torchscan.analyze_roofline(model, (4,), device="A100 SXM4 80GB"),
+    "analyze_roofline": lambda model: torchscan.analyze_roofline(
+        model, (4,), device="A100 SXM4 80GB"
+    ),
     "receptive_field": lambda model: torchscan.receptive_field(model, (4,)),
     "to_page": lambda model: torchscan.to_page(torchscan.Scan(model, (4,))),
-    "module_graph": lambda model: torchscan.module_graph(torchscan.record(model, (4,), backward=True)),
+    "module_graph": lambda model: torchscan.module_graph(
+        torchscan.record(model, (4,), backward=True)
+    ),
 }
 
 
@@ -78,7 +82,10 @@ def test_its_parameters_make_totals_lower_bounds() -> None:
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "bf16-mixed", None])
 @pytest.mark.parametrize("training", [False, True])
 def test_precision_is_that_of_a_model_with_its_sizes(precision: Any, training: bool) -> None:
-    kinds: list[list[nn.Module]] = [[nn.LazyLinear(8), nn.LazyLinear(3)], [nn.Linear(4, 8), nn.Linear(8, 3)]]
+    kinds: list[list[nn.Module]] = [
+        [nn.LazyLinear(8), nn.LazyLinear(3)],
+        [nn.Linear(4, 8), nn.Linear(8, 3)],
+    ]
     models = [nn.Sequential(*layers) for layers in kinds]
     options: Any = {
         "precision": precision,
@@ -100,7 +107,9 @@ def test_values_that_only_data_have_are_read_in_estimates_too() -> None:
 
 
 def test_a_target_may_be_lazy() -> None:
-    shapes = with_model(parse_target("torch.nn:LazyLinear(4)"), lambda built: record_of(built.module))
+    shapes = with_model(
+        parse_target("torch.nn:LazyLinear(4)"), lambda built: record_of(built.module)
+    )
     assert shapes == [(4, 3), (4,)]
 
 
@@ -122,5 +131,12 @@ def test_tensors_without_a_shape_in_ordinary_modules_get_theirs(execute: Any) ->
 def test_a_plan_names_what_has_no_shape_to_be_sharded() -> None:
     from torch.distributed.fsdp import fully_shard
 
-    with pytest.raises(torchscan.InputError, match=r"^head\.weight is lazy, and a model is sharded before"):
-        torchscan.plan(Unreached(), (4,), mesh={"dp": 2}, apply=lambda model, mesh: fully_shard(model, mesh=mesh))
+    with pytest.raises(
+        torchscan.InputError, match=r"^head\.weight is lazy, and a model is sharded before"
+    ):
+        torchscan.plan(
+            Unreached(),
+            (4,),
+            mesh={"dp": 2},
+            apply=lambda model, mesh: fully_shard(model, mesh=mesh),
+        )

@@ -76,7 +76,9 @@ PRODUCTS: dict[str, Product] = {
 class Multiplies(nn.Module):
     """Applies a product to one tensor and a another, in the types asked for."""
 
-    def __init__(self, product: Callable[..., Tensor], types: tuple[torch.dtype, ...], shapes: Any) -> None:
+    def __init__(
+        self, product: Callable[..., Tensor], types: tuple[torch.dtype, ...], shapes: Any
+    ) -> None:
         super().__init__()
         self.product = product
         self.types = types
@@ -94,9 +96,15 @@ class Multiplies(nn.Module):
 def outcome(model: nn.Module, execute: Any) -> Any:
     try:
         trace = torchscan.record(model, args=(torch.ones(()),), execute=execute)
-    except (torchscan.RecordError, torchscan.NeedsValuesError):  # the shape function of torch 2.15 refuses some
+    except (
+        torchscan.RecordError,
+        torchscan.NeedsValuesError,
+    ):  # the shape function of torch 2.15 refuses some
         return "refused"
-    return [(out.shape, out.dtype) for out in [trace.tensors[index].spec for index in trace.root.outputs]]
+    return [
+        (out.shape, out.dtype)
+        for out in [trace.tensors[index].spec for index in trace.root.outputs]
+    ]
 
 
 KINDS = [torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.int32]
@@ -133,4 +141,7 @@ def test_rotary_embeddings_of_integer_positions_run_on_shapes() -> None:
 
     with torch.device("meta"):
         model = Rotary()
-    assert torchscan.crawl_module(model, args=(torch.rand(4, 8),))["overall"]["macs"] == 4 * 8 * 8 + 4 * 8
+    assert (
+        torchscan.crawl_module(model, args=(torch.rand(4, 8),))["overall"]["macs"]
+        == 4 * 8 * 8 + 4 * 8
+    )

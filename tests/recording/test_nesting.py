@@ -20,7 +20,9 @@ def nested(levels: int) -> nn.Module:
     return module
 
 
-needs_depth = pytest.mark.skipif(sys.version_info[:2] == (3, 12), reason="Python 3.12 itself cannot call so deeply")
+needs_depth = pytest.mark.skipif(
+    sys.version_info[:2] == (3, 12), reason="Python 3.12 itself cannot call so deeply"
+)
 
 
 @needs_depth
@@ -29,7 +31,10 @@ def test_a_thousand_levels_are_recorded(execute: Literal["abstract", "real"]) ->
     limit = sys.getrecursionlimit()
     trace = torchscan.record(nested(1000), (4,), execute=execute)
     assert [call.depth for call in trace.modules] == list(range(1001))
-    assert (torchscan.total_cost(trace).macs, sum(each.numel for each in trace.parameters)) == (16, 20)
+    assert (torchscan.total_cost(trace).macs, sum(each.numel for each in trace.parameters)) == (
+        16,
+        20,
+    )
     assert sys.getrecursionlimit() == limit
 
 
@@ -52,7 +57,9 @@ def test_too_many_levels_are_refused_in_a_line() -> None:
     model = nested(5000)
     before, limit = process_state(), sys.getrecursionlimit()
     advice = "another Python" if sys.version_info[:2] == (3, 12) else r"sys.setrecursionlimit\("
-    with pytest.raises(torchscan.RecordError, match=rf"levels deep.*RecursionError(.|\n)*try: {advice}") as caught:
+    with pytest.raises(
+        torchscan.RecordError, match=rf"levels deep.*RecursionError(.|\n)*try: {advice}"
+    ) as caught:
         torchscan.record(model, (4,))
     assert all(len(line) < 300 for line in str(caught.value).splitlines())
     assert (process_state(), sys.getrecursionlimit()) == (before, limit)

@@ -138,7 +138,9 @@ def test_training_goes_on_as_if_nothing_had_happened(execute: Any) -> None:
         if interrupt:
             torchscan.crawl_module(module, (4,), batch_size=2, mode="train", execute=execute)
         loss.backward()
-        return [parameter.grad for parameter in module.parameters() if parameter.grad is not None] + [torch.rand(1)]
+        return [
+            parameter.grad for parameter in module.parameters() if parameter.grad is not None
+        ] + [torch.rand(1)]
 
     for one, other in zip(step(model, True), step(twin, False), strict=True):
         assert torch.equal(one, other)
@@ -226,11 +228,23 @@ class Hoarder(nn.Module):
 @BOTH_WAYS
 def test_a_hoarder_is_as_before(execute: Any) -> None:
     model = Hoarder()
-    before = (observables(model), dict(vars(Hoarder)), repr(vars(model.holder)), repr(model.nested), repr(model.default))
+    before = (
+        observables(model),
+        dict(vars(Hoarder)),
+        repr(vars(model.holder)),
+        repr(model.nested),
+        repr(model.default),
+    )
     torchscan.record(model, (4,), execute=execute)
     assert torch.get_default_dtype() == torch.float32
     assert not torch.backends.cudnn.benchmark
-    after = (observables(model), dict(vars(Hoarder)), repr(vars(model.holder)), repr(model.nested), repr(model.default))
+    after = (
+        observables(model),
+        dict(vars(Hoarder)),
+        repr(vars(model.holder)),
+        repr(model.nested),
+        repr(model.default),
+    )
     assert after == before
 
 
@@ -261,7 +275,9 @@ def test_large_ones_without_data_are_warned_of() -> None:
     remembered.cache_clear()
     with torch.device("meta"):
         model = Remembers(2**19)
-    with pytest.warns(UserWarning, match=r"keeps 1 meta tensor\(s\) .* \(\[524288\]; in a functools.lru_cache"):
+    with pytest.warns(
+        UserWarning, match=r"keeps 1 meta tensor\(s\) .* \(\[524288\]; in a functools.lru_cache"
+    ):
         torchscan.record(model, (2**19,))
     remembered.cache_clear()
 
@@ -498,7 +514,11 @@ class Clears(nn.Module):
         return self.linear(x)
 
 
-@pytest.mark.parametrize("options", [{"execute": "abstract", "backward": True}, {"execute": "real"}], ids=["backward", "real"])
+@pytest.mark.parametrize(
+    "options",
+    [{"execute": "abstract", "backward": True}, {"execute": "real"}],
+    ids=["backward", "real"],
+)
 def test_gradients_are_put_back_also_where_threads_run(options: Any) -> None:
     model = Clears()
     before = observables(model)
@@ -627,7 +647,14 @@ def test_arguments_keep_their_identity_among_themselves(execute: Any) -> None:
     tensor = torch.ones(2)
     vars(tensor)["label"] = "mine"
     both = [tensor]
-    assert len(torchscan.record(Same(), args=(both, both, mark), kwargs={"again": tensor}, execute=execute).ops) == 1
+    assert (
+        len(
+            torchscan.record(
+                Same(), args=(both, both, mark), kwargs={"again": tensor}, execute=execute
+            ).ops
+        )
+        == 1
+    )
 
 
 def test_expanded_arguments_are_counted_as_they_are_stored() -> None:
@@ -637,7 +664,9 @@ def test_expanded_arguments_are_counted_as_they_are_stored() -> None:
 
     mask = torch.ones(1, 1, 1, 64, dtype=torch.bool).expand(8, 8, 64, 64)
     for execute in ("abstract", "real"):
-        info = torchscan.crawl_module(Masks(), args=(torch.zeros(8, 8, 64, 64), mask), execute=execute)
+        info = torchscan.crawl_module(
+            Masks(), args=(torch.zeros(8, 8, 64, 64), mask), execute=execute
+        )
         assert info["overall"]["bytes_read"] == 8 * 8 * 64 * 64 * 4 + 64
 
 
@@ -747,7 +776,9 @@ def test_whoever_uses_the_new_switches_of_precision_can_record_and_has_them_afte
 @pytest.mark.parametrize("mode", ["eval", "train"])
 @pytest.mark.parametrize("before", [True, False])
 def test_training_flags_of_scripted_modules_are_as_before(mode: Any, before: bool) -> None:
-    model = nn.Sequential(nn.Linear(4, 4), torch.jit.script(nn.Sequential(nn.Dropout(), nn.Linear(4, 4)))).train(before)
+    model = nn.Sequential(
+        nn.Linear(4, 4), torch.jit.script(nn.Sequential(nn.Dropout(), nn.Linear(4, 4)))
+    ).train(before)
     torchscan.record(model, (4,), mode=mode)
     assert [each.training for each in model.modules()] == [before] * 5
 
@@ -762,6 +793,9 @@ def test_of_a_model_wrapped_for_many_processes_the_model_itself_is_recorded() ->
     try:
         wrapped = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(4, 4)))
         trace = torchscan.record(wrapped, (4,))
-        assert [(call.path, call.type_name) for call in trace.modules] == [("", "Sequential"), ("0", "Linear")]
+        assert [(call.path, call.type_name) for call in trace.modules] == [
+            ("", "Sequential"),
+            ("0", "Linear"),
+        ]
     finally:
         distributed.destroy_process_group()

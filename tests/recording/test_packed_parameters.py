@@ -56,7 +56,10 @@ def test_a_dynamically_quantised_linear_layer_has_its_weights_and_its_bias() -> 
 
 def test_half_precision_is_stored_in_two_bytes() -> None:
     """It is unpacked in single precision, but not kept so."""
-    assert parameters(dynamic(nn.Linear(10, 20), torch.float16), torch.zeros(2, 10)) == (220, 400 + 80)
+    assert parameters(dynamic(nn.Linear(10, 20), torch.float16), torch.zeros(2, 10)) == (
+        220,
+        400 + 80,
+    )
 
 
 def test_without_a_bias() -> None:
@@ -65,14 +68,21 @@ def test_without_a_bias() -> None:
 
 def test_recurrent_layers() -> None:
     """4 gates of 5 units: 20 · (4 + 5) and 20 · (5 + 5) weights of a byte, 2 · 20 biases of 4 in each layer, counted once."""
-    assert parameters(dynamic(nn.LSTM(4, 5, 2))[0], torch.zeros(3, 2, 4)) == (180 + 200 + 80, 380 + 4 * 80)
+    assert parameters(dynamic(nn.LSTM(4, 5, 2))[0], torch.zeros(3, 2, 4)) == (
+        180 + 200 + 80,
+        380 + 4 * 80,
+    )
     assert parameters(dynamic(nn.LSTMCell(4, 5))[0], torch.zeros(2, 4)) == (180 + 40, 180 + 4 * 40)
 
 
 def test_statically_quantised_layers() -> None:
     """4 · 27 weights and 4 biases, 144 · 5 and 5; scale and zero point of the input are buffers."""
     model: Any = nn.Sequential(
-        quantisation.QuantStub(), nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 5), quantisation.DeQuantStub()
+        quantisation.QuantStub(),
+        nn.Conv2d(3, 4, 3),
+        nn.Flatten(),
+        nn.Linear(144, 5),
+        quantisation.DeQuantStub(),
     ).eval()
     model.qconfig = quantisation.get_default_qconfig("x86")
     quantisation.prepare(model, inplace=True)
@@ -85,7 +95,8 @@ def test_statically_quantised_layers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bits", "config"), [(8, "float_qparams_weight_only_qconfig"), (4, "float_qparams_weight_only_qconfig_4bit")]
+    ("bits", "config"),
+    [(8, "float_qparams_weight_only_qconfig"), (4, "float_qparams_weight_only_qconfig_4bit")],
 )
 def test_tables_of_embeddings(bits: int, config: str) -> None:
     """10 rows of 6, two of them in a byte if they have 4 bits."""
@@ -94,8 +105,12 @@ def test_tables_of_embeddings(bits: int, config: str) -> None:
 
 
 def test_what_is_not_called_is_unused() -> None:
-    layers = nn.ModuleDict({"one": dynamic(nn.Linear(10, 20))[0], "other": dynamic(nn.Linear(10, 20))[0]})
-    info = crawl_module(Calls(lambda self, x: self.layers["one"](x), layers=layers), args=(torch.zeros(2, 10),))
+    layers = nn.ModuleDict(
+        {"one": dynamic(nn.Linear(10, 20))[0], "other": dynamic(nn.Linear(10, 20))[0]}
+    )
+    info = crawl_module(
+        Calls(lambda self, x: self.layers["one"](x), layers=layers), args=(torch.zeros(2, 10),)
+    )
     assert info["overall"]["nograd_params"] == 440
     assert info["unused_parameters"] == {"layers.other": 220}
 
@@ -104,7 +119,11 @@ def test_an_object_that_two_modules_hold_counts_once() -> None:
     one, other = (dynamic(nn.Linear(10, 10))[0] for _ in range(2))
     other._packed_params._packed_params = one._packed_params._packed_params
     info = crawl_module(nn.Sequential(one, other), args=(torch.zeros(2, 10),))
-    assert [(each["nograd_params"], each["is_shared"]) for each in info["layers"]] == [(0, False), (110, False), (0, True)]
+    assert [(each["nograd_params"], each["is_shared"]) for each in info["layers"]] == [
+        (0, False),
+        (110, False),
+        (0, True),
+    ]
 
 
 def test_a_copy_counts_again() -> None:
@@ -135,13 +154,18 @@ class Holder(nn.Module):
         self.use = use
 
     def forward(self, x: Tensor) -> Tensor:
-        return sum(torch.ops.quantized.linear_dynamic(x, packed, False) for packed in self.use(self))
+        return sum(
+            torch.ops.quantized.linear_dynamic(x, packed, False) for packed in self.use(self)
+        )
 
 
 CONTAINERS: dict[str, tuple[Any, Any]] = {
     "a dict": (lambda packed: {"a": packed}, lambda self: [self.held["a"]]),
     "lists": (lambda packed: [[[packed]]], lambda self: self.held[0][0]),
-    "a list in a dict in a tuple": (lambda packed: (1, {"a": [packed]}), lambda self: self.held[1]["a"]),
+    "a list in a dict in a tuple": (
+        lambda packed: (1, {"a": [packed]}),
+        lambda self: self.held[1]["a"],
+    ),
 }
 
 
@@ -163,7 +187,9 @@ def test_an_object_that_is_shown_does_not_hide_another() -> None:
     hidden = packed_weights()
     model = Holder(lambda self: [self.shown, hidden], shown=packed_weights())
     info = crawl_module(model, args=(torch.zeros(2, 10),))
-    assert info["provenance"]["unread"] == ["the packed weights that the model uses and no module shows"]
+    assert info["provenance"]["unread"] == [
+        "the packed weights that the model uses and no module shows"
+    ]
     assert "≥ 220" in torchscan.format_info(info)
 
 
@@ -222,12 +248,18 @@ def test_weights_that_no_module_shows_make_a_lower_bound() -> None:
     ]
     for model in hidden:
         assumptions = crawl_module(model, args=(torch.zeros(2, 10),))["provenance"]["assumptions"]
-        assert "no parameters and no memory for the packed weights that the model uses and no module shows" in assumptions
+        assert (
+            "no parameters and no memory for the packed weights that the model uses and no module shows"
+            in assumptions
+        )
 
 
 def test_a_quantised_model_is_as_before() -> None:
     model, x = dynamic(nn.Linear(10, 20)), torch.randn(2, 10)
-    before, attributes = model(x), {name: vars(module).copy() for name, module in model.named_modules()}
+    before, attributes = (
+        model(x),
+        {name: vars(module).copy() for name, module in model.named_modules()},
+    )
     record(model, args=(x,))
     assert torch.equal(model(x), before)
     assert {name: vars(module) for name, module in model.named_modules()} == attributes

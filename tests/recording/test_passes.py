@@ -39,9 +39,13 @@ def test_in_pieces_shapes_come_first() -> None:
     assert trace == record_pass(settled)
 
 
-def test_in_pieces_a_model_whose_parameters_autograd_is_handed_directly_is_copied_to_the_meta_device() -> None:
+def test_in_pieces_a_model_whose_parameters_autograd_is_handed_directly_is_copied_to_the_meta_device() -> (
+    None
+):
     model = with_own_function()
-    request = PassRequest(module=model, input_shape=(8,), mode="train", backward=True, in_pieces=True)
+    request = PassRequest(
+        module=model, input_shape=(8,), mode="train", backward=True, in_pieces=True
+    )
     trace, settled = record_step(request)
     assert settled.is_converted
     assert all(parameter.is_meta for parameter in settled.module.parameters())
@@ -50,7 +54,9 @@ def test_in_pieces_a_model_whose_parameters_autograd_is_handed_directly_is_copie
 
 
 def test_in_pieces_a_model_that_asks_for_values_runs_on_data_and_says_so() -> None:
-    trace, settled = record_step(PassRequest(module=asks_for_values(), args=(torch.ones(2, 4),), in_pieces=True))
+    trace, settled = record_step(
+        PassRequest(module=asks_for_values(), args=(torch.ones(2, 4),), in_pieces=True)
+    )
     assert settled.execute == trace.provenance.execution == "real"
     assert "on these data, because on shapes alone " in trace.provenance.assumptions[-1]
 
@@ -60,19 +66,35 @@ def test_in_pieces_what_has_no_data_to_fall_back_to_is_refused() -> None:
     with pytest.raises(NeedsValuesError, match="try: a model with data, as it is"):
         record_pass(PassRequest(module=model, input_shape=(4,), in_pieces=True))
     with pytest.raises(NeedsValuesError, match="try: a model with data, as it is"):
-        record_pass(PassRequest(module=asks_for_values(), input_shape=(4,), in_pieces=True, autocast=torch.bfloat16))
+        record_pass(
+            PassRequest(
+                module=asks_for_values(), input_shape=(4,), in_pieces=True, autocast=torch.bfloat16
+            )
+        )
 
 
 def test_a_model_that_asks_for_values_and_cannot_be_copied_runs_on_data() -> None:
     model = asks_for_values()
     model.lock = threading.Lock()  # type: ignore[assignment] # which no copy can be made of
-    assert record_pass(PassRequest(module=model, args=(torch.ones(2, 4),), in_pieces=True)).provenance.execution == "real"
+    assert (
+        record_pass(
+            PassRequest(module=model, args=(torch.ones(2, 4),), in_pieces=True)
+        ).provenance.execution
+        == "real"
+    )
 
 
 def test_nothing_else_is_tried_where_shapes_were_asked_for() -> None:
     for in_pieces in (True, False):
         with pytest.raises(NeedsValuesError, match="depend on the data"):
-            record_pass(PassRequest(module=asks_for_values(), input_shape=(4,), execute="abstract", in_pieces=in_pieces))
+            record_pass(
+                PassRequest(
+                    module=asks_for_values(),
+                    input_shape=(4,),
+                    execute="abstract",
+                    in_pieces=in_pieces,
+                )
+            )
 
 
 def test_nothing_else_is_tried_where_the_arguments_are_wrong() -> None:

@@ -49,7 +49,11 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any], object], Callable[[Any
     "array": (lambda: array.array("i", [1, 2]), lambda it: it.append(3), list),
     "array item": (lambda: array.array("d", [1.0, 2.0]), lambda it: it.__setitem__(0, 5.0), list),
     "memoryview": (lambda: memoryview(bytearray(b"ab")), lambda it: it.__setitem__(0, 65), bytes),
-    "numpy": (lambda: np.arange(4), lambda it: it.sort() or it.__setitem__(0, 9), np.ndarray.tolist),
+    "numpy": (
+        lambda: np.arange(4),
+        lambda it: it.sort() or it.__setitem__(0, 9),
+        np.ndarray.tolist,
+    ),
     "numpy of floats": (lambda: np.ones((2, 2)).T, lambda it: it.fill(np.nan), np.ndarray.tolist),
     "numpy of lists": (
         lambda: np.array([[1], None], dtype=object),

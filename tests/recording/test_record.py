@@ -52,7 +52,13 @@ def test_a_chain_is_a_root_with_its_children_in_call_order(execute: Any) -> None
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10))
     trace = torchscan.record(model, (3, 8, 8), execute=execute)
     assert paths(trace) == ["", "0", "1", "2", "3"]
-    assert [call.type_name for call in trace.modules] == ["Sequential", "Conv2d", "ReLU", "Flatten", "Linear"]
+    assert [call.type_name for call in trace.modules] == [
+        "Sequential",
+        "Conv2d",
+        "ReLU",
+        "Flatten",
+        "Linear",
+    ]
     assert trace.root.children == (1, 2, 3, 4)
     assert op_names(trace) == ["conv2d", "relu", "flatten", "linear"]
     assert output_shapes(trace) == [(1, 10)]
@@ -63,7 +69,11 @@ def test_a_chain_is_a_root_with_its_children_in_call_order(execute: Any) -> None
 def test_every_invocation_of_a_module_has_its_own_entry(execute: Any) -> None:
     model = Calls(lambda self, x: self.layer(self.layer(x)), layer=nn.Linear(4, 4))
     trace = torchscan.record(model, (4,), execute=execute)
-    assert [(call.path, call.call) for call in trace.modules] == [("", 0), ("layer", 0), ("layer", 1)]
+    assert [(call.path, call.call) for call in trace.modules] == [
+        ("", 0),
+        ("layer", 0),
+        ("layer", 1),
+    ]
 
 
 def test_a_module_under_two_names_has_the_path_of_the_first() -> None:
@@ -90,7 +100,10 @@ def test_operators_of_a_forward_called_directly_belong_to_the_caller() -> None:
 
 
 def test_a_slice_of_a_sequential_leaves_its_layers_their_paths() -> None:
-    model = Calls(lambda self, x: self.layers[1:](x), layers=nn.Sequential(nn.Linear(9, 9), nn.Linear(4, 4), nn.ReLU()))
+    model = Calls(
+        lambda self, x: self.layers[1:](x),
+        layers=nn.Sequential(nn.Linear(9, 9), nn.Linear(4, 4), nn.ReLU()),
+    )
     assert paths(torchscan.record(model, (4,))) == ["", "layers.1", "layers.2"]
 
 
@@ -164,7 +177,9 @@ def test_outputs_of_any_nesting(answer: Any, shapes: list[tuple[int, ...]], exec
 
 
 def test_arguments_of_any_nesting() -> None:
-    def forward(_: Calls, x: Tensor, extra: Any, flag: bool, mask: Tensor | None = None, *, ids: Tensor) -> Tensor:
+    def forward(
+        _: Calls, x: Tensor, extra: Any, flag: bool, mask: Tensor | None = None, *, ids: Tensor
+    ) -> Tensor:
         assert flag
         assert mask is None
         return x + extra["list"][0] + F.one_hot(ids, 4).sum()
@@ -175,25 +190,37 @@ def test_arguments_of_any_nesting() -> None:
         kwargs={"ids": torch.tensor([1, 3])},
     )
     assert output_shapes(trace) == [(2, 4)]
-    assert [each.name for each in trace.provenance.inputs] == ["args[0]", "args[1]['list'][0]", "kwargs['ids']"]
+    assert [each.name for each in trace.provenance.inputs] == [
+        "args[0]",
+        "args[1]['list'][0]",
+        "kwargs['ids']",
+    ]
 
 
 @BOTH_WAYS
 def test_several_inputs_with_a_type_each(execute: Any) -> None:
     model = Calls(lambda self, x, ids: x + self.table(ids), table=nn.Embedding(10, 4))
-    trace = torchscan.record(model, [(4,), ()], [torch.float32, torch.long], batch_size=3, execute=execute)
+    trace = torchscan.record(
+        model, [(4,), ()], [torch.float32, torch.long], batch_size=3, execute=execute
+    )
     assert [each.shape for each in trace.provenance.inputs] == [(3, 4), (3,)]
     assert output_shapes(trace) == [(3, 4)]
 
 
 @BOTH_WAYS
 def test_inputs_by_name(execute: Any) -> None:
-    model = Calls(lambda self, *, ids, x, scale: x * scale + self.table(ids), table=nn.Embedding(10, 4))
+    model = Calls(
+        lambda self, *, ids, x, scale: x * scale + self.table(ids), table=nn.Embedding(10, 4)
+    )
     shapes, kwargs = {"x": (4,), "ids": ()}, {"scale": 2.0}
-    trace = torchscan.record(model, shapes, {"ids": torch.long}, kwargs=kwargs, batch_size=3, execute=execute)
+    trace = torchscan.record(
+        model, shapes, {"ids": torch.long}, kwargs=kwargs, batch_size=3, execute=execute
+    )
     inputs = {each.name: (each.shape, each.dtype) for each in trace.provenance.inputs}
     assert inputs == {"kwargs['x']": ((3, 4), torch.float32), "kwargs['ids']": ((3,), torch.long)}
-    assert torchscan.crawl_module(model, shapes, {"ids": torch.long}, kwargs=kwargs)["layers"][0]["output_shape"] == [-1, 4]
+    assert torchscan.crawl_module(model, shapes, {"ids": torch.long}, kwargs=kwargs)["layers"][0][
+        "output_shape"
+    ] == [-1, 4]
 
 
 @BOTH_WAYS
@@ -228,9 +255,17 @@ def test_a_cache_handed_in_is_not_filled() -> None:
 
 @BOTH_WAYS
 def test_a_lazy_module_is_recorded_and_stays_lazy(execute: Any) -> None:
-    model = nn.Sequential(nn.LazyConv2d(8, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(10), nn.Linear(10, 2))
+    model = nn.Sequential(
+        nn.LazyConv2d(8, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(10), nn.Linear(10, 2)
+    )
     info = torchscan.crawl_module(model, (3, 8, 8), execute=execute)
-    assert [layer["type"] for layer in info["layers"][1:]] == ["Conv2d", "BatchNorm2d", "Flatten", "Linear", "Linear"]
+    assert [layer["type"] for layer in info["layers"][1:]] == [
+        "Conv2d",
+        "BatchNorm2d",
+        "Flatten",
+        "Linear",
+        "Linear",
+    ]
     assert info["overall"]["grad_params"] == (3 * 9 * 8 + 8) + 16 + (8 * 36 * 10 + 10) + 22
     assert isinstance(model[0], nn.LazyConv2d)
     assert isinstance(model[3].weight, nn.UninitializedParameter)
@@ -275,12 +310,16 @@ def test_a_custom_autograd_function_is_recorded_as_what_it_does(execute: Any) ->
 @BOTH_WAYS
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_inputs_have_the_type_of_the_model(dtype: torch.dtype, execute: Any) -> None:
-    trace = torchscan.record(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).to(dtype), (3, 8, 8), execute=execute)
+    trace = torchscan.record(
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).to(dtype), (3, 8, 8), execute=execute
+    )
     assert {trace.tensors[index].spec.dtype for index in trace.root.outputs} == {dtype}
 
 
 def test_complex_and_boolean_inputs() -> None:
-    trace = torchscan.record(Calls(lambda _, x, m: torch.where(m, x, -x)), [(4,), (4,)], [torch.complex64, torch.bool])
+    trace = torchscan.record(
+        Calls(lambda _, x, m: torch.where(m, x, -x)), [(4,), (4,)], [torch.complex64, torch.bool]
+    )
     assert trace.tensors[trace.root.outputs[0]].spec.dtype == torch.complex64
 
 
@@ -363,13 +402,26 @@ def test_a_complex_model_gets_complex_inputs() -> None:
 
 
 def test_known_repeats_of_unknown_data_have_a_known_shape() -> None:
-    model = Calls(lambda _, x: (x.repeat_interleave(torch.tensor([1, 2]), 1), x.repeat_interleave(torch.tensor([3, 2]), 1)))
-    assert output_shapes(torchscan.record(model, (2, 4), execute="abstract")) == [(1, 3, 4), (1, 5, 4)]
+    model = Calls(
+        lambda _, x: (
+            x.repeat_interleave(torch.tensor([1, 2]), 1),
+            x.repeat_interleave(torch.tensor([3, 2]), 1),
+        )
+    )
+    assert output_shapes(torchscan.record(model, (2, 4), execute="abstract")) == [
+        (1, 3, 4),
+        (1, 5, 4),
+    ]
 
 
 def test_numbers_that_are_equal_but_of_another_kind_are_told_apart() -> None:
-    trace = torchscan.record(Calls(lambda _, x: (x.mul(1), x.mul(1 + 0j))), (4,), execute="abstract")
-    assert [trace.tensors[index].spec.dtype for index in trace.root.outputs] == [torch.float32, torch.complex64]
+    trace = torchscan.record(
+        Calls(lambda _, x: (x.mul(1), x.mul(1 + 0j))), (4,), execute="abstract"
+    )
+    assert [trace.tensors[index].spec.dtype for index in trace.root.outputs] == [
+        torch.float32,
+        torch.complex64,
+    ]
 
 
 def test_what_made_a_record_is_gone_when_the_record_is_made() -> None:
@@ -378,6 +430,8 @@ def test_what_made_a_record_is_gone_when_the_record_is_made() -> None:
     gc.disable()
     try:
         torchscan.record(nn.Sequential(nn.Linear(4, 3)), (4,))
-        assert not [each for each in gc.get_objects() if type(each) is Recorder and id(each) not in before]
+        assert not [
+            each for each in gc.get_objects() if type(each) is Recorder and id(each) not in before
+        ]
     finally:
         gc.enable()

@@ -18,7 +18,9 @@ class _Uneven(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.ModuleList([nn.LayerNorm(4) if index % 3 == 1 else nn.Linear(4, 4) for index in range(10)])
+        self.layers = nn.ModuleList(
+            [nn.LayerNorm(4) if index % 3 == 1 else nn.Linear(4, 4) for index in range(10)]
+        )
         self.narrow = nn.Parameter(torch.zeros(4, dtype=torch.bfloat16))
         self.across = nn.Parameter(torch.zeros(4, 4).t())
         self.unused = nn.Parameter(torch.zeros(4))
@@ -32,12 +34,16 @@ class _Uneven(nn.Module):
 
 def _in_groups(optimizer: Any, parameters: list[Tensor]) -> torch.optim.Optimizer:
     groups = [[each for each in parameters if (each.dim() > 1) is flag] for flag in (True, False)]
-    made: torch.optim.Optimizer = optimizer([{"params": groups[0], "weight_decay": 0.1}, {"params": groups[1]}], lr=0.1)
+    made: torch.optim.Optimizer = optimizer(
+        [{"params": groups[0], "weight_decay": 0.1}, {"params": groups[1]}], lr=0.1
+    )
     return made
 
 
 def _step(module: nn.Module, optimizer: Any, device: str | None = None) -> Trace:
-    return Scan(module, (4,), torch.float32, training=True, optimizer=optimizer, device=device).steps
+    return Scan(
+        module, (4,), torch.float32, training=True, optimizer=optimizer, device=device
+    ).steps
 
 
 @pytest.mark.parametrize(
@@ -63,7 +69,10 @@ def test_it_is_the_step_on_all_parameters(name: str, options: dict[str, Any], ma
     derived: Any = type(name, (own,), {})
     records = [
         _step(
-            _Uneven(), lambda parameters, kind=kind: make(lambda *args, **more: kind(*args, **{**options, **more}), parameters)
+            _Uneven(),
+            lambda parameters, kind=kind: make(
+                lambda *args, **more: kind(*args, **{**options, **more}), parameters
+            ),
         )
         for kind in (own, derived)
     ]
@@ -76,7 +85,9 @@ def test_one_tensor_at_a_time_on_a_card() -> None:
         pass
 
     records = [
-        _step(_Uneven(), lambda parameters, kind=kind: kind(parameters, foreach=False), "NVIDIA H200")
+        _step(
+            _Uneven(), lambda parameters, kind=kind: kind(parameters, foreach=False), "NVIDIA H200"
+        )
         for kind in (torch.optim.AdamW, Derived)
     ]
     assert records[0] == records[1]
@@ -90,7 +101,9 @@ def test_a_hook_sees_the_parameters_themselves() -> None:
 
     def with_hook(parameters: list[Tensor]) -> torch.optim.Optimizer:
         optimizer = torch.optim.AdamW(parameters)
-        optimizer.register_step_pre_hook(lambda made, *_: seen.append(len(made.param_groups[0]["params"])))
+        optimizer.register_step_pre_hook(
+            lambda made, *_: seen.append(len(made.param_groups[0]["params"]))
+        )
         return optimizer
 
     _step(module, with_hook)

@@ -16,7 +16,9 @@ import torchscan
 class Resizing(nn.Module):
     """4 features to 3 (12 MACs a sample), if a tensor that was resized has the shape that is waited for."""
 
-    def __init__(self, resize: Callable[[Resizing, Tensor], Tensor], shape: tuple[int, ...]) -> None:
+    def __init__(
+        self, resize: Callable[[Resizing, Tensor], Tensor], shape: tuple[int, ...]
+    ) -> None:
         super().__init__()
         self.layer = nn.Linear(4, 3, bias=False)
         self.empty = nn.Buffer(torch.empty(0))
@@ -59,13 +61,17 @@ def resized(name: str) -> Resizing:
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 @pytest.mark.parametrize("name", RESIZING)
 @pytest.mark.parametrize("how", ["abstract", "real", "meta"])
-def test_a_buffer_has_the_shape_that_an_operator_gave_it_until_the_pass_is_over(name: str, how: Any) -> None:
+def test_a_buffer_has_the_shape_that_an_operator_gave_it_until_the_pass_is_over(
+    name: str, how: Any
+) -> None:
     model = resized(name).to("meta" if how == "meta" else "cpu")
     before = [(each, tuple(each.shape), each.data_ptr(), each._version) for each in model.buffers()]
     trace = torchscan.record(model, (4,), batch_size=5, execute="auto" if how == "meta" else how)
     assert trace.ops[-1].signature.op is torch.ops.aten.linear.default
     assert trace.ops[-1].signature.inputs[0].shape == (5, 4)
-    assert before == [(each, tuple(each.shape), each.data_ptr(), each._version) for each in model.buffers()]
+    assert before == [
+        (each, tuple(each.shape), each.data_ptr(), each._version) for each in model.buffers()
+    ]
 
 
 @pytest.mark.parametrize("how", ["abstract", "real"])
@@ -95,7 +101,9 @@ def test_a_constant_that_is_written_to_grows(how: Any) -> None:
 @pytest.mark.parametrize("how", ["abstract", "real"])
 def test_an_argument_of_the_users_that_is_resized_stays_as_it_is(how: Any) -> None:
     x = torch.ones(5, 4)
-    info = torchscan.crawl_module(Resizing(lambda _, x: x.resize_(3, 4), (3, 4)), args=(x,), execute=how)
+    info = torchscan.crawl_module(
+        Resizing(lambda _, x: x.resize_(3, 4), (3, 4)), args=(x,), execute=how
+    )
     assert info["overall"]["macs"] == 3 * 12
     assert torch.equal(x, torch.ones(5, 4))
 
@@ -121,7 +129,9 @@ def test_memory_that_is_shared_is_not_written_to(how: Any) -> None:
         return model.empty
 
     model = Resizing(count_up, (7,))
-    assert torchscan.crawl_module(model, (4,), batch_size=5, execute=how)["overall"]["macs"] == 5 * 12
+    assert (
+        torchscan.crawl_module(model, (4,), batch_size=5, execute=how)["overall"]["macs"] == 5 * 12
+    )
     assert torch.equal(model.filled, torch.zeros(7))
     assert model.empty.shape == model.indices.shape == (0,)
 
@@ -132,7 +142,9 @@ FILLED_ELSEWHERE = torch.full((2, 2), 5.0)
 
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 @pytest.mark.parametrize("execute", ["abstract", "real"])
-def test_tensors_that_are_no_part_of_the_model_have_their_shape_and_memory_back(execute: Any) -> None:
+def test_tensors_that_are_no_part_of_the_model_have_their_shape_and_memory_back(
+    execute: Any,
+) -> None:
     model = nn.Linear(4, 3)
     model.weight.grad = torch.ones(3, 4)
 

@@ -55,14 +55,23 @@ class Elsewhere(torch.autograd.Function):
 PROVOKED: list[tuple[Saying, Callable[[], Any]]] = [
     (Saying.NEEDS_GRAPH, lambda: inference(lambda x: torch.autograd.grad(x.sum(), x))),
     (Saying.NEEDS_GRAPH, lambda: inference(lambda x: x.sum().backward())),
-    (Saying.NEEDS_GRAPH, lambda: inference(lambda x: torch.autograd.backward(x.requires_grad_().sum()))),
+    (
+        Saying.NEEDS_GRAPH,
+        lambda: inference(lambda x: torch.autograd.backward(x.requires_grad_().sum())),
+    ),
     (Saying.NEEDS_GRAPH, lambda: inference(lambda x: x.register_hook(print))),
     (Saying.NEEDS_GRAPH, lambda: outside(lambda x: x.requires_grad_())),
     (Saying.NEEDS_GRAPH, lambda: outside(lambda x: x.add_(1))),
     (Saying.NEEDS_GRAPH, lambda: outside(saved)),
-    (Saying.NEEDS_GRAPH, lambda: Elsewhere.apply(torch.ones(2, device="meta", requires_grad=True)).sum().backward()),
+    (
+        Saying.NEEDS_GRAPH,
+        lambda: Elsewhere.apply(torch.ones(2, device="meta", requires_grad=True)).sum().backward(),
+    ),
     (Saying.NO_SHAPE_FUNCTION, lambda: silent(torch.ones(2, device="meta"))),
-    (Saying.NO_SHAPE_FUNCTION, lambda: torch.ops.torchscan_sayings.only_on_cpu(torch.ones(2, device="meta"))),
+    (
+        Saying.NO_SHAPE_FUNCTION,
+        lambda: torch.ops.torchscan_sayings.only_on_cpu(torch.ones(2, device="meta")),
+    ),
     (Saying.NO_GRADIENT, lambda: silent(torch.ones(2, requires_grad=True)).sum().backward()),
     (Saying.ONE_SAMPLE, lambda: nn.BatchNorm1d(4)(torch.ones(1, 4))),
     (Saying.ONE_SAMPLE, lambda: F.batch_norm(torch.ones(1, 4, 1), None, None, training=True)),
@@ -88,8 +97,15 @@ def test_other_exceptions_say_something_else(saying: Saying) -> None:
 
 @pytest.mark.parametrize(
     ("options", "hint"),
-    [({"execute": "abstract"}, "register_fake"), ({"execute": "real", "backward": True}, "register_autograd")],
+    [
+        ({"execute": "abstract"}, "register_fake"),
+        ({"execute": "real", "backward": True}, "register_autograd"),
+    ],
 )
-def test_a_custom_operator_without_a_part_is_told_how_to_get_it(options: dict[str, Any], hint: str) -> None:
+def test_a_custom_operator_without_a_part_is_told_how_to_get_it(
+    options: dict[str, Any], hint: str
+) -> None:
     with pytest.raises(torchscan.RecordError, match=hint):
-        torchscan.record(Calls(lambda self, x: silent(self.layer(x)), layer=nn.Linear(4, 4)), (4,), **options)
+        torchscan.record(
+            Calls(lambda self, x: silent(self.layer(x)), layer=nn.Linear(4, 4)), (4,), **options
+        )

@@ -31,7 +31,9 @@ class Applied(nn.Module):
 
 def _laid_out(shape: tuple[int, ...], draw: random.Random) -> Tensor:
     """Plain, every other element of a larger one, swapped or stretched. Its values are unknown on shapes alone."""
-    how = draw.choice(["plain", "plain", "plain", "swapped", "sliced", "stretched", "channels last"])
+    how = draw.choice(
+        ["plain", "plain", "plain", "swapped", "sliced", "stretched", "channels last"]
+    )
     if how == "swapped" and len(shape) > 1:
         one, other = draw.sample(range(len(shape)), 2)
         turned = list(shape)
@@ -53,13 +55,20 @@ def _size(draw: random.Random) -> int:
 
 
 def _images(draw: random.Random, channels: int = 0) -> Tensor:
-    return _laid_out((_size(draw), channels or _size(draw), draw.choice([1, 6, 7]), draw.choice([1, 7, 8])), draw)
+    return _laid_out(
+        (_size(draw), channels or _size(draw), draw.choice([1, 6, 7]), draw.choice([1, 7, 8])), draw
+    )
 
 
 def _convolution(draw: random.Random) -> Drawn:
     groups = draw.choice([1, 1, 2])
     inside, outside, kernel = groups * _size(draw), groups * _size(draw), draw.choice([1, 3])
-    options: tuple[Any, ...] = (draw.choice([1, 2, (2, 1)]), draw.choice([1, 2, (2, 3)]), draw.choice([1, 2]), groups)
+    options: tuple[Any, ...] = (
+        draw.choice([1, 2, (2, 1)]),
+        draw.choice([1, 2, (2, 3)]),
+        draw.choice([1, 2]),
+        groups,
+    )
     weight, bias = (
         _laid_out((outside, inside // groups, kernel, kernel), draw),
         torch.rand(outside) if draw.random() < 0.5 else None,
@@ -75,7 +84,10 @@ def _cat(draw: random.Random) -> Drawn:
     others = [list(shape) for _ in range(draw.choice([1, 2]))]
     for each in others:
         each[dim] = _size(draw)
-    return (_laid_out(shape, draw), *(_laid_out(tuple(each), draw) for each in others)), lambda *each: torch.cat(each, dim)
+    return (
+        _laid_out(shape, draw),
+        *(_laid_out(tuple(each), draw) for each in others),
+    ), lambda *each: torch.cat(each, dim)
 
 
 def _pool(draw: random.Random) -> Drawn:
@@ -103,19 +115,29 @@ def _each_element(draw: random.Random) -> Drawn:
         torch.relu,
         lambda x: torch.roll(x.contiguous(), 1, -1),
     ]
-    return (_laid_out(tuple(_size(draw) for _ in range(draw.choice([1, 2, 4]))), draw),), draw.choice(functions)
+    return (
+        _laid_out(tuple(_size(draw) for _ in range(draw.choice([1, 2, 4]))), draw),
+    ), draw.choice(functions)
 
 
 def _same_type(draw: random.Random) -> Drawn:
     shape = tuple(_size(draw) for _ in range(draw.choice([1, 2, 4])))
     dim = draw.randrange(len(shape))
-    functions: list[Callable[..., Tensor]] = [lambda x: x**2, lambda x: x.softmax(dim), lambda x: x > 0.5, lambda x: x == 1]
+    functions: list[Callable[..., Tensor]] = [
+        lambda x: x**2,
+        lambda x: x.softmax(dim),
+        lambda x: x > 0.5,
+        lambda x: x == 1,
+    ]
     return (_laid_out(shape, draw),), draw.choice(functions)
 
 
 def _pooled(draw: random.Random) -> Drawn:
     kernel: Any = draw.choice([1, 2, 3, (1, 2)])
-    options: dict[str, Any] = {"stride": draw.choice([None, 1, 2]), "ceil_mode": draw.random() < 0.2}
+    options: dict[str, Any] = {
+        "stride": draw.choice([None, 1, 2]),
+        "ceil_mode": draw.random() < 0.2,
+    }
     functions: list[Callable[..., Tensor]] = [F.max_pool2d, F.avg_pool2d]
     function = draw.choice(functions)
     images = _laid_out((_size(draw), _size(draw), draw.choice([6, 7]), draw.choice([7, 8])), draw)
@@ -137,21 +159,34 @@ def _product(draw: random.Random) -> Drawn:
 
 def _recurrent(draw: random.Random) -> Drawn:
     width, size = _size(draw), draw.choice([2, 3])
-    options: dict[str, Any] = {name: draw.random() < 0.5 for name in ("bias", "batch_first", "bidirectional")}
-    kinds: list[Callable[..., nn.Module]] = [nn.RNN, nn.GRU, nn.LSTM, lambda *of, **how: nn.LSTM(*of, **how, proj_size=1)]
+    options: dict[str, Any] = {
+        name: draw.random() < 0.5 for name in ("bias", "batch_first", "bidirectional")
+    }
+    kinds: list[Callable[..., nn.Module]] = [
+        nn.RNN,
+        nn.GRU,
+        nn.LSTM,
+        lambda *of, **how: nn.LSTM(*of, **how, proj_size=1),
+    ]
     layers = draw.choice(kinds)(width, size, draw.choice([1, 2]), **options)
     return (_laid_out((_size(draw), _size(draw), width), draw),), layers
 
 
 def _filled(draw: random.Random) -> Drawn:
     shape = tuple(_size(draw) for _ in range(draw.choice([1, 2, 4])))
-    mask = torch.zeros(tuple(draw.choice([1, each]) for each in shape)[draw.randrange(len(shape)) :], dtype=torch.bool)
+    mask = torch.zeros(
+        tuple(draw.choice([1, each]) for each in shape)[draw.randrange(len(shape)) :],
+        dtype=torch.bool,
+    )
     return (_laid_out(shape, draw),), lambda x: x.masked_fill(mask, 1.0)
 
 
 def _sum(draw: random.Random) -> Drawn:
     shape = tuple(_size(draw) for _ in range(draw.choice([1, 2, 4])))
-    dims, keepdim = draw.sample(range(len(shape)), draw.randrange(len(shape)) + 1), draw.random() < 0.5
+    dims, keepdim = (
+        draw.sample(range(len(shape)), draw.randrange(len(shape)) + 1),
+        draw.random() < 0.5,
+    )
     functions: list[Callable[..., Tensor]] = [
         lambda x: x.sum(dims, keepdim),
         lambda x: x.mean(dims, keepdim),
@@ -194,7 +229,9 @@ def _view(draw: random.Random) -> Drawn:
 )
 def test_as_on_data(kind: Callable[[random.Random], Drawn], number: int) -> None:
     args, function = kind(random.Random(number))  # noqa: S311
-    abstract, real = (record(Applied(function), args=args, execute=way) for way in ("abstract", "real"))
+    abstract, real = (
+        record(Applied(function), args=args, execute=way) for way in ("abstract", "real")
+    )
     assert _outputs(abstract) == _outputs(real)
 
 
@@ -223,11 +260,15 @@ def test_refused_as_on_data(what: str, how: Execute) -> None:
 
 
 @pytest.mark.parametrize("empty", [torch.float64, torch.float32, torch.int64])
-@pytest.mark.parametrize("other", [torch.float16, torch.bfloat16, torch.float32, torch.int8, torch.bool])
+@pytest.mark.parametrize(
+    "other", [torch.float16, torch.bfloat16, torch.float32, torch.int8, torch.bool]
+)
 def test_types_of_empty_lists_count(empty: torch.dtype, other: torch.dtype) -> None:
     args = (torch.ones(3, 5, dtype=other),)
     made = [
-        record(Applied(lambda x: torch.cat([torch.tensor([], dtype=empty), x])), args=args, execute=how)
+        record(
+            Applied(lambda x: torch.cat([torch.tensor([], dtype=empty), x])), args=args, execute=how
+        )
         for how in ("abstract", "real")
     ]
     assert _outputs(made[0]) == _outputs(made[1])
@@ -255,34 +296,51 @@ def _activation(draw: random.Random) -> Drawn:
         lambda x: x[0] / 2,
         lambda x: x[:, -1:],
     ]
-    kinds += [lambda x: x.softmax(0), lambda x: x.log_softmax(-1), lambda x: torch.stack([x, 2 * x], 1)]
+    kinds += [
+        lambda x: x.softmax(0),
+        lambda x: x.log_softmax(-1),
+        lambda x: torch.stack([x, 2 * x], 1),
+    ]
     return (_laid_out(shape, draw),), draw.choice(kinds)
 
 
 def _attention(draw: random.Random) -> Drawn:
     batch, length, heads, size = (draw.choice([2, 4]) for _ in range(4))
-    operands = [torch.rand(batch, length, heads, size).transpose(1, 2).requires_grad_() for _ in range(3)]
+    operands = [
+        torch.rand(batch, length, heads, size).transpose(1, 2).requires_grad_() for _ in range(3)
+    ]
     return tuple(operands), F.scaled_dot_product_attention
 
 
 @pytest.mark.parametrize("number", range(12))
-@pytest.mark.parametrize("kind", [_convolution, _pool, _pooled, _product, _norm, _activation, _attention])
+@pytest.mark.parametrize(
+    "kind", [_convolution, _pool, _pooled, _product, _norm, _activation, _attention]
+)
 def test_gradients_as_on_data(kind: Callable[[random.Random], Drawn], number: int) -> None:
     args, function = kind(random.Random(number))  # noqa: S311
     options: dict[str, Any] = {"args": args, "backward": True, "mode": "train"}
-    abstract, real = (record(Applied(function), **options, execute=way) for way in ("abstract", "real"))
+    abstract, real = (
+        record(Applied(function), **options, execute=way) for way in ("abstract", "real")
+    )
     assert _made(abstract) == _made(real)
 
 
 def _made(trace: Trace) -> list[Any]:
     """What each operator made."""
     return [
-        (op.signature.operator, [(each.shape, each.stride, each.dtype) for each in op.signature.outputs]) for op in trace.ops
+        (
+            op.signature.operator,
+            [(each.shape, each.stride, each.dtype) for each in op.signature.outputs],
+        )
+        for op in trace.ops
     ]
 
 
 def _outputs(trace: Trace) -> list[Any]:
     """Along a dimension of one element any stride is right."""
     specs = [trace.tensors[index].spec for index in trace.root.outputs]
-    steps = [[step for size, step in zip(spec.shape, spec.stride, strict=True) if size > 1] for spec in specs]
+    steps = [
+        [step for size, step in zip(spec.shape, spec.stride, strict=True) if size > 1]
+        for spec in specs
+    ]
     return [(spec.shape, spec.dtype, step) for spec, step in zip(specs, steps, strict=True)]

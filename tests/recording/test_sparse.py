@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 import torchscan
 
-pytestmark = pytest.mark.filterwarnings("ignore:Sparse .* tensor support", "ignore:Sparse invariant")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Sparse .* tensor support", "ignore:Sparse invariant"
+)
 
 EYE = torch.eye(6)
 LAYOUTS: dict[str, Callable[[], Tensor]] = {
@@ -32,7 +34,9 @@ class Filters(nn.Module):
         if place == "buffer":
             self.register_buffer("matrix", matrix)
         elif place != "argument":
-            self.matrix = matrix if place == "attribute" else nn.Parameter(matrix, requires_grad=False)
+            self.matrix = (
+                matrix if place == "attribute" else nn.Parameter(matrix, requires_grad=False)
+            )
 
     def forward(self, x: Tensor, matrix: Tensor | None = None) -> Tensor:
         return (self.matrix if matrix is None else matrix) @ self.layer(x)
@@ -64,7 +68,9 @@ def test_a_sparse_matrix_has_the_costs_of_what_it_stores(place: str, layout: str
 @pytest.mark.parametrize("place", PLACES)
 def test_training_with_one_is_estimated(place: str, layout: str) -> None:
     model, options = asked(place, layout)
-    scan = torchscan.Scan(model, **options, training=True, optimizer="AdamW", device="A100 SXM4 80GB")
+    scan = torchscan.Scan(
+        model, **options, training=True, optimizer="AdamW", device="A100 SXM4 80GB"
+    )
     assert scan.memory.peak_bytes > 0
     assert scan.roofline.time_estimate > 0
 
@@ -72,7 +78,9 @@ def test_training_with_one_is_estimated(place: str, layout: str) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("precision", ["bf16", "bf16-mixed"])
-def test_another_precision_is_refused_in_the_words_of_the_interface(place: str, layout: str, precision: Any) -> None:
+def test_another_precision_is_refused_in_the_words_of_the_interface(
+    place: str, layout: str, precision: Any
+) -> None:
     model, options = asked(place, layout)
     with pytest.raises(torchscan.TorchscanError, match=r"sparse_|SparseCsr") as caught:
         torchscan.estimate_memory(model, **options, precision=precision)
@@ -82,7 +90,9 @@ def test_another_precision_is_refused_in_the_words_of_the_interface(place: str, 
 def test_a_sparse_parameter_that_trains_is_refused_by_optimizers() -> None:
     model, options = asked("parameter", "csr")
     model.get_parameter("matrix").requires_grad_()
-    with pytest.raises(torchscan.InputError, match=r"^matrix is a sparse_csr tensor, which no torch optimizer"):
+    with pytest.raises(
+        torchscan.InputError, match=r"^matrix is a sparse_csr tensor, which no torch optimizer"
+    ):
         torchscan.estimate_memory(model, **options, training=True, optimizer="SGD")
 
 

@@ -27,7 +27,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:Anomaly Detection")
 
 
 def convolutional() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 5))
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 5)
+    )
 
 
 class Operators(TorchDispatchMode):
@@ -45,7 +47,9 @@ class Functions(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-WAYS = pytest.mark.parametrize("options", [{}, {"execute": "real"}, {"training": True}], ids=["shapes", "data", "training"])
+WAYS = pytest.mark.parametrize(
+    "options", [{}, {"execute": "real"}, {"training": True}], ids=["shapes", "data", "training"]
+)
 
 AROUND: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
     "fake tensors": FakeTensorMode,
@@ -84,7 +88,9 @@ def _skip_where_hooks_cannot_be_read() -> None:
 
 @WAYS
 @pytest.mark.parametrize(
-    "transform", [torch.vmap, lambda f: torch.func.grad(lambda x: f(x).sum()), make_fx], ids=["vmap", "grad", "make_fx"]
+    "transform",
+    [torch.vmap, lambda f: torch.func.grad(lambda x: f(x).sum()), make_fx],
+    ids=["vmap", "grad", "make_fx"],
 )
 def test_and_inside_transformations(transform: Any, options: Any) -> None:
     model, found = convolutional(), []
@@ -122,7 +128,10 @@ def test_a_model_is_copied_out_of_sight_too() -> None:
     expected = estimate_memory(model, (3, 8, 8), precision="bf16", training=True).peak_bytes
     for around in (FakeTensorMode, torch.inference_mode):
         with around():
-            assert estimate_memory(model, (3, 8, 8), precision="bf16", training=True).peak_bytes == expected
+            assert (
+                estimate_memory(model, (3, 8, 8), precision="bf16", training=True).peak_bytes
+                == expected
+            )
     with Operators() as operators:
         estimate_memory(model, (3, 8, 8), precision="bf16")
     assert operators.seen == 0
@@ -186,7 +195,9 @@ except torchscan.InputError as error:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", ["", ", execute='real'", ", training=True"], ids=["shapes", "data", "training"])
+@pytest.mark.parametrize(
+    "options", ["", ", execute='real'", ", training=True"], ids=["shapes", "data", "training"]
+)
 @pytest.mark.parametrize(
     ("trace", "tracer"),
     [
@@ -197,7 +208,9 @@ except torchscan.InputError as error:
 def test_a_tracer_is_refused_before_it_crashes(trace: str, tracer: str, options: str) -> None:
     """In a process of its own: torch.jit.trace ended it."""
     code = textwrap.dedent(TRACED).replace("{options}", options).replace("{trace}", trace)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)  # noqa: S603
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
     assert (done.returncode, done.stdout.strip()) == (
         0,
         f"{tracer} is tracing, and would trace the pass too: record the model before or after",

@@ -53,7 +53,10 @@ class Interleaved(Grouped):
 
     def weight(self) -> Tensor:
         order = torch.arange(OUTER).view(-1, 2, 4).transpose(1, 2).flatten()
-        zeros, numbers = ((each[:, :, None] >> SHIFTS & 15).flatten(1)[:, order] for each in (self.qzeros, self.qweight))
+        zeros, numbers = (
+            (each[:, :, None] >> SHIFTS & 15).flatten(1)[:, order]
+            for each in (self.qzeros, self.qweight)
+        )
         groups = self.g_idx.long()
         return (numbers - zeros[groups]) * self.scales[groups]
 
@@ -67,7 +70,10 @@ class Parted(Grouped):
     def _halves(self) -> list[Tensor]:
         groups, half = self.g_idx.long(), OUTER // 2
         columns = (self.qweight[:, :half], self.qweight[:, half:])
-        return [((each[:, None] >> SHIFTS[:, None] & 15).flatten(0, 1) * self.scales[groups, :half]) for each in columns]
+        return [
+            ((each[:, None] >> SHIFTS[:, None] & 15).flatten(0, 1) * self.scales[groups, :half])
+            for each in columns
+        ]
 
 
 class Blocks(nn.Module):
@@ -75,8 +81,12 @@ class Blocks(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.blocks = nn.Parameter(torch.zeros(OUTER, INNER // 32, 16, dtype=torch.uint8), requires_grad=False)
-        self.scales = nn.Parameter(torch.full((OUTER, INNER // 32), 127, dtype=torch.uint8), requires_grad=False)
+        self.blocks = nn.Parameter(
+            torch.zeros(OUTER, INNER // 32, 16, dtype=torch.uint8), requires_grad=False
+        )
+        self.scales = nn.Parameter(
+            torch.full((OUTER, INNER // 32), 127, dtype=torch.uint8), requires_grad=False
+        )
         self.book = torch.linspace(-6, 6, 16)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -137,7 +147,9 @@ def _overall(model: nn.Module, *shape: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", [Grouped, Interleaved])
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_integers_of_a_checkpoint_hold_eight_weights_each(device: str, kind: type[nn.Module]) -> None:
+def test_integers_of_a_checkpoint_hold_eight_weights_each(
+    device: str, kind: type[nn.Module]
+) -> None:
     """Scales, zero points and places of groups stay buffers, with their bytes."""
     model = kind().to(device)
     found = _overall(model)
@@ -179,8 +191,12 @@ class Scaled(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(OUTER, INNER).to(torch.float8_e4m3fn), requires_grad=False)
-        self.weight_scale_inv = nn.Parameter(torch.ones(OUTER // 16, INNER // 16), requires_grad=False)
+        self.weight = nn.Parameter(
+            torch.zeros(OUTER, INNER).to(torch.float8_e4m3fn), requires_grad=False
+        )
+        self.weight_scale_inv = nn.Parameter(
+            torch.ones(OUTER // 16, INNER // 16), requires_grad=False
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         scales = self.weight_scale_inv.repeat_interleave(16, 0).repeat_interleave(16, 1)
@@ -190,7 +206,10 @@ class Scaled(nn.Module):
 def test_eight_bits_of_fractions_are_a_weight_each() -> None:
     found = _overall(Scaled())
     scales = OUTER * INNER // 256
-    assert (found["nograd_params"], found["param_size"]) == (OUTER * INNER + scales, OUTER * INNER + 4 * scales)
+    assert (found["nograd_params"], found["param_size"]) == (
+        OUTER * INNER + scales,
+        OUTER * INNER + 4 * scales,
+    )
     assert found["macs"] == OUTER * INNER
 
 
@@ -237,7 +256,9 @@ def test_a_generation_has_all_weights_and_the_bytes_of_their_integers() -> None:
 @pytest.mark.parametrize("batch_size", [1, 8])
 def test_blocks_of_4_bits_of_bitsandbytes(batch_size: int) -> None:
     kernels = pytest.importorskip("bitsandbytes")
-    layer = kernels.nn.Linear4bit(INNER, OUTER, bias=False, quant_type="nf4", compute_dtype=torch.float32).to("cpu")
+    layer = kernels.nn.Linear4bit(
+        INNER, OUTER, bias=False, quant_type="nf4", compute_dtype=torch.float32
+    ).to("cpu")
     info = crawl_module(nn.Sequential(layer), (INNER,), batch_size=batch_size, strict=True)
     assert info["overall"]["nograd_params"] == INNER * OUTER
     assert info["overall"]["param_size"] == INNER * OUTER // 2
@@ -249,7 +270,11 @@ def test_weights_of_8_bits_of_bitsandbytes() -> None:
     kernels = pytest.importorskip("bitsandbytes")
     layer = kernels.nn.Linear8bitLt(INNER, OUTER, bias=False, has_fp16_weights=False).to("cpu")
     found = crawl_module(nn.Sequential(layer), (INNER,), torch.float16, strict=True)["overall"]
-    assert (found["nograd_params"], found["param_size"], found["macs"]) == (INNER * OUTER, INNER * OUTER, INNER * OUTER)
+    assert (found["nograd_params"], found["param_size"], found["macs"]) == (
+        INNER * OUTER,
+        INNER * OUTER,
+        INNER * OUTER,
+    )
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -263,4 +288,6 @@ def test_tensors_of_torchao_have_their_shape_and_the_bytes_of_what_they_wrap(dev
     assert (found["nograd_params"], found["macs"]) == (INNER * OUTER, INNER * OUTER)
     weight: Any = model[0].weight
     wrapped = [getattr(weight, name) for name in weight.__tensor_flatten__()[0]]
-    assert found["param_size"] == sum(each.numel() * each.element_size() for each in wrapped if each is not None)
+    assert found["param_size"] == sum(
+        each.numel() * each.element_size() for each in wrapped if each is not None
+    )

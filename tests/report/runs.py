@@ -26,11 +26,18 @@ def latency(times: Times) -> Latency:
 
 def on_device(run: RunFacts, times: Mapping[str, tuple[Times, Times]]) -> RunFacts:
     """The same with what calls took on a device."""
-    taken = {path: (latency(forward), latency(backward)) for path, (forward, backward) in times.items()}
-    made = (replace(call, device_forward=taken[call.path][0], device_backward=taken[call.path][1]) for call in run.calls)
+    taken = {
+        path: (latency(forward), latency(backward)) for path, (forward, backward) in times.items()
+    }
+    made = (
+        replace(call, device_forward=taken[call.path][0], device_backward=taken[call.path][1])
+        for call in run.calls
+    )
     forward, backward = taken[""]
     nothing = latency(NO_TIME)
-    whole = DeviceRun(forward=forward, backward=backward, storing=nothing, unowned=nothing, waiting=0.0)
+    whole = DeviceRun(
+        forward=forward, backward=backward, storing=nothing, unowned=nothing, waiting=0.0
+    )
     return replace(run, calls=tuple(made), device=whole)
 
 
@@ -45,9 +52,15 @@ def inspected(model: nn.Module, x: Any, steps: int = 3) -> RunFacts:
 def run(times: Mapping[str, tuple[Times, Times]], *, steps: int = 3, **provenance: Any) -> RunFacts:
     """A chain of modules with these names, what each took forward and backward, and the model what all took together."""
     facts = inspected(Chain({name: nn.Linear(2, 2) for name in times}), torch.ones(1, 2))
-    whole: Any = [tuple(sum(each[phase][figure] for each in times.values()) for figure in range(3)) for phase in (0, 1)]
+    whole: Any = [
+        tuple(sum(each[phase][figure] for each in times.values()) for figure in range(3))
+        for phase in (0, 1)
+    ]
     taken = {"": whole, **times}
-    calls = [replace(call, forward=latency(taken[call.path][0]), backward=latency(taken[call.path][1])) for call in facts.calls]
+    calls = [
+        replace(call, forward=latency(taken[call.path][0]), backward=latency(taken[call.path][1]))
+        for call in facts.calls
+    ]
     return replace(
         facts,
         steps=steps,

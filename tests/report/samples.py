@@ -13,8 +13,26 @@ from torchscan.report.info import Info
 
 #: names that somebody could take for something else: markup, a formula, a mention, an end of a line
 HOSTILE = (
-    *("<script>window.pwned=1</script>", '"><script>window.pwned=1</script>', "<img src=x onerror=window.pwned=1>"),
-    *("a|b", "`code`", "``", "__init__", "__x__y", "_", "a_b_c", "*x*", "**", "~~gone~~", "[a](b)", "![i](x)", "<!-- "),
+    *(
+        "<script>window.pwned=1</script>",
+        '"><script>window.pwned=1</script>',
+        "<img src=x onerror=window.pwned=1>",
+    ),
+    *(
+        "a|b",
+        "`code`",
+        "``",
+        "__init__",
+        "__x__y",
+        "_",
+        "a_b_c",
+        "*x*",
+        "**",
+        "~~gone~~",
+        "[a](b)",
+        "![i](x)",
+        "<!-- ",
+    ),
     *(
         "@user",
         "#1",
@@ -52,7 +70,15 @@ HOSTILE = (
         "עברית",
         "\N{COMBINING ACUTE ACCENT}",
     ),
-    *("=1+1", "' onmouseover=window.pwned=1 '", "</td></tr></table>", "javascript:window.pwned=1", "*", "[1cm]", "long" * 60),
+    *(
+        "=1+1",
+        "' onmouseover=window.pwned=1 '",
+        "</td></tr></table>",
+        "javascript:window.pwned=1",
+        "*",
+        "[1cm]",
+        "long" * 60,
+    ),
 )
 #: with what cannot be printed; shown with � in place of it
 UNPRINTABLE = (
@@ -122,21 +148,40 @@ INFOS: Mapping[str, Callable[[], Info]] = {
     "block": lambda: torchscan.crawl_module(block(), (3, 8, 8)),
     "no receptive field": lambda: torchscan.crawl_module(block(), (3, 8, 8), receptive_field=False),
     "aggregated": lambda: torchscan.aggregate_info(torchscan.crawl_module(block(), (3, 8, 8)), 1),
-    "selection": lambda: torchscan.select_layers(torchscan.crawl_module(block(), (3, 8, 8)), match="*e*", sort="params", top=2),
+    "selection": lambda: torchscan.select_layers(
+        torchscan.crawl_module(block(), (3, 8, 8)), match="*e*", sort="params", top=2
+    ),
     "backward": lambda: torchscan.crawl_module(block(), (3, 8, 8), backward=True, mode="train"),
     "real": lambda: torchscan.crawl_module(block(), args=(torch.ones(2, 3, 8, 8),), execute="real"),
     "fractions": lambda: torchscan.crawl_module(
-        nn.Sequential(nn.Conv2d(3, 4, (3, 5), (1, 2)), nn.Upsample(scale_factor=3), nn.AdaptiveAvgPool2d(1)), (3, 16, 16)
+        nn.Sequential(
+            nn.Conv2d(3, 4, (3, 5), (1, 2)), nn.Upsample(scale_factor=3), nn.AdaptiveAvgPool2d(1)
+        ),
+        (3, 16, 16),
     ),
-    "two inputs": lambda: torchscan.crawl_module(Calls(_two_inputs, a=nn.Conv1d(2, 3, 5), b=nn.Linear(7, 3)), [(2, 9), (7,)]),
+    "two inputs": lambda: torchscan.crawl_module(
+        Calls(_two_inputs, a=nn.Conv1d(2, 3, 5), b=nn.Linear(7, 3)), [(2, 9), (7,)]
+    ),
     "no tensors": lambda: torchscan.crawl_module(Calls(lambda _, x: None), (4,)),
     "unpriced": lambda: torchscan.crawl_module(Calls(_unpriced), (4, 4)),
-    "shared": lambda: torchscan.crawl_module(Calls(lambda self, x: self.a(self.a(x)), a=nn.Linear(4, 4)), (4,)),
-    "unused": lambda: torchscan.crawl_module(Calls(lambda self, x: self.a(x), a=nn.ReLU(), b=nn.Linear(4, 4)), (4,)),
+    "shared": lambda: torchscan.crawl_module(
+        Calls(lambda self, x: self.a(self.a(x)), a=nn.Linear(4, 4)), (4,)
+    ),
+    "unused": lambda: torchscan.crawl_module(
+        Calls(lambda self, x: self.a(x), a=nn.ReLU(), b=nn.Linear(4, 4)), (4,)
+    ),
     "a dict of inputs": lambda: torchscan.crawl_module(
-        Scores(), kwargs={"input_ids": torch.ones(2, 5, dtype=torch.long), "attention_mask": torch.ones(2, 5)}
+        Scores(),
+        kwargs={
+            "input_ids": torch.ones(2, 5, dtype=torch.long),
+            "attention_mask": torch.ones(2, 5),
+        },
     ),
     "hostile": lambda: named([*HOSTILE, *UNPRINTABLE]),
-    "memory and times": lambda: torchscan.crawl_module(block(), (3, 8, 8), training=True, memory=True, device="RTX 4090"),
-    "another convention": lambda: torchscan.crawl_module(block(), (3, 8, 8), convention="flop_counter"),
+    "memory and times": lambda: torchscan.crawl_module(
+        block(), (3, 8, 8), training=True, memory=True, device="RTX 4090"
+    ),
+    "another convention": lambda: torchscan.crawl_module(
+        block(), (3, 8, 8), convention="flop_counter"
+    ),
 }

@@ -11,13 +11,17 @@ import torchscan
 
 
 def info() -> dict[str, object]:
-    model = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 2), nn.ReLU())), nn.Linear(2, 3))
+    model = nn.Sequential(
+        nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 2), nn.ReLU())), nn.Linear(2, 3)
+    )
     return torchscan.crawl_module(model, (4,))
 
 
 def test_figures_move_to_the_parent_that_stays() -> None:
     folded = torchscan.aggregate_info(info(), 1)["layers"]
-    assert [(layer["path"], layer["grad_params"], layer["macs"], layer["flops"]) for layer in folded] == [
+    assert [
+        (layer["path"], layer["grad_params"], layer["macs"], layer["flops"]) for layer in folded
+    ] == [
         ("", 0, 0, 0),
         ("0", 20 + 10, 16 + 8, 32 + 16 + 2),
         ("1", 9, 6, 12),
@@ -27,7 +31,9 @@ def test_figures_move_to_the_parent_that_stays() -> None:
 def test_a_layer_is_shared_if_one_inside_it_is() -> None:
     """The second block holds nothing but the layer of the first."""
     layer = nn.Linear(4, 4)
-    model = nn.Sequential(nn.Sequential(layer), nn.Sequential(layer), nn.Sequential(nn.Linear(4, 4)))
+    model = nn.Sequential(
+        nn.Sequential(layer), nn.Sequential(layer), nn.Sequential(nn.Linear(4, 4))
+    )
     folded = torchscan.aggregate_info(torchscan.crawl_module(model, (4,)), 1)["layers"]
     assert [layer["is_shared"] for layer in folded] == [False, False, True, False]
 

@@ -63,7 +63,10 @@ def test_what_takes_a_place_stands_below_what_was_there() -> None:
         return nn.Sequential(OrderedDict({"a": nn.Linear(4, 4), name: nn.Tanh(), "z": nn.ReLU()}))
 
     changes = compare_info(info(with_a("old")), info(with_a("new")))
-    assert [(each.path, each.kind) for each in changes.layers] == [("old", "removed"), ("new", "added")]
+    assert [(each.path, each.kind) for each in changes.layers] == [
+        ("old", "removed"),
+        ("new", "added"),
+    ]
 
 
 def test_each_call_of_a_module_is_compared_by_itself() -> None:
@@ -84,9 +87,15 @@ def test_each_call_of_a_module_is_compared_by_itself() -> None:
 
 def test_text_says_before_and_after_in_80_columns() -> None:
     deep = nn.Sequential()
-    deep.add_module("a_layer_with_a_name_that_is_much_too_long_for_a_table_of_eighty_columns", nn.Linear(4, 4000))
+    deep.add_module(
+        "a_layer_with_a_name_that_is_much_too_long_for_a_table_of_eighty_columns",
+        nn.Linear(4, 4000),
+    )
     wide = nn.Sequential()
-    wide.add_module("a_layer_with_a_name_that_is_much_too_long_for_a_table_of_eighty_columns", nn.Linear(4, 5000))
+    wide.add_module(
+        "a_layer_with_a_name_that_is_much_too_long_for_a_table_of_eighty_columns",
+        nn.Linear(4, 5000),
+    )
     text = format_comparison(compare_info(info(deep), info(wide)))
     assert max(map(len, text.splitlines())) <= 80
     assert "20,000 → 25,000" in text
@@ -97,15 +106,21 @@ def test_text_says_before_and_after_in_80_columns() -> None:
 def test_words_are_on_the_left_and_numbers_on_the_right() -> None:
     text = format_comparison(compare_info(info(net(8, nn.Tanh())), info(net(10))), width=200)
     heading, *_ = [line for line in text.splitlines() if line.lstrip().startswith("Layer")]
-    rows = {line.split()[1]: line for line in text.splitlines() if line[:1] in "~-+" and line.strip()}
-    assert all(line[0] != " " and line.index(name) == heading.index("Layer") for name, line in rows.items())
+    rows = {
+        line.split()[1]: line for line in text.splitlines() if line[:1] in "~-+" and line.strip()
+    }
+    assert all(
+        line[0] != " " and line.index(name) == heading.index("Layer") for name, line in rows.items()
+    )
     assert rows["0"].index("40 → 50") + len("40 → 50") == heading.index("Params") + len("Params")
     assert "→" not in rows["1"].partition("output")[0]  # nothing before, nothing now
 
 
 def test_markdown_is_a_comment() -> None:
     text = format_comparison(compare_info(info(net(8)), info(net(10))), markdown=True)
-    assert text.startswith("|  | before | after |  |\n| :-- | --: | --: | --: |\n| Parameters | 58 | 72 | +24.14 % |\n")
+    assert text.startswith(
+        "|  | before | after |  |\n| :-- | --: | --: | --: |\n| Parameters | 58 | 72 | +24.14 % |\n"
+    )
     assert "<details><summary>3 layers changed</summary>" in text
 
 
@@ -113,7 +128,10 @@ def test_another_question_is_said() -> None:
     changes = compare_info(info(net()), info(net(), batch_size=4))
     assert set(changes.passes) == {"inputs", "batch_size"}
     text = format_comparison(changes)
-    assert "The reports differ in inputs: args[0] float32 (1, 4) before, args[0] float32 (4, 4) now." in " ".join(text.split())
+    assert (
+        "The reports differ in inputs: args[0] float32 (1, 4) before, args[0] float32 (4, 4) now."
+        in " ".join(text.split())
+    )
     assert changes.totals["macs"][1] == 4 * changes.totals["macs"][0]
 
 
@@ -145,7 +163,10 @@ def test_parts_of_reports_are_not_compared() -> None:
 
 
 def test_what_is_no_report_is_refused() -> None:
-    with pytest.raises(InputError, match="the report after is not an info dict of crawl_module: the report has no 'overheads'"):
+    with pytest.raises(
+        InputError,
+        match="the report after is not an info dict of crawl_module: the report has no 'overheads'",
+    ):
         compare_info(info(net()), {})
     with pytest.raises(InputError, match="the report before is not an info dict"):
         compare_info(None, info(net()))  # type: ignore[call-overload]
@@ -170,7 +191,10 @@ def test_a_layer_that_differs_in_no_column_says_in_what() -> None:
 
 
 def test_a_layer_whose_shape_changes_says_which() -> None:
-    one, other = nn.Sequential(nn.ReLU(), nn.Linear(4, 8)), nn.Sequential(nn.ReLU(), nn.Linear(4, 10))
+    one, other = (
+        nn.Sequential(nn.ReLU(), nn.Linear(4, 8)),
+        nn.Sequential(nn.ReLU(), nn.Linear(4, 10)),
+    )
     text = format_comparison(compare_info(info(one), info(other)), width=200)
     assert "output now (-1, 10)" in text
     assert "input now" not in text

@@ -69,7 +69,9 @@ def test_ranges_that_touch_overlap(after: Times) -> None:
         ((2, 19), None),  # 2 of 210
     ],
 )
-def test_nothing_is_marked_where_chance_would_do_the_same(steps: tuple[int, int], chance: str | None) -> None:
+def test_nothing_is_marked_where_chance_would_do_the_same(
+    steps: tuple[int, int], chance: str | None
+) -> None:
     comparison = compare_info(replace(BEFORE, steps=steps[0]), replace(AFTER, steps=steps[1]))
     text = " ".join(str(comparison).split())
     assert [call.path for call in comparison.clear] == (["a"] if chance is None else [])
@@ -103,7 +105,11 @@ def test_calls_of_one_run_only() -> None:
     rows = texts(compare_info(one, both))
     assert rows["b"] == ["+", "b", "–", "2.00 ms", ""]
     assert texts(compare_info(both, one))["b"] == ["−", "b", "2.00 ms", "–", ""]
-    assert [call.kind for call in compare_info(both, one).calls] == ["changed", "removed", "changed"]
+    assert [call.kind for call in compare_info(both, one).calls] == [
+        "changed",
+        "removed",
+        "changed",
+    ]
 
 
 def test_each_call_of_a_module_is_compared_by_itself() -> None:
@@ -130,7 +136,10 @@ def test_another_device_is_said() -> None:
 
 
 def test_other_inputs_are_said() -> None:
-    small, large = (inspected(nn.Sequential(nn.ReLU()), torch.ones(size, 2, requires_grad=True)) for size in (1, 2))
+    small, large = (
+        inspected(nn.Sequential(nn.ReLU()), torch.ones(size, 2, requires_grad=True))
+        for size in (1, 2)
+    )
     assert compare_info(small, large).reshaped == 2
     assert "2 calls had inputs of other shapes." in str(compare_info(small, large))
     assert compare_info(small, small).reshaped == 0
@@ -146,13 +155,19 @@ def test_text_shows_the_most_changed_of_many_calls() -> None:
 
 def test_markdown_is_a_comment() -> None:
     text = format_comparison(compare_info(BEFORE, AFTER), markdown=True)
-    assert text.startswith("|  | before | now | % |\n| :-- | --: | --: | --: |\n| Forward | 6.10 ms |")
+    assert text.startswith(
+        "|  | before | now | % |\n| :-- | --: | --: | --: |\n| Forward | 6.10 ms |"
+    )
     assert "<details><summary>3 calls</summary>" in text
 
 
 def test_as_plain_data(as_json: Any) -> None:
     data = as_json(compare_info(BEFORE, AFTER).as_dict())
-    assert data["calls"][1]["forward"]["after"] == {"median": 0.00165, "least": 0.0016, "most": 0.0017}
+    assert data["calls"][1]["forward"]["after"] == {
+        "median": 0.00165,
+        "least": 0.0016,
+        "most": 0.0017,
+    }
     assert data["calls"][1]["forward"]["is_clear"] is True
     assert data["steps"] == data["alike"] == [5, 5]
 
@@ -167,7 +182,9 @@ def test_times_that_are_no_numbers_are_valid_json() -> None:
 @pytest.mark.parametrize("is_swapped", [False, True])
 def test_a_run_and_a_report_are_not_compared(is_swapped: bool) -> None:
     sides: list[Any] = [BEFORE, torchscan.crawl_module(nn.Linear(2, 2), (2,))]
-    with pytest.raises(InputError, match=r"^a run cannot be compared with a report: give two runs, or two reports$"):
+    with pytest.raises(
+        InputError, match=r"^a run cannot be compared with a report: give two runs, or two reports$"
+    ):
         compare_info(*(reversed(sides) if is_swapped else sides))
 
 
@@ -185,12 +202,18 @@ def test_inspections_are_compared_by_what_they_found() -> None:
 
 
 def test_times_of_a_device_are_compared_where_there_is_one() -> None:
-    card = on_device(BEFORE, {"": (STEADY, STEADY), "a": ((0.8, 1.0, 1.1), STEADY), "b": (STEADY, STEADY)})
+    card = on_device(
+        BEFORE, {"": (STEADY, STEADY), "a": ((0.8, 1.0, 1.1), STEADY), "b": (STEADY, STEADY)}
+    )
     changes = {call.path: call for call in compare_info(card, card).calls}
     assert changes["a"].forward.before == card.calls[1].device_forward
-    assert "Times of calls are the device's; the totals are the host's." in " ".join(str(compare_info(card, card)).split())
+    assert "Times of calls are the device's; the totals are the host's." in " ".join(
+        str(compare_info(card, card)).split()
+    )
     mixed = compare_info(BEFORE, card)
     assert mixed.on_device == (False, True)
     assert texts(mixed)["a"][2:4] == ["1.10 ms", "1.00 ms"]
-    assert "Times of calls are the device's now; the totals are the host's." in " ".join(str(mixed).split())
+    assert "Times of calls are the device's now; the totals are the host's." in " ".join(
+        str(mixed).split()
+    )
     assert "device" not in str(compare_info(BEFORE, AFTER))

@@ -11,7 +11,16 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import (
+    Any,
+    Literal,
+    NotRequired,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 import jsonschema
 import pandas as pd
@@ -30,10 +39,15 @@ VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 PAGE = Path(__file__).parent.parent.parent / "docs" / "info.md"
 
 #: a report with something in every part
-REPORT: dict[str, Any] = json.loads(torchscan.to_json(torchscan.select_layers(INFOS["two inputs"](), top=3)))
+REPORT: dict[str, Any] = json.loads(
+    torchscan.to_json(torchscan.select_layers(INFOS["two inputs"](), top=3))
+)
 REPORT["unpriced"], REPORT["unused_parameters"] = {"aten.a.default": 2}, {"x.y": 3}
 REPORT["layers"][0]["rf"] = {"args[0]": ["global", 1.5], "args[1]": 2}
-REPORT["layers"][1]["receptive_field"][0][0] |= {"reasons": [{"operator": "aten.a", "path": "b"}], "notes": ["hull"]}
+REPORT["layers"][1]["receptive_field"][0][0] |= {
+    "reasons": [{"operator": "aten.a", "path": "b"}],
+    "notes": ["hull"],
+}
 
 
 # -- JSON ----------------------------------------------------------------------------------------------------------------
@@ -99,17 +113,31 @@ def _compare(kind: Any, schema: dict[str, Any]) -> None:
 
 def _required(kind: Any) -> set[str]:
     """From the annotations themselves: what Python keeps of them does not know those that are texts."""
-    return {key for key, hint in get_type_hints(kind, include_extras=True).items() if get_origin(hint) is not NotRequired}
+    return {
+        key
+        for key, hint in get_type_hints(kind, include_extras=True).items()
+        if get_origin(hint) is not NotRequired
+    }
 
 
-_NAMES = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null", list: "array", dict: "object"}
+_NAMES = {
+    int: "integer",
+    float: "number",
+    str: "string",
+    bool: "boolean",
+    type(None): "null",
+    list: "array",
+    dict: "object",
+}
 
 
 def _names(kind: Any) -> set[str]:
     origin = get_origin(kind)
     if origin in (Union, UnionType):
         return {name for each in get_args(kind) for name in _names(each)}
-    return {"object"} if is_typeddict(kind) else {_NAMES[str if origin is Literal else origin or kind]}
+    return (
+        {"object"} if is_typeddict(kind) else {_NAMES[str if origin is Literal else origin or kind]}
+    )
 
 
 def _allowed(schema: dict[str, Any]) -> set[str]:
@@ -154,7 +182,10 @@ def _broken(*path: Any, value: Any = None, delete: bool = False) -> str:
         ("torchscan", "not JSON"),
         ('{"schema": NaN}', "not JSON: NaN is not a number"),
         (_broken("overall", "dmas", value=float("inf")), "not JSON: Infinity is not a number"),
-        (_broken("layers", 0, "rf", value=0.125).replace("0.125", "1e999"), "not JSON: 1e999 is not a number"),
+        (
+            _broken("layers", 0, "rf", value=0.125).replace("0.125", "1e999"),
+            "not JSON: 1e999 is not a number",
+        ),
         ("[" * 100_000, "not JSON: .*recursion"),
         ('{"a": ' * 100_000, "not JSON: .*recursion"),
         ("1" * 5000, "not JSON"),
@@ -169,34 +200,79 @@ def _broken(*path: Any, value: Any = None, delete: bool = False) -> str:
         ('{"schema": "torchscan/memory/1"}', "not a report of torchscan"),
         ('{"schema": "torchscan/info/1\\n"}', "not a report of torchscan"),
         (json.dumps({"schema": f"torchscan/info/{'9' * 5000}"}), "not a report of torchscan"),
-        ('{"schema": "torchscan/info/2"}', "schema 2, and this torchscan reads up to 1: a newer one wrote it"),
+        (
+            '{"schema": "torchscan/info/2"}',
+            "schema 2, and this torchscan reads up to 1: a newer one wrote it",
+        ),
         ('{"schema": "torchscan/info/12", "layers": 3}', "schema 12, .* newer"),
         ('{"schema": "torchscan/info/1"}', "the report has no 'overheads'"),
         (_broken("layers", value=[]), r"the report\.layers is empty"),
         (_broken("layers", value={}), r"the report\.layers is {}, and not array"),
         (_broken("layers", 1, "macs", delete=True), r"the report\.layers\[1\] has no 'macs'"),
-        (_broken("layers", 1, "macs", value="4"), r"the report\.layers\[1\]\.macs is '4', and not integer"),
-        (_broken("layers", 1, "macs", value=True), r"the report\.layers\[1\]\.macs is True, and not integer"),
-        (_broken("layers", 1, "macs", value=1.5), r"the report\.layers\[1\]\.macs is 1\.5, and not integer"),
-        (_broken("layers", 2, "depth", value=-1), r"the report\.layers\[2\]\.depth is -1, and not 0 or more"),
-        (_broken("layers", 2, "depth", value=10**9), r"the report\.layers\[2\]\.depth is 1000000000, and not 10000 or less"),
-        (_broken("overall", "macs", value=10**400), r"the report\.overall\.macs is about 1e400, and not 1e\+30 or less"),
-        (_broken("overheads", "cuda", "fwd", value=-(10**99)), r"cuda\.fwd is about -1e99, and not -1e\+30 or more"),
-        (_broken("layers", 0, "output_shape", value=[10**400]), r"the report\.layers\[0\]\.output_shape is \[1000"),
-        (_broken("layers", 0, "input_shape", value=[4, [4]]), r"the report\.layers\[0\]\.input_shape is \[4, \[4\]\]"),
-        (_broken("layers", 0, "rf", value=[[[1]]]), r"the report\.layers\[0\]\.rf is \[\[\[1\]\]\]"),
+        (
+            _broken("layers", 1, "macs", value="4"),
+            r"the report\.layers\[1\]\.macs is '4', and not integer",
+        ),
+        (
+            _broken("layers", 1, "macs", value=True),
+            r"the report\.layers\[1\]\.macs is True, and not integer",
+        ),
+        (
+            _broken("layers", 1, "macs", value=1.5),
+            r"the report\.layers\[1\]\.macs is 1\.5, and not integer",
+        ),
+        (
+            _broken("layers", 2, "depth", value=-1),
+            r"the report\.layers\[2\]\.depth is -1, and not 0 or more",
+        ),
+        (
+            _broken("layers", 2, "depth", value=10**9),
+            r"the report\.layers\[2\]\.depth is 1000000000, and not 10000 or less",
+        ),
+        (
+            _broken("overall", "macs", value=10**400),
+            r"the report\.overall\.macs is about 1e400, and not 1e\+30 or less",
+        ),
+        (
+            _broken("overheads", "cuda", "fwd", value=-(10**99)),
+            r"cuda\.fwd is about -1e99, and not -1e\+30 or more",
+        ),
+        (
+            _broken("layers", 0, "output_shape", value=[10**400]),
+            r"the report\.layers\[0\]\.output_shape is \[1000",
+        ),
+        (
+            _broken("layers", 0, "input_shape", value=[4, [4]]),
+            r"the report\.layers\[0\]\.input_shape is \[4, \[4\]\]",
+        ),
+        (
+            _broken("layers", 0, "rf", value=[[[1]]]),
+            r"the report\.layers\[0\]\.rf is \[\[\[1\]\]\]",
+        ),
         (
             _broken("provenance", "mode", value="test"),
             r"the report\.provenance\.mode is 'test', and not one of eval, train, same",
         ),
-        (_broken("provenance", "inputs", 0, "shape", value=["x"]), r"the report\.provenance\.inputs\[0\]\.shape\[0\] is 'x'"),
-        (_broken("unpriced", "two\nlines", value="x"), r"the report\.unpriced\['two\\nlines'\] is 'x'"),
+        (
+            _broken("provenance", "inputs", 0, "shape", value=["x"]),
+            r"the report\.provenance\.inputs\[0\]\.shape\[0\] is 'x'",
+        ),
+        (
+            _broken("unpriced", "two\nlines", value="x"),
+            r"the report\.unpriced\['two\\nlines'\] is 'x'",
+        ),
         (
             _broken("unpriced", "x" * 9999, value="y" * 9999),
             r"the report\.unpriced\['xxx.*xxx'\] is 'yyy.*yyy', and not integer",
         ),
-        (_broken("overall", value=["x\ny"] * 9999), r"the report\.overall is \['x\\ny', .*, and not object"),
-        (_broken("overall", value=json.loads("[" * 400 + "]" * 400)), r"the report\.overall is \[\[\["),
+        (
+            _broken("overall", value=["x\ny"] * 9999),
+            r"the report\.overall is \['x\\ny', .*, and not object",
+        ),
+        (
+            _broken("overall", value=json.loads("[" * 400 + "]" * 400)),
+            r"the report\.overall is \[\[\[",
+        ),
     ],
 )
 def test_what_is_no_report_is_refused_in_one_line_that_says_where(text: Any, said: str) -> None:
@@ -207,23 +283,30 @@ def test_what_is_no_report_is_refused_in_one_line_that_says_where(text: Any, sai
 
 
 @pytest.mark.parametrize(
-    ("depths", "said"), [([1, 1], r"\[0\]\.depth is 1, and not 0"), ([0, 2], r"\[1\]\.depth is 2, and not 1")]
+    ("depths", "said"),
+    [([1, 1], r"\[0\]\.depth is 1, and not 0"), ([0, 2], r"\[1\]\.depth is 2, and not 1")],
 )
 def test_a_layer_below_nothing_is_refused(depths: list[int], said: str) -> None:
     report = json.loads(torchscan.to_json(INFOS["unused"]()))
     for layer, depth in zip(report["layers"], depths, strict=True):
         layer["depth"] = depth
-    with pytest.raises(torchscan.InputError, match=f"^this report is broken: the report.layers{said} or less$"):
+    with pytest.raises(
+        torchscan.InputError, match=f"^this report is broken: the report.layers{said} or less$"
+    ):
         torchscan.from_json(json.dumps(report))
 
 
 def test_an_info_dict_that_no_file_could_hold_is_refused() -> None:
     info = INFOS["block"]()
     info["overall"]["macs"] = 10**5000
-    with pytest.raises(torchscan.InputError, match=r"overall\.macs is about 1e5000, and not 1e\+30 or less$"):
+    with pytest.raises(
+        torchscan.InputError, match=r"overall\.macs is about 1e5000, and not 1e\+30 or less$"
+    ):
         torchscan.compare_info(info, info)
     info["unpriced"] = {("a", 1): 2}
-    with pytest.raises(torchscan.InputError, match=r"unpriced has the key \('a', 1\), which is not a string$"):
+    with pytest.raises(
+        torchscan.InputError, match=r"unpriced has the key \('a', 1\), which is not a string$"
+    ):
         torchscan.compare_info(INFOS["block"](), {**info, "overall": INFOS["block"]()["overall"]})
 
 
@@ -239,14 +322,22 @@ def test_no_table_is_indented_further_than_anybody_sees() -> None:
 
 @pytest.mark.parametrize("depth", range(200, 1200, 40))
 def test_no_depth_of_nesting_is_too_much(depth: int) -> None:
-    text = json.dumps(REPORT).replace('"framework": ', f'"framework": {"[" * depth}{"]" * depth}, "also": ')
+    text = json.dumps(REPORT).replace(
+        '"framework": ', f'"framework": {"[" * depth}{"]" * depth}, "also": '
+    )
     with pytest.raises(torchscan.InputError, match=r"framework is \[\[|not JSON: .*recursion"):
         torchscan.from_json(text)
 
 
 def _places(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     yield path
-    steps = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    steps = (
+        data.items()
+        if isinstance(data, dict)
+        else enumerate(data)
+        if isinstance(data, list)
+        else ()
+    )
     for step, value in steps:
         yield from _places(value, (*path, step))
 
@@ -312,7 +403,9 @@ def test_every_path_of_the_report_can_be_deleted_or_replaced() -> None:
     """The mutations above reach what the schema says of the innermost things too."""
     assert ("layers", 1, "receptive_field", 0, 0, "reasons", 0, "operator") in PLACES
     deleted = [path for path in PLACES if isinstance(path[-1], str)]
-    refused = [path for path in deleted if not VALIDATOR.is_valid(json.loads(_broken(*path, delete=True)))]
+    refused = [
+        path for path in deleted if not VALIDATOR.is_valid(json.loads(_broken(*path, delete=True)))
+    ]
     assert len(refused) > len(deleted) / 2
 
 
@@ -356,7 +449,11 @@ def test_csv_and_dataframe_say_the_same_of_every_info(info: Info) -> None:
 
 def test_names_of_any_kind_survive_csv() -> None:
     info = INFOS["hostile"]()
-    rows = pd.read_csv(io.StringIO(torchscan.to_csv(info, ["type"]), newline=""), keep_default_na=False, lineterminator="\n")
+    rows = pd.read_csv(
+        io.StringIO(torchscan.to_csv(info, ["type"]), newline=""),
+        keep_default_na=False,
+        lineterminator="\n",
+    )
     assert rows["path"].tolist() == [layer["path"] for layer in info["layers"]]
 
 
@@ -371,8 +468,21 @@ def test_a_spreadsheet_runs_no_name() -> None:
     names = ["=1+1", "+1", "-a", "-1-1", "@SUM(1)", "\t=1", "\r=1", "a=1", "-1", "'=1"]
     text = torchscan.to_csv(named(names), ["params", "input_shape"], escape_formulas=True)
     rows = list(csv.DictReader(io.StringIO(text, newline="")))[1:]
-    assert [row["path"] for row in rows] == ["'=1+1", "+1", "'-a", "'-1-1", "'@SUM(1)", "'\t=1", "'\r=1", "a=1", "-1", "'=1"]
-    assert {(row["call"], row["params"], row["input_shape"]) for row in rows} == {("0", "0", "[-1, 4]")}
+    assert [row["path"] for row in rows] == [
+        "'=1+1",
+        "+1",
+        "'-a",
+        "'-1-1",
+        "'@SUM(1)",
+        "'\t=1",
+        "'\r=1",
+        "a=1",
+        "-1",
+        "'=1",
+    ]
+    assert {(row["call"], row["params"], row["input_shape"]) for row in rows} == {
+        ("0", "0", "[-1, 4]")
+    }
 
 
 def test_columns_can_be_chosen() -> None:
@@ -385,7 +495,13 @@ def test_columns_can_be_chosen() -> None:
     ]
     assert torchscan.to_csv(info, ["path"]).splitlines() == ["path,call", ",0", "a,0", "a,1"]
     assert list(torchscan.to_pandas(info, ["macs"]).columns) == ["path", "call", "macs"]
-    for export in (torchscan.to_csv, torchscan.to_pandas, torchscan.to_html, torchscan.to_markdown, torchscan.to_latex):
+    for export in (
+        torchscan.to_csv,
+        torchscan.to_pandas,
+        torchscan.to_html,
+        torchscan.to_markdown,
+        torchscan.to_latex,
+    ):
         with pytest.raises(torchscan.InputError, match="unknown column 'colour'"):
             export(info, ["colour"])
         with pytest.raises(torchscan.InputError, match="give a list"):
@@ -407,7 +523,9 @@ def test_a_dataframe_has_numbers_and_all_else_in_its_attributes() -> None:
 def test_without_pandas_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     info = INFOS["unused"]()
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(torchscan.InputError, match=r"^to_pandas needs pandas: pip install 'torchscan\[pandas\]'$"):
+    with pytest.raises(
+        torchscan.InputError, match=r"^to_pandas needs pandas: pip install 'torchscan\[pandas\]'$"
+    ):
         torchscan.to_pandas(info)
     assert torchscan.to_csv(info).startswith("path,call,name,depth,")
 
@@ -416,7 +534,9 @@ def test_without_pandas_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPa
 
 
 def _paths(**choice: Any) -> list[str]:
-    return [layer["path"] for layer in torchscan.select_layers(INFOS["block"](), **choice)["layers"]]
+    return [
+        layer["path"] for layer in torchscan.select_layers(INFOS["block"](), **choice)["layers"]
+    ]
 
 
 def test_layers_are_selected_by_path_type_order_and_number() -> None:
@@ -439,13 +559,18 @@ def test_a_selection_says_what_it_was_made_of_and_keeps_the_totals() -> None:
     assert twice["overall"] == whole["overall"]
     assert "selection" not in whole
     assert "1 of 7 layers" in torchscan.format_info(twice)
-    assert "4 of 7 layers, of those that match head*, ordered by params" in torchscan.format_info(once)
+    assert "4 of 7 layers, of those that match head*, ordered by params" in torchscan.format_info(
+        once
+    )
 
 
 @pytest.mark.parametrize(
     ("choice", "said"),
     [
-        ({"match": "tail*"}, r"no layer matches 'tail\*' by its path or type: paths are conv, act, head, …, and \*"),
+        (
+            {"match": "tail*"},
+            r"no layer matches 'tail\*' by its path or type: paths are conv, act, head, …, and \*",
+        ),
         ({"sort": "colour"}, "unknown column 'colour'"),
         ({"top": 0}, "top is 0"),
         ({"top": True}, "top is True"),
@@ -462,19 +587,25 @@ def test_a_selection_that_cannot_be_is_refused(choice: Any, said: str) -> None:
 
 def _documented(heading: str) -> list[str]:
     table = PAGE.read_text().partition(heading)[2].partition("|---|---|\n")[2].partition("\n\n")[0]
-    return [name for line in table.splitlines() for name in re.findall(r"`([^`]+)`", line.split("|")[1])]
+    return [
+        name for line in table.splitlines() for name in re.findall(r"`([^`]+)`", line.split("|")[1])
+    ]
 
 
 @pytest.mark.parametrize(
     ("heading", "schema"),
     [("# The info dict", SCHEMA), ("\nA layer:", SCHEMA["$defs"]["layer"])],
 )
-def test_what_the_schema_has_is_documented_and_the_other_way_round(heading: str, schema: dict[str, Any]) -> None:
+def test_what_the_schema_has_is_documented_and_the_other_way_round(
+    heading: str, schema: dict[str, Any]
+) -> None:
     assert sorted(_documented(heading)) == sorted(schema["properties"])
 
 
 def test_all_columns_are_documented() -> None:
     documented = re.search(r"`columns` are those of `format_info`: `([^`]*)`", PAGE.read_text())
     assert documented is not None
-    with pytest.raises(torchscan.InputError, match=f"choose from {', '.join(documented[1].split())}$"):
+    with pytest.raises(
+        torchscan.InputError, match=f"choose from {', '.join(documented[1].split())}$"
+    ):
         torchscan.format_info(INFOS["block"](), columns=["colour"])

@@ -29,7 +29,9 @@ def figures() -> Iterator[None]:
 def drawn(ax: Axes) -> dict[str, tuple[float, float, float, float]]:
     """Left, top, width and height of what is drawn."""
     boxes = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
-    return {str(box.get_label()): (*box.get_xy(), box.get_width(), box.get_height()) for box in boxes}
+    return {
+        str(box.get_label()): (*box.get_xy(), box.get_width(), box.get_height()) for box in boxes
+    }
 
 
 MODEL = nn.Sequential(nn.Conv2d(3, 4, (5, 3), 2, (2, 1)), nn.Conv2d(4, 4, 3, 2, 1))
@@ -63,8 +65,12 @@ def test_what_is_seen_as_a_whole_is_tinted_and_said() -> None:
 
 
 def test_of_tokens_one_number_says_which() -> None:
-    layer = torchscan.receptive_field(nn.Sequential(nn.Conv2d(3, 2, 4, 4), nn.Flatten(2)), (3, 32, 48)).output
-    ax = torchscan.draw_receptive_field(layer, 15, torch.rand(3, 32, 48))  # the fourth of 12 in the second row
+    layer = torchscan.receptive_field(
+        nn.Sequential(nn.Conv2d(3, 2, 4, 4), nn.Flatten(2)), (3, 32, 48)
+    ).output
+    ax = torchscan.draw_receptive_field(
+        layer, 15, torch.rand(3, 32, 48)
+    )  # the fourth of 12 in the second row
     assert drawn(ax) == {"receptive field": (12, 4, 4, 4)}
     assert ax.get_title() == "unit 15 of Sequential: 4×4"
 
@@ -87,7 +93,9 @@ def test_two_axes_of_three_and_one_of_several_inputs() -> None:
             return self.video(video) + signal.mean()
 
     layer = torchscan.receptive_field(Two(), [(1, 10), (1, 20, 30, 40)]).output
-    ax = torchscan.draw_receptive_field(layer, (4, 9), name="args[1]", dims=(2, 4), ax=plt.subplots()[1])
+    ax = torchscan.draw_receptive_field(
+        layer, (4, 9), name="args[1]", dims=(2, 4), ax=plt.subplots()[1]
+    )
     assert drawn(ax) == {"receptive field": (9, 4, 7, 3)}
 
 
@@ -95,7 +103,9 @@ def test_what_cannot_be_drawn_is_said() -> None:
     layer = torchscan.receptive_field(MODEL, (3, 64, 48)).output
     with pytest.raises(torchscan.InputError, match="none of the 16 units"):
         torchscan.draw_receptive_field(layer, (16, 0))
-    with pytest.raises(torchscan.InputError, match="as many numbers as dimensions of the output are drawn, 2"):
+    with pytest.raises(
+        torchscan.InputError, match="as many numbers as dimensions of the output are drawn, 2"
+    ):
         torchscan.draw_receptive_field(layer, (1,))
     with pytest.raises(torchscan.InputError, match=r"it sees args\[0\]"):
         torchscan.draw_receptive_field(layer, name="x")
@@ -122,7 +132,16 @@ def test_what_is_around_a_field_is_dimmed_on_a_picture() -> None:
     ax = torchscan.draw_receptive_field(layer, (8, 6), torch.rand(64, 48))
     (around,) = [each for each in ax.patches if isinstance(each, PathPatch)]
     corners = {(float(x), float(y)) for x, y in np.asarray(around.get_path().vertices)}
-    assert corners == {(0, 0), (48, 0), (48, 64), (0, 64), (21, 28), (21, 37), (28, 37), (28, 28)}, "all but what is seen"
+    assert corners == {
+        (0, 0),
+        (48, 0),
+        (48, 64),
+        (0, 64),
+        (21, 28),
+        (21, 37),
+        (28, 37),
+        (28, 28),
+    }, "all but what is seen"
 
 
 # -- layers and models ---------------------------------------------------------------------------------------------------
@@ -136,7 +155,9 @@ def test_layers_as_bars_with_their_shares() -> None:
     assert [tick.get_text() for tick in ax.get_yticklabels()] == ["1", "0", "2"]
     assert [text.get_text() for text in ax.texts] == ["32  ·  57 %", "16  ·  29 %", "8  ·  14 %"]
     assert [bar.get_width() for bar in ax.patches if isinstance(bar, Rectangle)] == [32, 16, 8]
-    assert len(torchscan.draw_layers(info, top=2).texts) == 3, "the third says more than that there is another"
+    assert len(torchscan.draw_layers(info, top=2).texts) == 3, (
+        "the third says more than that there is another"
+    )
     few = torchscan.draw_layers(info, top=1)
     assert [text.get_text() for text in few.texts] == ["32  ·  57 %", "24  ·  43 %"]
     assert [tick.get_text() for tick in few.get_yticklabels()] == ["1", "and 2 others"]
@@ -149,33 +170,51 @@ def test_layers_as_bars_with_their_shares() -> None:
 
 
 def test_models_beside_each_other_by_metrics_or_figures_of_the_user() -> None:
-    models = {"small": nn.Linear(1000, 1000), "large": nn.Linear(1000, 4000), "wide": nn.Linear(1000, 4001)}
+    models = {
+        "small": nn.Linear(1000, 1000),
+        "large": nn.Linear(1000, 4000),
+        "wide": nn.Linear(1000, 4001),
+    }
     table = torchscan.model_table(models, (1000,), metrics=["macs", "params"])
     ax = torchscan.draw_models(table)
     points = np.asarray(ax.collections[0].get_offsets())
     assert points == pytest.approx(np.array([[1, 1.001], [4, 4.004], [4.001, 4.005001]]))
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("MACs (M)", "Parameters (M)")
     assert {text.get_text() for text in ax.texts} == set(models)
-    own = torchscan.draw_models(table, y={"small": 70.1, "large": 80.2}, y_label="Top-1 accuracy, %")
+    own = torchscan.draw_models(
+        table, y={"small": 70.1, "large": 80.2}, y_label="Top-1 accuracy, %"
+    )
     assert np.asarray(own.collections[0].get_offsets())[:, 1] == pytest.approx([70.1, 80.2])
     assert own.get_ylabel() == "Top-1 accuracy, %"
-    with pytest.raises(torchscan.InputError, match="'tiny', which is not in the table: there are small, large, wide"):
+    with pytest.raises(
+        torchscan.InputError,
+        match="'tiny', which is not in the table: there are small, large, wide",
+    ):
         torchscan.draw_models(table, y={"tiny": 1.0})
-    with pytest.raises(torchscan.InputError, match="the table has no 'flops': there are macs, params"):
+    with pytest.raises(
+        torchscan.InputError, match="the table has no 'flops': there are macs, params"
+    ):
         torchscan.draw_models(table, "flops")
 
 
 def test_pictures_are_dark_where_the_users_style_is() -> None:
     """Ink is as far from the ground as it can be; what is behind axes that can be seen through counts, too."""
     info = torchscan.crawl_module(nn.Linear(4, 4), (4,))
-    grounds: list[Any] = [{}, {"axes.facecolor": "black"}, {"axes.facecolor": "none", "figure.facecolor": "#101010"}]
+    grounds: list[Any] = [
+        {},
+        {"axes.facecolor": "black"},
+        {"axes.facecolor": "none", "figure.facecolor": "#101010"},
+    ]
     for style, is_dark in zip(grounds, (False, True, True), strict=True):
         with plt.rc_context(style):
             ax = torchscan.draw_layers(info, "macs")
         brightness = sum(to_rgb(ax.texts[0].get_color())) / 3
         assert (brightness > 0.5) == is_dark
     black: Any = plt.figure(facecolor="black")
-    for given in (black.add_subplot(facecolor="none"), black.subfigures().add_subplot(facecolor="none")):
+    for given in (
+        black.add_subplot(facecolor="none"),
+        black.subfigures().add_subplot(facecolor="none"),
+    ):
         ax = torchscan.draw_layers(info, "macs", ax=given)
         for text in (ax.texts[0], ax.title, ax.get_yticklabels()[0]):
             assert sum(to_rgb(text.get_color())) / 3 > 0.5

@@ -41,7 +41,10 @@ def test_programs_get_every_digit() -> None:
 
 def test_the_remarks_hold_for_every_row() -> None:
     whole = torchscan.formula_table(torchscan.symbolic_costs(Echo()))
-    assert any("equals what was recorded for 2 sequences of 68 tokens and 3 sequences of 517" in each for each in whole.remarks)
+    assert any(
+        "equals what was recorded for 2 sequences of 68 tokens and 3 sequences of 517" in each
+        for each in whole.remarks
+    )
     assert any("plain PyTorch" in each and "copies a cache" in each for each in whole.remarks)
     assert not any("No polynomial" in each for each in whole.remarks)
     some = torchscan.formula_table(torchscan.symbolic_costs(Window(100)))
@@ -60,7 +63,9 @@ def test_powers_are_set_as_mathematics() -> None:
 def test_the_shell_fits_near_a_length(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "mine.py").write_text("from tests.models.generating import Window\nmodel = Window(100)\n")
+    (tmp_path / "mine.py").write_text(
+        "from tests.models.generating import Window\nmodel = Window(100)\n"
+    )
     monkeypatch.chdir(tmp_path)
     asked = ["flops", "mine.py:model", "--symbolic"]
     assert main([*asked, "--format", "csv"]) == 0
@@ -73,8 +78,14 @@ def test_the_shell_fits_near_a_length(
     ("options", "said"),
     [
         (["--near", "9"], "--near is where formulas are fitted: add --symbolic"),
-        (["--symbolic", "--top", "3"], "--symbolic has all formulas of the forward pass: leave out --top"),
-        (["--symbolic", "--backward"], "--symbolic has all formulas of the forward pass: leave out --backward"),
+        (
+            ["--symbolic", "--top", "3"],
+            "--symbolic has all formulas of the forward pass: leave out --top",
+        ),
+        (
+            ["--symbolic", "--backward"],
+            "--symbolic has all formulas of the forward pass: leave out --backward",
+        ),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(

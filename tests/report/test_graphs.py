@@ -13,7 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from tests.recording.test_record import Calls
-from torchscan import ModuleGraph, RecordError, graph_table, module_graph, record, to_dot, to_mermaid, to_svg
+from torchscan import (
+    ModuleGraph,
+    RecordError,
+    graph_table,
+    module_graph,
+    record,
+    to_dot,
+    to_mermaid,
+    to_svg,
+)
 from torchscan.report.graphs.layout import Layout, Size, laid_out
 
 
@@ -59,9 +68,17 @@ def test_lines_go_from_box_to_box_and_bend_between_the_others(seed: int) -> None
     edges = a_graph(seed, 30)
     layout, sizes = drawn(30, edges)
     for (source, target), way in zip(edges, layout.ways, strict=True):
-        assert way[0] == (layout.places[source][0], layout.places[source][1] + sizes[source].tall / 2)
-        assert way[-1] == (layout.places[target][0], layout.places[target][1] - sizes[target].tall / 2)
-        for (x, y), ((left, top), size) in itertools.product(way[1:-1], zip(layout.places, sizes, strict=True)):
+        assert way[0] == (
+            layout.places[source][0],
+            layout.places[source][1] + sizes[source].tall / 2,
+        )
+        assert way[-1] == (
+            layout.places[target][0],
+            layout.places[target][1] - sizes[target].tall / 2,
+        )
+        for (x, y), ((left, top), size) in itertools.product(
+            way[1:-1], zip(layout.places, sizes, strict=True)
+        ):
             assert abs(x - left) > size.wide / 2 or abs(y - top) > size.tall / 2
 
 
@@ -92,8 +109,19 @@ def test_a_picture_has_each_box_and_line_once() -> None:
     graph = block()
     root = ET.fromstring(to_svg(graph))  # noqa: S314 - our own
     texts = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert texts == ["args[0]", "3×8×8", "inner", "Sequential · 3×8×8", "add", "3×8×8", "output", "3×8×8"]
-    paths = [each for each in root.iter("{http://www.w3.org/2000/svg}path") if each.get("marker-end")]
+    assert texts == [
+        "args[0]",
+        "3×8×8",
+        "inner",
+        "Sequential · 3×8×8",
+        "add",
+        "3×8×8",
+        "output",
+        "3×8×8",
+    ]
+    paths = [
+        each for each in root.iter("{http://www.w3.org/2000/svg}path") if each.get("marker-end")
+    ]
     assert len(paths) == len(graph.edges) == 4
     assert to_svg(graph) in graph._repr_html_()
 
@@ -115,7 +143,10 @@ def test_equal_modules_and_operators_in_a_row_are_one_box() -> None:
 
 def test_operators_are_apart_where_one_would_seem_to_be_of_all() -> None:
     """``relu(x) + other(x)`` is not the relu of a sum; what reads of operators alone is one with them."""
-    model = Calls(lambda self, x: (torch.relu(x) + self.other(x)).tanh().exp() * (x.cos() + x.sin()), other=nn.Linear(4, 4))
+    model = Calls(
+        lambda self, x: (torch.relu(x) + self.other(x)).tanh().exp() * (x.cos() + x.sin()),
+        other=nn.Linear(4, 4),
+    )
     graph = module_graph(record(model, (4,)), fold=True)
     assert next(node.name for node in graph.nodes if node.kind == "operator") == "relu"
     assert len([node for node in graph.nodes if node.kind == "operator"]) == 2
@@ -129,7 +160,9 @@ def test_what_a_repeated_module_leaves_to_others_keeps_it_apart() -> None:
             x = layer(x) + self.side(x)
         return x
 
-    model = Calls(forward, layers=nn.ModuleList(nn.Linear(4, 4) for _ in range(3)), side=nn.Linear(4, 4))
+    model = Calls(
+        forward, layers=nn.ModuleList(nn.Linear(4, 4) for _ in range(3)), side=nn.Linear(4, 4)
+    )
     names = [node.name for node in module_graph(record(model, (4,)), fold=True).nodes]
     assert {"layers.0", "layers.1", "layers.2"} <= set(names)
 

@@ -93,14 +93,24 @@ def test_a_row_shows_the_sum_of_all_that_it_calls_open_or_closed(show: Open) -> 
 
 def test_what_is_as_deep_elsewhere_stays_open(show: Open) -> None:
     twice = {name: Chain({"in": Chain({"most": linear()})}) for name in ("one", "other")}
-    page = show(torchscan.to_html(torchscan.crawl_module(Chain(twice), (4,)), COLUMNS, standalone=True))
+    page = show(
+        torchscan.to_html(torchscan.crawl_module(Chain(twice), (4,)), COLUMNS, standalone=True)
+    )
     fold(page, "in").first.click()
     assert [row[0] for row in visible_rows(page)] == ["Chain", "one", "in", "other", "in", "most"]
 
 
 def test_rows_without_anything_below_cannot_be_closed(show: Open) -> None:
     page = show(torchscan.to_html(nested(), COLUMNS, standalone=True))
-    assert [fold(page, name).count() for name in ("Chain", "a", "b", "c", "d", "e", "f")] == [1, 1, 1, 0, 0, 0, 0]
+    assert [fold(page, name).count() for name in ("Chain", "a", "b", "c", "d", "e", "f")] == [
+        1,
+        1,
+        1,
+        0,
+        0,
+        0,
+        0,
+    ]
 
 
 @pytest.mark.parametrize("key", ["Enter", " "])
@@ -121,7 +131,9 @@ def test_everything_can_be_reached_with_the_tabulator_and_shows_where_it_is(show
     reached = []
     for _ in range(8):
         page.keyboard.press("Tab")
-        reached.append(page.evaluate("document.activeElement.innerText || document.activeElement.ariaLabel"))
+        reached.append(
+            page.evaluate("document.activeElement.innerText || document.activeElement.ariaLabel")
+        )
         assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     assert reached == [
         "open all",
@@ -150,7 +162,9 @@ def test_bars_are_as_long_as_the_share_of_what_is_shown(show: Open) -> None:
 
     def shares() -> list[str]:
         cells = page.locator("table.layers tbody tr:not([hidden]) td:nth-child(2)")
-        found: list[str] = cells.evaluate_all("cells => cells.map(cell => cell.style.getPropertyValue('--share'))")
+        found: list[str] = cells.evaluate_all(
+            "cells => cells.map(cell => cell.style.getPropertyValue('--share'))"
+        )
         return found
 
     assert shares() == ["133.3%", "100.0%", "66.7%", *["33.3%"] * 4]  # of the 60 of a
@@ -161,7 +175,9 @@ def test_bars_are_as_long_as_the_share_of_what_is_shown(show: Open) -> None:
 # -- sorting -------------------------------------------------------------------------------------------------------------
 
 
-def test_numbers_are_sorted_from_the_largest_then_from_the_smallest_then_as_called(show: Open) -> None:
+def test_numbers_are_sorted_from_the_largest_then_from_the_smallest_then_as_called(
+    show: Open,
+) -> None:
     page = show(torchscan.to_html(INFOS["block"](), COLUMNS, standalone=True))
     as_called = visible_rows(page)
     sort(page, "Params")
@@ -170,7 +186,15 @@ def test_numbers_are_sorted_from_the_largest_then_from_the_smallest_then_as_call
     assert [row[0] for row in largest[2:]] == ["Chain", "act", "head", "head.0", "head.1"]
     assert page.locator("th[aria-sort=descending]").inner_text().startswith("Params")
     sort(page, "Params")
-    assert [row[0] for row in visible_rows(page)] == ["Chain", "act", "head", "head.0", "head.1", "head.2", "conv"]
+    assert [row[0] for row in visible_rows(page)] == [
+        "Chain",
+        "act",
+        "head",
+        "head.0",
+        "head.1",
+        "head.2",
+        "conv",
+    ]
     assert page.locator("th[aria-sort=ascending]").inner_text().startswith("Params")
     sort(page, "Params")
     assert visible_rows(page) == as_called
@@ -179,7 +203,11 @@ def test_numbers_are_sorted_from_the_largest_then_from_the_smallest_then_as_call
 
 def test_texts_are_sorted_by_the_alphabet_and_the_numbers_in_them(show: Open) -> None:
     layers = {str(number): nn.ReLU() for number in (10, 9, 100)}
-    page = show(torchscan.to_html(torchscan.crawl_module(Chain(layers), (4,)), ["type", "output_shape"], standalone=True))
+    page = show(
+        torchscan.to_html(
+            torchscan.crawl_module(Chain(layers), (4,)), ["type", "output_shape"], standalone=True
+        )
+    )
     sort(page, "Layer")
     assert [row[0] for row in visible_rows(page)] == ["9", "10", "100", "Chain"]
     sort(page, "Layer")
@@ -190,7 +218,9 @@ def test_texts_are_sorted_by_the_alphabet_and_the_numbers_in_them(show: Open) ->
 
 def test_shapes_are_sorted_by_all_their_sizes(show: Open) -> None:
     layers = nn.Sequential(nn.Linear(4, 16), nn.Linear(16, 9), nn.Linear(9, 100))
-    page = show(torchscan.to_html(torchscan.crawl_module(layers, (4,)), ["output_shape"], standalone=True))
+    page = show(
+        torchscan.to_html(torchscan.crawl_module(layers, (4,)), ["output_shape"], standalone=True)
+    )
     sort(page, "Output")
     assert [row[1] for row in visible_rows(page)] == ["9", "16", "100", "100"]
 
@@ -221,7 +251,11 @@ def test_what_is_closed_is_whole_while_it_is_sorted_and_closed_again_after(show:
 
 
 def test_a_selection_is_a_list_from_the_beginning(show: Open) -> None:
-    page = show(torchscan.to_html(torchscan.select_layers(nested(), match="a.*", sort="params"), COLUMNS, standalone=True))
+    page = show(
+        torchscan.to_html(
+            torchscan.select_layers(nested(), match="a.*", sort="params"), COLUMNS, standalone=True
+        )
+    )
     assert [row[0] for row in visible_rows(page)] == ["a.b.c", "a.b.d", "a.e", "a.b"]
     assert page.locator(".fold").count() == page.locator(".tools").count() == 0
     sort(page, "Layer")
@@ -262,8 +296,12 @@ def test_a_table_that_is_attached_after_its_script_ran_works_too(show: Open) -> 
 
 
 def test_3000_layers_are_usable(show: Open) -> None:
-    model = nn.Sequential(*(nn.Sequential(*(nn.Linear(4, 4) for _ in range(60))) for _ in range(50)))
-    html = torchscan.to_html(torchscan.crawl_module(model, (4,), receptive_field=False), standalone=True)
+    model = nn.Sequential(
+        *(nn.Sequential(*(nn.Linear(4, 4) for _ in range(60))) for _ in range(50))
+    )
+    html = torchscan.to_html(
+        torchscan.crawl_module(model, (4,), receptive_field=False), standalone=True
+    )
     assert len(html) < 6e6
     page = show(html)
     rows = visible_rows(page)
@@ -284,7 +322,9 @@ def test_3000_layers_are_usable(show: Open) -> None:
 def test_names_never_become_markup(show: Open, script: bool) -> None:
     names = [*HOSTILE, *UNPRINTABLE]
     info = named(names)
-    info["layers"][0]["type"] = info["layers"][0]["name"] = "</script><img src=x onerror=window.pwned=1>"
+    info["layers"][0]["type"] = info["layers"][0]["name"] = (
+        "</script><img src=x onerror=window.pwned=1>"
+    )
     info["unused_parameters"] = dict.fromkeys(names, 4)
     html = torchscan.to_html(info, ["type", "path", "params"], standalone=True)
     page = show(html, java_script_enabled=script)
@@ -300,14 +340,18 @@ def test_names_never_become_markup(show: Open, script: bool) -> None:
         assert {*page.locator(".name").all_text_contents()} >= {printed(name) for name in names}
 
 
-def test_a_page_runs_no_script_but_ours_and_asks_for_nothing(browser: Browser, tmp_path: Path) -> None:
+def test_a_page_runs_no_script_but_ours_and_asks_for_nothing(
+    browser: Browser, tmp_path: Path
+) -> None:
     file = tmp_path / "page.html"
     smuggled = (
         "<script>window.pwned = 1</script><img src='https://example.org/a.png' onerror='window.pwned = 1'>"
         "<style>@import 'https://example.org/a.css'; p { background: url(https://example.org/b.png) }</style>"
         "<iframe src='https://example.org'></iframe><p>Here.</p>"
     )
-    file.write_text(page_of("Ours", torchscan.to_html(nested(), COLUMNS), smuggled), encoding="utf-8")
+    file.write_text(
+        page_of("Ours", torchscan.to_html(nested(), COLUMNS), smuggled), encoding="utf-8"
+    )
     page = browser.new_page()
     sent: list[str] = []
 
@@ -329,10 +373,15 @@ def test_without_javascript_all_rows_are_there(show: Open) -> None:
     page = show(torchscan.to_html(nested(), COLUMNS, standalone=True), java_script_enabled=False)
     assert page.locator("table.layers tbody tr").count() == 7
     assert all(row.is_visible() for row in page.locator("table.layers tbody tr").all())
-    assert page.locator("table.layers tbody").inner_text().split() == [cell for row in OPEN for cell in row]
+    assert page.locator("table.layers tbody").inner_text().split() == [
+        cell for row in OPEN for cell in row
+    ]
     assert page.locator("table.layers th").all_inner_texts() == ["Layer", "Params", "MACs"]
     assert page.get_by_text("Total parameters").is_visible()
-    lefts = [page.locator(f'.name[data-name="{name}"]').bounding_box() for name in ("Chain", "a", "b", "c")]
+    lefts = [
+        page.locator(f'.name[data-name="{name}"]').bounding_box()
+        for name in ("Chain", "a", "b", "c")
+    ]
     steps = [box["x"] for box in lefts if box is not None]
     assert steps == sorted(set(steps))
     assert len(steps) == 4
@@ -341,7 +390,9 @@ def test_without_javascript_all_rows_are_there(show: Open) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_can_be_read_in_the_light_and_in_the_dark(show: Open, scheme: Any) -> None:
     page = show(torchscan.to_html(INFOS["unpriced"](), standalone=True), color_scheme=scheme)
-    brightness = page.evaluate("getComputedStyle(document.querySelector('.torchscan td')).color.match(/\\d+/g).map(Number)[0]")
+    brightness = page.evaluate(
+        "getComputedStyle(document.querySelector('.torchscan td')).color.match(/\\d+/g).map(Number)[0]"
+    )
     assert (brightness > 127) == (scheme == "dark")
     contrast, where = least_contrast(page, ".torchscan")
     assert contrast >= 4.5, where
@@ -358,7 +409,9 @@ def test_every_info_shows_all_its_layers_and_totals(show: Open, info: Info) -> N
         printed(layer["path"] or layer["name"]).partition(" (")[0] for layer in info["layers"][1:]
     ]
     assert page.locator(".totals tr").count() == 7 + torch.cuda.is_available()
-    assert page.locator("th", has_text="RF").count() == any(layer["rf"] is not None for layer in info["layers"])
+    assert page.locator("th", has_text="RF").count() == any(
+        layer["rf"] is not None for layer in info["layers"]
+    )
 
 
 def test_it_needs_nothing_else() -> None:

@@ -23,16 +23,32 @@ LAYER_KEYS = {
 def test_it_survives_json_and_has_the_documented_keys(as_json: Callable[[Any], Any]) -> None:
     info = torchscan.crawl_module(nn.Sequential(nn.Linear(4, 2), nn.ReLU()), (4,))
     assert as_json(info) == info
-    assert set(info) == {"overheads", "layers", "overall", "unpriced", "unused_parameters", "provenance"}
+    assert set(info) == {
+        "overheads",
+        "layers",
+        "overall",
+        "unpriced",
+        "unused_parameters",
+        "provenance",
+    }
     assert set(info["layers"][0]) == LAYER_KEYS
-    assert info["overheads"] == {"cuda": {"pre": 0.0, "fwd": 0.0}, "framework": {"pre": 0.0, "fwd": 0.0}}
+    assert info["overheads"] == {
+        "cuda": {"pre": 0.0, "fwd": 0.0},
+        "framework": {"pre": 0.0, "fwd": 0.0},
+    }
     assert info["provenance"]["torch_version"] == torch.__version__
-    assert info["provenance"]["inputs"] == [{"name": "args[0]", "shape": [1, 4], "dtype": "float32"}]
+    assert info["provenance"]["inputs"] == [
+        {"name": "args[0]", "shape": [1, 4], "dtype": "float32"}
+    ]
 
 
 def test_a_layer_says_who_it_is() -> None:
-    root, inner, linear = torchscan.crawl_module(nn.Sequential(nn.Sequential(nn.Linear(4, 2))), (4,))["layers"]
-    assert [(each["name"], each["path"], each["depth"], each["type"]) for each in (root, inner, linear)] == [
+    root, inner, linear = torchscan.crawl_module(
+        nn.Sequential(nn.Sequential(nn.Linear(4, 2))), (4,)
+    )["layers"]
+    assert [
+        (each["name"], each["path"], each["depth"], each["type"]) for each in (root, inner, linear)
+    ] == [
         ("Sequential", "", 0, "Sequential"),
         ("0", "0", 1, "Sequential"),
         ("0", "0.0", 2, "Linear"),
@@ -41,22 +57,35 @@ def test_a_layer_says_who_it_is() -> None:
 
 
 def test_a_layer_is_named_by_its_way_from_the_module_that_called_it() -> None:
-    model = Calls(lambda self, x: self.blocks[1](self.blocks[0](x)), blocks=nn.ModuleList([nn.Linear(4, 4), nn.ReLU()]))
-    names = [(layer["name"], layer["path"]) for layer in torchscan.crawl_module(model, (4,))["layers"]]
+    model = Calls(
+        lambda self, x: self.blocks[1](self.blocks[0](x)),
+        blocks=nn.ModuleList([nn.Linear(4, 4), nn.ReLU()]),
+    )
+    names = [
+        (layer["name"], layer["path"]) for layer in torchscan.crawl_module(model, (4,))["layers"]
+    ]
     assert names == [("Calls", ""), ("blocks.0", "blocks.0"), ("blocks.1", "blocks.1")]
 
 
 def test_the_batch_is_minus_one_where_torchscan_made_the_input() -> None:
     model = nn.Linear(4, 2)
-    assert torchscan.crawl_module(model, (7, 4), batch_size=3)["layers"][0]["output_shape"] == [-1, 7, 2]
-    assert torchscan.crawl_module(model, args=(torch.ones(3, 7, 4),))["layers"][0]["output_shape"] == [3, 7, 2]
+    assert torchscan.crawl_module(model, (7, 4), batch_size=3)["layers"][0]["output_shape"] == [
+        -1,
+        7,
+        2,
+    ]
+    assert torchscan.crawl_module(model, args=(torch.ones(3, 7, 4),))["layers"][0][
+        "output_shape"
+    ] == [3, 7, 2]
 
 
 def test_several_shapes_are_a_list_and_none_is_none() -> None:
     pair = torchscan.crawl_module(Calls(lambda _, x, y: (x, [y])), [(4,), (5,)])["layers"][0]
     assert pair["input_shape"] == [[-1, 4], [-1, 5]]
     assert pair["output_shape"] == [[-1, 4], [-1, 5]]
-    assert torchscan.crawl_module(Calls(lambda _, x: None), (4,))["layers"][0]["output_shape"] is None
+    assert (
+        torchscan.crawl_module(Calls(lambda _, x: None), (4,))["layers"][0]["output_shape"] is None
+    )
 
 
 def test_parameters_by_kind_and_in_bytes() -> None:
@@ -105,11 +134,17 @@ def test_parameters_of_what_is_never_called_belong_to_the_module_around_it() -> 
 
 
 def test_parameters_used_by_somebody_else_are_not_unused() -> None:
-    info = torchscan.crawl_module(Calls(lambda self, x: self.m(x, x, x)[0], m=nn.MultiheadAttention(8, 2)), (3, 8))
+    info = torchscan.crawl_module(
+        Calls(lambda self, x: self.m(x, x, x)[0], m=nn.MultiheadAttention(8, 2)), (3, 8)
+    )
     assert info["unused_parameters"] == {}
 
 
 @pytest.mark.parametrize("execute", ["abstract", "real"])
 def test_provenance_says_how_the_pass_ran(execute: Any) -> None:
     provenance = torchscan.crawl_module(nn.Linear(4, 2), (4,), execute=execute)["provenance"]
-    assert (provenance["execution"], provenance["reason"], provenance["mode"]) == (execute, "asked for", "eval")
+    assert (provenance["execution"], provenance["reason"], provenance["mode"]) == (
+        execute,
+        "asked for",
+        "eval",
+    )

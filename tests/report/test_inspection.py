@@ -36,7 +36,9 @@ X = torch.ones(2, 4)
 def facts(**changes: Any) -> RunFacts:
     """Nothing between the steps, and nothing said about checks."""
     given = {"checked_steps": None, **changes}
-    return replace(run(TIMES), period=latency(NO_TIME), between=latency(NO_TIME), expected=None, **given)
+    return replace(
+        run(TIMES), period=latency(NO_TIME), between=latency(NO_TIME), expected=None, **given
+    )
 
 
 def columns(run: RunFacts) -> list[str]:
@@ -57,13 +59,24 @@ def names(run: RunFacts) -> list[str]:
 
 
 def test_the_columns_of_a_training_step() -> None:
-    assert columns(facts()) == ["Layer", "Type", "Forward (µs)", "Backward (µs)", "of time", "FLOP/s", "Memory (B)"]
+    assert columns(facts()) == [
+        "Layer",
+        "Type",
+        "Forward (µs)",
+        "Backward (µs)",
+        "of time",
+        "FLOP/s",
+        "Memory (B)",
+    ]
     assert column(facts(), "forward") == ["5,000.0", "500.0", "4,500.0"]
     assert column(facts(), "share") == ["100 %", "10 %", "90 %"]
 
 
 def test_what_does_not_train_has_no_backward() -> None:
-    of_inference = facts(backward=latency(NO_TIME), calls=tuple(replace(each, macs=None, flops=None) for each in facts().calls))
+    of_inference = facts(
+        backward=latency(NO_TIME),
+        calls=tuple(replace(each, macs=None, flops=None) for each in facts().calls),
+    )
     assert columns(of_inference) == ["Layer", "Type", "Forward (µs)", "of time", "Memory (B)"]
 
 
@@ -75,14 +88,27 @@ def test_flops_per_second_are_those_of_the_forward_pass() -> None:
 def test_times_of_a_device_come_first_and_make_the_shares() -> None:
     """Its kernels take 20 ms, while the host is done after 10."""
     ms = {"": (10, 10), "first": (5, 5), "second": (5, 5)}
-    found = on_device(facts(), {path: ((each[0],) * 3, (each[1],) * 3) for path, each in ms.items()})
+    found = on_device(
+        facts(), {path: ((each[0],) * 3, (each[1],) * 3) for path, each in ms.items()}
+    )
     found = replace(found, calls=tuple(replace(each, flops=1_000_000) for each in found.calls))
-    assert columns(found)[2:7] == ["Forward (ms)", "Backward (ms)", "Forward on host (µs)", "Backward on host (µs)", "of time"]
+    assert columns(found)[2:7] == [
+        "Forward (ms)",
+        "Backward (ms)",
+        "Forward on host (µs)",
+        "Backward on host (µs)",
+        "of time",
+    ]
     assert column(found, "device_forward") == ["10.00", "5.00", "5.00"]
     assert column(found, "forward") == ["5,000.0", "500.0", "4,500.0"]
     assert column(found, "share") == ["100 %", "50 %", "50 %"]
     assert column(found, "flops_per_second") == ["100.0", "200.0", "200.0"]
-    assert run_table(found).write("text", width=100).splitlines()[1].split()[-4:] == ["FLOP/s", "(M)", "Memory", "(B)"]
+    assert run_table(found).write("text", width=100).splitlines()[1].split()[-4:] == [
+        "FLOP/s",
+        "(M)",
+        "Memory",
+        "(B)",
+    ]
     assert "on host" in run_table(found).write("text", width=120)
     narrow = run_table(found).write("text", width=80).replace("\n", " ")
     assert "on host" not in narrow.partition("No room")[0], "neither of the two"
@@ -92,7 +118,13 @@ def test_times_of_a_device_come_first_and_make_the_shares() -> None:
 
 def test_counts_of_values_that_are_not_finite_are_there_if_there_are_any() -> None:
     whole, first, second = facts().calls
-    found = facts(calls=(whole, replace(first, grad_out_inf=3), replace(second, forward_nan=1200, grad_in_nan=1)))
+    found = facts(
+        calls=(
+            whole,
+            replace(first, grad_out_inf=3),
+            replace(second, forward_nan=1200, grad_in_nan=1),
+        )
+    )
     assert columns(found)[7:] == ["NaN", "Grad Inf"]
     assert column(found, "forward_nan") == ["–", "–", "1,200"]
     assert column(found, "grad_out_inf") == ["–", "3", "–"]
@@ -125,13 +157,21 @@ def test_a_layer_that_is_slower_than_it_should_be_is_marked() -> None:
     assert columns(found)[5:7] == ["Expected (µs)", "×"]
     assert column(found, "expected") == ["5,000.0", "800.0", "4,200.0"]
     assert column(found, "ratio") == ["* 2.0", "1.2", "* 2.1"]
-    assert "Expected by the roofline of CPU One, ± 40 %; × is measured over expected" in " ".join(str(found).split())
+    assert "Expected by the roofline of CPU One, ± 40 %; × is measured over expected" in " ".join(
+        str(found).split()
+    )
 
 
 def test_what_takes_hardly_any_time_is_not_marked() -> None:
     small = {"first": ((0.01, 0.01, 0.01), NO_TIME), "second": TIMES["second"]}
-    calls = tuple(replace(call, expected_forward=1e-6, expected_backward=0.0) for call in run(small).calls)
-    assert column(replace(run(small), calls=calls, expected=EXPECTED), "ratio") == ["* 9010", "10.0", "* 9000"]
+    calls = tuple(
+        replace(call, expected_forward=1e-6, expected_backward=0.0) for call in run(small).calls
+    )
+    assert column(replace(run(small), calls=calls, expected=EXPECTED), "ratio") == [
+        "* 9010",
+        "10.0",
+        "* 9000",
+    ]
 
 
 def test_where_nothing_is_expected_there_is_nothing_to_compare() -> None:
@@ -145,7 +185,9 @@ def test_the_share_of_the_peak_is_said_with_the_peaks() -> None:
     text = str(expecting([None] * 3, period=latency((19, 20, 21))))
     assert "MFU  2.5 %  of 1.5 TFLOP/s fp32, 3.0 TFLOP/s bf16, dense, on CPU One\n" in text
     assert "MFU  5.0 %" in str(expecting([None] * 3))
-    assert "MFU  0.010 %" in str(replace(expecting([None] * 3), expected=replace(EXPECTED, at_peak=1e-6)))
+    assert "MFU  0.010 %" in str(
+        replace(expecting([None] * 3), expected=replace(EXPECTED, at_peak=1e-6))
+    )
 
 
 # -- totals --------------------------------------------------------------------------------------------------------------
@@ -157,7 +199,8 @@ def totals(run: RunFacts) -> list[list[str]]:
 
 def test_the_totals_have_what_belongs_to_no_module() -> None:
     ms: dict[str, Any] = {
-        name: latency((each, each, 2 * each)) for name, each in (("storing", 1), ("unowned", 2), ("optimizer", 3))
+        name: latency((each, each, 2 * each))
+        for name, each in (("storing", 1), ("unowned", 2), ("optimizer", 3))
     }
     found = replace(facts(), between=latency((4, 5, 6)), period=latency((20, 21, 22)), **ms)
     assert totals(found) == [
@@ -190,19 +233,31 @@ def test_names_are_paths_from_the_call_that_they_are_in() -> None:
     one, other = (nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)]) for _ in range(2))
     found = inspected(Calls(_blocks, h=one, layers=other), X)
     assert names(found) == ["Calls", "h.0", "h.1", "layers.0", "layers.1", "h.0 (2)"]
-    assert list(found.info["Calls"]["children"]) == ["h.0", "h.1", "layers.0", "layers.1", "h.0 (2)"]
+    assert list(found.info["Calls"]["children"]) == [
+        "h.0",
+        "h.1",
+        "layers.0",
+        "layers.1",
+        "h.0 (2)",
+    ]
 
 
 def test_a_module_of_another_part_has_its_full_path() -> None:
     inner = Calls(lambda self, x: self.others[0](x))
-    outer = Calls(lambda self, x: self.inner(x) + self.head.fc(x), inner=inner, head=nn.ModuleDict({"fc": nn.Linear(4, 4)}))
+    outer = Calls(
+        lambda self, x: self.inner(x) + self.head.fc(x),
+        inner=inner,
+        head=nn.ModuleDict({"fc": nn.Linear(4, 4)}),
+    )
     inner.others = [outer.get_submodule("head.fc")]  # type: ignore[assignment] # a list hides it
     found = inspected(outer, X)
     assert names(found) == ["Calls", "inner", "head.fc", "head.fc (2)"]
 
 
 def test_what_a_checkpoint_runs_again_says_so() -> None:
-    model = Calls(lambda self, x: checkpoint(self.block, x, use_reentrant=False), block=nn.Linear(4, 4))
+    model = Calls(
+        lambda self, x: checkpoint(self.block, x, use_reentrant=False), block=nn.Linear(4, 4)
+    )
     assert names(inspected(model, X)) == ["Calls", "block", "block (2, again)"]
 
 
@@ -212,7 +267,10 @@ def test_no_call_is_lost_where_names_are_alike() -> None:
     x = Calls(lambda self, value: self.a.b(value) + self.others[0](value), a=one)
     model = Calls(lambda self, value: self.x(value), x=x, a=other)
     x.others = [other["b"]]  # type: ignore[assignment] # a list hides it
-    assert list(inspected(model, X).info["Calls"]["children"]["x"]["children"]) == ["a.b", "a.b (1)"]
+    assert list(inspected(model, X).info["Calls"]["children"]["x"]["children"]) == [
+        "a.b",
+        "a.b (1)",
+    ]
 
 
 # -- remarks -------------------------------------------------------------------------------------------------------------
@@ -223,13 +281,24 @@ def remarks(**changes: Any) -> list[str]:
 
 
 def found_in(step: int, path: str = "second", **changes: Any) -> NonFinite:
-    given: dict[str, Any] = {"phase": "forward", "type_name": "Linear", "invocation": 0, "nan": 1, "inf": 0, "numel": 8}
+    given: dict[str, Any] = {
+        "phase": "forward",
+        "type_name": "Linear",
+        "invocation": 0,
+        "nan": 1,
+        "inf": 0,
+        "numel": 8,
+    }
     return NonFinite(step=step, path=path, **{**given, **changes})
 
 
 def test_where_nothing_was_found_only_the_measuring_is_told() -> None:
-    assert remarks() == ["Medians of 3 steps, on CPU One; times of the host, shares of forward and backward."]
-    assert remarks(warm_up=1, steps=1, timed=1)[0].startswith("Medians of 1 step after 1 to warm up, on CPU One")
+    assert remarks() == [
+        "Medians of 3 steps, on CPU One; times of the host, shares of forward and backward."
+    ]
+    assert remarks(warm_up=1, steps=1, timed=1)[0].startswith(
+        "Medians of 1 step after 1 to warm up, on CPU One"
+    )
     with inspect(nn.ReLU()) as nothing:
         pass
     assert str(nothing) == "No step was measured: the model was not called."
@@ -239,12 +308,24 @@ def test_where_nothing_was_found_only_the_measuring_is_told() -> None:
 
 
 def test_the_number_of_checked_steps_is_told() -> None:
-    assert remarks(checked_steps=50)[1] == "50 training steps checked for NaN and Inf: the loss, gradients and parameters."
-    assert remarks(checked_steps=0)[1] == "No step trained: only the measured steps were checked for NaN and Inf."
+    assert (
+        remarks(checked_steps=50)[1]
+        == "50 training steps checked for NaN and Inf: the loss, gradients and parameters."
+    )
+    assert (
+        remarks(checked_steps=0)[1]
+        == "No step trained: only the measured steps were checked for NaN and Inf."
+    )
     trained = (CheckedModule(name="G (Net)", steps=25), CheckedModule(name="D (Net)", steps=50))
-    assert remarks(checked_steps=50, trained=trained)[2] == "Modules that train: G (Net), 25 steps; D (Net), 50 steps."
+    assert (
+        remarks(checked_steps=50, trained=trained)[2]
+        == "Modules that train: G (Net), 25 steps; D (Net), 50 steps."
+    )
     skipped = remarks(skipped_steps=2, first_skipped=0)[0]
-    assert skipped == "GradScaler skipped 2 steps (first step 0), in which scaled gradients overflowed."
+    assert (
+        skipped
+        == "GradScaler skipped 2 steps (first step 0), in which scaled gradients overflowed."
+    )
 
 
 def test_each_finding_is_a_sentence() -> None:
@@ -254,7 +335,12 @@ def test_each_finding_is_a_sentence() -> None:
 
 
 def test_findings_that_are_alike_are_told_once_by_the_one_that_knows_the_operator() -> None:
-    found = (found_in(2, numel=0), found_in(3, operator="aten.log"), found_in(4), found_in(4, phase="backward"))
+    found = (
+        found_in(2, numel=0),
+        found_in(3, operator="aten.log"),
+        found_in(4),
+        found_in(4, phase="backward"),
+    )
     assert remarks(nonfinite=found)[:2] == [
         "In 3 steps, first in step 2: the first NaN was made in second (Linear), forward (1 NaN of 8 values), by aten.log.",
         "Step 4: the first NaN was made in second (Linear), backward (1 NaN of 8 values).",
@@ -268,7 +354,10 @@ def test_of_many_findings_the_first_are_told() -> None:
 
 
 def test_steps_of_which_no_finding_was_kept_are_counted() -> None:
-    assert remarks(nonfinite=(found_in(3),), nonfinite_steps=4)[1] == "3 later steps made values that are not finite, too."
+    assert (
+        remarks(nonfinite=(found_in(3),), nonfinite_steps=4)[1]
+        == "3 later steps made values that are not finite, too."
+    )
     assert len(remarks(nonfinite=(found_in(3),), nonfinite_steps=1)) == 2
 
 
@@ -282,9 +371,16 @@ def test_alarms_are_told_and_values_are_not() -> None:
 def test_what_was_compiled_and_why_again() -> None:
     frames = (
         CompiledFrame(place="Net.forward, net.py:3", path="_orig_mod", times=1, reasons=()),
-        CompiledFrame(place="helper, net.py:9", path=None, times=3, reasons=("size mismatch\n at 0", "another type")),
+        CompiledFrame(
+            place="helper, net.py:9",
+            path=None,
+            times=3,
+            reasons=("size mismatch\n at 0", "another type"),
+        ),
     )
-    assert remarks(compilation=Compilation(frames=frames, breaks=(("print", 1), ("item()", 4))))[:-1] == [
+    assert remarks(compilation=Compilation(frames=frames, breaks=(("print", 1), ("item()", 4))))[
+        :-1
+    ] == [
         "Compiled: Net.forward, net.py:3 (_orig_mod).",
         "Compiled 3 times: helper, net.py:9, again because size mismatch at 0; another type.",
         "The graph was broken once: print.",
@@ -298,8 +394,33 @@ def test_what_was_compiled_and_why_again() -> None:
 @pytest.mark.parametrize(
     ("width", "headings"),
     [
-        (110, ["Layer", "Type", "Forward (µs)", "Backward (µs)", "of time", "Expected (µs)", "×", "FLOP/s", "Memory (B)"]),
-        (90, ["Layer", "Type", "Forward (µs)", "Backward (µs)", "of time", "Expected (µs)", "×", "FLOP/s"]),
+        (
+            110,
+            [
+                "Layer",
+                "Type",
+                "Forward (µs)",
+                "Backward (µs)",
+                "of time",
+                "Expected (µs)",
+                "×",
+                "FLOP/s",
+                "Memory (B)",
+            ],
+        ),
+        (
+            90,
+            [
+                "Layer",
+                "Type",
+                "Forward (µs)",
+                "Backward (µs)",
+                "of time",
+                "Expected (µs)",
+                "×",
+                "FLOP/s",
+            ],
+        ),
         (80, ["Layer", "Type", "Forward (µs)", "Backward (µs)", "of time", "Expected (µs)", "×"]),
         (70, ["Layer", "Type", "Forward (µs)", "Backward (µs)", "of time", "×"]),
         (50, ["Layer", "Forward (µs)", "Backward (µs)", "of time"]),
@@ -336,7 +457,11 @@ def test_calls_deeper_than_asked_are_said_to_be_in_those_above() -> None:
 def test_programs_get_every_column_and_the_number_of_the_call() -> None:
     model = Calls(lambda self, x: self.shared(self.shared(x)), shared=nn.Linear(4, 4))
     rows = list(csv.DictReader(run_table(inspected(model, X)).write("csv").splitlines()))
-    assert [(row["path"], row["invocation"]) for row in rows] == [("", "0"), ("shared", "0"), ("shared", "1")]
+    assert [(row["path"], row["invocation"]) for row in rows] == [
+        ("", "0"),
+        ("shared", "0"),
+        ("shared", "1"),
+    ]
     assert (rows[1]["device_forward"], rows[1]["expected"], rows[1]["forward_nan"]) == ("", "", "0")
     assert float(rows[1]["forward"]) > 0
     (_, first, second) = json.loads(run_table(inspected(model, X)).write("json"))["rows"]

@@ -44,7 +44,9 @@ def test_the_whole_table() -> None:
         "DMAs} \\\\\n\\bottomrule\n\\end{tabular}\n\\par\\smallskip{\\footnotesize\\raggedright One pass in evaluation mode"
         in text
     )
-    assert text.endswith(f"Counted by torchscan {torchscan.__version__} with torch {torch.__version__}.\\par}}\n\\end{{table}}")
+    assert text.endswith(
+        f"Counted by torchscan {torchscan.__version__} with torch {torch.__version__}.\\par}}\n\\end{{table}}"
+    )
 
 
 def test_a_long_table_repeats_its_headings_and_not_its_caption() -> None:
@@ -55,7 +57,9 @@ def test_a_long_table_repeats_its_headings_and_not_its_caption() -> None:
     assert caption == r"\caption{Layers of Chain.}"
     first, _, later = text.partition("\\endfirsthead")
     assert first.count("\\caption") == first.count("\\label{tab:chain} \\\\") == 1
-    assert later.startswith("\n\\toprule\nLayer & Params \\\\\n\\midrule\n\\endhead\n\\bottomrule\n\\endfoot\nChain & ")
+    assert later.startswith(
+        "\n\\toprule\nLayer & Params \\\\\n\\midrule\n\\endhead\n\\bottomrule\n\\endfoot\nChain & "
+    )
     assert "\\caption" not in later
     assert "\\label" not in later
     assert "\n\\end{longtable}\n\\par\\smallskip{\\footnotesize" in text
@@ -116,19 +120,40 @@ def document(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     names = [name for name in (*HOSTILE, *UNPRINTABLE) if len(name) < 60]
     pages = nn.Sequential(*(nn.ReLU() for _ in range(150)))
     tables = [
-        *(torchscan.to_latex(info(), label=f"tab:{number}") for number, info in enumerate(INFOS.values())),
-        torchscan.to_latex(named(names), ["type"], caption="Hostile.", long=True),
-        torchscan.to_latex(torchscan.select_layers(named(names), sort="path"), ["type", "path"], long=True),
-        torchscan.to_latex(torchscan.select_layers(named(["[1cm]", "*"]), match="ReLU"), ["type"]),
-        torchscan.to_latex(INFOS["two inputs"](), ["input_shape", "rf", "s", "p", "bytes_read"], label="tab:fields"),
-        torchscan.to_latex(torchscan.crawl_module(pages, (4,)), ["type"], caption="Pages.", long=True, fold_repeats=False),
-        torchscan.model_table({"a_b & c": nn.Linear(4, 2), "[1]": nn.Conv1d(4, 2, 1)}, (4, 4), title="50 % of both").write(
-            "latex"
+        *(
+            torchscan.to_latex(info(), label=f"tab:{number}")
+            for number, info in enumerate(INFOS.values())
         ),
+        torchscan.to_latex(named(names), ["type"], caption="Hostile.", long=True),
+        torchscan.to_latex(
+            torchscan.select_layers(named(names), sort="path"), ["type", "path"], long=True
+        ),
+        torchscan.to_latex(torchscan.select_layers(named(["[1cm]", "*"]), match="ReLU"), ["type"]),
+        torchscan.to_latex(
+            INFOS["two inputs"](), ["input_shape", "rf", "s", "p", "bytes_read"], label="tab:fields"
+        ),
+        torchscan.to_latex(
+            torchscan.crawl_module(pages, (4,)),
+            ["type"],
+            caption="Pages.",
+            long=True,
+            fold_repeats=False,
+        ),
+        torchscan.model_table(
+            {"a_b & c": nn.Linear(4, 2), "[1]": nn.Conv1d(4, 2, 1)}, (4, 4), title="50 % of both"
+        ).write("latex"),
         "ALL: " + " ".join(escape(chr(code)) for code in range(0x20, 0x250)) + " END",
     ]
-    (folder / "tables.tex").write_text(DOCUMENT % (request.param, "\n\\clearpage\n".join(tables)), encoding="utf-8")
-    command = [compiler, "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "tables.tex"]
+    (folder / "tables.tex").write_text(
+        DOCUMENT % (request.param, "\n\\clearpage\n".join(tables)), encoding="utf-8"
+    )
+    command = [
+        compiler,
+        "-interaction=nonstopmode",
+        "-halt-on-error",
+        "-no-shell-escape",
+        "tables.tex",
+    ]
     for _ in range(2):  # the second time labels are known
         done = subprocess.run(command, cwd=folder, capture_output=True, timeout=60)  # noqa: S603
         assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
@@ -141,14 +166,29 @@ def document(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 def _text_of(pdf: Path, reader: str | None) -> str:
     if reader is None:
         pytest.skip("there is no pdftotext here")
-    done = subprocess.run([reader, "-layout", pdf, "-"], capture_output=True, check=True, timeout=60)  # noqa: S603
+    done = subprocess.run(  # noqa: S603
+        [reader, "-layout", pdf, "-"], capture_output=True, check=True, timeout=60
+    )
     return done.stdout.decode()
 
 
 @pytest.mark.slow
 def test_pdflatex_sets_every_info_with_all_its_names(document: str) -> None:
     rows = {line.partition(" ReLU")[0].strip() for line in document.splitlines()}
-    assert rows >= {"a|b", "100%", "{x}", "a--b---c", "&amp;", "[a](b)", "@user", "#1", "$x$", "\\begin{x}", "[1cm]", "*"}
+    assert rows >= {
+        "a|b",
+        "100%",
+        "{x}",
+        "a--b---c",
+        "&amp;",
+        "[a](b)",
+        "@user",
+        "#1",
+        "$x$",
+        "\\begin{x}",
+        "[1cm]",
+        "*",
+    }
     assert rows >= {"<script>window.pwned=1</script>", "[U+1F600]"}
     assert any("init" in row for row in rows)  # without T1 an underscore is a rule, and no text
     assert re.search(r"ALL: .*END", document, re.DOTALL)
@@ -156,7 +196,11 @@ def test_pdflatex_sets_every_info_with_all_its_names(document: str) -> None:
 
 @pytest.mark.slow
 def test_pdflatex_repeats_the_headings_of_a_long_table_on_each_page(document: str) -> None:
-    pages = [page for page in document.split("\f") if re.search(r"^ *(7|80|149) +ReLU", page, re.MULTILINE)]
+    pages = [
+        page
+        for page in document.split("\f")
+        if re.search(r"^ *(7|80|149) +ReLU", page, re.MULTILINE)
+    ]
     own = [page for page in pages if "[U+" not in page]
     assert len(own) == 3
     assert all("Layer" in page for page in own)
@@ -188,12 +232,18 @@ def test_a_column_of_the_user_s_goes_into_every_format() -> None:
     assert table.write("csv").splitlines()[0] == "model,params,macs,Top-1 (%)"
     assert str(table).splitlines()[1].split()[-2:] == ["Top-1", "(%)"]
     assert table.rows[2].cells[-1].text == "–"
-    with pytest.raises(torchscan.InputError, match="values has 'huge', which is no row of the table"):
+    with pytest.raises(
+        torchscan.InputError, match="values has 'huge', which is no row of the table"
+    ):
         models().with_column("x", {"huge": 1})
 
 
 def test_figures_align_at_their_points_with_siunitx() -> None:
-    table = models().with_column("Top-1", {"small_one": 70.1, "large": 80.25}).write("latex", siunitx=True)
+    table = (
+        models()
+        .with_column("Top-1", {"small_one": 70.1, "large": 80.25})
+        .write("latex", siunitx=True)
+    )
     assert table.startswith("% needs \\usepackage{booktabs} \\usepackage{siunitx}\n")
     assert "{@{}lS[table-format=1.2]S[table-format=1.2]S[table-format=2.2]@{}}" in table
     assert "Model & {Parameters (M)} & {MACs (M)} & {Top-1} \\\\" in table
@@ -232,10 +282,15 @@ def test_tables_fit_the_columns_of_a_two_column_article(siunitx: bool, tmp_path:
     compiler, finder = shutil.which("pdflatex"), shutil.which("kpsewhich")
     if compiler is None or finder is None:
         pytest.skip("there is no pdflatex here")
-    found = subprocess.run([finder, "siunitx.sty", "geometry.sty"], capture_output=True, text=True, check=False)  # noqa: S603
+    found = subprocess.run(  # noqa: S603
+        [finder, "siunitx.sty", "geometry.sty"], capture_output=True, text=True, check=False
+    )
     if "geometry" not in found.stdout or (siunitx and "siunitx" not in found.stdout):
         pytest.skip("packages of LaTeX are missing")
-    info = torchscan.crawl_module(nn.Sequential(nn.Conv2d(3, 1600, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(10)), (3, 64, 64))
+    info = torchscan.crawl_module(
+        nn.Sequential(nn.Conv2d(3, 1600, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(10)),
+        (3, 64, 64),
+    )
     tables = [
         models().with_column("Top-1 (%)", {"large": 80.25}).write("latex", siunitx=siunitx),
         torchscan.to_latex(info, siunitx=siunitx),
@@ -244,7 +299,13 @@ def test_tables_fit_the_columns_of_a_two_column_article(siunitx: bool, tmp_path:
     assert [table.count("{table*}") for table in tables] == [0, 2, 0]
     used = "\\usepackage{siunitx}" if siunitx else ""
     (tmp_path / "paper.tex").write_text(ARTICLE % (used, "\n".join(tables)), encoding="utf-8")
-    command = [compiler, "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "paper.tex"]
+    command = [
+        compiler,
+        "-interaction=nonstopmode",
+        "-halt-on-error",
+        "-no-shell-escape",
+        "paper.tex",
+    ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60)  # noqa: S603
     assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
     assert b"Overfull" not in done.stdout

@@ -34,7 +34,9 @@ def parts(text: str) -> tuple[list[list[list[str]]], list[str], list[str]]:
         elif token.type == "html_block":
             markup.append(token.content.strip())
         elif token.type == "inline":
-            (tables[-1][-1] if before in ("th_open", "td_open") else paragraphs).append(_text(token))
+            (tables[-1][-1] if before in ("th_open", "td_open") else paragraphs).append(
+                _text(token)
+            )
         else:
             assert token.type.removesuffix("_open").removesuffix("_close") in (
                 "table",
@@ -54,12 +56,21 @@ def _text(token: Token) -> str:
     children = token.children or []
     kinds = {child.type for child in children} - {"text", "softbreak"}
     assert kinds <= {"html_inline"}, token.content
-    assert {child.content for child in children if child.type == "html_inline"} <= {"<span>", "</span>"}
-    return "".join("\n" if child.type == "softbreak" else child.content for child in children if child.type != "html_inline")
+    assert {child.content for child in children if child.type == "html_inline"} <= {
+        "<span>",
+        "</span>",
+    }
+    return "".join(
+        "\n" if child.type == "softbreak" else child.content
+        for child in children
+        if child.type != "html_inline"
+    )
 
 
 def test_the_whole_table() -> None:
-    tables, paragraphs, markup = parts(torchscan.to_markdown(INFOS["block"](), ["output_shape", "params"]))
+    tables, paragraphs, markup = parts(
+        torchscan.to_markdown(INFOS["block"](), ["output_shape", "params"])
+    )
     assert tables[0] == [
         ["Layer", "Output", "Params"],
         ["Chain", "10", "618"],
@@ -113,7 +124,9 @@ def test_names_stay_what_they_are(details: bool) -> None:
 def test_any_text_stays_what_it_is(text: str) -> None:
     info = torchscan.from_json(ONE)
     info["layers"][0]["type"] = text
-    tables, paragraphs, markup = parts(torchscan.to_markdown({**info, "unpriced": {text: 3}}, ["type"]))
+    tables, paragraphs, markup = parts(
+        torchscan.to_markdown({**info, "unpriced": {text: 3}}, ["type"])
+    )
     assert tables[0][1][1] == printed(text)
     assert paragraphs[1].endswith(f"is not known: {printed(text)} (3×).")
     assert markup == []
@@ -140,13 +153,18 @@ def test_names_of_types_and_of_what_is_below_the_table_stay_too() -> None:
 
 def test_nothing_that_a_site_would_link_stands_in_one_piece() -> None:
     """After Markdown some sites look for mentions, numbers of issues and formulas in what is to be read: a tag parts them."""
-    assert escape("@user #1 $x$") == "<span>@</span>user <span>#</span>1 <span>$</span>x<span>$</span>"
+    assert (
+        escape("@user #1 $x$") == "<span>@</span>user <span>#</span>1 <span>$</span>x<span>$</span>"
+    )
     assert "://" not in escape("https://a.b")
     assert "www." not in escape("www.a.b")
 
 
 def test_what_people_read_in_the_source_stays_readable() -> None:
-    assert escape("encoder.layer_norm1.weight_g (2) 4.09 G") == "encoder.layer_norm1.weight_g (2) 4.09 G"
+    assert (
+        escape("encoder.layer_norm1.weight_g (2) 4.09 G")
+        == "encoder.layer_norm1.weight_g (2) 4.09 G"
+    )
 
 
 def test_a_selection_is_a_list_of_full_paths() -> None:

@@ -18,7 +18,14 @@ from torch import nn
 import torchscan
 from tests.report.test_text import ESCAPES
 from tests.versions import before
-from torchscan import MemoryEstimate, draw_memory, estimate_memory, format_memory, memory_table, remedies_table
+from torchscan import (
+    MemoryEstimate,
+    draw_memory,
+    estimate_memory,
+    format_memory,
+    memory_table,
+    remedies_table,
+)
 from torchscan.report.chart import stacked, ticks
 
 mpl.use("Agg")
@@ -31,9 +38,18 @@ def figures() -> Iterator[None]:
 
 
 def a_step(**options: Any) -> MemoryEstimate:
-    model = nn.Sequential(nn.Linear(100, 200, bias=False), nn.ReLU(), nn.Linear(200, 10, bias=False))
+    model = nn.Sequential(
+        nn.Linear(100, 200, bias=False), nn.ReLU(), nn.Linear(200, 10, bias=False)
+    )
     return estimate_memory(
-        model, (100,), batch_size=64, training=True, loss=torch.sum, optimizer="SGD", holds_output=True, **options
+        model,
+        (100,),
+        batch_size=64,
+        training=True,
+        loss=torch.sum,
+        optimizer="SGD",
+        holds_output=True,
+        **options,
     )
 
 
@@ -102,7 +118,9 @@ def test_a_column_is_filled_as_high_as_the_memory_at_its_largest_moment() -> Non
 
 def test_in_colours_a_cell_shows_eighths() -> None:
     """Of three kinds in a cell (parameters, activations, nothing) the two that are most of it."""
-    drawn = stacked([[3, 0], [2.5, 2.5], [8, 0]], ["parameters", "activations"], 1, has_colours=True)
+    drawn = stacked(
+        [[3, 0], [2.5, 2.5], [8, 0]], ["parameters", "activations"], 1, has_colours=True
+    )
     signs = re.findall(r"\x1b\[([\d;]*)m(.)\x1b\[0m", drawn[0])
     assert [sign for _, sign in signs][::2] == ["▃", "█"]
     assert signs[0][0] == signs[2][0] == "38;5;67"
@@ -122,7 +140,8 @@ def test_the_chart_has_the_colours_of_what_it_shows(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("most", "found"), [(1.67, [0.5, 1, 1.5]), (9.9, [5]), (10, [5, 10]), (271, [100, 200]), (1, [0.5, 1]), (0, [])]
+    ("most", "found"),
+    [(1.67, [0.5, 1, 1.5]), (9.9, [5]), (10, [5, 10]), (271, [100, 200]), (1, [0.5, 1]), (0, [])],
 )
 def test_ticks_are_round_numbers(most: float, found: list[float]) -> None:
     assert ticks(most, 4) == pytest.approx(found)
@@ -138,7 +157,9 @@ def test_the_context_is_said_with_its_range_if_it_is_not_known() -> None:
     text = format_memory(a_step(device="H200"))
     assert "Context and kernels     512.00 MiB (274 MiB … 1.6 GiB)\n" in text
     assert "close" not in text
-    assert "Context and kernels     900.00 MiB\n" in format_memory(a_step(device="H200", context_bytes=900 * 2**20))
+    assert "Context and kernels     900.00 MiB\n" in format_memory(
+        a_step(device="H200", context_bytes=900 * 2**20)
+    )
 
 
 def test_where_the_context_decides_the_text_says_so() -> None:
@@ -165,10 +186,18 @@ def test_the_picture_is_stacked_up_to_the_peak_which_is_named() -> None:
     assert legend is not None
     names = [text.get_text() for text in legend.get_texts()]
     assert names == ["parameters", "inputs", "gradients", "activations", "temporary"]
-    top = max(np.asarray(path.vertices)[:, 1].max() for each in ax.collections for path in each.get_paths())
+    top = max(
+        np.asarray(path.vertices)[:, 1].max()
+        for each in ax.collections
+        for path in each.get_paths()
+    )
     assert top == pytest.approx(estimate.peak_bytes / 2**10)
     assert ax.get_ylabel() == "KiB"
-    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["forward", "backward", "optimizer"]
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == [
+        "forward",
+        "backward",
+        "optimizer",
+    ]
     assert [text.get_text() for text in ax.texts] == ["peak 271.26 KiB, 1"]
 
 
@@ -195,9 +224,16 @@ def test_the_peak_of_one_operator_among_thousands_is_seen() -> None:
     model = nn.Sequential(*(nn.Linear(20, 20) for _ in range(200)))
     estimate = estimate_memory(model, (20,), training=True, optimizer="AdamW")
     ax = draw_memory(estimate)
-    top = max(np.asarray(path.vertices)[:, 1].max() for each in ax.collections for path in each.get_paths())
+    top = max(
+        np.asarray(path.vertices)[:, 1].max()
+        for each in ax.collections
+        for path in each.get_paths()
+    )
     assert (top, ax.get_ylabel()) == (pytest.approx(estimate.peak_bytes / 2**20), "MiB")
-    assert max(len(np.asarray(path.vertices)) for each in ax.collections for path in each.get_paths()) < 2000
+    assert (
+        max(len(np.asarray(path.vertices)) for each in ax.collections for path in each.get_paths())
+        < 2000
+    )
 
 
 def test_the_last_moment_has_a_width_of_its_own() -> None:
@@ -206,7 +242,12 @@ def test_the_last_moment_has_a_width_of_its_own() -> None:
     moments = len(estimate.timeline)
     assert estimate.timeline[-1].total == estimate.peak_bytes
     ax = draw_memory(estimate)
-    tops = [vertex for each in ax.collections for path in each.get_paths() for vertex in np.asarray(path.vertices)]
+    tops = [
+        vertex
+        for each in ax.collections
+        for path in each.get_paths()
+        for vertex in np.asarray(path.vertices)
+    ]
     highest = {float(x) for x, y in tops if y == pytest.approx(estimate.peak_bytes / 2**10)}
     assert {moments - 1.0, float(moments)} <= highest
 
@@ -218,7 +259,11 @@ def test_nothing_to_draw_is_said() -> None:
 
 def test_long_names_are_cut_to_the_width() -> None:
     model: nn.Module = nn.Linear(4, 4)
-    for name in ("a_rather_long_name", "another_rather_long_name", "the_longest_of_all_these_names"):
+    for name in (
+        "a_rather_long_name",
+        "another_rather_long_name",
+        "the_longest_of_all_these_names",
+    ):
         model = nn.Sequential(OrderedDict({name: model}))
     lines = format_memory(estimate_memory(model, (4,), device="H200"), 60).splitlines()
     assert max(map(len, lines)) <= 60
@@ -235,14 +280,22 @@ def test_overheads_that_were_measured_are_added_up() -> None:
     info = torchscan.crawl_module(nn.Linear(4, 2), (4,))
     info["overheads"] = {"cuda": {"pre": 0.0, "fwd": 500.0}, "framework": {"pre": 0.0, "fwd": 20.0}}
     lines = torchscan.format_info(info).splitlines()
-    assert [line.split("  ")[-1].strip() for line in lines if "overhead" in line] == ["500.00 MiB", "20.00 MiB", "520.00 MiB"]
+    assert [line.split("  ")[-1].strip() for line in lines if "overhead" in line] == [
+        "500.00 MiB",
+        "20.00 MiB",
+        "520.00 MiB",
+    ]
 
 
 def test_an_overhead_that_nobody_knows_is_not_zero() -> None:
     info = torchscan.crawl_module(nn.Linear(4, 2), (4,))
     info["overheads"] = {"cuda": {"pre": None, "fwd": None}, "framework": {"pre": 0.0, "fwd": 20.0}}
     lines = torchscan.format_info(info).splitlines()
-    assert [line.split("  ")[-1].strip() for line in lines if "overhead" in line] == ["not known", "20.00 MiB", "≥ 20.00 MiB"]
+    assert [line.split("  ")[-1].strip() for line in lines if "overhead" in line] == [
+        "not known",
+        "20.00 MiB",
+        "≥ 20.00 MiB",
+    ]
 
 
 def test_a_model_is_not_listed_beside_its_own_layers() -> None:
@@ -275,30 +328,41 @@ def test_the_table_has_the_layer_that_peaks_and_says_what_is_left_out() -> None:
     missing = kept.keys() - {row.cells[0].value for row in table.rows}
     left_out = sum(kept[path] for path in missing)
     number = sum(kept[path] > 0 for path in missing)
-    assert table.remarks[0] == f"{number} more layers keep {left_out} B; --format json and as_dict() list all."
+    assert (
+        table.remarks[0]
+        == f"{number} more layers keep {left_out} B; --format json and as_dict() list all."
+    )
 
 
 def test_the_largest_batch_within_the_error_margin_comes_first() -> None:
     """The context is somewhere between 274 MiB and 1.6 GiB; what torch reserves may be 2 % more."""
     model = nn.Linear(1000, 1000)
-    verdict = estimate_memory(model, (1000,), device="1 GiB", context_bytes=2**28, largest_batch=True).verdict
+    verdict = estimate_memory(
+        model, (1000,), device="1 GiB", context_bytes=2**28, largest_batch=True
+    ).verdict
     assert verdict is not None
     safe, largest = verdict.safe_batch_size, verdict.largest_batch_size
     assert safe is not None
     assert largest is not None
     assert 0.97 * largest < safe < largest
     for size, share in ((safe, 1.02), (largest, 1.0)):
-        again = estimate_memory(model, (1000,), batch_size=size, device="1 GiB", context_bytes=2**28).verdict
+        again = estimate_memory(
+            model, (1000,), batch_size=size, device="1 GiB", context_bytes=2**28
+        ).verdict
         assert again is not None
         assert again.fits
         assert again.context_bytes + share * again.reserved_bytes <= again.capacity_bytes
-    text = format_memory(estimate_memory(model, (1000,), device="1 GiB", context_bytes=2**28, largest_batch=True))
+    text = format_memory(
+        estimate_memory(model, (1000,), device="1 GiB", context_bytes=2**28, largest_batch=True)
+    )
     assert f"Largest batch size      {safe:,}, or {largest:,} if the estimate is exact" in text
 
 
 def test_code_to_type_is_not_cut() -> None:
     model = nn.Linear(512, 512)
-    remedies = estimate_memory(model, (512,), training=True, optimizer="AdamW", device="H100").remedies()
+    remedies = estimate_memory(
+        model, (512,), training=True, optimizer="AdamW", device="H100"
+    ).remedies()
     text = remedies_table(remedies).write("text", width=80)
     assert "…" not in text
     assert all(len(line) <= 80 for line in text.splitlines())

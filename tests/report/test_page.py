@@ -51,7 +51,9 @@ def data_of(page: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def resnet() -> ModelPage:
-    return to_page(Scan(torchvision.models.resnet50(weights=None), (3, 224, 224), **STEP), "ResNet-50")
+    return to_page(
+        Scan(torchvision.models.resnet50(weights=None), (3, 224, 224), **STEP), "ResNet-50"
+    )
 
 
 @pytest.fixture
@@ -71,12 +73,16 @@ def box(page: Page, name: str) -> Locator:
 
 
 def boxes(page: Page) -> list[str]:
-    names: list[str] = page.locator(".node").evaluate_all("nodes => nodes.map(node => node.dataset.name)")
+    names: list[str] = page.locator(".node").evaluate_all(
+        "nodes => nodes.map(node => node.dataset.name)"
+    )
     return names
 
 
 def rows(page: Page) -> list[str]:
-    names: list[str] = page.locator("tbody tr").evaluate_all("rows => rows.map(row => row.cells[0].children[1].textContent)")
+    names: list[str] = page.locator("tbody tr").evaluate_all(
+        "rows => rows.map(row => row.cells[0].children[1].textContent)"
+    )
     return names
 
 
@@ -101,17 +107,25 @@ def test_rows_are_sums_of_what_is_in_them(resnet: str) -> None:
         inner = [each for each in found if each["in"] == at]
         for key in ("params", "macs", "time"):
             assert sum(each[key] for each in inner) <= row[key] * 1.001
-    blocks = {row["name"]: row for row in found if row["type"] == "Bottleneck" and row["path"].startswith("layer3")}
+    blocks = {
+        row["name"]: row
+        for row in found
+        if row["type"] == "Bottleneck" and row["path"].startswith("layer3")
+    }
     assert list(blocks) == ["0", "1 … 5"]
     assert blocks["1 … 5"]["repeats"] == 5
     assert blocks["1 … 5"]["params"] == 5 * 1_117_184
 
 
 def test_the_receptive_field_is_that_before_all_is_seen(resnet: str) -> None:
-    verdict = next(each for each in data_of(resnet)["verdicts"] if each["label"] == "Receptive field")
+    verdict = next(
+        each for each in data_of(resnet)["verdicts"] if each["label"] == "Receptive field"
+    )
     assert (verdict["value"], verdict["said"]) == ("427", "in layer4.2.relu; then global")
     plain = data_of(to_page(Scan(nn.Sequential(nn.Flatten(), nn.Linear(48, 2)), (3, 4, 4))))
-    assert [each["value"] for each in plain["verdicts"] if each["label"] == "Receptive field"] == ["global"]
+    assert [each["value"] for each in plain["verdicts"] if each["label"] == "Receptive field"] == [
+        "global"
+    ]
 
 
 def test_what_is_the_same_is_there_once(resnet: str) -> None:
@@ -170,7 +184,8 @@ def test_a_module_opens_in_place(visit: Visit, resnet: str) -> None:
         page.locator("[data-opens]", has=page.locator("title")).nth(4).click()
         assert len(boxes(page)) > number
         inner, outer = (
-            page.locator(f'.node[data-name="{name}"] > .frame').first.bounding_box() for name in ("1 … 2", "layer1")
+            page.locator(f'.node[data-name="{name}"] > .frame').first.bounding_box()
+            for name in ("1 … 2", "layer1")
         )
         assert inner is not None
         assert outer is not None
@@ -200,7 +215,9 @@ def test_the_keyboard_alone(visit: Visit, resnet: str) -> None:
         assert page.evaluate("document.activeElement.type") == "search"
 
 
-def test_the_focus_goes_along_and_selections_are_no_places_to_go_back_to(visit: Visit, resnet: ModelPage) -> None:
+def test_the_focus_goes_along_and_selections_are_no_places_to_go_back_to(
+    visit: Visit, resnet: ModelPage
+) -> None:
     with visit(resnet) as page:
         box(page, "layer1").focus()
         page.keyboard.press("Enter")
@@ -246,10 +263,14 @@ def test_graph_and_table_are_in_step(visit: Visit, resnet: str) -> None:
         assert page.locator("tr.selected").inner_text().startswith("relu (3)")
         page.locator("tbody tr", has_text="avgpool").click()
         page.wait_for_selector('.node.selected[data-name="avgpool"]')
-        seen, whole = (page.locator(each).bounding_box() for each in (".node.selected > .frame", ".canvas"))
+        seen, whole = (
+            page.locator(each).bounding_box() for each in (".node.selected > .frame", ".canvas")
+        )
         assert seen is not None
         assert whole is not None
-        assert whole["y"] <= seen["y"] <= whole["y"] + whole["height"] - seen["height"], "it is brought into view"
+        assert whole["y"] <= seen["y"] <= whole["y"] + whole["height"] - seen["height"], (
+            "it is brought into view"
+        )
 
 
 def test_the_table_opens_sorts_and_searches(visit: Visit, resnet: str) -> None:
@@ -280,8 +301,13 @@ def test_what_one_points_at_is_told(visit: Visit, resnet: str) -> None:
     with visit(resnet) as page:
         box(page, "conv1").hover()
         said = page.locator(".tip").inner_text()
-        assert all(text in said for text in ("kernel_size", "(7, 7)", "64×112×112", "9.41 k", "limited by"))
-        assert page.locator(".tip svg").get_attribute("aria-label") == "unit (56, 56) of 112×112 sees 7×7 of 224×224"
+        assert all(
+            text in said for text in ("kernel_size", "(7, 7)", "64×112×112", "9.41 k", "limited by")
+        )
+        assert (
+            page.locator(".tip svg").get_attribute("aria-label")
+            == "unit (56, 56) of 112×112 sees 7×7 of 224×224"
+        )
         page.mouse.move(2, 2)
         assert page.locator(".tip").is_hidden()
 
@@ -292,21 +318,34 @@ def test_one_chooses_a_unit_and_sees_what_it_sees(visit: Visit, resnet: str) -> 
         panel = page.locator(".panel.sight")
         assert panel.locator(".said").inner_text() == "Every unit of ResNet sees the whole input."
         box(page, "layer3").click()
-        assert panel.locator(".said").inner_text() == "layer3: unit (7, 7) of 14×14 sees 267×267 of 224×224, and padding"
+        assert (
+            panel.locator(".said").inner_text()
+            == "layer3: unit (7, 7) of 14×14 sees 267×267 of 224×224, and padding"
+        )
         box(page, "layer1").click()
         drawn = panel.locator("svg")
         drawn.scroll_into_view_if_needed()
         output = drawn.locator(".groove").first.bounding_box()
         assert output is not None
         page.mouse.click(output["x"] + 0.5, output["y"] + 0.5)
-        assert panel.locator(".said").inner_text() == "layer1: unit (0, 0) of 56×56 sees 35×35 of 224×224, and padding"
+        assert (
+            panel.locator(".said").inner_text()
+            == "layer1: unit (0, 0) of 56×56 sees 35×35 of 224×224, and padding"
+        )
         page.keyboard.press("ArrowDown")
-        assert drawn.get_attribute("aria-label") == "unit (1, 0) of 56×56 sees 35×35 of 224×224, and padding"
-        scale = 120 / (224 + 17)  # it reaches 17 places over the left edge, and 13 over the upper one
+        assert (
+            drawn.get_attribute("aria-label")
+            == "unit (1, 0) of 56×56 sees 35×35 of 224×224, and padding"
+        )
+        scale = 120 / (
+            224 + 17
+        )  # it reaches 17 places over the left edge, and 13 over the upper one
         seen = drawn.locator(".seen").last
         assert float(str(seen.get_attribute("width"))) == pytest.approx(35 * scale, abs=0.06)
         assert float(str(seen.get_attribute("x"))) == 0
-        assert float(str(drawn.locator(".groove").last.get_attribute("x"))) == pytest.approx(17 * scale, abs=0.06)
+        assert float(str(drawn.locator(".groove").last.get_attribute("x"))) == pytest.approx(
+            17 * scale, abs=0.06
+        )
 
 
 # -- a run ---------------------------------------------------------------------------------------------------------------
@@ -331,7 +370,9 @@ def test_a_run_colours_the_page(visit: Visit) -> None:
     page_of = to_page(Scan(model, (4,), batch_size=8, training=True), run=run)
     rows = data_of(page_of)["measured"]["figures"]
     calls = {call.path: call for call in run.calls}
-    assert rows[""]["latency"] == pytest.approx(calls[""].forward.median + calls[""].backward.median, rel=1e-3)
+    assert rows[""]["latency"] == pytest.approx(
+        calls[""].forward.median + calls[""].backward.median, rel=1e-3
+    )
     spoilt = calls["1.1"]
     counts = spoilt.forward_nan, spoilt.grad_in_nan, spoilt.grad_out_nan
     assert rows["1.1"]["nonfinite"] == sum(each or 0 for each in counts)
@@ -361,7 +402,9 @@ def test_a_watched_run_has_norms_of_gradients(tmp_path: Path) -> None:
         optimizer.step()
     page = to_page(Scan(model, (3,), batch_size=4), run=open_run(tmp_path / "run"))
     rows = data_of(page)["measured"]["figures"]
-    assert rows["1"]["gradient"] == pytest.approx(8**0.5, rel=1e-3), "of a sum, the gradient is 1 for each of 4×2 results"
+    assert rows["1"]["gradient"] == pytest.approx(8**0.5, rel=1e-3), (
+        "of a sum, the gradient is 1 for each of 4×2 results"
+    )
     change = (last.weight.detach() - before).norm() / before.norm()
     assert rows["1"]["update"] >= float(change) * 0.99
     assert "latency" not in rows["1"]
@@ -400,9 +443,19 @@ def test_distributions_over_the_steps(visit: Visit, tmp_path: Path) -> None:
         panel.locator("figure").first.wait_for()
         box(page, "2").click()
         names = panel.locator(".card figure b").all_inner_texts()
-        assert set(names) == {"input", "output", "output gradient", "weight", "bias", "weight gradient", "bias gradient"}
+        assert set(names) == {
+            "input",
+            "output",
+            "output gradient",
+            "weight",
+            "bias",
+            "weight gradient",
+            "bias gradient",
+        }
         gradient = panel.locator("figure", has_text="output gradient")
-        assert gradient.locator("figcaption").inner_text() == "step 5: 1.00 … 1.00, median ≈ 1.00", "of a sum"
+        assert (
+            gradient.locator("figcaption").inner_text() == "step 5: 1.00 … 1.00, median ≈ 1.00"
+        ), "of a sum"
         canvas = gradient.locator("canvas")
         canvas.scroll_into_view_if_needed()
         place = canvas.bounding_box()
@@ -418,7 +471,9 @@ def test_distributions_over_the_steps(visit: Visit, tmp_path: Path) -> None:
 
 def test_a_run_of_another_model_is_refused() -> None:
     _, run = _odd()
-    with pytest.raises(InputError, match="there the model itself is a Sequential, and here it is a Conv1d"):
+    with pytest.raises(
+        InputError, match="there the model itself is a Sequential, and here it is a Conv1d"
+    ):
         to_page(Scan(nn.Conv1d(2, 2, 1), (2, 4)), run=run)
     alike = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Identity(), nn.ReLU()), nn.Linear(4, 2))
     with pytest.raises(InputError, match=r"there 1.1 is a Root, and here it is a ReLU"):
@@ -438,14 +493,18 @@ def test_a_run_may_be_of_more_than_the_model() -> None:
     with inspect(whole, warm_up=0) as run:
         whole(torch.randn(8, 4)).sum().backward()
     figures = data_of(to_page(Scan(inner, (4,)), run=run))["measured"]["figures"]
-    assert figures["1.1"]["latency"] == pytest.approx(run.measured().figures["1.1.1", 0]["latency"], rel=1e-3)
+    assert figures["1.1"]["latency"] == pytest.approx(
+        run.measured().figures["1.1.1", 0]["latency"], rel=1e-3
+    )
 
 
 def test_a_nan_among_gradients_is_no_norm(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
     with watch(model, tmp_path / "run", every=1):
         (model(torch.rand(4, 3)) * math.nan).sum().backward()
-    figures = data_of(to_page(Scan(model, (3,), batch_size=4), run=open_run(tmp_path / "run")))["measured"]["figures"]
+    figures = data_of(to_page(Scan(model, (3,), batch_size=4), run=open_run(tmp_path / "run")))[
+        "measured"
+    ]["figures"]
     assert figures["1"]["nonfinite"] >= 8
     assert "gradient" not in figures["1"]
 
@@ -477,7 +536,9 @@ def test_charts_answer_a_click(visit: Visit, resnet: str) -> None:
         place = chart.bounding_box()
         assert place is not None
         page.mouse.move(place["x"] + 0.4 * place["width"], place["y"] + 0.5 * place["height"])
-        assert {"layer", "operator", "activations"} <= set(page.locator(".tip dt").all_inner_texts())
+        assert {"layer", "operator", "activations"} <= set(
+            page.locator(".tip dt").all_inner_texts()
+        )
         page.mouse.down()
         page.mouse.up()
         page.wait_for_selector("tr.selected")
@@ -502,7 +563,9 @@ def test_panels_are_saved(visit: Visit, resnet: str, kind: str, tmp_path: Path) 
             assert saving.value.suggested_filename.startswith("ResNet-50-")
 
 
-def test_a_notebook_shows_it_in_a_frame_of_its_own(browser: Browser, tmp_path: Path, resnet: ModelPage) -> None:
+def test_a_notebook_shows_it_in_a_frame_of_its_own(
+    browser: Browser, tmp_path: Path, resnet: ModelPage
+) -> None:
     """Which cannot reach what is around it."""
     file = tmp_path / "cell.html"
     file.write_text(f"<!doctype html><p id=around>{resnet._repr_html_()}", encoding="utf-8")
@@ -542,7 +605,9 @@ def test_no_page_is_wider_than_the_screen(visit: Visit, resnet: str, width: int)
         page.reload()
         assert page.evaluate("document.scrollingElement.scrollWidth") <= width
         assert page.locator("tbody tr").first.is_visible()
-        assert page.locator(".share").first.is_visible(), "on a phone the name, a figure and its share stay"
+        assert page.locator(".share").first.is_visible(), (
+            "on a phone the name, a figure and its share stay"
+        )
 
 
 # -- scripts -------------------------------------------------------------------------------------------------------------
@@ -550,18 +615,35 @@ def test_no_page_is_wider_than_the_screen(visit: Visit, resnet: str, width: int)
 FOLDER = Path(torchscan.__file__).parent / "report" / "page" / "model"
 
 
-@pytest.mark.skipif(shutil.which("tsc") is None, reason="there is no TypeScript here, which checks the types of the scripts")
+@pytest.mark.skipif(
+    shutil.which("tsc") is None,
+    reason="there is no TypeScript here, which checks the types of the scripts",
+)
 def test_scripts_are_typed() -> None:
-    strict = ["--noEmit", "--allowJs", "--checkJs", "--strict", "--target", "es2022", "--lib", "es2022,dom,dom.iterable"]
+    strict = [
+        "--noEmit",
+        "--allowJs",
+        "--checkJs",
+        "--strict",
+        "--target",
+        "es2022",
+        "--lib",
+        "es2022,dom,dom.iterable",
+    ]
     files = sorted(map(str, FOLDER.glob("*.js")))
-    done = subprocess.run(["tsc", *strict, "--moduleResolution", "bundler", "--module", "es2022", *files], capture_output=True)  # noqa: S603, S607
+    done = subprocess.run(  # noqa: S603
+        ["tsc", *strict, "--moduleResolution", "bundler", "--module", "es2022", *files],  # noqa: S607
+        capture_output=True,
+    )
     assert done.returncode == 0, done.stdout.decode()
 
 
 def test_all_scripts_are_in_the_page_after_what_they_import() -> None:
     assert sorted(SCRIPTS) == sorted(file.stem for file in FOLDER.glob("*.js"))
     for at, name in enumerate(SCRIPTS):
-        imported = re.findall(r'^import .* from "\./(\w+)\.js";', (FOLDER / f"{name}.js").read_text(), re.MULTILINE)
+        imported = re.findall(
+            r'^import .* from "\./(\w+)\.js";', (FOLDER / f"{name}.js").read_text(), re.MULTILINE
+        )
         assert set(imported) <= set(SCRIPTS[:at]), name
 
 
@@ -572,7 +654,9 @@ def test_a_page_lays_graphs_out_as_pictures_do(visit: Visit) -> None:
             layout, sizes = drawn(3 + 4 * seed, edges)
             given = [[size._asdict() for size in sizes], edges]
             found = page.evaluate("([sizes, edges]) => $layout.laidOut(sizes, edges)", given)
-            assert [tuple(each) for each in found["places"]] == [pytest.approx(each) for each in layout.places]
+            assert [tuple(each) for each in found["places"]] == [
+                pytest.approx(each) for each in layout.places
+            ]
             assert found["size"] == pytest.approx(layout.size._asdict())
             assert [[tuple(point) for point in way] for way in found["ways"]] == [
                 [pytest.approx(point) for point in way] for way in layout.ways
@@ -598,8 +682,16 @@ def _unet() -> nn.Module:
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], set[str]]] = {
-    "inception": (lambda: torchvision.models.inception_v3(weights=None, init_weights=False), (3, 299, 299), {"Mixed_5b"}),
-    "transformer": (lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4), 6), (10, 64), {"layers.0 … 5"}),
+    "inception": (
+        lambda: torchvision.models.inception_v3(weights=None, init_weights=False),
+        (3, 299, 299),
+        {"Mixed_5b"},
+    ),
+    "transformer": (
+        lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4), 6),
+        (10, 64),
+        {"layers.0 … 5"},
+    ),
     "lstm": (lambda: nn.Sequential(nn.LSTM(8, 8)), (5, 8), {"0"}),
     "unet": (_unet, (3, 16, 16), {"down", "cat"}),
     "recursive": (
@@ -642,11 +734,21 @@ def test_a_level_of_many_thousand_lines(visit: Visit) -> None:
         edges = [[at, 700] for at in range(700)] + [[at, 701] for at in range(701)]
         chain = [[at, at + 1] for at in range(700)]
         sizes = [{"wide": 80, "tall": 40}] * 702
-        assert page.evaluate("([sizes, edges]) => $layout.laidOut(sizes, edges).size.tall", [sizes, edges + chain]) > 0
+        assert (
+            page.evaluate(
+                "([sizes, edges]) => $layout.laidOut(sizes, edges).size.tall",
+                [sizes, edges + chain],
+            )
+            > 0
+        )
 
 
 def test_equal_calls_are_found_by_each_of_their_addresses(visit: Visit) -> None:
-    model = Calls(lambda self, x: self.cell(self.cell(self.cell(self.fc(x)))), fc=nn.Linear(4, 4), cell=nn.Linear(4, 4))
+    model = Calls(
+        lambda self, x: self.cell(self.cell(self.cell(self.fc(x)))),
+        fc=nn.Linear(4, 4),
+        cell=nn.Linear(4, 4),
+    )
     with visit(to_page(Scan(model, (4,)))) as page:
         for address in ("cell", "cell@2", "cell@3"):
             page.evaluate("address => { location.hash = address; }", f"#{address}")
@@ -659,7 +761,10 @@ class Evil(nn.Linear):
         return EVIL
 
 
-EVIL = '</script><script>window.pwned = 1</script><img src=x onerror="window.pwned=1">\u202e\u0007=,' + "y" * 10_000
+EVIL = (
+    '</script><script>window.pwned = 1</script><img src=x onerror="window.pwned=1">\u202e\u0007=,'
+    + "y" * 10_000
+)
 
 
 def test_hostile_data_is_text(visit: Visit) -> None:

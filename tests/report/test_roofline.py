@@ -14,7 +14,14 @@ from matplotlib import pyplot as plt
 from matplotlib.text import Annotation
 from torch import nn
 
-from torchscan import InputError, Roofline, analyze_roofline, draw_roofline, format_roofline, register_device
+from torchscan import (
+    InputError,
+    Roofline,
+    analyze_roofline,
+    draw_roofline,
+    format_roofline,
+    register_device,
+)
 from torchscan.hardware import devices
 from torchscan.report.roofline import roofline_table
 
@@ -24,16 +31,22 @@ mpl.use("Agg")
 @pytest.fixture(autouse=True)
 def round_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(devices, "_registered", {})
-    register_device("a round card", memory_gb=64, bandwidth_gbs=100, dense_tflops={"fp32": 10, "fp16": 100})
+    register_device(
+        "a round card", memory_gb=64, bandwidth_gbs=100, dense_tflops={"fp32": 10, "fp16": 100}
+    )
     yield
     plt.close("all")
 
 
 def a_roofline(**options: Any) -> Roofline:
     model = nn.Sequential(
-        nn.Sequential(nn.Linear(1000, 1000), nn.ReLU()), nn.Sequential(nn.Linear(1000, 100), nn.Linear(100, 10)), nn.Softmax(-1)
+        nn.Sequential(nn.Linear(1000, 1000), nn.ReLU()),
+        nn.Sequential(nn.Linear(1000, 100), nn.Linear(100, 10)),
+        nn.Softmax(-1),
     )
-    return analyze_roofline(model, (1000,), batch_size=4096, device="a round card", precision="fp32", **options)
+    return analyze_roofline(
+        model, (1000,), batch_size=4096, device="a round card", precision="fp32", **options
+    )
 
 
 #: layer 0: 8.192 GFLOP of its product at 10 TFLOP/s, and 32.8 MB of ReLU at 100 GB/s
@@ -66,16 +79,24 @@ def test_layers_the_heaviest_first() -> None:
 
 def test_layers_of_equal_times_stay_in_order() -> None:
     """Their times, from the clock of the whole pass, differ in the last digits."""
-    block = [nn.Sequential(nn.Conv2d(5, 5, 3, padding=1), nn.BatchNorm2d(5), nn.ReLU()) for _ in range(9)]
-    roofline = analyze_roofline(nn.Sequential(*block), (5, 30, 30), batch_size=7, device="a round card")
-    assert [row.name for row in roofline_table(roofline, by="layer", max_depth=1).rows] == list("012345678")
+    block = [
+        nn.Sequential(nn.Conv2d(5, 5, 3, padding=1), nn.BatchNorm2d(5), nn.ReLU()) for _ in range(9)
+    ]
+    roofline = analyze_roofline(
+        nn.Sequential(*block), (5, 30, 30), batch_size=7, device="a round card"
+    )
+    assert [row.name for row in roofline_table(roofline, by="layer", max_depth=1).rows] == list(
+        "012345678"
+    )
 
 
 def test_text_has_equal_layers_in_one_row_and_data_has_not() -> None:
     """The first is expected to take longer, the last one is another, and what breaks the list is not jumped over."""
     wide, narrow = (lambda: nn.Linear(64, 64)), (lambda: nn.Linear(64, 8))
     model = nn.Sequential(wide(), wide(), nn.ReLU(), wide(), wide(), narrow())
-    roofline = analyze_roofline(model, (64,), batch_size=2**14, device="a round card", precision="fp32")
+    roofline = analyze_roofline(
+        model, (64,), batch_size=2**14, device="a round card", precision="fp32"
+    )
     text = format_roofline(roofline, max_depth=1)
     names = {line.partition("  ")[0] for line in text.splitlines()}
     assert {"0", "1", "2", "3 … 4 ×2", "5"} <= names
@@ -85,8 +106,12 @@ def test_text_has_equal_layers_in_one_row_and_data_has_not() -> None:
 
 def test_layers_that_cost_the_same_and_do_not_do_the_same_have_rows_of_their_own() -> None:
     model = nn.Sequential(nn.ReLU(), nn.Hardtanh(), nn.ReLU(), nn.ReLU())
-    roofline = analyze_roofline(model, (64,), batch_size=2**14, device="a round card", precision="fp32")
-    names = {line.partition("  ")[0] for line in format_roofline(roofline, max_depth=1).splitlines()}
+    roofline = analyze_roofline(
+        model, (64,), batch_size=2**14, device="a round card", precision="fp32"
+    )
+    names = {
+        line.partition("  ")[0] for line in format_roofline(roofline, max_depth=1).splitlines()
+    }
     assert {"0", "1", "2 … 3 ×2"} <= names
 
 
@@ -100,7 +125,9 @@ def test_it_fits_the_width_and_adds_up(by: Any, width: int) -> None:
     rows = lines[begin + 1 : end]
     shares = re.findall(r"(<?)(\d+) %", "\n".join(rows))
     assert len(shares) == len(rows)
-    assert sum(float(number) for is_less, number in shares if not is_less) == pytest.approx(100, abs=0.5 * len(rows))
+    assert sum(float(number) for is_less, number in shares if not is_less) == pytest.approx(
+        100, abs=0.5 * len(rows)
+    )
 
 
 def test_phases_and_warnings_are_shown() -> None:
@@ -127,7 +154,9 @@ def test_the_picture_has_both_roofs_and_a_point_for_each_operator() -> None:
     assert y / x == pytest.approx([100e9, 100e9])
     assert list(np.asarray(arithmetic.get_ydata(), float)) == [10e12, 10e12]
     points = points_of(ax)
-    expected = {(each.intensity, each.flops / each.time_estimate) for each in result.operators if each.flops}
+    expected = {
+        (each.intensity, each.flops / each.time_estimate) for each in result.operators if each.flops
+    }
     assert {tuple(point) for point in points} == expected
     assert all(height <= min(100e9 * place, 10e12) for place, height in points)
     left, right = ax.get_xlim()
@@ -137,7 +166,9 @@ def test_the_picture_has_both_roofs_and_a_point_for_each_operator() -> None:
 
 def points_of(ax: Any) -> Any:
     """Where they stand; those of the legend are nowhere."""
-    return np.concatenate([np.asarray(each.get_offsets()).reshape(-1, 2) for each in ax.collections])
+    return np.concatenate(
+        [np.asarray(each.get_offsets()).reshape(-1, 2) for each in ax.collections]
+    )
 
 
 def test_no_label_covers_a_point_a_roof_or_another_label() -> None:
@@ -148,7 +179,11 @@ def test_no_label_covers_a_point_a_roof_or_another_label() -> None:
     assert len(boxes) > 3
     for one, other in itertools.combinations(boxes, 2):
         assert not one.overlaps(other)
-    named = [box for text, box in zip(ax.texts, boxes, strict=True) if isinstance(text, Annotation) and not is_of_a_roof(text)]
+    named = [
+        box
+        for text, box in zip(ax.texts, boxes, strict=True)
+        if isinstance(text, Annotation) and not is_of_a_roof(text)
+    ]
     for point in ax.transData.transform(points_of(ax)):
         assert not any(box.contains(*point) for box in named)
 

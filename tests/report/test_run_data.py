@@ -29,13 +29,19 @@ X = torch.ones(2, 4)
 
 def checkpointed() -> nn.Module:
     block = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
-    return Calls(lambda self, x: self.last(checkpoint(self.block, x, use_reentrant=False)), block=block, last=nn.Linear(4, 1))
+    return Calls(
+        lambda self, x: self.last(checkpoint(self.block, x, use_reentrant=False)),
+        block=block,
+        last=nn.Linear(4, 1),
+    )
 
 
 RUNS: dict[str, Callable[[], RunFacts]] = {
     "training": lambda: inspected(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)), X),
     "checkpoint": lambda: inspected(checkpointed(), X),
-    "names": lambda: inspected(Chain({name: nn.Linear(4, 4) for name in (*HOSTILE, *UNPRINTABLE)}), X, steps=1),
+    "names": lambda: inspected(
+        Chain({name: nn.Linear(4, 4) for name in (*HOSTILE, *UNPRINTABLE)}), X, steps=1
+    ),
     "not finite": lambda: inspected(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), X * math.inf),
     "nothing": lambda: inspected(nn.ReLU(), X, steps=0),
 }
@@ -63,7 +69,10 @@ def test_a_run_saves_its_facts(tmp_path: Path) -> None:
 
 def test_it_says_where_it_was_measured() -> None:
     found = RUNS["training"]().provenance
-    assert (found.torch_version, found.torchscan_version) == (str(torch.__version__), torchscan.__version__)
+    assert (found.torch_version, found.torchscan_version) == (
+        str(torch.__version__),
+        torchscan.__version__,
+    )
     assert found.threads == torch.get_num_threads()
     assert found.device.startswith("CPU")
 
@@ -96,12 +105,18 @@ def saved(tmp_path: Path, change: Callable[[Any], object] = lambda content: None
 
 
 def test_keys_that_a_later_version_adds_are_left_alone(tmp_path: Path) -> None:
-    later = saved(tmp_path, lambda content: (content.update(energy=3), content["calls"][0].update(joule={"a": 1})))
+    later = saved(
+        tmp_path,
+        lambda content: (content.update(energy=3), content["calls"][0].update(joule={"a": 1})),
+    )
     assert len(open_run(later).calls) == 2
 
 
 def test_what_has_a_default_may_be_missing(tmp_path: Path) -> None:
-    assert open_run(saved(tmp_path, lambda content: content.pop("timeline"))).timeline == torchscan.Timeline()
+    assert (
+        open_run(saved(tmp_path, lambda content: content.pop("timeline"))).timeline
+        == torchscan.Timeline()
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,18 +126,38 @@ def test_what_has_a_default_may_be_missing(tmp_path: Path) -> None:
             lambda it: it.update(schema="torchscan/run/2"),
             "this run follows schema 2, and this torchscan reads up to 1",
         ),
-        (lambda it: it.update(schema="torchscan/info/1"), "this is not a run of torchscan, but a report: save one"),
+        (
+            lambda it: it.update(schema="torchscan/info/1"),
+            "this is not a run of torchscan, but a report: save one",
+        ),
         (lambda it: it.update(schema="other/run/1"), "this is not a run of torchscan: save one"),
         (lambda it: it.pop("schema"), "this is not a run of torchscan: save one"),
         (lambda it: it.pop("calls"), "this run is broken: the run has no 'calls'"),
-        (lambda it: it.update(steps="3"), "this run is broken: the run.steps is '3', and not integer"),
-        (lambda it: it["calls"][1].update(parent=1), r"the run.calls\[1\].parent is 1, which is no earlier call"),
-        (lambda it: it["calls"][1].update(parent=-1), r"the run.calls\[1\].parent is -1, which is no earlier call"),
-        (lambda it: it["calls"][0]["forward"].update(most="much"), r"the run.calls\[0\].forward.most is 'much'"),
-        (lambda it: it["timeline"]["backward"][0].update(call=9), r"the run.timeline.backward\[0\].call is 9, which is no"),
+        (
+            lambda it: it.update(steps="3"),
+            "this run is broken: the run.steps is '3', and not integer",
+        ),
+        (
+            lambda it: it["calls"][1].update(parent=1),
+            r"the run.calls\[1\].parent is 1, which is no earlier call",
+        ),
+        (
+            lambda it: it["calls"][1].update(parent=-1),
+            r"the run.calls\[1\].parent is -1, which is no earlier call",
+        ),
+        (
+            lambda it: it["calls"][0]["forward"].update(most="much"),
+            r"the run.calls\[0\].forward.most is 'much'",
+        ),
+        (
+            lambda it: it["timeline"]["backward"][0].update(call=9),
+            r"the run.timeline.backward\[0\].call is 9, which is no",
+        ),
     ],
 )
-def test_what_is_broken_is_refused(change: Callable[[Any], object], said: str, tmp_path: Path) -> None:
+def test_what_is_broken_is_refused(
+    change: Callable[[Any], object], said: str, tmp_path: Path
+) -> None:
     path = saved(tmp_path, change)
     with pytest.raises(InputError, match=said) as error:
         open_run(path)
@@ -131,7 +166,13 @@ def test_what_is_broken_is_refused(change: Callable[[Any], object], said: str, t
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("", "this is not JSON"), ("{", "this is not JSON"), ("[]", "this is not a run"), ("1e999", "not JSON")]
+    ("text", "said"),
+    [
+        ("", "this is not JSON"),
+        ("{", "this is not JSON"),
+        ("[]", "this is not a run"),
+        ("1e999", "not JSON"),
+    ],
 )
 def test_another_file_is_refused(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text(text)
@@ -149,5 +190,7 @@ def test_no_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_run_is_no_report(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="this is not a report of torchscan, but a run: write one with to_json"):
+    with pytest.raises(
+        InputError, match="this is not a report of torchscan, but a run: write one with to_json"
+    ):
         torchscan.from_json(saved(tmp_path).read_text())

@@ -57,9 +57,13 @@ One pass in evaluation mode, on shapes alone, of float32 (1, 3, 32, 32)."""
 
 
 def lines(model: nn.Module, *args: Any, **options: Any) -> list[str]:
-    layout = {key: options.pop(key) for key in ("columns", "width", "fold_repeats") if key in options}
+    layout = {
+        key: options.pop(key) for key in ("columns", "width", "fold_repeats") if key in options
+    }
     wrap = options.pop("wrap_mode", "mid")
-    return torchscan.format_info(torchscan.crawl_module(model, *args, **options), wrap, **layout).splitlines()
+    return torchscan.format_info(
+        torchscan.crawl_module(model, *args, **options), wrap, **layout
+    ).splitlines()
 
 
 def test_the_whole_table() -> None:
@@ -70,18 +74,27 @@ def test_the_whole_table() -> None:
 def test_summary_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     model = Block()
     torchscan.summary(model, (3, 32, 32))
-    assert capsys.readouterr().out == torchscan.format_info(torchscan.crawl_module(model, (3, 32, 32))) + "\n"
+    assert (
+        capsys.readouterr().out
+        == torchscan.format_info(torchscan.crawl_module(model, (3, 32, 32))) + "\n"
+    )
 
 
-def test_summary_folds_to_a_depth_and_shows_less_deep_models_whole(capsys: pytest.CaptureFixture[str]) -> None:
+def test_summary_folds_to_a_depth_and_shows_less_deep_models_whole(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     torchscan.summary(Block(), (3, 32, 32), max_depth=1)
     assert "Flatten" not in capsys.readouterr().out
     torchscan.summary(Block(), (3, 32, 32), max_depth=9)
     assert "Flatten" in capsys.readouterr().out
 
 
-def test_summary_shows_the_receptive_field_in_words_where_it_is_everything(capsys: pytest.CaptureFixture[str]) -> None:
-    model = nn.Sequential(nn.Conv2d(3, 4, (3, 5), (1, 2)), nn.Upsample(scale_factor=3), nn.AdaptiveAvgPool2d(1))
+def test_summary_shows_the_receptive_field_in_words_where_it_is_everything(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, (3, 5), (1, 2)), nn.Upsample(scale_factor=3), nn.AdaptiveAvgPool2d(1)
+    )
     torchscan.summary(model, (3, 32, 33), receptive_field=True, effective_rf_stats=True)
     table = capsys.readouterr().out.splitlines()
     assert table[1].split()[-5:] == ["RF", "Stride", "Pad", "of", "MACs"]
@@ -93,8 +106,12 @@ def test_summary_shows_the_receptive_field_in_words_where_it_is_everything(capsy
     assert "RF" not in capsys.readouterr().out
 
 
-def test_the_table_says_where_receptive_fields_are_not_the_whole_truth(capsys: pytest.CaptureFixture[str]) -> None:
-    model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular"), nn.GroupNorm(2, 4))
+def test_the_table_says_where_receptive_fields_are_not_the_whole_truth(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular"), nn.GroupNorm(2, 4)
+    )
     torchscan.summary(model, (3, 32, 32), receptive_field=True)
     text = capsys.readouterr().out
     assert "(norm-stats)" in text
@@ -111,7 +128,9 @@ def test_the_table_says_where_receptive_fields_are_not_the_whole_truth(capsys: p
 @pytest.mark.parametrize("wrap_mode", ["head", "mid", "tail"])
 def test_names_of_200_characters_fit_80_columns(wrap_mode: Any) -> None:
     name = "first_" + "x" * 188 + "_last"
-    model = nn.Sequential(OrderedDict([(name, nn.Sequential(OrderedDict([(name, nn.Linear(4, 4))])))]))
+    model = nn.Sequential(
+        OrderedDict([(name, nn.Sequential(OrderedDict([(name, nn.Linear(4, 4))])))])
+    )
     table = lines(model, (4,), wrap_mode=wrap_mode)
     assert max(map(len, table)) <= 80
     cut = next(line for line in table if line.startswith("  └─"))[4:].split()[0]
@@ -143,7 +162,9 @@ def test_one_layer_no_parameters_no_tensors() -> None:
 
 
 def test_branches_are_drawn_where_siblings_follow() -> None:
-    model = nn.Sequential(OrderedDict(a=nn.Sequential(OrderedDict(b=nn.ReLU(), c=nn.ReLU())), d=nn.ReLU()))
+    model = nn.Sequential(
+        OrderedDict(a=nn.Sequential(OrderedDict(b=nn.ReLU(), c=nn.ReLU())), d=nn.ReLU())
+    )
     names = [line.split()[0] if line[0] != "│" else line[:5] for line in lines(model, (4,))[3:8]]
     assert names == ["Sequential", "├─a", "│ ├─b", "│ └─c", "└─d"]
 
@@ -161,7 +182,11 @@ def test_several_outputs_show_the_first_and_how_many_more() -> None:
 
 
 def test_columns_can_be_chosen_and_wrong_ones_are_refused_with_a_list() -> None:
-    table = lines(Block(), (3, 32, 32), columns=["path", "grad_params", "nograd_params", "flops", "dmas", "bytes_read"])
+    table = lines(
+        Block(),
+        (3, 32, 32),
+        columns=["path", "grad_params", "nograd_params", "flops", "dmas", "bytes_read"],
+    )
     units = ["FLOPs", "(k)", "DMAs", "(k)", "Read", "(KiB)"]
     assert table[1].split() == ["Layer", "Path", "Trainable", "Frozen", *units]
     with pytest.raises(torchscan.InputError, match="choose from type, path"):
@@ -203,7 +228,11 @@ def test_where_there_is_no_room_columns_are_left_out(width: int, shown: list[str
 
 
 def test_the_mode_of_the_pass_is_said() -> None:
-    for mode, words in (("eval", "in evaluation mode"), ("train", "in training mode"), ("same", "as the modules are set")):
+    for mode, words in (
+        ("eval", "in evaluation mode"),
+        ("train", "in training mode"),
+        ("same", "as the modules are set"),
+    ):
         assert f"One pass {words}" in " ".join(lines(nn.ReLU(), (4,), mode=mode))
 
 
@@ -233,7 +262,10 @@ def test_a_real_pass_says_why() -> None:
 
 def blocks(count: int, *others: nn.Module) -> nn.Module:
     """Equal ones, of 40 parameters and 32 MACs each."""
-    return nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.Linear(4, 4)) for _ in range(count)), *others)
+    return nn.Sequential(
+        *(nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.Linear(4, 4)) for _ in range(count)),
+        *others,
+    )
 
 
 def test_equal_blocks_are_one_row_where_that_saves_half_of_them() -> None:
@@ -251,7 +283,12 @@ def test_repeats_are_folded_or_shown_as_asked() -> None:
     few = blocks(2, nn.Linear(4, 2), nn.ReLU())
     assert "×" not in "".join(lines(few, (4,))), "six rows of eleven"
     assert [line.split()[:4] for line in lines(few, (4,), fold_repeats=True)[4:8]] == [
-        *(["├─0", "…", "1", "×2"], ["│", "├─0", "Linear", "4"], ["│", "└─2", "Linear", "4"], ["├─2", "Linear", "2", "10"]),
+        *(
+            ["├─0", "…", "1", "×2"],
+            ["│", "├─0", "Linear", "4"],
+            ["│", "└─2", "Linear", "4"],
+            ["├─2", "Linear", "2", "10"],
+        ),
     ]
     assert len(lines(blocks(12), (4,), fold_repeats=False)) > 48
 
@@ -288,7 +325,10 @@ def test_calls_of_the_same_module_are_one_row() -> None:
 def test_repeats_within_repeats_are_multiplied() -> None:
     model = nn.Sequential(*(nn.Sequential(*(nn.Linear(4, 4) for _ in range(5))) for _ in range(6)))
     table = lines(model, (4,), columns=["params"])
-    assert [line.split() for line in table[4:6]] == [["└─0", "…", "5", "×6", "600"], ["└─0", "…", "4", "×5", "600"]]
+    assert [line.split() for line in table[4:6]] == [
+        ["└─0", "…", "5", "×6", "600"],
+        ["└─0", "…", "4", "×5", "600"],
+    ]
 
 
 def test_own_figures_have_columns_of_their_own() -> None:
@@ -301,7 +341,11 @@ def test_own_figures_have_columns_of_their_own() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.inner(x) * self.scale
 
-    table = lines(Scaled(), (4,), columns=["params", "own_params", "flops", "own_flops", "params_share", "trainable"])
+    table = lines(
+        Scaled(),
+        (4,),
+        columns=["params", "own_params", "flops", "own_flops", "params_share", "trainable"],
+    )
     assert table[3].split()[:8] == ["Scaled", "24", "4", "36", "4", "100", "%", "████████"]
     assert table[4].split()[:7] == ["└─inner", "20", "20", "32", "32", "83", "%"]
 
@@ -310,7 +354,17 @@ def test_which_layers_train() -> None:
     model = Block()
     model.conv.requires_grad_(False)
     table = lines(model, (3, 32, 32), columns=["trainable"])
-    assert [line.split()[-1] for line in table[3:12]] == ["partly", "no", "yes", "–", "–", "partly", "–", "–", "partly"]
+    assert [line.split()[-1] for line in table[3:12]] == [
+        "partly",
+        "no",
+        "yes",
+        "–",
+        "–",
+        "partly",
+        "–",
+        "–",
+        "partly",
+    ]
 
 
 def test_figures_of_a_column_share_their_unit() -> None:
@@ -318,7 +372,11 @@ def test_figures_of_a_column_share_their_unit() -> None:
     model = nn.Sequential(nn.Linear(1000, 1000), nn.Linear(1000, 1))
     table = lines(model, (1000,), columns=["macs", "bytes_read"])
     assert table[1].split() == ["Layer", "MACs", "(k)", "Read", "(KiB)"]
-    assert [line.split()[1:] for line in table[3:6]] == [["1,001.0", "3,921.9"], ["1,000.0", "3,914.1"], ["1.0", "7.8"]]
+    assert [line.split()[1:] for line in table[3:6]] == [
+        ["1,001.0", "3,921.9"],
+        ["1,000.0", "3,914.1"],
+        ["1.0", "7.8"],
+    ]
     model = nn.Sequential(nn.Linear(4000, 4000), nn.Linear(4000, 2))
     assert lines(model, (4000,), columns=["macs"])[5].split() == ["└─1", "8.0"]
     tiny = nn.Sequential(nn.Linear(10_000, 20_000), nn.Linear(20_000, 1), nn.Linear(1, 1))
@@ -328,7 +386,9 @@ def test_figures_of_a_column_share_their_unit() -> None:
 ESCAPES = re.compile(r"\x1b\[[\d;]*m")
 
 
-def test_only_terminals_have_colours(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_terminals_have_colours(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM"):
         monkeypatch.delenv(name, raising=False)
     torchscan.summary(Block(), (3, 32, 32))
@@ -341,8 +401,14 @@ def test_only_terminals_have_colours(monkeypatch: pytest.MonkeyPatch, capsys: py
     torchscan.summary(Block(), (3, 32, 32))
     coloured = capsys.readouterr().out
     assert ESCAPES.sub("", coloured) == plain
-    bold = [text for text in re.findall(r"\x1b\[1m(.*?)\x1b\[0m", coloured) if text.strip() not in ("", "–")]
-    assert [text.strip() for text in bold] == ["634", "442.5", "100 %", "170", "0.2", "<1 %"], "of the model and of its head"
+    bold = [
+        text
+        for text in re.findall(r"\x1b\[1m(.*?)\x1b\[0m", coloured)
+        if text.strip() not in ("", "–")
+    ]
+    assert [text.strip() for text in bold] == ["634", "442.5", "100 %", "170", "0.2", "<1 %"], (
+        "of the model and of its head"
+    )
     assert "\x1b[38;5;167m████████\x1b[0m" in coloured
     monkeypatch.setenv("COLORTERM", "truecolor")
     torchscan.summary(Block(), (3, 32, 32))
@@ -369,10 +435,14 @@ The pass failed in the layer that is marked; the error says why:
 
 
 @pytest.mark.parametrize("execute", ["abstract", "real"])
-def test_a_pass_that_fails_shows_the_layers_up_to_there(execute: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pass_that_fails_shows_the_layers_up_to_there(
+    execute: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The second convolution wants 5 channels and has 10·5·3·3 + 10 parameters; what has run whole is one row."""
     stem = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU())
-    model = nn.Sequential(stem, nn.Sequential(nn.ReLU(), nn.Conv2d(5, 10, 3, bias=True), nn.ReLU()), nn.ReLU())
+    model = nn.Sequential(
+        stem, nn.Sequential(nn.ReLU(), nn.Conv2d(5, 10, 3, bias=True), nn.ReLU()), nn.ReLU()
+    )
     with pytest.raises(torchscan.RecordError, match=r"1\.1 \(Conv2d\) failed in aten\.conv"):
         torchscan.summary(model, (3, 8, 8), execute=execute)
     assert capsys.readouterr().out == WHAT_RAN
@@ -393,12 +463,24 @@ def test_a_pass_that_fails_in_the_model_itself(capsys: pytest.CaptureFixture[str
 def test_with_a_device_there_are_times_which_add_up(capsys: pytest.CaptureFixture[str]) -> None:
     torchscan.summary(Block(), (3, 32, 32), device="RTX 4090", batch_size=8)
     text = capsys.readouterr().out
-    assert re.split("  +", text.splitlines()[1]) == ["Layer", "Type", "Output", "Params", "MACs (k)", "Time (µs)", "of time"]
+    assert re.split("  +", text.splitlines()[1]) == [
+        "Layer",
+        "Type",
+        "Output",
+        "Params",
+        "MACs (k)",
+        "Time (µs)",
+        "of time",
+    ]
     assert "Times are estimated for NVIDIA GeForce RTX 4090: " in text
     info = torchscan.crawl_module(Block(), (3, 32, 32), device="RTX 4090", batch_size=8)
     times = [layer["time_estimate"] for layer in info["layers"]]
     roofline = torchscan.analyze_roofline(Block(), (3, 32, 32), device="RTX 4090", batch_size=8)
-    assert sum(times) == pytest.approx(info["overall"]["time_estimate"]) == pytest.approx(roofline.time_estimate)
+    assert (
+        sum(times)
+        == pytest.approx(info["overall"]["time_estimate"])
+        == pytest.approx(roofline.time_estimate)
+    )
     assert times[3] > 0 < times[4], "both calls of the activation"
     folded = torchscan.aggregate_info(info, 1)["layers"]
     assert sum(layer["time_estimate"] for layer in folded) == pytest.approx(roofline.time_estimate)
@@ -427,18 +509,32 @@ def test_equal_blocks_keep_the_sum_and_peak_at_the_most() -> None:
     asked: Any = {"batch_size": 16, "training": True, "memory": True, "device": "RTX 4090"}
     info = torchscan.crawl_module(model, (64,), **asked)
     blocks = [layer for layer in info["layers"] if layer["depth"] == 1][1:]
-    (folded,) = [line for line in lines(model, (64,), columns=["activations", "peak", "latency"], **asked) if "×8" in line]
-    kept, peak = sum(layer["activation_bytes"] for layer in blocks), max(layer["peak_bytes"] for layer in blocks)
+    (folded,) = [
+        line
+        for line in lines(model, (64,), columns=["activations", "peak", "latency"], **asked)
+        if "×8" in line
+    ]
+    kept, peak = (
+        sum(layer["activation_bytes"] for layer in blocks),
+        max(layer["peak_bytes"] for layer in blocks),
+    )
     assert folded.split()[4:6] == [f"{kept / 1024:,.1f}", f"{peak / 1024:,.1f}"]
 
 
 def test_what_was_not_asked_for_is_refused() -> None:
-    with pytest.raises(torchscan.InputError, match=r"the column 'latency' needs a device: give device='RTX 4090', say"):
+    with pytest.raises(
+        torchscan.InputError,
+        match=r"the column 'latency' needs a device: give device='RTX 4090', say",
+    ):
         torchscan.summary(nn.Linear(2, 2), (2,), columns=["latency"])
     info = torchscan.crawl_module(nn.Linear(2, 2), (2,))
-    with pytest.raises(torchscan.InputError, match=r"these layers have no 'peak': ask for it, .*memory=True\)"):
+    with pytest.raises(
+        torchscan.InputError, match=r"these layers have no 'peak': ask for it, .*memory=True\)"
+    ):
         torchscan.format_info(info, columns=["peak"])
-    with pytest.raises(torchscan.InputError, match=r"no 'latency_share': ask for it, .*device='RTX 4090'\)"):
+    with pytest.raises(
+        torchscan.InputError, match=r"no 'latency_share': ask for it, .*device='RTX 4090'\)"
+    ):
         torchscan.to_csv(info, ["latency_share"])
     torchscan.summary(nn.Linear(2, 2), (2,), columns=["peak", "activations"])
 
@@ -473,7 +569,9 @@ def test_what_a_backward_pass_computes_again_is_summed_where_it_belongs() -> Non
 
 
 @pytest.mark.parametrize("name", ["stdout", "stderr"])
-def test_streams_that_stand_in_for_others_need_not_know_terminals(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_that_stand_in_for_others_need_not_know_terminals(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Tee:
         def write(self, text: str) -> int:
             return len(text)
@@ -525,6 +623,10 @@ def test_letters_that_take_the_room_of_two_stay_in_line() -> None:
         "非常に長い名前" * 8: nn.Linear(4, 4),
     }
     for width in (80, 44):
-        table = lines(nn.Sequential(OrderedDict(names)), (4,), width=width, columns=["type", "params"])[:9]
-        assert {wcwidth.wcswidth(line) for line in table if line[-1] in "0–─"} == {wcwidth.wcswidth(table[0])}
+        table = lines(
+            nn.Sequential(OrderedDict(names)), (4,), width=width, columns=["type", "params"]
+        )[:9]
+        assert {wcwidth.wcswidth(line) for line in table if line[-1] in "0–─"} == {
+            wcwidth.wcswidth(table[0])
+        }
         assert wcwidth.wcswidth(table[0]) <= width

@@ -100,7 +100,9 @@ def _with(model: nn.Module, **values: float) -> nn.Module:
 
 def _scaled(forward: Callable[..., Tensor]) -> Model:
     """With a parameter below 0."""
-    return lambda: _with(Calls(forward, scale=nn.Linear(4, 1, bias=False)), **{"scale.weight": -1.0})
+    return lambda: _with(
+        Calls(forward, scale=nn.Linear(4, 1, bias=False)), **{"scale.weight": -1.0}
+    )
 
 
 def _zeros(*shape: int) -> Callable[[], tuple[Tensor]]:
@@ -113,7 +115,9 @@ def _of(*values: float) -> Callable[[], tuple[Tensor]]:
 
 def _convolutional() -> nn.Module:
     block = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
-    return nn.Sequential(nn.Conv2d(3, 4, 3), block, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3), block, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)
+    )
 
 
 def _image() -> tuple[Tensor]:
@@ -122,7 +126,9 @@ def _image() -> tuple[Tensor]:
 
 def _encoder() -> nn.Module:
     return nn.TransformerEncoder(
-        nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0), 2, enable_nested_tensor=False
+        nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0),
+        2,
+        enable_nested_tensor=False,
     )
 
 
@@ -157,7 +163,12 @@ def _masked(rows: slice) -> Callable[[], tuple[Tensor, Tensor]]:
 class Checkpointed(nn.Module):
     def __init__(self, block: nn.Module, *, use_reentrant: bool = False) -> None:
         super().__init__()
-        self.first, self.block, self.last, self.use_reentrant = nn.Linear(4, 4), block, nn.Linear(4, 2), use_reentrant
+        self.first, self.block, self.last, self.use_reentrant = (
+            nn.Linear(4, 4),
+            block,
+            nn.Linear(4, 2),
+            use_reentrant,
+        )
 
     def forward(self, x: Tensor) -> Any:
         return self.last(checkpoint(self.block, self.first(x), use_reentrant=self.use_reentrant))

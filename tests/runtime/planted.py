@@ -39,7 +39,9 @@ class Planted:
     def line(self) -> int | None:
         """The number of the line that is to blame."""
         lines = self.program.splitlines()
-        return next((number for number, line in enumerate(lines, 1) if line.endswith("# here")), None)
+        return next(
+            (number for number, line in enumerate(lines, 1) if line.endswith("# here")), None
+        )
 
 
 PLANTED = {
@@ -330,7 +332,11 @@ for i in range(30):
     optimizer.step()  # here
 """,
         step=24,
-        says=("the gradient of 2.weight", "was not finite before SGD.step()", "written to in between"),
+        says=(
+            "the gradient of 2.weight",
+            "was not finite before SGD.step()",
+            "written to in between",
+        ),
     ),
     "a hook on a tensor": Planted(
         code="""\
@@ -373,7 +379,11 @@ for i in range(30):
     optimizer.step()  # here
 """,
         step=24,
-        says=("the gradient of 2.weight", "was not finite before SGD.step()", "written to in between"),
+        says=(
+            "the gradient of 2.weight",
+            "was not finite before SGD.step()",
+            "written to in between",
+        ),
     ),
     "an optimizer without epsilon": Planted(
         code="""\

@@ -27,7 +27,11 @@ def total(_path: str, _kind: str, tensor: Tensor) -> float:
 
 
 def too_large(path: str, kind: str, tensor: Tensor) -> Any:
-    return Alarm("more than 4") if kind == "output" and path == "1" and float(tensor.max()) > 4 else None
+    return (
+        Alarm("more than 4")
+        if kind == "output" and path == "1" and float(tensor.max()) > 4
+        else None
+    )
 
 
 def test_a_check_sees_results_parameters_and_their_gradients() -> None:
@@ -57,13 +61,21 @@ def test_an_alarm_is_recorded_warned_of_or_raised() -> None:
         made(torch.ones(1, 1))
     (said,) = run.facts.checked
     assert str(said) == "step 0: too_large of 1, output: more than 4"
-    with pytest.warns(UserWarning, match="more than 4"), inspect(made, checks=[too_large], on_nonfinite="warn"):
+    with (
+        pytest.warns(UserWarning, match="more than 4"),
+        inspect(made, checks=[too_large], on_nonfinite="warn"),
+    ):
         made(torch.ones(1, 1))
-    with pytest.raises(AlarmError, match="too_large of 1"), inspect(made, checks=[too_large], on_nonfinite="raise"):
+    with (
+        pytest.raises(AlarmError, match="too_large of 1"),
+        inspect(made, checks=[too_large], on_nonfinite="raise"),
+    ):
         made(torch.ones(1, 1))
 
 
-@pytest.mark.parametrize(("returned", "said"), [("text", "returned a str"), (torch.ones(2), "returned a Tensor")])
+@pytest.mark.parametrize(
+    ("returned", "said"), [("text", "returned a str"), (torch.ones(2), "returned a Tensor")]
+)
 def test_what_a_check_may_not_return_is_said(returned: Any, said: str) -> None:
     made = model()
     with pytest.raises(InputError, match=said), inspect(made, checks=[lambda *_: returned]):

@@ -25,12 +25,16 @@ HERE = RunProvenance(device="CPU One", threads=1, torch_version="2", torchscan_v
 
 
 def mlp() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(4, 8), nn.Sequential(nn.ReLU(), nn.Linear(8, 8)), nn.Linear(8, 1))
+    return nn.Sequential(
+        nn.Linear(4, 8), nn.Sequential(nn.ReLU(), nn.Linear(8, 8)), nn.Linear(8, 1)
+    )
 
 
 def checkpointed(*, reentrant: bool) -> nn.Module:
     block = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
-    model = Calls(lambda self, x: self.last(checkpoint(self.block, x, use_reentrant=reentrant)), block=block)
+    model = Calls(
+        lambda self, x: self.last(checkpoint(self.block, x, use_reentrant=reentrant)), block=block
+    )
     model.add_module("last", nn.Linear(4, 1))
     return model
 
@@ -49,7 +53,10 @@ MODELS: dict[str, tuple[Any, Any]] = {
     "inference": (mlp, infer),
     "checkpoint": (lambda: checkpointed(reentrant=False), train),
     "reentrant checkpoint": (lambda: checkpointed(reentrant=True), train),
-    "two backward passes": (mlp, lambda model: [(model(X).sum() + model(X).sum()).backward() for _ in range(2)]),
+    "two backward passes": (
+        mlp,
+        lambda model: [(model(X).sum() + model(X).sum()).backward() for _ in range(2)],
+    ),
 }
 
 
@@ -109,13 +116,18 @@ def test_slices_of_a_track_nest_and_come_in_order(name: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_calls_are_inside_the_calls_that_they_are_in(name: str) -> None:
     facts = watched(name)
-    parents = {(call.path, call.invocation): None if call.parent is None else facts.calls[call.parent] for call in facts.calls}
+    parents = {
+        (call.path, call.invocation): None if call.parent is None else facts.calls[call.parent]
+        for call in facts.calls
+    }
     found = {key(each): key(parent) for each, parent in around(events(facts, "forward"))}
     first = [call for call in facts.calls if not call.is_again]
     assert set(found) == {(call.path, call.invocation) for call in first}
     for call in first:
         parent: CallRun | None = parents[call.path, call.invocation]
-        assert found[call.path, call.invocation] == (None if parent is None else (parent.path, parent.invocation))
+        assert found[call.path, call.invocation] == (
+            None if parent is None else (parent.path, parent.invocation)
+        )
 
 
 def test_a_call_is_named_by_path_and_type_and_says_what_it_was_given_and_cost() -> None:
@@ -124,7 +136,11 @@ def test_a_call_is_named_by_path_and_type_and_says_what_it_was_given_and_cost() 
     names = [each["name"] for each in events(facts, "forward")]
     assert names == ["Sequential", "0 Linear", "1 Sequential", "1.0 ReLU", "1.1 Linear", "2 Linear"]
     said = events(facts, "forward")[1]["args"]
-    assert (said["input_shapes"], said["output_shapes"], said["macs"]) == ([[2, 4]], [[2, 8]], 2 * 4 * 8)
+    assert (said["input_shapes"], said["output_shapes"], said["macs"]) == (
+        [[2, 4]],
+        [[2, 8]],
+        2 * 4 * 8,
+    )
     assert said["flops_per_second"] == facts.calls[1].flops_per_second
 
 
@@ -143,7 +159,9 @@ def test_without_gradients_there_is_no_slice_backward() -> None:
 
 
 def test_what_a_checkpoint_runs_again_is_inside_the_backward_pass() -> None:
-    again = [each["name"] for each in events(watched("checkpoint"), "backward") if "(2)" in each["name"]]
+    again = [
+        each["name"] for each in events(watched("checkpoint"), "backward") if "(2)" in each["name"]
+    ]
     assert again == ["block (2) Sequential", "block.0 (2) Linear", "block.1 (2) Tanh"]
 
 
@@ -154,7 +172,9 @@ def test_the_track_begins_with_the_step() -> None:
 
 def test_times_are_in_microseconds() -> None:
     timeline = Timeline(forward=(Slice(None, 1_000, 4_500),))
-    (event,) = [each for each in chrome_trace([], timeline, HERE)["traceEvents"] if each["ph"] == "X"]
+    (event,) = [
+        each for each in chrome_trace([], timeline, HERE)["traceEvents"] if each["ph"] == "X"
+    ]
     assert (event["ts"], event["dur"]) == (1.0, 3.5)
 
 
@@ -164,7 +184,12 @@ def test_what_ran_in_several_threads_has_several_tracks() -> None:
     trace = chrome_trace([], Timeline(backward=slices), HERE)["traceEvents"]
     names = {each["tid"]: each["args"]["name"] for each in trace if each["name"] == "thread_name"}
     placed = [(names[each["tid"]], each["ts"]) for each in trace if each["ph"] == "X"]
-    assert placed == [("backward", 0.0), ("backward", 0.006), ("backward", 0.02), ("backward (2)", 0.005)]
+    assert placed == [
+        ("backward", 0.0),
+        ("backward", 0.006),
+        ("backward", 0.02),
+        ("backward (2)", 0.005),
+    ]
 
 
 def test_a_call_that_an_exception_left_holds_what_ran_in_it() -> None:
@@ -183,4 +208,6 @@ def test_an_opened_run_has_its_trace_too(tmp_path: Path) -> None:
     facts.save(tmp_path / "run.json")
     torchscan.open_run(tmp_path / "run.json").save_trace(tmp_path / "trace.json")
     written = json.loads((tmp_path / "trace.json").read_text())
-    assert written == json.loads(json.dumps(chrome_trace(facts.calls, facts.timeline, facts.provenance)))
+    assert written == json.loads(
+        json.dumps(chrome_trace(facts.calls, facts.timeline, facts.provenance))
+    )

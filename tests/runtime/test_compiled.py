@@ -20,7 +20,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:Guards may run slower on Python 
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.block, self.last = nn.Linear(4, 8), nn.Sequential(nn.Linear(8, 8), nn.ReLU()), nn.Linear(8, 1)
+        self.first, self.block, self.last = (
+            nn.Linear(4, 8),
+            nn.Sequential(nn.Linear(8, 8), nn.ReLU()),
+            nn.Linear(8, 1),
+        )
 
     def forward(self, x: Tensor) -> Any:
         return self.last(self.block(self.first(x)))
@@ -47,7 +51,9 @@ def counters() -> tuple[dict[str, int], dict[str, int], int]:
     return dict(found["frames"]), dict(found["graph_break"]), found["stats"]["unique_graphs"]
 
 
-def run(make: Callable[[], nn.Module], *, is_watched: bool, compiles_inside: bool) -> tuple[Any, Tensor, RunFacts | None]:
+def run(
+    make: Callable[[], nn.Module], *, is_watched: bool, compiles_inside: bool
+) -> tuple[Any, Tensor, RunFacts | None]:
     dynamo.reset()
     dynamo.utils.counters.clear()
     torch.manual_seed(0)
@@ -67,8 +73,13 @@ def run(make: Callable[[], nn.Module], *, is_watched: bool, compiles_inside: boo
     return counters(), result.detach(), facts
 
 
-@pytest.mark.skipif(TorchVersion(torch.__version__) < "2.7", reason="torch 2.6 compiles again where global hooks come or go")
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch reads it of what a compiled part is given
+@pytest.mark.skipif(
+    TorchVersion(torch.__version__) < "2.7",
+    reason="torch 2.6 compiles again where global hooks come or go",
+)
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute"
+)  # torch reads it of what a compiled part is given
 @pytest.mark.parametrize("compiles_inside", [False, True])
 @pytest.mark.parametrize("make", [whole, in_place, in_part])
 def test_what_is_compiled_is_the_same(make: Callable[[], nn.Module], compiles_inside: bool) -> None:

@@ -19,7 +19,14 @@ from torchscan.runtime.timing import StepTimes
 from torchscan.runtime.values import Values
 
 #: what is not seen afterwards: what was replaced before it was returned, or what has no module of its own
-_LATER = "NaN in a weight", "1 / 0", "between two modules", "NaN in the input", "a loss of 0 / 0", "gradient of a root at 0"
+_LATER = (
+    "NaN in a weight",
+    "1 / 0",
+    "between two modules",
+    "NaN in the input",
+    "a loss of 0 / 0",
+    "gradient of a root at 0",
+)
 
 
 @pytest.fixture
@@ -30,7 +37,14 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
         if self._found.is_alarmed:
             return now(self, times)
         place = torch.device("cpu")
-        return DeferredValues(self._number, self._found, self._listener, device=place, allocated=self._memory, times=times)
+        return DeferredValues(
+            self._number,
+            self._found,
+            self._listener,
+            device=place,
+            allocated=self._memory,
+            times=times,
+        )
 
     monkeypatch.setattr(Inspector, "_values", as_on_a_device)
 
@@ -56,7 +70,9 @@ def test_the_module_is_named_after_the_step_and_the_operator_in_the_next(name: s
     for _ in range(2):
         fault.run(model, *fault.inputs())
     inspector.finish()
-    assert [(each.step, each.path, each.phase) for each in found] == [(n, fault.path, fault.phase) for n in range(2)]
+    assert [(each.step, each.path, each.phase) for each in found] == [
+        (n, fault.path, fault.phase) for n in range(2)
+    ]
     if fault.phase != "update":
         assert found[0].operator is None
         assert "after the step" in str(found[0].unknown)
@@ -120,7 +136,9 @@ class Residual(nn.Module):
         return self.last(torch.relu_(out))
 
 
-def _in_fourth_step(model: nn.Module, *, after: object = None, trains: bool = True) -> list[tuple[int, str, str]]:
+def _in_fourth_step(
+    model: nn.Module, *, after: object = None, trains: bool = True
+) -> list[tuple[int, str, str]]:
     found: list[NonFinite] = []
     inspector = Inspector(model, found.append)
     inspector.start()
@@ -139,7 +157,12 @@ def _in_fourth_step(model: nn.Module, *, after: object = None, trains: bool = Tr
 @pytest.mark.parametrize("trains", [True, False])
 def test_many_tensors_that_wait_are_looked_at_each(trains: bool) -> None:
     """Python gives the identity of one that is gone to the next."""
-    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)), Good(), Calls(lambda _, x: x.nan_to_num()), nn.Linear(4, 4))
+    model = nn.Sequential(
+        *(nn.Linear(4, 4) for _ in range(3)),
+        Good(),
+        Calls(lambda _, x: x.nan_to_num()),
+        nn.Linear(4, 4),
+    )
     assert _in_fourth_step(model, trains=trains) == [(3, "3", "forward")]
 
 
@@ -151,7 +174,9 @@ def test_what_its_caller_writes_to_is_looked_at_before(trains: bool) -> None:
 
 @pytest.mark.usefixtures("later")
 def test_what_is_written_to_after_the_call_is_looked_at_before() -> None:
-    assert _in_fourth_step(nn.Sequential(nn.Linear(4, 4), Good()), after="written", trains=False) == [(3, "1", "forward")]
+    assert _in_fourth_step(
+        nn.Sequential(nn.Linear(4, 4), Good()), after="written", trains=False
+    ) == [(3, "1", "forward")]
 
 
 @pytest.mark.usefixtures("later")
@@ -177,7 +202,11 @@ def test_the_end_of_a_backward_pass_is_awaited_after_one_that_was_left() -> None
 @pytest.mark.usefixtures("later")
 def test_a_check_may_end_the_inspection() -> None:
     model = nn.Linear(4, 1)
-    inspector = Inspector(model, lambda _: None, [lambda path, kind, tensor: inspector.finish() if "grad" in kind else None])
+    inspector = Inspector(
+        model,
+        lambda _: None,
+        [lambda path, kind, tensor: inspector.finish() if "grad" in kind else None],
+    )
     inspector.start()
     model(torch.rand(2, 4)).sum().backward()
     assert model.weight.grad is not None

@@ -9,7 +9,9 @@ from torchscan.runtime.device_times import Moment, undisturbed
 
 def took(*moments: tuple[int, int, int], ours: frozenset[int] = frozenset()) -> list[int]:
     """From each mark to the next."""
-    return [two - one for one, two in pairwise(undisturbed([Moment(*each) for each in moments], ours))]
+    return [
+        two - one for one, two in pairwise(undisturbed([Moment(*each) for each in moments], ours))
+    ]
 
 
 def test_a_busy_device_takes_what_it_takes() -> None:

@@ -93,7 +93,12 @@ def test_a_run_that_only_evaluates_has_its_passes_as_steps() -> None:
     model = mlp()
     with inspect(model) as run:
         evaluate(model, 5)
-    assert (run.facts.steps, run.facts.timed, run.facts.evaluation, run.facts.trains) == (4, 4, None, False)
+    assert (run.facts.steps, run.facts.timed, run.facts.evaluation, run.facts.trains) == (
+        4,
+        4,
+        None,
+        False,
+    )
     assert "Evaluation only: no step has a backward pass." in str(run)
 
 
@@ -108,7 +113,10 @@ def test_the_table_and_files_show_both() -> None:
     text = " ".join(str(run).split())
     assert "Medians of 4 steps after 1 to warm up" in text
     assert "1 step left out: other calls or input shapes." in text
-    assert "8 forward passes had no backward pass, as in an evaluation; the other times in this table exclude them" in text
+    assert (
+        "8 forward passes had no backward pass, as in an evaluation; the other times in this table exclude them"
+        in text
+    )
     assert "Evaluation, forward only" in text
     rows = run_table(run).write("csv").splitlines()
     place = rows[0].split(",").index("evaluation")
@@ -139,6 +147,11 @@ def test_findings_are_numbered_by_kind() -> None:
             model(torch.full((2, 4), math.nan)).sum().backward()
         model(torch.full((2, 4), math.nan))
     first, second = run.facts.nonfinite
-    assert (first.step, first.is_evaluation, second.step, second.is_evaluation) == (2, False, 4, True)
+    assert (first.step, first.is_evaluation, second.step, second.is_evaluation) == (
+        2,
+        False,
+        4,
+        True,
+    )
     assert str(second).startswith("evaluation pass 4: the first NaN was given to the model")
     assert "Evaluation pass 4: the first NaN" in str(run)

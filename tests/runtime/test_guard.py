@@ -45,7 +45,9 @@ print("all steps are taken")
 
 
 def net() -> nn.Module:
-    return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 4))
+    return nn.Sequential(
+        nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 4)
+    )
 
 
 def take(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor | None = None) -> Tensor:
@@ -60,7 +62,13 @@ def places() -> list[object]:
     """What is replaced or added while steps are checked."""
     scaler = vars(torch.amp.GradScaler)
     hooks = [len(torchs._global_forward_hooks), len(torchs._global_forward_pre_hooks)]
-    return [*hooks, RUNS_BACKWARD[0][RUNS_BACKWARD[1]], scaler["scale"], scaler["step"], torch.is_anomaly_enabled()]
+    return [
+        *hooks,
+        RUNS_BACKWARD[0][RUNS_BACKWARD[1]],
+        scaler["scale"],
+        scaler["step"],
+        torch.is_anomaly_enabled(),
+    ]
 
 
 def test_it_is_raised_in_the_step_that_makes_it_and_everything_is_put_back() -> None:
@@ -94,9 +102,17 @@ def test_training_is_the_same_bit_by_bit() -> None:
         model = net()
         optimizer = torch.optim.AdamW(model.parameters(), 0.01)
         if not is_checked:
-            return [*(take(model, optimizer) for _ in range(12)), *model.state_dict().values(), torch.rand(1)]
+            return [
+                *(take(model, optimizer) for _ in range(12)),
+                *model.state_dict().values(),
+                torch.rand(1),
+            ]
         with inspect(model, steps=1):
-            return [*(take(model, optimizer) for _ in range(12)), *model.state_dict().values(), torch.rand(1)]
+            return [
+                *(take(model, optimizer) for _ in range(12)),
+                *model.state_dict().values(),
+                torch.rand(1),
+            ]
 
     for one, other in zip(trained(is_checked=False), trained(is_checked=True), strict=True):
         assert torch.equal(one, other)
@@ -115,7 +131,9 @@ def test_a_second_look_changes_nothing() -> None:
         def run() -> list[Tensor]:
             for x in inputs:
                 take(model, optimizer, x)
-            gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+            gradients = [
+                parameter.grad for parameter in model.parameters() if parameter.grad is not None
+            ]
             return [*model.state_dict().values(), *gradients, torch.rand(1)]
 
         if not is_checked:
@@ -214,7 +232,10 @@ def test_anomaly_mode_around_the_backward_pass_raises_as_ever() -> None:
     with inspect(model, steps=1):
         for _ in range(3):
             loss = (model(torch.zeros(3, 2)) * 0).sqrt().sum()
-            with torch.autograd.set_detect_anomaly(True), pytest.raises(RuntimeError, match="returned nan values"):
+            with (
+                torch.autograd.set_detect_anomaly(True),
+                pytest.raises(RuntimeError, match="returned nan values"),
+            ):
                 loss.backward()
 
 
@@ -336,7 +357,9 @@ def test_a_graph_that_is_kept_gathers_no_hooks(monkeypatch: pytest.MonkeyPatch) 
     assert 0 < len(ran) <= 3 * 8  # tanh in each row, and the nodes that take a row
 
 
-def test_gradients_on_a_device_are_not_kept_in_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_on_a_device_are_not_kept_in_the_backward_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A CPU stands in for the device: the values that are kept are those of a device."""
     monkeypatch.setattr(loss_graph, "is_on_device", lambda _: True)
     start = torch.rand(1000, requires_grad=True)
@@ -345,7 +368,9 @@ def test_gradients_on_a_device_are_not_kept_in_the_backward_pass(monkeypatch: py
     graph = loss_graph.LossGraph([loss], lambda _: False)
     graph.follow()
     loss.backward()
-    kept = [each for noted in graph._gradients.values() if isinstance(noted, list) for each in noted]
+    kept = [
+        each for noted in graph._gradients.values() if isinstance(noted, list) for each in noted
+    ]
     assert kept
     assert all(each.numel() == 1 for each in kept)
     assert graph.gradient_source() is None
@@ -366,7 +391,10 @@ class Breaking(nn.Module):
         return (y * 0 - 1).log() if self.num_calls == 6 else y
 
 
-@pytest.mark.parametrize(("is_in_gradient", "said"), [(False, "the loss was NaN at"), (True, "the gradient of layer.weight")])
+@pytest.mark.parametrize(
+    ("is_in_gradient", "said"),
+    [(False, "the loss was NaN at"), (True, "the gradient of layer.weight")],
+)
 def test_a_check_that_is_read_in_the_next_step_names_its_own(
     is_in_gradient: bool, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -397,7 +425,9 @@ def train_on_two_losses(y: Tensor, model: nn.Module, value: float) -> None:
 
 def assign_gradients(y: Tensor, model: nn.Module, value: float) -> None:
     parameters = list(model.parameters())
-    for parameter, gradient in zip(parameters, torch.autograd.grad(y.sum(), parameters), strict=True):
+    for parameter, gradient in zip(
+        parameters, torch.autograd.grad(y.sum(), parameters), strict=True
+    ):
         parameter.grad = gradient * math.sqrt(value) if value > 0 else gradient * math.nan
 
 
@@ -409,7 +439,10 @@ def give_a_gradient(y: Tensor, model: nn.Module, value: float) -> None:
     ("train", "said"),
     [
         (train_on_two_losses, "by aten.sqrt"),
-        (assign_gradients, "the gradient of weight (4 NaN of 4) and of 1 more was not finite before SGD.step()"),
+        (
+            assign_gradients,
+            "the gradient of weight (4 NaN of 4) and of 1 more was not finite before SGD.step()",
+        ),
         (give_a_gradient, "the first NaN was in the gradient that backward() was given"),
     ],
 )

@@ -36,7 +36,9 @@ MASKS: dict[str, Callable[[Tensor], Tensor]] = {
     "masked_fill of a tensor": lambda x: x.masked_fill(lowest(x), torch.tensor(MINUS_INF)),
     "sum": lambda x: x + torch.zeros(4, 4).masked_fill(~KEEP, MINUS_INF),
     "triu of full": lambda x: x + torch.full((4, 4), MINUS_INF).triu(1),
-    "scatter": lambda x: torch.full_like(x, MINUS_INF).scatter(-1, x.topk(2).indices, x.topk(2).values),
+    "scatter": lambda x: torch.full_like(x, MINUS_INF).scatter(
+        -1, x.topk(2).indices, x.topk(2).values
+    ),
     "index": lambda x: x.index_put((torch.tensor([0]), torch.tensor([1])), torch.tensor(MINUS_INF)),
     "assignment": lambda x: assigned(x),
     "padding": lambda x: nn.functional.pad(x[..., :3], (0, 1), value=MINUS_INF),
@@ -49,7 +51,9 @@ def assigned(x: Tensor) -> Tensor:
     return y
 
 
-def steps(model: nn.Module, loss: Callable[[Tensor], Tensor], times: int = 1, **options: Any) -> RunFacts:
+def steps(
+    model: nn.Module, loss: Callable[[Tensor], Tensor], times: int = 1, **options: Any
+) -> RunFacts:
     with inspect(model, device=None, **options) as run:
         for _ in range(times):
             loss(model(torch.rand(4, 4) + 0.1)).backward()
@@ -70,7 +74,12 @@ def test_logits_that_are_masked_on_purpose_are_no_finding(name: str) -> None:
 def test_masks_whose_size_varies_are_none_either_for_as_long_as_they_come() -> None:
     """Calls are repeated to find out, at most so many."""
     model = nn.Sequential(nn.Linear(4, 4), Of(lambda x: x.masked_fill(x < x.mean(), MINUS_INF)))
-    assert steps(model, lambda y: y.softmax(-1).square().nan_to_num(0.0).sum(), 30, on_nonfinite="raise").nonfinite == ()
+    assert (
+        steps(
+            model, lambda y: y.softmax(-1).square().nan_to_num(0.0).sum(), 30, on_nonfinite="raise"
+        ).nonfinite
+        == ()
+    )
 
 
 def test_a_mask_that_is_made_when_the_model_is_evaluated() -> None:
@@ -83,7 +92,9 @@ def test_a_mask_that_is_made_when_the_model_is_evaluated() -> None:
 def gate(self: Any, x: Tensor) -> Tensor:
     """Two of four experts."""
     scores = self.scores(x)
-    chosen = torch.full_like(scores, MINUS_INF).scatter(-1, scores.topk(2).indices, scores.topk(2).values)
+    chosen = torch.full_like(scores, MINUS_INF).scatter(
+        -1, scores.topk(2).indices, scores.topk(2).values
+    )
     shares = self.softmax(chosen)
     return sum(shares[:, at : at + 1] * expert(x) for at, expert in enumerate(self.experts))
 
@@ -106,35 +117,64 @@ def cleaned(self: Any, x: Tensor) -> Tensor:
 
 FINE: dict[str, Callable[[], tuple[nn.Module, Callable[[Tensor], Tensor]]]] = {
     "gates of a mixture of experts": lambda: (
-        Calls(gate, scores=nn.Linear(4, 4), softmax=nn.Softmax(-1), experts=nn.ModuleList(nn.Linear(4, 2) for _ in range(4))),
+        Calls(
+            gate,
+            scores=nn.Linear(4, 4),
+            softmax=nn.Softmax(-1),
+            experts=nn.ModuleList(nn.Linear(4, 2) for _ in range(4)),
+        ),
         Tensor.sum,
     ),
-    "log-probabilities of a beam search": lambda: (Calls(beam, step=nn.Linear(4, 4), last=Of(lambda x: x)), beams),
+    "log-probabilities of a beam search": lambda: (
+        Calls(beam, step=nn.Linear(4, 4), last=Of(lambda x: x)),
+        beams,
+    ),
     "overflow in half precision that is clipped": lambda: (
-        Calls(clipped, first=nn.Linear(4, 4), narrow=Of(lambda x: (x.abs() + 1).half() * 65504), last=nn.Linear(4, 2)),
+        Calls(
+            clipped,
+            first=nn.Linear(4, 4),
+            narrow=Of(lambda x: (x.abs() + 1).half() * 65504),
+            last=nn.Linear(4, 2),
+        ),
         Tensor.sum,
     ),
     "overflow that nan_to_num replaces": lambda: (
-        Calls(cleaned, first=nn.Linear(4, 4), exp=Of(lambda x: torch.exp(x.abs() + 1000)), last=nn.Linear(4, 2)),
+        Calls(
+            cleaned,
+            first=nn.Linear(4, 4),
+            exp=Of(lambda x: torch.exp(x.abs() + 1000)),
+            last=nn.Linear(4, 2),
+        ),
         Tensor.sum,
     ),
     "a logarithm that where guards": lambda: (
-        nn.Sequential(nn.Linear(4, 4), Of(lambda x: torch.where(x > 0, x.clamp(min=0).detach().log(), x))),
+        nn.Sequential(
+            nn.Linear(4, 4), Of(lambda x: torch.where(x > 0, x.clamp(min=0).detach().log(), x))
+        ),
         lambda y: y.square().mean(),
     ),
     "rows of attention that are padding, and replaced": lambda: (
         nn.Sequential(
             nn.Linear(4, 4),
-            Of(lambda x: torch.where(KEEP.any(-1), x.masked_fill(~KEEP, MINUS_INF).softmax(-1), 0.0)),
+            Of(
+                lambda x: torch.where(
+                    KEEP.any(-1), x.masked_fill(~KEEP, MINUS_INF).softmax(-1), 0.0
+                )
+            ),
         ),
         Tensor.sum,
     ),
     "log-probability of what cannot be": lambda: (
-        nn.Sequential(nn.Linear(4, 4), Of(lambda x: UNIFORM.log_prob(x.sigmoid().detach() + 2) + x * 0)),
+        nn.Sequential(
+            nn.Linear(4, 4), Of(lambda x: UNIFORM.log_prob(x.sigmoid().detach() + 2) + x * 0)
+        ),
         lambda y: y.exp().sum(),
     ),
     "a cumulative sum of exponentials": lambda: (
-        nn.Sequential(nn.Linear(4, 4), Of(lambda x: x * 0 + torch.logcumsumexp(x.detach().masked_fill(KEEP, MINUS_INF), -1))),
+        nn.Sequential(
+            nn.Linear(4, 4),
+            Of(lambda x: x * 0 + torch.logcumsumexp(x.detach().masked_fill(KEEP, MINUS_INF), -1)),
+        ),
         lambda y: y.exp().sum(),
     ),
 }
@@ -161,7 +201,9 @@ def test_infinities_that_nothing_comes_of_are_no_finding(name: str) -> None:
     ],
     ids=["Categorical", "Bernoulli", "log", "logsumexp"],
 )
-def test_the_logarithm_of_a_probability_of_0_may_be_a_result(log_prob: Callable[[Tensor], Tensor]) -> None:
+def test_the_logarithm_of_a_probability_of_0_may_be_a_result(
+    log_prob: Callable[[Tensor], Tensor],
+) -> None:
     model = Of(lambda p: log_prob(p))
     with inspect(model, on_nonfinite="raise", device=None) as run:
         model(torch.tensor([0.0, 1.0]))
@@ -206,7 +248,9 @@ def test_nan_of_the_mask_of_another_module_names_that_module() -> None:
 
 def test_a_mask_that_is_written_into_what_was_given_is_no_finding_but_its_nan_is() -> None:
     """Such a call cannot be repeated."""
-    model = nn.Sequential(nn.Linear(4, 4), Of(lambda x: x.masked_fill_(~KEEP, MINUS_INF)), nn.Softmax(0))
+    model = nn.Sequential(
+        nn.Linear(4, 4), Of(lambda x: x.masked_fill_(~KEEP, MINUS_INF)), nn.Softmax(0)
+    )
     x = torch.rand(4, 4)
     with inspect(model[:2], on_nonfinite="raise", device=None), torch.no_grad():
         model[:2](x)
@@ -214,7 +258,12 @@ def test_a_mask_that_is_written_into_what_was_given_is_no_finding_but_its_nan_is
     with inspect(filled, device=None) as run, torch.no_grad():
         filled(x)
     found = only(run.facts)
-    assert (found.path, found.what, found.operator, found.mask) == ("2", "NaN", "aten._softmax", "1 (Of)")
+    assert (found.path, found.what, found.operator, found.mask) == (
+        "2",
+        "NaN",
+        "aten._softmax",
+        "1 (Of)",
+    )
 
 
 def test_nan_of_padding_in_attention_names_softmax_and_the_mask() -> None:
@@ -233,7 +282,11 @@ def test_nan_of_padding_in_attention_names_softmax_and_the_mask() -> None:
 
 
 def test_a_computed_infinity_that_became_nan_is_the_source() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), Of(lambda x: (x * 0 + 300).half() ** 2), Of(lambda x: x.float() - x.float()))
+    model = nn.Sequential(
+        nn.Linear(4, 4),
+        Of(lambda x: (x * 0 + 300).half() ** 2),
+        Of(lambda x: x.float() - x.float()),
+    )
     found = only(steps(model, Tensor.sum))
     assert (found.path, found.what, found.operator) == ("1", "Inf", "aten.pow.Tensor_Scalar")
 
@@ -257,7 +310,12 @@ def in_thread(function: Callable[[Tensor], Tensor]) -> nn.Module:
 
 def test_a_module_in_another_thread_is_named() -> None:
     found = only(steps(in_thread(lambda x: torch.log(x * 0 - 1)), Tensor.sum))
-    assert (found.path, found.type_name, found.operator, found.in_thread) == ("branch.1", "Of", "aten.log", True)
+    assert (found.path, found.type_name, found.operator, found.in_thread) == (
+        "branch.1",
+        "Of",
+        "aten.log",
+        True,
+    )
     assert "was made in branch.1 (Of), forward in another thread" in str(found)
 
 
@@ -290,7 +348,9 @@ def test_a_gradient_that_relu_masks_is_counted() -> None:
         @staticmethod
         def backward(ctx: Any, *gradients: Tensor) -> Tensor:
             (x,) = ctx.saved_tensors
-            return gradients[0] * x.sign() / (2 * x.abs().sqrt())  # 0 / 0 at 0, where ReLU has no gradient
+            return (
+                gradients[0] * x.sign() / (2 * x.abs().sqrt())
+            )  # 0 / 0 at 0, where ReLU has no gradient
 
     first = nn.Linear(2, 2)
     with torch.no_grad():

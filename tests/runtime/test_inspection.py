@@ -27,14 +27,18 @@ X = torch.ones(2, 4)
 
 
 def mlp() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(4, 8), nn.Sequential(nn.ReLU(), nn.Linear(8, 8)), nn.Linear(8, 1))
+    return nn.Sequential(
+        nn.Linear(4, 8), nn.Sequential(nn.ReLU(), nn.Linear(8, 8)), nn.Linear(8, 1)
+    )
 
 
 def step(model: nn.Module, x: Tensor = X) -> None:
     model(x).sum().backward()
 
 
-def inspected(model: nn.Module, run: Callable[[nn.Module], Any] = step, times: int = 1, **options: Any) -> RunFacts:
+def inspected(
+    model: nn.Module, run: Callable[[nn.Module], Any] = step, times: int = 1, **options: Any
+) -> RunFacts:
     with inspect(model, **options) as found:
         for _ in range(times):
             run(model)
@@ -50,8 +54,14 @@ def by_path(facts: RunFacts) -> dict[str, CallRun]:
 
 
 def hooks() -> list[dict[Any, Any]]:
-    names = [name for name in vars(hooks_of_torch) if name.startswith("_global_") and "hook" in name]
-    return [dict(getattr(hooks_of_torch, name)) for name in names if isinstance(getattr(hooks_of_torch, name), dict)]
+    names = [
+        name for name in vars(hooks_of_torch) if name.startswith("_global_") and "hook" in name
+    ]
+    return [
+        dict(getattr(hooks_of_torch, name))
+        for name in names
+        if isinstance(getattr(hooks_of_torch, name), dict)
+    ]
 
 
 # -- what was called -----------------------------------------------------------------------------------------------------
@@ -94,7 +104,11 @@ def test_recursion() -> None:
 
 def test_a_checkpoint_runs_its_block_again() -> None:
     block = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
-    model = Calls(lambda self, x: self.last(checkpoint(self.block, x, use_reentrant=False)), block=block, last=nn.Linear(4, 1))
+    model = Calls(
+        lambda self, x: self.last(checkpoint(self.block, x, use_reentrant=False)),
+        block=block,
+        last=nn.Linear(4, 1),
+    )
     facts = inspected(model)
     again = [(call.path, call.invocation) for call in facts.calls if call.is_again]
     assert again == [("block", 1), ("block.0", 1), ("block.1", 1)]
@@ -131,7 +145,11 @@ def test_several_forwards_before_a_backward_are_one_step() -> None:
 
 
 def test_steps_with_other_calls_are_counted_apart() -> None:
-    model = Calls(lambda self, x: self.a(x) if x.sum() > 0 else self.b(x), a=nn.Linear(4, 1), b=nn.Linear(4, 1))
+    model = Calls(
+        lambda self, x: self.a(x) if x.sum() > 0 else self.b(x),
+        a=nn.Linear(4, 1),
+        b=nn.Linear(4, 1),
+    )
 
     def each(module: nn.Module) -> None:
         for sign in (1, -1, 1):
@@ -158,7 +176,9 @@ def test_measuring_ends_by_itself_after_so_many_steps() -> None:
 def test_the_call_that_it_is_started_in_is_part_of_the_step() -> None:
     model = mlp()
     run = inspect(model, warm_up=0)
-    handle = model.register_forward_pre_hook(lambda *begun: None if handles else handles.append(run.start(begun)))
+    handle = model.register_forward_pre_hook(
+        lambda *begun: None if handles else handles.append(run.start(begun))
+    )
     handles: list[Any] = []
     step(model)
     step(model)
@@ -186,7 +206,10 @@ def test_a_parent_takes_no_less_than_its_children() -> None:
     facts = inspected(mlp(), warm_up=0)
     for index, call in enumerate(facts.calls):
         inside = [child for child in facts.calls if child.parent == index]
-        forward, backward = (math.fsum(getattr(child, name).median for child in inside) for name in ("forward", "backward"))
+        forward, backward = (
+            math.fsum(getattr(child, name).median for child in inside)
+            for name in ("forward", "backward")
+        )
         assert call.forward.median >= forward * (1 - 1e-9)
         assert call.backward.median >= backward * (1 - 1e-9)
         assert forward > 0 or not inside
@@ -196,7 +219,9 @@ def test_what_belongs_to_no_module_is_a_line_of_its_own() -> None:
     """The backward pass is its modules, what stores gradients, and the rest: the loss among it."""
     facts = inspected(mlp(), lambda model: torch.exp(model(X)).sum().backward(), warm_up=0)
     (whole,) = (call.backward.median for call in facts.calls if call.parent is None)
-    assert facts.backward.median == pytest.approx(whole + facts.storing.median + facts.unowned.median)
+    assert facts.backward.median == pytest.approx(
+        whole + facts.storing.median + facts.unowned.median
+    )
     assert facts.unowned.median > 0 < facts.storing.median
     assert "of which no module's" in str(facts)
 
@@ -212,13 +237,17 @@ def gradients(model: nn.Module, x: Tensor) -> list[Tensor]:
 
 
 def test_results_are_the_same_bit_by_bit() -> None:
-    model = nn.Sequential(nn.Linear(4, 64), nn.ReLU(inplace=True), nn.Dropout(), nn.BatchNorm1d(64), nn.Linear(64, 2))
+    model = nn.Sequential(
+        nn.Linear(4, 64), nn.ReLU(inplace=True), nn.Dropout(), nn.BatchNorm1d(64), nn.Linear(64, 2)
+    )
     other, x = copy.deepcopy(model), torch.randn(16, 4)
     plain = gradients(model, x)
     with inspect(other):
         watched = gradients(other, x)
     assert all(torch.equal(one, two) for one, two in zip(plain, watched, strict=True))
-    assert all(torch.equal(one, two) for one, two in zip(model.buffers(), other.buffers(), strict=True))
+    assert all(
+        torch.equal(one, two) for one, two in zip(model.buffers(), other.buffers(), strict=True)
+    )
 
 
 def test_a_model_that_is_watched_can_be_copied_and_saved() -> None:
@@ -307,7 +336,14 @@ def test_each_call_has_what_its_forward_pass_costs() -> None:
     """2 rows through 4 × 8, 8 × 8 and 8 × 1 weights; keywords and integers as they were given."""
     found = by_path(inspected(mlp()))
     macs = {path: call.macs for path, call in found.items()}
-    assert macs == {"": 2 * (32 + 64 + 8), "0": 2 * 32, "1": 2 * 64, "1.0": 0, "1.1": 2 * 64, "2": 2 * 8}
+    assert macs == {
+        "": 2 * (32 + 64 + 8),
+        "0": 2 * 32,
+        "1": 2 * 64,
+        "1.0": 0,
+        "1.1": 2 * 64,
+        "2": 2 * 8,
+    }
     first = found["0"]
     assert first.flops is not None
     assert first.flops_per_second == pytest.approx(first.flops / first.forward.median)

@@ -31,10 +31,17 @@ from torchscan.torch_versions import optimizer_hooks
 def bert() -> tuple[nn.Module, dict[str, Tensor]]:
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(
-        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, vocab_size=50
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        vocab_size=50,
     )
     tokens = torch.randint(50, (2, 6))
-    return transformers.BertForSequenceClassification(config), {"input_ids": tokens, "labels": torch.tensor([0, 1])}
+    return transformers.BertForSequenceClassification(config), {
+        "input_ids": tokens,
+        "labels": torch.tensor([0, 1]),
+    }
 
 
 def step(model: nn.Module, *args: Any, **kwargs: Any) -> list[Tensor]:
@@ -74,11 +81,24 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
     "in place: resnet18": lambda: (torchvision.models.resnet18(), (torch.rand(2, 3, 32, 32),), {}),
     "keywords: BERT": lambda: (bert()[0].eval(), (), bert()[1]),
     "LSTM": lambda: (nn.LSTM(4, 4, num_layers=2, batch_first=True), (torch.rand(2, 3, 4),), {}),
-    "a dict": lambda: (Calls(lambda self, x: {"a": self.a(x), "b": [self.a(x)]}, a=nn.Linear(4, 2)), (X,), {}),
-    "keywords": lambda: (Calls(lambda self, *, x: self.a(input=x), a=nn.Linear(4, 2)), (), {"x": X}),
+    "a dict": lambda: (
+        Calls(lambda self, x: {"a": self.a(x), "b": [self.a(x)]}, a=nn.Linear(4, 2)),
+        (X,),
+        {},
+    ),
+    "keywords": lambda: (
+        Calls(lambda self, *, x: self.a(input=x), a=nn.Linear(4, 2)),
+        (),
+        {"x": X},
+    ),
     "recursion": lambda: (Calls(_recursive, linear=nn.Linear(4, 4)), (X,), {}),
     "writes to what it is given": lambda: (
-        Calls(_mutating, first=nn.Linear(4, 4), inner=Calls(lambda _, x: x.mul_(2)), last=nn.Linear(4, 1)),
+        Calls(
+            _mutating,
+            first=nn.Linear(4, 4),
+            inner=Calls(lambda _, x: x.mul_(2)),
+            last=nn.Linear(4, 1),
+        ),
         (X,),
         {},
     ),
@@ -195,10 +215,19 @@ def test_modules_that_other_threads_call_are_theirs() -> None:
 
 
 def _state(model: nn.Module) -> list[Any]:
-    tables = [(each._forward_hooks, each._forward_pre_hooks, each._backward_hooks) for each in model.modules()]
+    tables = [
+        (each._forward_hooks, each._forward_pre_hooks, each._backward_hooks)
+        for each in model.modules()
+    ]
     tensors = [(each._version, each._backward_hooks) for each in model.parameters()]
     own = [dict(each) for table in tables for each in table]
-    return [hooks(), own, tensors, torch.get_rng_state().tolist(), list(map(dict, optimizer_hooks()))]
+    return [
+        hooks(),
+        own,
+        tensors,
+        torch.get_rng_state().tolist(),
+        list(map(dict, optimizer_hooks())),
+    ]
 
 
 @pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
@@ -292,7 +321,9 @@ def test_the_process_ends() -> None:
     )
     environment = {**os.environ, "PYTHONPATH": os.getcwd()}
     command = [sys.executable, "-c", program]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=True)  # noqa: S603
+    ended = subprocess.run(  # noqa: S603
+        command, capture_output=True, text=True, timeout=60, env=environment, check=True
+    )
     assert ended.stdout == "over\n"
     assert ended.stderr == ""
 
@@ -390,7 +421,10 @@ def test_passes_whose_graphs_are_gone_are_over() -> None:
     assert run.facts.steps == 5
 
 
-@pytest.mark.parametrize("options", [{"warm_up": -1}, {"steps": 0}, {"warm_up": 1.5}, {"checks": len}, {"device": "nonsense"}])
+@pytest.mark.parametrize(
+    "options",
+    [{"warm_up": -1}, {"steps": 0}, {"warm_up": 1.5}, {"checks": len}, {"device": "nonsense"}],
+)
 def test_what_cannot_be_meant_is_refused_at_once(options: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         inspect(nn.Linear(1, 1), **options)

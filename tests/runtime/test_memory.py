@@ -13,14 +13,18 @@ from tests.recording.test_record import Calls
 from tests.runtime.test_inspection import by_path, inspected
 from torchscan.torch_versions import TELLS_UNPACKING
 
-told = pytest.mark.skipif(not TELLS_UNPACKING, reason="this torch does not tell what hooks have packed")
+told = pytest.mark.skipif(
+    not TELLS_UNPACKING, reason="this torch does not tell what hooks have packed"
+)
 
 
 def test_parameters_and_gradients_of_a_call_are_those_below_it() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.Sequential(nn.Linear(8, 8, bias=False)))
     model[0].requires_grad_(False)
     found = by_path(inspected(model, lambda each: each(torch.ones(2, 4)).sum().backward()))
-    numbers = {path: (call.num_parameters, call.num_learnable_parameters) for path, call in found.items()}
+    numbers = {
+        path: (call.num_parameters, call.num_learnable_parameters) for path, call in found.items()
+    }
     assert numbers == {"": (104, 64), "0": (40, 0), "1": (64, 64), "1.0": (64, 64)}
     memory = {path: (call.param_memory, call.gradient_memory) for path, call in found.items()}
     assert memory == {"": (416, 256), "0": (160, 0), "1": (256, 256), "1.0": (256, 256)}
@@ -29,7 +33,12 @@ def test_parameters_and_gradients_of_a_call_are_those_below_it() -> None:
 def test_a_parameter_that_is_shared_counts_once() -> None:
     model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
     model[1].weight = model[0].weight
-    assert by_path(inspected(model, lambda each: each(torch.ones(2, 4)).sum().backward()))[""].param_memory == 64
+    assert (
+        by_path(inspected(model, lambda each: each(torch.ones(2, 4)).sum().backward()))[
+            ""
+        ].param_memory
+        == 64
+    )
 
 
 @told
@@ -37,7 +46,10 @@ def test_what_is_given_returned_and_saved() -> None:
     """Linear saves its input, ReLU its result; weights are not counted again."""
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
     found = by_path(inspected(model, lambda each: each(torch.ones(2, 4)).sum().backward()))
-    sizes = {path: (call.input_memory, call.output_memory, call.saved_memory) for path, call in found.items()}
+    sizes = {
+        path: (call.input_memory, call.output_memory, call.saved_memory)
+        for path, call in found.items()
+    }
     assert sizes == {"": (32, 8, 96), "0": (32, 64, 32), "1": (64, 64, 64), "2": (64, 8, 64)}
     assert found["1"].total_memory == 128
     assert found["2"].total_memory == 2 * 36 + 64 + 8
@@ -66,7 +78,11 @@ def test_a_checkpoint_saves_nothing_and_is_not_run_to_find_out() -> None:
         return self.linear(x).exp()
 
     block = Calls(count, linear=nn.Linear(4, 4))
-    model = Calls(lambda self, x: self.last(checkpoint(self.block, x, use_reentrant=False)), block=block, last=nn.Linear(4, 1))
+    model = Calls(
+        lambda self, x: self.last(checkpoint(self.block, x, use_reentrant=False)),
+        block=block,
+        last=nn.Linear(4, 1),
+    )
     found = inspected(model, lambda each: each(torch.ones(2, 4)).sum().backward())
     assert found.calls[1].path == "block"
     assert found.calls[1].saved_memory == 0

@@ -39,7 +39,11 @@ def test_the_first_producer_is_named(name: str) -> None:
     fault = FAULTS[name]
     found = found_in(fault)
     said = str(found)
-    assert (found.path, found.phase, found.invocation) == (fault.path, fault.phase, fault.invocation), said
+    assert (found.path, found.phase, found.invocation) == (
+        fault.path,
+        fault.phase,
+        fault.invocation,
+    ), said
     assert found.what == fault.what, said
     if fault.operator is None:
         assert found.operator is None, said
@@ -71,7 +75,9 @@ def _encoder() -> tuple[nn.Module, Tensor]:
 
 @pytest.mark.parametrize("make", [_resnet, _mobilenet, _encoder])
 @pytest.mark.parametrize("seed", range(8))
-def test_a_parameter_drawn_by_chance_is_named(make: Callable[[], tuple[nn.Module, Tensor]], seed: int) -> None:
+def test_a_parameter_drawn_by_chance_is_named(
+    make: Callable[[], tuple[nn.Module, Tensor]], seed: int
+) -> None:
     torch.manual_seed(seed)
     model, x = make()
     name, parameter = drawn(list(model.named_parameters()))
@@ -80,18 +86,26 @@ def test_a_parameter_drawn_by_chance_is_named(make: Callable[[], tuple[nn.Module
     with inspect(model) as run:
         model(x).square().mean().backward()
     (found,) = run.facts.nonfinite
-    owner = name.rpartition(".")[0].removesuffix(".out_proj")  # which is never called: attention takes its weight
+    owner = name.rpartition(".")[0].removesuffix(
+        ".out_proj"
+    )  # which is never called: attention takes its weight
     assert (found.path, found.phase) == (owner, "forward")
     assert [f"{found.path}.{each.name}" for each in found.weights] == [name]
 
 
 @pytest.mark.parametrize("make", [_resnet, _mobilenet, _encoder])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_gradient_drawn_by_chance_is_named(make: Callable[[], tuple[nn.Module, Tensor]], seed: int) -> None:
+def test_a_gradient_drawn_by_chance_is_named(
+    make: Callable[[], tuple[nn.Module, Tensor]], seed: int
+) -> None:
     """Some module's result goes through a function whose gradient is too large."""
     torch.manual_seed(seed)
     model, x = make()
-    leaves = [path for path, each in model.named_modules() if not list(each.children()) and "out_proj" not in path]
+    leaves = [
+        path
+        for path, each in model.named_modules()
+        if not list(each.children()) and "out_proj" not in path
+    ]
     path = drawn(leaves)
     parent = model.get_submodule(path.rpartition(".")[0])
     name = path.rpartition(".")[2]
@@ -118,10 +132,19 @@ def test_masks_are_made_on_purpose() -> None:
     """Infinities below softmax: filled in by the model, added by it, made by a module, given to it."""
     fine = [
         (Attention(), (torch.rand(2, 3, 4), torch.ones(3, 3).triu(1).bool())),
-        (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (torch.rand(2, 3, 8), torch.full((3, 3), -math.inf).triu(1))),
-        (Of(lambda x: (x + torch.full((3, 3), -math.inf).triu(1)).softmax(-1)), (torch.rand(3, 3, requires_grad=True),)),
         (
-            nn.Sequential(Of(lambda x: x.masked_fill(torch.ones(3, 3).triu(1).bool(), -math.inf)), nn.Softmax(-1)),
+            nn.TransformerEncoderLayer(8, 2, 16, batch_first=True),
+            (torch.rand(2, 3, 8), torch.full((3, 3), -math.inf).triu(1)),
+        ),
+        (
+            Of(lambda x: (x + torch.full((3, 3), -math.inf).triu(1)).softmax(-1)),
+            (torch.rand(3, 3, requires_grad=True),),
+        ),
+        (
+            nn.Sequential(
+                Of(lambda x: x.masked_fill(torch.ones(3, 3).triu(1).bool(), -math.inf)),
+                nn.Softmax(-1),
+            ),
             (torch.rand(3, 3, requires_grad=True),),
         ),
     ]
@@ -197,27 +220,49 @@ def test_who_passes_it_on_is_counted_apart() -> None:
     model = nn.Sequential(first, Log(), nn.Linear(4, 2))
     with inspect(model) as run:
         model(torch.full((1, 4), -1e9)).sum().backward()
-    counts = {call.path: tuple(map(bool, (call.forward_nan, call.grad_out_nan, call.grad_in_nan))) for call in run.facts.calls}
+    counts = {
+        call.path: tuple(map(bool, (call.forward_nan, call.grad_out_nan, call.grad_in_nan)))
+        for call in run.facts.calls
+    }
     assert counts["2"] == (True, False, False)
     assert counts["0"][0] is False
     assert counts["1"][:2] == (True, False)
 
 
 def test_gradients_are_counted_as_they_enter_and_leave_modules() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(Scaled(math.nan), nn.Linear(4, 4)), nn.Linear(4, 2))
+    model = nn.Sequential(
+        nn.Linear(4, 4), nn.Sequential(Scaled(math.nan), nn.Linear(4, 4)), nn.Linear(4, 2)
+    )
     with inspect(model) as run:
         model(torch.rand(1, 4, requires_grad=True)).sum().backward()
     counts = {call.path: (call.grad_out_nan, call.grad_in_nan) for call in run.facts.calls}
-    assert counts == {"": (0, 0), "0": (4, 0), "1": (0, 4), "1.0": (0, 4), "1.1": (0, 0), "2": (0, 0)}
+    assert counts == {
+        "": (0, 0),
+        "0": (4, 0),
+        "1": (0, 4),
+        "1.0": (0, 4),
+        "1.1": (0, 0),
+        "2": (0, 0),
+    }
 
 
 @pytest.mark.parametrize(
-    "name", ["NaN in a weight", "1 / 0", "between two modules", "gradient of a root at 0", "NaN in the input"]
+    "name",
+    [
+        "NaN in a weight",
+        "1 / 0",
+        "between two modules",
+        "gradient of a root at 0",
+        "NaN in the input",
+    ],
 )
 def test_it_is_raised_where_it_is_made(name: str) -> None:
     fault, before = FAULTS[name], hooks()
     model = fault.model()
-    with pytest.raises(NonFiniteError, match=f"the first {fault.what}"), inspect(model, on_nonfinite="raise") as run:
+    with (
+        pytest.raises(NonFiniteError, match=f"the first {fault.what}"),
+        inspect(model, on_nonfinite="raise") as run,
+    ):
         fault.run(model, *fault.inputs())
     assert hooks() == before
     assert len(run.facts.nonfinite) == 1
@@ -228,7 +273,9 @@ def test_a_step_after_one_that_raised_is_watched() -> None:
     with inspect(model, on_nonfinite="raise", warm_up=0) as run:
         for value in (-1e9, 1e9):
             with contextlib.suppress(NonFiniteError):
-                model(torch.full((1, 4), value) * model.get_parameter("0.weight").detach().sign()).sum().backward()
+                model(
+                    torch.full((1, 4), value) * model.get_parameter("0.weight").detach().sign()
+                ).sum().backward()
     assert run.facts.steps == 2
     assert [call.path for call in run.facts.calls][:2] == ["", "0"]
 
@@ -341,7 +388,12 @@ def test_infinities_that_nothing_comes_of_are_no_fault() -> None:
     model.register_buffer("mask", torch.full((3, 3), -math.inf).triu(1))
     x = torch.rand(3, 3, requires_grad=True)
     assert steps_of(model, x, x, x).nonfinite == ()
-    assert steps_of(Calls(lambda self, x: self.softmax(x + keep.log()), softmax=nn.Softmax(-1)), x, x).nonfinite == ()
+    assert (
+        steps_of(
+            Calls(lambda self, x: self.softmax(x + keep.log()), softmax=nn.Softmax(-1)), x, x
+        ).nonfinite
+        == ()
+    )
 
 
 def test_a_mask_in_a_buffer_that_nobody_uses_is_none_either() -> None:
@@ -357,7 +409,10 @@ def test_a_buffer_that_is_spoilt_again_is_told_of_again() -> None:
         for value in (math.nan, 0.0, 0.0, math.nan):
             model(torch.rand(2, 2)).sum().backward()
             model.get_buffer("state").fill_(value)
-    assert [(each.step, each.phase) for each in run.facts.nonfinite] == [(0, "update"), (3, "update")]
+    assert [(each.step, each.phase) for each in run.facts.nonfinite] == [
+        (0, "update"),
+        (3, "update"),
+    ]
 
 
 def test_what_others_write_to_is_not_held_against_it_for_certain() -> None:
@@ -366,7 +421,9 @@ def test_what_others_write_to_is_not_held_against_it_for_certain() -> None:
         y.data.fill_(math.nan)  # which no version tells of
         return self.last(y)
 
-    found = steps_of(Calls(forward, first=nn.Linear(2, 2), last=nn.Linear(2, 1)), torch.rand(2, 2)).nonfinite[0]
+    found = steps_of(
+        Calls(forward, first=nn.Linear(2, 2), last=nn.Linear(2, 1)), torch.rand(2, 2)
+    ).nonfinite[0]
     assert "written to by others" in str(found)
 
 
@@ -390,7 +447,11 @@ def test_what_else_is_added_to_the_gradient_of_a_parameter() -> None:
         loss = model(torch.rand(2, 2)).sum() + (model.weight * 0).square().sum().sqrt()
         loss.backward()
     (found,) = run.facts.nonfinite
-    assert (found.phase, found.path, found.operator) == ("backward", "", "the sum in the gradient of weight")
+    assert (found.phase, found.path, found.operator) == (
+        "backward",
+        "",
+        "the sum in the gradient of weight",
+    )
 
 
 def test_gradients_that_accumulate_are_spoilt_once() -> None:
@@ -406,7 +467,12 @@ def test_a_loss_that_is_kept_aside_is_followed() -> None:
         self.aside = self.root(self.zero(x)).sum()
         return self.last(x)
 
-    model = Calls(forward, zero=nn.Linear(2, 2), root=Of(lambda x: torch.sqrt(x - x.detach())), last=nn.Linear(2, 1))
+    model = Calls(
+        forward,
+        zero=nn.Linear(2, 2),
+        root=Of(lambda x: torch.sqrt(x - x.detach())),
+        last=nn.Linear(2, 1),
+    )
     with inspect(model) as run:
         result = model(torch.rand(2, 2)).sum()
         (result + model.aside).backward()

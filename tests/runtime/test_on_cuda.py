@@ -62,7 +62,9 @@ def _encoder() -> tuple[nn.Module, Tensor]:
 
 
 def _recurrent() -> tuple[nn.Module, Tensor]:
-    return nn.Sequential(nn.LSTM(16, 32, batch_first=True), Of(lambda pair: pair[0]), nn.Linear(32, 4)), torch.rand(4, 8, 16)
+    return nn.Sequential(
+        nn.LSTM(16, 32, batch_first=True), Of(lambda pair: pair[0]), nn.Linear(32, 4)
+    ), torch.rand(4, 8, 16)
 
 
 class _Checkpointed(nn.Module):
@@ -105,7 +107,11 @@ def _trained(
         losses.append(loss.detach())
     if run is not None:
         run.finish()
-    return [*losses, *model.parameters(), torch.cuda.get_rng_state()], None if run is None else run.facts
+    return [
+        *losses,
+        *model.parameters(),
+        torch.cuda.get_rng_state(),
+    ], None if run is None else run.facts
 
 
 @contextmanager
@@ -121,7 +127,11 @@ def _deterministic() -> Iterator[None]:
 @pytest.mark.parametrize("make", MAKERS)
 def test_results_are_the_same_with_and_without(make: Maker) -> None:
     with _deterministic():
-        (plain, _), (again, _), (watched, facts) = _trained(make), _trained(make), _trained(make, warm_up=0)
+        (plain, _), (again, _), (watched, facts) = (
+            _trained(make),
+            _trained(make),
+            _trained(make, warm_up=0),
+        )
     if not all(map(torch.equal, plain, again)):
         pytest.skip("this model is not deterministic here")
     assert all(map(torch.equal, plain, watched))
@@ -137,8 +147,14 @@ def test_the_time_on_the_device_is_that_of_children_and_a_rest(make: Maker) -> N
     assert facts.steps == 1
     for index, call in enumerate(facts.calls):
         inside = [each for each in facts.calls if each.parent == index]
-        forward = [each.device_forward.median for each in inside if each.device_forward is not None and not each.is_again]
-        backward = [each.device_backward.median for each in inside if each.device_backward is not None]
+        forward = [
+            each.device_forward.median
+            for each in inside
+            if each.device_forward is not None and not each.is_again
+        ]
+        backward = [
+            each.device_backward.median for each in inside if each.device_backward is not None
+        ]
         for took, parts in ((call.device_forward, forward), (call.device_backward, backward)):
             assert took is not None
             assert sum(parts) <= took.median + 1e-6 * len(parts), call.path
@@ -164,7 +180,9 @@ def test_nobody_waits_for_the_device() -> None:
 
 def test_what_the_allocator_says_of_a_call() -> None:
     """1,024 x 1,024 numbers of 4 bytes are 4 MiB: a layer leaves its result; ReLU another, with its input kept by the layer."""
-    model = nn.Sequential(nn.Linear(1024, 1024), nn.GELU(), nn.Linear(1024, 1024, bias=False)).cuda()
+    model = nn.Sequential(
+        nn.Linear(1024, 1024), nn.GELU(), nn.Linear(1024, 1024, bias=False)
+    ).cuda()
     x = torch.rand(1024, 1024, device="cuda")
     model(x).sum().backward()  # cuBLAS takes its workspace
     model.zero_grad()
@@ -222,6 +240,21 @@ def test_tensors_of_two_streams() -> None:
     assert run.facts.steps == 20
 
 
-def test_a_model_on_the_device_is_inspected_by_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", "torchvision.models:resnet18", "--input", "3,64,64", "--steps", "3", "--training"]) == 0
+def test_a_model_on_the_device_is_inspected_by_the_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert (
+        main(
+            [
+                "inspect",
+                "torchvision.models:resnet18",
+                "--input",
+                "3,64,64",
+                "--steps",
+                "3",
+                "--training",
+            ]
+        )
+        == 0
+    )
     assert torch.cuda.get_device_name() in capsys.readouterr().out

@@ -71,17 +71,30 @@ for step in range(10):
     [
         (TIMED_GAN, ("Exp", "of generator", "aten.exp")),
         (PLANTED["a loss module"].code.replace("step == 14", "step == 3"), ("Wing", "aten.sqrt")),
-        (PLANTED["a hook on a tensor"].code.replace("i == 12", "i == 3"), ("a hook on the gradient of weight",)),
+        (
+            PLANTED["a hook on a tensor"].code.replace("i == 12", "i == 3"),
+            ("a hook on the gradient of weight",),
+        ),
         (
             PLANTED["the gradient of a root at 0, in the loss"].code.replace("i == 13", "i == 3"),
             ("between the model's result and the loss", "SqrtBackward0"),
         ),
-        (LABEL.replace("AT", "3"), ("aten.sub", "an operand without a gradient, such as a target, contained it")),
-        (LABEL.replace("AT", "8"), ("aten.sub", "an operand without a gradient, such as a target, contained it")),
+        (
+            LABEL.replace("AT", "3"),
+            ("aten.sub", "an operand without a gradient, such as a target, contained it"),
+        ),
+        (
+            LABEL.replace("AT", "8"),
+            ("aten.sub", "an operand without a gradient, such as a target, contained it"),
+        ),
     ],
 )
 def test_a_timed_step_names_what_later_steps_would(
-    code: str, says: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    code: str,
+    says: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     planted = Planted(code=code, step=3)
@@ -116,7 +129,21 @@ for step in range(10):
     optimizer.step()
 """
     Path("program.py").write_text(Planted(code=code, step=None).program)
-    assert main(["inspect", "--on-nonfinite", "raise", "--save", "run.json", "--", "python", "program.py"]) == 0
+    assert (
+        main(
+            [
+                "inspect",
+                "--on-nonfinite",
+                "raise",
+                "--save",
+                "run.json",
+                "--",
+                "python",
+                "program.py",
+            ]
+        )
+        == 0
+    )
     capsys.readouterr()
     assert open_run("run.json").nonfinite == ()
 
@@ -141,7 +168,9 @@ def test_nan_in_a_module_that_does_not_train_has_the_step_of_the_one_that_trains
     assert (found.step, found.phase, found.root) == (7, "input", "backbone (Linear)")
 
 
-@pytest.mark.parametrize(("value", "phase", "path"), [(math.inf, "input", ""), (-math.inf, "forward", "1")])
+@pytest.mark.parametrize(
+    ("value", "phase", "path"), [(math.inf, "input", ""), (-math.inf, "forward", "1")]
+)
 @pytest.mark.parametrize("at", [2, 7])
 def test_statistics_that_the_forward_spoils_are_explained_by_what_it_was_given(
     value: float, phase: str, path: str, at: int
@@ -174,4 +203,6 @@ def test_the_report_of_a_buffer_spoiled_between_steps_names_the_write() -> None:
                 model.get_buffer("1.running_var")[3] = math.nan
     found = run.facts.nonfinite[0]
     assert (found.step, found.phase, found.path) == (4, "update", "1")
-    assert "it was written to since the last optimizer step, after which it was finite" in str(found)
+    assert "it was written to since the last optimizer step, after which it was finite" in str(
+        found
+    )

@@ -22,7 +22,10 @@ def test_a_step_is_its_forward_and_backward_pass() -> None:
 
 def test_a_step_takes_as_long_as_its_device_where_that_takes_longer() -> None:
     """20 ms on the device, 10 on the host; or 4 ms, of which the host is the slower one."""
-    slow, fast = (on_device(RUN, {"": (times, times), "a": (times, times), "b": (STEADY, STEADY)}) for times in (LONG, STEADY))
+    slow, fast = (
+        on_device(RUN, {"": (times, times), "a": (times, times), "b": (STEADY, STEADY)})
+        for times in (LONG, STEADY)
+    )
     assert slow.step_time == pytest.approx(0.020)
     assert fast.step_time == pytest.approx(0.010)
     with pytest.raises(BudgetError) as error:
@@ -61,7 +64,9 @@ def test_a_limit_for_this_device_is_checked(device: str) -> None:
 
 @pytest.mark.parametrize("device", ["NVIDIA H100", "CPU Two"])
 def test_a_limit_for_another_device_is_not_and_a_warning_says_so(device: str) -> None:
-    with pytest.warns(UserWarning, match=f"not checked: its limit is for {device}, and this ran on CPU One"):
+    with pytest.warns(
+        UserWarning, match=f"not checked: its limit is for {device}, and this ran on CPU One"
+    ):
         RUN.assert_step_time("8 ms", device=device)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -75,7 +80,10 @@ def test_a_limit_for_another_device_is_not_and_a_warning_says_so(device: str) ->
         ({"most": -1}, "most is -1: give a number, or a text such as '120 ms'"),
         ({"most": True}, "most is True"),
         ({"most": None}, "most is None"),
-        ({"most": 1, "tolerance": float("nan")}, "tolerance is nan: give a number, or a text such as '10%'"),
+        (
+            {"most": 1, "tolerance": float("nan")},
+            "tolerance is nan: give a number, or a text such as '10%'",
+        ),
     ],
 )
 def test_what_is_no_limit_is_refused(options: dict[str, Any], said: str) -> None:

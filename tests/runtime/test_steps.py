@@ -18,7 +18,9 @@ CPU = torch.device("cpu")
 
 
 def steps_of(module: nn.Module, precision: Any = None, **asked: Any) -> RealSteps:
-    return RealSteps(PassRequest(module=module, input_shape=(4,), batch_size=3, **asked), CPU, precision)
+    return RealSteps(
+        PassRequest(module=module, input_shape=(4,), batch_size=3, **asked), CPU, precision
+    )
 
 
 def test_a_training_step_starts_from_gradients_of_ones_each_time() -> None:
@@ -88,19 +90,32 @@ def test_devices_of_a_machine_without_cuda(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     assert (device_here(None), device_here("cpu")) == (CPU, CPU)
-    with pytest.raises(InputError, match=r"there is no cuda that this torch can use here: give cpu$"):
+    with pytest.raises(
+        InputError, match=r"there is no cuda that this torch can use here: give cpu$"
+    ):
         device_here("cuda")
 
 
 def test_devices_of_a_machine_with_two_cards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    assert [str(device_here(name)) for name in (None, "cuda", "cuda:1")] == ["cuda", "cuda", "cuda:1"]
-    with pytest.raises(InputError, match=r"there is no cuda:2 that this torch can use here: give cpu, or cuda$"):
+    assert [str(device_here(name)) for name in (None, "cuda", "cuda:1")] == [
+        "cuda",
+        "cuda",
+        "cuda:1",
+    ]
+    with pytest.raises(
+        InputError, match=r"there is no cuda:2 that this torch can use here: give cpu, or cuda$"
+    ):
         device_here("cuda:2")
 
 
 def test_a_program_is_unbuffered_where_it_says_so() -> None:
-    asked = (["python", "a.py", "-u"], ["-u", "a.py"], ["python", "-um", "a"], ["python", "-m", "a"])
+    asked = (
+        ["python", "a.py", "-u"],
+        ["-u", "a.py"],
+        ["python", "-um", "a"],
+        ["python", "-m", "a"],
+    )
     assert [program_of(words).is_unbuffered for words in asked] == [False, True, True, False]
     assert program_of(["python3", "-u", "-m", "a", "b"]).arguments == ("b",)

@@ -29,7 +29,14 @@ def alone() -> RunFacts:
     return run.facts
 
 
-def run_of(alone: RunFacts, rank: int, number: int, came: Sequence[Came], launch: str = "a", step: int = 100) -> RunFacts:
+def run_of(
+    alone: RunFacts,
+    rank: int,
+    number: int,
+    came: Sequence[Came],
+    launch: str = "a",
+    step: int = 100,
+) -> RunFacts:
     """A run of five steps of 100 ms each, whose collectives are all in the first layer, forward."""
     exchanges = tuple(
         Exchange(
@@ -56,7 +63,10 @@ def group_of(alone: RunFacts, *came: Sequence[Came]) -> GroupRun:
 
 def test_one_that_comes_late_is_behind_and_those_that_waited_are_not(alone: RunFacts) -> None:
     both = (0, 1)
-    early = [("0", both, 1, 10), ("0", both, 2, 60)]  # the second 20 ms after the other came to the first
+    early = [
+        ("0", both, 1, 10),
+        ("0", both, 2, 60),
+    ]  # the second 20 ms after the other came to the first
     late = [("0", both, 1, 40), ("0", both, 2, 60)]
     group = group_of(alone, early, late)
     # before the first of the second step: from 60 to 110 and to 140; before the second: from 40 to 60, both
@@ -86,22 +96,30 @@ def test_who_has_other_collectives_is_not_compared_by_them(alone: RunFacts) -> N
     """0 and 2 have one more between them; all come to those of all at once."""
     everyone, some = (0, 1, 2), (0, 2)
     more = [("all", everyone, 1, 1), ("some", some, 1, 95), ("all", everyone, 2, 99)]
-    assert group_of(alone, more, [each for each in more if each[0] == "all"], more).late == pytest.approx((0.0, 0.0, 0.0))
+    assert group_of(
+        alone, more, [each for each in more if each[0] == "all"], more
+    ).late == pytest.approx((0.0, 0.0, 0.0))
 
 
 def test_what_nobody_waits_in_is_lost_once(alone: RunFacts) -> None:
     """As of hosts that run ahead of their devices: 20 ms at the start, then 40 collectives a millisecond apart."""
     both = (0, 1)
-    early, late = ([("0", both, place, start + place) for place in range(1, 41)] for start in (0, 20))
+    early, late = (
+        [("0", both, place, start + place) for place in range(1, 41)] for start in (0, 20)
+    )
     assert group_of(alone, early, late).late == pytest.approx((0.0, 0.020), abs=0.0011)
 
 
-def test_of_several_backward_passes_the_time_from_one_sum_to_the_next_counts(alone: RunFacts) -> None:
+def test_of_several_backward_passes_the_time_from_one_sum_to_the_next_counts(
+    alone: RunFacts,
+) -> None:
     """Four to each collective, of 25 ms: one that is 40 ms late is so by 40 % of 100 ms."""
     both = (0, 1)
     early, late = ([("0", both, 1, when), ("0", both, 2, 90)] for when in (10, 50))
     runs = [run_of(alone, rank, 2, each) for rank, each in enumerate((early, late))]
-    (straggler,) = group_run_of([replace(run, period=run.period._replace(median=0.025)) for run in runs]).stragglers
+    (straggler,) = group_run_of(
+        [replace(run, period=run.period._replace(median=0.025)) for run in runs]
+    ).stragglers
     assert straggler.share == pytest.approx(0.40)
 
 
@@ -117,16 +135,25 @@ def test_files_of_an_earlier_start_are_no_part_of_the_run(alone: RunFacts) -> No
     came = [("0", (0, 1, 2), 1, 10)]
     runs = [run_of(alone, rank, 3, came, launch) for rank, launch in ((0, "b"), (1, "b"), (2, "a"))]
     group = group_run_of(runs)
-    assert ([each.process.rank for each in group.runs if each.process], group.missing) == ([0, 1], (2,))
+    assert ([each.process.rank for each in group.runs if each.process], group.missing) == (
+        [0, 1],
+        (2,),
+    )
     assert "Missing: process 2 of 3, which saved nothing." in str(group)
 
 
 def test_a_table_by_layer_has_the_least_and_the_most(alone: RunFacts) -> None:
     runs = [run_of(alone, rank, 2, []) for rank in range(2)]
-    slow = tuple(replace(call, forward=call.forward._replace(median=call.forward.median + 1)) for call in runs[1].calls)
+    slow = tuple(
+        replace(call, forward=call.forward._replace(median=call.forward.median + 1))
+        for call in runs[1].calls
+    )
     table = torchscan.group_table(group_run_of([runs[0], replace(runs[1], calls=slow)]), by="layer")
     cells = {
-        row.cells[0].value: {c.key: cell.value for c, cell in zip(table.columns, row.cells, strict=True)} for row in table.rows
+        row.cells[0].value: {
+            c.key: cell.value for c, cell in zip(table.columns, row.cells, strict=True)
+        }
+        for row in table.rows
     }
     assert cells["0"]["least"] == pytest.approx(alone.calls[1].time)
     assert cells["0"]["most"] == pytest.approx(alone.calls[1].time + 1)
@@ -137,7 +164,10 @@ def test_in_a_file_and_back(alone: RunFacts, tmp_path: object) -> None:
     from pathlib import Path
 
     folder = Path(str(tmp_path)) / "run"
-    came = [[("0", (0, 1), 1, 10), ("0", (0, 1), 2, 20)], [("0", (0, 1), 1, 10), ("0", (0, 1), 2, 60)]]
+    came = [
+        [("0", (0, 1), 1, 10), ("0", (0, 1), 2, 20)],
+        [("0", (0, 1), 1, 10), ("0", (0, 1), 2, 60)],
+    ]
     for rank, each in enumerate(came):
         run_of(alone, rank, 2, each).save(folder)
     read = torchscan.open_run(folder)

@@ -111,27 +111,76 @@ def result_or_refusal(parse: Callable[[str], Any], text: str) -> tuple[Any, str]
     ("text", "kind", "place", "name", "args", "kwargs"),
     [
         ("a.b:C", "module", "a.b", "C", (), {}),
-        ("a:C.make(1, 'x', y=[1, {'z': (2,)}])", "module", "a", "C.make", (1, "x"), {"y": [1, {"z": (2,)}]}),
+        (
+            "a:C.make(1, 'x', y=[1, {'z': (2,)}])",
+            "module",
+            "a",
+            "C.make",
+            (1, "x"),
+            {"y": [1, {"z": (2,)}]},
+        ),
         ("a:f('b:c(d)')", "module", "a", "f", ("b:c(d)",), {}),
         ("x/y.py:net", "file", "x/y.py", "net", (), {}),
         ("C:\\nets\\y.py:Net(width=-2)", "file", "C:\\nets\\y.py", "Net", (), {"width": -2}),
         ("my nets (old)/y.py:net", "file", "my nets (old)/y.py", "net", (), {}),
-        ("torchvision:resnet50(num_classes=10)", "torchvision", "", "resnet50", (), {"num_classes": 10}),
-        ("timm:vit_tiny_patch16_224.augreg_in21k", "timm", "", "vit_tiny_patch16_224.augreg_in21k", (), {}),
+        (
+            "torchvision:resnet50(num_classes=10)",
+            "torchvision",
+            "",
+            "resnet50",
+            (),
+            {"num_classes": 10},
+        ),
+        (
+            "timm:vit_tiny_patch16_224.augreg_in21k",
+            "timm",
+            "",
+            "vit_tiny_patch16_224.augreg_in21k",
+            (),
+            {},
+        ),
         ("hf:a (b)/config.json", "hf", "a (b)/config.json", "", (), {}),
-        ("hf:config.json(num_hidden_layers=2)", "hf", "config.json", "", (), {"num_hidden_layers": 2}),
+        (
+            "hf:config.json(num_hidden_layers=2)",
+            "hf",
+            "config.json",
+            "",
+            (),
+            {"num_hidden_layers": 2},
+        ),
         ("hf:org/Net-3.1@main(width=2)", "hf", "org/Net-3.1@main", "", (), {"width": 2}),
     ],
 )
-def test_a_target_is_taken_apart(text: str, kind: str, place: str, name: str, args: tuple[Any, ...], kwargs: Any) -> None:
+def test_a_target_is_taken_apart(
+    text: str, kind: str, place: str, name: str, args: tuple[Any, ...], kwargs: Any
+) -> None:
     target = parse_target(text)
-    assert (target.kind, target.place, target.name, target.args, target.kwargs) == (kind, place, name, args, kwargs)
+    assert (target.kind, target.place, target.name, target.args, target.kwargs) == (
+        kind,
+        place,
+        name,
+        args,
+        kwargs,
+    )
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        *("", ":", "a", "a:", ":f", "a b:f", "a:1f", "a/b:f", "a:f\0", "torchvision:", "timm:vit(3)", "hf:"),
+        *(
+            "",
+            ":",
+            "a",
+            "a:",
+            ":f",
+            "a b:f",
+            "a:1f",
+            "a/b:f",
+            "a:f\0",
+            "torchvision:",
+            "timm:vit(3)",
+            "hf:",
+        ),
         *("a:f(", "a:f)", "a:f(1)(2)", "a:f(g())", "a:f(x=1, x=2)", "a:f(**{})", "a:f(*[1])"),
         *("a:f(" + "(" * 5000, "a:f(" + "-" * 100000 + "1)"),
     ],
@@ -226,34 +275,79 @@ def test_a_pass_that_needs_data_gets_a_model_with_data() -> None:
 
 def test_code_that_a_config_brings_along_is_not_run(tmp_path: Path) -> None:
     (tmp_path / "code.py").write_text("raise SystemExit('run')")
-    own = {"model_type": "own", "auto_map": {"AutoConfig": "code.Config", "AutoModel": "code.Model"}}
+    own = {
+        "model_type": "own",
+        "auto_map": {"AutoConfig": "code.Config", "AutoModel": "code.Model"},
+    }
     (tmp_path / "config.json").write_text(json.dumps(own))
     assert "is not a config that transformers knows" in refusal(f"hf:{tmp_path}")
     for architectures in ([5], ["NoSuchClass"]):
-        (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "architectures": architectures}))
+        (tmp_path / "config.json").write_text(
+            json.dumps({"model_type": "llama", "architectures": architectures})
+        )
         assert f"transformers has no '{architectures[0]}' to build" in refusal(f"hf:{tmp_path}")
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "num_hidden_layers": "x"}))
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "llama", "num_hidden_layers": "x"})
+    )
     assert refusal(f"hf:{tmp_path}")
-    tiny = {"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 8}
+    tiny = {
+        "model_type": "llama",
+        "num_hidden_layers": 1,
+        "hidden_size": 64,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+    }
     (tmp_path / "config.json").write_text(json.dumps(tiny))
-    with pytest.warns(UserWarning, match="names no architectures: this is the model without a head"):
+    with pytest.warns(
+        UserWarning, match="names no architectures: this is the model without a head"
+    ):
         module_of(f"hf:{tmp_path}")
 
 
-LLAMA = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 99}
+LLAMA = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "vocab_size": 99,
+}
 
 
 @pytest.mark.parametrize(
     ("config", "named"),
     [
-        ({**LLAMA, "attn_implementation": "kernels-community/flash-attn2"}, "attn_implementation is 'kernels-comm"),
-        ({**LLAMA, "_attn_implementation": "paged|owner/kernel"}, "_attn_implementation is 'paged|owner/kernel'"),
-        ({**LLAMA, "attn_implementation": {"text_config": "owner/kernel"}}, "attn_implementation.text_config is"),
-        ({**LLAMA, "experts_implementation": "owner/kernel"}, "experts_implementation is 'owner/kernel'"),
-        ({"model_type": "dpt", "backbone": "owner/net", "backbone_config": None}, "backbone is 'owner/net'"),
-        ({"model_type": "timm_backbone", "backbone": "hf-hub:owner/net"}, "backbone is 'owner/net'"),
-        ({"model_type": "detr", "backbone_kwargs": {"checkpoint_path": "x.pth"}}, "backbone_kwargs.checkpoint_path is"),
-        ({"model_type": "timm_wrapper", "model_args": {"pretrained": True}}, "model_args.pretrained is True"),
+        (
+            {**LLAMA, "attn_implementation": "kernels-community/flash-attn2"},
+            "attn_implementation is 'kernels-comm",
+        ),
+        (
+            {**LLAMA, "_attn_implementation": "paged|owner/kernel"},
+            "_attn_implementation is 'paged|owner/kernel'",
+        ),
+        (
+            {**LLAMA, "attn_implementation": {"text_config": "owner/kernel"}},
+            "attn_implementation.text_config is",
+        ),
+        (
+            {**LLAMA, "experts_implementation": "owner/kernel"},
+            "experts_implementation is 'owner/kernel'",
+        ),
+        (
+            {"model_type": "dpt", "backbone": "owner/net", "backbone_config": None},
+            "backbone is 'owner/net'",
+        ),
+        (
+            {"model_type": "timm_backbone", "backbone": "hf-hub:owner/net"},
+            "backbone is 'owner/net'",
+        ),
+        (
+            {"model_type": "detr", "backbone_kwargs": {"checkpoint_path": "x.pth"}},
+            "backbone_kwargs.checkpoint_path is",
+        ),
+        (
+            {"model_type": "timm_wrapper", "model_args": {"pretrained": True}},
+            "model_args.pretrained is True",
+        ),
     ],
     ids=lambda value: value.partition(" ")[0] if isinstance(value, str) else "",
 )
@@ -265,18 +359,32 @@ def test_a_config_that_asks_for_code_or_weights_is_refused_by_its_key(
     monkeypatch.setattr("socket.getaddrinfo", lambda *where, **_: asked.append(where))
     classes = {"dpt": "DPTForDepthEstimation", "timm_backbone": "TimmBackbone"}
     kind = config.get("model_type", "llama")
-    written = {"model_type": kind, "architectures": [classes.get(kind, "LlamaForCausalLM")], **config}
+    written = {
+        "model_type": kind,
+        "architectures": [classes.get(kind, "LlamaForCausalLM")],
+        **config,
+    }
     (tmp_path / "config.json").write_text(json.dumps(written))
     assert named in refusal(f"hf:{tmp_path}")
     assert asked == []
 
 
 def test_an_argument_overrides_the_attention_of_a_config(tmp_path: Path) -> None:
-    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **LLAMA, "attn_implementation": "flash_attention_2"}
+    config = {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        **LLAMA,
+        "attn_implementation": "flash_attention_2",
+    }
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert "append (_attn_implementation='sdpa') to the target" in refusal(f"hf:{tmp_path}")
     path = tmp_path / "config.json"
-    assert overall(f"hf:{path}(_attn_implementation='sdpa')", "input_ids=7:long")["overall"]["grad_params"] > 0
+    assert (
+        overall(f"hf:{path}(_attn_implementation='sdpa')", "input_ids=7:long")["overall"][
+            "grad_params"
+        ]
+        > 0
+    )
 
 
 @pytest.mark.usefixtures("folder")
@@ -284,7 +392,11 @@ def test_in_a_process_of_somebody_else_nothing_is_left_without_data() -> None:
     """A factory that keeps what it makes gives it to others, too."""
 
     def device(**options: Any) -> str:
-        return with_model(parse_target("nets:kept"), lambda built: next(built.module.parameters()).device.type, **options)
+        return with_model(
+            parse_target("nets:kept"),
+            lambda built: next(built.module.parameters()).device.type,
+            **options,
+        )
 
     assert device(is_own_process=False) == "cpu"
     path = list(sys.path)
@@ -297,15 +409,22 @@ def test_a_model_with_data_is_built_with_data_and_nobody_elses() -> None:
     def own(text: str) -> nn.Module:
         return with_model(parse_target(text), lambda built: built.module, with_data=True)
 
-    assert {each.device.type for text in ("nets:Net", "nets:net") for each in own(text).parameters()} == {"cpu"}
+    assert {
+        each.device.type for text in ("nets:Net", "nets:net") for each in own(text).parameters()
+    } == {"cpu"}
     assert own("nets:net") is not sys.modules["nets"].net
 
 
-def test_a_model_that_is_larger_than_the_memory_is_not_built_with_data(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_is_larger_than_the_memory_is_not_built_with_data(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("torchscan.targets.building._bytes_of_machine", lambda: 2**20)
     verb: Callable[[Built], bool] = lambda built: next(built.module.parameters()).is_meta  # noqa: E731
     assert with_model(parse_target("torchvision:resnet18"), verb)
-    with pytest.raises(InputError, match=r"torchvision:resnet18 is 44\.\d+ MiB large, more than this machine's memory"):
+    with pytest.raises(
+        InputError,
+        match=r"torchvision:resnet18 is 44\.\d+ MiB large, more than this machine's memory",
+    ):
         with_model(parse_target("torchvision:resnet18"), verb, with_data=True)
 
 
@@ -325,7 +444,9 @@ def test_a_pass_that_is_wrong_is_not_tried_again() -> None:
 def test_a_model_that_is_there_is_taken_as_it_is(folder: Path) -> None:
     found = module_of("nets:net")
     assert found is sys.modules["nets"].net
-    converted = with_model(parse_target("nets:net"), lambda built: built.converted("bfloat16").module)
+    converted = with_model(
+        parse_target("nets:net"), lambda built: built.converted("bfloat16").module
+    )
     assert next(converted.parameters()).dtype == torch.bfloat16
     assert next(found.parameters()).dtype == torch.float32
     assert "takes no arguments here" in refusal("nets:net(3)")
@@ -350,7 +471,10 @@ def test_the_random_state_stays_as_it_is() -> None:
         ("nets:fails", "could not be built: OSError: no disk"),
         ("nets:gives_text", "gives a str, which is not a torch.nn.Module"),
         ("nets:Net(1, 2, 3)", "could not be built: TypeError"),
-        ("broken.py:net", "running broken.py failed: ModuleNotFoundError: No module named 'no_such_package_at_all'"),
+        (
+            "broken.py:net",
+            "running broken.py failed: ModuleNotFoundError: No module named 'no_such_package_at_all'",
+        ),
         ("broken:net", "importing broken failed: No module named 'no_such_package_at_all'"),
         ("leaves.py:net", "running leaves.py failed: SystemExit: 3"),
         ("nothing.py:net", "there is no file 'nothing.py'"),
@@ -358,8 +482,14 @@ def test_the_random_state_stays_as_it_is() -> None:
         ("torchvision:resnet50(num_klasses=3)", "could not be built: TypeError"),
         ("timm:vit_tiny_patch16_22", "did you mean"),
         ("timm:vit", " more begin so."),
-        ("torchvision:convnext", "did you mean convnext_base or convnext_tiny or convnext_large or convnext_small?"),
-        ("hf:config.json", "there is no file 'config.json'; configs are read from disk or from the hub's cache"),
+        (
+            "torchvision:convnext",
+            "did you mean convnext_base or convnext_tiny or convnext_large or convnext_small?",
+        ),
+        (
+            "hf:config.json",
+            "there is no file 'config.json'; configs are read from disk or from the hub's cache",
+        ),
         ("hf:./nothing", "there is no file './nothing'; configs are read"),
         ("hf:.", "there is no config.json in '.'"),
         ("hf:nets.py", "is not a config that transformers knows"),
@@ -382,7 +512,9 @@ def overall(text: str, *inputs: str, dtype: str | None = None) -> dict[str, Any]
 
     def verb(built: Built) -> dict[str, Any]:
         return torchscan.crawl_module(
-            built.converted(dtype).module, **inputs_of(text, built, specs, dtype), receptive_field=False
+            built.converted(dtype).module,
+            **inputs_of(text, built, specs, dtype),
+            receptive_field=False,
         )
 
     return with_model(target, verb)
@@ -391,20 +523,37 @@ def overall(text: str, *inputs: str, dtype: str | None = None) -> dict[str, Any]
 def test_collections_know_their_inputs() -> None:
     resnet = overall("torchvision:resnet18(num_classes=10)")
     assert resnet["provenance"]["inputs"][0]["shape"] == [1, 3, 224, 224]
-    assert resnet["overall"]["grad_params"] == 11_689_512 - 1000 * 513 + 10 * 513  # published, with another head
+    assert (
+        resnet["overall"]["grad_params"] == 11_689_512 - 1000 * 513 + 10 * 513
+    )  # published, with another head
     assert overall("timm:vit_tiny_patch16_224")["overall"]["grad_params"] == 5_717_416  # published
 
 
 def test_a_config_of_transformers(tmp_path: Path) -> None:
-    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100}
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 3, **sizes}
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 100,
+    }
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "num_hidden_layers": 3,
+        **sizes,
+    }
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
     info = overall(f"hf:{path}(num_hidden_layers=2)", "input_ids=7:long")
     # per layer q and o, k and v, the MLP, two norms; embedding, head and last norm
     layer = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 128 + 2 * 64
     assert info["overall"]["grad_params"] == 2 * layer + 2 * 100 * 64 + 64
-    assert info["provenance"]["inputs"][0] == {"name": "kwargs['input_ids']", "shape": [1, 7], "dtype": "int64"}
+    assert info["provenance"]["inputs"][0] == {
+        "name": "kwargs['input_ids']",
+        "shape": [1, 7],
+        "dtype": "int64",
+    }
     assert overall(f"hf:{tmp_path}")["provenance"]["inputs"][0]["shape"] == [1, 512]
     path.write_text(json.dumps(config | {"dtype": "bfloat16"}))
     half = overall(f"hf:{path}(num_hidden_layers=2)", "input_ids=7:long")["overall"]
@@ -412,7 +561,12 @@ def test_a_config_of_transformers(tmp_path: Path) -> None:
     assert "LlamaConfig has no 'num_layers_hidden'" in refusal(f"hf:{path}(num_layers_hidden=2)")
 
 
-TINY = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 1, "vocab_size": 50}
+TINY = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "num_hidden_layers": 1,
+    "vocab_size": 50,
+}
 TINY |= {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 8}
 
 
@@ -449,7 +603,9 @@ def test_what_is_on_disk_comes_before_the_cache(folder: Path, cache: Path) -> No
     pytest.importorskip("transformers")
     (folder / "org" / "Net-3.1").mkdir(parents=True)
     assert refusal("hf:org/Net-3.1") == "hf:org/Net-3.1: there is no config.json in 'org/Net-3.1'"
-    (folder / "org" / "Net-3.1" / "config.json").write_text(json.dumps(TINY | {"num_hidden_layers": 4}))
+    (folder / "org" / "Net-3.1" / "config.json").write_text(
+        json.dumps(TINY | {"num_hidden_layers": 4})
+    )
     assert layers_of("hf:org/Net-3.1") == 4
 
 
@@ -463,7 +619,10 @@ def test_what_is_on_disk_comes_before_the_cache(folder: Path, cache: Path) -> No
             "run hf download org/Net-4 config.json, or give the path of a config",
         ),
         ("hf:gpt2(n_layer=2)", "run hf download gpt2 config.json, or give"),
-        ("hf:org/Net-3.1@narrow", "run hf download org/Net-3.1 config.json --revision narrow, or give"),
+        (
+            "hf:org/Net-3.1@narrow",
+            "run hf download org/Net-3.1 config.json --revision narrow, or give",
+        ),
         ("hf:org/Net@../../main", "there is no file 'org/Net@../../main'; configs are read"),
         ("hf:org/a--b", "the hub's cache cannot be asked: "),
     ],
@@ -504,12 +663,16 @@ def test_a_torchvision_of_another_torch_is_named_as_such(monkeypatch: pytest.Mon
         raise RuntimeError("operator torchvision::nms does not exist")
 
     monkeypatch.setattr("importlib.import_module", broken)
-    assert refusal("torchvision:resnet18").endswith("built for another torch: install the one that belongs to yours")
+    assert refusal("torchvision:resnet18").endswith(
+        "built for another torch: install the one that belongs to yours"
+    )
 
 
 @pytest.mark.usefixtures("folder")
 def test_a_branch_on_an_index_that_was_assumed_is_decided_by_data() -> None:
-    info = with_model(parse_target("nets:Branches"), lambda built: torchscan.crawl_module(built.module, (4,)))
+    info = with_model(
+        parse_target("nets:Branches"), lambda built: torchscan.crawl_module(built.module, (4,))
+    )
     assert info["overall"]["macs"] == 16 + 64
     assert info["provenance"]["execution"] == "real"
 
@@ -517,6 +680,9 @@ def test_a_branch_on_an_index_that_was_assumed_is_decided_by_data() -> None:
 @pytest.mark.usefixtures("folder")
 def test_a_model_too_large_for_memory_stays_without_data_and_says_so() -> None:
     """Of 4 EiB."""
-    info = with_model(parse_target("nets:Branches(width=60)"), lambda built: torchscan.crawl_module(built.module, (4,)))
+    info = with_model(
+        parse_target("nets:Branches(width=60)"),
+        lambda built: torchscan.crawl_module(built.module, (4,)),
+    )
     assert info["overall"]["macs"] == 16
     assert any("nets.py" in text and "argmax" in text for text in info["provenance"]["assumptions"])

@@ -34,7 +34,9 @@ class Collective:
 
 
 def collectives_of(
-    trace: Trace, fabric: Fabric | None = None, names: Mapping[tuple[int, ...], str] = MappingProxyType({})
+    trace: Trace,
+    fabric: Fabric | None = None,
+    names: Mapping[tuple[int, ...], str] = MappingProxyType({}),
 ) -> tuple[Collective, ...]:
     """In the order in which they were met first. ``names``: of groups, by the processes in them."""
     calls: Counter[_Key] = Counter()

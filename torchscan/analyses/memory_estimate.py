@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from torchscan.analyses.memory_timeline import KINDS, LayerMemory, MemoryKind, MemoryTimeline, Moment
+from torchscan.analyses.memory_timeline import (
+    KINDS,
+    LayerMemory,
+    MemoryKind,
+    MemoryTimeline,
+    Moment,
+)
 from torchscan.analyses.remedies import NOBODY, Asker, Remedies
 from torchscan.escapes import printable
 from torchscan.garbage import collected_later
@@ -17,7 +23,9 @@ from torchscan.units import memory
 
 #: where the search for the largest batch ends, and that for the longest sequence
 LARGEST_BATCH = 2**24
-OUTPUT_DROPPED = "that the model's output is dropped when the loss is computed (holds_output=True keeps it)"
+OUTPUT_DROPPED = (
+    "that the model's output is dropped when the loss is computed (holds_output=True keeps it)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +64,10 @@ class Verdict:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
-        ranges = {"context_range": list(self.context_range), "reserved_range": list(self.reserved_range)}
+        ranges = {
+            "context_range": list(self.context_range),
+            "reserved_range": list(self.reserved_range),
+        }
         return {**asdict(self), **ranges, "left_bytes": self.left_bytes}
 
 
@@ -94,12 +105,21 @@ class MemoryEstimate(Result):
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data, with the timeline in columns."""
         return {
-            **{name: getattr(self, name) for name in ("peak_bytes", "peak_layer", "peak_operator", "peak_phase")},
+            **{
+                name: getattr(self, name)
+                for name in ("peak_bytes", "peak_layer", "peak_operator", "peak_phase")
+            },
             "by_kind": dict(self.by_kind),
             "peak_by_phase": dict(self.peak_by_phase),
             "timeline": {
-                **{name: [getattr(each, name) for each in self.timeline] for name in ("operator", "layer", "phase")},
-                **{kind: [each.bytes_by_kind[place] for each in self.timeline] for place, kind in enumerate(KINDS)},
+                **{
+                    name: [getattr(each, name) for each in self.timeline]
+                    for name in ("operator", "layer", "phase")
+                },
+                **{
+                    kind: [each.bytes_by_kind[place] for each in self.timeline]
+                    for place, kind in enumerate(KINDS)
+                },
             },
             "layers": [asdict(layer) for layer in self.layers],
             "batch_size": self.batch_size,
@@ -109,7 +129,9 @@ class MemoryEstimate(Result):
 
 
 @collected_later()
-def estimate_of(trace: Trace, timeline: MemoryTimeline, verdict: Verdict | None = None) -> MemoryEstimate:
+def estimate_of(
+    trace: Trace, timeline: MemoryTimeline, verdict: Verdict | None = None
+) -> MemoryEstimate:
     """The estimate for a record."""
     moments, totals = timeline.moments, timeline.totals
     peak = moments[totals.index(max(totals))] if moments else _before_everything(timeline)
@@ -133,5 +155,7 @@ def estimate_of(trace: Trace, timeline: MemoryTimeline, verdict: Verdict | None 
 
 
 def _before_everything(timeline: MemoryTimeline) -> Moment:
-    sizes = tuple(sum(block.size for block in timeline.blocks if block.kind == kind) for kind in KINDS)
+    sizes = tuple(
+        sum(block.size for block in timeline.blocks if block.kind == kind) for kind in KINDS
+    )
     return Moment("nothing", "", "forward", sizes)

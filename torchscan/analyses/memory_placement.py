@@ -47,7 +47,11 @@ class Placement:
     def fits_within_margin(self) -> bool:
         """True if the device has room even when context and workspaces take the most that they may."""
         _, most = self._device.context_range
-        return self.fits and self._most_reserved(self._with_workspaces.peak_reserved) <= self._device.memory_bytes - most
+        return (
+            self.fits
+            and self._most_reserved(self._with_workspaces.peak_reserved)
+            <= self._device.memory_bytes - most
+        )
 
     @property
     def _is_close(self) -> bool:
@@ -68,7 +72,11 @@ class Placement:
         """The numbers of the estimate."""
         on_device = self._on_device
         used = on_device if isinstance(on_device, CachingAllocator) else self._with_workspaces
-        needed = max(used.peak_allocated, on_device.demand) if isinstance(on_device, OutOfMemory) else used.peak_reserved
+        needed = (
+            max(used.peak_allocated, on_device.demand)
+            if isinstance(on_device, OutOfMemory)
+            else used.peak_reserved
+        )
         return Verdict(
             device=self._device.name,
             capacity_bytes=self._device.memory_bytes,
@@ -90,7 +98,9 @@ class Placement:
         return min(least, reserved), max(most, reserved)
 
     def _most_reserved(self, usual: int) -> int:
-        return round((1 + UNSURE) * (usual + max(0, usual - self._without_workspaces.peak_reserved)))
+        return round(
+            (1 + UNSURE) * (usual + max(0, usual - self._without_workspaces.peak_reserved))
+        )
 
     @once
     def _with_workspaces(self) -> CachingAllocator:
@@ -119,7 +129,9 @@ class Placement:
         *_, allocator = self._stepwise(capacity, workspaces=workspaces)
         return allocator
 
-    def _stepwise(self, capacity: int | None, *, workspaces: bool = True) -> Iterator[CachingAllocator]:
+    def _stepwise(
+        self, capacity: int | None, *, workspaces: bool = True
+    ) -> Iterator[CachingAllocator]:
         """The allocator, after each step."""
         allocator = CachingAllocator(capacity=capacity)
         for _ in range(self._threads):
@@ -138,11 +150,19 @@ class Placement:
         recorded = _by_moment(blocks, moments)
         if not any(blocks[number].size for number in made):
             return (recorded,)
-        before = [block._replace(first=made.get(number, block.first)) for number, block in enumerate(blocks)]
+        before = [
+            block._replace(first=made.get(number, block.first))
+            for number, block in enumerate(blocks)
+        ]
         return _by_moment(before, moments), recorded
 
     def _take(
-        self, step: _Step, allocator: CachingAllocator, held: dict[int, AllocatedBlock | None], *, workspaces: bool
+        self,
+        step: _Step,
+        allocator: CachingAllocator,
+        held: dict[int, AllocatedBlock | None],
+        *,
+        workspaces: bool,
     ) -> None:
         for moment, op in enumerate(self._trace.ops):
             for block in step.ends[moment]:
@@ -153,7 +173,9 @@ class Placement:
             with suppress(OutOfMemory):  # where there is no room, torch tries the next algorithm
                 allocator.free(allocator.allocate(_convolution_workspace(op) * workspaces))
 
-    def _release_what_is_over(self, allocator: CachingAllocator, held: dict[int, AllocatedBlock | None]) -> None:
+    def _release_what_is_over(
+        self, allocator: CachingAllocator, held: dict[int, AllocatedBlock | None]
+    ) -> None:
         """Between two steps: gradients, inputs and results."""
         for block in [each for each in held if not _stays(self._trace.storages[each])]:
             allocator.free(held.pop(block))
@@ -186,18 +208,32 @@ def _moments_of_state(trace: Trace) -> Mapping[int, int]:
     torch makes that of all parameters of a group before it computes anything for one of them. What one call updates is in one
     group; if each call updates a single parameter, groups can't be told, and are taken for one.
     """
-    owners = {number: owner for number, each in enumerate(trace.storages) if (owner := _owner(each)) is not None}
+    owners = {
+        number: owner
+        for number, each in enumerate(trace.storages)
+        if (owner := _owner(each)) is not None
+    }
     updates = [(index, op) for index, op in enumerate(trace.ops) if op.phase == "optimizer"]
     first: dict[str, int] = {}
     is_at_once = False
     for index, op in updates:
-        updated = {owners[storage] for tensor in op.inputs if (storage := trace.tensors[tensor].storage) in owners}
+        updated = {
+            owners[storage]
+            for tensor in op.inputs
+            if (storage := trace.tensors[tensor].storage) in owners
+        }
         is_at_once |= len(updated) > 1
         for each in updated:
             first.setdefault(each, index)
     start = updates[0][0] if updates else 0
-    states = {number: owner for number, owner in owners.items() if trace.storages[number].kind == "optimizer state"}
-    return {number: first.get(owner, start) if is_at_once else start for number, owner in states.items()}
+    states = {
+        number: owner
+        for number, owner in owners.items()
+        if trace.storages[number].kind == "optimizer state"
+    }
+    return {
+        number: first.get(owner, start) if is_at_once else start for number, owner in states.items()
+    }
 
 
 def _owner(storage: StorageRecord) -> str | None:

@@ -18,7 +18,15 @@ from torchscan.trace.trace import Trace
 #: "gathered" are parameters of which each process holds a part, while they are whole; "activations" are kept for the backward
 #: pass or, if there is none, for other layers; "temporary" is all other memory that operators allocate
 MemoryKind = Literal[
-    "parameters", "gathered", "buffers", "inputs", "gradients", "optimizer", "cache", "activations", "temporary"
+    "parameters",
+    "gathered",
+    "buffers",
+    "inputs",
+    "gradients",
+    "optimizer",
+    "cache",
+    "activations",
+    "temporary",
 ]
 KINDS: tuple[MemoryKind, ...] = get_args(MemoryKind)
 
@@ -95,15 +103,25 @@ class MemoryTimeline:
         if self._in_place_sums:
             _end_where_summed(self._trace, ends)
         pairs = zip(self._trace.storages, ends, strict=True)
-        return tuple([Block(each.size, each.born or 0, end, self._kind(each, end)) for each, end in pairs])
+        return tuple(
+            [Block(each.size, each.born or 0, end, self._kind(each, end)) for each, end in pairs]
+        )
 
     @once
     def moments(self) -> tuple[Moment, ...]:
         """What is alive at each operator call."""
-        columns = [_alive(len(self._trace.ops), [block for block in self.blocks if block.kind == kind]) for kind in KINDS]
+        columns = [
+            _alive(len(self._trace.ops), [block for block in self.blocks if block.kind == kind])
+            for kind in KINDS
+        ]
         paths = [call.path for call in self._trace.modules]
         rows = zip(self._trace.ops, zip(*columns, strict=True), strict=True)
-        return tuple([Moment(op.signature.operator, paths[op.module_call], op.phase, sizes) for op, sizes in rows])
+        return tuple(
+            [
+                Moment(op.signature.operator, paths[op.module_call], op.phase, sizes)
+                for op, sizes in rows
+            ]
+        )
 
     @once
     def totals(self) -> tuple[int, ...]:
@@ -129,11 +147,18 @@ class MemoryTimeline:
     def _kind(self, storage: StorageRecord, end: int) -> MemoryKind:
         if storage.kind in _STANDING:
             return _STANDING[storage.kind]
-        return "activations" if storage.born is not None and self._is_kept(storage.born, end) else "temporary"
+        return (
+            "activations"
+            if storage.born is not None and self._is_kept(storage.born, end)
+            else "temporary"
+        )
 
     def _is_kept(self, born: int, end: int) -> bool:
         """Whether a block made in the forward pass, or when that is recomputed, outlives the calls around it."""
-        made_by, last_seen_by = self._trace.ops[born], self._trace.ops[min(end, len(self._trace.ops)) - 1]
+        made_by, last_seen_by = (
+            self._trace.ops[born],
+            self._trace.ops[min(end, len(self._trace.ops)) - 1],
+        )
         if made_by.origin == "checkpoint":
             return last_seen_by.origin != "checkpoint"
         if not self._trace.provenance.backward:
@@ -163,7 +188,9 @@ class MemoryTimeline:
 
     def _peak_by_call(self) -> list[int]:
         totals = self.totals
-        peaks = [max([totals[index] for index in call.ops], default=0) for call in self._trace.modules]
+        peaks = [
+            max([totals[index] for index in call.ops], default=0) for call in self._trace.modules
+        ]
         for call in reversed(self._trace.modules):
             if call.parent is not None:
                 peaks[call.parent] = max(peaks[call.parent], peaks[call.index])
@@ -183,7 +210,9 @@ def _end_where_summed(trace: Trace, ends: list[int]) -> None:
     """Where autograd adds in place, end the block of one operand where the sum begins."""
     for index, op in enumerate(trace.ops):
         if op.origin == "engine":
-            replaced = next((each for each in op.inputs if _is_free_to_write(trace, each, index, ends)), None)
+            replaced = next(
+                (each for each in op.inputs if _is_free_to_write(trace, each, index, ends)), None
+            )
             if replaced is not None:
                 ends[trace.tensors[replaced].storage] = index
 
@@ -191,6 +220,9 @@ def _end_where_summed(trace: Trace, ends: list[int]) -> None:
 def _is_free_to_write(trace: Trace, tensor: int, sum_: int, ends: Sequence[int]) -> bool:
     """Whether nothing else holds the memory: it is freed with the sum, and the tensor is not a view into something larger."""
     record = trace.tensors[tensor]
-    is_whole = trace.storages[record.storage].size == trace.tensors[trace.ops[sum_].outputs[0]].spec.stored_bytes
+    is_whole = (
+        trace.storages[record.storage].size
+        == trace.tensors[trace.ops[sum_].outputs[0]].spec.stored_bytes
+    )
     is_view = record.producer is not None and trace.ops[record.producer].signature.is_view
     return is_whole and not is_view and ends[record.storage] == sum_ + 1

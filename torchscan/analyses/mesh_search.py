@@ -83,12 +83,33 @@ class MeshSearch(Result):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
-        names = ("device", "gpus", "length", "sequences", "precision", "optimizer", "checkpoint", "lora", "params", "records")
+        names = (
+            "device",
+            "gpus",
+            "length",
+            "sequences",
+            "precision",
+            "optimizer",
+            "checkpoint",
+            "lora",
+            "params",
+            "records",
+        )
         plain: dict[str, Any] = {name: getattr(self, name) for name in names}
         plain["spread"] = None if self.spread is None else self.spread.share
-        choices = [{each.name: getattr(one, each.name) for each in fields(one)} for one in self.choices]
-        made = [{**each, "mesh": dict(each["mesh"]), "by_kind": dict(each["by_kind"])} for each in choices]
-        return {**plain, "choices": made, "refused": dict(self.refused), "assumptions": list(self.assumptions)}
+        choices = [
+            {each.name: getattr(one, each.name) for each in fields(one)} for one in self.choices
+        ]
+        made = [
+            {**each, "mesh": dict(each["mesh"]), "by_kind": dict(each["by_kind"])}
+            for each in choices
+        ]
+        return {
+            **plain,
+            "choices": made,
+            "refused": dict(self.refused),
+            "assumptions": list(self.assumptions),
+        }
 
 
 def said(mesh: Mapping[str, int]) -> str:
@@ -117,11 +138,17 @@ class Extrapolated:
         """``more``: for each kind a pass with one further layer; ``numbers``: how many there are of each in all."""
         self._base = base
         self._more = more
-        self._times = [number - before for number, before in zip(numbers, base.numbers, strict=True)]
+        self._times = [
+            number - before for number, before in zip(numbers, base.numbers, strict=True)
+        ]
 
     def figure(self, name: str) -> int:
         """One of a plan: ``local_params``, say."""
-        return int(self._sum(getattr(self._base.rank, name), [getattr(each.rank, name) for each in self._more]))
+        return int(
+            self._sum(
+                getattr(self._base.rank, name), [getattr(each.rank, name) for each in self._more]
+            )
+        )
 
     @property
     def seconds(self) -> tuple[float, float]:
@@ -135,12 +162,16 @@ class Extrapolated:
         return math.fsum(each.computing for each in phases) + waits, waits
 
     def _waiting(self, base: Waiting, more: Sequence[Waiting]) -> Waiting:
-        return Waiting(*(self._sum(each, [one[at] for one in more]) for at, each in enumerate(base)))
+        return Waiting(
+            *(self._sum(each, [one[at] for one in more]) for at, each in enumerate(base))
+        )
 
     @property
     def products(self) -> int:
         """MACs without those that are computed again."""
-        return int(self._sum(_products(self._base.rank), [_products(each.rank) for each in self._more]))
+        return int(
+            self._sum(_products(self._base.rank), [_products(each.rank) for each in self._more])
+        )
 
     @property
     def peak(self) -> dict[MemoryKind, int]:
@@ -150,14 +181,18 @@ class Extrapolated:
         sizes = (
             [
                 int(self._sum(size, further))
-                for size, *further in zip(moments[place], *(each[place] for each in others), strict=True)
+                for size, *further in zip(
+                    moments[place], *(each[place] for each in others), strict=True
+                )
             ]
             for place in common
         )
         return dict(zip(KINDS, max(sizes, key=sum, default=[0] * len(KINDS)), strict=True))
 
     def _sum(self, base: float, more: Sequence[float]) -> float:
-        return base + sum(times * (each - base) for times, each in zip(self._times, more, strict=True))
+        return base + sum(
+            times * (each - base) for times, each in zip(self._times, more, strict=True)
+        )
 
 
 def _waits(short: Short) -> dict[Phase, Waiting]:
@@ -171,7 +206,9 @@ def _waits(short: Short) -> dict[Phase, Waiting]:
 
 def _products(rank: RankPlan) -> int:
     pairs = zip(rank.trace.ops, call_costs(rank.trace), strict=True)
-    return sum(_needed(op.signature.operator, cost.macs) for op, cost in pairs if op.origin != "checkpoint")
+    return sum(
+        _needed(op.signature.operator, cost.macs) for op, cost in pairs if op.origin != "checkpoint"
+    )
 
 
 def _needed(operator: str, macs: int) -> int:

@@ -12,20 +12,30 @@ from torchscan.ops import OpCost, price
 from torchscan.trace.trace import Trace
 
 
-def call_costs(trace: Trace, convention: Convention = "torchscan", *, routed: RoutedCalls | None = None) -> tuple[OpCost, ...]:
+def call_costs(
+    trace: Trace, convention: Convention = "torchscan", *, routed: RoutedCalls | None = None
+) -> tuple[OpCost, ...]:
     """The cost of each call of ``trace.ops``, in order; ``macs`` as the convention counts them.
 
     Calls with the same signature cost the same if their indices were picked alike, and models repeat themselves.
     """
     routed = routed or RoutedCalls(trace)
     routings = list(map(routed.routing, range(len(trace.ops))))
-    keys = [(id(op.signature), id(routing)) for op, routing in zip(trace.ops, routings, strict=True)]
-    distinct = {key: (op.signature, routing) for key, op, routing in zip(keys, trace.ops, routings, strict=True)}
+    keys = [
+        (id(op.signature), id(routing)) for op, routing in zip(trace.ops, routings, strict=True)
+    ]
+    distinct = {
+        key: (op.signature, routing)
+        for key, op, routing in zip(keys, trace.ops, routings, strict=True)
+    }
     prices = {key: price(*each).cost for key, each in distinct.items()}
     costs = routed.with_avoidable_bytes(tuple(prices[key] for key in keys))
     if convention == "torchscan":
         return costs
-    return tuple(replace(cost, macs=macs) for cost, macs in zip(costs, convention_macs(trace, convention), strict=True))
+    return tuple(
+        replace(cost, macs=macs)
+        for cost, macs in zip(costs, convention_macs(trace, convention), strict=True)
+    )
 
 
 def module_costs(trace: Trace, costs: Sequence[OpCost]) -> tuple[OpCost, ...]:

@@ -33,7 +33,9 @@ def parameters_by_call(trace: Trace) -> tuple[ParameterCount, ...]:
     """
     slots = _slots_by_owner(trace)
     seen: set[int] = set()
-    return tuple(_count(slots[call.path], seen) if call.path in slots else _NOTHING for call in trace.modules)
+    return tuple(
+        _count(slots[call.path], seen) if call.path in slots else _NOTHING for call in trace.modules
+    )
 
 
 def unused_parameters(trace: Trace) -> dict[str, int]:

@@ -38,9 +38,14 @@ class Action(NamedTuple):
     end: float
 
 
-def order_of(schedule: Schedule, processes: int, microbatches: int, stages: int) -> list[list[Task]]:
+def order_of(
+    schedule: Schedule, processes: int, microbatches: int, stages: int
+) -> list[list[Task]]:
     """What each process does, one after the other. Stage ``s`` is in process ``s % processes``."""
-    return [_ORDERS[schedule](process, processes, microbatches, stages // processes) for process in range(processes)]
+    return [
+        _ORDERS[schedule](process, processes, microbatches, stages // processes)
+        for process in range(processes)
+    ]
 
 
 def _gpipe(process: int, _: int, microbatches: int, __: int) -> list[Task]:
@@ -64,12 +69,18 @@ def _interleaved(process: int, processes: int, microbatches: int, chunks: int) -
     size = microbatches // max(1, microbatches // processes)
     number = microbatches * chunks
     early = min(number, (chunks - 1) * size + 2 * (processes - 1 - process))
-    forward = [_chunk(place, size, chunks, processes, process, "forward") for place in range(number)]
-    backward = [_chunk(place, size, chunks, processes, process, "backward") for place in range(number)]
+    forward = [
+        _chunk(place, size, chunks, processes, process, "forward") for place in range(number)
+    ]
+    backward = [
+        _chunk(place, size, chunks, processes, process, "backward") for place in range(number)
+    ]
     return _in_turn(forward, backward, early)
 
 
-def _chunk(place: int, size: int, chunks: int, processes: int, process: int, direction: Direction) -> Task:
+def _chunk(
+    place: int, size: int, chunks: int, processes: int, process: int, direction: Direction
+) -> Task:
     """The pass number ``place`` of a process: rounds of ``size`` microbatches, in each of which all chunks have their turn."""
     turn, within = divmod(place, size)
     chunk = turn % chunks if direction == "forward" else chunks - 1 - turn % chunks
@@ -111,7 +122,9 @@ def actions_of(orders: Sequence[Sequence[Task]], times: Sequence[StageTimes]) ->
             task = left[process].popleft()
             start = max(free[process], since)
             free[process] = done[task] = start + (
-                times[task.stage].forward if task.direction == "forward" else times[task.stage].backward
+                times[task.stage].forward
+                if task.direction == "forward"
+                else times[task.stage].backward
             )
             found.append(Action(process, task, start, done[task]))
     return found
@@ -121,7 +134,11 @@ def _ready(task: Task, times: Sequence[StageTimes], done: Mapping[Task, float]) 
     """When what it needs is there; None: nobody knows yet."""
     stage, direction, microbatch = task
     if direction == "forward":
-        return 0.0 if stage == 0 else _come(done.get(Task(stage - 1, direction, microbatch)), times[stage - 1])
+        return (
+            0.0
+            if stage == 0
+            else _come(done.get(Task(stage - 1, direction, microbatch)), times[stage - 1])
+        )
     if stage == len(times) - 1:
         return done.get(Task(stage, "forward", microbatch))
     return _come(done.get(Task(stage + 1, direction, microbatch)), times[stage])
@@ -208,7 +225,9 @@ class PipelinePlan(Result):
     @property
     def ideal_bubble(self) -> float:
         """The same if all stages took the same, and nothing were on its way."""
-        return ideal_bubble(len(self.processes), self.microbatches, len(self.stages) // len(self.processes))
+        return ideal_bubble(
+            len(self.processes), self.microbatches, len(self.stages) // len(self.processes)
+        )
 
     @property
     def fullest(self) -> PipelineProcess:
@@ -245,43 +264,69 @@ class PipelinePlan(Result):
             "assumptions": list(self.assumptions),
             "warnings": list(self.warnings),
             "stages": [
-                {name: each.plan.as_dict() if name == "plan" else getattr(each, name) for name in StagePlan.__slots__}
+                {
+                    name: each.plan.as_dict() if name == "plan" else getattr(each, name)
+                    for name in StagePlan.__slots__
+                }
                 for each in self.stages
             ],
             "processes": [asdict(each) for each in self.processes],
             "actions": [
-                {"process": each.process, **each.task._asdict(), "start": each.start, "end": each.end} for each in self.actions
+                {
+                    "process": each.process,
+                    **each.task._asdict(),
+                    "start": each.start,
+                    "end": each.end,
+                }
+                for each in self.actions
             ],
         }
 
 
 def plan_of_stages(
-    schedule: Schedule, microbatches: int, stages: Sequence[StagePlan], number: int, memory_bytes: int, **told: Any
+    schedule: Schedule,
+    microbatches: int,
+    stages: Sequence[StagePlan],
+    number: int,
+    memory_bytes: int,
+    **told: Any,
 ) -> PipelinePlan:
     """What follows from the stages, which are alike in all that is not said here: the order, the times, and who holds what."""
     times = [StageTimes(each.forward, each.backward, each.handing_over) for each in stages]
     actions = actions_of(order_of(schedule, number, microbatches, len(stages)), times)
     passes = max(each.end for each in actions)
     own = [[stage for stage in stages if stage.process == process] for process in range(number)]
-    ends = [max(each.end for each in actions if each.process == process) for process in range(number)]
+    ends = [
+        max(each.end for each in actions if each.process == process) for process in range(number)
+    ]
     return PipelinePlan(
         schedule=schedule,
         microbatches=microbatches,
         stages=tuple(stages),
-        processes=tuple(_process(each, held, actions, passes, memory_bytes) for each, held in enumerate(own)),
+        processes=tuple(
+            _process(each, held, actions, passes, memory_bytes) for each, held in enumerate(own)
+        ),
         actions=tuple(actions),
         passes=passes,
-        time_estimate=max(end + sum(each.optimizer for each in held) for end, held in zip(ends, own, strict=True)),
+        time_estimate=max(
+            end + sum(each.optimizer for each in held) for end, held in zip(ends, own, strict=True)
+        ),
         **told,
     )
 
 
 def _process(
-    number: int, stages: Sequence[StagePlan], actions: Sequence[Action], passes: float, memory_bytes: int
+    number: int,
+    stages: Sequence[StagePlan],
+    actions: Sequence[Action],
+    passes: float,
+    memory_bytes: int,
 ) -> PipelineProcess:
     own = sorted((each for each in actions if each.process == number), key=lambda each: each.start)
     busy = sum(each.end - each.start for each in own)
-    peak, in_flight = _most_at_once({each.number: each for each in stages}, [each.task for each in own])
+    peak, in_flight = _most_at_once(
+        {each.number: each for each in stages}, [each.task for each in own]
+    )
     needed = peak + max(each.around_bytes for each in stages)
     return PipelineProcess(
         number=number,

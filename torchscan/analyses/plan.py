@@ -42,7 +42,10 @@ class RankPlan:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data, without the record."""
-        plain = {name: getattr(self, name) for name in ("rank", "local_params", "macs", "flops", "sent_bytes")}
+        plain = {
+            name: getattr(self, name)
+            for name in ("rank", "local_params", "macs", "flops", "sent_bytes")
+        }
         return {
             **plain,
             "place": dict(self.place),
@@ -122,6 +125,14 @@ class Plan(Result):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
-        plain = {name: getattr(self, name) for name in ("device", "training", "batch_size", "processes", "params")}
+        plain = {
+            name: getattr(self, name)
+            for name in ("device", "training", "batch_size", "processes", "params")
+        }
         told = {name: list(getattr(self, name)) for name in ("assumptions", "warnings")}
-        return {"mesh": dict(self.mesh), **plain, **told, "ranks": [each.as_dict() for each in self.ranks]}
+        return {
+            "mesh": dict(self.mesh),
+            **plain,
+            **told,
+            "ranks": [each.as_dict() for each in self.ranks],
+        }

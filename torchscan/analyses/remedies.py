@@ -53,7 +53,11 @@ class Remedies(Result):
 
     def __repr__(self) -> str:
         """A short one: the best of them."""
-        best = f": {self.remedies[0].change} saves {100 * self.remedies[0].saves:.0f} %" if self.remedies else ""
+        best = (
+            f": {self.remedies[0].change} saves {100 * self.remedies[0].saves:.0f} %"
+            if self.remedies
+            else ""
+        )
         return f"<Remedies: {len(self.remedies)}{best}>"
 
     def as_dict(self) -> dict[str, Any]:
@@ -74,7 +78,9 @@ class Asker:
     It holds on to no model: a result may be kept longer than that. A copy that was pickled cannot ask.
     """
 
-    def __init__(self, module: nn.Module | None = None, ask: Callable[[nn.Module], Remedies] | None = None) -> None:
+    def __init__(
+        self, module: nn.Module | None = None, ask: Callable[[nn.Module], Remedies] | None = None
+    ) -> None:
         self._module = None if module is None else weakref.ref(module)
         self._ask = ask
 
@@ -82,7 +88,9 @@ class Asker:
         """What would help the model as it is now."""
         module = None if self._module is None else self._module()
         if module is None or self._ask is None:
-            raise InputError("the model of this estimate is gone: keep it in a variable, and estimate it again")
+            raise InputError(
+                "the model of this estimate is gone: keep it in a variable, and estimate it again"
+            )
         return self._ask(module)
 
     def __reduce__(self) -> tuple[type[Asker], tuple[()]]:

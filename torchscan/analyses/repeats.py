@@ -16,8 +16,13 @@ def kinds_of(trace: Trace) -> list[int]:
     known: dict[tuple[Any, ...], int] = {}
     kinds = [0] * len(trace.modules)
     for call in reversed(trace.modules):  # children come after their parents
-        below = tuple((trace.modules[child].path.removeprefix(call.path), kinds[child]) for child in call.children)
-        run = tuple(id(trace.ops[op].signature) for op in call.ops if trace.ops[op].phase == "forward")
+        below = tuple(
+            (trace.modules[child].path.removeprefix(call.path), kinds[child])
+            for child in call.children
+        )
+        run = tuple(
+            id(trace.ops[op].signature) for op in call.ops if trace.ops[op].phase == "forward"
+        )
         ends = tuple(id(trace.tensors[tensor].spec) for tensor in (*call.inputs, *call.outputs))
         kinds[call.index] = known.setdefault((call.type_name, below, run, ends), len(known))
     return kinds
@@ -26,7 +31,12 @@ def kinds_of(trace: Trace) -> list[int]:
 def is_next(one: str, other: str) -> bool:
     """Whether it is the next name of a numbered list."""
     before, after = map(NUMBERED.fullmatch, (one, other))
-    return bool(before and after and before[1] == after[1] and int(after[2].strip("()")) == int(before[2].strip("()")) + 1)
+    return bool(
+        before
+        and after
+        and before[1] == after[1]
+        and int(after[2].strip("()")) == int(before[2].strip("()")) + 1
+    )
 
 
 def from_to(first: str, last: str) -> str:

@@ -80,7 +80,8 @@ class RoutedCalls:
         self._routings: dict[int, Routing] = {}
         #: by the identity of a signature, which many calls share
         self._operators = {
-            key: signature.operator for key, signature in {id(op.signature): op.signature for op in trace.ops}.items()
+            key: signature.operator
+            for key, signature in {id(op.signature): op.signature for op in trace.ops}.items()
         }
         if not _ROUTERS.keys().isdisjoint(self._operators.values()):
             for index, op in enumerate(trace.ops):
@@ -97,10 +98,18 @@ class RoutedCalls:
         """
         weights = {index: self._weights(self._trace.ops[index]) for index in self._rows_of_call}
         hit = {self._rows_of_call[index] for index, size in weights.items() if size}
-        masks = {index: costs[index].bytes_read for index, rows in self._told_by.items() if rows in hit}
-        sizes, rows_of_call, needed = weights | masks, self._rows_of_call | self._told_by, self._needed(hit)
+        masks = {
+            index: costs[index].bytes_read for index, rows in self._told_by.items() if rows in hit
+        }
+        sizes, rows_of_call, needed = (
+            weights | masks,
+            self._rows_of_call | self._told_by,
+            self._needed(hit),
+        )
         return tuple(
-            _with_avoidable(cost, sizes[index], *needed[rows_of_call[index][0]]) if sizes.get(index) else cost
+            _with_avoidable(cost, sizes[index], *needed[rows_of_call[index][0]])
+            if sizes.get(index)
+            else cost
             for index, cost in enumerate(costs)
         )
 
@@ -113,9 +122,12 @@ class RoutedCalls:
         for router, mask in hit:
             counts[router].append(self._count[router, mask])
         picks = {
-            router: self._routers[router].of(self._routers[router].choices, sum(each)).picks for router, each in counts.items()
+            router: self._routers[router].of(self._routers[router].choices, sum(each)).picks
+            for router, each in counts.items()
         }
-        return {router: (min(picks[router], len(each)), len(each)) for router, each in counts.items()}
+        return {
+            router: (min(picks[router], len(each)), len(each)) for router, each in counts.items()
+        }
 
     def _weights(self, op: OpCall) -> int:
         """Bytes that a call reads of what the model holds."""
@@ -144,7 +156,11 @@ class RoutedCalls:
     def _follow_sorted(self, op: OpCall) -> None:
         whole, rows = self._sorted[op.inputs[0]], op.signature.inputs[0].shape
         if op.signature.is_view or op.signature.operator in _KEEPING:
-            same = (out for out, spec in zip(op.outputs, op.signature.outputs, strict=True) if len(spec.shape) == len(rows))
+            same = (
+                out
+                for out, spec in zip(op.outputs, op.signature.outputs, strict=True)
+                if len(spec.shape) == len(rows)
+            )
             self._sorted.update(dict.fromkeys(same, whole))
         elif rows and rows[0] < whole and self._weights(op):
             self.is_split_by_counts = True
@@ -154,7 +170,10 @@ class RoutedCalls:
         if op.signature.operator not in _GATHERING or op.inputs[0] in self._trails:
             return False
         trails = [self._trails[tensor] for tensor in op.inputs if tensor in self._trails]
-        return all(trail.mask is None and not trail.are_picks and self._routers[trail.router].rows != 1 for trail in trails)
+        return all(
+            trail.mask is None and not trail.are_picks and self._routers[trail.router].rows != 1
+            for trail in trails
+        )
 
     def _follow_picks(self, index: int, op: OpCall) -> None:
         trail = self._trail_through(op)
@@ -189,23 +208,37 @@ class RoutedCalls:
 
     def _after_slice(self, index: int, op: OpCall, trail: _Trail) -> _Trail:
         """Some of the picks of each row, or some of the rows, are as good as picked by a router of their own."""
-        dim = self._dim_of_picks.get(op.inputs[0]) if op.signature.operator == "aten.slice" else None
+        dim = (
+            self._dim_of_picks.get(op.inputs[0]) if op.signature.operator == "aten.slice" else None
+        )
         if dim is None:
             return trail
         shape = op.signature.outputs[0].shape
         self._dim_of_picks[op.outputs[0]] = dim
-        self._routers[index] = replace(self._routers[trail.router], picks=shape[dim], rows=_numel_without(shape, dim))
+        self._routers[index] = replace(
+            self._routers[trail.router], picks=shape[dim], rows=_numel_without(shape, dim)
+        )
         return replace(trail, router=index)
 
     def _trail_through(self, op: OpCall) -> _Trail | None:
         """None if it leads to no numbers made of picks, but to data."""
         trails = [self._trails[tensor] for tensor in op.inputs if tensor in self._trails]
-        others = [tensor for tensor in op.inputs if tensor not in self._trails and tensor not in self._fixed]
+        others = [
+            tensor
+            for tensor in op.inputs
+            if tensor not in self._trails and tensor not in self._fixed
+        ]
         if any(self._trace.tensors[tensor].spec.is_arithmetic for tensor in others):
             return None
         masks = {trail.mask for trail in trails} - {None}
         keeps = op.signature.is_view or op.signature.operator in _KEEPING
-        mask = op.inputs[0] if op.signature.operator == "aten.nonzero" else next(iter(masks)) if len(masks) == 1 else None
+        mask = (
+            op.inputs[0]
+            if op.signature.operator == "aten.nonzero"
+            else next(iter(masks))
+            if len(masks) == 1
+            else None
+        )
         router = self._router_of({trail.router for trail in trails}, is_alone=not others)
         return _Trail(router, keeps and all(trail.are_picks for trail in trails), mask)
 
@@ -224,7 +257,9 @@ class RoutedCalls:
     def _note_routing(self, index: int, op: OpCall) -> None:
         operator = op.signature.operator
         trails = [self._trails[tensor] for tensor in op.inputs if tensor in self._trails]
-        is_told = operator in _GROUPED or (operator in _GATHERING and all(trail.are_picks for trail in trails))
+        is_told = operator in _GROUPED or (
+            operator in _GATHERING and all(trail.are_picks for trail in trails)
+        )
         if is_told and len({trail.router for trail in trails}) == 1:
             self._routings[index] = self._routers[trails[0].router]
 
@@ -251,14 +286,18 @@ class RoutedCalls:
                 is_mask = not spec.is_arithmetic and spec.dtype.itemsize == 1
                 mask = tensor if is_mask else trail.mask
                 if mask is not None:
-                    self._count[trail.router, mask] = op.signature.outputs[0].shape[0] if is_mask else spec.numel
+                    self._count[trail.router, mask] = (
+                        op.signature.outputs[0].shape[0] if is_mask else spec.numel
+                    )
                     return trail.router, mask
         return None
 
 
 def _with_avoidable(cost: OpCost, weights: int, needed: int, hit: int) -> OpCost:
     avoidable = weights - weights * needed // hit
-    return replace(cost, avoidable_bytes_read=min(cost.avoidable_bytes_read + avoidable, cost.bytes_read))
+    return replace(
+        cost, avoidable_bytes_read=min(cost.avoidable_bytes_read + avoidable, cost.bytes_read)
+    )
 
 
 def _routing_of(signature: OpSignature, slots: int) -> Routing | None:
@@ -272,7 +311,11 @@ def _routing_of(signature: OpSignature, slots: int) -> Routing | None:
 
 def _dim_of(signature: OpSignature) -> int | None:
     """The dimension that is chosen along, None for all of them."""
-    (default,) = (argument.default_value for argument in signature.op._schema.arguments if argument.name == "dim")
+    (default,) = (
+        argument.default_value
+        for argument in signature.op._schema.arguments
+        if argument.name == "dim"
+    )
     dim = signature.arguments.get("dim", default)
     return dim if isinstance(dim, int) else None
 

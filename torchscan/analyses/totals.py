@@ -21,7 +21,11 @@ from torchscan.wrong_arguments import explain_wrong_types
 
 @explain_wrong_types
 def total_cost(
-    trace: Trace, *, convention: Convention = "torchscan", phase: Phase | None = None, strict: bool = False
+    trace: Trace,
+    *,
+    convention: Convention = "torchscan",
+    phase: Phase | None = None,
+    strict: bool = False,
 ) -> OpCost:
     """The cost of the whole pass. With ``strict``, an unpriced operator raises :class:`UnpricedError`."""
     costs = call_costs(trace, convention)
@@ -32,7 +36,9 @@ def total_cost(
 
 
 @explain_wrong_types
-def by_operator(trace: Trace, *, convention: Convention = "torchscan", phase: Phase | None = None) -> dict[str, OpCost]:
+def by_operator(
+    trace: Trace, *, convention: Convention = "torchscan", phase: Phase | None = None
+) -> dict[str, OpCost]:
     """Operator (all overloads together) -> the cost of all its calls."""
     costs: dict[str, OpCost] = {}
     for op, cost in _of_phase(trace, call_costs(trace, convention), phase):
@@ -41,7 +47,9 @@ def by_operator(trace: Trace, *, convention: Convention = "torchscan", phase: Ph
 
 
 @explain_wrong_types
-def by_module(trace: Trace, *, convention: Convention = "torchscan", phase: Phase | None = None) -> dict[str, OpCost]:
+def by_module(
+    trace: Trace, *, convention: Convention = "torchscan", phase: Phase | None = None
+) -> dict[str, OpCost]:
     """Path of a module -> the cost of all its calls, including what they call; ``""`` is the model."""
     around = paths_around(trace)
     costs = {call.path: OpCost() for call in trace.modules}
@@ -68,17 +76,26 @@ def require_prices(trace: Trace, costs: Sequence[OpCost]) -> None:
     """Raise unless every operator of the pass has a price, naming the unpriced ones and where they ran."""
     unknown = unpriced_operators(trace, costs)
     if trace.provenance.missed:
-        raise UnpricedError(f"modules ran in other threads, unrecorded: {', '.join(trace.provenance.missed)}")
+        raise UnpricedError(
+            f"modules ran in other threads, unrecorded: {', '.join(trace.provenance.missed)}"
+        )
     if unknown:
-        places = "; ".join(f"{name} in {', '.join(path or '(the model)' for path in paths)}" for name, paths in unknown.items())
-        raise UnpricedError(f"the cost of these operators is not known: {places}. Without strict=True totals are lower bounds")
+        places = "; ".join(
+            f"{name} in {', '.join(path or '(the model)' for path in paths)}"
+            for name, paths in unknown.items()
+        )
+        raise UnpricedError(
+            f"the cost of these operators is not known: {places}. Without strict=True totals are lower bounds"
+        )
 
 
 def _add(costs: dict[str, OpCost], key: str, cost: OpCost) -> None:
     costs[key] = costs.get(key, OpCost()) + cost
 
 
-def _of_phase(trace: Trace, costs: Sequence[OpCost], phase: Phase | None) -> Iterator[tuple[OpCall, OpCost]]:
+def _of_phase(
+    trace: Trace, costs: Sequence[OpCost], phase: Phase | None
+) -> Iterator[tuple[OpCall, OpCost]]:
     _require_phase(trace, phase)
     for op, cost in zip(trace.ops, costs, strict=True):
         if phase is None or op.phase == phase:
@@ -87,9 +104,13 @@ def _of_phase(trace: Trace, costs: Sequence[OpCost], phase: Phase | None) -> Ite
 
 def _require_phase(trace: Trace, phase: Phase | None) -> None:
     if phase is not None and phase not in get_args(Phase):
-        raise InputError(f"phase is {phase!r}: give one of {', '.join(map(repr, get_args(Phase)))}, or None for all")
+        raise InputError(
+            f"phase is {phase!r}: give one of {', '.join(map(repr, get_args(Phase)))}, or None for all"
+        )
     if phase == "backward" and all(op.phase == "forward" for op in trace.ops):
-        raise InputError("this record has no backward pass: make it with record(..., backward=True)")
+        raise InputError(
+            "this record has no backward pass: make it with record(..., backward=True)"
+        )
 
 
 def paths_around(trace: Trace) -> list[tuple[str, ...]]:

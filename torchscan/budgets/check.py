@@ -92,14 +92,18 @@ def assert_budget(
     given: dict[str, Any] = dict(asked)
     limits = limits_of({name: given.pop(name, None) for name in Limits.__annotations__})
     if not limits:
-        raise InputError('no limit was given: try assert_budget(model, (3, 224, 224), max_params="25M")')
+        raise InputError(
+            'no limit was given: try assert_budget(model, (3, 224, 224), max_params="25M")'
+        )
     budget = Budget(name=type(module).__name__, limits=limits, strict=strict, per_sample=per_sample)
     outcome = check_model(budget, Scan(module, input_shape, dtype, **given))
     if not outcome.is_fine:
         raise BudgetError(str(outcome))
 
 
-def check_budget(budget: Budget, *, update: bool = False, timings: bool = False, is_own_process: bool = True) -> Outcome:
+def check_budget(
+    budget: Budget, *, update: bool = False, timings: bool = False, is_own_process: bool = True
+) -> Outcome:
     """Build the target of a budget and check it.
 
     Args:
@@ -108,7 +112,9 @@ def check_budget(budget: Budget, *, update: bool = False, timings: bool = False,
         is_own_process: see :func:`with_model`.
     """
     if budget.target is None:
-        raise InputError(f"{budget.place}: there is no target to build: give one, or check the budget in a test")
+        raise InputError(
+            f"{budget.place}: there is no target to build: give one, or check the budget in a test"
+        )
 
     def check(built: Built) -> Outcome:
         return check_built(budget, built.converted(budget.dtype), update=update)
@@ -124,12 +130,18 @@ def check_built(budget: Budget, built: Built, *, update: bool = False, **given: 
     outcome = Outcome(name=printable(budget.name), values={})
     if budget.generation is None or budget.limits or budget.baseline is not None:
         outcome = check_model(budget, scan_for(budget, built, **given), update=update)
-    return outcome if budget.generation is None else outcome.joined(check_generation(budget, budget.generation, built, given))
+    return (
+        outcome
+        if budget.generation is None
+        else outcome.joined(check_generation(budget, budget.generation, built, given))
+    )
 
 
 def check_model(budget: Budget, scan: Scan, *, update: bool = False) -> Outcome:
     """Check an existing model, which takes no steps. With ``update``, a new baseline is recorded, and can't be exceeded."""
-    wanted = list(dict.fromkeys([*budget.limits, *(BASELINE_METRICS if budget.baseline is not None else ())]))
+    wanted = list(
+        dict.fromkeys([*budget.limits, *(BASELINE_METRICS if budget.baseline is not None else ())])
+    )
     require_device(wanted, scan.question.device)
     batch = _Batch.of(budget, scan)
     metrics = {name: batch.measured(METRICS[name]) for name in wanted}
@@ -137,7 +149,8 @@ def check_model(budget: Budget, scan: Scan, *, update: bool = False) -> Outcome:
     values = {name: metric.value(scan) for name, metric in metrics.items()}
     bases = {name: batch.basis for name in wanted if METRICS[name].is_cost and batch.basis}
     excesses = [
-        replace(each, basis=bases.get(each.metric, "")) for each in excesses_among(scan, metrics, budget.limits, batch.largest)
+        replace(each, basis=bases.get(each.metric, ""))
+        for each in excesses_among(scan, metrics, budget.limits, batch.largest)
     ]
     remarks: list[str] = []
     if budget.baseline is not None:
@@ -162,8 +175,14 @@ def scan_for(budget: Budget, built: Built, **given: Any) -> Scan:
     """The scan that a budget asks for; ``given`` arguments take precedence."""
     names = ("batch_size", "mode", "training", "optimizer", "precision", "device")
     has_inputs = not {"input_shape", "args", "kwargs"}.isdisjoint(given)
-    inputs = {} if has_inputs else inputs_of(str(budget.target or budget.place), built, budget.inputs, budget.dtype)
-    return Scan(built.module, **{**{name: getattr(budget, name) for name in names}, **inputs, **given})
+    inputs = (
+        {}
+        if has_inputs
+        else inputs_of(str(budget.target or budget.place), built, budget.inputs, budget.dtype)
+    )
+    return Scan(
+        built.module, **{**{name: getattr(budget, name) for name in names}, **inputs, **given}
+    )
 
 
 # -- limits --------------------------------------------------------------------------------------------------------------
@@ -201,7 +220,9 @@ class _Batch:
     def largest(self, name: str, scan: Scan) -> Layers:
         """Return the layers that have the most of a metric; for memory and times, those of the estimates."""
         if METRICS[name].keys:
-            return _largest_layers(METRICS[name], scan, self.samples if METRICS[name].is_cost else 1)
+            return _largest_layers(
+                METRICS[name], scan, self.samples if METRICS[name].is_cost else 1
+            )
         return _largest_of_estimates(name, scan, is_per_sample=self.samples > 1)
 
 
@@ -216,7 +237,10 @@ def _largest_of_estimates(name: str, scan: Scan, *, is_per_sample: bool) -> Laye
 def _largest_layers(metric: Metric, scan: Scan, samples: int) -> Layers:
     largest = sorted(scan.forward.counts["layers"], key=metric.of_info, reverse=True)[:MOST_LAYERS]
     owning = [layer for layer in largest if metric.of_info(layer)]
-    return tuple((f"{full_name_of(layer)} ({layer['type']})", metric.text(metric.of_info(layer) / samples)) for layer in owning)
+    return tuple(
+        (f"{full_name_of(layer)} ({layer['type']})", metric.text(metric.of_info(layer) / samples))
+        for layer in owning
+    )
 
 
 def _slowest_layers(scan: Scan) -> Layers:
@@ -233,7 +257,9 @@ def _record_baseline(budget: Budget, info: Info) -> str:
     return f"baseline recorded in {_from_here(budget.baseline)}"
 
 
-def _against_baseline(budget: Budget, info: Info, values: Mapping[str, float]) -> tuple[list[Excess], list[str]]:
+def _against_baseline(
+    budget: Budget, info: Info, values: Mapping[str, float]
+) -> tuple[list[Excess], list[str]]:
     assert budget.baseline is not None  # noqa: S101 - it is what was asked for
     if not budget.baseline.exists():
         raise InputError(
@@ -248,7 +274,13 @@ def _against_baseline(budget: Budget, info: Info, values: Mapping[str, float]) -
     _require_same_question(budget, comparison)
     old = {name: float(METRICS[name].of_info(before["overall"])) for name in BASELINE_METRICS}
     excesses = [
-        Excess(metric=name, value=values[name], allowed=allowed, before=old[name], layers=tuple(_grown(name, comparison)))
+        Excess(
+            metric=name,
+            value=values[name],
+            allowed=allowed,
+            before=old[name],
+            layers=tuple(_grown(name, comparison)),
+        )
         for name in BASELINE_METRICS
         if values[name] > (allowed := _more(old[name], budget.tolerance.get(name, 0.0)))
     ]
@@ -269,7 +301,11 @@ def _more(value: float, share: float) -> float:
 
 def _require_same_question(budget: Budget, comparison: Comparison) -> None:
     """Refuse a baseline for other inputs, which can't be compared. What another torch or torchscan counts more is growth."""
-    differ = [key for key in ("inputs", "batch_size", "mode", "convention", "backward") if key in comparison.passes]
+    differ = [
+        key
+        for key in ("inputs", "batch_size", "mode", "convention", "backward")
+        if key in comparison.passes
+    ]
     if differ:
         raise InputError(
             f"{budget.place}: the baseline was recorded with other {', '.join(each.replace('_', ' ') for each in differ)}: "
@@ -287,5 +323,7 @@ def _grown(name: str, comparison: Comparison) -> list[tuple[str, str]]:
         )
         for each in grown[:MOST_LAYERS]
     ]
-    more = [(f"… and {len(grown) - MOST_LAYERS} more layers", "")] if len(grown) > MOST_LAYERS else []
+    more = (
+        [(f"… and {len(grown) - MOST_LAYERS} more layers", "")] if len(grown) > MOST_LAYERS else []
+    )
     return lines + more

@@ -87,7 +87,14 @@ class Budget:
 
 _OURS = ("name", "limits", "step_time", "place", "folder")
 _STEP_TIME = ("max_step_time", "measured_on", "step_time_tolerance")
-_KEYS = [*_STEP_TIME, *("input" if each.name == "inputs" else each.name for each in fields(Budget) if each.name not in _OURS)]
+_KEYS = [
+    *_STEP_TIME,
+    *(
+        "input" if each.name == "inputs" else each.name
+        for each in fields(Budget)
+        if each.name not in _OURS
+    ),
+]
 
 
 def find_budget_file(start: Path) -> Path:
@@ -109,8 +116,14 @@ def read_budgets(path: Path) -> dict[str, Budget]:
     budgets = settings.get("budgets")
     unknown = [key for key in settings if key != "budgets"]
     if unknown:
-        raise InputError(f"{path}: {unknown[0]!r} is not known: each budget is a table of its own, [budgets.my-model]")
-    if not isinstance(budgets, dict) or not all(isinstance(table, dict) for table in budgets.values()) or not budgets:
+        raise InputError(
+            f"{path}: {unknown[0]!r} is not known: each budget is a table of its own, [budgets.my-model]"
+        )
+    if (
+        not isinstance(budgets, dict)
+        or not all(isinstance(table, dict) for table in budgets.values())
+        or not budgets
+    ):
         raise InputError(f"{path}: it has no budgets: give each a table, [budgets.my-model]")
     return {name: _Reader(path, name, table).budget() for name, table in budgets.items()}
 
@@ -121,7 +134,8 @@ def require_budget(budgets: Mapping[str, Budget], name: str) -> Budget:
         return budgets[name]
     near = difflib.get_close_matches(name, budgets, 1)
     raise InputError(
-        f"there is no budget {name!r}: " + (f"did you mean {near[0]}?" if near else f"there are {', '.join(budgets)}")
+        f"there is no budget {name!r}: "
+        + (f"did you mean {near[0]}?" if near else f"there are {', '.join(budgets)}")
     )
 
 
@@ -149,7 +163,9 @@ def _settings(path: Path, content: dict[str, Any]) -> dict[str, Any]:
     tool = content.get("tool", {})
     settings = tool.get("torchscan", {}) if isinstance(tool, dict) else {}
     if not isinstance(settings, dict):
-        raise InputError(f"{path}: tool.torchscan is not a table: give each budget one, [tool.torchscan.budgets.my-model]")
+        raise InputError(
+            f"{path}: tool.torchscan is not a table: give each budget one, [tool.torchscan.budgets.my-model]"
+        )
     return settings
 
 
@@ -167,7 +183,9 @@ class _Reader:
         limits, baseline = self._limits(METRICS), self._text("baseline")
         step_time, generation = self._step_time(), self._generation()
         if not limits and baseline is None and step_time is None and generation is None:
-            self._refuse("", 'nothing is limited: give a limit, such as max_params = "25M", or a baseline')
+            self._refuse(
+                "", 'nothing is limited: give a limit, such as max_params = "25M", or a baseline'
+            )
         if baseline is None and "tolerance" in self._table:
             self._refuse("tolerance", "a tolerance needs a baseline, and there is none")
         if "latency" in limits and "device" not in self._table:
@@ -225,7 +243,10 @@ class _Reader:
         value = self._table.get("input", [])
         texts = [value] if isinstance(value, str) else value
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            self._refuse("input", f'it is {value!r} and should be a string or a list of strings, such as "3,224,224"')
+            self._refuse(
+                "input",
+                f'it is {value!r} and should be a string or a list of strings, such as "3,224,224"',
+            )
         return tuple(self._try("input", lambda text=text: parse_input(text)) for text in texts)
 
     def _positive(self, key: str, default: int) -> int:
@@ -262,9 +283,14 @@ class _Reader:
         if table is None:
             return None
         if not isinstance(table, dict):
-            self._refuse("generation", f"it is {str(table)[:40]!r} and should be a table, [budgets.{self._name}.generation]")
+            self._refuse(
+                "generation",
+                f"it is {str(table)[:40]!r} and should be a table, [budgets.{self._name}.generation]",
+            )
         if "device" not in self._table:
-            self._refuse("generation", 'generating text needs a device, such as device = "NVIDIA L4"')
+            self._refuse(
+                "generation", 'generating text needs a device, such as device = "NVIDIA L4"'
+            )
         return _Reader(self._path, f"{self._name}.generation", table).generation()
 
     def generation(self) -> GenerationBudget:
@@ -273,7 +299,9 @@ class _Reader:
         self._require_known(self._table, [*known, *limits_in(OF_GENERATION)], "")
         limits = self._limits(OF_GENERATION)
         if not limits:
-            self._refuse("", 'nothing is limited: give a limit, such as max_time_per_token = "60 ms"')
+            self._refuse(
+                "", 'nothing is limited: give a limit, such as max_time_per_token = "60 ms"'
+            )
         return GenerationBudget(
             prompt=self._positive("prompt", 512),
             new=self._positive("new", 128),
@@ -292,11 +320,23 @@ class _Reader:
     def _step_time(self) -> StepLimit | None:
         if "max_step_time" not in self._table:
             useless = next((key for key in _STEP_TIME if key in self._table), None)
-            return None if useless is None else self._refuse(useless, "it is for a max_step_time, and there is none")
-        most = self._number("max_step_time", self._table["max_step_time"], parse_duration, 'a duration, such as "120 ms"')
+            return (
+                None
+                if useless is None
+                else self._refuse(useless, "it is for a max_step_time, and there is none")
+            )
+        most = self._number(
+            "max_step_time",
+            self._table["max_step_time"],
+            parse_duration,
+            'a duration, such as "120 ms"',
+        )
         measured_on = self._text("measured_on")
         if measured_on is None:
-            self._refuse("max_step_time", 'it needs the device that it was measured on, such as measured_on = "H100"')
+            self._refuse(
+                "max_step_time",
+                'it needs the device that it was measured on, such as measured_on = "H100"',
+            )
         tolerance = self._share("step_time_tolerance", self._table.get("step_time_tolerance", 0))
         return StepLimit(most=most, measured_on=str(measured_on), tolerance=tolerance)
 
@@ -313,6 +353,14 @@ class _Reader:
     def _number(self, key: str, value: Any, parse: Callable[[str], float], should_be: str) -> float:
         if isinstance(value, str):
             return float(self._try(key, lambda: parse(value)))
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not 0 <= value <= sys.float_info.max
+        ):
             self._refuse(key, f"it is {str(value)[:40]} and should be {should_be}")
-        return float(self._try(key, lambda: checked_seconds("it", value)) if parse is parse_duration else value)
+        return float(
+            self._try(key, lambda: checked_seconds("it", value))
+            if parse is parse_duration
+            else value
+        )

@@ -12,7 +12,15 @@ from torchscan import units
 from torchscan.analyses.generation.result import Generation
 from torchscan.analyses.roofline import GroupLoad, Roofline
 from torchscan.budgets.file import Budget, GenerationBudget
-from torchscan.budgets.outcome import Layers, Outcome, bounds_among, excesses_among, launch_overhead, shares_off_among, slowest
+from torchscan.budgets.outcome import (
+    Layers,
+    Outcome,
+    bounds_among,
+    excesses_among,
+    launch_overhead,
+    shares_off_among,
+    slowest,
+)
 from torchscan.errors import BudgetError, InputError, warn_user
 from torchscan.escapes import printable
 from torchscan.generation import analyze_generation
@@ -84,7 +92,9 @@ def assert_generation(
     given: dict[str, Any] = dict(limits)
     chosen = limits_of(given, OF_GENERATION)
     if not chosen:
-        raise InputError('no limit was given: try assert_generation(model, device="NVIDIA L4", max_time_per_token="60 ms")')
+        raise InputError(
+            'no limit was given: try assert_generation(model, device="NVIDIA L4", max_time_per_token="60 ms")'
+        )
     made = analyze_generation(
         module,
         prompt,
@@ -107,19 +117,28 @@ def assert_generation(
 
 def _named(device: str | None) -> str:
     if device is None:
-        raise InputError("generating text is limited on a device: give device='NVIDIA L4', say (torchscan devices lists them)")
+        raise InputError(
+            "generating text is limited on a device: give device='NVIDIA L4', say (torchscan devices lists them)"
+        )
     return device
 
 
-def check_generation(budget: Budget, asked: GenerationBudget, built: Built, given: Mapping[str, Any]) -> Outcome:
+def check_generation(
+    budget: Budget, asked: GenerationBudget, built: Built, given: Mapping[str, Any]
+) -> Outcome:
     """Whether what an existing model generates stays within its budget; ``given`` arguments take precedence."""
-    shared = {name: given.get(name, getattr(budget, name)) for name in ("batch_size", "precision", "device")}
+    shared = {
+        name: given.get(name, getattr(budget, name))
+        for name in ("batch_size", "precision", "device")
+    }
     own = {each.name: getattr(asked, each.name) for each in fields(asked) if each.name != "limits"}
     made = analyze_generation(built.module, **shared, **own, progress=False)
     return _compared(budget.name, made, asked.limits, strict=budget.strict, place=budget.place)
 
 
-def _compared(name: str, made: Generation, limits: Mapping[str, float], *, strict: bool, place: str = "") -> Outcome:
+def _compared(
+    name: str, made: Generation, limits: Mapping[str, float], *, strict: bool, place: str = ""
+) -> Outcome:
     metrics = {each: OF_GENERATION[each] for each in limits}
     return Outcome(
         name=printable(name),
@@ -138,9 +157,13 @@ def _to_look_at(name: str, made: Generation) -> Layers:
         return tuple((what, units.memory(size)) for what, size in held)
     if OF_GENERATION[name].share_off is None:
         return ()
-    is_first = name == "first_token" or (name == "tokens_per_second" and made.first_token > (made.new - 1) * made.per_token)
+    is_first = name == "first_token" or (
+        name == "tokens_per_second" and made.first_token > (made.new - 1) * made.per_token
+    )
     roofline = made.prefill if is_first else made.decode
-    return launch_overhead(roofline, is_per_sample=name == "tokens_per_second") or slowest(_leaves(roofline))
+    return launch_overhead(roofline, is_per_sample=name == "tokens_per_second") or slowest(
+        _leaves(roofline)
+    )
 
 
 def _leaves(roofline: Roofline) -> list[GroupLoad]:

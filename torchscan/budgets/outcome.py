@@ -45,9 +45,13 @@ class Excess:
             value, allowed = f"{self.value:,.12g}", f"{self.allowed:,.12g}"
         before = "" if self.before is None else f"{metric.text(self.before)} before, "
         limit = f"at {'least' if metric.is_least else 'most'} {allowed}"
-        found = f"{metric.heading}: {value}{range_of(self.share_off)}{self.basis and f' {self.basis}'}"
+        found = (
+            f"{metric.heading}: {value}{range_of(self.share_off)}{self.basis and f' {self.basis}'}"
+        )
         head = f"{found}, {before}{limit} ({growth(self.allowed, self.value)})"
-        return "\n".join([head, *(f"  {name}: {what}" if what else f"  {name}" for name, what in self.layers)])
+        return "\n".join(
+            [head, *(f"  {name}: {what}" if what else f"  {name}" for name, what in self.layers)]
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +97,18 @@ class Outcome:
 
     def __str__(self) -> str:
         """One line if all is well; otherwise what exceeds its limit, and the layers to look at."""
-        metrics = [*(self._written(name, value) for name, value in self.values.items()), *filter(None, [self.step])]
+        metrics = [
+            *(self._written(name, value) for name, value in self.values.items()),
+            *filter(None, [self.step]),
+        ]
         head = (
-            f"{self.name}: {', '.join(metrics) or 'nothing is checked'}" if self.is_fine else f"{self.name} exceeds its budget"
+            f"{self.name}: {', '.join(metrics) or 'nothing is checked'}"
+            if self.is_fine
+            else f"{self.name} exceeds its budget"
         )
-        body = [line for excess in self.excesses for line in str(excess).split("\n")] + self.too_slow.splitlines()
+        body = [
+            line for excess in self.excesses for line in str(excess).split("\n")
+        ] + self.too_slow.splitlines()
         return "\n".join([head, *(f"  {line}" for line in [*body, *self.remarks])])
 
     def _written(self, name: str, value: float) -> str:
@@ -113,7 +124,9 @@ def shares_off_among(answer: Answer, metrics: Mapping[str, Measure[Answer]]) -> 
     return {name: share for name, share in shares.items() if share is not None}
 
 
-def bounds_among(place: str, answer: Answer, metrics: Mapping[str, Measure[Answer]], *, strict: bool) -> frozenset[str]:
+def bounds_among(
+    place: str, answer: Answer, metrics: Mapping[str, Measure[Answer]], *, strict: bool
+) -> frozenset[str]:
     """Those of which only a bound is known, which can't be shown to be within a limit: where ``strict``, they are refused."""
     doubts = {name: found for name, metric in metrics.items() if (found := metric.doubts(answer))}
     if strict and doubts:
@@ -161,7 +174,9 @@ def launch_overhead(roofline: Roofline, *, is_per_sample: bool = False) -> Layer
     time = units.duration(roofline.time_by_limiter["launch"])
     ways = ["a larger batch"] if is_per_sample else []
     if not roofline.compiled:
-        ways.append("torch.compile, which launches fewer kernels (analyze_roofline(compiled=True) estimates it)")
+        ways.append(
+            "torch.compile, which launches fewer kernels (analyze_roofline(compiled=True) estimates it)"
+        )
     advice = ((f"try {', or '.join(ways)}", ""),) if ways else ()
     return ((f"launch overhead of {launched:,} operators", time), *advice)
 
@@ -169,4 +184,8 @@ def launch_overhead(roofline: Roofline, *, is_per_sample: bool = False) -> Layer
 def slowest(layers: list[GroupLoad]) -> Layers:
     """The layers that take the longest."""
     longest = sorted(layers, key=lambda each: -each.time_estimate)[:MOST_LAYERS]
-    return tuple((each.name or "the model", units.duration(each.time_estimate)) for each in longest if each.time_estimate)
+    return tuple(
+        (each.name or "the model", units.duration(each.time_estimate))
+        for each in longest
+        if each.time_estimate
+    )

@@ -49,7 +49,9 @@ def check_step_time(budget: Budget, target: Target, *, timings: bool) -> StepOut
         return StepOutcome(
             remark=f"the time of a step is not checked: its limit is for {limit.measured_on}, and this is {here}"
         )
-    facts = with_model(target, partial(_measured, budget, device), folder=budget.folder, with_data=True)
+    facts = with_model(
+        target, partial(_measured, budget, device), folder=budget.folder, with_data=True
+    )
     return StepOutcome(
         taken=f"Step {units.duration(facts.step_time)} on {facts.provenance.device}",
         excess=_excess(facts, limit.most, limit.tolerance),
@@ -80,7 +82,9 @@ def _measured(budget: Budget, device: torch.device, built: Built) -> RunFacts:
 
 def _excess(facts: RunFacts, most: float, tolerance: float) -> str:
     try:
-        facts.assert_step_time(f"{most:.12f} s", tolerance=tolerance)  # a bare number of many seconds is refused
+        facts.assert_step_time(
+            f"{most:.12f} s", tolerance=tolerance
+        )  # a bare number of many seconds is refused
     except BudgetError as error:
         return str(error)
     return ""

@@ -43,7 +43,9 @@ An --input is the shape of one sample, without the batch: 3,224,224. A type may 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp16-mixed", "bf16-mixed", "fp8-mixed")
 
 
-def add_command(commands: Any, name: str, help_: str, *explained: str, run: Any) -> argparse.ArgumentParser:
+def add_command(
+    commands: Any, name: str, help_: str, *explained: str, run: Any
+) -> argparse.ArgumentParser:
     """Add a command whose help text has an explanation and examples."""
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
@@ -57,7 +59,13 @@ def add_command(commands: Any, name: str, help_: str, *explained: str, run: Any)
 
 
 def model_command(
-    commands: Any, name: str, help_: str, *explained: str, run: Any, models: str | None = None, step: bool = False
+    commands: Any,
+    name: str,
+    help_: str,
+    *explained: str,
+    run: Any,
+    models: str | None = None,
+    step: bool = False,
 ) -> argparse.ArgumentParser:
     """Options of a command about a model, or as many as ``models`` says: which, its inputs, and for a ``step``, what runs."""
     parser = add_command(commands, name, help_, TARGETS, INPUTS, *explained, run=run)
@@ -65,19 +73,47 @@ def model_command(
     add_inputs(parser, step=step)
     if step:
         group = parser.add_argument_group("what runs")
-        group.add_argument("--training", action="store_true", help="a training step instead of an inference")
-        group.add_argument("--optimizer", metavar="NAME", help="the optimizer that steps: AdamW, SGD, … of torch.optim")
-        group.add_argument("--precision", choices=PRECISIONS, help="convert the model to it, or autocast (…-mixed)")
+        group.add_argument(
+            "--training", action="store_true", help="a training step instead of an inference"
+        )
+        group.add_argument(
+            "--optimizer",
+            metavar="NAME",
+            help="the optimizer that steps: AdamW, SGD, … of torch.optim",
+        )
+        group.add_argument(
+            "--precision", choices=PRECISIONS, help="convert the model to it, or autocast (…-mixed)"
+        )
     return parser
 
 
 def add_inputs(parser: argparse.ArgumentParser, *, step: bool = False) -> None:
     """Options for what models are given."""
     group = parser.add_argument_group("inputs")
-    group.add_argument("--input", metavar="SHAPE", action="append", default=[], help="one input; repeat for several; see below")
-    group.add_argument("--dtype", metavar="TYPE", help="type of the inputs; a floating-point type also converts the model")
-    group.add_argument("--batch-size", metavar="N", type=positive, default=1, help="samples in the batch (default 1)")
-    modes = "mode of the modules (default: train with --training, else eval)" if step else "mode of the modules (default eval)"
+    group.add_argument(
+        "--input",
+        metavar="SHAPE",
+        action="append",
+        default=[],
+        help="one input; repeat for several; see below",
+    )
+    group.add_argument(
+        "--dtype",
+        metavar="TYPE",
+        help="type of the inputs; a floating-point type also converts the model",
+    )
+    group.add_argument(
+        "--batch-size",
+        metavar="N",
+        type=positive,
+        default=1,
+        help="samples in the batch (default 1)",
+    )
+    modes = (
+        "mode of the modules (default: train with --training, else eval)"
+        if step
+        else "mode of the modules (default eval)"
+    )
     group.add_argument("--mode", choices=("eval", "train", "same"), help=modes)
 
 
@@ -85,9 +121,17 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     """Options for where the answer goes, and in which format."""
     group = parser.add_argument_group("output")
     group.add_argument("--format", choices=FORMATS, default="text", help="default text")
-    group.add_argument("--output", metavar="FILE", type=Path, help="write to this file instead of standard output")
+    group.add_argument(
+        "--output", metavar="FILE", type=Path, help="write to this file instead of standard output"
+    )
     width = width_of(sys.stdout)
-    group.add_argument("--width", metavar="N", type=positive, default=width, help="width of text (default: the terminal's)")
+    group.add_argument(
+        "--width",
+        metavar="N",
+        type=positive,
+        default=width,
+        help="width of text (default: the terminal's)",
+    )
 
 
 def terminal_width() -> int | None:
@@ -116,7 +160,9 @@ def names(text: str) -> list[str]:
     return [name for name in (part.strip() for part in text.split(",")) if name]
 
 
-def on_model(options: argparse.Namespace, target: str, verb: Callable[[Built, Scan], Result]) -> Result:
+def on_model(
+    options: argparse.Namespace, target: str, verb: Callable[[Built, Scan], Result]
+) -> Result:
     """What ``verb`` says about the named model, given that model and the scan that the options ask for."""
     from torchscan.question import DEFAULTS
     from torchscan.scan import Scan
@@ -128,7 +174,9 @@ def on_model(options: argparse.Namespace, target: str, verb: Callable[[Built, Sc
 
     def ask(found: Built) -> Result:
         built = found.converted(options.dtype)
-        return verb(built, Scan(built.module, **{**asked, **inputs_of(target, built, specs, options.dtype)}))
+        return verb(
+            built, Scan(built.module, **{**asked, **inputs_of(target, built, specs, options.dtype)})
+        )
 
     # what a model prints while being built is not part of the answer
     with progress(f"torchscan: {target}"), contextlib.redirect_stdout(sys.stderr):
@@ -150,7 +198,9 @@ def require_step_for_optimizer(options: argparse.Namespace) -> None:
         raise InputError("--optimizer belongs to a training step: add --training")
 
 
-def on_one_of_several(options: argparse.Namespace, target: str, verb: Callable[[Scan], Result]) -> Result:
+def on_one_of_several(
+    options: argparse.Namespace, target: str, verb: Callable[[Scan], Result]
+) -> Result:
     """What ``verb`` says about this model; errors say which one it is."""
     with naming(target):
         return on_model(options, target, lambda _, scan: verb(scan))
@@ -168,8 +218,14 @@ def colours_of(options: argparse.Namespace) -> bool:
 
 def put_table(table: Table, options: argparse.Namespace, **special: Callable[[], str]) -> None:
     """Print a table, or write it to the named file; ``special`` formats have writers of their own."""
-    writers: dict[str, Callable[[], str]] = {"csv": partial(csv_of, table, escape_formulas=True), **special}
-    text = writers.get(options.format, partial(table.write, options.format, width=options.width, colours=colours_of(options)))()
+    writers: dict[str, Callable[[], str]] = {
+        "csv": partial(csv_of, table, escape_formulas=True),
+        **special,
+    }
+    text = writers.get(
+        options.format,
+        partial(table.write, options.format, width=options.width, colours=colours_of(options)),
+    )()
     if options.output is None:
         answer(text, is_document=options.format != "text")
     else:

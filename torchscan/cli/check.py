@@ -55,11 +55,17 @@ examples
 
 def add_to(commands: Any) -> None:
     """Register the command."""
-    parser = add_command(commands, "check", "whether models stay within their budgets", _FILE, _EXAMPLES, run=_run)
-    parser.add_argument("names", metavar="BUDGET", nargs="*", help="which budgets (default: all with a target)")
+    parser = add_command(
+        commands, "check", "whether models stay within their budgets", _FILE, _EXAMPLES, run=_run
+    )
+    parser.add_argument(
+        "names", metavar="BUDGET", nargs="*", help="which budgets (default: all with a target)"
+    )
     parser.add_argument("--config", metavar="FILE", type=Path, help="the budget file")
     parser.add_argument("--update", action="store_true", help="record new baselines")
-    parser.add_argument("--timings", action="store_true", help="take real steps, and check max_step_time")
+    parser.add_argument(
+        "--timings", action="store_true", help="take real steps, and check max_step_time"
+    )
     parser.add_argument("--format", choices=("text", "github"), default="text", help="default text")
 
 

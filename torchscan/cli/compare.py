@@ -8,7 +8,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchscan.cli.arguments import INPUTS, TARGETS, add_command, add_inputs, add_output, in_full, on_one_of_several, put_table
+from torchscan.cli.arguments import (
+    INPUTS,
+    TARGETS,
+    add_command,
+    add_inputs,
+    add_output,
+    in_full,
+    on_one_of_several,
+    put_table,
+)
 from torchscan.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,15 +48,28 @@ def add_to(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> None:
     from torchscan.report.compare import compare_info, comparison_table, format_comparison
 
-    given = {"--input": options.input, "--dtype": options.dtype, "--mode": options.mode, "--batch-size": options.batch_size > 1}
+    given = {
+        "--input": options.input,
+        "--dtype": options.dtype,
+        "--mode": options.mode,
+        "--batch-size": options.batch_size > 1,
+    }
     useless = next((option for option, value in given.items() if value), None)
     if useless and _is_report(options.before) and _is_report(options.after):
-        raise InputError(f"{useless} is for a TARGET: {options.before} and {options.after} are reports")
+        raise InputError(
+            f"{useless} is for a TARGET: {options.before} and {options.after} are reports"
+        )
     sides: list[Any] = [_info(given, options) for given in (options.before, options.after)]
     comparison = compare_info(*sides)
     text = partial(format_comparison, comparison, width=options.width)
     markdown = partial(format_comparison, comparison, markdown=True)
-    put_table(comparison_table(comparison), options, text=text, markdown=markdown, json=partial(in_full, comparison))
+    put_table(
+        comparison_table(comparison),
+        options,
+        text=text,
+        markdown=markdown,
+        json=partial(in_full, comparison),
+    )
 
 
 def _info(given: str, options: argparse.Namespace) -> Info | RunFacts:

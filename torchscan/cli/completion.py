@@ -25,12 +25,16 @@ _FILES = ("--output", "--config", "--save", "--trace")
 _DEVICES_HERE = "cpu cuda"
 _COLLECTIONS = ("torchvision:", "timm:", "hf:")
 #: models in the code of torchvision, which takes seconds to import
-_MODEL = re.compile(r'^@register_model\((?:name="(\w+)")?\).*?^def (\w+)\(', re.MULTILINE | re.DOTALL)
+_MODEL = re.compile(
+    r'^@register_model\((?:name="(\w+)")?\).*?^def (\w+)\(', re.MULTILINE | re.DOTALL
+)
 
 
 def add_to(commands: Any) -> None:
     """Register the command."""
-    parser = add_command(commands, "completion", "a script for completion in a shell", _SETUP, run=_run)
+    parser = add_command(
+        commands, "completion", "a script for completion in a shell", _SETUP, run=_run
+    )
     parser.add_argument("shell", choices=("bash", "zsh", "fish"))
     parser.set_defaults(commands=commands)
 
@@ -48,10 +52,29 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[tuple[list[str], argpa
 
 def _choices(parser: argparse.ArgumentParser) -> Mapping[str, str]:
     """Option ("" for positional arguments) -> the words that complete it."""
-    named = {name: " ".join(map(str, action.choices)) for names, action in _options(parser) if action.choices for name in names}
-    named |= {name: " ".join(COLUMNS) for names, _ in _options(parser) for name in names if name == "--sort"}
-    named |= {name: _DEVICES_HERE for names, action in _options(parser) for name in names if _is_device_here(action)}
-    bare = [" ".join(map(str, action.choices)) for action in parser._actions if action.choices and not action.option_strings]
+    named = {
+        name: " ".join(map(str, action.choices))
+        for names, action in _options(parser)
+        if action.choices
+        for name in names
+    }
+    named |= {
+        name: " ".join(COLUMNS)
+        for names, _ in _options(parser)
+        for name in names
+        if name == "--sort"
+    }
+    named |= {
+        name: _DEVICES_HERE
+        for names, action in _options(parser)
+        for name in names
+        if _is_device_here(action)
+    }
+    bare = [
+        " ".join(map(str, action.choices))
+        for action in parser._actions
+        if action.choices and not action.option_strings
+    ]
     return named | ({"": " ".join(bare)} if bare else {})
 
 
@@ -73,7 +96,9 @@ def _torchvision_models() -> list[str]:
 
 
 def _bash(commands: Any) -> str:
-    return f"{_bash_words(commands)}\n{_bash_devices()}\ncomplete -o nospace -F _torchscan torchscan"
+    return (
+        f"{_bash_words(commands)}\n{_bash_devices()}\ncomplete -o nospace -F _torchscan torchscan"
+    )
 
 
 def _bash_words(commands: Any) -> str:
@@ -146,7 +171,9 @@ def _fish(commands: Any) -> str:
     lines = ["complete -c torchscan -f"]
     for name, parser in commands.choices.items():
         help_ = next(each.help for each in commands._choices_actions if each.dest == name)
-        lines.append(f"complete -c torchscan -n __fish_use_subcommand -a {name} -d {_quoted(help_)}")
+        lines.append(
+            f"complete -c torchscan -n __fish_use_subcommand -a {name} -d {_quoted(help_)}"
+        )
         seen = f"-n '__fish_seen_subcommand_from {name}'"
         for options, action in _options(parser):
             lines += [
@@ -172,7 +199,11 @@ def _fish_argument(option: str, action: argparse.Action, parser: argparse.Argume
 def _fish_bare(name: str, parser: argparse.ArgumentParser) -> str:
     if name == "devices":
         return _fish_devices()
-    return " ".join([*_COLLECTIONS, *_torchvision_models()]) if _takes_targets(parser) else _choices(parser).get("", "")
+    return (
+        " ".join([*_COLLECTIONS, *_torchvision_models()])
+        if _takes_targets(parser)
+        else _choices(parser).get("", "")
+    )
 
 
 def _fish_devices() -> str:

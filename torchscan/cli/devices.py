@@ -20,8 +20,14 @@ def add_to(commands: Any) -> None:
     """Register the command."""
     help_ = "list devices with their peak rates, or measure this machine's"
     parser = add_command(commands, "devices", help_, _EXAMPLES, run=_run)
-    parser.add_argument("name", nargs="?", help="show everything known about this device, with sources")
-    parser.add_argument("--measure", action="store_true", help="measure this machine's card or CPU and save the results")
+    parser.add_argument(
+        "name", nargs="?", help="show everything known about this device, with sources"
+    )
+    parser.add_argument(
+        "--measure",
+        action="store_true",
+        help="measure this machine's card or CPU and save the results",
+    )
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -29,12 +35,18 @@ def _run(options: argparse.Namespace) -> None:
     from torchscan.report.devices import device_list, device_text
 
     if options.measure and options.name:
-        raise InputError(f"--measure measures this machine's device and takes no name: {options.name!r}")
+        raise InputError(
+            f"--measure measures this machine's device and takes no name: {options.name!r}"
+        )
     if options.measure:
         text = _measured()
     else:
         width = terminal_width()
-        text = device_text(device_named(options.name), width) if options.name else device_list(known_devices(), width)
+        text = (
+            device_text(device_named(options.name), width)
+            if options.name
+            else device_list(known_devices(), width)
+        )
     answer(text)
 
 

@@ -19,11 +19,25 @@ examples
 
 def add_to(commands: Any) -> None:
     """Register the command."""
-    parser = add_command(commands, "explore", "a watched run in the browser, live", _EXAMPLES, run=_run)
-    parser.add_argument("runs", nargs="+", metavar="RUN", type=Path, help="its folder; further runs are shown beside it")
-    parser.add_argument("--host", default="127.0.0.1", help="the address to listen at (default: this machine alone)")
-    parser.add_argument("--port", type=int, help="to listen on; if it is taken, another free port is used")
-    parser.add_argument("--output", metavar="FILE", type=Path, help="write one file instead, which needs no server")
+    parser = add_command(
+        commands, "explore", "a watched run in the browser, live", _EXAMPLES, run=_run
+    )
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        type=Path,
+        help="its folder; further runs are shown beside it",
+    )
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="the address to listen at (default: this machine alone)"
+    )
+    parser.add_argument(
+        "--port", type=int, help="to listen on; if it is taken, another free port is used"
+    )
+    parser.add_argument(
+        "--output", metavar="FILE", type=Path, help="write one file instead, which needs no server"
+    )
 
 
 def _run(options: argparse.Namespace) -> None:

@@ -6,7 +6,15 @@ import argparse
 from functools import partial
 from typing import Any
 
-from torchscan.cli.arguments import add_output, in_full, model_command, on_generating, on_scan, positive, put_table
+from torchscan.cli.arguments import (
+    add_output,
+    in_full,
+    model_command,
+    on_generating,
+    on_scan,
+    positive,
+    put_table,
+)
 from torchscan.errors import InputError
 
 _EXAMPLES = """\
@@ -22,9 +30,13 @@ def add_to(commands: Any) -> None:
     help_ = "what a pass costs in total, by operator or by module"
     parser = model_command(commands, "flops", help_, _EXAMPLES, run=_run)
     counting = parser.add_argument_group("counting")
-    counting.add_argument("--by", choices=("operator", "module"), default="operator", help="default operator")
+    counting.add_argument(
+        "--by", choices=("operator", "module"), default="operator", help="default operator"
+    )
     counting.add_argument("--backward", action="store_true", help="count the backward pass, too")
-    symbolic = "of a language model: as formulas of batch B and length T, for a prompt and for a token"
+    symbolic = (
+        "of a language model: as formulas of batch B and length T, for a prompt and for a token"
+    )
     counting.add_argument("--symbolic", action="store_true", help=symbolic)
     near = "with --symbolic: the length from which on formulas are fitted (default 64)"
     counting.add_argument("--near", metavar="N", type=positive, help=near)
@@ -40,7 +52,9 @@ def _run(options: argparse.Namespace) -> None:
         return
     if options.near is not None:
         raise InputError("--near is where formulas are fitted: add --symbolic")
-    put_table(cost_table(on_scan(options, lambda scan: scan.trace), options.by, options.top), options)
+    put_table(
+        cost_table(on_scan(options, lambda scan: scan.trace), options.by, options.top), options
+    )
 
 
 def _put_formulas(options: argparse.Namespace) -> None:
@@ -54,6 +68,8 @@ def _put_formulas(options: argparse.Namespace) -> None:
     near = {} if options.near is None else {"near": options.near}
     costs = on_generating(
         options.target,
-        lambda built: symbolic_costs(built.converted(options.dtype).module.eval(), progress=False, **near),
+        lambda built: symbolic_costs(
+            built.converted(options.dtype).module.eval(), progress=False, **near
+        ),
     )
     put_table(formula_table(costs), options, json=partial(in_full, costs))

@@ -28,13 +28,30 @@ def add_to(commands: Any) -> None:
     help_ = "what happens inside a module: who reads what the others make"
     parser = model_command(commands, "graph", help_, _EXAMPLES, run=_run)
     parser.add_argument(
-        "path", metavar="PATH", nargs="?", default="", help="which module of the model (default: the model itself)"
+        "path",
+        metavar="PATH",
+        nargs="?",
+        default="",
+        help="which module of the model (default: the model itself)",
     )
-    parser.add_argument("--call", metavar="N", type=positive, default=1, help="which of its calls (default 1, the first)")
-    parser.add_argument("--operators", action="store_true", help="each operator in a box of its own, and each of equal modules")
+    parser.add_argument(
+        "--call",
+        metavar="N",
+        type=positive,
+        default=1,
+        help="which of its calls (default 1, the first)",
+    )
+    parser.add_argument(
+        "--operators",
+        action="store_true",
+        help="each operator in a box of its own, and each of equal modules",
+    )
     group = parser.add_argument_group("output")
     group.add_argument(
-        "--output", metavar="FILE", type=Path, help="a picture, FILE.svg; or for Graphviz, FILE.dot; or for Markdown, FILE.mmd"
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help="a picture, FILE.svg; or for Graphviz, FILE.dot; or for Markdown, FILE.mmd",
     )
 
 
@@ -45,7 +62,12 @@ def _run(options: argparse.Namespace) -> None:
     from torchscan.report.graphs.languages import graph_table
 
     write = None if options.output is None else _writer(options.output)
-    graph = on_scan(options, lambda scan: module_graph(scan.trace, options.path, options.call - 1, fold=not options.operators))
+    graph = on_scan(
+        options,
+        lambda scan: module_graph(
+            scan.trace, options.path, options.call - 1, fold=not options.operators
+        ),
+    )
     if write is None:
         answer(graph_table(graph).write("text", width=width_of(sys.stdout)))
     else:
@@ -57,7 +79,14 @@ def _writer(output: Path) -> Callable[[ModuleGraph], str]:
     from torchscan.report.graphs.languages import to_dot, to_mermaid
     from torchscan.report.graphs.svg import to_svg
 
-    known: Mapping[str, Callable[[ModuleGraph], str]] = {".svg": to_svg, ".dot": to_dot, ".gv": to_dot, ".mmd": to_mermaid}
+    known: Mapping[str, Callable[[ModuleGraph], str]] = {
+        ".svg": to_svg,
+        ".dot": to_dot,
+        ".gv": to_dot,
+        ".mmd": to_mermaid,
+    }
     if output.suffix not in known:
-        raise InputError(f"{output} has no ending that says what it is to be: choose one of {', '.join(known)}")
+        raise InputError(
+            f"{output} has no ending that says what it is to be: choose one of {', '.join(known)}"
+        )
     return known[output.suffix]

@@ -63,12 +63,27 @@ _USUAL_DEPTH = 3
 def add_to(commands: Any) -> None:
     """Register the command."""
     help_ = "what each module takes in real steps, of a model or of a script that trains"
-    parser = model_command(commands, "inspect", help_, _REAL, _SCRIPT, _FOUND, _EXAMPLES, run=_run, models="?", step=True)
+    parser = model_command(
+        commands,
+        "inspect",
+        help_,
+        _REAL,
+        _SCRIPT,
+        _FOUND,
+        _EXAMPLES,
+        run=_run,
+        models="?",
+        step=True,
+    )
     parser.usage = "torchscan inspect [options] TARGET\n       torchscan inspect [options] -- python train.py [arguments]"
     parser.add_argument(
-        "--device", metavar="cpu|cuda", help="where a TARGET runs: cpu, cuda, cuda:1 (default: cuda if it is there)"
+        "--device",
+        metavar="cpu|cuda",
+        help="where a TARGET runs: cpu, cuda, cuda:1 (default: cuda if it is there)",
     )
-    steps = "Measure N training steps, after one that warms up; evaluations do not count (default 5)."
+    steps = (
+        "Measure N training steps, after one that warms up; evaluations do not count (default 5)."
+    )
     parser.add_argument("--steps", metavar="N", type=positive, default=5, help=steps)
     parser.add_argument(
         "--on-nonfinite",
@@ -78,13 +93,23 @@ def add_to(commands: Any) -> None:
     )
     rows = parser.add_argument_group("rows")
     usual = f"default {_USUAL_DEPTH}; csv, json and html: all"
-    rows.add_argument("--depth", metavar="N", type=int, help=f"leave out modules deeper than this ({usual})")
+    rows.add_argument(
+        "--depth", metavar="N", type=int, help=f"leave out modules deeper than this ({usual})"
+    )
     add_output(parser)
     files = parser.add_argument_group("files")
     files.add_argument(
-        "--save", metavar="FILE", type=Path, help="write all that was found as JSON, for open_run and compare_info"
+        "--save",
+        metavar="FILE",
+        type=Path,
+        help="write all that was found as JSON, for open_run and compare_info",
     )
-    files.add_argument("--trace", metavar="FILE", type=Path, help="write the last step as a trace, for ui.perfetto.dev")
+    files.add_argument(
+        "--trace",
+        metavar="FILE",
+        type=Path,
+        help="write the last step as a trace, for ui.perfetto.dev",
+    )
 
 
 def parted(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str] | None]:
@@ -101,7 +126,9 @@ def _run(options: argparse.Namespace) -> int | None:
     if options.program is not None:
         return _of_program(options)
     if options.target is None:
-        raise InputError("give a TARGET, or a script after --: torchscan inspect -- python train.py")
+        raise InputError(
+            "give a TARGET, or a script after --: torchscan inspect -- python train.py"
+        )
     if options.target.endswith(".py"):
         raise InputError(
             f"{options.target} is a script: say which model in it, {options.target}:NAME, or run it, "
@@ -119,7 +146,9 @@ def _put(facts: RunFacts, error: NonFiniteError | None, options: argparse.Namesp
         _save(facts, options)
     finally:  # steps are not taken again for a file that cannot be written
         if _is_first(facts):
-            put_table(run_table(facts, max_depth=_depth(options)), options, json=partial(in_full, facts))
+            put_table(
+                run_table(facts, max_depth=_depth(options)), options, json=partial(in_full, facts)
+            )
     if _is_first(facts) and facts.process is not None:
         _put_group(facts, options)
     if error is not None:
@@ -139,7 +168,9 @@ def _put_group(facts: RunFacts, options: argparse.Namespace) -> None:
 
     assert facts.process is not None  # noqa: S101 - it is one of several
     if options.save is None:
-        say(f"note: this is process 0 of {facts.process.processes}; --save FOLDER also says who keeps the others waiting")
+        say(
+            f"note: this is process 0 of {facts.process.processes}; --save FOLDER also says who keeps the others waiting"
+        )
     elif options.output is None and options.format == "text":
         print(group_table(await_group(options.save, facts, _PATIENCE)))  # noqa: T201 - that is what was asked for
 
@@ -175,7 +206,9 @@ def _measured(options: argparse.Namespace, built: Built) -> tuple[RunFacts, NonF
     from torchscan.runtime.steps import RealSteps, device_here
     from torchscan.targets import inputs_of, parse_input
 
-    inputs = inputs_of(options.target, built, [parse_input(text) for text in options.input], options.dtype)
+    inputs = inputs_of(
+        options.target, built, [parse_input(text) for text in options.input], options.dtype
+    )
     request = PassRequest(
         module=built.converted(options.dtype).module,
         mode=options.mode or ("train" if options.training else "eval"),
@@ -220,7 +253,9 @@ def _of_program(options: argparse.Namespace) -> int | None:
     return status or shown
 
 
-def _watch(options: argparse.Namespace, guard: NonFiniteGuard, module: nn.Module, trains: bool) -> Run:
+def _watch(
+    options: argparse.Namespace, guard: NonFiniteGuard, module: nn.Module, trains: bool
+) -> Run:
     from torchscan.inspection import inspect_within
 
     run = inspect_within(guard, module, steps=options.steps, on_nonfinite=options.on_nonfinite)
@@ -237,7 +272,9 @@ def _show(largest: LargestModule, options: argparse.Namespace) -> int:
             return FINE
         facts, error = _facts_of(largest)
         if facts is None:
-            say("the script has called no module of torch in this process, so there is nothing to show")
+            say(
+                "the script has called no module of torch in this process, so there is nothing to show"
+            )
             return FINE
         if not largest.trains:
             say("note: no module of the script trains: this is the largest that it calls")
@@ -257,11 +294,16 @@ def _facts_of(largest: LargestModule) -> tuple[RunFacts | None, NonFiniteError |
 
 def _refuse_what_is_for_targets(options: argparse.Namespace) -> None:
     given = {
-        **{f"--{name}": getattr(options, name) for name in ("input", "dtype", "mode", "training", "optimizer", "precision")},
+        **{
+            f"--{name}": getattr(options, name)
+            for name in ("input", "dtype", "mode", "training", "optimizer", "precision")
+        },
         "--batch-size": options.batch_size > 1,
         "--device": options.device,
         f"TARGET {options.target}": options.target,
     }
     useless = next((option for option, value in given.items() if value), None)
     if useless:
-        raise InputError(f"{useless} is not for a script, which has its own: leave it out, or put it after the script's name")
+        raise InputError(
+            f"{useless} is not for a script, which has its own: leave it out, or put it after the script's name"
+        )

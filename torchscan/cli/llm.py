@@ -6,7 +6,14 @@ import argparse
 from functools import partial
 from typing import Any
 
-from torchscan.cli.arguments import add_command, add_output, in_full, on_generating, positive, put_table
+from torchscan.cli.arguments import (
+    add_command,
+    add_output,
+    in_full,
+    on_generating,
+    positive,
+    put_table,
+)
 from torchscan.errors import InputError
 
 _EXAMPLES = """\
@@ -22,29 +29,82 @@ def add_to(commands: Any) -> None:
     """Register the command."""
     help_ = "what a language model takes on a device, and what a token costs there"
     parser = add_command(commands, "llm", help_, _EXAMPLES, run=_run)
-    parser.add_argument("target", metavar="TARGET", help="which model: hf:path/to/config.json, package.module:callable, …")
-    parser.add_argument("--device", metavar="NAME", default="auto", help="which device (default: this machine's)")
+    parser.add_argument(
+        "target",
+        metavar="TARGET",
+        help="which model: hf:path/to/config.json, package.module:callable, …",
+    )
+    parser.add_argument(
+        "--device", metavar="NAME", default="auto", help="which device (default: this machine's)"
+    )
     length = parser.add_argument_group("tokens")
     given = length.add_mutually_exclusive_group()
-    given.add_argument("--prompt", metavar="N", type=_tokens, default=512, help="tokens given (default 512)")
-    given.add_argument("--context", metavar="N", type=_tokens, help="tokens given and new together, in place of --prompt")
-    length.add_argument("--new", metavar="N", type=_tokens, default=128, help="tokens that are generated (default 128)")
-    length.add_argument("--batch", metavar="N,…", type=_sizes, default=[1, 8, 32], help="sequences at once (default 1,8,32)")
+    given.add_argument(
+        "--prompt", metavar="N", type=_tokens, default=512, help="tokens given (default 512)"
+    )
+    given.add_argument(
+        "--context",
+        metavar="N",
+        type=_tokens,
+        help="tokens given and new together, in place of --prompt",
+    )
+    length.add_argument(
+        "--new",
+        metavar="N",
+        type=_tokens,
+        default=128,
+        help="tokens that are generated (default 128)",
+    )
+    length.add_argument(
+        "--batch",
+        metavar="N,…",
+        type=_sizes,
+        default=[1, 8, 32],
+        help="sequences at once (default 1,8,32)",
+    )
     serving = parser.add_argument_group("how it is served")
-    serving.add_argument("--precision", choices=("fp32", "fp16", "bf16"), help="convert the model to it")
-    serving.add_argument("--weights", metavar="FORMAT", help="the format in which weights are stored")
-    serving.add_argument("--cache", metavar="FORMAT", help="the format in which keys and values are stored")
-    serving.add_argument("--eager", action="store_true", help="as plain PyTorch runs it, kernel by kernel")
     serving.add_argument(
-        "--price", metavar="P", type=float, help="price of the device per hour; adds the price of a million tokens"
+        "--precision", choices=("fp32", "fp16", "bf16"), help="convert the model to it"
+    )
+    serving.add_argument(
+        "--weights", metavar="FORMAT", help="the format in which weights are stored"
+    )
+    serving.add_argument(
+        "--cache", metavar="FORMAT", help="the format in which keys and values are stored"
+    )
+    serving.add_argument(
+        "--eager", action="store_true", help="as plain PyTorch runs it, kernel by kernel"
+    )
+    serving.add_argument(
+        "--price",
+        metavar="P",
+        type=float,
+        help="price of the device per hour; adds the price of a million tokens",
     )
     joined = parser.add_argument_group("several devices")
-    joined.add_argument("--gpus", metavar="N", type=positive, help="how many (default: as many as --tp says)")
     joined.add_argument(
-        "--tp", metavar="N", type=positive, help="over how many each layer is spread (default: over all --gpus)"
+        "--gpus", metavar="N", type=positive, help="how many (default: as many as --tp says)"
     )
-    joined.add_argument("--per-machine", metavar="N", type=positive, default=8, help="how many a machine has (default 8)")
-    joined.add_argument("--network", metavar="GB/s", type=float, default=50.0, help="network for each device (default 50)")
+    joined.add_argument(
+        "--tp",
+        metavar="N",
+        type=positive,
+        help="over how many each layer is spread (default: over all --gpus)",
+    )
+    joined.add_argument(
+        "--per-machine",
+        metavar="N",
+        type=positive,
+        default=8,
+        help="how many a machine has (default 8)",
+    )
+    joined.add_argument(
+        "--network",
+        metavar="GB/s",
+        type=float,
+        default=50.0,
+        help="network for each device (default 50)",
+    )
     add_output(parser)
 
 
@@ -53,7 +113,9 @@ def _mesh(options: argparse.Namespace) -> dict[str, int] | None:
     spread = options.tp or options.gpus or 1
     devices = options.gpus or spread
     if devices % spread:
-        raise InputError(f"--gpus {devices} is no multiple of --tp {spread}: each model is spread over --tp devices")
+        raise InputError(
+            f"--gpus {devices} is no multiple of --tp {spread}: each model is spread over --tp devices"
+        )
     if devices == 1:
         return None
     return {"dp": devices // spread, "tp": spread} if devices > spread else {"tp": spread}
@@ -74,15 +136,26 @@ def _run(options: argparse.Namespace) -> None:
     from torchscan.report.generation import generation_table
 
     if options.context is not None and options.context <= options.new:
-        raise InputError(f"--context {options.context} leaves nothing for the prompt: --new is {options.new}")
+        raise InputError(
+            f"--context {options.context} leaves nothing for the prompt: --new is {options.new}"
+        )
     prompt = options.prompt if options.context is None else options.context - options.new
     names = ("price", "device", "precision", "weights", "cache", "eager")
     asked = {name: getattr(options, name) for name in names}
-    asked |= {"mesh": _mesh(options), "per_machine": options.per_machine, "network_gbs": options.network}
+    asked |= {
+        "mesh": _mesh(options),
+        "per_machine": options.per_machine,
+        "network_gbs": options.network,
+    }
     sweep = on_generating(
         options.target,
         lambda built: sweep_generation(
-            built.module.eval(), prompt, options.new, batch_sizes=options.batch, progress=False, **asked
+            built.module.eval(),
+            prompt,
+            options.new,
+            batch_sizes=options.batch,
+            progress=False,
+            **asked,
         ),
     )
     put_table(generation_table(sweep), options, json=partial(in_full, sweep))

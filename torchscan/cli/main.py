@@ -39,7 +39,15 @@ from torchscan.errors import TorchscanError
 from torchscan.files import shortened
 
 #: what is wrong with a path that was given
-_OF_PATHS = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.ENOENT, errno.EINVAL)
+_OF_PATHS = (
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EACCES,
+    errno.ENOENT,
+    errno.EINVAL,
+)
 INTERRUPTED, UNREAD = 130, 141  # as shells report these signals
 
 _COMMANDS = (
@@ -84,7 +92,9 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         found = re.match(r"argument COMMAND: invalid choice: '(.*)' \(choose from (.*)\)", message)
-        alike = difflib.get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), 1) if found else []
+        alike = (
+            difflib.get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), 1) if found else []
+        )
         did_you_mean = f": did you mean {alike[0]}?" if alike else ""
         said = f"there is no command {found[1]!r}{did_you_mean}" if found else message
         self.exit(WRONG_USE, f"torchscan: {said} ({self.prog} --help says more)\n")
@@ -99,7 +109,9 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=__version__)
-    commands = top.add_subparsers(required=True, dest="command", metavar="COMMAND", title="commands")
+    commands = top.add_subparsers(
+        required=True, dest="command", metavar="COMMAND", title="commands"
+    )
     for command in _COMMANDS:
         command.add_to(commands)
     return top
@@ -114,11 +126,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         nowhere = open(os.devnull, "w")  # noqa: SIM115
         sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
     words, program = inspect.parted(sys.argv[1:] if arguments is None else arguments)
-    for stream in (sys.stdout, sys.stderr) if program is None else ():  # a program's are its own, as its warnings are
+    for stream in (
+        (sys.stdout, sys.stderr) if program is None else ()
+    ):  # a program's are its own, as its warnings are
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # lines and symbols that can't be shown
     top = parser()
-    options, unknown = top.parse_known_args(words, argparse.Namespace(program=program, is_last=arguments is None))
+    options, unknown = top.parse_known_args(
+        words, argparse.Namespace(program=program, is_last=arguments is None)
+    )
     if unknown:
         top.error(_describe_unknown(options, unknown))
     try:
@@ -129,7 +145,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TorchscanError as error:
         say(in_options(str(error)))
         return WRONG_USE
-    except BrokenPipeError:  # the reader has closed the pipe; how the rest would have gone is not known
+    except (
+        BrokenPipeError
+    ):  # the reader has closed the pipe; how the rest would have gone is not known
         write_no_more(sys.stdout)
         return UNREAD
     except KeyboardInterrupt:
@@ -171,8 +189,16 @@ def _notes() -> Iterator[None]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("default")
-        for kind in (DeprecationWarning, PendingDeprecationWarning, FutureWarning, ImportWarning, ResourceWarning):
+        for kind in (
+            DeprecationWarning,
+            PendingDeprecationWarning,
+            FutureWarning,
+            ImportWarning,
+            ResourceWarning,
+        ):
             warnings.simplefilter("ignore", kind)  # meant for authors of libraries
-        warnings.filterwarnings("ignore", "Failed to initialize NumPy")  # torch says so when imported; nothing here needs it
+        warnings.filterwarnings(
+            "ignore", "Failed to initialize NumPy"
+        )  # torch says so when imported; nothing here needs it
         warnings.showwarning = show
         yield

@@ -29,15 +29,27 @@ def add_to(commands: Any) -> None:
     help_ = "how much memory a pass peaks at, and whether it fits"
     parser = model_command(commands, "memory", help_, _EXAMPLES, run=_run, step=True)
     parser.add_argument(
-        "--device", metavar="NAME", help="does it fit there? torchscan devices lists them; or just a size, '24 GiB'"
+        "--device",
+        metavar="NAME",
+        help="does it fit there? torchscan devices lists them; or just a size, '24 GiB'",
     )
     parser.add_argument(
-        "--context", metavar="SIZE", dest="context_bytes", type=memory_size, help="what a process holds there besides tensors"
+        "--context",
+        metavar="SIZE",
+        dest="context_bytes",
+        type=memory_size,
+        help="what a process holds there besides tensors",
     )
     asked = parser.add_mutually_exclusive_group()
-    asked.add_argument("--remedies", action="store_true", help="what would make it smaller, each change estimated")
-    asked.add_argument("--largest-batch", action="store_true", help="also find the largest batch that fits there")
-    asked.add_argument("--longest-sequence", action="store_true", help="also find the most tokens that fit there")
+    asked.add_argument(
+        "--remedies", action="store_true", help="what would make it smaller, each change estimated"
+    )
+    asked.add_argument(
+        "--largest-batch", action="store_true", help="also find the largest batch that fits there"
+    )
+    asked.add_argument(
+        "--longest-sequence", action="store_true", help="also find the most tokens that fit there"
+    )
     add_output(parser)
 
 
@@ -48,7 +60,10 @@ def _run(options: argparse.Namespace) -> None:
     if options.remedies:
         put_remedies(options, lambda scan: scan.memory)
         return
-    searched = {"largest_batch": options.largest_batch, "longest_sequence": options.longest_sequence}
+    searched = {
+        "largest_batch": options.largest_batch,
+        "longest_sequence": options.longest_sequence,
+    }
     estimate = on_scan(options, lambda scan: memory_of(scan, **searched))
     text = partial(format_memory, estimate, options.width, colours=colours_of(options))
     put_table(memory_table(estimate), options, text=text, json=partial(in_full, estimate))

@@ -15,7 +15,9 @@ examples
 
 def add_to(commands: Any) -> None:
     """Register the command."""
-    parser = add_command(commands, "merge", "unite the files of a watched run's processes", _EXAMPLES, run=_run)
+    parser = add_command(
+        commands, "merge", "unite the files of a watched run's processes", _EXAMPLES, run=_run
+    )
     parser.add_argument("folder", type=Path, help="the folder of the run")
     parser.add_argument("output", type=Path, help="the file to write; open_run() reads it")
 

@@ -18,8 +18,14 @@ def add_to(commands: Any) -> None:
     """Register the command."""
     help_ = "which part of the input a unit of each layer sees"
     parser = model_command(commands, "receptive-field", help_, _EXAMPLES, run=_run)
-    parser.add_argument("--layer", metavar="PATH", help="only this layer, axis by axis, with its phases")
-    parser.add_argument("--strict-norm", action="store_true", help="count the elements behind the statistics of norms as seen")
+    parser.add_argument(
+        "--layer", metavar="PATH", help="only this layer, axis by axis, with its phases"
+    )
+    parser.add_argument(
+        "--strict-norm",
+        action="store_true",
+        help="count the elements behind the statistics of norms as seen",
+    )
     add_output(parser)
 
 
@@ -27,5 +33,7 @@ def _run(options: argparse.Namespace) -> None:
     from torchscan.analyses.receptive_field import receptive_fields
     from torchscan.report.fields import field_table
 
-    fields = on_scan(options, lambda scan: receptive_fields(scan.trace, strict_norm=options.strict_norm))
+    fields = on_scan(
+        options, lambda scan: receptive_fields(scan.trace, strict_norm=options.strict_norm)
+    )
     put_table(field_table(fields, options.layer), options)

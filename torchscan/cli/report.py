@@ -28,7 +28,9 @@ def add_to(commands: Any) -> None:
     """Register the command."""
     help_ = "a page to walk through: graph, layers, memory and times of a model"
     parser = model_command(commands, "report", help_, _EXAMPLES, run=_run, step=True)
-    parser.add_argument("--device", metavar="NAME", help="does it fit there, and how long does it take?")
+    parser.add_argument(
+        "--device", metavar="NAME", help="does it fit there, and how long does it take?"
+    )
     parser.add_argument(
         "--run",
         dest="measured",
@@ -37,7 +39,11 @@ def add_to(commands: Any) -> None:
         help="what was measured: a file of inspect --save, or the folder of a run that was watched",
     )
     parser.add_argument(
-        "--output", metavar="FILE", type=Path, default=Path("torchscan.html"), help="the page (default torchscan.html)"
+        "--output",
+        metavar="FILE",
+        type=Path,
+        default=Path("torchscan.html"),
+        help="the page (default torchscan.html)",
     )
 
 

@@ -22,8 +22,12 @@ examples
 
 def add_to(commands: Any) -> None:
     """Register the command."""
-    parser = add_command(commands, "runs", "list the runs that watch() has recorded", _EXAMPLES, run=_run)
-    parser.add_argument("folder", nargs="?", default="runs", type=Path, help="where they are (default runs)")
+    parser = add_command(
+        commands, "runs", "list the runs that watch() has recorded", _EXAMPLES, run=_run
+    )
+    parser.add_argument(
+        "folder", nargs="?", default="runs", type=Path, help="where they are (default runs)"
+    )
     add_output(parser)
 
 
@@ -34,7 +38,9 @@ def _run(options: argparse.Namespace) -> None:
         raise InputError(f"{str(options.folder)!r} is no folder: give one that has runs")
     found = runs_in(options.folder)
     if not found:
-        raise InputError(f"{str(options.folder)!r} has no runs: watch(model, 'runs/first') makes one")
+        raise InputError(
+            f"{str(options.folder)!r} has no runs: watch(model, 'runs/first') makes one"
+        )
     put_table(_table(found, options.folder), options)
 
 
@@ -52,7 +58,9 @@ def _table(runs: list[WatchedRun], folder: Path) -> Table:
             rows.append(row)
             remarks += [f"{_name(run, folder)}: {each}." for each in missing]
             if run.shown_phase == "eval":
-                remarks.append(f"{_name(run, folder)}: only evaluations were recorded, and no training step.")
+                remarks.append(
+                    f"{_name(run, folder)}: only evaluations were recorded, and no training step."
+                )
 
     return Table(
         title="Runs",

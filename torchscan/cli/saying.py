@@ -17,7 +17,18 @@ FINE, EXCEEDED, WRONG_USE, FAILED = 0, 1, 2, 3
 #: replacements for symbols that a terminal can't show
 _ASCII = str.maketrans(
     {"─": "-", "│": "|", "├": "|", "└": "`", "–": "-", "−": "-", "×": "x", "µ": "u"}
-    | {"█": "#", "▓": "%", "▒": "=", "░": ":", "▛": "&", "▞": "x", "·": ".", "▼": "v", "└": "`", "┴": "+"}
+    | {
+        "█": "#",
+        "▓": "%",
+        "▒": "=",
+        "░": ":",
+        "▛": "&",
+        "▞": "x",
+        "·": ".",
+        "▼": "v",
+        "└": "`",
+        "┴": "+",
+    }
     | dict.fromkeys("▏▎▍▌", "-")
     | dict.fromkeys("▋▊▉", "=")
     | {"≥": ">=", "…": "...", "→": "->", "✓": "ok", "✗": "exceeded:"}
@@ -25,7 +36,10 @@ _ASCII = str.maketrans(
 
 #: what errors say of arguments in Python -> of options, in this order
 _OPTIONS = (
-    ("pass dtype=, one for all inputs or one per input,", "add --dtype, or a type to each --input, 4:long,"),
+    (
+        "pass dtype=, one for all inputs or one per input,",
+        "add --dtype, or a type to each --input, 4:long,",
+    ),
     ("pass dtype=torch.long", "add --dtype long"),
     ("(batch_size= sets it)", "(--batch-size sets it)"),
     ("pass batch_size=2", "add --batch-size 2"),
@@ -52,7 +66,11 @@ def in_options(text: str) -> str:
     said, label, advice = text.rpartition(_ADVICE)
     for argument, option in _OPTIONS:
         advice = advice.replace(argument, option)
-    return said + label + _SHAPE.sub(lambda found: f"{found[1] or ''}{found[2].replace(' ', '')}", advice)
+    return (
+        said
+        + label
+        + _SHAPE.sub(lambda found: f"{found[1] or ''}{found[2].replace(' ', '')}", advice)
+    )
 
 
 def say(text: str) -> None:
@@ -91,7 +109,9 @@ def report_mistake(error: Exception) -> int:
     if "TORCHSCAN_DEBUG" in os.environ:
         with contextlib.suppress(OSError):
             traceback.print_exception(error)
-    say(f"this is a mistake of torchscan's, please report it: {error!r} (TORCHSCAN_DEBUG=1 shows where)")
+    say(
+        f"this is a mistake of torchscan's, please report it: {error!r} (TORCHSCAN_DEBUG=1 shows where)"
+    )
     return FAILED
 
 
@@ -99,5 +119,9 @@ def _in(encoding: str | None, text: str) -> str:
     try:
         text.encode(encoding or "utf-8")
     except UnicodeEncodeError:
-        return text.translate(_ASCII).encode(encoding or "utf-8", "backslashreplace").decode(encoding or "utf-8")
+        return (
+            text.translate(_ASCII)
+            .encode(encoding or "utf-8", "backslashreplace")
+            .decode(encoding or "utf-8")
+        )
     return text

@@ -29,12 +29,24 @@ def add_to(commands: Any) -> None:
     """Register the command."""
     help_ = "the layers of a model as a table, and the totals"
     parser = model_command(commands, "summary", help_, _COLUMNS, _EXAMPLES, run=_run, step=True)
-    parser.add_argument("--device", metavar="NAME", help="show what each layer takes there: 'RTX 4090', 'cuda'")
+    parser.add_argument(
+        "--device", metavar="NAME", help="show what each layer takes there: 'RTX 4090', 'cuda'"
+    )
     layers = parser.add_argument_group("layers")
-    layers.add_argument("--depth", metavar="N", type=int, help="fold deeper layers into their parents")
-    layers.add_argument("--columns", metavar="A,B", type=names, help="what to show for each layer; see below")
-    layers.add_argument("--rf", action="store_true", help="receptive field, stride and padding of each layer")
-    layers.add_argument("--filter", metavar="GLOB", help="only layers whose path or type matches: 'layer4.*', Conv2d")
+    layers.add_argument(
+        "--depth", metavar="N", type=int, help="fold deeper layers into their parents"
+    )
+    layers.add_argument(
+        "--columns", metavar="A,B", type=names, help="what to show for each layer; see below"
+    )
+    layers.add_argument(
+        "--rf", action="store_true", help="receptive field, stride and padding of each layer"
+    )
+    layers.add_argument(
+        "--filter",
+        metavar="GLOB",
+        help="only layers whose path or type matches: 'layer4.*', Conv2d",
+    )
     layers.add_argument("--sort", metavar="COLUMN", help="sort by a column, largest first")
     layers.add_argument("--top", metavar="N", type=positive, help="only the first N layers")
     layers.add_argument(
@@ -42,7 +54,9 @@ def add_to(commands: Any) -> None:
         action=argparse.BooleanOptionalAction,
         help="equal blocks in one row, and none for what does nothing (default: where that saves half of the rows)",
     )
-    layers.add_argument("--wrap", choices=("head", "mid", "tail"), default="mid", help="where long names are cut")
+    layers.add_argument(
+        "--wrap", choices=("head", "mid", "tail"), default="mid", help="where long names are cut"
+    )
     counting = parser.add_argument_group("counting")
     counting.add_argument("--backward", action="store_true", help="count the backward pass, too")
     counting.add_argument(
@@ -64,7 +78,11 @@ def _run(options: argparse.Namespace) -> None:
     from torchscan.report.select import select_layers
 
     has_device = can_estimate_for(options.device)
-    columns = usual_columns(options.rf, options.rf, has_device) if options.columns is None else options.columns
+    columns = (
+        usual_columns(options.rf, options.rf, has_device)
+        if options.columns is None
+        else options.columns
+    )
     check_layout(columns, options.wrap, options.width)
     read = [*columns, *([] if options.sort is None else [options.sort])]
     check_columns(read)
@@ -75,7 +93,9 @@ def _run(options: argparse.Namespace) -> None:
     except RecordError as error:
         _show_what_ran(error, options.width)
         raise
-    info = select_layers(folded_to(info, options.depth), match=options.filter, sort=options.sort, top=options.top)
+    info = select_layers(
+        folded_to(info, options.depth), match=options.filter, sort=options.sort, top=options.top
+    )
     put_table(
         info_table(info, columns, options.wrap, fold_repeats=options.fold_repeats),
         options,

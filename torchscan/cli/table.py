@@ -21,8 +21,12 @@ examples
 def add_to(commands: Any) -> None:
     """Register the command."""
     help_ = "several models, one per row, for a paper"
-    parser = model_command(commands, "table", help_, _METRICS, _EXAMPLES, run=_run, models="+", step=True)
-    parser.add_argument("--metrics", metavar="A,B", type=names, help="what to list for each model; see below")
+    parser = model_command(
+        commands, "table", help_, _METRICS, _EXAMPLES, run=_run, models="+", step=True
+    )
+    parser.add_argument(
+        "--metrics", metavar="A,B", type=names, help="what to list for each model; see below"
+    )
     parser.add_argument("--device", metavar="NAME", help="estimate the latency on it")
     add_output(parser)
 
@@ -32,7 +36,10 @@ def _run(options: argparse.Namespace) -> None:
 
     metrics = chosen_metrics(options.metrics, options.device)
     called = {target: _name(target, options.target) for target in options.target}
-    scans = {name: on_one_of_several(options, target, partial(read, metrics=metrics)) for target, name in called.items()}
+    scans = {
+        name: on_one_of_several(options, target, partial(read, metrics=metrics))
+        for target, name in called.items()
+    }
     put_table(table_of(scans, metrics), options)
 
 

@@ -6,7 +6,14 @@ import argparse
 from functools import partial
 from typing import Any
 
-from torchscan.cli.arguments import add_command, add_output, in_full, on_generating, positive, put_table
+from torchscan.cli.arguments import (
+    add_command,
+    add_output,
+    in_full,
+    on_generating,
+    positive,
+    put_table,
+)
 
 _EXAMPLES = """\
 examples
@@ -21,30 +28,84 @@ def add_to(commands: Any) -> None:
     """Register the command."""
     help_ = "on which meshes of several devices a language model trains, and how fast"
     parser = add_command(commands, "train", help_, _EXAMPLES, run=_run)
-    parser.add_argument("target", metavar="TARGET", help="which model: hf:path/to/config.json, package.module:callable, …")
-    parser.add_argument("--device", metavar="NAME", default="auto", help="which device (default: this machine's)")
+    parser.add_argument(
+        "target",
+        metavar="TARGET",
+        help="which model: hf:path/to/config.json, package.module:callable, …",
+    )
+    parser.add_argument(
+        "--device", metavar="NAME", default="auto", help="which device (default: this machine's)"
+    )
     joined = parser.add_argument_group("devices")
     joined.add_argument("--gpus", metavar="N", type=positive, required=True, help="how many")
-    joined.add_argument("--mesh", metavar="dp=8,tp=8", type=_mesh, action="append", help="one to compare (default: all)")
-    joined.add_argument("--per-machine", metavar="N", type=positive, default=8, help="how many a machine has (default 8)")
-    joined.add_argument("--network", metavar="GB/s", type=float, default=50.0, help="network for each device (default 50)")
+    joined.add_argument(
+        "--mesh",
+        metavar="dp=8,tp=8",
+        type=_mesh,
+        action="append",
+        help="one to compare (default: all)",
+    )
+    joined.add_argument(
+        "--per-machine",
+        metavar="N",
+        type=positive,
+        default=8,
+        help="how many a machine has (default 8)",
+    )
+    joined.add_argument(
+        "--network",
+        metavar="GB/s",
+        type=float,
+        default=50.0,
+        help="network for each device (default 50)",
+    )
     step = parser.add_argument_group("a step")
-    step.add_argument("--length", metavar="N", type=positive, default=4096, help="tokens of a sequence (default 4096)")
-    step.add_argument("--batch", metavar="N", type=positive, default=1, help="sequences for each device (default 1)")
-    step.add_argument("--global-batch", metavar="N", type=positive, help="sequences of all devices (default: --batch × --gpus)")
-    step.add_argument("--precision", choices=("bf16", "bf16-mixed", "fp32"), default="bf16", help="default bf16")
+    step.add_argument(
+        "--length",
+        metavar="N",
+        type=positive,
+        default=4096,
+        help="tokens of a sequence (default 4096)",
+    )
+    step.add_argument(
+        "--batch",
+        metavar="N",
+        type=positive,
+        default=1,
+        help="sequences for each device (default 1)",
+    )
+    step.add_argument(
+        "--global-batch",
+        metavar="N",
+        type=positive,
+        help="sequences of all devices (default: --batch × --gpus)",
+    )
+    step.add_argument(
+        "--precision", choices=("bf16", "bf16-mixed", "fp32"), default="bf16", help="default bf16"
+    )
     step.add_argument("--optimizer", metavar="NAME", default="AdamW", help="default AdamW")
-    step.add_argument("--checkpoint", action="store_true", help="compute each layer again in the backward pass")
-    step.add_argument("--lora", metavar="RANK", type=positive, help="train adapters of this rank, and freeze the model")
+    step.add_argument(
+        "--checkpoint", action="store_true", help="compute each layer again in the backward pass"
+    )
+    step.add_argument(
+        "--lora",
+        metavar="RANK",
+        type=positive,
+        help="train adapters of this rank, and freeze the model",
+    )
     add_output(parser)
 
 
 def _mesh(text: str) -> dict[str, int]:
     """``dp=8,tp=8``."""
     try:
-        return {name: positive(size) for name, size in (each.split("=") for each in text.split(","))}
+        return {
+            name: positive(size) for name, size in (each.split("=") for each in text.split(","))
+        }
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text} is no mesh: give the size of each dimension, dp=8,tp=8, say") from error
+        raise argparse.ArgumentTypeError(
+            f"{text} is no mesh: give the size of each dimension, dp=8,tp=8, say"
+        ) from error
 
 
 def _run(options: argparse.Namespace) -> None:

@@ -93,7 +93,13 @@ class CachingAllocator:
 
     def _new_segment(self, size: int) -> AllocatedBlock:
         is_small = size <= SMALL_REQUEST
-        needed = SMALL_SEGMENT if is_small else LARGE_SEGMENT if size < LARGE_REQUEST else _up(size, SEGMENT_ROUNDING)
+        needed = (
+            SMALL_SEGMENT
+            if is_small
+            else LARGE_SEGMENT
+            if size < LARGE_REQUEST
+            else _up(size, SEGMENT_ROUNDING)
+        )
         if self.capacity is not None and self.reserved + needed > self.capacity:
             self._give_back()
             if self.reserved + needed > self.capacity:
@@ -106,7 +112,9 @@ class CachingAllocator:
         for is_small, blocks in self._free.items():
             whole = [block for block in blocks if block.before is None and block.after is None]
             self.reserved -= sum(block.size for block in whole)
-            self._free[is_small] = [block for block in blocks if block.before is not None or block.after is not None]
+            self._free[is_small] = [
+                block for block in blocks if block.before is not None or block.after is not None
+            ]
 
     def _split(self, block: AllocatedBlock, size: int) -> None:
         rest = block.size - size

@@ -91,7 +91,11 @@ class Device(Result):
     @property
     def context_range(self) -> tuple[int, int]:
         """The least and the most that it can be expected to be."""
-        return CONTEXT_RANGE if self.known_context_bytes is None else (self.known_context_bytes, self.known_context_bytes)
+        return (
+            CONTEXT_RANGE
+            if self.known_context_bytes is None
+            else (self.known_context_bytes, self.known_context_bytes)
+        )
 
     @property
     def room_bytes(self) -> int:
@@ -122,7 +126,9 @@ class Device(Result):
 
     def is_unverified(self, figure: str) -> bool:
         """Whether a number, such as "bandwidth_gbs" or "fp16", is unverified: no data sheet we have confirms it."""
-        return figure in self.unverified or (figure in self.flops_per_second and "dense_tflops" in self.unverified)
+        return figure in self.unverified or (
+            figure in self.flops_per_second and "dense_tflops" in self.unverified
+        )
 
 
 @explain_wrong_types
@@ -136,7 +142,9 @@ def device_named(name: str) -> Device:
     if is_torch_device(name):
         name = str(name)
     if not isinstance(name, str):
-        raise InputError(f"device is {name!r}: give its name ('NVIDIA H200'), its memory ('24 GiB') or 'cuda'")
+        raise InputError(
+            f"device is {name!r}: give its name ('NVIDIA H200'), its memory ('24 GiB') or 'cuda'"
+        )
     lower = name.lower()
     if lower == "auto":
         return at_hand()
@@ -144,7 +152,9 @@ def device_named(name: str) -> Device:
         return _cuda(lower)
     size = re.fullmatch(r"(\d+(?:\.\d+)?) ?gi?b", lower)
     if size and float(size[1]) == 0:
-        raise InputError(f"device is {name!r}, which has no memory: give its size, such as '24 GiB'")
+        raise InputError(
+            f"device is {name!r}, which has no memory: give its size, such as '24 GiB'"
+        )
     if size:
         return Device(
             name=name,
@@ -167,9 +177,13 @@ def device_named(name: str) -> Device:
         near = _alike(name, known)
     problem = "matches several devices" if matches else "is not known"
     advice = (
-        "" if matches else " (`torchscan devices` lists all), or just its memory, '24 GiB', or register_device(...) your own"
+        ""
+        if matches
+        else " (`torchscan devices` lists all), or just its memory, '24 GiB', or register_device(...) your own"
     )
-    raise InputError(f"device {name!r} {problem}: give a name like {', '.join(near or ['NVIDIA H200'])}{advice}")
+    raise InputError(
+        f"device {name!r} {problem}: give a name like {', '.join(near or ['NVIDIA H200'])}{advice}"
+    )
 
 
 #: the CPU of this machine, as torch names it
@@ -180,7 +194,9 @@ _KINDS = ("gpu", "mps", "xpu", "hip", "hpu", "npu", "xla")
 
 def _meant(name: str, fitting: list[str]) -> list[str]:
     """Of several that fit, the one whose short name was given, alone or with words that others of them have, too."""
-    shorts = {full: known_devices()[full].short_name for full in fitting} if len(fitting) > 1 else {}
+    shorts = (
+        {full: known_devices()[full].short_name for full in fitting} if len(fitting) > 1 else {}
+    )
     return [full for full, short in shorts.items() if _has_words(short, name)] or fitting
 
 
@@ -191,12 +207,17 @@ _ALIKE = 0.6
 def _alike(name: str, known: Iterable[str]) -> list[str]:
     """The three most like it: those whose words are."""
     likeness = {full: _likeness(_words(name), _words(full)) for full in known}
-    return sorted((full for full in likeness if likeness[full] >= _ALIKE), key=lambda full: -likeness[full])[:3]
+    return sorted(
+        (full for full in likeness if likeness[full] >= _ALIKE), key=lambda full: -likeness[full]
+    )[:3]
 
 
 def _likeness(words: Collection[str], others: Collection[str]) -> float:
     """How like the words are to the nearest of the others, on average."""
-    nearest = [max(difflib.SequenceMatcher(None, word, other).ratio() for other in others) for word in words]
+    nearest = [
+        max(difflib.SequenceMatcher(None, word, other).ratio() for other in others)
+        for word in words
+    ]
     return sum(nearest) / max(len(nearest), 1)
 
 
@@ -312,7 +333,9 @@ def require_writable(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{path} cannot be written: {error}; set {USER_FILE} to another file") from error
+        raise InputError(
+            f"{path} cannot be written: {error}; set {USER_FILE} to another file"
+        ) from error
     if not os.access(path.parent, os.W_OK):
         raise InputError(f"{path} cannot be written; set {USER_FILE} to another file")
 
@@ -352,7 +375,9 @@ def _cuda(name: str) -> Device:
     import torch
 
     if not torch.cuda.is_available():
-        raise InputError(f"device is {name!r}, and this machine has no CUDA device: name one, such as 'NVIDIA H200'")
+        raise InputError(
+            f"device is {name!r}, and this machine has no CUDA device: name one, such as 'NVIDIA H200'"
+        )
     properties = torch.cuda.get_device_properties(name)
     return replace(
         _with_properties(properties),
@@ -365,12 +390,18 @@ def _cuda(name: str) -> Device:
 def _with_properties(properties: Any) -> Device:
     """The known device that torch describes: of those that have the same name, as all Jetson Orin do, the most similar."""
     called = [device for device in known_devices().values() if _is_called(device, properties.name)]
-    return min(called, key=partial(_difference, properties), default=Device(name=properties.name, memory_bytes=0))
+    return min(
+        called,
+        key=partial(_difference, properties),
+        default=Device(name=properties.name, memory_bytes=0),
+    )
 
 
 def _is_called(device: Device, name: str) -> bool:
     """Whether that is a name of it. Older drivers don't name the maker."""
-    return name.removeprefix("NVIDIA ") in {each.removeprefix("NVIDIA ") for each in (device.name, *device.aliases)}
+    return name.removeprefix("NVIDIA ") in {
+        each.removeprefix("NVIDIA ") for each in (device.name, *device.aliases)
+    }
 
 
 def _difference(properties: Any, device: Device) -> tuple[int, int]:
@@ -402,7 +433,9 @@ def _words(name: str) -> set[str]:
 
 @cache
 def _content() -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(resources.files("torchscan.hardware").joinpath("devices.json").read_text())
+    content: dict[str, Any] = json.loads(
+        resources.files("torchscan.hardware").joinpath("devices.json").read_text()
+    )
     return content
 
 
@@ -426,10 +459,14 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text())
         entries = content["devices"]
-        if not isinstance(entries, dict) or not all(isinstance(each, dict) for each in entries.values()):
+        if not isinstance(entries, dict) or not all(
+            isinstance(each, dict) for each in entries.values()
+        ):
             raise TypeError("'devices' is not an object of objects")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f'{path} is not a device file, {{"devices": {{"my card": {{…}}}}}}: {error!r}') from error
+        raise InputError(
+            f'{path} is not a device file, {{"devices": {{"my card": {{…}}}}}}: {error!r}'
+        ) from error
     return entries
 
 
@@ -448,7 +485,17 @@ _NUMBERS = (
     "context_mb",
 )
 _DESCRIPTIONS = (
-    *("capability", "vendor", "arch", "gddr_ecc", "memory_type", "l3_mb", "pcie", "aliases", "short_name"),
+    *(
+        "capability",
+        "vendor",
+        "arch",
+        "gddr_ecc",
+        "memory_type",
+        "l3_mb",
+        "pcie",
+        "aliases",
+        "short_name",
+    ),
     *("source", "unverified", "note"),
 )
 _OTHERS = ("dense_tflops", *_DESCRIPTIONS, "is_measured")
@@ -456,7 +503,13 @@ _OTHERS = ("dense_tflops", *_DESCRIPTIONS, "is_measured")
 
 def _device(name: str, entry: Mapping[str, Any], where: str) -> Device:
     _check(name, entry, where)
-    usable = 1.0 if entry.get("is_measured") else USABLE_WITH_GDDR_ECC if entry.get("gddr_ecc") else USABLE
+    usable = (
+        1.0
+        if entry.get("is_measured")
+        else USABLE_WITH_GDDR_ECC
+        if entry.get("gddr_ecc")
+        else USABLE
+    )
     capability = entry.get("capability")
     return Device(
         name=name,
@@ -468,7 +521,9 @@ def _device(name: str, entry: Mapping[str, Any], where: str) -> Device:
         arch=entry.get("arch", ""),
         multiprocessors=entry.get("multiprocessors"),
         clock_hz=_scaled(entry.get("boost_mhz"), 1e6),
-        flops_per_second={precision: rate * 1e12 for precision, rate in entry["dense_tflops"].items()},
+        flops_per_second={
+            precision: rate * 1e12 for precision, rate in entry["dense_tflops"].items()
+        },
         bytes_per_second=entry["bandwidth_gbs"] * 1e9,
         memory_type=entry.get("memory_type", ""),
         has_gddr_ecc=bool(entry.get("gddr_ecc")),
@@ -500,15 +555,32 @@ def _check(name: str, entry: Mapping[str, Any], where: str) -> None:
     missing = [key for key in _REQUIRED if key not in entry]
     unknown = entry.keys() - {*_NUMBERS, *_OTHERS}
     if missing or unknown:
-        problem = f"lacks {', '.join(missing)}" if missing else f"has unknown keys: {', '.join(sorted(unknown))}"
-        raise InputError(f"{where}: the device {name!r} {problem}; it takes {', '.join((*_NUMBERS, *_OTHERS))}")
+        problem = (
+            f"lacks {', '.join(missing)}"
+            if missing
+            else f"has unknown keys: {', '.join(sorted(unknown))}"
+        )
+        raise InputError(
+            f"{where}: the device {name!r} {problem}; it takes {', '.join((*_NUMBERS, *_OTHERS))}"
+        )
     rates = entry["dense_tflops"]
     if not isinstance(rates, Mapping) or not rates:
-        raise InputError(f"{where}: dense_tflops of {name!r} is {rates!r}: give rates by type, {{'fp32': 35.6}}")
+        raise InputError(
+            f"{where}: dense_tflops of {name!r} is {rates!r}: give rates by type, {{'fp32': 35.6}}"
+        )
     foreign = [key for key in rates if key.removesuffix("_acc16").removesuffix("_tc") not in RATES]
     if foreign:
-        raise InputError(f"{where}: dense_tflops of {name!r} has {', '.join(foreign)}: give rates of {', '.join(RATES)}")
-    numbers = {key: entry[key] for key in _NUMBERS if key in entry} | {f"dense_tflops {key}": rates[key] for key in rates}
+        raise InputError(
+            f"{where}: dense_tflops of {name!r} has {', '.join(foreign)}: give rates of {', '.join(RATES)}"
+        )
+    numbers = {key: entry[key] for key in _NUMBERS if key in entry} | {
+        f"dense_tflops {key}": rates[key] for key in rates
+    }
     for key, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+            or value <= 0
+        ):
             raise InputError(f"{where}: {key} of {name!r} is {value!r}: give a number above zero")

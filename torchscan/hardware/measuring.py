@@ -35,7 +35,9 @@ def measure() -> tuple[str, dict[str, Any]]:
     entry: dict[str, Any] = {
         "memory_gb": round(_memory(on_cuda) / _GIB, 2),
         "bandwidth_gbs": round(_copies(device) / 1e9, 1),
-        "dense_tflops": {name: round(_products(device, *_FORMATS[name]) / 1e12, 4) for name in formats},
+        "dense_tflops": {
+            name: round(_products(device, *_FORMATS[name]) / 1e12, 4) for name in formats
+        },
         "note": f"measured with torch {torch.__version__}: {', '.join(('bandwidth', *formats))}",
         "is_measured": True,
     }
@@ -44,16 +46,26 @@ def measure() -> tuple[str, dict[str, Any]]:
     properties = torch.cuda.get_device_properties(device)
     known = known_entry(properties.name)
     entry["dense_tflops"] = {**known.get("dense_tflops", {}), **entry["dense_tflops"]}
-    entry |= {"vendor": "AMD" if torch.version.hip else "NVIDIA", "multiprocessors": properties.multi_processor_count}
-    entry |= {"capability": properties.major + properties.minor / 10, "boost_mhz": properties.clock_rate / 1000}
+    entry |= {
+        "vendor": "AMD" if torch.version.hip else "NVIDIA",
+        "multiprocessors": properties.multi_processor_count,
+    }
+    entry |= {
+        "capability": properties.major + properties.minor / 10,
+        "boost_mhz": properties.clock_rate / 1000,
+    }
     entry |= {"l2_mb": properties.L2_cache_size / _MIB} if properties.L2_cache_size else {}
     entry |= _context(device)
-    return properties.name, {key: value for key, value in known.items() if key not in ("source", "gddr_ecc")} | entry
+    return properties.name, {
+        key: value for key, value in known.items() if key not in ("source", "gddr_ecc")
+    } | entry
 
 
 def _context(device: torch.device) -> dict[str, float]:
     """What this process holds besides tensors, in 2^20 bytes, after products and convolutions; nothing if NVML hides it."""
-    images, weights = (torch.ones(8, 8, 16, 16, device=device, requires_grad=True) for _ in range(2))
+    images, weights = (
+        torch.ones(8, 8, 16, 16, device=device, requires_grad=True) for _ in range(2)
+    )
     F.conv2d(images, weights).sum().backward()
     (images.flatten(1) @ weights.flatten(1).T).sum().backward()
     _finish(device)
@@ -87,7 +99,9 @@ def _products(device: torch.device, dtype: torch.dtype, shortened: bool) -> floa
     """Operations per second, for square matrices that fill the device."""
     size = 8192 if device.type == "cuda" else 1024
     generator = torch.Generator(device).manual_seed(0)
-    first, second = (torch.rand(size, size, device=device, generator=generator).to(dtype) for _ in range(2))
+    first, second = (
+        torch.rand(size, size, device=device, generator=generator).to(dtype) for _ in range(2)
+    )
     with torch.inference_mode(), products_in_tf32(shortened):
         return 2 * size**3 / _best(lambda: first @ second, device)
 

@@ -73,7 +73,9 @@ def get_process_gpu_ram(pid: int | None = None) -> float:
     if memory.source != "nvml" and memory.reason not in _reasons_said:
         _reasons_said.add(memory.reason)
         instead = "what torch's allocator holds" if memory.source == "allocator" else "0"
-        warn_user(f"the GPU memory of this process cannot be measured, so {instead} is returned: {memory.reason}")
+        warn_user(
+            f"the GPU memory of this process cannot be measured, so {instead} is returned: {memory.reason}"
+        )
     return memory.size / MIB
 
 
@@ -87,7 +89,9 @@ def process_memory(pid: int | None = None) -> ProcessMemory:
     if pid is None or pid == os.getpid():
         return _own_memory()
     survey = _ask_gpus()
-    has_other_numbers = not {pid, os.getpid()} & set(survey.pids) and bool(_of_other_containers(survey.pids))
+    has_other_numbers = not {pid, os.getpid()} & set(survey.pids) and bool(
+        _of_other_containers(survey.pids)
+    )
     return survey.unknown(_FOREIGN_NUMBERS) if has_other_numbers else survey.memory_of(pid)
 
 
@@ -96,7 +100,10 @@ def cuda_overhead() -> Overhead:
     if not torch.cuda.is_initialized():
         return NO_OVERHEAD
     memory = process_memory()
-    reserved, allocated = _on_all_devices(torch.cuda.memory_reserved), _on_all_devices(torch.cuda.memory_allocated)
+    reserved, allocated = (
+        _on_all_devices(torch.cuda.memory_reserved),
+        _on_all_devices(torch.cuda.memory_allocated),
+    )
     # These are read one after the other: what is allocated or freed in between must not make a difference negative.
     cuda = None if memory.lower_bound else max(memory.size - reserved, 0) / MIB
     return Overhead(cuda, max(reserved - allocated, 0) / MIB)
@@ -106,7 +113,9 @@ def cuda_overhead() -> Overhead:
 
 
 def _own_memory() -> ProcessMemory:
-    reserved = _on_all_devices(torch.cuda.memory_reserved)  # read first: it may grow before NVML answers
+    reserved = _on_all_devices(
+        torch.cuda.memory_reserved
+    )  # read first: it may grow before NVML answers
     survey = _ask_gpus()
     if not torch.cuda.is_initialized() and os.getpid() not in survey.pids:
         return survey.memory_of(os.getpid())
@@ -165,7 +174,9 @@ class _Survey:
         told = [size for size in sizes if size is not None]
         if len(told) < len(sizes):
             return self.unknown(_joined(_WITHHELD, remark))
-        return ProcessMemory(sum(told), "nvml", _joined(remark, *self.failures), lower_bound=bool(self.failures))
+        return ProcessMemory(
+            sum(told), "nvml", _joined(remark, *self.failures), lower_bound=bool(self.failures)
+        )
 
     def unknown(self, reason: str) -> ProcessMemory:
         return ProcessMemory(0, "none", _joined(reason, *self.failures), lower_bound=True)
@@ -182,7 +193,11 @@ def _ask_gpus() -> _Survey:
     inquiry = _Inquiry(pynvml)
     with inquiry.noting_failure_of("NVML"), _session(pynvml):
         inquiry.ask_all()
-    return _Survey(tuple(inquiry.listings), tuple(dict.fromkeys(inquiry.failures)), frozenset(inquiry.mps_servers))
+    return _Survey(
+        tuple(inquiry.listings),
+        tuple(dict.fromkeys(inquiry.failures)),
+        frozenset(inquiry.mps_servers),
+    )
 
 
 @contextlib.contextmanager
@@ -229,7 +244,10 @@ class _Inquiry:
         # The GPU's own list repeats the processes of its instances. Not every index belongs to an instance.
         for index in range(self._nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
             instance = f"{name}, MIG instance {index}"
-            with self.noting_failure_of(instance), contextlib.suppress(self._nvml.NVMLError_NotFound):
+            with (
+                self.noting_failure_of(instance),
+                contextlib.suppress(self._nvml.NVMLError_NotFound),
+            ):
                 self._ask(instance, self._nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index))
 
     def _has_mig(self, gpu: Any) -> bool:
@@ -243,7 +261,10 @@ class _Inquiry:
         listing: dict[int, int | None] = {}
         self._enter(self._nvml.nvmlDeviceGetComputeRunningProcesses(device), listing)
         self.listings.append(listing)
-        for query in (self._nvml.nvmlDeviceGetGraphicsRunningProcesses, self._nvml.nvmlDeviceGetMPSComputeRunningProcesses):
+        for query in (
+            self._nvml.nvmlDeviceGetGraphicsRunningProcesses,
+            self._nvml.nvmlDeviceGetMPSComputeRunningProcesses,
+        ):
             with self.noting_failure_of(name), contextlib.suppress(*self._does_not_apply):
                 self._enter(query(device), listing)
 
@@ -251,7 +272,11 @@ class _Inquiry:
     def _does_not_apply(self) -> tuple[type[Exception], ...]:
         """Errors which mean that the device has no processes of that kind."""
         nvml = self._nvml
-        return (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument, nvml.NVMLLibraryMismatchError)
+        return (
+            nvml.NVMLError_NotSupported,
+            nvml.NVMLError_InvalidArgument,
+            nvml.NVMLLibraryMismatchError,
+        )
 
     def _enter(self, processes: Iterable[Any], listing: dict[int, int | None]) -> None:
         """Add processes to a listing. One of two kinds is on two lists, each time with all it holds: take the larger number."""
@@ -260,6 +285,8 @@ class _Inquiry:
             listing[process.pid] = max((size for size in sizes if size is not None), default=None)
 
     def _is_mps_server(self, pid: int) -> bool:
-        with contextlib.suppress(*self._errors, UnicodeDecodeError):  # it is gone or of the host, or its name is not text
+        with contextlib.suppress(
+            *self._errors, UnicodeDecodeError
+        ):  # it is gone or of the host, or its name is not text
             return "mps-server" in self._nvml.nvmlSystemGetProcessName(pid)
         return False

@@ -19,7 +19,9 @@ def about_of(model: nn.Module, log: Sequence[str]) -> dict[str, Any]:
     whole = compiled_from(model) or model
     return {
         "model": type_name_of(whole),
-        "parameters": sum(each.numel() for each in whole.parameters() if not nn.parameter.is_lazy(each)),
+        "parameters": sum(
+            each.numel() for each in whole.parameters() if not nn.parameter.is_lazy(each)
+        ),
         "fingerprint": fingerprint_of(whole),
         "log": list(log),
         "torchscan": __version__,
@@ -33,4 +35,6 @@ def fingerprint_of(model: nn.Module) -> str | None:
     parameters = list(model.named_parameters())
     if any(nn.parameter.is_lazy(each) for _, each in parameters):
         return None
-    return hashlib.sha256(repr([(name, tuple(each.shape)) for name, each in parameters]).encode()).hexdigest()[:16]
+    return hashlib.sha256(
+        repr([(name, tuple(each.shape)) for name, each in parameters]).encode()
+    ).hexdigest()[:16]

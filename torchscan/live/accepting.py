@@ -17,7 +17,9 @@ _LONGEST = 80
 MAX_STEP = 2**62
 
 
-def whole_number(name: str, value: object, least: int, most: int, what: str = "a whole number") -> int:
+def whole_number(
+    name: str, value: object, least: int, most: int, what: str = "a whole number"
+) -> int:
     """Return an integer, which may be one of numpy's or a tensor's."""
     found = None if _is_boolean(value) else _index_of(value)
     if found is None or not least <= found <= most:

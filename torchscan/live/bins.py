@@ -33,19 +33,28 @@ def is_finite(number: int) -> bool:
 
 
 def quantiles(
-    counts: Mapping[int, float], shares: Iterable[float], within: tuple[float, float] = (-math.inf, math.inf)
+    counts: Mapping[int, float],
+    shares: Iterable[float],
+    within: tuple[float, float] = (-math.inf, math.inf),
 ) -> list[float]:
     """Of the finite values: each in the right bin, by its place among the others there, so wrong by a bin's width at most.
 
     Those of the two bins around zero are 0, which they hold more often than subnormal numbers. ``within``: the least and the
     greatest of all values, which are known better than the bins that they are in.
     """
-    ordered = sorted((*_BOUNDS[number], count) for number, count in counts.items() if is_finite(number))
+    ordered = sorted(
+        (*_BOUNDS[number], count) for number, count in counts.items() if is_finite(number)
+    )
     ends = list(accumulate(count for *_, count in ordered))
     return [_at(share * ends[-1], ordered, ends, within) if ends else math.nan for share in shares]
 
 
-def _at(place: float, ordered: list[tuple[float, float, float]], ends: list[float], within: tuple[float, float]) -> float:
+def _at(
+    place: float,
+    ordered: list[tuple[float, float, float]],
+    ends: list[float],
+    within: tuple[float, float],
+) -> float:
     number = next((number for number, end in enumerate(ends) if place <= end), len(ends) - 1)
     low, high, count = ordered[number]
     if not (low and high):

@@ -27,7 +27,11 @@ class OverSteps:
 
     def add(self, step: int, distributions: Mapping[Series, Distribution]) -> None:
         """One step of one process; also where there is nothing to add, since that is to be seen."""
-        self._put(step // self._width, (step, step), {series: Column(each) for series, each in distributions.items()})
+        self._put(
+            step // self._width,
+            (step, step),
+            {series: Column(each) for series, each in distributions.items()},
+        )
         while max(self._steps) - min(self._steps) >= _MOST:
             self._widen()
 
@@ -35,7 +39,11 @@ class OverSteps:
         found, steps = self._found, self._steps
         self._width, self._found, self._steps = 2 * self._width, defaultdict(dict), {}
         for column, span in steps.items():
-            self._put(column // 2, span, {series: each[column] for series, each in found.items() if column in each})
+            self._put(
+                column // 2,
+                span,
+                {series: each[column] for series, each in found.items() if column in each},
+            )
 
     def _put(self, column: int, span: tuple[int, int], found: Mapping[Series, Column]) -> None:
         first, last = self._steps.get(column, span)
@@ -51,7 +59,9 @@ class OverSteps:
     def _drawn(self, columns: Mapping[int, Column], until: Mapping[int, int]) -> dict[str, Any]:
         places = sorted(columns)
         spans = [(*self._steps[place], until[place]) for place in places]
-        steps = {name: [span[at] for span in spans] for at, name in enumerate(("first", "last", "until"))}
+        steps = {
+            name: [span[at] for span in spans] for at, name in enumerate(("first", "last", "until"))
+        }
         return {"phase": self._phase, **steps, **heat_of([columns[place] for place in places])}
 
     def _until(self) -> dict[int, int]:

@@ -48,7 +48,9 @@ def source_of(tensor: Tensor) -> Source | None:
     return None if node is None else (node, tensor.output_nr)
 
 
-def edges_of_call(entry: BegunCall, outputs: Iterable[Tensor]) -> Mapping[int, Sequence[Edge]] | None:
+def edges_of_call(
+    entry: BegunCall, outputs: Iterable[Tensor]
+) -> Mapping[int, Sequence[Edge]] | None:
     """Return the edges of a call's operators to its inputs, or None if not all of its operators are known.
 
     An input that the call returns as it is has none: what reads the result cannot be told from what reads the input.
@@ -60,13 +62,17 @@ def edges_of_call(entry: BegunCall, outputs: Iterable[Tensor]) -> Mapping[int, S
     ends = [source for tensor in outputs if (source := source_of(tensor)) is not None]
     numbers = defaultdict[Source, list[int]](list)
     for number, source in entry.sources.items():
-        if source not in ends:  # what is returned as it is has no edge of the call's, whatever reads it then
+        if (
+            source not in ends
+        ):  # what is returned as it is has no edge of the call's, whatever reads it then
             numbers[source].append(number)
     if not numbers or end == entry.first_node:
         return {}
 
     found = defaultdict[int, list[Edge]](list)
-    seen: set[Any] = set()  # holds the nodes: torch makes another object of a node without references
+    seen: set[Any] = (
+        set()
+    )  # holds the nodes: torch makes another object of a node without references
     waiting = [node for node, _ in ends]
     while waiting:
         node = waiting.pop()

@@ -21,7 +21,9 @@ def above_standard(number: int) -> int:
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
     """Return two connected sockets with numbers above 2."""
-    one, other = (socket.socket(fileno=above_standard(each.detach())) for each in socket.socketpair())
+    one, other = (
+        socket.socket(fileno=above_standard(each.detach())) for each in socket.socketpair()
+    )
     return one, other
 
 

@@ -46,7 +46,9 @@ class Digest:
         self._guests = guests
         torch.set_num_threads(1)
 
-    def read(self, memory: mmap.mmap, at: int, message: Message, announced: Mapping[int, Announced]) -> Digested:
+    def read(
+        self, memory: mmap.mmap, at: int, message: Message, announced: Mapping[int, Announced]
+    ) -> Digested:
         """Return the digest of the step at this position."""
         sampled = Sampled.read(memory, at, message)
         numbers, rows = (column.tolist() for column in sampled.series.unbind(1))

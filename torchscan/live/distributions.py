@@ -16,7 +16,13 @@ from torchscan.live.sampled import Sampled
 
 _NEAR = 0.01
 _AT_A_TIME = 64
-_TYPES = {"Q": torch.int64, "d": torch.float64, "B": torch.uint8, "H": torch.int16, "I": torch.int32}
+_TYPES = {
+    "Q": torch.int64,
+    "d": torch.float64,
+    "B": torch.uint8,
+    "H": torch.int16,
+    "I": torch.int32,
+}
 
 
 def columns_of(sampled: Sampled) -> Columns:
@@ -25,14 +31,24 @@ def columns_of(sampled: Sampled) -> Columns:
     is_looked_for = ~(least > most)
     is_exact = is_looked_for & least.isfinite() & most.isfinite()
     figures, (sizes, bins, counts) = _of_samples(sampled.samples, sampled.sizes)
-    figures |= {"numel": sampled.numels, "update": _updates(sampled), "dead": dead, "sample_norm": sample_norm}
+    figures |= {
+        "numel": sampled.numels,
+        "update": _updates(sampled),
+        "dead": dead,
+        "sample_norm": sample_norm,
+    }
     # values that a sample has missed show in the extremes
     figures["nan"] = figures["nan"].clamp(min=(is_looked_for & least.isnan()).long())
-    figures["inf"] = figures["inf"].clamp(min=(is_looked_for & (least.isinf() | most.isinf())).long())
+    figures["inf"] = figures["inf"].clamp(
+        min=(is_looked_for & (least.isinf() | most.isinf())).long()
+    )
     figures["least"] = least.where(is_exact, figures["least"].double())
     figures["most"] = most.where(is_exact, figures["most"].double())
     return Columns(
-        figures={name: _array("d" if column.is_floating_point() else "Q", column) for name, column in figures.items()},
+        figures={
+            name: _array("d" if column.is_floating_point() else "Q", column)
+            for name, column in figures.items()
+        },
         is_exact=_array("B", is_exact),
         sizes=_array("H", sizes),
         bins=_array("H", bins),
@@ -70,7 +86,10 @@ def _updates(sampled: Sampled) -> Tensor:
 
 def _of_samples(samples: Tensor, sizes: Tensor) -> tuple[dict[str, Tensor], list[Tensor]]:
     """Figures and counts of rows, some at a time: memory is not asked for again and again then, and caches have it."""
-    parts = [(each, torch.arange(samples.shape[1]) < size[:, None]) for each, size in _pairs(samples, sizes)]
+    parts = [
+        (each, torch.arange(samples.shape[1]) < size[:, None])
+        for each, size in _pairs(samples, sizes)
+    ]
     figures = [_figures(*part) for part in parts]
     counts = [_counts(*part) for part in parts]
     joined = {name: torch.cat([each[name] for each in figures]) for name in figures[0]}
@@ -106,6 +125,8 @@ def _counts(samples: Tensor, is_valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """How many bins of each row have values, which, and how many values each has. What is not valid goes into one bin more."""
     numbers = ((samples.view(torch.int32) >> SHIFT) & (BINS - 1)).where(is_valid, BINS)
     places = numbers + (BINS + 1) * torch.arange(len(samples), dtype=torch.int32)[:, None]
-    found = torch.bincount(places.flatten(), minlength=len(samples) * (BINS + 1)).view(len(samples), BINS + 1)[:, :BINS]
+    found = torch.bincount(places.flatten(), minlength=len(samples) * (BINS + 1)).view(
+        len(samples), BINS + 1
+    )[:, :BINS]
     rows, bins = found.nonzero(as_tuple=True)
     return torch.bincount(rows, minlength=len(samples)), bins, found[rows, bins]

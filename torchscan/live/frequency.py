@@ -52,7 +52,11 @@ class Frequency:
         return self._note(is_due)
 
     def _every(self, number: int) -> int:
-        return min(self.every, 2 ** max(1, (number // _IN_A_DOUBLING).bit_length() - 1)) if self._is_auto else self.every
+        return (
+            min(self.every, 2 ** max(1, (number // _IN_A_DOUBLING).bit_length() - 1))
+            if self._is_auto
+            else self.every
+        )
 
     def _note(self, is_due: bool) -> bool:
         now = time.perf_counter()
@@ -71,4 +75,6 @@ class Frequency:
         """What looking at the last one took. Powers of two: processes that train together look at the same steps."""
         if self._is_auto and self._periods:
             share = _BESIDES * nanoseconds * 1e-9 / statistics.median(self._periods)
-            self.every = 2 ** max(1, math.ceil(min(_MOST, math.log2(max(share / self._budget, 1.0)))))
+            self.every = 2 ** max(
+                1, math.ceil(min(_MOST, math.log2(max(share / self._budget, 1.0))))
+            )

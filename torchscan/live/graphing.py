@@ -40,7 +40,9 @@ def draw_apart(model: nn.Module, given: Given, path: Path) -> int | None:
     Returns:
         A file that ends when it is done, for :func:`await_end`. None: it is not drawn here.
     """
-    if not hasattr(os, "fork") or sys.platform == "darwin":  # whose own libraries do not survive a fork
+    if (
+        not hasattr(os, "fork") or sys.platform == "darwin"
+    ):  # whose own libraries do not survive a fork
         return None
     trainer = os.getpid()
     done, drawing = os.pipe()
@@ -55,7 +57,9 @@ def draw_apart(model: nn.Module, given: Given, path: Path) -> int | None:
         _await_first(child)
         return done
     try:
-        thread = threading.Thread(target=_fork_once_more, args=(model, given, path, trainer, drawing))
+        thread = threading.Thread(
+            target=_fork_once_more, args=(model, given, path, trainer, drawing)
+        )
         thread.start()
         thread.join()
     finally:

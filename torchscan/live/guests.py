@@ -25,7 +25,9 @@ _LAST = 5.0
 class Guests:
     """``tell`` takes what the user is to know, once for each that has failed."""
 
-    def __init__(self, sinks: Sequence[Sink], custom: Mapping[str, Statistic], tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, sinks: Sequence[Sink], custom: Mapping[str, Statistic], tell: Callable[[str], None]
+    ) -> None:
         #: with when each was last shown a step, by their identities: a sink of the user's may have no hash
         self._sinks = {id(sink): (sink, -math.inf) for sink in sinks}
         self._custom = dict(custom)
@@ -60,7 +62,10 @@ class Guests:
 
     def figures(self, values: Sequence[Tensor]) -> dict[str, list[float]]:
         """What each statistic says of these values; NaN if it fails."""
-        return {name: [self._figure(name, statistic, each) for each in values] for name, statistic in self._custom.items()}
+        return {
+            name: [self._figure(name, statistic, each) for each in values]
+            for name, statistic in self._custom.items()
+        }
 
     def open(self, run: Path) -> None:
         """The run begins, in this folder."""
@@ -81,13 +86,17 @@ class Guests:
             self._call(sink, sink.on_close, limit=_LAST if is_orphan else math.inf)
         self._sinks = {}
 
-    def _call(self, sink: Sink, method: Callable[..., None], *args: Any, limit: float = math.inf) -> None:
+    def _call(
+        self, sink: Sink, method: Callable[..., None], *args: Any, limit: float = math.inf
+    ) -> None:
         try:
             with self._limited(min(sink.timeout, limit)):
                 method(*args)
         except (Exception, SystemExit) as error:
             del self._sinks[id(sink)]
-            self._tell(f"{type(sink).__name__} is shown nothing any more: {method.__name__} raised {_said(error)}")
+            self._tell(
+                f"{type(sink).__name__} is shown nothing any more: {method.__name__} raised {_said(error)}"
+            )
 
     def _figure(self, name: str, statistic: Statistic, values: Tensor) -> float:
         if name in self._failed:
@@ -97,7 +106,9 @@ class Guests:
                 return float(statistic(values))
         except (Exception, SystemExit) as error:
             self._failed.add(name)
-            self._tell(f"the statistic {name!r} is not worked out any more: it raised {_said(error)}")
+            self._tell(
+                f"the statistic {name!r} is not worked out any more: it raised {_said(error)}"
+            )
             return math.nan
 
 
@@ -107,7 +118,9 @@ def _limited(seconds: float) -> Iterator[None]:
 
     def interrupt(*_: object) -> None:
         is_over = time.monotonic() >= begun + seconds
-        raise TimeoutError(f"it took longer than {seconds:g} s" if is_over else "training ended before it finished")
+        raise TimeoutError(
+            f"it took longer than {seconds:g} s" if is_over else "training ended before it finished"
+        )
 
     begun = time.monotonic()
     before = signal.signal(signal.SIGALRM, interrupt)

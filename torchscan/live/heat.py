@@ -29,7 +29,9 @@ class Column:
 
     def __init__(self, seen: Distribution) -> None:
         times = seen.numel / max(1, seen.sampled)
-        self.counts: dict[int, float] = {number: times * count for number, count in seen.counts.items()}
+        self.counts: dict[int, float] = {
+            number: times * count for number, count in seen.counts.items()
+        }
         self.least, self.most, self.nan, self.inf = seen.least, seen.most, seen.nan, seen.inf
         self._finite = times * (seen.sampled - seen.nan - seen.inf)
         self._sum = self._finite * seen.mean if self._finite else 0.0
@@ -65,10 +67,14 @@ def heat_of(columns: Sequence[Column]) -> dict[str, Any]:
         "up": up,
         "down": down,
         "rows": _shaded(counts, rows, nearest),
-        **{name: [_rounded(getattr(each, name)) for each in columns] for name in ("least", "most", "mean")},
+        **{
+            name: [_rounded(getattr(each, name)) for each in columns]
+            for name in ("least", "most", "mean")
+        },
         **{name: [getattr(each, name) for each in columns] for name in ("nan", "inf")},
         "quantiles": [
-            [_rounded(value) for value in quantiles(each.counts, _SHARES, (each.least, each.most))] for each in columns
+            [_rounded(value) for value in quantiles(each.counts, _SHARES, (each.least, each.most))]
+            for each in columns
         ],
     }
 
@@ -106,7 +112,10 @@ def _shaded(counts: Sequence[Mapping[int, float]], rows: Sequence[int], nearest:
     wholes = [max(1, sum(each.values())) for each in counts]
     middle = [sum(count for row, count in each.items() if abs(row) < nearest) for each in counts]
     return [
-        "".join(_shade(count / whole) for count, whole in zip(_of(row, counts) if row else middle, wholes, strict=True))
+        "".join(
+            _shade(count / whole)
+            for count, whole in zip(_of(row, counts) if row else middle, wholes, strict=True)
+        )
         for row in rows
     ]
 
@@ -118,7 +127,9 @@ def _of(row: int, counts: Sequence[Mapping[int, float]]) -> list[float]:
 def _shade(share: float) -> str:
     if not share:
         return SHADES[0]
-    return SHADES[min(len(SHADES) - 1, math.ceil((len(SHADES) - 1) * math.log1p(512 * share) / math.log(513)))]
+    return SHADES[
+        min(len(SHADES) - 1, math.ceil((len(SHADES) - 1) * math.log1p(512 * share) / math.log(513)))
+    ]
 
 
 def _rounded(value: float) -> float | None:

@@ -68,14 +68,26 @@ class History:
         """Of the finite values of each step, for each share: ``quantiles(0.05, 0.5, 0.95)``."""
         wrong = next((share for share in shares if not 0 <= share <= 1), None)
         if wrong is not None:
-            raise InputError(f"quantiles are of shares from 0 to 1, and {wrong!r} is none: 0.05, say, for 5 %")
-        return [list(each) for each in zip(*(_quantiles(each, shares) for each in self.distributions), strict=True)]
+            raise InputError(
+                f"quantiles are of shares from 0 to 1, and {wrong!r} is none: 0.05, say, for 5 %"
+            )
+        return [
+            list(each)
+            for each in zip(*(_quantiles(each, shares) for each in self.distributions), strict=True)
+        ]
 
 
-def _history(series: Series, phase: Phase, found: Mapping[tuple[int, int], Sequence[Distribution]]) -> History:
+def _history(
+    series: Series, phase: Phase, found: Mapping[tuple[int, int], Sequence[Distribution]]
+) -> History:
     keys = sorted(found)
     distributions = tuple(together(found[key]) for key in keys)
-    return History(series=series, phase=phase, steps=tuple(step for step, _ in keys), distributions=distributions)
+    return History(
+        series=series,
+        phase=phase,
+        steps=tuple(step for step, _ in keys),
+        distributions=distributions,
+    )
 
 
 def _quantiles(distribution: Distribution, shares: Iterable[float]) -> list[float]:
@@ -89,7 +101,9 @@ class WatchedRun:
         """``path``: the folder of a run, or the file of one of its processes."""
         self.path = path_of(path)
         if not self._files:
-            raise InputError(f"there is no recorded run in {str(self.path)!r}: {_advice(self.path)}")
+            raise InputError(
+                f"there is no recorded run in {str(self.path)!r}: {_advice(self.path)}"
+            )
 
     @property
     def _files(self) -> list[Path]:
@@ -133,12 +147,20 @@ class WatchedRun:
     @property
     def series(self) -> tuple[Series, ...]:
         """Everything that was recorded."""
-        return tuple(dict.fromkeys(each for found in self._read(lambda reader: reader.series()) for each in found.values()))
+        return tuple(
+            dict.fromkeys(
+                each
+                for found in self._read(lambda reader: reader.series())
+                for each in found.values()
+            )
+        )
 
     @property
     def events(self) -> tuple[tuple[float, str], ...]:
         """What happened to the run, and when, in seconds since 1970."""
-        return tuple(sorted(each for found in self._read(lambda reader: reader.events()) for each in found))
+        return tuple(
+            sorted(each for found in self._read(lambda reader: reader.events()) for each in found)
+        )
 
     @property
     def written(self) -> float | None:
@@ -150,11 +172,17 @@ class WatchedRun:
         """Series of modules whose paths match a pattern: ``find("layer4.*", "output_grad")``."""
         if kind is not None and kind not in KINDS:
             raise InputError(f"the kind is {kind!r}: there are {', '.join(KINDS)}")
-        return [each for each in self.series if fnmatch.fnmatchcase(each.path, path) and kind in (None, each.kind)]
+        return [
+            each
+            for each in self.series
+            if fnmatch.fnmatchcase(each.path, path) and kind in (None, each.kind)
+        ]
 
     def steps(self, phase: Phase = "train") -> list[int]:
         """The training steps that are kept; of evaluations, those after which they ran."""
-        return sorted({step for found in self._read(lambda reader: reader.times(phase)) for step, _ in found})
+        return sorted(
+            {step for found in self._read(lambda reader: reader.times(phase)) for step, _ in found}
+        )
 
     def history(self, series: Series | str, phase: Phase = "train") -> History:
         """One series over time, of all ranks together. A text is what :attr:`Series.said` says: ``"fc.weight gradient"``."""
@@ -165,12 +193,18 @@ class WatchedRun:
     def histories(self, series: Sequence[Series], phase: Phase = "train") -> list[History]:
         """Several series, for which the run is read once."""
         _require_phase(phase)
-        found: dict[Series, dict[tuple[int, int], list[Distribution]]] = {each: defaultdict(list) for each in series}
+        found: dict[Series, dict[tuple[int, int], list[Distribution]]] = {
+            each: defaultdict(list) for each in series
+        }
         for reader in self._readers():
-            numbers = {number: found[each] for number, each in reader.series().items() if each in found}
+            numbers = {
+                number: found[each] for number, each in reader.series().items() if each in found
+            }
             for watched in reader.steps(phase):
                 for number in numbers.keys() & watched.distributions.keys():
-                    numbers[number][watched.step, watched.number].append(watched.distributions[number])
+                    numbers[number][watched.step, watched.number].append(
+                        watched.distributions[number]
+                    )
         return [_history(each, phase, steps) for each, steps in found.items()]
 
     @property
@@ -181,13 +215,18 @@ class WatchedRun:
     def last(self) -> Measured:
         """Return what the last training step measured, by call; without training, the last evaluation pass."""
         phase = self.shown_phase
-        return measured_in(self.path, [(reader.series(), reader.newest(phase)) for reader in self._readers()])
+        return measured_in(
+            self.path, [(reader.series(), reader.newest(phase)) for reader in self._readers()]
+        )
 
     def measured(self) -> Measured:
         """The same, and the distributions over the steps, for the page of a model: ``to_page(scan, run=run)``."""
         series = self.series
         parts = [frozenset(series[at : at + _AT_ONCE]) for at in range(0, len(series), _AT_ONCE)]
-        return replace(self.last(), histories=[_drawn(*each) for part in parts for each in self._over_steps(part).drawn()])
+        return replace(
+            self.last(),
+            histories=[_drawn(*each) for part in parts for each in self._over_steps(part).drawn()],
+        )
 
     def _over_steps(self, series: Collection[Series]) -> OverSteps:
         phase = self.shown_phase
@@ -196,7 +235,9 @@ class WatchedRun:
             numbers = {number: each for number, each in reader.series().items() if each in series}
             for watched in reader.steps(phase):
                 found = watched.distributions
-                over.add(place_of(watched), {numbers[at]: found[at] for at in found if at in numbers})
+                over.add(
+                    place_of(watched), {numbers[at]: found[at] for at in found if at in numbers}
+                )
         return over
 
     def frame(self, phase: Phase = "train") -> Any:
@@ -216,7 +257,9 @@ class WatchedRun:
         with contextlib.ExitStack() as last:
             last.callback(sink.on_close)
             sink.on_open(self.path)
-            for seen in heapq.merge(self._seen("train"), self._seen("eval"), key=lambda seen: seen.time):
+            for seen in heapq.merge(
+                self._seen("train"), self._seen("eval"), key=lambda seen: seen.time
+            ):
                 sink.on_data(seen)
 
     def _seen(self, phase: Phase) -> Iterator[Seen]:
@@ -257,12 +300,19 @@ class WatchedRun:
 
 def _drawn(series: Series, picture: Mapping[str, Any]) -> dict[str, Any]:
     """For a page."""
-    return {"call": [series.path, series.invocation], "kind": series.kind, "name": series.what, **picture}
+    return {
+        "call": [series.path, series.invocation],
+        "kind": series.kind,
+        "name": series.what,
+        **picture,
+    }
 
 
 def shown_phase(readers: Iterable[Reader]) -> Phase:
     """Return the phase that a page shows: evaluations only if no rank has written a training step."""
-    found = [reader.has_steps("train") for reader in readers]  # to the end, so that each reader is closed
+    found = [
+        reader.has_steps("train") for reader in readers
+    ]  # to the end, so that each reader is closed
     return "train" if any(found) else "eval"
 
 
@@ -279,8 +329,14 @@ def _seen_by(file: Path, phase: Phase) -> Iterator[Seen]:
         series = reader.series()
         for each in reader.steps(phase):
             # a run that is written meanwhile may have series that were not there before
-            found = {series[number]: known for number, known in each.distributions.items() if number in series}
-            yield Seen(step=each.step, phase=phase, number=each.number, time=each.time, distributions=found)
+            found = {
+                series[number]: known
+                for number, known in each.distributions.items()
+                if number in series
+            }
+            yield Seen(
+                step=each.step, phase=phase, number=each.number, time=each.time, distributions=found
+            )
 
 
 def _joined(parts: Sequence[Seen]) -> Seen:
@@ -311,12 +367,17 @@ def ranks_in(path: Path) -> list[Path]:
     """Return the files of a run's ranks, in their order; other files in its folder, such as copies, are left out."""
     if is_plain_file(path):
         return [path]
-    return sorted(_rank_files(path.glob("rank*.sqlite")), key=lambda file: (len(file.name), file.name))
+    return sorted(
+        _rank_files(path.glob("rank*.sqlite")), key=lambda file: (len(file.name), file.name)
+    )
 
 
 def runs_in(folder: Path) -> list[WatchedRun]:
     """All runs in a folder and in those in it."""
-    return [WatchedRun(each) for each in sorted({file.parent for file in _rank_files(folder.rglob("rank*.sqlite"))})]
+    return [
+        WatchedRun(each)
+        for each in sorted({file.parent for file in _rank_files(folder.rglob("rank*.sqlite"))})
+    ]
 
 
 def _rank_files(paths: Iterable[Path]) -> Iterator[Path]:

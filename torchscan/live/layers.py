@@ -42,5 +42,7 @@ class Units:
             self._is_channels_first = isinstance(module, _CHANNELS_FIRST)
         if not can_die(module) or not outputs or outputs[0].dim() < 2:
             return None
-        is_first = outputs[0].dim() > 3 if self._is_channels_first is None else self._is_channels_first
+        is_first = (
+            outputs[0].dim() > 3 if self._is_channels_first is None else self._is_channels_first
+        )
         return 1 if is_first else -1

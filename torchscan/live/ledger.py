@@ -20,7 +20,13 @@ from typing import Any
 
 from torchscan.live.descriptors import above_standard
 from torchscan.live.schema import Phase
-from torchscan.live.validation import MAX_INTEGER, BrokenRunError, about_of_run, is_plain_file, json_of
+from torchscan.live.validation import (
+    MAX_INTEGER,
+    BrokenRunError,
+    about_of_run,
+    is_plain_file,
+    json_of,
+)
 
 _SIZE = 4096
 _MAGIC = b"torchscan ledger"
@@ -129,7 +135,9 @@ def lock_for_worker(store: Path) -> int | None:
 
 def _opened(store: Path) -> int:
     """Open the ledger to write; through a link, another file would be written."""
-    return _plain(os.open(ledger_of(store), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | _AT_ONCE, 0o644))
+    return _plain(
+        os.open(ledger_of(store), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | _AT_ONCE, 0o644)
+    )
 
 
 def _opened_to_read(store: Path) -> int:

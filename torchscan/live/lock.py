@@ -20,7 +20,9 @@ class Lock:
     def __init__(self, path: Path) -> None:
         self._path = path.resolve()
         if self._path in _held:
-            raise InputError(f"{str(path.parent)!r}: this process is writing this run already: close() its watcher first")
+            raise InputError(
+                f"{str(path.parent)!r}: this process is writing this run already: close() its watcher first"
+            )
         self._number = above_standard(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
         try:
             fcntl.lockf(self._number, fcntl.LOCK_EX | fcntl.LOCK_NB)

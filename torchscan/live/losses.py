@@ -33,7 +33,11 @@ class LostSteps:
     why: str
 
     def __str__(self) -> str:
-        noun = ("step" if self.count == 1 else "steps") if self.phase == "train" else _EVALUATIONS[self.count != 1]
+        noun = (
+            ("step" if self.count == 1 else "steps")
+            if self.phase == "train"
+            else _EVALUATIONS[self.count != 1]
+        )
         where = f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"
         if self.count == 1:
             return f"{noun} {where} ({self.why})"
@@ -70,7 +74,9 @@ class Losses:
             if each.last < start:
                 kept.append(each)
             elif each.first < start:
-                kept.append(replace(each, last=start - 1, count=min(each.count, start - each.first)))
+                kept.append(
+                    replace(each, last=start - 1, count=min(each.count, start - each.first))
+                )
         self.ranges = kept
 
     def to_data(self) -> list[dict[str, Any]]:
@@ -104,7 +110,9 @@ def lost_step(phase: Phase, step: int, why: str) -> LostSteps:
     return LostSteps(phase=phase, first=step, last=step, count=1, why=why[:_MAX_WHY])
 
 
-def missing_at_end(session: Mapping[str, Any], phase: Phase, step: int, count: int, why: str) -> LostSteps:
+def missing_at_end(
+    session: Mapping[str, Any], phase: Phase, step: int, count: int, why: str
+) -> LostSteps:
     """Return so many steps up to this one as lost, which follow the last that the session has written."""
     last = session.get("last")
     first = step

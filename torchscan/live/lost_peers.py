@@ -8,7 +8,9 @@ from collections.abc import Iterator
 #: torch's errors of stores and sockets, which are about other ranks only
 _NETWORK_ERRORS = frozenset({"DistNetworkError", "DistStoreError"})
 #: what torch's backends say; other libraries lose connections of their own, to a data set for example
-_BACKEND = re.compile(r"DistBackendError|gloo/|tensorpipe/|NCCL|ProcessGroup|monitoredBarrier|c10d|TCPStore")
+_BACKEND = re.compile(
+    r"DistBackendError|gloo/|tensorpipe/|NCCL|ProcessGroup|monitoredBarrier|c10d|TCPStore"
+)
 _LOSS = re.compile(
     r"connection (was )?(closed|reset|refused|aborted|lost)|closed by (remote )?peer|reset by peer|broken pipe|pair closure"
     r"|socket closed|failed to recv|\beof\b"

@@ -87,7 +87,13 @@ def _one(parts: list[_Part], store: Store) -> Watched:
                 found[series[number]].append(distribution)
     first = parts[0].watched
     distributions = {store.number_of(series): together(each) for series, each in found.items()}
-    return Watched(step=first.step, phase=first.phase, number=first.number, time=first.time, distributions=distributions)
+    return Watched(
+        step=first.step,
+        phase=first.phase,
+        number=first.number,
+        time=first.time,
+        distributions=distributions,
+    )
 
 
 @contextlib.contextmanager

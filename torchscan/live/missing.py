@@ -115,5 +115,9 @@ def _said(gone: Sequence[_Part], number: int) -> str:
     how = "did not close the run" if first.raised is None else f"had raised {first.raised}"
     if first.has_lost_peer:
         how = f"had lost its connection to another process ({first.raised})"
-    then = f"; then process{'es' if len(others) > 1 else ''} {', '.join(each.where for each in others)}" if others else ""
+    then = (
+        f"; then process{'es' if len(others) > 1 else ''} {', '.join(each.where for each in others)}"
+        if others
+        else ""
+    )
     return f"{who} was gone at {when}, {last}, and {how}{then}"

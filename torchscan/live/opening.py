@@ -33,7 +33,9 @@ def open_run(path: str | os.PathLike[str]) -> Any:
         saved what they inspected to. Anything else is refused: a report, a newer schema, a broken file.
     """
     place = path_of(path)
-    if place.exists() and not place.is_dir() and not is_plain_file(place):  # reading it may never end
+    if (
+        place.exists() and not place.is_dir() and not is_plain_file(place)
+    ):  # reading it may never end
         raise InputError(f"{str(place)!r} is not a file or a folder: give a run")
     if place.is_dir() and (saved := saved_in(place)):
         return group_run_of([run_data.open_run(each) for each in saved])
@@ -47,7 +49,16 @@ def await_group(folder: Path, own: RunFacts, seconds: float) -> GroupRun:
     while group.missing and time.monotonic() < end:
         time.sleep(0.1)
         with contextlib.suppress(InputError):  # of another version
-            group = group_run_of([own, *(run_data.open_run(each) for each in saved_in(folder) if each.name != "rank0.json")])
+            group = group_run_of(
+                [
+                    own,
+                    *(
+                        run_data.open_run(each)
+                        for each in saved_in(folder)
+                        if each.name != "rank0.json"
+                    ),
+                ]
+            )
     return group
 
 
@@ -60,7 +71,9 @@ def saved_in(folder: Path) -> list[Path]:
 def _is_database(path: Path) -> bool:
     # SQLite is asked: closing a file that the process has opened by itself takes SQLite's locks away.
     try:
-        with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+        with contextlib.closing(
+            sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+        ) as database:
             # A file of a few bytes is an empty database to SQLite, whose schema has version 0.
             (version,) = database.execute("PRAGMA schema_version").fetchone()
             return bool(version > 0)

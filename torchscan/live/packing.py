@@ -151,7 +151,9 @@ def _require_consistent(found: Distributions) -> None:
         and min(columns.counts, default=1) > 0
         and max(numel, default=0) <= MAX_INTEGER
         and not any(map(operator.gt, sampled, numel))
-        and not any(size and not number for size, number in zip(columns.sizes, sampled, strict=True))
+        and not any(
+            size and not number for size, number in zip(columns.sizes, sampled, strict=True)
+        )
         and not any(map(operator.gt, map(_sum, *parts), sampled))
         and all(_greatest(columns.figures[name]) <= _MAX_REAL for name in REAL)
     )
@@ -203,7 +205,11 @@ class _Reader:
     def distributions(self) -> Distributions:
         """Return what the columns hold."""
         series, rows, bins = self._sizes
-        numbers, places, can_die = self._take("Q", series), self._take("I", series), self._take("B", series)
+        numbers, places, can_die = (
+            self._take("Q", series),
+            self._take("I", series),
+            self._take("B", series),
+        )
         saturated = self._take("d", series)
         custom = {name: self._take("d", series) for name in self._header["custom"]}
         whole = {name: self._take("Q", rows) for name in WHOLE}
@@ -215,7 +221,14 @@ class _Reader:
             bins=self._take("H", bins),
             counts=self._take("I", bins),
         )
-        return Distributions(columns=columns, numbers=numbers, rows=places, saturated=saturated, can_die=can_die, custom=custom)
+        return Distributions(
+            columns=columns,
+            numbers=numbers,
+            rows=places,
+            saturated=saturated,
+            can_die=can_die,
+            custom=custom,
+        )
 
     def _take(self, kind: str, count: int) -> array[Any]:
         """The next numbers."""
@@ -232,7 +245,9 @@ def _header_of(data: bytes) -> dict[str, Any]:
     if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
         raise ValueError("its header is malformed")
     sizes = [header.get(name) for name in ("series", "rows", "bins")]
-    if not all(type(each) is int and 0 <= each <= MAX_STEP for each in sizes) or len(set(names)) < len(names):
+    if not all(type(each) is int and 0 <= each <= MAX_STEP for each in sizes) or len(
+        set(names)
+    ) < len(names):
         raise ValueError("its header is malformed")
     checked: dict[str, Any] = header
     return checked

@@ -45,7 +45,11 @@ LOGGED: dict[str, Kind] = {
 }
 #: in a step: whoever calls a model for ever, and asks for no gradients, is seen so often
 _MOST_ROWS = 20_000
-_GRADIENT_OF: dict[Kind, Kind] = {"input": "input_grad", "output": "output_grad", "attached": "attached_grad"}
+_GRADIENT_OF: dict[Kind, Kind] = {
+    "input": "input_grad",
+    "output": "output_grad",
+    "attached": "attached_grad",
+}
 
 
 class Parameter(NamedTuple):
@@ -86,10 +90,24 @@ class Numbers:
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._numbers)
-            series = Series(path=path, type_name=type_name_of(module), kind=kind, name=name, invocation=invocation)
+            series = Series(
+                path=path,
+                type_name=type_name_of(module),
+                kind=kind,
+                name=name,
+                invocation=invocation,
+            )
             is_output = kind == "output"
-            self.new.append(Announced(series, bounds_of(module) if is_output else None, is_output and can_die(module)))
-            limits = {pattern: most for pattern, most in self._whole if fnmatch.fnmatchcase(series.said, pattern)}
+            self.new.append(
+                Announced(
+                    series, bounds_of(module) if is_output else None, is_output and can_die(module)
+                )
+            )
+            limits = {
+                pattern: most
+                for pattern, most in self._whole
+                if fnmatch.fnmatchcase(series.said, pattern)
+            }
             if limits:
                 self.wholes[number] = max(limits.values())
                 self.unmet = {pattern: None for pattern in self.unmet if pattern not in limits}
@@ -104,7 +122,9 @@ class Before:
         self._versions: list[tuple[int, int]] = []
         self._number = -1
 
-    def note(self, number: int, parameters: Sequence[Parameter], rows: Sequence[int | None]) -> None:
+    def note(
+        self, number: int, parameters: Sequence[Parameter], rows: Sequence[int | None]
+    ) -> None:
         """After the step with this number."""
         self._number = number
         self._rows = [row for row in rows if row is not None]
@@ -119,7 +139,10 @@ class Before:
 
 
 def _versions(parameters: Iterable[Parameter]) -> list[tuple[int, int]]:
-    return [(id(each.tensor), -1 if each.tensor.is_inference() else each.tensor._version) for each in parameters]
+    return [
+        (id(each.tensor), -1 if each.tensor.is_inference() else each.tensor._version)
+        for each in parameters
+    ]
 
 
 class _Use:
@@ -137,7 +160,9 @@ def is_transformed() -> bool:
 P = ParamSpec("P")
 
 
-def _guarded(method: Callable[Concatenate[Probe, P], None]) -> Callable[Concatenate[Probe, P], None]:
+def _guarded(
+    method: Callable[Concatenate[Probe, P], None],
+) -> Callable[Concatenate[Probe, P], None]:
     """Torch and users call it, and need not know of our mistakes. What it takes is noted."""
 
     @functools.wraps(method)
@@ -182,7 +207,11 @@ class Probe:
         self._pass, self._remembered = of, before
         self._begin_backward, self.fail = begin_backward, fail
         self._rows, self._numbers, self._parameters = rows, numbers, parameters
-        self._kinds, self._follows, self._is_exact = {*kinds, "attached", "attached_grad"}, follows, is_exact
+        self._kinds, self._follows, self._is_exact = (
+            {*kinds, "attached", "attached_grad"},
+            follows,
+            is_exact,
+        )
         self._sample_norms = sample_norms
         #: series, and their rows
         self._found: dict[int, int] = {}
@@ -239,10 +268,23 @@ class Probe:
 
     def _looks_at(self, call: Call) -> bool:
         """Not at what is computed again in a backward pass: it was seen."""
-        return self._follows(call.path) and not self.is_aside and not is_in_backward_pass() and len(self._rows) < _MOST_ROWS
+        return (
+            self._follows(call.path)
+            and not self.is_aside
+            and not is_in_backward_pass()
+            and len(self._rows) < _MOST_ROWS
+        )
 
     @_guarded
-    def note_attached(self, path: str, name: str, invocation: int, module: nn.Module, tensor: Tensor, alias: Tensor) -> None:
+    def note_attached(
+        self,
+        path: str,
+        name: str,
+        invocation: int,
+        module: nn.Module,
+        tensor: Tensor,
+        alias: Tensor,
+    ) -> None:
         """Note a tensor that the user has named, and its alias, through which its gradient flows."""
         if self._follows(path) and not self.is_aside and not is_in_backward_pass():
             self._note(path, "attached", name, invocation, module, alias)
@@ -279,7 +321,9 @@ class Probe:
             self._keep(self._numbers.of(path, kind, name, invocation, module), row, tensor)
         gradient = _GRADIENT_OF[kind]
         if kind != "input" and gradient in self._kinds and tensor.grad_fn is not None:
-            self._await_gradient(row, self._numbers.of(path, gradient, name, invocation, module), tensor)
+            self._await_gradient(
+                row, self._numbers.of(path, gradient, name, invocation, module), tensor
+            )
 
     def _known_row(self, tensor: Tensor) -> int | None:
         known = self._known.get(id(tensor))
@@ -319,13 +363,19 @@ class Probe:
         for series in self._gradients[row]:
             self._keep(series, found, gradient)
 
-    def _sources_of(self, call: Call, inputs: Sequence[Tensor], first: int = 0) -> dict[int, Source]:
+    def _sources_of(
+        self, call: Call, inputs: Sequence[Tensor], first: int = 0
+    ) -> dict[int, Source]:
         """Return the nodes that the gradients of a call's inputs go to, by the numbers of their series."""
         found: dict[int, Source] = {}
         for place, tensor in enumerate(inputs, first):
             source = source_of(tensor)
             if source is not None:
-                found[self._numbers.of(call.path, "input_grad", str(place), call.invocation, call.module)] = source
+                found[
+                    self._numbers.of(
+                        call.path, "input_grad", str(place), call.invocation, call.module
+                    )
+                ] = source
         return found
 
     def _await_contributions(self, entry: BegunCall, outputs: Sequence[Tensor]) -> None:
@@ -337,7 +387,12 @@ class Probe:
 
     @_guarded
     def _note_contribution(
-        self, into: Contribution, number: int, index: int, gradients: tuple[Tensor | None, ...], _: object
+        self,
+        into: Contribution,
+        number: int,
+        index: int,
+        gradients: tuple[Tensor | None, ...],
+        _: object,
     ) -> None:
         """Note the gradient that an operator of a call has computed for the input that it read."""
         self._await_end()
@@ -365,10 +420,14 @@ class Probe:
         assert alias.grad_fn is not None  # noqa: S101 - asked before
         assert tensor.grad_fn is not None  # noqa: S101 - asked before
         alias.grad_fn.register_prehook(use.note)
-        tensor.grad_fn.register_prehook(partial(self._note_whole, weakref.ref(use), number, tensor.output_nr))
+        tensor.grad_fn.register_prehook(
+            partial(self._note_whole, weakref.ref(use), number, tensor.output_nr)
+        )
 
     @_guarded
-    def _note_whole(self, use: weakref.ref[_Use], number: int, index: int, gradients: tuple[Tensor | None, ...]) -> None:
+    def _note_whole(
+        self, use: weakref.ref[_Use], number: int, index: int, gradients: tuple[Tensor | None, ...]
+    ) -> None:
         gradient = gradients[index] if index < len(gradients) else None
         if use() is not None or number in self._found or gradient is None:
             return
@@ -385,7 +444,9 @@ class Probe:
         if self._awaited != backward_pass():
             self._awaited = backward_pass()
             self._begin_backward()
-            at_end_of_backward_pass(lambda: at_end_of_backward_pass(self._note_end_of_backward))  # after those of others
+            at_end_of_backward_pass(
+                lambda: at_end_of_backward_pass(self._note_end_of_backward)
+            )  # after those of others
 
     @_guarded
     def _note_end_of_backward(self) -> None:
@@ -395,7 +456,9 @@ class Probe:
             return
         parameters = [each for each in self._parameters if each.tensor.grad is not None]
         gradients = [each.tensor.grad for each in parameters if each.tensor.grad is not None]
-        self._note_parameters(parameters, "param_grad", gradients, self._rows.add_all(gradients, self._is_exact))
+        self._note_parameters(
+            parameters, "param_grad", gradients, self._rows.add_all(gradients, self._is_exact)
+        )
 
     @_guarded
     def note_updated(self) -> None:
@@ -407,11 +470,17 @@ class Probe:
         return self._rows.add_all((each.tensor for each in self._parameters), is_exact)
 
     def _note_parameters(
-        self, parameters: Sequence[Parameter], kind: Kind, tensors: Iterable[Tensor], rows: Sequence[int | None]
+        self,
+        parameters: Sequence[Parameter],
+        kind: Kind,
+        tensors: Iterable[Tensor],
+        rows: Sequence[int | None],
     ) -> None:
         for each, tensor, row in zip(parameters, tensors, rows, strict=True):
             if row is not None:
-                self._keep(self._numbers.of(each.path, kind, each.name, 0, each.module), row, tensor)
+                self._keep(
+                    self._numbers.of(each.path, kind, each.name, 0, each.module), row, tensor
+                )
 
     # -- afterwards ----------------------------------------------------------------------------------------------------
 
@@ -421,10 +490,16 @@ class Probe:
         self.is_over = True
         if self._before:
             after = self._after or self._look_at_parameters(self._is_exact)
-            self._note_parameters(self._parameters, "param", [each.tensor for each in self._parameters], after)
+            self._note_parameters(
+                self._parameters, "param", [each.tensor for each in self._parameters], after
+            )
             self._remembered.note(self._pass.number, self._parameters, after)
             self._after = after
-        pairs = [(one, two) for one, two in zip(self._before, self._after, strict=True) if one is not None and two is not None]
+        pairs = [
+            (one, two)
+            for one, two in zip(self._before, self._after, strict=True)
+            if one is not None and two is not None
+        ]
         with without_dispatch(), torch.inference_mode(False):
             sampled = Sampled(
                 step=self._pass.step,

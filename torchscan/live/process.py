@@ -19,7 +19,16 @@ from torchscan.live.descriptors import socket_pair
 from torchscan.live.launched import processes_here, rank_here
 from torchscan.live.ledger import Entry, Ledger, lock_for_worker, read_ledger
 from torchscan.live.lock import Lock
-from torchscan.live.losses import BEHIND, NO_WORKER, REMOVED, Losses, LostSteps, describe_lost, lost_from, lost_step
+from torchscan.live.losses import (
+    BEHIND,
+    NO_WORKER,
+    REMOVED,
+    Losses,
+    LostSteps,
+    describe_lost,
+    lost_from,
+    lost_step,
+)
 from torchscan.live.lost_peers import is_of_lost_peer
 from torchscan.live.probe import Numbers
 from torchscan.live.sampled import Sampled
@@ -140,7 +149,10 @@ class Process:
             self.reached = int(of.get("reached", 0))
         except StoreError as error:
             raise InputError(f"the run cannot go on: {error}") from error
-        if None not in (of.get("fingerprint"), about["fingerprint"]) and of["fingerprint"] != about["fingerprint"]:
+        if (
+            None not in (of.get("fingerprint"), about["fingerprint"])
+            and of["fingerprint"] != about["fingerprint"]
+        ):
             said = f"{str(self.path.parent)!r} is the run of a {of['model']} with other parameters"
             raise InputError(f"{said}: give this model a folder of its own")
         return {phase: last for phase, last in found.items() if last is not None}
@@ -185,9 +197,16 @@ class Process:
         try:
             self._outlet.send_files(ours, lock)
             self.line = Line(ours)
-            task = Task(path=self.path.absolute(), parent=os.getpid(), session=self._session, announced=tuple(self._announced))
+            task = Task(
+                path=self.path.absolute(),
+                parent=os.getpid(),
+                session=self._session,
+                announced=tuple(self._announced),
+            )
             with theirs:
-                self.number, self._wait, self._leave = start_worker(self._start, ours, theirs, task, self._guest)
+                self.number, self._wait, self._leave = start_worker(
+                    self._start, ours, theirs, task, self._guest
+                )
         except BaseException:
             ours.close()
             raise
@@ -218,7 +237,9 @@ class Process:
         is_evaluation = phase == "eval"
         self._outlet.counters.note_begun(self._num_begun, is_evaluation=is_evaluation, step=step)
         if not self._is_remote:
-            self._ledger.note_begun(self._session, self._num_begun, is_evaluation=is_evaluation, step=step)
+            self._ledger.note_begun(
+                self._session, self._num_begun, is_evaluation=is_evaluation, step=step
+            )
 
     def put(self, sampled: Sampled, numbers: Numbers) -> None:
         """Hand over a step, or count it as dropped. Training never waits."""
@@ -297,7 +318,9 @@ class Process:
 
     def _give_up(self, how: str) -> None:
         self._is_gone = True
-        tell(f"the process that writes the run has ended{how}: no more steps are recorded; training is not affected")
+        tell(
+            f"the process that writes the run has ended{how}: no more steps are recorded; training is not affected"
+        )
 
     def _lock_again(self) -> int | None:
         """Return the worker's lock, or None if somebody has it still: a page looks for a worker by it."""
@@ -314,7 +337,9 @@ class Process:
             _close_quietly(lock)
             self._give_up(how)
         else:
-            tell(f"the process that writes the run has ended{how}: another one continues where it stopped")
+            tell(
+                f"the process that writes the run has ended{how}: another one continues where it stopped"
+            )
 
     # -- the end -------------------------------------------------------------------------------------
 
@@ -329,7 +354,9 @@ class Process:
         if error is not None:
             said = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
             is_lost = is_of_lost_peer(error)
-            self._outlet.say({"is": "raised", "what": said, "when": time.time(), "lost_peer": is_lost})
+            self._outlet.say(
+                {"is": "raised", "what": said, "when": time.time(), "lost_peer": is_lost}
+            )
         self._say_lost()
         self.say({"is": "reached", "step": step})
         why = ""
@@ -379,7 +406,9 @@ class Process:
             what = f"{self._num_left} {noun} not written to {str(self.folder)!r} yet"
         else:
             what = f"the run {str(self.folder)!r} is not finished yet"
-        tell(f"{what}, because {why}: process {self.number} writes the rest when it can; do not end it")
+        tell(
+            f"{what}, because {why}: process {self.number} writes the rest when it can; do not end it"
+        )
 
     def _settle(self, step: int) -> None:
         """Count what the worker has lost, because it has ended."""
@@ -400,7 +429,13 @@ class Process:
         self._lost = [*(self._lost or ()), *new]
         if why != REMOVED:
             with contextlib.suppress(StoreError):
-                Store(self.path, {name: settled[name] for name in ("session", "lost", "closed", "ended", "reached")}).close()
+                Store(
+                    self.path,
+                    {
+                        name: settled[name]
+                        for name in ("session", "lost", "closed", "ended", "reached")
+                    },
+                ).close()
 
     def _tell_of_lost(self) -> None:
         lost = self._untold.ranges if self._lost is None else self._lost

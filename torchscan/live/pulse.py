@@ -25,7 +25,9 @@ _WORK = 0.02
 class Pulse:
     """A thread that checks whether its process makes progress."""
 
-    def __init__(self, counters: Counters, parent: Parent, deadline: Callable[[], float | None]) -> None:
+    def __init__(
+        self, counters: Counters, parent: Parent, deadline: Callable[[], float | None]
+    ) -> None:
         """``deadline`` returns when the running code of the user must end, or None if none is running."""
         self._counters, self._parent, self._deadline = counters, parent, deadline
         threading.Thread(target=self._watch, daemon=True).start()
@@ -35,7 +37,11 @@ class Pulse:
         before, busy = None, 0
         while idle < _MAX_IDLE:
             time.sleep(_TICK)
-            now_used, now_taken, deadline = time.process_time(), self._counters.taken, self._deadline()
+            now_used, now_taken, deadline = (
+                time.process_time(),
+                self._counters.taken,
+                self._deadline(),
+            )
             is_over = self._parent.was_gone(0.0)
             busy = busy + 1 if is_over and deadline is not None and deadline == before else 0
             before = deadline

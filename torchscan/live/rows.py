@@ -12,7 +12,12 @@ from torch import Tensor
 
 from torchscan.live.sampled import EXACT
 from torchscan.live.sampling import places_in, values_of
-from torchscan.torch_versions import count_dispatch_modes, count_function_modes, without_dispatch, without_torch_function
+from torchscan.torch_versions import (
+    count_dispatch_modes,
+    count_function_modes,
+    without_dispatch,
+    without_torch_function,
+)
 
 _FIRST = 256
 _FIRST_WIDTH = 512
@@ -62,11 +67,15 @@ class Rows:
     def add(self, tensor: Tensor, *, is_exact: bool, unit_dim: int | None = None) -> int | None:
         """The row of a tensor; None: it has no values. ``unit_dim``: along which its units lie, if dead ones are counted."""
         if type(tensor) in _BARE and not (count_dispatch_modes() or count_function_modes()):
-            return self._add(tensor, is_exact=is_exact, unit_dim=unit_dim)  # three microseconds less
+            return self._add(
+                tensor, is_exact=is_exact, unit_dim=unit_dim
+            )  # three microseconds less
         with without_dispatch(), without_torch_function():
             return self._add(tensor, is_exact=is_exact, unit_dim=unit_dim)
 
-    def add_all(self, tensors: Iterable[Tensor], is_exact: Callable[[int], bool]) -> list[int | None]:
+    def add_all(
+        self, tensors: Iterable[Tensor], is_exact: Callable[[int], bool]
+    ) -> list[int | None]:
         """The rows of many tensors."""
         return [self.add(tensor, is_exact=is_exact(len(self.numels))) for tensor in tensors]
 
@@ -109,7 +118,9 @@ class Rows:
         else:
             others = [dim for dim in range(values.dim()) if dim != unit_dim % values.dim()]
             lows, highs = values.amin(others), values.amax(others)
-            self._exact.append((row, EXACT.index("dead"), ((lows == 0) & (highs == 0)).float().mean()))
+            self._exact.append(
+                (row, EXACT.index("dead"), ((lows == 0) & (highs == 0)).float().mean())
+            )
             least, most = lows.amin(), highs.amax()
         self._exact += (row, 0, least), (row, 1, most)
 
@@ -118,7 +129,11 @@ class Rows:
         with without_dispatch(), without_torch_function():
             values = values_of(tensor)
             if values is not None and values.is_floating_point() and values.dim():
-                norms = values.float().flatten(1).norm(dim=1) if values.dim() > 1 else values.float().abs()
+                norms = (
+                    values.float().flatten(1).norm(dim=1)
+                    if values.dim() > 1
+                    else values.float().abs()
+                )
                 self._exact.append((row, EXACT.index("sample_norm"), norms.mean()))
 
     def add_whole(self, number: int, tensor: Tensor) -> None:
@@ -148,9 +163,13 @@ class Rows:
         width = min(self._max_width, 1 << (numel - 1).bit_length())
         try:
             with torch.inference_mode(False):
-                blocks = [torch.nn.functional.pad(each, (0, width - self.width)) for each in self._blocks]
+                blocks = [
+                    torch.nn.functional.pad(each, (0, width - self.width)) for each in self._blocks
+                ]
         except RuntimeError as error:
-            raise MemoryError(f"there is not enough memory for sample_n={self._max_width}") from error
+            raise MemoryError(
+                f"there is not enough memory for sample_n={self._max_width}"
+            ) from error
         self.width, self._blocks = width, blocks
         self._slots = [slot for block in blocks for slot in block.unbind()]
 
@@ -178,7 +197,9 @@ class Rows:
     def exact(self) -> Tensor:
         """What was worked out from all values of each row, on the host; the least above the greatest: it was not looked for."""
         with without_dispatch(), without_torch_function():
-            found = torch.tensor(_NOT_LOOKED_FOR, dtype=torch.float32, device="cpu").repeat(len(self), 1)
+            found = torch.tensor(_NOT_LOOKED_FOR, dtype=torch.float32, device="cpu").repeat(
+                len(self), 1
+            )
             if self._exact:
                 rows, columns, figures = zip(*self._exact, strict=True)
                 found[rows, columns] = torch.stack([each.float() for each in figures]).cpu()

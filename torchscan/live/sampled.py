@@ -87,7 +87,9 @@ class Sampled:
         fixed: Any = dict(zip(shapes, tensors, strict=False))
         rest = zip(header["wholes"], tensors[len(shapes) :], strict=True)
         times = {name: header[name] for name in ("step", "phase", "number", "time")}
-        return cls(**times, **fixed, wholes=tuple(Whole(number, values) for (number, _), values in rest))
+        return cls(
+            **times, **fixed, wholes=tuple(Whole(number, values) for (number, _), values in rest)
+        )
 
 
 class SampledValues(Mapping[Series, Tensor]):
@@ -105,7 +107,9 @@ class SampledValues(Mapping[Series, Tensor]):
     def __getitem__(self, series: Series) -> Tensor:
         number, row = self._places[series]
         whole = self._wholes.get(number)
-        return (self._sampled.samples[row][: int(self._sampled.sizes[row])] if whole is None else whole).clone()
+        return (
+            self._sampled.samples[row][: int(self._sampled.sizes[row])] if whole is None else whole
+        ).clone()
 
     def __iter__(self) -> Iterator[Series]:
         return iter(self._places)
@@ -114,13 +118,17 @@ class SampledValues(Mapping[Series, Tensor]):
         return len(self._series)
 
 
-def _views(memory: mmap.mmap, at: int, shapes: Iterable[tuple[tuple[int, ...], torch.dtype]]) -> Iterator[Tensor]:
+def _views(
+    memory: mmap.mmap, at: int, shapes: Iterable[tuple[tuple[int, ...], torch.dtype]]
+) -> Iterator[Tensor]:
     for shape, dtype in shapes:
         yield _view(memory, at, shape, dtype)
         at += _aligned(prod(shape) * dtype.itemsize)
 
 
-def _view(memory: mmap.mmap, at: int, shape: tuple[int, ...] | torch.Size, dtype: torch.dtype) -> Tensor:
+def _view(
+    memory: mmap.mmap, at: int, shape: tuple[int, ...] | torch.Size, dtype: torch.dtype
+) -> Tensor:
     if not prod(shape):
         return torch.empty(shape, dtype=dtype, device="cpu")
     return torch.frombuffer(memory, dtype=dtype, count=prod(shape), offset=at).view(shape)

@@ -13,7 +13,9 @@ from torchscan.torch_versions import is_functorch_wrapped, local_part
 #: sizes of tensors whose places are remembered
 _REMEMBERED = 1024
 #: besides those that are plain
-_WITH_KERNELS = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+_WITH_KERNELS = frozenset(
+    {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+)
 
 
 def values_of(tensor: Tensor) -> Tensor | None:
@@ -33,7 +35,9 @@ def places_in(numel: int, most: int, device: torch.device) -> Tensor:
 
     At equal distances they would be in step with some dimension, and see a few of its places only. They are the same each time.
     """
-    somewhere = torch.rand(most, generator=torch.Generator().manual_seed(numel), dtype=torch.float64, device="cpu")
+    somewhere = torch.rand(
+        most, generator=torch.Generator().manual_seed(numel), dtype=torch.float64, device="cpu"
+    )
     places = (torch.arange(most, device="cpu") + somewhere) * (numel / most)
     return places.long().clamp(max=numel - 1).to(device)
 

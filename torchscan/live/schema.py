@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
-Kind = Literal["input", "output", "input_grad", "output_grad", "param", "param_grad", "attached", "attached_grad"]
+Kind = Literal[
+    "input",
+    "output",
+    "input_grad",
+    "output_grad",
+    "param",
+    "param_grad",
+    "attached",
+    "attached_grad",
+]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Phase = Literal["train", "eval"]
 #: what is known of one series in one step, besides its counts and the user's own statistics

@@ -38,7 +38,9 @@ class Started(NamedTuple):
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from torchscan.live.program import main; main()"
 
 
-def start_worker(method: StartMethod, ours: socket.socket, theirs: socket.socket, task: Task, guest: Guest) -> Started:
+def start_worker(
+    method: StartMethod, ours: socket.socket, theirs: socket.socket, task: Task, guest: Guest
+) -> Started:
     """Start a worker. ``theirs`` is its end of the line."""
     with _signals_held():
         if method == "spawn":
@@ -78,7 +80,9 @@ def _program(theirs: socket.socket, task: Task, guest: Guest) -> Started:
     return Started(worker.pid, wait, leave)
 
 
-def _process(method: StartMethod, ours: socket.socket, theirs: socket.socket, task: Task, guest: Guest) -> Started:
+def _process(
+    method: StartMethod, ours: socket.socket, theirs: socket.socket, task: Task, guest: Guest
+) -> Started:
     context: BaseContext = multiprocessing.get_context(method)
     others = (ours,) if method == "fork" else ()
     worker = context.Process(  # type: ignore[attr-defined]
@@ -123,5 +127,7 @@ def _path_of_main(packed: bytes) -> str | None:
         return None
     path = getattr(sys.modules["__main__"], "__file__", None)
     if path is None or not os.path.exists(path):
-        raise InputError("a sink or a statistic is defined in a notebook: put it into a module, or take start='fork'")
+        raise InputError(
+            "a sink or a statistic is defined in a notebook: put it into a module, or take start='fork'"
+        )
     return str(path)

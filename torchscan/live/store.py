@@ -33,7 +33,21 @@ from torchscan.live.validation import (
 #: of the tables; it grows where a reader of the one before would misread them
 VERSION = 2
 #: file systems over a network, on which SQLite's log in shared memory does not work
-_REMOTE = ("nfs", "cifs", "smb", "9p", "fuse.", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "ncpfs", "davfs")
+_REMOTE = (
+    "nfs",
+    "cifs",
+    "smb",
+    "9p",
+    "fuse.",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "ceph",
+    "glusterfs",
+    "afs",
+    "ncpfs",
+    "davfs",
+)
 #: the newest steps of a phase, which are all kept; twice as old ones are thinned out to half, and so on
 KEPT = 1024
 #: under which name what is said of the run has the data of the model's page, which is long
@@ -75,7 +89,9 @@ class Store:
         self._database = _connected(path)
         with _closed_if_refused(self._database, path):
             _require_version(self._database, path)
-            self._database.execute(f"PRAGMA journal_mode = {'DELETE' if is_remote(path) else 'WAL'}")
+            self._database.execute(
+                f"PRAGMA journal_mode = {'DELETE' if is_remote(path) else 'WAL'}"
+            )
             self._database.execute("PRAGMA synchronous = NORMAL")
             self._database.executescript(_TABLES)
             self.tell(about)
@@ -106,7 +122,9 @@ class Store:
             self._numbers[series] = int(found[0])
         return self._numbers[series]
 
-    def write(self, watched: Watched, *, thins_out: bool = True, about: Mapping[str, Any] | None = None) -> None:
+    def write(
+        self, watched: Watched, *, thins_out: bool = True, about: Mapping[str, Any] | None = None
+    ) -> None:
         """Write one step, with what is to be told of the run in the same transaction; old steps are thinned out."""
         try:
             with _told(self._path), self._database:
@@ -125,15 +143,26 @@ class Store:
 
     def _write(self, watched: Watched) -> int:
         phase = watched.phase
-        row = self._database.execute("SELECT max(written) FROM steps WHERE phase = ?", (phase,)).fetchone()
+        row = self._database.execute(
+            "SELECT max(written) FROM steps WHERE phase = ?", (phase,)
+        ).fetchone()
         written = 0 if row[0] is None else row[0] + 1
-        values = (phase, written, watched.step, watched.number, watched.time, packed(watched.distributions))
+        values = (
+            phase,
+            written,
+            watched.step,
+            watched.number,
+            watched.time,
+            packed(watched.distributions),
+        )
         self._database.execute("INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?)", values)
         return written
 
     def _thin_out(self, phase: Phase, written: int) -> None:
         for old in thinned_out(written):
-            self._database.execute("DELETE FROM steps WHERE phase = ? AND written = ?", (phase, old))
+            self._database.execute(
+                "DELETE FROM steps WHERE phase = ? AND written = ?", (phase, old)
+            )
 
     def forget_from(self, step: int) -> None:
         """Training goes on from a checkpoint of an earlier step: what came after it comes again.
@@ -141,13 +170,17 @@ class Store:
         An evaluation that stands at this step ran before it, and stays.
         """
         with _told(self._path), self._database:
-            self._database.execute("DELETE FROM steps WHERE step >= ? AND (phase = 'train' OR step > ?)", (step, step))
+            self._database.execute(
+                "DELETE FROM steps WHERE step >= ? AND (phase = 'train' OR step > ?)", (step, step)
+            )
         self.tell({"reached": step})
 
     def note(self, what: str, when: float | None = None) -> None:
         """Something that happened to the run, now or then."""
         with _told(self._path), self._database:
-            self._database.execute("INSERT INTO events VALUES (?, ?)", (time.time() if when is None else when, what))
+            self._database.execute(
+                "INSERT INTO events VALUES (?, ?)", (time.time() if when is None else when, what)
+            )
 
     def close(self) -> None:
         """What is in the log goes into the file, which needs none then: it can be read where nobody may write."""
@@ -233,7 +266,13 @@ class Reader:
         statement = "SELECT step, number FROM steps WHERE phase = ? AND step <= ? ORDER BY written DESC LIMIT 1"
         rows = self._all(statement, phase, _MOST if up_to is None else up_to)
         with _told(self.path):
-            return next(((integer_of(step, "step"), integer_of(number, "step number")) for step, number in rows), None)
+            return next(
+                (
+                    (integer_of(step, "step"), integer_of(number, "step number"))
+                    for step, number in rows
+                ),
+                None,
+            )
 
     def events(self) -> list[tuple[float, str]]:
         """What happened to the run, and when."""
@@ -270,9 +309,13 @@ class Reader:
         """Check the tables once, when something is read: a run that has just begun has none for a moment."""
         if self._is_checked:
             return
-        rows = self._database.execute("SELECT name, type, rootpage FROM sqlite_master").fetchmany(_MAX_TABLES)
+        rows = self._database.execute("SELECT name, type, rootpage FROM sqlite_master").fetchmany(
+            _MAX_TABLES
+        )
         if rows:
-            require_tables({str(name): (str(kind), page or 0) for name, kind, page in rows}, self._columns_of)
+            require_tables(
+                {str(name): (str(kind), page or 0) for name, kind, page in rows}, self._columns_of
+            )
             self._is_checked = True
 
     def _columns_of(self, table: str) -> list[tuple[str, int]]:
@@ -306,7 +349,11 @@ def is_remote(path: Path) -> bool:
     except OSError:
         return False
     place = path.resolve()
-    around = [(len(each[1]), each[2]) for each in mounts if place.is_relative_to(each[1].replace("\\040", " "))]
+    around = [
+        (len(each[1]), each[2])
+        for each in mounts
+        if place.is_relative_to(each[1].replace("\\040", " "))
+    ]
     return max(around, default=(0, ""))[1].startswith(_REMOTE)
 
 
@@ -326,7 +373,9 @@ def _require_version(database: sqlite3.Connection, path: Path) -> None:
         known = f"and this torchscan reads up to {VERSION}"
         raise StoreError(f"{str(path)!r} follows schema {version}, {known}: a newer one wrote it")
     if 0 < version < VERSION:
-        raise StoreError(f"{str(path)!r} follows schema {version}, which only earlier versions of torchscan read")
+        raise StoreError(
+            f"{str(path)!r} follows schema {version}, which only earlier versions of torchscan read"
+        )
     if version < 0 or (version == 0 and tables):
         raise StoreError(f"{str(path)!r} is a database, but not a run that was watched")
 

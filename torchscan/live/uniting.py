@@ -31,7 +31,8 @@ def together(parts: Sequence[Distribution]) -> Distribution:
         dead=min((part.dead for part in parts if not math.isnan(part.dead)), default=math.nan),
         sample_norm=_mean(parts, lambda part: part.sample_norm),
         custom={
-            name: _mean(parts, partial(_custom, name)) for name in dict.fromkeys(each for part in parts for each in part.custom)
+            name: _mean(parts, partial(_custom, name))
+            for name in dict.fromkeys(each for part in parts for each in part.custom)
         },
         counts=_counts(parts),
     )
@@ -44,7 +45,9 @@ def _moments(parts: Sequence[Distribution]) -> tuple[float, float]:
     if not whole:
         return math.nan, math.nan
     mean = sum(size * part.mean for size, part in known) / whole
-    return mean, math.sqrt(sum(size * (part.std**2 + (part.mean - mean) ** 2) for size, part in known) / whole)
+    return mean, math.sqrt(
+        sum(size * (part.std**2 + (part.mean - mean) ** 2) for size, part in known) / whole
+    )
 
 
 def _finite(part: Distribution) -> float:
@@ -54,14 +57,22 @@ def _finite(part: Distribution) -> float:
 
 def _update(parts: Sequence[Distribution]) -> float:
     """``√(Σ uᵢ² ‖pᵢ‖² / Σ ‖pᵢ‖²)``, with ``‖pᵢ‖² = nᵢ (sᵢ² + mᵢ²)``."""
-    known = [(_finite(part) * (part.std**2 + part.mean**2), part.update) for part in parts if not math.isnan(part.update)]
+    known = [
+        (_finite(part) * (part.std**2 + part.mean**2), part.update)
+        for part in parts
+        if not math.isnan(part.update)
+    ]
     whole = sum(size for size, _ in known if not math.isnan(size))
     return math.sqrt(sum(size * update**2 for size, update in known) / whole) if whole else math.nan
 
 
 def _mean(parts: Sequence[Distribution], figure: Callable[[Distribution], float]) -> float:
     known = [(part.numel, value) for part in parts if not math.isnan(value := figure(part))]
-    return sum(size * value for size, value in known) / sum(size for size, _ in known) if known else math.nan
+    return (
+        sum(size * value for size, value in known) / sum(size for size, _ in known)
+        if known
+        else math.nan
+    )
 
 
 def _custom(name: str, part: Distribution) -> float:
@@ -75,5 +86,9 @@ def _counts(parts: Sequence[Distribution]) -> dict[int, int]:
     counts: Counter[int] = Counter()
     for part, each in known:
         times = each / least
-        counts.update(part.counts if times == 1 else {number: round(count * times) for number, count in part.counts.items()})
+        counts.update(
+            part.counts
+            if times == 1
+            else {number: round(count * times) for number, count in part.counts.items()}
+        )
     return dict(counts)

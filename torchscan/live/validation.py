@@ -63,7 +63,9 @@ def is_plain_file(path: Path) -> bool:
         return False
 
 
-def require_tables(kinds: Mapping[str, tuple[str, int]], columns_of: Callable[[str], list[tuple[str, int]]]) -> None:
+def require_tables(
+    kinds: Mapping[str, tuple[str, int]], columns_of: Callable[[str], list[tuple[str, int]]]
+) -> None:
     """Refuse what computes its rows: views, virtual tables, generated columns, triggers.
 
     ``kinds`` has the kind of everything in the database and the page where it begins, which is 0 for what has no rows of
@@ -87,7 +89,9 @@ def json_of(text: object) -> Any:
     if not isinstance(text, str):
         raise BrokenRunError(f"has a value {_describe(text)} where JSON is expected")
     try:
-        return _to_printable(json.loads(text, parse_constant=_refuse_constant, parse_float=_parse_finite))
+        return _to_printable(
+            json.loads(text, parse_constant=_refuse_constant, parse_float=_parse_finite)
+        )
     except (ValueError, RecursionError) as error:
         raise BrokenRunError(f"has JSON that cannot be read ({str(error)[:80]})") from error
 
@@ -172,9 +176,14 @@ def _is_session(session: object) -> bool:
         return False
     last = session.get("last")
     is_last = last is None or (
-        isinstance(last, list) and len(last) == 2 and last[0] in ("train", "eval") and _is_count(last[1])
+        isinstance(last, list)
+        and len(last) == 2
+        and last[0] in ("train", "eval")
+        and _is_count(last[1])
     )
-    return is_last and all(_is_count(session.get(name, 0)) for name in ("handled", "written", "lost"))
+    return is_last and all(
+        _is_count(session.get(name, 0)) for name in ("handled", "written", "lost")
+    )
 
 
 #: checks of a run's description, by the name of an entry
@@ -198,7 +207,9 @@ _ABOUT: Mapping[str, Callable[[Any], bool]] = {
 
 def _is_graph(graph: Mapping[str, Any]) -> bool:
     rows, levels = graph.get("rows"), graph.get("levels")
-    if not (_has_texts(graph, "title", "error", "version") and _has_lists(graph, "question", "remarks")):
+    if not (
+        _has_texts(graph, "title", "error", "version") and _has_lists(graph, "question", "remarks")
+    ):
         return False
     if not all(isinstance(graph.get(name), dict | None) for name in ("memory", "roofline")):
         return False
@@ -210,7 +221,9 @@ def _is_graph(graph: Mapping[str, Any]) -> bool:
 
 def _is_row(row: Mapping[str, Any], number: int, num_levels: int) -> bool:
     """Return whether a row of the page is in an earlier one, the first in none."""
-    if not (_has_texts(row, "name", "path", "key", "type", "rf") and _has_lists(row, "input", "output")):
+    if not (
+        _has_texts(row, "name", "path", "key", "type", "rf") and _has_lists(row, "input", "output")
+    ):
         return False
     above = row.get("in")
     is_placed = above is None if number == 0 else _is_count(above, number - 1)

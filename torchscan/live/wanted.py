@@ -69,7 +69,9 @@ def wanted_of(
     what = "a number of values of each tensor"
     return Wanted(
         every="auto" if _is_auto(every) else _every(every),
-        overhead_budget=number_above_zero("overhead_budget", overhead_budget, _SHARE, sys.float_info.max),
+        overhead_budget=number_above_zero(
+            "overhead_budget", overhead_budget, _SHARE, sys.float_info.max
+        ),
         kinds=frozenset(LOGGED[name] for name in log),
         modules=None if modules is None else chosen_by(modules, model),
         whole=[*((each, sys.maxsize) for each in patterns), *of_sinks],
@@ -96,7 +98,9 @@ def _every(every: object) -> int:
     try:
         return whole_number("every", every, 1, MAX_STEP)
     except InputError as error:
-        raise InputError(f"every is {shown(every)}: give a number of steps (1 or more) or 'auto'") from error
+        raise InputError(
+            f"every is {shown(every)}: give a number of steps (1 or more) or 'auto'"
+        ) from error
 
 
 def step_of(step: object) -> int:
@@ -124,9 +128,16 @@ def _is_sink(value: object) -> bool:
 def _require_sane(sink: Sink) -> None:
     """Raise if an attribute of a sink, which may be the user's own, has no meaning."""
     name = type(sink).__name__
-    number_above_zero(f"{name}.timeout", sink.timeout, "a number of seconds, such as 10.0", _MAX_TIMEOUT)
+    number_above_zero(
+        f"{name}.timeout", sink.timeout, "a number of seconds, such as 10.0", _MAX_TIMEOUT
+    )
     if sink.frequency is not None:
-        number_above_zero(f"{name}.frequency", sink.frequency, "a number of times per second, or None", sys.float_info.max)
+        number_above_zero(
+            f"{name}.frequency",
+            sink.frequency,
+            "a number of times per second, or None",
+            sys.float_info.max,
+        )
     whole_number(f"{name}.max_elements", sink.max_elements, 0, sys.maxsize)
     texts(f"{name}.whole", sink.whole, "patterns such as 'fc.weight'")
 
@@ -141,7 +152,9 @@ def statistics_of(custom: object) -> dict[str, Any]:
         if not isinstance(name, str) or not name:
             raise InputError(f"custom has the name {shown(name)}: give a string")
         if name in FIGURES:
-            raise InputError(f"custom has {name!r}, which is already a statistic: give another name")
+            raise InputError(
+                f"custom has {name!r}, which is already a statistic: give another name"
+            )
         if not callable(statistic):
             raise InputError(f"custom[{name!r}] is {shown(statistic)}: give a function of a tensor")
     return dict(custom)
@@ -175,7 +188,9 @@ def _matches(chosen: Chosen, path: str, module: nn.Module) -> bool:
         return fnmatch.fnmatchcase(path, chosen)
     if isinstance(chosen, type):
         name = chosen.__name__
-        raise InputError(f"modules has the class {name}: give lambda path, module: isinstance(module, {name})")
+        raise InputError(
+            f"modules has the class {name}: give lambda path, module: isinstance(module, {name})"
+        )
     if isinstance(chosen, nn.Module):
         return chosen is module
     try:

@@ -30,9 +30,26 @@ from torchscan.live.sinks.sink import Sink
 from torchscan.live.starting import START_METHODS, StartMethod
 from torchscan.live.steps import Pass, Steps
 from torchscan.live.telling import tell
-from torchscan.live.wanted import Chosen, Wanted, is_chosen, log_of, sinks_of, statistics_of, step_of, wanted_of
+from torchscan.live.wanted import (
+    Chosen,
+    Wanted,
+    is_chosen,
+    log_of,
+    sinks_of,
+    statistics_of,
+    step_of,
+    wanted_of,
+)
 from torchscan.recording.bookkeeping.inventory import modules_of, tensors_of
-from torchscan.recording.call_tree import Call, CallTree, Given, is_in_backward_pass, is_open, is_running, with_autograd_threads
+from torchscan.recording.call_tree import (
+    Call,
+    CallTree,
+    Given,
+    is_in_backward_pass,
+    is_open,
+    is_running,
+    with_autograd_threads,
+)
 from torchscan.recording.request import require_module
 from torchscan.recording.undo import is_recording
 from torchscan.runtime.compiling import CompileWatch
@@ -52,12 +69,17 @@ _PATIENCE = 10.0
 class Watcher:
     """Records what a model does while it trains. It puts nothing on the model, and changes nothing that it computes."""
 
-    def __init__(self, model: nn.Module, process: Process, wanted: Wanted, step: int | None) -> None:
+    def __init__(
+        self, model: nn.Module, process: Process, wanted: Wanted, step: int | None
+    ) -> None:
         self._model, self._process, self._wanted = model, process, wanted
         self._frequencies: dict[Phase, Frequency] = {
             phase: Frequency(wanted.every, wanted.overhead_budget) for phase in ("train", "eval")
         }
-        self._rows = Rows(wanted.sample_n, next((tensor.device for tensor in tensors_of(model)), torch.device("cpu")))
+        self._rows = Rows(
+            wanted.sample_n,
+            next((tensor.device for tensor in tensors_of(model)), torch.device("cpu")),
+        )
         self._numbers, self._before = Numbers(wanted.whole), Before()
         self._steps = Steps(process.last, process.reached, step)
         self._rewrite_from(step)
@@ -78,7 +100,9 @@ class Watcher:
         self._tree = CallTree(self._path_of, with_autograd_threads())
         self._is_following = False
         self._gate = Gate(model, self._begin, self._note_backward)
-        self._optimizers = register_optimizer_step_post_hook(lambda optimizer, *_: self._note_optimizer(optimizer))
+        self._optimizers = register_optimizer_step_post_hook(
+            lambda optimizer, *_: self._note_optimizer(optimizer)
+        )
         self._knows_compiler = False
         self._compiler = CompileWatch(self._pause, self._go_on)
         self._compiler.listen()
@@ -111,7 +135,11 @@ class Watcher:
 
     def _note_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer has made its step, which may be another model's: parameters are what they will be."""
-        if not any(id(each) in self._parameters for group in optimizer.param_groups for each in group["params"]):
+        if not any(
+            id(each) in self._parameters
+            for group in optimizer.param_groups
+            for each in group["params"]
+        ):
             return
         self._note_backward()
         if self._probe is not None and self._is_here:
@@ -129,7 +157,13 @@ class Watcher:
 
     def _begin(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """The model is called, or a part of it."""
-        if not self._is_here or is_in_backward_pass() or is_recording() or is_transformed() or self._is_inside(module):
+        if (
+            not self._is_here
+            or is_in_backward_pass()
+            or is_recording()
+            or is_transformed()
+            or self._is_inside(module)
+        ):
             return
         with self._guarded():
             self._thread = threading.get_ident()
@@ -141,7 +175,9 @@ class Watcher:
         """Whether it is the model that calls it. A call that is said to be open may have been interrupted."""
         if is_open(module):
             return True
-        current = self._tree.current if self._is_following and not self._gate.is_model(module) else None
+        current = (
+            self._tree.current if self._is_following and not self._gate.is_model(module) else None
+        )
         return current is not None and current.module is not module and is_running(current.module)
 
     def _begin_pass(self, module: nn.Module, args: tuple[Any, ...]) -> None:
@@ -181,7 +217,9 @@ class Watcher:
             self._steps.current,
             self._rows,
             self._numbers,
-            parameters_of((path, each) for path, each in modules if path in chosen) if phase == "train" else [],
+            parameters_of((path, each) for path, each in modules if path in chosen)
+            if phase == "train"
+            else [],
             self._before,
             kinds=self._wanted.kinds,
             follows=chosen.__contains__,
@@ -190,7 +228,9 @@ class Watcher:
             begin_backward=self._note_backward,
             fail=self._give_up,
         )
-        self._tree = CallTree(self._path_of, with_autograd_threads())  # torch may still come to the hooks of the one before
+        self._tree = CallTree(
+            self._path_of, with_autograd_threads()
+        )  # torch may still come to the hooks of the one before
         self._tree.start(self._note_end, at_start=self._note_start)
         if self._knows_compiler:
             self._tree.keep_compiler_out()
@@ -233,7 +273,9 @@ class Watcher:
         try:
             self._drawing = draw_apart(self._model, given, self._process.path)
         except Exception as error:  # the graph is not worth the watching
-            self._process.say({"is": "note", "what": f"no graph of the model could be drawn: {error}"[:300]})
+            self._process.say(
+                {"is": "note", "what": f"no graph of the model could be drawn: {error}"[:300]}
+            )
 
     def step(self, number: int | None = None) -> None:
         """A training step is over: from now on you say so, and nobody looks for it. ``number`` is that of the next one."""
@@ -250,7 +292,9 @@ class Watcher:
     def _tell_of_going_on(self, step: int) -> None:
         self._process.say({"is": "note", "what": f"goes on with step {step}"})
         meant = f"say step={step} if that is meant, or give another folder"
-        tell(f"the run {str(self._process.folder)!r} is there already and goes on with step {step}: {meant}")
+        tell(
+            f"the run {str(self._process.folder)!r} is there already and goes on with step {step}: {meant}"
+        )
 
     def _rewrite_from(self, step: int | None) -> None:
         if step is not None:
@@ -272,8 +316,14 @@ class Watcher:
         self._unfollow()
         said = f"{type(error).__name__}: {error}"[:300]
         if probe is not None:
-            self._process.lose(self._steps.current.phase, self._steps.current.step, "an internal error of torchscan")
-        tell(f"torchscan hit an internal error and stopped watching; training is not affected: {said}")
+            self._process.lose(
+                self._steps.current.phase,
+                self._steps.current.step,
+                "an internal error of torchscan",
+            )
+        tell(
+            f"torchscan hit an internal error and stopped watching; training is not affected: {said}"
+        )
 
     def forget(self) -> None:
         """In a process that was forked: the run is the other's."""
@@ -287,7 +337,12 @@ class Watcher:
     def attach(self, tensor: Tensor, alias: Tensor, module: nn.Module, name: str) -> None:
         """Record an attached tensor, with the ``alias`` that :func:`attach` returns for it."""
         path = self._paths.get(id(module))
-        if self._probe is None or path is None or not self._is_here or not isinstance(tensor, Tensor):
+        if (
+            self._probe is None
+            or path is None
+            or not self._is_here
+            or not isinstance(tensor, Tensor)
+        ):
             return
         call = self._tree.current
         invocation = call.invocation if call is not None and call.module is module else 0
@@ -328,7 +383,9 @@ class Watcher:
 
     def _tell_of_unmet(self) -> None:
         for pattern in self._numbers.unmet if self._has_begun else ():
-            tell(f"no series was called {pattern!r}, whose values were asked for: open_run(…).find() has all")
+            tell(
+                f"no series was called {pattern!r}, whose values were asked for: open_run(…).find() has all"
+            )
 
     def _unfollow(self) -> None:
         self._is_closed = True
@@ -346,7 +403,12 @@ class Watcher:
     def __enter__(self) -> Watcher:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._close(error)
 
 
@@ -414,7 +476,9 @@ def watch(
         from torchscan.live.explore.serving import require_server
 
         require_server()
-    process = Process(folder, about_of(model, log), sinks=sinks, custom=statistics, start=start, step=step)
+    process = Process(
+        folder, about_of(model, log), sinks=sinks, custom=statistics, start=start, step=step
+    )
     watcher = Watcher(model, process, wanted, step)
     if serve and process.is_first:
         from torchscan.live.explore.serving import serve as served

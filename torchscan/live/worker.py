@@ -20,7 +20,15 @@ from torchscan.live.channel import Inlet, Line, Message, take_files
 from torchscan.live.descriptors import open_standard_files
 from torchscan.live.guests import Guests
 from torchscan.live.ledger import Ledger
-from torchscan.live.losses import REMOVED, UNDER_WAY, Losses, LostSteps, lost_from, lost_step, missing_at_end
+from torchscan.live.losses import (
+    REMOVED,
+    UNDER_WAY,
+    Losses,
+    LostSteps,
+    lost_from,
+    lost_step,
+    missing_at_end,
+)
 from torchscan.live.packing import Distributions
 from torchscan.live.parent import Parent
 from torchscan.live.pulse import Pulse
@@ -54,7 +62,9 @@ _PROBE = b"\1" * 2**18
 class Worker:
     """Handler of the records in the memory, until no more can come."""
 
-    def __init__(self, line: Line, inlet: Inlet, store: Store, ledger: Ledger, parent: Parent, task: Task) -> None:
+    def __init__(
+        self, line: Line, inlet: Inlet, store: Store, ledger: Ledger, parent: Parent, task: Task
+    ) -> None:
         self._line, self._inlet = line, inlet
         self._store, self._ledger = store, ledger
         self._parent, self._folder = parent, task.path.parent
@@ -93,7 +103,11 @@ class Worker:
                 break
             if self._digest is None and time.monotonic() > begun + _PATIENCE:
                 self._load_digest()
-            is_ready(self._line.socket, _LOOKS, EVENT_READ if self._line.has_said_all else EVENT_READ | EVENT_WRITE)
+            is_ready(
+                self._line.socket,
+                _LOOKS,
+                EVENT_READ if self._line.has_said_all else EVENT_READ | EVENT_WRITE,
+            )
             self._line.flush()
             for _ in self._line.heard():  # which only wakes
                 continue
@@ -204,7 +218,10 @@ class Worker:
         try:
             self._place.require()
             numbers = self._stored(digested.numbers)
-            self._session |= {"written": before["written"] + 1, "last": [message["phase"], message["step"]]}
+            self._session |= {
+                "written": before["written"] + 1,
+                "last": [message["phase"], message["step"]],
+            }
             step = Watched(**times, distributions=digested.numbered(numbers))
             self._store.write(step, about={**self._untold, "session": self._session})
             self._untold = {}
@@ -222,9 +239,15 @@ class Worker:
         if self._has_nan or not any(found.columns.figures["nan"]):
             return
         self._has_nan = True
-        wrong = [each.said for place, each in enumerate(series) if found.columns.figures["nan"][found.rows[place]]]
+        wrong = [
+            each.said
+            for place, each in enumerate(series)
+            if found.columns.figures["nan"][found.rows[place]]
+        ]
         more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-        self._tell(f"step {step}: NaN in {wrong[0]}{more}. torchscan.inspect(model) names the operator that makes the first")
+        self._tell(
+            f"step {step}: NaN in {wrong[0]}{more}. torchscan.inspect(model) names the operator that makes the first"
+        )
 
     def _stored(self, numbers: list[int]) -> list[int]:
         """Return the numbers that series have in the file."""
@@ -302,7 +325,9 @@ def _tried(path: Path) -> int | None:
     # a file of its own: nobody can have put a link to another one in its place
     probe = path.with_name(f".torchscan-{os.urandom(8).hex()}")
     try:
-        number = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        number = os.open(
+            probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+        )
     except OSError as error:
         return error.errno
     try:
@@ -338,7 +363,9 @@ def serve(end: socket.socket, task: Task, parent: Parent, load_guest: Callable[[
     try:
         guest = load_guest()
     except Exception as error:
-        line.say({"is": "failed", "why": f"{type(error).__name__}: {error}"[:500], "is_final": True})
+        line.say(
+            {"is": "failed", "why": f"{type(error).__name__}: {error}"[:500], "is_final": True}
+        )
         return
     worker.work(guest)
     os.close(lock)

@@ -24,7 +24,17 @@ from torchscan.ops import (
     views,
     vision,
 )
-from torchscan.ops.registry import OpCost, Price, Work, cost_of, free, is_known, price, traffic_of, window_of
+from torchscan.ops.registry import (
+    OpCost,
+    Price,
+    Work,
+    cost_of,
+    free,
+    is_known,
+    price,
+    traffic_of,
+    window_of,
+)
 
 __all__ = [
     "OpCost",

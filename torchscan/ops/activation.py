@@ -26,9 +26,13 @@ per_element(2, aten.hardshrink, aten.softshrink)  # compare, select (subtract)
 per_element(5, aten.glu, mixes=True)  # a sigmoid of one half, times the other
 per_element(4, aten.rrelu, aten.rrelu_with_noise)
 
-per_element(2, aten.threshold_backward, aten.hardshrink_backward, aten.softshrink_backward)  # compare, select
+per_element(
+    2, aten.threshold_backward, aten.hardshrink_backward, aten.softshrink_backward
+)  # compare, select
 per_element(3, aten.hardtanh_backward)  # two comparisons, select
-per_element(3, aten.leaky_relu_backward, aten.rrelu_with_noise_backward)  # compare, slope · g, select
+per_element(
+    3, aten.leaky_relu_backward, aten.rrelu_with_noise_backward
+)  # compare, slope · g, select
 per_element(5, aten.elu_backward)  # compare, exponential, two products, select
 per_element(3, aten.sigmoid_backward, aten.tanh_backward)  # g · (1 − y) · y; g · (1 − y²)
 per_element(9, aten.silu_backward)  # s = sigmoid(x), 4; g · s · (1 + x · (1 − s)), 5
@@ -36,14 +40,18 @@ per_element(4, aten.hardsigmoid_backward)  # two comparisons, a product, select
 per_element(6, aten.hardswish_backward)  # two comparisons, x/3 + ½, its product with g, select
 per_element(6, aten.softplus_backward)  # z = exp(β·x), 2; g · z / (z + 1), 3; compare
 per_element(6, aten.log_sigmoid_backward)  # compare, |x|, exponential, a sum, a quotient, a product
-per_element(20, aten.mish_backward)  # tanh(softplus(x)), 10; sigmoid(x), 4; g · (t + x · s · (1 − t²)), 6
+per_element(
+    20, aten.mish_backward
+)  # tanh(softplus(x)), 10; sigmoid(x), 4; g · (t + x · s · (1 − t²)), 6
 per_element(7, aten.logit_backward)
 per_element(4, aten._softmax_backward_data, mixes=True)  # y · (g − Σ g·y)
 per_element(4, aten._log_softmax_backward_data, mixes=True)  # g − exp(y) · Σ g
 per_element(4, aten._masked_softmax_backward, mixes=True)
 per_element(2, aten.native_dropout_backward, aten._masked_scale)  # g · mask · scale
 
-pointwise(aten.gelu, aten.dropout, aten.feature_dropout, aten.alpha_dropout, aten.feature_alpha_dropout)
+pointwise(
+    aten.gelu, aten.dropout, aten.feature_dropout, aten.alpha_dropout, aten.feature_alpha_dropout
+)
 pointwise(aten.native_dropout, aten._fused_dropout)
 
 
@@ -82,7 +90,9 @@ def gelu(self: TensorSpec, *, approximate: str = "none", out: TensorSpec) -> Wor
 
 
 @cost_of(aten.gelu_backward)
-def gelu_backward(grad: TensorSpec, self: TensorSpec, *, approximate: str = "none", out: TensorSpec) -> Work:
+def gelu_backward(
+    grad: TensorSpec, self: TensorSpec, *, approximate: str = "none", out: TensorSpec
+) -> Work:
     """FLOPs = 11 per element by the error function, 23 by the hyperbolic tangent."""
     return Work(other_flops=_GELU_BACKWARD[approximate] * out.numel)
 
@@ -106,7 +116,9 @@ def dropout(input: TensorSpec, p: float, train: bool, *, out: TensorSpec) -> Wor
 
 
 @cost_of(aten.native_dropout)
-def native_dropout(input: TensorSpec, p: float, train: bool | None, *, out: tuple[TensorSpec, ...]) -> Work:
+def native_dropout(
+    input: TensorSpec, p: float, train: bool | None, *, out: tuple[TensorSpec, ...]
+) -> Work:
     """As above; it also writes its mask."""
     return Work(other_flops=0 if train is False else 2 * out[0].numel)
 

@@ -28,7 +28,9 @@ Output = TensorSpec | tuple[object, ...]
 
 @cost_of(aten.scaled_dot_product_attention, aten._scaled_dot_product_flash_attention_for_cpu)
 @cost_of(aten._scaled_dot_product_flash_attention, aten._scaled_dot_product_efficient_attention)
-@cost_of(aten._scaled_dot_product_cudnn_attention, aten._scaled_dot_product_fused_attention_overrideable)
+@cost_of(
+    aten._scaled_dot_product_cudnn_attention, aten._scaled_dot_product_fused_attention_overrideable
+)
 @cost_of("aten::_triton_scaled_dot_attention")
 def scaled_dot_product_attention(
     query: TensorSpec,
@@ -46,7 +48,9 @@ def scaled_dot_product_attention(
 
 @window_of(aten.scaled_dot_product_attention, aten._scaled_dot_product_flash_attention_for_cpu)
 @window_of(aten._scaled_dot_product_flash_attention, aten._scaled_dot_product_efficient_attention)
-@window_of(aten._scaled_dot_product_cudnn_attention, aten._scaled_dot_product_fused_attention_overrideable)
+@window_of(
+    aten._scaled_dot_product_cudnn_attention, aten._scaled_dot_product_fused_attention_overrideable
+)
 @window_of("torchscan::flex_attention")
 def attention_window(
     query: TensorSpec,
@@ -60,7 +64,11 @@ def attention_window(
     """Its own query, all keys and values (even if masked), and its own row of a mask."""
     result, mask = first(out), attn_mask if attn_mask is not None else attn_bias
     batch = len(result.shape) - 2
-    masked: list[Ways] = [] if mask is None else [look(result, *broadcast_dims(mask.shape[:-1], result.shape[:-1]), WHOLE)]
+    masked: list[Ways] = (
+        []
+        if mask is None
+        else [look(result, *broadcast_dims(mask.shape[:-1], result.shape[:-1]), WHOLE)]
+    )
     return (
         look(result, *_heads(query, result), here(batch), WHOLE),
         look(result, *_heads(key, result), WHOLE, WHOLE),
@@ -75,8 +83,14 @@ def _heads(spec: TensorSpec, out: TensorSpec) -> list[Dim]:
     return [here(dim) if size == full else WHOLE for dim, (size, full) in enumerate(sizes)]
 
 
-@cost_of(aten._scaled_dot_product_flash_attention_backward, aten._scaled_dot_product_flash_attention_for_cpu_backward)
-@cost_of(aten._scaled_dot_product_efficient_attention_backward, aten._scaled_dot_product_cudnn_attention_backward)
+@cost_of(
+    aten._scaled_dot_product_flash_attention_backward,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward,
+)
+@cost_of(
+    aten._scaled_dot_product_efficient_attention_backward,
+    aten._scaled_dot_product_cudnn_attention_backward,
+)
 @cost_of(aten._scaled_dot_product_fused_attention_overrideable_backward)
 def fused_attention_backward(
     grad_out: TensorSpec,
@@ -94,7 +108,9 @@ def fused_attention_backward(
 
 
 @cost_of("torchscan::flex_attention")
-def flex_attention(query: TensorSpec, key: TensorSpec, value: TensorSpec, score_operators: int, *, out: Output) -> Work:
+def flex_attention(
+    query: TensorSpec, key: TensorSpec, value: TensorSpec, score_operators: int, *, out: Output
+) -> Work:
     """Attention whose scores a function modifies: 1 per score for each of its operators. Skipped blocks count, too."""
     work = _forward(_scores(query, key), query, value, None, 0.0)
     return replace(work, other_flops=work.other_flops + score_operators * _scores(query, key))
@@ -127,7 +143,9 @@ def flash_attention(
     out: Output,
 ) -> Work:
     """The flash kernel."""
-    return _forward(_kernel_scores(query, key, cum_seq_q, max_q, max_k), query, value, None, dropout_p)
+    return _forward(
+        _kernel_scores(query, key, cum_seq_q, max_q, max_k), query, value, None, dropout_p
+    )
 
 
 @cost_of("aten::_flash_attention_forward_no_dropout_inplace")
@@ -170,7 +188,11 @@ def cudnn_attention(
     out: Output,
 ) -> Work:
     """CuDNN's kernel, which takes (samples, heads, length, width)."""
-    scores = _scores(query, key) if cum_seq_q is None else _kernel_scores(query, key, cum_seq_q, max_q, max_k)
+    scores = (
+        _scores(query, key)
+        if cum_seq_q is None
+        else _kernel_scores(query, key, cum_seq_q, max_q, max_k)
+    )
     return _forward(scores, query, value, attn_bias, dropout_p)
 
 
@@ -188,7 +210,9 @@ def flash_attention_backward(
     out: Output,
 ) -> Work:
     """The gradients of the flash kernel."""
-    return _backward(_kernel_scores(query, key, cum_seq_q, max_q, max_k), query, value, None, dropout_p)
+    return _backward(
+        _kernel_scores(query, key, cum_seq_q, max_q, max_k), query, value, None, dropout_p
+    )
 
 
 @cost_of(aten._efficient_attention_backward)
@@ -225,7 +249,11 @@ def cudnn_attention_backward(
     out: Output,
 ) -> Work:
     """The gradients of cuDNN's kernel."""
-    scores = _scores(query, key) if cum_seq_q is None else _kernel_scores(query, key, cum_seq_q, max_q, max_k)
+    scores = (
+        _scores(query, key)
+        if cum_seq_q is None
+        else _kernel_scores(query, key, cum_seq_q, max_q, max_k)
+    )
     return _backward(scores, query, value, attn_bias, dropout_p)
 
 
@@ -254,7 +282,10 @@ def multi_head_attention(
     scores = samples * num_head * queries * keys
     projected = samples * (2 * queries + 2 * keys) * embed_dim
     per_score = 6 + (mask is not None)
-    return Work(macs=projected * embed_dim + 2 * scores * (embed_dim // num_head), other_flops=per_score * scores)
+    return Work(
+        macs=projected * embed_dim + 2 * scores * (embed_dim // num_head),
+        other_flops=per_score * scores,
+    )
 
 
 @cost_of(aten._transformer_encoder_layer_fwd)
@@ -276,14 +307,21 @@ def transformer_encoder_layer(
 
     Other FLOPs: those of attention, two layer norms (8 per element, 2 per row each), two sums, the activation (relu 1, gelu 5).
     """
-    attention = multi_head_attention(src, src, src, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, mask=mask, out=out)
+    attention = multi_head_attention(
+        src, src, src, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, mask=mask, out=out
+    )
     rows, width = src.numel // embed_dim, ffn_weight_1.shape[0]
     other = 2 * (8 * src.numel + 2 * rows) + 2 * src.numel + (5 if use_gelu else 1) * rows * width
-    return Work(macs=attention.macs + 2 * rows * embed_dim * width, other_flops=attention.other_flops + other)
+    return Work(
+        macs=attention.macs + 2 * rows * embed_dim * width,
+        other_flops=attention.other_flops + other,
+    )
 
 
 @cost_of(aten._transform_bias_rescale_qkv)
-def split_projections(qkv: TensorSpec, qkv_bias: TensorSpec, num_heads: int, *, out: Output) -> Work:
+def split_projections(
+    qkv: TensorSpec, qkv_bias: TensorSpec, num_heads: int, *, out: Output
+) -> Work:
     """Add the bias to queries, keys and values, and scale the queries: 1 per element, 1 more per query element."""
     return Work(other_flops=qkv.numel + qkv.numel // 3)
 
@@ -292,18 +330,24 @@ def _scores(query: TensorSpec, key: TensorSpec) -> int:
     return math.prod(query.shape[:-1]) * key.shape[-2]
 
 
-def _kernel_scores(query: TensorSpec, key: TensorSpec, starts: TensorSpec | None, max_q: int, max_k: int) -> int:
+def _kernel_scores(
+    query: TensorSpec, key: TensorSpec, starts: TensorSpec | None, max_q: int, max_k: int
+) -> int:
     if starts is None:
         return query.shape[0] * query.shape[-2] * query.shape[1] * key.shape[1]
     return (starts.numel - 1) * query.shape[-2] * max_q * max_k
 
 
-def _forward(scores: int, query: TensorSpec, value: TensorSpec, mask: TensorSpec | None, dropout: float) -> Work:
+def _forward(
+    scores: int, query: TensorSpec, value: TensorSpec, mask: TensorSpec | None, dropout: float
+) -> Work:
     per_score = 6 + (mask is not None) + (2 if dropout else 0)
     return Work(macs=scores * (query.shape[-1] + value.shape[-1]), other_flops=per_score * scores)
 
 
-def _backward(scores: int, query: TensorSpec, value: TensorSpec, mask: TensorSpec | None, dropout: float) -> Work:
+def _backward(
+    scores: int, query: TensorSpec, value: TensorSpec, mask: TensorSpec | None, dropout: float
+) -> Work:
     per_score = 6 + (mask is not None) + (2 if dropout else 0)
     rows = math.prod(query.shape[:-1])
     macs = scores * (3 * query.shape[-1] + 2 * value.shape[-1])

@@ -12,7 +12,16 @@ from torchscan.ops.registry import free
 from torchscan.trace.events import GroupSpec, OpSignature, TensorSpec
 
 Kind = Literal[
-    "all-gather", "reduce-scatter", "all-reduce", "all-to-all", "broadcast", "reduce", "gather", "scatter", "send", "receive"
+    "all-gather",
+    "reduce-scatter",
+    "all-reduce",
+    "all-to-all",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "send",
+    "receive",
 ]
 
 COLLECTIVES: Mapping[str, Kind] = {
@@ -49,7 +58,14 @@ free("c10d::barrier", "_c10d_functional::wait_tensor")
 
 def group_of(signature: OpSignature) -> GroupSpec | None:
     """The group that takes part; None: nobody says which."""
-    return next((each for each in (*signature.args, *signature.kwargs.values()) if isinstance(each, GroupSpec)), None)
+    return next(
+        (
+            each
+            for each in (*signature.args, *signature.kwargs.values())
+            if isinstance(each, GroupSpec)
+        ),
+        None,
+    )
 
 
 def whole_bytes(signature: OpSignature) -> int:

@@ -12,7 +12,18 @@ from collections.abc import Sequence
 
 from torchscan.ops.elementwise import Output, first
 from torchscan.ops.registry import Work, cost_of, elements, window_of
-from torchscan.ops.windows import WHOLE, Along, Dim, Looks, Taps, along_last, groups, per_axis, spread, window
+from torchscan.ops.windows import (
+    WHOLE,
+    Along,
+    Dim,
+    Looks,
+    Taps,
+    along_last,
+    groups,
+    per_axis,
+    spread,
+    window,
+)
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
@@ -20,24 +31,44 @@ Padding = Sequence[int] | str
 
 
 @cost_of(aten.conv1d, aten.conv2d, aten.conv3d)
-@cost_of(aten._convolution_mode, aten.cudnn_convolution, aten._conv_depthwise2d, aten.conv_depthwise3d)
-@cost_of(aten.mkldnn_convolution, aten.miopen_convolution, aten.miopen_depthwise_convolution, aten.thnn_conv2d)
-@cost_of(aten._slow_conv2d_forward, aten.slow_conv3d, aten.slow_conv3d_forward, aten.slow_conv_dilated2d)
+@cost_of(
+    aten._convolution_mode, aten.cudnn_convolution, aten._conv_depthwise2d, aten.conv_depthwise3d
+)
+@cost_of(
+    aten.mkldnn_convolution,
+    aten.miopen_convolution,
+    aten.miopen_depthwise_convolution,
+    aten.thnn_conv2d,
+)
+@cost_of(
+    aten._slow_conv2d_forward, aten.slow_conv3d, aten.slow_conv3d_forward, aten.slow_conv_dilated2d
+)
 @cost_of(aten.slow_conv_dilated3d, aten._nnpack_spatial_convolution)
-def convolution(input: TensorSpec, weight: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:
+def convolution(
+    input: TensorSpec, weight: TensorSpec, *_: object, out: Output, **_kwargs: object
+) -> Work:
     """MACs = numel(out) · k; as many elements read, besides weights and bias. ``weight`` is (C_out, C_in/groups, *kernel)."""
     return _windowed(first(out).numel * math.prod(weight.shape[1:]), weight, *_biases(_))
 
 
 @cost_of(aten.cudnn_convolution_relu, aten.miopen_convolution_relu)
-def convolution_and_relu(input: TensorSpec, weight: TensorSpec, *_: object, out: TensorSpec) -> Work:
+def convolution_and_relu(
+    input: TensorSpec, weight: TensorSpec, *_: object, out: TensorSpec
+) -> Work:
     """A convolution, and a comparison per output."""
-    return _windowed(out.numel * math.prod(weight.shape[1:]), weight, *_biases(_), other_flops=out.numel)
+    return _windowed(
+        out.numel * math.prod(weight.shape[1:]), weight, *_biases(_), other_flops=out.numel
+    )
 
 
 @cost_of(aten.cudnn_convolution_add_relu, aten.miopen_convolution_add_relu)
 def convolution_addition_and_relu(
-    self: TensorSpec, weight: TensorSpec, z: TensorSpec, alpha: float | None = None, *_: object, out: TensorSpec
+    self: TensorSpec,
+    weight: TensorSpec,
+    z: TensorSpec,
+    alpha: float | None = None,
+    *_: object,
+    out: TensorSpec,
 ) -> Work:
     """A convolution, a sum and a comparison per output, and a product if ``alpha`` ≠ 1."""
     per_output = 2 + (alpha not in (None, 1))
@@ -48,7 +79,9 @@ def convolution_addition_and_relu(
 @cost_of(aten.conv_transpose1d, aten.conv_transpose2d, aten.conv_transpose3d)
 @cost_of(aten.cudnn_convolution_transpose, aten.miopen_convolution_transpose)
 @cost_of(aten.slow_conv_transpose2d, aten.slow_conv_transpose3d)
-def transposed_convolution(input: TensorSpec, weight: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object) -> Work:
+def transposed_convolution(
+    input: TensorSpec, weight: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object
+) -> Work:
     """MACs = numel(input) · kernel · C_out/groups, and as many elements read. ``weight`` is (C_in, C_out/groups, *kernel)."""
     return _windowed(input.numel * math.prod(weight.shape[1:]), weight, *_biases(_))
 
@@ -85,8 +118,20 @@ def time_batch_channel_convolution(
 Sizes = Sequence[int] | int
 
 
-@window_of(aten.conv1d, aten.conv2d, aten.conv3d, aten._convolution_mode, aten.cudnn_convolution, aten._conv_depthwise2d)
-@window_of(aten.conv_depthwise3d, aten.mkldnn_convolution, aten.miopen_convolution, aten.miopen_depthwise_convolution)
+@window_of(
+    aten.conv1d,
+    aten.conv2d,
+    aten.conv3d,
+    aten._convolution_mode,
+    aten.cudnn_convolution,
+    aten._conv_depthwise2d,
+)
+@window_of(
+    aten.conv_depthwise3d,
+    aten.mkldnn_convolution,
+    aten.miopen_convolution,
+    aten.miopen_depthwise_convolution,
+)
 @window_of(aten.thnn_conv2d, aten._slow_conv2d_forward, aten.slow_conv3d, aten.slow_conv3d_forward)
 @window_of(aten.slow_conv_dilated2d, aten.slow_conv_dilated3d, aten._nnpack_spatial_convolution)
 @window_of(aten.cudnn_convolution_relu, aten.miopen_convolution_relu)
@@ -103,16 +148,29 @@ def convolution_window(
     kernel = weight.shape[2:]
     steps, spacing = (per_axis(value, len(kernel)) for value in (stride, dilation))
     if isinstance(padding, str):  # the larger half of an odd number goes behind
-        padding = [d * (k - 1) // 2 if padding == "same" else 0 for k, d in zip(kernel, spacing, strict=True)]
+        padding = [
+            d * (k - 1) // 2 if padding == "same" else 0
+            for k, d in zip(kernel, spacing, strict=True)
+        ]
     each = zip(kernel, steps, per_axis(padding, len(kernel)), spacing, strict=True)
     per_group = max(weight.shape[1], 1)
     return _along_channels(
-        input, [window(*numbers) for numbers in each], input.shape[-len(kernel) - 1] // per_group, first(out)
+        input,
+        [window(*numbers) for numbers in each],
+        input.shape[-len(kernel) - 1] // per_group,
+        first(out),
     )
 
 
-@window_of(aten.conv_transpose1d, aten.conv_transpose2d, aten.conv_transpose3d, aten.cudnn_convolution_transpose)
-@window_of(aten.miopen_convolution_transpose, aten.slow_conv_transpose2d, aten.slow_conv_transpose3d)
+@window_of(
+    aten.conv_transpose1d,
+    aten.conv_transpose2d,
+    aten.conv_transpose3d,
+    aten.cudnn_convolution_transpose,
+)
+@window_of(
+    aten.miopen_convolution_transpose, aten.slow_conv_transpose2d, aten.slow_conv_transpose3d
+)
 def transposed_convolution_window(
     input: TensorSpec,
     weight: TensorSpec,
@@ -125,7 +183,11 @@ def transposed_convolution_window(
 ) -> Looks:
     """Place j looks at the whole numbers among ``(j + p − d·t) / s``."""
     kernel = weight.shape[2:]
-    each = zip(kernel, *(per_axis(value, len(kernel)) for value in (stride, padding, dilation)), strict=True)
+    each = zip(
+        kernel,
+        *(per_axis(value, len(kernel)) for value in (stride, padding, dilation)),
+        strict=True,
+    )
     return _along_channels(input, [spread(*numbers) for numbers in each], groups, out)
 
 
@@ -143,7 +205,9 @@ def general_convolution_window(
 ) -> Looks:
     """One of the two above, as ``transposed`` says."""
     if not transposed:
-        return convolution_window(input, weight, stride=stride, padding=padding, dilation=dilation, out=out)
+        return convolution_window(
+            input, weight, stride=stride, padding=padding, dilation=dilation, out=out
+        )
     return transposed_convolution_window(
         input, weight, stride=stride, padding=padding, dilation=dilation, groups=groups, out=out
     )
@@ -151,7 +215,9 @@ def general_convolution_window(
 
 def _along_channels(input: TensorSpec, taps: Sequence[Taps], count: int, out: TensorSpec) -> Looks:
     at = len(input.shape) - len(taps) - 1
-    channels: Dim = WHOLE if count == 1 else Along(at, groups(input.shape[at], out.shape[at], count))
+    channels: Dim = (
+        WHOLE if count == 1 else Along(at, groups(input.shape[at], out.shape[at], count))
+    )
     return (along_last(input, taps, out, channels),)
 
 
@@ -174,7 +240,11 @@ def convolution_backward(
     products = (input if transposed else grad_output).numel * math.prod(weight.shape[1:])
     for_input, for_weight, for_bias = (bool(each) for each in output_mask)
     macs = products * (for_input + for_weight) * (3 if weight.dtype.is_complex else 1)
-    read = for_input * (products + weight.numel) + for_weight * (products + grad_output.numel) + for_bias * grad_output.numel
+    read = (
+        for_input * (products + weight.numel)
+        + for_weight * (products + grad_output.numel)
+        + for_bias * grad_output.numel
+    )
     bias = grad_output.numel - _channels(grad_output) if for_bias else 0
     return Work(macs=macs, other_flops=bias, elements_read=read)
 
@@ -196,11 +266,21 @@ def slow_convolution_backward(
 
 @cost_of(aten.conv_tbc_backward)
 def time_batch_channel_backward(
-    self: TensorSpec, input: TensorSpec, weight: TensorSpec, bias: TensorSpec, pad: int, *, out: tuple[TensorSpec, ...]
+    self: TensorSpec,
+    input: TensorSpec,
+    weight: TensorSpec,
+    bias: TensorSpec,
+    pad: int,
+    *,
+    out: tuple[TensorSpec, ...],
 ) -> Work:
     """Twice the MACs of the forward pass, and the sum for the bias."""
     products = self.numel * math.prod(weight.shape[:2])
-    return Work(macs=2 * products, other_flops=self.numel - bias.numel, elements_read=2 * products + 2 * self.numel)
+    return Work(
+        macs=2 * products,
+        other_flops=self.numel - bias.numel,
+        elements_read=2 * products + 2 * self.numel,
+    )
 
 
 @cost_of(aten._convolution_double_backward)
@@ -239,34 +319,61 @@ def deformable_convolution(
     return Work(
         macs=products,
         other_flops=samples * (7 + bool(use_mask)) + 14 * positions,
-        elements_read=4 * samples + products + elements([weight, offset, bias]) + (mask.numel if use_mask else 0),
+        elements_read=4 * samples
+        + products
+        + elements([weight, offset, bias])
+        + (mask.numel if use_mask else 0),
     )
 
 
 @cost_of("torchvision::_deform_conv2d_backward")
 def deformable_convolution_backward(
-    grad: TensorSpec, input: TensorSpec, weight: TensorSpec, offset: TensorSpec, *_: object, out: tuple[TensorSpec, ...]
+    grad: TensorSpec,
+    input: TensorSpec,
+    weight: TensorSpec,
+    offset: TensorSpec,
+    *_: object,
+    out: tuple[TensorSpec, ...],
 ) -> Work:
     """Twice the MACs of the forward pass; each sample is interpolated again, spread to four neighbours and its offset."""
-    samples = grad.shape[0] * input.shape[1] * math.prod(weight.shape[2:]) * math.prod(grad.shape[2:])
-    return Work(macs=2 * grad.numel * math.prod(weight.shape[1:]), other_flops=(7 + 8 + 14) * samples + 14 * offset.numel // 2)
+    samples = (
+        grad.shape[0] * input.shape[1] * math.prod(weight.shape[2:]) * math.prod(grad.shape[2:])
+    )
+    return Work(
+        macs=2 * grad.numel * math.prod(weight.shape[1:]),
+        other_flops=(7 + 8 + 14) * samples + 14 * offset.numel // 2,
+    )
 
 
 @cost_of("quantized::conv1d", "quantized::conv2d", "quantized::conv3d")
 @cost_of("quantized::conv1d_relu", "quantized::conv2d_relu", "quantized::conv3d_relu")
 @cost_of("quantized::conv1d_dynamic", "quantized::conv2d_dynamic", "quantized::conv3d_dynamic")
-def packed_convolution(qx: TensorSpec, packed: object, *_: object, out: TensorSpec, **_kwargs: object) -> Work:
+def packed_convolution(
+    qx: TensorSpec, packed: object, *_: object, out: TensorSpec, **_kwargs: object
+) -> Work:
     """MACs = numel(out) · k; each output is rescaled: 2. A packed weight counts as the tensors in it, the weight first."""
     weight, *biases = _unpacked(packed)
-    return _windowed(out.numel * math.prod(weight.shape[1:]), weight, *biases, other_flops=2 * out.numel)
+    return _windowed(
+        out.numel * math.prod(weight.shape[1:]), weight, *biases, other_flops=2 * out.numel
+    )
 
 
-@cost_of("quantized::conv_transpose1d", "quantized::conv_transpose2d", "quantized::conv_transpose3d")
-@cost_of("quantized::conv_transpose1d_dynamic", "quantized::conv_transpose2d_dynamic", "quantized::conv_transpose3d_dynamic")
-def packed_transposed_convolution(qx: TensorSpec, packed: object, *_: object, out: TensorSpec, **_kwargs: object) -> Work:
+@cost_of(
+    "quantized::conv_transpose1d", "quantized::conv_transpose2d", "quantized::conv_transpose3d"
+)
+@cost_of(
+    "quantized::conv_transpose1d_dynamic",
+    "quantized::conv_transpose2d_dynamic",
+    "quantized::conv_transpose3d_dynamic",
+)
+def packed_transposed_convolution(
+    qx: TensorSpec, packed: object, *_: object, out: TensorSpec, **_kwargs: object
+) -> Work:
     """MACs = numel(input) · kernel · C_out/groups; each output is rescaled: 2."""
     weight, *biases = _unpacked(packed)
-    return _windowed(qx.numel * math.prod(weight.shape[1:]), weight, *biases, other_flops=2 * out.numel)
+    return _windowed(
+        qx.numel * math.prod(weight.shape[1:]), weight, *biases, other_flops=2 * out.numel
+    )
 
 
 def _unpacked(packed: object) -> list[TensorSpec]:
@@ -281,7 +388,9 @@ def _biases(rest: Sequence[object]) -> list[TensorSpec]:
 
 def _windowed(products: int, weight: TensorSpec, *added: TensorSpec, other_flops: int = 0) -> Work:
     macs = products * (3 if weight.dtype.is_complex else 1)
-    return Work(macs=macs, other_flops=other_flops, elements_read=products + weight.numel + elements(added))
+    return Work(
+        macs=macs, other_flops=other_flops, elements_read=products + weight.numel + elements(added)
+    )
 
 
 def _channels(spec: TensorSpec) -> int:

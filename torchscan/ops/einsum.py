@@ -20,15 +20,28 @@ Sizes = dict[str, int]
 
 
 @cost_of(aten.einsum.default)
-def einsum(equation: str, tensors: Sequence[TensorSpec], *, path: Sequence[int] | None = None, out: TensorSpec) -> Work:
+def einsum(
+    equation: str,
+    tensors: Sequence[TensorSpec],
+    *,
+    path: Sequence[int] | None = None,
+    out: TensorSpec,
+) -> Work:
     """MACs = Σ over the pairs, in the order of ``path`` (else from the left): the product of the sizes of all their indices."""
     operands, result = parse(equation, [spec.shape for spec in tensors])
     macs = additions = 0
     for left, right in _order(len(operands), path):
         pair = [operands.pop(position) for position in sorted({left, right}, reverse=True)]
         needed = set(result).union(*map(_real_indices, operands))
-        reduced = [_keep(each, needed.union(*(_real_indices(other) for other in pair if other is not each))) for each in pair]
-        additions += sum(_count(each) - _count(kept) for each, kept in zip(pair, reduced, strict=True))
+        reduced = [
+            _keep(
+                each, needed.union(*(_real_indices(other) for other in pair if other is not each))
+            )
+            for each in pair
+        ]
+        additions += sum(
+            _count(each) - _count(kept) for each, kept in zip(pair, reduced, strict=True)
+        )
         merged = _merge(reduced)
         macs += _count(merged) if len(pair) == 2 else 0
         operands.append(_keep(merged, needed))
@@ -57,7 +70,13 @@ def einsum_window(equation: str, tensors: Sequence[TensorSpec], *, out: TensorSp
     terms, result = _spelt(equation, [spec.shape for spec in tensors])
     where = {index: position for position, index in enumerate(result)}
     return tuple(
-        look(out, *(_read(where.get(index), size, out) for index, size in zip(term, spec.shape, strict=True)))
+        look(
+            out,
+            *(
+                _read(where.get(index), size, out)
+                for index, size in zip(term, spec.shape, strict=True)
+            ),
+        )
         for term, spec in zip(terms, tensors, strict=True)
     )
 
@@ -78,16 +97,22 @@ def _spelt(equation: str, shapes: Sequence[Sequence[int]]) -> tuple[list[str], s
     """The indices of each operand and those of the result."""
     inputs, arrow, result = equation.replace(" ", "").partition("->")
     terms = inputs.split(",")
-    hidden = [len(shape) - len(term.replace("...", "")) for term, shape in zip(terms, shapes, strict=True)]
+    hidden = [
+        len(shape) - len(term.replace("...", "")) for term, shape in zip(terms, shapes, strict=True)
+    ]
     named = [_spell_out(term, count) for term, count in zip(terms, hidden, strict=True)]
     if arrow:
         return named, _spell_out(result, max(hidden))
     letters = "".join(terms).replace("...", "")
-    return named, _digits(max(hidden)) + "".join(sorted(each for each in set(letters) if letters.count(each) == 1))
+    return named, _digits(max(hidden)) + "".join(
+        sorted(each for each in set(letters) if letters.count(each) == 1)
+    )
 
 
 def _digits(count: int) -> str:
-    return "".join(chr(0x0660 + position) for position in reversed(range(count)))  # not a letter, which an equation may use
+    return "".join(
+        chr(0x0660 + position) for position in reversed(range(count))
+    )  # not a letter, which an equation may use
 
 
 def _spell_out(term: str, hidden: int) -> str:

@@ -11,7 +11,9 @@ from torchscan.trace.events import TensorSpec
 Output = TensorSpec | tuple[TensorSpec, ...]
 
 
-def per_element(flops: int, *operators: Operator, complex_flops: int | None = None, mixes: bool = False) -> None:
+def per_element(
+    flops: int, *operators: Operator, complex_flops: int | None = None, mixes: bool = False
+) -> None:
     """Declare operators that spend ``flops`` on each element of their result: FLOPs = flops · numel(out).
 
     On complex numbers they spend ``complex_flops``, by default twice as much, for the two parts. An element is made from the
@@ -34,7 +36,9 @@ def per_input(flops: int, *operators: Operator) -> None:
 def per_listed_element(flops: int, *operators: Operator) -> None:
     """Declare operators on a list of tensors that spend ``flops`` on each element of it; a number may come before the list."""
 
-    def formula(self: Sequence[TensorSpec] | float, *others: Any, out: Output, **_kwargs: object) -> Work:
+    def formula(
+        self: Sequence[TensorSpec] | float, *others: Any, out: Output, **_kwargs: object
+    ) -> Work:
         listed = next(each for each in (self, *others) if isinstance(each, tuple))
         return Work(other_flops=flops * elements(listed))
 
@@ -52,10 +56,14 @@ def real_parts(spec: TensorSpec) -> int:
 
 
 def _formula(flops: int, complex_flops: int) -> Formula:
-    def elementwise(self: TensorSpec | float, *others: object, out: Output, **_kwargs: object) -> Work:
+    def elementwise(
+        self: TensorSpec | float, *others: object, out: Output, **_kwargs: object
+    ) -> Work:
         result = first(out)
         operands = (result, self, *others)
-        is_complex = any(isinstance(each, TensorSpec) and each.dtype.is_complex for each in operands)
+        is_complex = any(
+            isinstance(each, TensorSpec) and each.dtype.is_complex for each in operands
+        )
         return Work(other_flops=(complex_flops if is_complex else flops) * result.numel)
 
     return elementwise

@@ -14,7 +14,9 @@ _SUM, _MEAN, _MAX = 0, 1, 2  # torch's numbers for the modes of a bag
 
 
 @traffic_of(aten.embedding)
-def embedding(weight: TensorSpec, indices: TensorSpec, *_: object, routing: Routing = UNKNOWN, out: TensorSpec) -> Work:
+def embedding(
+    weight: TensorSpec, indices: TensorSpec, *_: object, routing: Routing = UNKNOWN, out: TensorSpec
+) -> Work:
     """Reads the indices and one row for each of them, at most the whole table; of what a router picks, each row once."""
     return routed(weight, 0, indices, out, routing)
 
@@ -40,8 +42,14 @@ def embedding_bag(
     """A bag of n rows takes n − 1 sums (or comparisons) per element; a mean 1 more, weights n more."""
     read = indices.numel * weight.shape[1]
     results = first(out).numel
-    flops = max(read - results, 0) + (results if mode == _MEAN else 0) + (read if per_sample_weights is not None else 0)
-    bags = first(out)  # the other results are for the backward pass, and differ from kernel to kernel
+    flops = (
+        max(read - results, 0)
+        + (results if mode == _MEAN else 0)
+        + (read if per_sample_weights is not None else 0)
+    )
+    bags = first(
+        out
+    )  # the other results are for the backward pass, and differ from kernel to kernel
     others = [indices, offsets] + ([] if per_sample_weights is None else [per_sample_weights])
     return Work(
         other_flops=flops,
@@ -53,7 +61,9 @@ def embedding_bag(
 
 
 @cost_of(aten.embedding_dense_backward)
-def embedding_backward(grad_output: TensorSpec, indices: TensorSpec, *_: object, out: TensorSpec) -> Work:
+def embedding_backward(
+    grad_output: TensorSpec, indices: TensorSpec, *_: object, out: TensorSpec
+) -> Work:
     """Each gradient is added to its row."""
     return Work(other_flops=grad_output.numel)
 
@@ -65,7 +75,9 @@ def sparse_embedding_backward(*_: object, out: Output) -> Work:
 
 
 @cost_of(aten._embedding_bag_dense_backward, aten._embedding_bag_backward)
-def embedding_bag_backward(grad: TensorSpec, indices: TensorSpec, *_: object, out: TensorSpec) -> Work:
+def embedding_bag_backward(
+    grad: TensorSpec, indices: TensorSpec, *_: object, out: TensorSpec
+) -> Work:
     """The gradient of a bag is added to each of its rows."""
     return Work(other_flops=indices.numel * grad.shape[-1])
 

@@ -42,7 +42,9 @@ def scaled_grouped_mm(
     **_kwargs: object,
 ) -> Work:
     """As above, in 8 bits; a product with the scales per output."""
-    return _of_hit_experts(self, mat2, inputs, routing, Work(macs=_grouped(self, mat2, out), other_flops=out.numel))
+    return _of_hit_experts(
+        self, mat2, inputs, routing, Work(macs=_grouped(self, mat2, out), other_flops=out.numel)
+    )
 
 
 @cost_of("transformers::grouped_mm_fallback")
@@ -72,7 +74,9 @@ def gradients_of_the_fallback(
 ) -> Work:
     """Of both operands, each as many MACs as the product: 2 · numel(grad_output) · k."""
     # without the gradient, which with as many rows as experts would pass for theirs
-    work = _of_hit_experts(input, weight, inputs[:3], routing, Work(macs=2 * grad_output.numel * input.shape[-1]))
+    work = _of_hit_experts(
+        input, weight, inputs[:3], routing, Work(macs=2 * grad_output.numel * input.shape[-1])
+    )
     return replace(
         work,
         elements_read=(work.elements_read or 0) + grad_output.numel,
@@ -81,10 +85,14 @@ def gradients_of_the_fallback(
 
 
 @cost_of("aten::_foreach_mm")
-def foreach_mm(self: Sequence[TensorSpec], *_: object, out: TensorSpec | tuple[TensorSpec, ...]) -> Work:
+def foreach_mm(
+    self: Sequence[TensorSpec], *_: object, out: TensorSpec | tuple[TensorSpec, ...]
+) -> Work:
     """One product for each entry of a list: MACs = Σ numel(out_i) · k_i."""
     results = out if isinstance(out, tuple) else (out,)
-    return Work(macs=sum(result.numel * left.shape[-1] for left, result in zip(self, results, strict=True)))
+    return Work(
+        macs=sum(result.numel * left.shape[-1] for left, result in zip(self, results, strict=True))
+    )
 
 
 def _grouped(left: TensorSpec, right: TensorSpec, out: TensorSpec) -> int:
@@ -93,17 +101,31 @@ def _grouped(left: TensorSpec, right: TensorSpec, out: TensorSpec) -> int:
     return out.numel * left.shape[-1] // max(groups, 1)
 
 
-def _of_hit_experts(left: TensorSpec, right: TensorSpec, inputs: tuple[TensorSpec, ...], routing: Routing, work: Work) -> Work:
+def _of_hit_experts(
+    left: TensorSpec,
+    right: TensorSpec,
+    inputs: tuple[TensorSpec, ...],
+    routing: Routing,
+    work: Work,
+) -> Work:
     """Of the operands that hold something for each expert, only the hit experts' share is read."""
     if len(left.shape) == len(right.shape):
         return work
-    experts, rows, slots = (left, right, right.shape[1]) if len(left.shape) == 3 else (right, left, left.shape[0])
+    experts, rows, slots = (
+        (left, right, right.shape[1]) if len(left.shape) == 3 else (right, left, left.shape[0])
+    )
     routing = routing.of(experts.shape[0], slots)
-    shared = [spec for spec in inputs if spec is not rows and spec.is_arithmetic and spec.shape[:1] == experts.shape[:1]]
+    shared = [
+        spec
+        for spec in inputs
+        if spec is not rows and spec.is_arithmetic and spec.shape[:1] == experts.shape[:1]
+    ]
     read = round(routing.expected_share * stored_bytes(shared))
     return replace(
         work,
-        elements_read=elements(inputs) - elements(shared) + round(routing.expected_share * elements(shared)),
+        elements_read=elements(inputs)
+        - elements(shared)
+        + round(routing.expected_share * elements(shared)),
         bytes_read=stored_bytes(inputs) - stored_bytes(shared) + read,
         avoidable_bytes_read=read - round(routing.fewest_share * stored_bytes(shared)),
     )

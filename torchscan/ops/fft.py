@@ -22,7 +22,9 @@ def complex_transform(self: TensorSpec, dim: Sequence[int], *_: object, out: Ten
 
 
 @cost_of(aten._fft_r2c)
-def transform_of_real(self: TensorSpec, dim: Sequence[int], normalization: int, onesided: bool, *, out: TensorSpec) -> Work:
+def transform_of_real(
+    self: TensorSpec, dim: Sequence[int], normalization: int, onesided: bool, *, out: TensorSpec
+) -> Work:
     """FLOPs = 2.5 · numel(in) · log2(n) for the last dimension, 5 · numel(half) · Σ log2(n) for the others."""
     return Work(other_flops=_real(self, dim) + _transforms(_half(self, dim), dim[:-1]))
 

@@ -8,9 +8,29 @@ from dataclasses import replace
 
 import torch
 
-from torchscan.ops.registry import Work, cost_of, elements, free, stored_bytes, traffic_of, window_of
+from torchscan.ops.registry import (
+    Work,
+    cost_of,
+    elements,
+    free,
+    stored_bytes,
+    traffic_of,
+    window_of,
+)
 from torchscan.ops.routing import UNKNOWN, Routing
-from torchscan.ops.windows import WHOLE, Dim, Look, Looks, Ways, broadcast, broadcast_dims, here, look, way, wrapped
+from torchscan.ops.windows import (
+    WHOLE,
+    Dim,
+    Look,
+    Looks,
+    Ways,
+    broadcast,
+    broadcast_dims,
+    here,
+    look,
+    way,
+    wrapped,
+)
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
@@ -33,25 +53,45 @@ def take_along(
     out: TensorSpec,
 ) -> Work:
     """Reads the indices and one element for each output; of what a router picks, each choice once."""
-    return _picked(self, [indices], out) if dim is None else routed(self, dim, indices, out, routing)
+    return (
+        _picked(self, [indices], out) if dim is None else routed(self, dim, indices, out, routing)
+    )
 
 
 @traffic_of(aten.gather)
-def gather(self: TensorSpec, dim: int, index: TensorSpec, *_: object, routing: Routing = UNKNOWN, out: TensorSpec) -> Work:
+def gather(
+    self: TensorSpec,
+    dim: int,
+    index: TensorSpec,
+    *_: object,
+    routing: Routing = UNKNOWN,
+    out: TensorSpec,
+) -> Work:
     """Reads the indices and one element for each output; of what a router picks, each choice once."""
     return routed(self, dim, index, out, routing)
 
 
 @traffic_of(aten.index_select)
 def index_select(
-    self: TensorSpec, dim: int, index: TensorSpec, *_: object, routing: Routing = UNKNOWN, out: TensorSpec
+    self: TensorSpec,
+    dim: int,
+    index: TensorSpec,
+    *_: object,
+    routing: Routing = UNKNOWN,
+    out: TensorSpec,
 ) -> Work:
     """Reads the indices and one element for each output; of what a router picks, each choice once."""
     return routed(self, dim, index, out, routing)
 
 
 @traffic_of(aten.index, aten._unsafe_index)
-def index(self: TensorSpec, indices: Sequence[TensorSpec | None], *, routing: Routing = UNKNOWN, out: TensorSpec) -> Work:
+def index(
+    self: TensorSpec,
+    indices: Sequence[TensorSpec | None],
+    *,
+    routing: Routing = UNKNOWN,
+    out: TensorSpec,
+) -> Work:
     """Reads the indices and one element for each output; of what a router picks, each choice once."""
     given = _given(indices)
     if len(given) != 1:
@@ -60,29 +100,44 @@ def index(self: TensorSpec, indices: Sequence[TensorSpec | None], *, routing: Ro
 
 
 @window_of(aten.index, aten._unsafe_index)
-def index_window(self: TensorSpec, indices: Sequence[TensorSpec | None], *, out: TensorSpec) -> Looks:
+def index_window(
+    self: TensorSpec, indices: Sequence[TensorSpec | None], *, out: TensorSpec
+) -> Looks:
     """Any place along the indexed dimensions: a record doesn't keep the indices."""
     given = list(indices) + [None] * len(self.shape)
     dims: list[Dim] = []
     for index in given:
         if len(dims) < len(self.shape):
-            dims += [here(0)] if index is None else [WHOLE] * (len(index.shape) if _is_mask(index) else 1)
+            dims += (
+                [here(0)]
+                if index is None
+                else [WHOLE] * (len(index.shape) if _is_mask(index) else 1)
+            )
     named = [at for at, dim in enumerate(dims) if dim is WHOLE]
     added = len(out.shape) - (len(self.shape) - len(named))
     is_together = named == list(range(named[0], named[-1] + 1)) if named else True
     first = named[0] if named and is_together else 0
     kept = iter([*range(first), *range(first + added, len(out.shape))])
-    return (way(Look(tuple(dim if dim is WHOLE else here(next(kept)) for dim in dims), out.shape), note="hull"),)
+    return (
+        way(
+            Look(tuple(dim if dim is WHOLE else here(next(kept)) for dim in dims), out.shape),
+            note="hull",
+        ),
+    )
 
 
 @window_of(aten.gather)
-def gather_window(self: TensorSpec, dim: int, index: TensorSpec, *_: object, out: TensorSpec) -> Looks:
+def gather_window(
+    self: TensorSpec, dim: int, index: TensorSpec, *_: object, out: TensorSpec
+) -> Looks:
     """Any place along the dimension, by the index at the same place."""
     return (_anywhere(self, dim, out), look(out, *map(here, range(len(index.shape)))))
 
 
 @window_of(aten.take_along_dim)
-def take_along_window(self: TensorSpec, indices: TensorSpec, dim: int | None = None, *, out: TensorSpec) -> Looks:
+def take_along_window(
+    self: TensorSpec, indices: TensorSpec, dim: int | None = None, *, out: TensorSpec
+) -> Looks:
     """Any place along the dimension; without a dimension, any place at all."""
     if dim is None or len(self.shape) != len(indices.shape):
         return ()
@@ -98,16 +153,30 @@ def index_select_window(self: TensorSpec, dim: int, *_: object, out: TensorSpec)
     return (_anywhere(self, dim, out),)
 
 
-@window_of(aten.index_copy, aten.index_add, aten.index_fill, aten.index_reduce, aten.scatter, aten.scatter_add)
+@window_of(
+    aten.index_copy,
+    aten.index_add,
+    aten.index_fill,
+    aten.index_reduce,
+    aten.scatter,
+    aten.scatter_add,
+)
 @window_of(aten.scatter_reduce)
-def put_along_window(self: TensorSpec, dim: int, *_: object, inputs: tuple[TensorSpec, ...], out: TensorSpec) -> Looks:
+def put_along_window(
+    self: TensorSpec, dim: int, *_: object, inputs: tuple[TensorSpec, ...], out: TensorSpec
+) -> Looks:
     """The previous elements, and any place along the dimension of the new ones."""
-    others = (_anywhere(spec, dim, out) if len(spec.shape) == len(out.shape) else None for spec in inputs[1:])
+    others = (
+        _anywhere(spec, dim, out) if len(spec.shape) == len(out.shape) else None
+        for spec in inputs[1:]
+    )
     return (look(out, *map(here, range(len(self.shape)))), *others)
 
 
 @window_of(aten.index_put, "aten::_index_put_impl", "aten::_unsafe_index_put")
-def index_put_window(self: TensorSpec, *_: object, inputs: tuple[TensorSpec, ...], out: TensorSpec) -> Looks:
+def index_put_window(
+    self: TensorSpec, *_: object, inputs: tuple[TensorSpec, ...], out: TensorSpec
+) -> Looks:
     """The previous elements, and all of the new ones."""
     others = (way(Look((WHOLE,) * len(spec.shape), out.shape), note="hull") for spec in inputs[1:])
     return (look(out, *map(here, range(len(self.shape)))), *others)
@@ -115,11 +184,20 @@ def index_put_window(self: TensorSpec, *_: object, inputs: tuple[TensorSpec, ...
 
 def _anywhere(spec: TensorSpec, dim: int, out: TensorSpec) -> Ways:
     along = wrapped(dim, len(spec.shape))
-    return way(Look(tuple(WHOLE if at == along else here(at) for at in range(len(spec.shape))), out.shape), note="hull")
+    return way(
+        Look(tuple(WHOLE if at == along else here(at) for at in range(len(spec.shape))), out.shape),
+        note="hull",
+    )
 
 
 @cost_of("aten::_unsafe_masked_index")
-def masked_index(self: TensorSpec, mask: TensorSpec, indices: Sequence[TensorSpec | None], *_: object, out: TensorSpec) -> Work:
+def masked_index(
+    self: TensorSpec,
+    mask: TensorSpec,
+    indices: Sequence[TensorSpec | None],
+    *_: object,
+    out: TensorSpec,
+) -> Work:
     """The same, and a selection per output."""
     return replace(_picked(self, [mask, *_given(indices)], out), other_flops=out.numel)
 
@@ -127,11 +205,14 @@ def masked_index(self: TensorSpec, mask: TensorSpec, indices: Sequence[TensorSpe
 def _picked(source: TensorSpec, indices: Sequence[TensorSpec], out: TensorSpec) -> Work:
     return Work(
         elements_read=out.numel + sum(each.numel for each in indices),
-        bytes_read=min(out.numel, source.numel) * source.dtype.itemsize + sum(each.stored_bytes for each in indices),
+        bytes_read=min(out.numel, source.numel) * source.dtype.itemsize
+        + sum(each.stored_bytes for each in indices),
     )
 
 
-def routed(source: TensorSpec, dim: int, index: TensorSpec, out: TensorSpec, routing: Routing) -> Work:
+def routed(
+    source: TensorSpec, dim: int, index: TensorSpec, out: TensorSpec, routing: Routing
+) -> Work:
     """Picked by a router, n·(1 − (1 − k/n)^rows) of n choices can be expected to be among the indices, k at least."""
     work, choices = _picked(source, [index], out), source.shape[dim] if source.shape else 1
     size = source.numel // max(choices, 1)
@@ -158,7 +239,12 @@ free(aten.masked_scatter, aten.index_put, aten.index_copy, aten.index_fill, aten
 
 
 def _put(
-    target: TensorSpec, source: TensorSpec | None, indices: Sequence[TensorSpec], count: int, adds: bool, flops: int
+    target: TensorSpec,
+    source: TensorSpec | None,
+    indices: Sequence[TensorSpec],
+    count: int,
+    adds: bool,
+    flops: int,
 ) -> Work:
     operands = [*indices, *([] if source is None else [source])]
     itemsize = target.dtype.itemsize
@@ -187,29 +273,56 @@ def index_put(
 
 @traffic_of("aten::scatter_")
 def scatter_in_place(
-    self: TensorSpec, dim: int, index: TensorSpec, src: object, *_: object, out: TensorSpec, **_kw: object
+    self: TensorSpec,
+    dim: int,
+    index: TensorSpec,
+    src: object,
+    *_: object,
+    out: TensorSpec,
+    **_kw: object,
 ) -> Work:
     """As many elements as the index selects."""
     return _put(self, src if isinstance(src, TensorSpec) else None, [index], index.numel, False, 0)
 
 
-@cost_of("aten::scatter_add_", "aten::scatter_reduce_", "aten::scatter_.reduce", "aten::scatter_.value_reduce")
+@cost_of(
+    "aten::scatter_add_",
+    "aten::scatter_reduce_",
+    "aten::scatter_.reduce",
+    "aten::scatter_.value_reduce",
+)
 def scatter_add_in_place(
-    self: TensorSpec, dim: int, index: TensorSpec, src: object, *_: object, out: TensorSpec, **_kwargs: object
+    self: TensorSpec,
+    dim: int,
+    index: TensorSpec,
+    src: object,
+    *_: object,
+    out: TensorSpec,
+    **_kwargs: object,
 ) -> Work:
     """A sum (or product, or comparison) for each element that the index selects."""
-    return _put(self, src if isinstance(src, TensorSpec) else None, [index], index.numel, True, index.numel)
+    return _put(
+        self, src if isinstance(src, TensorSpec) else None, [index], index.numel, True, index.numel
+    )
 
 
 @cost_of(aten.scatter_add, aten.scatter_reduce, aten.scatter.reduce, aten.scatter.value_reduce)
-def scatter_add(self: TensorSpec, dim: int, index: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object) -> Work:
+def scatter_add(
+    self: TensorSpec, dim: int, index: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object
+) -> Work:
     """FLOPs = numel(index), on a copy."""
     return Work(other_flops=index.numel)
 
 
 @cost_of("aten::index_add_", "aten::index_reduce_")
 def index_add_in_place(
-    self: TensorSpec, dim: int, index: TensorSpec, source: TensorSpec, *_: object, alpha: float = 1, out: TensorSpec
+    self: TensorSpec,
+    dim: int,
+    index: TensorSpec,
+    source: TensorSpec,
+    *_: object,
+    alpha: float = 1,
+    out: TensorSpec,
 ) -> Work:
     """A sum (or product, or comparison) for each element of the source; 2 if alpha ≠ 1."""
     flops = source.numel * (2 if alpha != 1 else 1)
@@ -218,26 +331,43 @@ def index_add_in_place(
 
 @cost_of(aten.index_add, aten.index_reduce)
 def index_add(
-    self: TensorSpec, dim: int, index: TensorSpec, source: TensorSpec, *_: object, alpha: float = 1, out: TensorSpec
+    self: TensorSpec,
+    dim: int,
+    index: TensorSpec,
+    source: TensorSpec,
+    *_: object,
+    alpha: float = 1,
+    out: TensorSpec,
 ) -> Work:
     """FLOPs = numel(source), twice that if alpha ≠ 1, on a copy."""
     return Work(other_flops=source.numel * (2 if alpha != 1 else 1))
 
 
 @traffic_of("aten::index_copy_")
-def index_copy_in_place(self: TensorSpec, dim: int, index: TensorSpec, source: TensorSpec, *, out: TensorSpec) -> Work:
+def index_copy_in_place(
+    self: TensorSpec, dim: int, index: TensorSpec, source: TensorSpec, *, out: TensorSpec
+) -> Work:
     """As many elements as the source has."""
     return _put(self, source, [index], source.numel, False, 0)
 
 
 @traffic_of("aten::index_fill_")
-def index_fill_in_place(self: TensorSpec, dim: int, index: TensorSpec, *_: object, out: TensorSpec) -> Work:
+def index_fill_in_place(
+    self: TensorSpec, dim: int, index: TensorSpec, *_: object, out: TensorSpec
+) -> Work:
     """The slices that the index selects."""
     return _put(self, None, [index], self.numel // max(self.shape[dim], 1) * index.numel, False, 0)
 
 
 @cost_of("aten::put_")
-def put_in_place(self: TensorSpec, index: TensorSpec, source: TensorSpec, accumulate: bool = False, *, out: TensorSpec) -> Work:
+def put_in_place(
+    self: TensorSpec,
+    index: TensorSpec,
+    source: TensorSpec,
+    accumulate: bool = False,
+    *,
+    out: TensorSpec,
+) -> Work:
     """As many elements as the index selects."""
     return _put(self, source, [index], index.numel, accumulate, index.numel if accumulate else 0)
 
@@ -254,7 +384,9 @@ def _named(shape: Sequence[int], indices: Sequence[TensorSpec | None], values: T
     beside = torch.broadcast_shapes(*others) if others else ()
     named = math.prod(beside)
     if masks and (not beside or beside[-1] == 1):
-        told = not others and values.shape[:1] not in ((), (1,)) and list(values.shape[1:]) == rest  # one value for all
+        told = (
+            not others and values.shape[:1] not in ((), (1,)) and list(values.shape[1:]) == rest
+        )  # one value for all
         named *= values.shape[0] if told else max(each.numel for each in masks)
     return named * math.prod(rest)
 

@@ -51,7 +51,9 @@ def solve_triangular(*_: object, out: Output, **_kwargs: object) -> Work:
     return Work(other_flops=_height(first(out)) * first(out).numel)
 
 
-@cost_of(aten.cholesky_solve, aten._cholesky_solve_helper, aten.linalg_lu_solve, aten.linalg_ldl_solve)
+@cost_of(
+    aten.cholesky_solve, aten._cholesky_solve_helper, aten.linalg_lu_solve, aten.linalg_ldl_solve
+)
 def solve_factorised(*_: object, out: Output, **_kwargs: object) -> Work:
     """Two triangular systems: 2n² per right-hand side."""
     return Work(other_flops=2 * _height(first(out)) * first(out).numel)
@@ -70,11 +72,17 @@ def householder(A: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Wo
 
 
 @cost_of(aten._linalg_svd)
-def singular_values(A: TensorSpec, full_matrices: bool = False, compute_uv: bool = True, *_: object, out: Output) -> Work:
+def singular_values(
+    A: TensorSpec, full_matrices: bool = False, compute_uv: bool = True, *_: object, out: Output
+) -> Work:
     """FLOPs = 14·m·n² + 8n³ with vectors, 4·m·n² − 4n³/3 without (m ≥ n)."""
     matrices, rows, columns = _sizes(A)
     tall, narrow = max(rows, columns), min(rows, columns)
-    each = 14 * tall * narrow**2 + 8 * narrow**3 if compute_uv else 4 * tall * narrow**2 - 4 * narrow**3 // 3
+    each = (
+        14 * tall * narrow**2 + 8 * narrow**3
+        if compute_uv
+        else 4 * tall * narrow**2 - 4 * narrow**3 // 3
+    )
     return Work(other_flops=matrices * each)
 
 
@@ -87,7 +95,9 @@ def pseudo_inverse(A: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object
 
 
 @cost_of(aten.linalg_lstsq)
-def least_squares(self: TensorSpec, B: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:
+def least_squares(
+    self: TensorSpec, B: TensorSpec, *_: object, out: Output, **_kwargs: object
+) -> Work:
     """By QR: 2n²(m − n/3), then for each right-hand side 4·m·n − 2n² to apply Q and n² to solve (m ≥ n)."""
     matrices, rows, columns = _sizes(self)
     tall, narrow = max(rows, columns), min(rows, columns)
@@ -96,7 +106,9 @@ def least_squares(self: TensorSpec, B: TensorSpec, *_: object, out: Output, **_k
 
 
 @cost_of(aten._linalg_eigh)
-def symmetric_eigenvalues(A: TensorSpec, UPLO: str = "L", compute_v: bool = True, *, out: Output) -> Work:
+def symmetric_eigenvalues(
+    A: TensorSpec, UPLO: str = "L", compute_v: bool = True, *, out: Output
+) -> Work:
     """FLOPs = 9n³ with vectors, 4n³/3 without."""
     matrices, _rows, size = _sizes(A)
     return Work(other_flops=matrices * (9 * size**3 if compute_v else 4 * size**3 // 3))
@@ -128,7 +140,9 @@ def matrix_exponential(self: TensorSpec, *, out: TensorSpec) -> Work:
 
 
 @cost_of(aten.linalg_cross)
-def cross_product(self: TensorSpec, other: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object) -> Work:
+def cross_product(
+    self: TensorSpec, other: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object
+) -> Work:
     """Two products and a difference per element."""
     return Work(other_flops=3 * out.numel)
 

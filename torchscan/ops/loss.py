@@ -21,7 +21,9 @@ def _declare(per_element: int, *operators: Operator) -> None:
     window_of(*operators)(loss_window)
 
 
-def loss_window(self: TensorSpec, *_: object, inputs: tuple[TensorSpec, ...], out: TensorSpec) -> Looks:
+def loss_window(
+    self: TensorSpec, *_: object, inputs: tuple[TensorSpec, ...], out: TensorSpec
+) -> Looks:
     """Element by element if there is no reduction."""
     return elementwise(inputs=inputs, out=out) if out.shape == self.shape else ()
 
@@ -44,14 +46,18 @@ def _loss(per_element: int) -> Formula:
 
 
 _declare(2, aten.mse_loss)  # difference, square
-_declare(6, aten.smooth_l1_loss, aten.huber_loss)  # |x − y|, 2; a comparison; half its square, scaled, 3
+_declare(
+    6, aten.smooth_l1_loss, aten.huber_loss
+)  # |x − y|, 2; a comparison; half its square, scaled, 3
 _declare(9, aten.binary_cross_entropy)  # (y − 1)·max(log(1 − x), −100) − y·max(log x, −100)
 _declare(8, aten.binary_cross_entropy_with_logits)  # (1 − y)·x − logsigmoid(x): 3 + 5
 _declare(4, aten.soft_margin_loss)  # log(1 + exp(−y·x))
 _declare(4, aten.multi_margin_loss)  # max(margin − x_y + x, 0), summed
 
 per_element(3, aten.mse_loss_backward)  # 2/n · (x − y) · g
-per_element(5, aten.smooth_l1_loss_backward, aten.huber_loss_backward)  # x − y, two comparisons, a quotient, a product
+per_element(
+    5, aten.smooth_l1_loss_backward, aten.huber_loss_backward
+)  # x − y, two comparisons, a quotient, a product
 per_element(7, aten.binary_cross_entropy_backward)  # g · (x − y) / max((1 − x)·x, ε) / n
 per_element(6, aten.soft_margin_loss_backward)
 per_element(4, aten.multi_margin_loss_backward)
@@ -72,23 +78,31 @@ def negative_log_likelihood(
     return Work(
         other_flops=count * (1 + (weight is not None)) + _reduction(count, reduction),
         elements_read=2 * count + (0 if weight is None else count),
-        bytes_read=count * self.dtype.itemsize + target.stored_bytes + (0 if weight is None else weight.stored_bytes),
+        bytes_read=count * self.dtype.itemsize
+        + target.stored_bytes
+        + (0 if weight is None else weight.stored_bytes),
     )
 
 
 @cost_of(aten._ctc_loss, aten._cudnn_ctc_loss)
-def connectionist_temporal_classification(log_probs: TensorSpec, targets: TensorSpec, *_: object, out: Output) -> Work:
+def connectionist_temporal_classification(
+    log_probs: TensorSpec, targets: TensorSpec, *_: object, out: Output
+) -> Work:
     """For each of T steps and 2·L + 1 states (L labels and the blanks around them) the log of a sum of three exponentials.
 
     Two comparisons for the largest, three differences, three exponentials, two sums, a logarithm, two sums: 13.
     """
     steps = log_probs.shape[0]
-    labels = targets.shape[1] if len(targets.shape) == 2 else targets.numel // max(log_probs.shape[1], 1)
+    labels = (
+        targets.shape[1] if len(targets.shape) == 2 else targets.numel // max(log_probs.shape[1], 1)
+    )
     return Work(other_flops=13 * steps * first(out).numel * (2 * labels + 1))
 
 
 @cost_of(aten._ctc_loss_backward)
-def connectionist_backward(grad: TensorSpec, log_probs: TensorSpec, targets: TensorSpec, *_: object, out: Output) -> Work:
+def connectionist_backward(
+    grad: TensorSpec, log_probs: TensorSpec, targets: TensorSpec, *_: object, out: Output
+) -> Work:
     """The same backward in time, and 5 per class and step for the gradient."""
     steps, samples = log_probs.shape[0], log_probs.shape[1]
     labels = targets.shape[1] if len(targets.shape) == 2 else targets.numel // max(samples, 1)

@@ -25,7 +25,9 @@ def real_products(spec: TensorSpec) -> int:
 
 
 @cost_of(aten.linear)
-def linear(input: TensorSpec, weight: TensorSpec, bias: TensorSpec | None = None, *, out: TensorSpec) -> Work:
+def linear(
+    input: TensorSpec, weight: TensorSpec, bias: TensorSpec | None = None, *, out: TensorSpec
+) -> Work:
     """MACs = numel(out) · in_features; a sparse weight multiplies each row by the elements that it stores."""
     if weight.sparsity is not None:
         return Work(macs=input.numel // max(input.shape[-1], 1) * weight.sparsity.stored)
@@ -34,15 +36,29 @@ def linear(input: TensorSpec, weight: TensorSpec, bias: TensorSpec | None = None
 
 @cost_of(aten.linear_backward)
 def linear_backward(
-    self: TensorSpec, grad_output: TensorSpec, weight: TensorSpec, output_mask: Sequence[bool], *, out: object
+    self: TensorSpec,
+    grad_output: TensorSpec,
+    weight: TensorSpec,
+    output_mask: Sequence[bool],
+    *,
+    out: object,
 ) -> Work:
     """Products as forward for the gradients of input and weight, a sum over rows for that of the bias."""
     of_input, of_weight, of_bias = output_mask
     products = real_products(weight) * grad_output.numel * weight.shape[-1]
-    return Work(macs=(of_input + of_weight) * products, other_flops=of_bias * (grad_output.numel - weight.shape[0]))
+    return Work(
+        macs=(of_input + of_weight) * products,
+        other_flops=of_bias * (grad_output.numel - weight.shape[0]),
+    )
 
 
-@window_of(aten.linear, aten.mkldnn_linear, "quantized::linear", "quantized::linear_relu", "quantized::linear_dynamic")
+@window_of(
+    aten.linear,
+    aten.mkldnn_linear,
+    "quantized::linear",
+    "quantized::linear_relu",
+    "quantized::linear_dynamic",
+)
 def linear_window(input: TensorSpec, *_: object, out: TensorSpec) -> Looks:
     """All elements along the last dimension."""
     return (look(out, *map(here, range(len(input.shape) - 1)), WHOLE),)
@@ -53,19 +69,27 @@ def matmul_window(self: TensorSpec, other: TensorSpec, *, out: TensorSpec) -> Lo
     """A row of one and a column of the other."""
     rows, columns = len(self.shape) > 1, len(other.shape) > 1
     batch = out.shape[: len(out.shape) - rows - columns]
-    left: list[Dim] = [*broadcast_dims(self.shape[:-2], batch), *([here(len(batch))] if rows else []), WHOLE]
+    left: list[Dim] = [
+        *broadcast_dims(self.shape[:-2], batch),
+        *([here(len(batch))] if rows else []),
+        WHOLE,
+    ]
     last: list[Dim] = [WHOLE, *([here(len(batch) + rows)] if columns else [])]
     return (look(out, *left), look(out, *broadcast_dims(other.shape[:-2], batch), *last))
 
 
 @window_of(aten.addmm, aten.baddbmm, aten.addmv, aten._addmm_activation)
-def addmm_window(self: TensorSpec, left: TensorSpec, right: TensorSpec, *, out: TensorSpec) -> Looks:
+def addmm_window(
+    self: TensorSpec, left: TensorSpec, right: TensorSpec, *, out: TensorSpec
+) -> Looks:
     """As above, and the added tensor."""
     return (broadcast(self, out), *matmul_window(left, right, out=out))
 
 
 @window_of(aten.linalg_vecdot)
-def dot_along_window(x: TensorSpec, y: TensorSpec, *, dim: int = -1, out: TensorSpec) -> Looks | None:
+def dot_along_window(
+    x: TensorSpec, y: TensorSpec, *, dim: int = -1, out: TensorSpec
+) -> Looks | None:
     """All elements along the dimension."""
     return (reduced(x, dim, out), reduced(y, dim, out)) if x.shape == y.shape else None
 
@@ -76,7 +100,16 @@ def outer_window(self: TensorSpec, vec2: TensorSpec, *, out: TensorSpec) -> Look
     return (look(out, here(0)), look(out, here(1)))
 
 
-@cost_of(aten.mm, aten.bmm, aten.matmul, aten.mv, aten.dot, aten.vdot, aten._sparse_mm, aten._sparse_sparse_matmul)
+@cost_of(
+    aten.mm,
+    aten.bmm,
+    aten.matmul,
+    aten.mv,
+    aten.dot,
+    aten.vdot,
+    aten._sparse_mm,
+    aten._sparse_sparse_matmul,
+)
 def matmul(self: TensorSpec, other: TensorSpec, *, out: TensorSpec) -> Work:
     """MACs = numel(out) · k, with k the dimension that is summed over; stored elements · columns if ``self`` is sparse.
 
@@ -107,7 +140,10 @@ def addmm(
     out: TensorSpec,
 ) -> Work:
     """MACs = numel(out) · k; FLOPs + numel(out) if alpha ≠ 1, + numel(self) if beta is neither 0 nor 1."""
-    return Work(macs=real_products(out) * _products(left, right, out), other_flops=_scaling(self, out, beta, alpha))
+    return Work(
+        macs=real_products(out) * _products(left, right, out),
+        other_flops=_scaling(self, out, beta, alpha),
+    )
 
 
 def _scaling(added: TensorSpec, out: TensorSpec, beta: float, alpha: float) -> int:
@@ -118,7 +154,12 @@ def _scaling(added: TensorSpec, out: TensorSpec, beta: float, alpha: float) -> i
 
 @cost_of("aten::_addmm_activation")
 def addmm_with_activation(
-    self: TensorSpec, left: TensorSpec, right: TensorSpec, *, use_gelu: bool = False, out: TensorSpec
+    self: TensorSpec,
+    left: TensorSpec,
+    right: TensorSpec,
+    *,
+    use_gelu: bool = False,
+    out: TensorSpec,
 ) -> Work:
     """MACs = numel(out) · k, then a relu (1 per element) or a gelu by tanh (14)."""
     return Work(macs=out.numel * left.shape[-1], other_flops=(14 if use_gelu else 1) * out.numel)
@@ -140,13 +181,23 @@ def addbmm(
 
 
 @cost_of(aten.addr)
-def addr(self: TensorSpec, vec1: TensorSpec, vec2: TensorSpec, *, beta: float = 1, alpha: float = 1, out: TensorSpec) -> Work:
+def addr(
+    self: TensorSpec,
+    vec1: TensorSpec,
+    vec2: TensorSpec,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+    out: TensorSpec,
+) -> Work:
     """MACs = n · m; scaling as in addmm."""
     return Work(macs=real_products(out) * out.numel, other_flops=_scaling(self, out, beta, alpha))
 
 
 @cost_of("aten::sparse_sampled_addmm")
-def sampled_addmm(self: TensorSpec, mat1: TensorSpec, mat2: TensorSpec, *, out: TensorSpec) -> Work | None:
+def sampled_addmm(
+    self: TensorSpec, mat1: TensorSpec, mat2: TensorSpec, *, out: TensorSpec
+) -> Work | None:
     """Computed only where ``self`` stores an element: MACs = stored elements · k."""
     return None if self.sparsity is None else Work(macs=self.sparsity.stored * mat1.shape[-1])
 
@@ -200,11 +251,17 @@ def trilinear(
 
     First i1·i2, summed over the dimensions that i3 lacks: a MAC for each combination of dimensions. Then the result times i3.
     """
-    left, middle, right = (_expanded(spec.shape, where) for spec, where in ((i1, expand1), (i2, expand2), (i3, expand3)))
+    left, middle, right = (
+        _expanded(spec.shape, where)
+        for spec, where in ((i1, expand1), (i2, expand2), (i3, expand3))
+    )
     slices = max(left[unroll_dim], middle[unroll_dim], right[unroll_dim])
     for sizes in (left, middle, right):
         sizes[unroll_dim] = 1
-    pair = [one * other if 0 in (one, other) else max(one, other) for one, other in zip(left, middle, strict=True)]
+    pair = [
+        one * other if 0 in (one, other) else max(one, other)
+        for one, other in zip(left, middle, strict=True)
+    ]
     kept = [1 if dim in sumdim and dim in expand3 else size for dim, size in enumerate(pair)]
     together = [max(one, other) for one, other in zip(kept, right, strict=True)]
     return Work(macs=real_products(out) * slices * (math.prod(pair) + math.prod(together)))
@@ -234,7 +291,9 @@ def _cheapest_chain(sizes: list[int]) -> int:
         for first in range(length - span):
             last = first + span
             best[first][last] = min(
-                best[first][cut] + best[cut + 1][last] + sizes[first] * sizes[cut + 1] * sizes[last + 1]
+                best[first][cut]
+                + best[cut + 1][last]
+                + sizes[first] * sizes[cut + 1] * sizes[last + 1]
                 for cut in range(first, last)
             )
     return best[0][-1]
@@ -244,7 +303,9 @@ def _cheapest_chain(sizes: list[int]) -> int:
 
 
 @cost_of(aten.cdist, aten._cdist_forward, aten._euclidean_dist)
-def pairwise_distances(x1: TensorSpec, x2: TensorSpec, p: float = 2.0, *_: object, out: TensorSpec) -> Work:
+def pairwise_distances(
+    x1: TensorSpec, x2: TensorSpec, p: float = 2.0, *_: object, out: TensorSpec
+) -> Work:
     """M differences per pair. Euclidean: their squares are multiply-accumulates, M per pair, and a root.
 
     Other norms only add: |d| summed or compared (p = 1, ∞: 2M per pair), d ≠ 0 counted (p = 0: 2M), or |d|^p summed and a
@@ -277,27 +338,39 @@ def pairwise_distances_backward(
     sign or power, two products, a sum per coordinate.
     """
     terms = grad.numel * x1.shape[-1]
-    return Work(macs=terms, other_flops=terms + grad.numel) if p == 2 else Work(other_flops=5 * terms)
+    return (
+        Work(macs=terms, other_flops=terms + grad.numel) if p == 2 else Work(other_flops=5 * terms)
+    )
 
 
 # -- quantised, packed and structured weights ----------------------------------------------------------------------------
 
 
 @cost_of("aten::_scaled_mm", "aten::_scaled_mm_v2")
-def scaled_product(self: TensorSpec, mat2: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object) -> Work:
+def scaled_product(
+    self: TensorSpec, mat2: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object
+) -> Work:
     """MACs = numel(out) · k, in 8 or 4 bits; a product with the scales per output. Packed fp4 has two numbers per element."""
     packed = 2 if self.dtype == getattr(torch, "float4_e2m1fn_x2", None) else 1
     return Work(macs=out.numel * self.shape[-1] * packed, other_flops=out.numel)
 
 
 @cost_of(aten._weight_int8pack_mm)
-def product_with_8_bit_weight(self: TensorSpec, mat2: TensorSpec, scales: TensorSpec, *, out: TensorSpec) -> Work:
+def product_with_8_bit_weight(
+    self: TensorSpec, mat2: TensorSpec, scales: TensorSpec, *, out: TensorSpec
+) -> Work:
     """MACs = numel(out) · k; a product with the scale per output."""
     return Work(macs=out.numel * self.shape[-1], other_flops=out.numel)
 
 
-@cost_of(aten._weight_int4pack_mm, "aten::_weight_int4pack_mm_for_cpu", "aten::_weight_int4pack_mm_with_scales_and_zeros")
-def product_with_4_bit_weight(self: TensorSpec, mat2: TensorSpec, *_: object, out: TensorSpec) -> Work:
+@cost_of(
+    aten._weight_int4pack_mm,
+    "aten::_weight_int4pack_mm_for_cpu",
+    "aten::_weight_int4pack_mm_with_scales_and_zeros",
+)
+def product_with_4_bit_weight(
+    self: TensorSpec, mat2: TensorSpec, *_: object, out: TensorSpec
+) -> Work:
     """MACs = numel(out) · k; two operations per weight (zero point, scale) to unpack it."""
     columns, inner = out.shape[-1], self.shape[-1]
     return Work(macs=out.numel * inner, other_flops=2 * columns * inner)
@@ -305,14 +378,21 @@ def product_with_4_bit_weight(self: TensorSpec, mat2: TensorSpec, *_: object, ou
 
 @cost_of("bitsandbytes::gemm_4bit", "bitsandbytes::gemv_4bit")
 def product_with_4_bit_blocks(
-    x: TensorSpec, packed: TensorSpec, shape: Sequence[int], *_: object, out: TensorSpec, **_kwargs: object
+    x: TensorSpec,
+    packed: TensorSpec,
+    shape: Sequence[int],
+    *_: object,
+    out: TensorSpec,
+    **_kwargs: object,
 ) -> Work:
     """MACs = numel(out) · k; each weight is multiplied by the scale of its block."""
     return Work(macs=out.numel * x.shape[-1], other_flops=math.prod(shape))
 
 
 @cost_of("bitsandbytes::int8_scaled_mm", "bitsandbytes::int8_linear_matmul")
-def product_of_8_bits(x: TensorSpec, weight: TensorSpec, *scales: object, out: TensorSpec, **_kwargs: object) -> Work:
+def product_of_8_bits(
+    x: TensorSpec, weight: TensorSpec, *scales: object, out: TensorSpec, **_kwargs: object
+) -> Work:
     """MACs = numel(out) · k; with scales of rows and columns, two products per output."""
     return Work(macs=out.numel * x.shape[-1], other_flops=2 * out.numel if scales else 0)
 
@@ -325,14 +405,21 @@ def dynamic_product_with_4_bit_weight(inp: TensorSpec, *_: object, out: TensorSp
 
 @cost_of("aten::_mixed_dtypes_linear")
 def mixed_linear(
-    input: TensorSpec, weight: TensorSpec, scale: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object
+    input: TensorSpec,
+    weight: TensorSpec,
+    scale: TensorSpec,
+    *_: object,
+    out: TensorSpec,
+    **_kwargs: object,
 ) -> Work:
     """MACs = numel(out) · k; a product with the scale per output."""
     return Work(macs=out.numel * input.shape[-1], other_flops=out.numel)
 
 
 @cost_of("aten::_sparse_semi_structured_linear")
-def semi_structured_linear(input: TensorSpec, weight: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object) -> Work:
+def semi_structured_linear(
+    input: TensorSpec, weight: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object
+) -> Work:
     """Two of four weights are stored and multiplied: MACs = numel(out) · k / 2, where the stored weight is k / 2 wide."""
     return Work(macs=out.numel * weight.shape[-1])
 
@@ -345,9 +432,19 @@ def semi_structured_product(*operands: TensorSpec, out: TensorSpec, **_kwargs: o
 
 
 # (input, packed weights, …): a packed weight counts as the tensors inside it, with the weight first
-@cost_of("quantized::linear", "quantized::linear_relu", "quantized::linear_leaky_relu", "quantized::linear_tanh")
-@cost_of("quantized::linear_dynamic", "quantized::linear_relu_dynamic", "quantized::linear_dynamic_fp16")
-@cost_of("quantized::linear_relu_dynamic_fp16", "quantized::linear_with_input_q_dq_qweight_dq_output_fp32")
+@cost_of(
+    "quantized::linear",
+    "quantized::linear_relu",
+    "quantized::linear_leaky_relu",
+    "quantized::linear_tanh",
+)
+@cost_of(
+    "quantized::linear_dynamic", "quantized::linear_relu_dynamic", "quantized::linear_dynamic_fp16"
+)
+@cost_of(
+    "quantized::linear_relu_dynamic_fp16",
+    "quantized::linear_with_input_q_dq_qweight_dq_output_fp32",
+)
 def packed_linear(x: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object) -> Work:
     """MACs = numel(out) · in_features; each output is rescaled: 2."""
     return Work(macs=out.numel * x.shape[-1], other_flops=2 * out.numel)
@@ -359,25 +456,49 @@ def prepacked_linear(x: TensorSpec, *_: object, out: TensorSpec, **_kwargs: obje
     return Work(macs=out.numel * x.shape[-1])
 
 
-per_element(4, "aten::quantize_per_tensor", "aten::quantize_per_channel")  # scale, round, two comparisons
-per_element(5, "aten::quantize_per_tensor_dynamic")  # and the extremes of all elements, one comparison each
+per_element(
+    4, "aten::quantize_per_tensor", "aten::quantize_per_channel"
+)  # scale, round, two comparisons
+per_element(
+    5, "aten::quantize_per_tensor_dynamic"
+)  # and the extremes of all elements, one comparison each
 per_element(2, "aten::dequantize")  # zero point, scale
 per_element(2, "bitsandbytes::int8_mm_dequant", mixes=True)  # scales of the row and the column
-per_element(1, "bitsandbytes::dequantize_4bit", "bitsandbytes::dequantize_blockwise", mixes=True)  # the scale of a block
+per_element(
+    1, "bitsandbytes::dequantize_4bit", "bitsandbytes::dequantize_blockwise", mixes=True
+)  # the scale of a block
 per_input(4, "bitsandbytes::int8_vectorwise_quant")  # absolute value, comparison, scale, rounding
-per_element(6, "aten::fake_quantize_per_tensor_affine", "aten::fake_quantize_per_channel_affine")  # both
-per_element(6, "aten::fake_quantize_per_tensor_affine_cachemask", "aten::fake_quantize_per_channel_affine_cachemask")
+per_element(
+    6, "aten::fake_quantize_per_tensor_affine", "aten::fake_quantize_per_channel_affine"
+)  # both
+per_element(
+    6,
+    "aten::fake_quantize_per_tensor_affine_cachemask",
+    "aten::fake_quantize_per_channel_affine_cachemask",
+)
 per_element(6, "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams")
 #: quantisation-aware training: the least and the largest element are sought, then as above
 per_element(6 + 2, "aten::_fused_moving_avg_obs_fq_helper", "aten::fused_moving_avg_obs_fake_quant")
 per_element(1, "aten::fake_quantize_per_tensor_affine_cachemask_backward")
 per_element(1, "aten::fake_quantize_per_channel_affine_cachemask_backward")
-per_element(7, "quantized::add", "quantized::mul", "quantized::add_relu", "quantized::mul_relu")  # two unpacked, one packed
+per_element(
+    7, "quantized::add", "quantized::mul", "quantized::add_relu", "quantized::mul_relu"
+)  # two unpacked, one packed
 per_element(2, "quantized::add_scalar", "quantized::mul_scalar", "quantized::relu6")
 per_element(4, "quantized::leaky_relu", "quantized::sigmoid")
 per_element(5, "quantized::hardswish")
 per_element(5, "quantized::softmax", mixes=True)
 per_element(6, "quantized::elu", "quantized::celu")
-free("aten::int_repr", "aten::q_scale", "aten::q_zero_point", "quantized::cat", "quantized::linear_prepack")
+free(
+    "aten::int_repr",
+    "aten::q_scale",
+    "aten::q_zero_point",
+    "quantized::cat",
+    "quantized::linear_prepack",
+)
 free("aten::_convert_weight_to_int4pack", "aten::_convert_weight_to_int4pack_for_cpu")
-free("aten::_make_per_tensor_quantized_tensor", "aten::_make_per_channel_quantized_tensor", "aten::_empty_affine_quantized")
+free(
+    "aten::_make_per_tensor_quantized_tensor",
+    "aten::_make_per_channel_quantized_tensor",
+    "aten::_empty_affine_quantized",
+)

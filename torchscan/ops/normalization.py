@@ -11,7 +11,20 @@ from dataclasses import replace
 
 from torchscan.ops.elementwise import Output, first, per_input
 from torchscan.ops.registry import Work, cost_of, window_of
-from torchscan.ops.windows import HERE, NOT_READ, WHOLE, Along, Dim, Look, Looks, Taps, Way, Ways, groups, here
+from torchscan.ops.windows import (
+    HERE,
+    NOT_READ,
+    WHOLE,
+    Along,
+    Dim,
+    Look,
+    Looks,
+    Taps,
+    Way,
+    Ways,
+    groups,
+    here,
+)
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
@@ -25,7 +38,9 @@ def _by_itself(input: TensorSpec) -> Way:
     return Way((Look(tuple(map(here, range(len(input.shape)))), input.shape),))
 
 
-@window_of(aten.batch_norm, aten.native_batch_norm, aten._native_batch_norm_legit, aten.cudnn_batch_norm)
+@window_of(
+    aten.batch_norm, aten.native_batch_norm, aten._native_batch_norm_legit, aten.cudnn_batch_norm
+)
 @window_of(aten.miopen_batch_norm)
 def batch_norm_window(
     input: TensorSpec,
@@ -55,7 +70,9 @@ def batch_norm_with_statistics_window(input: TensorSpec, *_: object, out: Output
 
 
 @window_of(aten.instance_norm)
-def instance_norm_window(input: TensorSpec, *_: object, use_input_stats: bool, out: TensorSpec) -> Looks:
+def instance_norm_window(
+    input: TensorSpec, *_: object, use_input_stats: bool, out: TensorSpec
+) -> Looks:
     """With the statistics of its channel in its sample, unless running statistics are used."""
     if not use_input_stats:
         return ((_by_itself(input),),)
@@ -63,14 +80,24 @@ def instance_norm_window(input: TensorSpec, *_: object, use_input_stats: bool, o
 
 
 @window_of(aten.group_norm, aten.native_group_norm)
-def group_norm_window(input: TensorSpec, *_: object, num_groups: int = 0, group: int = 0, out: Output) -> Looks:
+def group_norm_window(
+    input: TensorSpec, *_: object, num_groups: int = 0, group: int = 0, out: Output
+) -> Looks:
     """With the statistics of its group of channels in its sample."""
     channels = input.shape[1]
-    return (_normalised(input, here(0), *_per_channel(input, groups(channels, channels, num_groups or group))[1:]),)
+    return (
+        _normalised(
+            input,
+            here(0),
+            *_per_channel(input, groups(channels, channels, num_groups or group))[1:],
+        ),
+    )
 
 
 @window_of(aten.layer_norm, aten.native_layer_norm, aten.rms_norm, aten._fused_rms_norm)
-def layer_norm_window(input: TensorSpec, normalized_shape: Sequence[int], *_: object, out: Output) -> Looks:
+def layer_norm_window(
+    input: TensorSpec, normalized_shape: Sequence[int], *_: object, out: Output
+) -> Looks:
     """With the statistics of the last dimensions."""
     kept = len(input.shape) - len(normalized_shape)
     return (_normalised(input, *map(here, range(kept)), *[WHOLE] * len(normalized_shape)),)
@@ -138,7 +165,12 @@ def batch_norm_with_update(
     return batch_norm(input, weight, bias, running_mean, running_var, True, out=first(out))
 
 
-@cost_of(aten.native_batch_norm, aten._native_batch_norm_legit, aten.cudnn_batch_norm, aten.miopen_batch_norm)
+@cost_of(
+    aten.native_batch_norm,
+    aten._native_batch_norm_legit,
+    aten.cudnn_batch_norm,
+    aten.miopen_batch_norm,
+)
 def native_batch_norm(
     input: TensorSpec,
     weight: TensorSpec | None,
@@ -278,7 +310,12 @@ def layer_norm_backward(
 
 @cost_of(aten.native_group_norm_backward)
 def group_norm_backward(
-    grad_out: TensorSpec, input: TensorSpec, *_: object, weight: TensorSpec | None, output_mask: Sequence[bool], out: object
+    grad_out: TensorSpec,
+    input: TensorSpec,
+    *_: object,
+    weight: TensorSpec | None,
+    output_mask: Sequence[bool],
+    out: object,
 ) -> Work:
     """As layer norm."""
     return _backward(input, weight, output_mask, centred=True)
@@ -303,7 +340,9 @@ def batch_norm_backward(
 
 
 @cost_of(aten.cudnn_batch_norm_backward, aten.miopen_batch_norm_backward)
-def cudnn_batch_norm_backward(input: TensorSpec, grad_output: TensorSpec, weight: TensorSpec, *_: object, out: object) -> Work:
+def cudnn_batch_norm_backward(
+    input: TensorSpec, grad_output: TensorSpec, weight: TensorSpec, *_: object, out: object
+) -> Work:
     """All three gradients, in training."""
     return _backward(input, weight, (True, True, True), centred=True)
 
@@ -319,28 +358,44 @@ def unified_batch_norm_backward(
     out: object,
 ) -> Work:
     """The kernel for all devices."""
-    return batch_norm_backward(grad_out, input, weight=weight, train=update, output_mask=output_mask, out=out)
+    return batch_norm_backward(
+        grad_out, input, weight=weight, train=update, output_mask=output_mask, out=out
+    )
 
 
 @cost_of("aten::_fused_rms_norm_backward")
 def rms_norm_backward(
-    grad_out: TensorSpec, input: TensorSpec, *_: object, weight: TensorSpec | None, output_mask: Sequence[bool], out: object
+    grad_out: TensorSpec,
+    input: TensorSpec,
+    *_: object,
+    weight: TensorSpec | None,
+    output_mask: Sequence[bool],
+    out: object,
 ) -> Work:
     """``∂x = (ĝ − x̂·Σĝ·x̂ / n) / σ``: 6 per element (x̂ 1, the sum 2, the rest 3), 7 with a weight; 2 for the weight."""
     return _backward(input, weight, (*output_mask, False), centred=False)
 
 
-def _backward(input: TensorSpec, weight: TensorSpec | None, wanted: Sequence[bool], *, centred: bool) -> Work:
+def _backward(
+    input: TensorSpec, weight: TensorSpec | None, wanted: Sequence[bool], *, centred: bool
+) -> Work:
     for_input, for_weight, for_bias = (bool(each) for each in wanted)
     normalised = 2 if centred else 1
     to_combine = (8 if centred else 5) + (weight is not None)
-    per_element = (normalised if for_input or for_weight else 0) + for_input * to_combine + for_weight * 2 + for_bias
+    per_element = (
+        (normalised if for_input or for_weight else 0)
+        + for_input * to_combine
+        + for_weight * 2
+        + for_bias
+    )
     return Work(other_flops=per_element * input.numel)
 
 
 # -- weights -------------------------------------------------------------------------------------------------------------
 
-per_input(3, "aten::_weight_norm_interface")  # v · g / |v|: a square and a sum for the norm, a product
+per_input(
+    3, "aten::_weight_norm_interface"
+)  # v · g / |v|: a square and a sum for the norm, a product
 per_input(3, "aten::norm_except_dim")
 
 

@@ -15,7 +15,22 @@ def _foreach(flops: int, *names: str) -> None:
     per_listed_element(flops, *(f"aten::_foreach_{name}" for name in names))
 
 
-_foreach(1, "mul", "div", "neg", "abs", "sign", "reciprocal", "sqrt", "rsqrt", "pow", "exp", "expm1", "erf", "erfc")
+_foreach(
+    1,
+    "mul",
+    "div",
+    "neg",
+    "abs",
+    "sign",
+    "reciprocal",
+    "sqrt",
+    "rsqrt",
+    "pow",
+    "exp",
+    "expm1",
+    "erf",
+    "erfc",
+)
 _foreach(1, "log", "log2", "log10", "log1p", "lgamma", "floor", "ceil", "round", "trunc")
 _foreach(1, "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh")
 _foreach(1, "maximum", "minimum", "clamp_max", "clamp_min", "max")
@@ -46,7 +61,13 @@ def foreach_addcmul(self: Tensors, *_: object, value: float = 1, out: object) ->
 
 @cost_of("aten::_fused_adam")
 def fused_adam(
-    self: Tensors, *_: object, weight_decay: float, amsgrad: bool, maximize: bool, grad_scale: object = None, out: object
+    self: Tensors,
+    *_: object,
+    weight_decay: float,
+    amsgrad: bool,
+    maximize: bool,
+    grad_scale: object = None,
+    out: object,
 ) -> Work:
     """``m += (1−β₁)(g − m)`` 3; ``v = β₂·v + (1−β₂)·g·g`` 4; ``p −= lr·m / (√v/√c + ε)`` 6: 13 per element.
 
@@ -58,7 +79,13 @@ def fused_adam(
 
 @cost_of("aten::_fused_adamw")
 def fused_adamw(
-    self: Tensors, *_: object, weight_decay: float, amsgrad: bool, maximize: bool, grad_scale: object = None, out: object
+    self: Tensors,
+    *_: object,
+    weight_decay: float,
+    amsgrad: bool,
+    maximize: bool,
+    grad_scale: object = None,
+    out: object,
 ) -> Work:
     """As Adam, but weight decay shrinks the parameter: 1."""
     per_element = 13 + (weight_decay != 0) + _options(amsgrad, maximize, grad_scale)
@@ -79,16 +106,30 @@ def fused_sgd(
 ) -> Work:
     """``p −= lr·g`` 2 per element; weight decay 2; momentum ``b = μ·b + (1−τ)·g`` 3, 0 in the first step; nesterov 2."""
     moving = 3 if momentum != 0 and not is_first_step else 0
-    per_element = 2 + 2 * (weight_decay != 0) + moving + 2 * bool(nesterov) + _options(False, maximize, grad_scale)
+    per_element = (
+        2
+        + 2 * (weight_decay != 0)
+        + moving
+        + 2 * bool(nesterov)
+        + _options(False, maximize, grad_scale)
+    )
     return Work(other_flops=per_element * elements(self))
 
 
 @cost_of("aten::_fused_adagrad")
 def fused_adagrad(
-    self: Tensors, *_: object, weight_decay: float, maximize: bool, grad_scale: object = None, out: object
+    self: Tensors,
+    *_: object,
+    weight_decay: float,
+    maximize: bool,
+    grad_scale: object = None,
+    out: object,
 ) -> Work:
     """``s += g·g`` 2; ``p −= lr·g / (√s + ε)`` 5: 7 per element; weight decay 2."""
-    return Work(other_flops=(7 + 2 * (weight_decay != 0) + _options(False, maximize, grad_scale)) * elements(self))
+    return Work(
+        other_flops=(7 + 2 * (weight_decay != 0) + _options(False, maximize, grad_scale))
+        * elements(self)
+    )
 
 
 @cost_of("aten::_amp_foreach_non_finite_check_and_unscale")

@@ -7,7 +7,18 @@ from collections.abc import Sequence
 
 from torchscan.ops.elementwise import Output, first
 from torchscan.ops.registry import Formula, Operator, Work, cost_of, free, window_of
-from torchscan.ops.windows import WHOLE, Along, Dim, Looks, along_last, bins, here, look, per_axis, window
+from torchscan.ops.windows import (
+    WHOLE,
+    Along,
+    Dim,
+    Looks,
+    along_last,
+    bins,
+    here,
+    look,
+    per_axis,
+    window,
+)
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
@@ -15,7 +26,9 @@ Sizes = Sequence[int] | int
 
 
 def _max_pool(axes: int) -> Formula:
-    def max_pool(self: TensorSpec, kernel_size: Sizes, *_: object, out: Output, **_kwargs: object) -> Work:
+    def max_pool(
+        self: TensorSpec, kernel_size: Sizes, *_: object, out: Output, **_kwargs: object
+    ) -> Work:
         """Window − 1 comparisons per output."""
         window = _window(kernel_size, axes)
         pooled = first(out).numel
@@ -25,7 +38,9 @@ def _max_pool(axes: int) -> Formula:
 
 
 def _avg_pool(axes: int) -> Formula:
-    def avg_pool(self: TensorSpec, kernel_size: Sizes, *_: object, out: Output, **_kwargs: object) -> Work:
+    def avg_pool(
+        self: TensorSpec, kernel_size: Sizes, *_: object, out: Output, **_kwargs: object
+    ) -> Work:
         """Window − 1 additions and a division per output."""
         window = _window(kernel_size, axes)
         pooled = first(out).numel
@@ -35,7 +50,9 @@ def _avg_pool(axes: int) -> Formula:
 
 
 def _adaptive_pool(axes: int, flops_saved: int) -> Formula:
-    def adaptive_pool(self: TensorSpec, output_size: Sizes, *_: object, out: Output, **_kwargs: object) -> Work:
+    def adaptive_pool(
+        self: TensorSpec, output_size: Sizes, *_: object, out: Output, **_kwargs: object
+    ) -> Work:
         """As above, with windows from ``⌊i·in/out⌋`` to ``⌈(i+1)·in/out⌉``, whose sizes vary."""
         reads = _total_of_windows(self, first(out), axes)
         return Work(other_flops=reads - flops_saved * first(out).numel, elements_read=reads)
@@ -45,7 +62,12 @@ def _adaptive_pool(axes: int, flops_saved: int) -> Formula:
 
 def _avg_pool_backward(axes: int) -> Formula:
     def avg_pool_backward(
-        grad_output: TensorSpec, self: TensorSpec, kernel_size: Sizes, *_: object, out: Output, **_kwargs: object
+        grad_output: TensorSpec,
+        self: TensorSpec,
+        kernel_size: Sizes,
+        *_: object,
+        out: Output,
+        **_kwargs: object,
     ) -> Work:
         """Each gradient is divided by the window and added to each element of it."""
         return Work(other_flops=(1 + _window(kernel_size, axes)) * grad_output.numel)
@@ -64,17 +86,23 @@ def _adaptive_avg_pool_backward(axes: int) -> Formula:
 
 
 for _axes in (1, 2, 3):
-    cost_of(getattr(aten, f"max_pool{_axes}d"), *([aten.max_pool1d_with_indices] if _axes == 1 else []))(_max_pool(_axes))
+    cost_of(
+        getattr(aten, f"max_pool{_axes}d"), *([aten.max_pool1d_with_indices] if _axes == 1 else [])
+    )(_max_pool(_axes))
     cost_of(getattr(aten, f"avg_pool{_axes}d"))(_avg_pool(_axes))
     cost_of(getattr(aten, f"adaptive_avg_pool{_axes}d"))(_adaptive_pool(_axes, 0))
     cost_of(getattr(aten, f"adaptive_max_pool{_axes}d"))(_adaptive_pool(_axes, 1))
     cost_of(f"aten::quantized_max_pool{_axes}d")(_max_pool(_axes))
 for _axes in (2, 3):
-    cost_of(getattr(aten, f"max_pool{_axes}d_with_indices"), f"aten::mkldnn_max_pool{_axes}d")(_max_pool(_axes))
+    cost_of(getattr(aten, f"max_pool{_axes}d_with_indices"), f"aten::mkldnn_max_pool{_axes}d")(
+        _max_pool(_axes)
+    )
     cost_of(getattr(aten, f"fractional_max_pool{_axes}d"))(_max_pool(_axes))
     cost_of(getattr(aten, f"_adaptive_avg_pool{_axes}d"))(_adaptive_pool(_axes, 0))
     cost_of(getattr(aten, f"avg_pool{_axes}d_backward"))(_avg_pool_backward(_axes))
-    cost_of(getattr(aten, f"_adaptive_avg_pool{_axes}d_backward"))(_adaptive_avg_pool_backward(_axes))
+    cost_of(getattr(aten, f"_adaptive_avg_pool{_axes}d_backward"))(
+        _adaptive_avg_pool_backward(_axes)
+    )
 cost_of(aten.adaptive_avg_pool3d_backward)(_adaptive_avg_pool_backward(3))
 
 
@@ -92,7 +120,10 @@ def _declare_windows(axes: int, *operators: Operator) -> None:
     ) -> Looks:
         """Place j looks at ``s·j − p + d·t`` for the taps t; the default stride is the window's size."""
         steps = stride if isinstance(stride, int) or stride else kernel_size
-        each = zip(*(per_axis(value, axes) for value in (kernel_size, steps, padding, dilation)), strict=True)
+        each = zip(
+            *(per_axis(value, axes) for value in (kernel_size, steps, padding, dilation)),
+            strict=True,
+        )
         return (along_last(self, [window(*numbers) for numbers in each], first(out)),)
 
 
@@ -103,17 +134,25 @@ def _declare_bins(axes: int, *operators: Operator) -> None:
         result, outer = first(out), len(self.shape) - axes
         sizes = zip(self.shape[outer:], result.shape[outer:], strict=True)
         dims: list[Dim] = [
-            WHOLE if count == 1 else Along(outer + at, bins(size, count)) for at, (size, count) in enumerate(sizes)
+            WHOLE if count == 1 else Along(outer + at, bins(size, count))
+            for at, (size, count) in enumerate(sizes)
         ]
         return (look(result, *map(here, range(outer)), *dims),)
 
 
 for _axes in (1, 2, 3):
-    _declare_windows(_axes, f"aten::max_pool{_axes}d", f"aten::avg_pool{_axes}d", f"aten::quantized_max_pool{_axes}d")
+    _declare_windows(
+        _axes,
+        f"aten::max_pool{_axes}d",
+        f"aten::avg_pool{_axes}d",
+        f"aten::quantized_max_pool{_axes}d",
+    )
     _declare_bins(_axes, f"aten::adaptive_avg_pool{_axes}d", f"aten::adaptive_max_pool{_axes}d")
 _declare_windows(1, "aten::max_pool1d_with_indices")
 for _axes in (2, 3):
-    _declare_windows(_axes, f"aten::max_pool{_axes}d_with_indices", f"aten::mkldnn_max_pool{_axes}d")
+    _declare_windows(
+        _axes, f"aten::max_pool{_axes}d_with_indices", f"aten::mkldnn_max_pool{_axes}d"
+    )
     _declare_bins(_axes, f"aten::_adaptive_avg_pool{_axes}d")
 
 
@@ -179,7 +218,8 @@ def roi_align_backward(
     """Each gradient is divided, weighted and added to the four neighbours of each sample: 1 + 8·r² per output."""
     samples = _fewest_samples(sampling_ratio, aligned)
     return Work(
-        other_flops=(1 + 8 * samples) * grad.numel * (samples > 0) + 14 * samples * grad.numel // max(channels, 1),
+        other_flops=(1 + 8 * samples) * grad.numel * (samples > 0)
+        + 14 * samples * grad.numel // max(channels, 1),
         is_lower_bound=sampling_ratio <= 0,
     )
 

@@ -41,7 +41,9 @@ _BY_MODE = (_RELU, _TANH, _LSTM, _GRU)  # in the numbering of cuDNN's and MKL's 
 def _layers(cell: _Cell, *, packed: bool) -> Formula:
     def recurrent(input: TensorSpec, *args: Any, out: Output) -> Work:
         """The cost, see the module's docstring."""
-        _state, weights, _has_biases, num_layers, dropout, train, bidirectional = args[packed : packed + 7]
+        _state, weights, _has_biases, num_layers, dropout, train, bidirectional = args[
+            packed : packed + 7
+        ]
         cells = num_layers * (2 if bidirectional else 1)
         dropped = 2 * first(out).numel * (num_layers - 1) if train and dropout else 0
         return _work(cell, _rows(input), weights, cells, dropped)
@@ -66,20 +68,34 @@ def recurrent_window(input: TensorSpec, *_: object, batch_first: bool, out: Outp
     steps, *states = out if isinstance(out, tuple) else (out,)
     batch = 0 if batch_first else 1
     over_time = look(steps, *(here(batch) if dim == batch else WHOLE for dim in range(3)))
-    final = [look(state, *(here(1) if dim == batch else WHOLE for dim in range(3))) for state in states]
+    final = [
+        look(state, *(here(1) if dim == batch else WHOLE for dim in range(3))) for state in states
+    ]
     return EachOutput(((over_time,), *((each,) for each in final)))
 
 
 @window_of(aten.lstm_cell, aten.gru_cell, aten.rnn_tanh_cell, aten.rnn_relu_cell)
-def cell_window(input: TensorSpec, *_: object, inputs: tuple[TensorSpec, ...], out: Output) -> Looks:
+def cell_window(
+    input: TensorSpec, *_: object, inputs: tuple[TensorSpec, ...], out: Output
+) -> Looks:
     """All channels of its row, in the input and in the state."""
     result = first(out)
     rows = [spec for spec in inputs if len(spec.shape) == 2 and spec.shape[0] == result.shape[0]]
-    return tuple(look(result, here(0), WHOLE) for _ in rows[: 1 + len(out if isinstance(out, tuple) else (out,))])
+    return tuple(
+        look(result, here(0), WHOLE)
+        for _ in rows[: 1 + len(out if isinstance(out, tuple) else (out,))]
+    )
 
 
 def _declare_cell(cell: _Cell, operator: Operator) -> None:
-    def single_step(input: TensorSpec, state: object, w_ih: TensorSpec, w_hh: TensorSpec, *_: object, out: Output) -> Work:
+    def single_step(
+        input: TensorSpec,
+        state: object,
+        w_ih: TensorSpec,
+        w_hh: TensorSpec,
+        *_: object,
+        out: Output,
+    ) -> Work:
         """One step: rows = batch."""
         return _work(cell, _rows(input), (w_ih, w_hh), 1)
 
@@ -124,7 +140,9 @@ def layers_of_cudnn(
 ) -> Work:
     """All layers, on a GPU."""
     dropped = 2 * first(out).numel * (num_layers - 1) if train and dropout else 0
-    return _work(_BY_MODE[mode], _rows(input), weight, num_layers * (2 if bidirectional else 1), dropped)
+    return _work(
+        _BY_MODE[mode], _rows(input), weight, num_layers * (2 if bidirectional else 1), dropped
+    )
 
 
 @cost_of(aten._cudnn_rnn_backward, aten.miopen_rnn_backward)
@@ -168,9 +186,15 @@ def layer_of_mkldnn_backward(
 
 
 def _declare_quantised(cell: _Cell, operator: Operator) -> None:
-    def quantised(input: TensorSpec, *args: Any, num_layers: int, bidirectional: bool, out: Output) -> Work:
+    def quantised(
+        input: TensorSpec, *args: Any, num_layers: int, bidirectional: bool, out: Output
+    ) -> Work:
         """As the layers above, with packed weights."""
-        params = next(each for each in args if isinstance(each, tuple) and each and not isinstance(each[0], TensorSpec))
+        params = next(
+            each
+            for each in args
+            if isinstance(each, tuple) and each and not isinstance(each[0], TensorSpec)
+        )
         matrices = [spec for spec in _specs_in(params) if len(spec.shape) == 2]
         return _work(cell, _rows(input), matrices, num_layers * (2 if bidirectional else 1))
 
@@ -185,9 +209,13 @@ def _rows(input: TensorSpec) -> int:
     return input.numel // max(input.shape[-1], 1)
 
 
-def _work(cell: _Cell, rows: int, weights: Sequence[TensorSpec], cells: int, other_flops: int = 0) -> Work:
+def _work(
+    cell: _Cell, rows: int, weights: Sequence[TensorSpec], cells: int, other_flops: int = 0
+) -> Work:
     units = _units(cell, weights, cells)
-    return Work(macs=rows * _products(weights), other_flops=rows * units * cell.forward + other_flops)
+    return Work(
+        macs=rows * _products(weights), other_flops=rows * units * cell.forward + other_flops
+    )
 
 
 def _backward(cell: _Cell, rows: int, weights: Sequence[TensorSpec], cells: int) -> Work:

@@ -27,14 +27,35 @@ def _declare(per_input: int, per_output: int, *operators: Operator) -> None:
     window_of(*operators)(reduction_window)
 
 
-def reduction_window(self: TensorSpec, *_: object, dim: Sequence[int] | int | None = None, out: Output) -> Looks:
+def reduction_window(
+    self: TensorSpec, *_: object, dim: Sequence[int] | int | None = None, out: Output
+) -> Looks:
     """All elements along the named dimensions, or along all if none are named."""
     return (reduced(self, dim, first(out)),)
 
 
 # n inputs per output: n − 1 steps
-_declare(1, -1, aten.sum, aten.amax, aten.amin, aten.argmax, aten.argmin, aten.all, aten.any, aten._sparse_sum)
-_declare(1, -1, aten.count_nonzero, aten._is_all_true, aten._is_any_true, aten.segment_reduce, "aten::hash_tensor")
+_declare(
+    1,
+    -1,
+    aten.sum,
+    aten.amax,
+    aten.amin,
+    aten.argmax,
+    aten.argmin,
+    aten.all,
+    aten.any,
+    aten._sparse_sum,
+)
+_declare(
+    1,
+    -1,
+    aten.count_nonzero,
+    aten._is_all_true,
+    aten._is_any_true,
+    aten.segment_reduce,
+    "aten::hash_tensor",
+)
 # each is also compared with NaN
 _declare(2, -1, aten.nansum)
 # both ends
@@ -68,14 +89,20 @@ def extreme(self: TensorSpec, *others: Any, out: Output) -> Work | None:
 
 
 @window_of(aten.max, aten.min)
-def extreme_window(self: TensorSpec, *others: Any, inputs: tuple[TensorSpec, ...], out: Output) -> Looks:
+def extreme_window(
+    self: TensorSpec, *others: Any, inputs: tuple[TensorSpec, ...], out: Output
+) -> Looks:
     """Over a dimension or everything, or element by element."""
     if len(inputs) > 1:
         return elementwise(inputs=inputs, out=out)
-    return reduction_window(self, dim=next((each for each in others if type(each) is int), None), out=out)
+    return reduction_window(
+        self, dim=next((each for each in others if type(each) is int), None), out=out
+    )
 
 
-@window_of(aten.cumsum, aten.cumprod, aten.cummax, aten.cummin, aten.logcumsumexp, aten._logcumsumexp)
+@window_of(
+    aten.cumsum, aten.cumprod, aten.cummax, aten.cummin, aten.logcumsumexp, aten._logcumsumexp
+)
 @window_of(aten.sort, aten.argsort, aten.topk)
 def along_dimension_window(self: TensorSpec, *_: object, dim: int = -1, out: Output) -> Looks:
     """All elements along the dimension, although a running sum only looks back."""
@@ -85,7 +112,11 @@ def along_dimension_window(self: TensorSpec, *_: object, dim: int = -1, out: Out
 @window_of(aten.renorm)
 def renorm_window(self: TensorSpec, p: float, dim: int, *_: object, out: TensorSpec) -> Looks:
     """All of the slice at the same place along the dimension."""
-    return (mixed(self, [each for each in range(len(self.shape)) if each != dim % len(self.shape)], out),)
+    return (
+        mixed(
+            self, [each for each in range(len(self.shape)) if each != dim % len(self.shape)], out
+        ),
+    )
 
 
 @window_of(aten.msort)
@@ -107,9 +138,13 @@ def scan(self: TensorSpec, dim: int, *_: Any, out: Output, **_kwargs: Any) -> Wo
 
 
 @cost_of(aten._cummax_helper, aten._cummin_helper)
-def scan_into(self: TensorSpec, values: TensorSpec, indices: TensorSpec, dim: int, *, out: object) -> Work:
+def scan_into(
+    self: TensorSpec, values: TensorSpec, indices: TensorSpec, dim: int, *, out: object
+) -> Work:
     """N − 1 steps in each row of n, into existing tensors."""
-    return Work(other_flops=_steps(self, dim), elements_read=self.numel, bytes_read=self.stored_bytes)
+    return Work(
+        other_flops=_steps(self, dim), elements_read=self.numel, bytes_read=self.stored_bytes
+    )
 
 
 @cost_of(aten._logcumsumexp, aten.logcumsumexp)
@@ -150,23 +185,33 @@ per_input(1, aten.unique_consecutive, aten.unique_dim_consecutive, aten.trace)
 
 
 @cost_of(aten.searchsorted)
-def search(sorted_sequence: TensorSpec, self: TensorSpec | float, *_: Any, out: TensorSpec, **_kwargs: Any) -> Work:
+def search(
+    sorted_sequence: TensorSpec, self: TensorSpec | float, *_: Any, out: TensorSpec, **_kwargs: Any
+) -> Work:
     """⌈log2(n + 1)⌉ comparisons per value, in a row of n."""
     return Work(other_flops=out.numel * math.ceil(math.log2(sorted_sequence.shape[-1] + 1)))
 
 
 @cost_of(aten.bucketize)
-def bucketize(self: TensorSpec | float, boundaries: TensorSpec, *_: Any, out: TensorSpec, **_kwargs: Any) -> Work:
+def bucketize(
+    self: TensorSpec | float, boundaries: TensorSpec, *_: Any, out: TensorSpec, **_kwargs: Any
+) -> Work:
     """⌈log2(n + 1)⌉ comparisons per value, for n boundaries."""
     return Work(other_flops=out.numel * math.ceil(math.log2(boundaries.numel + 1)))
 
 
 @cost_of(aten.isin)
 def membership(
-    elements: TensorSpec | float, test_elements: TensorSpec | float, *_: Any, out: TensorSpec, **_kwargs: Any
+    elements: TensorSpec | float,
+    test_elements: TensorSpec | float,
+    *_: Any,
+    out: TensorSpec,
+    **_kwargs: Any,
 ) -> Work:
     """A few are compared with all. More than 10·n^0.145, the kernel's threshold, are sorted: ⌈log2 n⌉ comparisons each."""
-    sought, known = (each.numel if isinstance(each, TensorSpec) else 1 for each in (elements, test_elements))
+    sought, known = (
+        each.numel if isinstance(each, TensorSpec) else 1 for each in (elements, test_elements)
+    )
     if known < 10 * sought**0.145:
         return Work(other_flops=sought * known)
     return Work(other_flops=(sought + known) * math.ceil(math.log2(sought + known)))
@@ -179,7 +224,9 @@ def bincount(self: TensorSpec, weights: TensorSpec | None = None, *_: Any, out: 
 
 
 @cost_of(aten.multinomial)
-def multinomial(self: TensorSpec, num_samples: int, *_: Any, out: TensorSpec, **_kwargs: Any) -> Work:
+def multinomial(
+    self: TensorSpec, num_samples: int, *_: Any, out: TensorSpec, **_kwargs: Any
+) -> Work:
     """Running sums of the weights, normalised (2 each), and a binary search per sample."""
     choices = self.shape[-1]
     return Work(other_flops=2 * self.numel + out.numel * math.ceil(math.log2(choices + 1)))

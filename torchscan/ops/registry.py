@@ -27,7 +27,13 @@ import torch
 from torchscan.errors import InputError, warn_user
 from torchscan.ops.routing import UNKNOWN, Routing
 from torchscan.ops.windows import Windows, checked, elementwise
-from torchscan.torch_versions import CustomOpDef, MissingOperator, OpOverload, OpOverloadPacket, aten
+from torchscan.torch_versions import (
+    CustomOpDef,
+    MissingOperator,
+    OpOverload,
+    OpOverloadPacket,
+    aten,
+)
 from torchscan.trace.events import OpSignature, TensorSpec, names_of_arguments
 
 #: an overload, a packet (all its overloads), the name of either, or the result of ``torch.library.custom_op``
@@ -139,7 +145,9 @@ _entries: dict[str, _Entry] = {}
 _window_rules: dict[str, WindowRule] = {}
 
 
-def cost_of(*operators: Operator, of_integers: bool = False, replace: bool = False) -> Callable[[F], F]:
+def cost_of(
+    *operators: Operator, of_integers: bool = False, replace: bool = False
+) -> Callable[[F], F]:
     """Register a formula for operators.
 
     Args:
@@ -203,7 +211,9 @@ def windows(signature: OpSignature) -> Windows | None:
         return checked(_apply(rule, signature), signature)
     except Exception as error:
         call = f"{signature.op}({', '.join(map(str, signature.args))})"
-        warn_user(f"the window rule {rule.__qualname__} failed on {call}: {error!r}; it is treated as unknown")
+        warn_user(
+            f"the window rule {rule.__qualname__} failed on {call}: {error!r}; it is treated as unknown"
+        )
         return None
 
 
@@ -215,7 +225,9 @@ def price(signature: OpSignature, routing: Routing = UNKNOWN) -> Price:
     if signature.is_view or _makes_nothing(signature):
         return Price("free", _NOTHING)
     entry = _find(_entries, signature.op)
-    if any(spec.is_nested for spec in signature.inputs) and not _goes_by_elements(entry, signature.op):
+    if any(spec.is_nested for spec in signature.inputs) and not _goes_by_elements(
+        entry, signature.op
+    ):
         return _UNPRICED
     if not _is_integer_arithmetic(signature):
         return _UNPRICED if entry is None else _priced(entry, signature, routing)
@@ -248,7 +260,11 @@ def _makes_nothing(signature: OpSignature) -> bool:
 
 
 def _without_arithmetic(priced: Price) -> Price:
-    return priced if priced.state == "unpriced" else Price("free", dataclasses.replace(priced.cost, macs=0, flops=0))
+    return (
+        priced
+        if priced.state == "unpriced"
+        else Price("free", dataclasses.replace(priced.cost, macs=0, flops=0))
+    )
 
 
 def _priced(entry: _Entry, signature: OpSignature, routing: Routing) -> Price:
@@ -259,11 +275,15 @@ def _priced(entry: _Entry, signature: OpSignature, routing: Routing) -> Price:
             return _UNPRICED
         cost = _complete(work, signature)
         return (
-            Price("unpriced", dataclasses.replace(cost, is_complete=False)) if work.is_lower_bound else Price(entry.state, cost)
+            Price("unpriced", dataclasses.replace(cost, is_complete=False))
+            if work.is_lower_bound
+            else Price(entry.state, cost)
         )
     except Exception as error:
         call = f"{signature.op}({', '.join(map(str, signature.args))})"
-        warn_user(f"the formula {entry.formula.__qualname__} failed on {call}: {error!r}; it is not priced")
+        warn_user(
+            f"the formula {entry.formula.__qualname__} failed on {call}: {error!r}; it is not priced"
+        )
         return _UNPRICED
 
 
@@ -310,9 +330,14 @@ class _Layout:
 def _layout(formula: Callable[..., object]) -> _Layout:
     parameters = inspect.signature(formula).parameters.values()
     kinds = [parameter.kind for parameter in parameters]
-    by_keyword = [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
+    by_keyword = [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    ]
     return _Layout(
-        positional=kinds.count(inspect.Parameter.POSITIONAL_ONLY) + kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD),
+        positional=kinds.count(inspect.Parameter.POSITIONAL_ONLY)
+        + kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD),
         takes_rest=inspect.Parameter.VAR_POSITIONAL in kinds,
         takes_inputs="inputs" in by_keyword,
         takes_routing="routing" in by_keyword,
@@ -348,7 +373,9 @@ def _complete(work: Work, signature: OpSignature) -> OpCost:
     )
 
 
-def _given(figure: int | None, count: Callable[[Iterable[TensorSpec]], int], specs: Iterable[TensorSpec]) -> int:
+def _given(
+    figure: int | None, count: Callable[[Iterable[TensorSpec]], int], specs: Iterable[TensorSpec]
+) -> int:
     return count(specs) if figure is None else figure
 
 
@@ -359,11 +386,15 @@ def _name_of(operator: Operator) -> str:
     if isinstance(operator, OpOverload | OpOverloadPacket | MissingOperator):
         return str(operator)
     if not isinstance(operator, str) or not all(operator.partition("::")):
-        raise InputError(f"{operator!r} is not an operator: give torch.ops.mylib.my_op, or its name, 'mylib::my_op'")
+        raise InputError(
+            f"{operator!r} is not an operator: give torch.ops.mylib.my_op, or its name, 'mylib::my_op'"
+        )
     return operator.replace("::", ".")
 
 
-def _register(entries: dict[str, T], operators: tuple[Operator, ...], entry: T, replace: bool) -> None:
+def _register(
+    entries: dict[str, T], operators: tuple[Operator, ...], entry: T, replace: bool
+) -> None:
     if not operators:
         raise InputError("no operator was given: @cost_of(torch.ops.mylib.my_op)")
     names = [_name_of(operator) for operator in operators]
@@ -372,7 +403,9 @@ def _register(entries: dict[str, T], operators: tuple[Operator, ...], entry: T, 
         kind = "a cost" if isinstance(entry, _Entry) else "a window rule"
         raise ValueError(f"{taken[0]} already has {kind}: pass replace=True to replace it")
     for name in names:
-        for narrower in [each for each in entries if each.startswith(f"{name}.")] if replace else ():
+        for narrower in (
+            [each for each in entries if each.startswith(f"{name}.")] if replace else ()
+        ):
             del entries[narrower]
         entries[name] = entry
 

@@ -27,7 +27,12 @@ per_element(15, aten.upsample_trilinear3d, mixes=True)
 per_element(31, aten.upsample_bicubic2d, mixes=True)
 
 # per gradient: a sum each (nearest); 2 neighbours · 2; 4 · 2; 8 · 2; 16 · 3
-per_input(1, aten.upsample_nearest1d_backward, aten.upsample_nearest2d_backward, aten.upsample_nearest3d_backward)
+per_input(
+    1,
+    aten.upsample_nearest1d_backward,
+    aten.upsample_nearest2d_backward,
+    aten.upsample_nearest3d_backward,
+)
 per_input(1, aten._upsample_nearest_exact1d_backward, aten._upsample_nearest_exact2d_backward)
 per_input(1, aten._upsample_nearest_exact3d_backward)
 per_input(4, aten.upsample_linear1d_backward)
@@ -41,7 +46,9 @@ def _antialiased(reach: int) -> Formula:
         """One axis after another, the last first: t products and t − 1 sums for each result with t neighbours in reach."""
         rows, columns = self.numel // max(self.shape[-1], 1), out.numel // max(out.shape[-2], 1)
         across, down = (_taps(self.shape[axis], out.shape[axis], reach) for axis in (-1, -2))
-        return Work(other_flops=rows * (2 * across - out.shape[-1]) + columns * (2 * down - out.shape[-2]))
+        return Work(
+            other_flops=rows * (2 * across - out.shape[-1]) + columns * (2 * down - out.shape[-2])
+        )
 
     return antialiased_resize
 
@@ -66,12 +73,16 @@ def _taps(size: int, resized: int, reach: int) -> int:
     scale = size / max(resized, 1)
     support = reach * max(scale, 1.0)
     centres = (scale * (index + 0.5) for index in range(resized))
-    return sum(min(int(at + support + 0.5), size) - max(int(at - support + 0.5), 0) for at in centres)
+    return sum(
+        min(int(at + support + 0.5), size) - max(int(at - support + 0.5), 0) for at in centres
+    )
 
 
 def _declare_nearest(axes: int, centre: float, *operators: Operator) -> None:
     @window_of(*operators)
-    def nearest_window(self: TensorSpec, output_size: object, *scales: Factors, out: TensorSpec) -> Looks:
+    def nearest_window(
+        self: TensorSpec, output_size: object, *scales: Factors, out: TensorSpec
+    ) -> Looks:
         """The nearest place: ``⌊j·s⌋``, or ``⌊(j + ½)·s⌋`` where it is exact."""
         each = zip(self.shape[-axes:], out.shape[-axes:], _factors(scales, axes), strict=True)
         return (along_last(self, [nearest(*sizes, centre) for sizes in each], out),)
@@ -80,11 +91,18 @@ def _declare_nearest(axes: int, centre: float, *operators: Operator) -> None:
 def _declare_interpolation(axes: int, kernel: str, antialias: bool, *operators: Operator) -> None:
     @window_of(*operators)
     def interpolation_window(
-        self: TensorSpec, output_size: object, align_corners: bool, *scales: Factors, out: TensorSpec
+        self: TensorSpec,
+        output_size: object,
+        align_corners: bool,
+        *scales: Factors,
+        out: TensorSpec,
     ) -> Looks:
         """The neighbours of ``(j + ½)·s − ½`` (of ``j·s`` with aligned corners) that have a weight."""
         each = zip(self.shape[-axes:], out.shape[-axes:], _factors(scales, axes), strict=True)
-        taps = [interpolated(*sizes, kernel, aligned=align_corners, antialias=antialias) for sizes in each]
+        taps = [
+            interpolated(*sizes, kernel, aligned=align_corners, antialias=antialias)
+            for sizes in each
+        ]
         return (along_last(self, taps, out),)
 
 
@@ -115,7 +133,9 @@ def _grid_sampler(axes: int) -> Formula:
     linear = {2: 7, 3: 15}[axes]
     neighbours = 2**axes
 
-    def grid_sampler(input: TensorSpec, grid: TensorSpec, interpolation_mode: int, *_: object, out: TensorSpec) -> Work:
+    def grid_sampler(
+        input: TensorSpec, grid: TensorSpec, interpolation_mode: int, *_: object, out: TensorSpec
+    ) -> Work:
         """Each output as in a resize. Each place takes 3 per axis to convert to pixels, and its neighbours' weights.
 
         Linear: the distance to each side, 2 per axis, and a product per neighbour and additional axis. Nearest: 1 per axis
@@ -124,9 +144,14 @@ def _grid_sampler(axes: int) -> Formula:
         places = grid.numel // axes
         weights = 2 * axes + neighbours * (axes - 1)
         per_output = {_BILINEAR: linear, _NEAREST: 0, _BICUBIC: 31}[interpolation_mode]
-        per_place = 3 * axes + {_BILINEAR: weights, _NEAREST: axes, _BICUBIC: 16 * axes}[interpolation_mode]
+        per_place = (
+            3 * axes + {_BILINEAR: weights, _NEAREST: axes, _BICUBIC: 16 * axes}[interpolation_mode]
+        )
         taps = {_BILINEAR: neighbours, _NEAREST: 1, _BICUBIC: 16}[interpolation_mode]
-        return Work(other_flops=per_output * out.numel + per_place * places, elements_read=taps * out.numel + grid.numel)
+        return Work(
+            other_flops=per_output * out.numel + per_place * places,
+            elements_read=taps * out.numel + grid.numel,
+        )
 
     return grid_sampler
 
@@ -135,7 +160,12 @@ def _grid_sampler_backward(axes: int) -> Formula:
     neighbours = 2**axes
 
     def grid_sampler_backward(
-        grad_output: TensorSpec, input: TensorSpec, grid: TensorSpec, interpolation_mode: int, *_: object, out: object
+        grad_output: TensorSpec,
+        input: TensorSpec,
+        grid: TensorSpec,
+        interpolation_mode: int,
+        *_: object,
+        out: object,
     ) -> Work:
         """Per gradient and neighbour: a product and a sum for the input, 3 per axis for the place. Nearest: only a sum."""
         places = grid.numel // axes
@@ -149,7 +179,9 @@ def _grid_sampler_backward(axes: int) -> Formula:
 for _axes in (2, 3):
     cost_of(getattr(aten, f"grid_sampler_{_axes}d"))(_grid_sampler(_axes))
     cost_of(getattr(aten, f"grid_sampler_{_axes}d_backward"))(_grid_sampler_backward(_axes))
-cost_of(aten.cudnn_grid_sampler)(lambda self, grid, *, out: _grid_sampler(2)(self, grid, _BILINEAR, out=out))
+cost_of(aten.cudnn_grid_sampler)(
+    lambda self, grid, *, out: _grid_sampler(2)(self, grid, _BILINEAR, out=out)
+)
 cost_of("aten::_grid_sampler_2d_cpu_fallback")(_grid_sampler(2))
 
 

@@ -40,7 +40,9 @@ class Routing:
 
     def of(self, choices: int, slots: int) -> Routing:
         """This routing if it made so many slots for so many choices, else what is true of any: each slot picks one."""
-        return self if (self.choices, self.slots) == (choices, slots) else Routing(choices, 1, slots)
+        return (
+            self if (self.choices, self.slots) == (choices, slots) else Routing(choices, 1, slots)
+        )
 
 
 #: where nothing is known about who picks what

@@ -28,14 +28,59 @@ from torchscan.ops.windows import (
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
-free(aten.view, aten.reshape, aten.reshape_as, aten.view_as, aten._unsafe_view, aten._reshape_alias, aten.unsafe_chunk)
-free(aten.flatten, aten.unflatten, aten.squeeze, aten.unsqueeze, aten.expand, aten.expand_as, aten.ravel)
-free(aten.permute, aten.transpose, aten.t, aten.mT, aten.mH, aten.adjoint, aten.numpy_T, aten.swapaxes, aten.swapdims)
-free(aten.movedim, aten.moveaxis, aten.select, aten.slice, aten.narrow, aten.diagonal, aten.unfold, aten.as_strided)
-free(aten.split, aten.split_with_sizes, aten.chunk, aten.tensor_split, aten.unbind, aten.unsafe_split)
+free(
+    aten.view,
+    aten.reshape,
+    aten.reshape_as,
+    aten.view_as,
+    aten._unsafe_view,
+    aten._reshape_alias,
+    aten.unsafe_chunk,
+)
+free(
+    aten.flatten,
+    aten.unflatten,
+    aten.squeeze,
+    aten.unsqueeze,
+    aten.expand,
+    aten.expand_as,
+    aten.ravel,
+)
+free(
+    aten.permute,
+    aten.transpose,
+    aten.t,
+    aten.mT,
+    aten.mH,
+    aten.adjoint,
+    aten.numpy_T,
+    aten.swapaxes,
+    aten.swapdims,
+)
+free(
+    aten.movedim,
+    aten.moveaxis,
+    aten.select,
+    aten.slice,
+    aten.narrow,
+    aten.diagonal,
+    aten.unfold,
+    aten.as_strided,
+)
+free(
+    aten.split, aten.split_with_sizes, aten.chunk, aten.tensor_split, aten.unbind, aten.unsafe_split
+)
 free(aten.hsplit, aten.vsplit, aten.dsplit, aten.unsafe_split_with_sizes)
 free(aten._conj, aten.conj, aten.resolve_conj, aten.resolve_neg, aten._neg_view)
-free(aten.detach, aten.alias, aten.lift_fresh, aten.lift, aten.lift_fresh_copy, aten.positive, aten.data)
+free(
+    aten.detach,
+    aten.alias,
+    aten.lift_fresh,
+    aten.lift,
+    aten.lift_fresh_copy,
+    aten.positive,
+    aten.data,
+)
 
 # Operators that copy instead.
 free(
@@ -54,18 +99,49 @@ free(
     "aten::as_strided_copy",
     "aten::detach_copy",
 )
-free("aten::alias_copy", "aten::diagonal_copy", "aten::split_copy", "aten::split_with_sizes_copy", "aten::unbind_copy")
 free(
-    "aten::view_as_real_copy", "aten::view_as_complex_copy", "aten::_reshape_copy", "aten::narrow_copy", "aten::_neg_view_copy"
+    "aten::alias_copy",
+    "aten::diagonal_copy",
+    "aten::split_copy",
+    "aten::split_with_sizes_copy",
+    "aten::unbind_copy",
+)
+free(
+    "aten::view_as_real_copy",
+    "aten::view_as_complex_copy",
+    "aten::_reshape_copy",
+    "aten::narrow_copy",
+    "aten::_neg_view_copy",
 )
 
 
-@window_of(aten.view, aten.reshape, aten._unsafe_view, aten._reshape_alias, aten.flatten, aten.unflatten, aten.ravel)
-@window_of(aten.reshape_as, aten.view_as, aten.squeeze, aten.unsqueeze, "aten::view_copy", "aten::squeeze_copy")
+@window_of(
+    aten.view,
+    aten.reshape,
+    aten._unsafe_view,
+    aten._reshape_alias,
+    aten.flatten,
+    aten.unflatten,
+    aten.ravel,
+)
+@window_of(
+    aten.reshape_as,
+    aten.view_as,
+    aten.squeeze,
+    aten.unsqueeze,
+    "aten::view_copy",
+    "aten::squeeze_copy",
+)
 @window_of("aten::unsqueeze_copy", "aten::_reshape_copy")
-def reshape_window(self: TensorSpec, *others: object, inputs: tuple[TensorSpec, ...], out: TensorSpec) -> Looks | None:
+def reshape_window(
+    self: TensorSpec, *others: object, inputs: tuple[TensorSpec, ...], out: TensorSpec
+) -> Looks | None:
     """The same elements in the same order, unless they are viewed as a type of another size."""
-    return (way(Reshape(out.shape)), *[NOT_READ] * (len(inputs) - 1)) if self.numel == out.numel else None
+    return (
+        (way(Reshape(out.shape)), *[NOT_READ] * (len(inputs) - 1))
+        if self.numel == out.numel
+        else None
+    )
 
 
 @window_of(aten.expand, aten.expand_as, aten.type_as, "aten::expand_copy")
@@ -80,7 +156,9 @@ def permute_window(self: TensorSpec, dims: Sequence[int], *, out: TensorSpec) ->
     return (way(permuted(self.shape, dims)),)
 
 
-@window_of("aten::transpose_", aten.transpose.int, aten.swapaxes, aten.swapdims, "aten::transpose_copy")
+@window_of(
+    "aten::transpose_", aten.transpose.int, aten.swapaxes, aten.swapdims, "aten::transpose_copy"
+)
 def transpose_window(self: TensorSpec, dim0: int, dim1: int, *, out: TensorSpec) -> Looks:
     """Two dimensions swapped."""
     rank = len(self.shape)
@@ -94,7 +172,11 @@ def transpose_window(self: TensorSpec, dim0: int, dim1: int, *, out: TensorSpec)
 @window_of(aten.t, aten.mT, aten.mH, aten.adjoint, "aten::t_copy")
 def matrix_transpose_window(self: TensorSpec, *, out: TensorSpec) -> Looks:
     """The last two dimensions swapped."""
-    return transpose_window(self, -1, -2, out=out) if len(self.shape) > 1 else (look(out, *map(here, range(len(self.shape)))),)
+    return (
+        transpose_window(self, -1, -2, out=out)
+        if len(self.shape) > 1
+        else (look(out, *map(here, range(len(self.shape)))),)
+    )
 
 
 @window_of(aten.numpy_T)
@@ -104,12 +186,20 @@ def reverse_dims_window(self: TensorSpec, *, out: TensorSpec) -> Looks:
 
 
 @window_of(aten.movedim.intlist, aten.moveaxis.intlist)
-def movedim_window(self: TensorSpec, source: Sequence[int], destination: Sequence[int], *, out: TensorSpec) -> Looks:
+def movedim_window(
+    self: TensorSpec, source: Sequence[int], destination: Sequence[int], *, out: TensorSpec
+) -> Looks:
     """Some dimensions move; the others keep their order."""
     rank = len(self.shape)
-    moved = {wrapped(to, rank): wrapped(of, rank) for of, to in zip(source, destination, strict=True)}
+    moved = {
+        wrapped(to, rank): wrapped(of, rank) for of, to in zip(source, destination, strict=True)
+    }
     others = (dim for dim in range(rank) if dim not in moved.values())
-    return (way(permuted(self.shape, [moved[at] if at in moved else next(others) for at in range(rank)])),)
+    return (
+        way(
+            permuted(self.shape, [moved[at] if at in moved else next(others) for at in range(rank)])
+        ),
+    )
 
 
 @window_of(aten.select.int, "aten::select_copy")
@@ -123,17 +213,27 @@ def unbind_window(self: TensorSpec, dim: int = 0, *, out: Output) -> EachOutput:
     """Each place of a dimension."""
     results = out if isinstance(out, tuple) else (out,)
     at = wrapped(dim, len(self.shape))
-    return EachOutput(tuple((_selected(self, at, index, each),) for index, each in enumerate(results)))
+    return EachOutput(
+        tuple((_selected(self, at, index, each),) for index, each in enumerate(results))
+    )
 
 
 def _selected(self: TensorSpec, dim: int, index: int, out: TensorSpec) -> Ways:
     place = At(index % self.shape[dim] if self.shape[dim] else 0)
-    return look(out, *(place if at == dim else here(at - (at > dim)) for at in range(len(self.shape))))
+    return look(
+        out, *(place if at == dim else here(at - (at > dim)) for at in range(len(self.shape)))
+    )
 
 
 @window_of(aten.slice.Tensor, "aten::slice_copy")
 def slice_window(
-    self: TensorSpec, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1, *, out: TensorSpec
+    self: TensorSpec,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+    *,
+    out: TensorSpec,
 ) -> Looks:
     """From one place on, in steps."""
     at = wrapped(dim, len(self.shape))
@@ -147,36 +247,61 @@ def narrow_window(self: TensorSpec, dim: int, start: int, length: int, *, out: T
     return slice_window(self, dim, start, None, out=out)
 
 
-@window_of(aten.split, aten.split_with_sizes, aten.chunk, aten.tensor_split, aten.unsafe_split, aten.unsafe_chunk)
+@window_of(
+    aten.split,
+    aten.split_with_sizes,
+    aten.chunk,
+    aten.tensor_split,
+    aten.unsafe_split,
+    aten.unsafe_chunk,
+)
 @window_of(aten.unsafe_split_with_sizes, "aten::split_copy", "aten::split_with_sizes_copy")
 def split_window(self: TensorSpec, *_: object, dim: int = 0, out: Output) -> EachOutput:
     """Each piece starts where the previous one ends."""
     results = out if isinstance(out, tuple) else (out,)
     at = wrapped(dim, len(self.shape))
     starts = itertools.accumulate((each.shape[at] for each in results[:-1]), initial=0)
-    return EachOutput(tuple((moved(self, {at: shifted(start)}, each),) for start, each in zip(starts, results, strict=True)))
+    return EachOutput(
+        tuple(
+            (moved(self, {at: shifted(start)}, each),)
+            for start, each in zip(starts, results, strict=True)
+        )
+    )
 
 
 @window_of(aten.diagonal, "aten::diagonal_copy")
-def diagonal_window(self: TensorSpec, offset: int = 0, dim1: int = 0, dim2: int = 1, *, out: TensorSpec) -> Looks:
+def diagonal_window(
+    self: TensorSpec, offset: int = 0, dim1: int = 0, dim2: int = 1, *, out: TensorSpec
+) -> Looks:
     """The same place in two dimensions, one of them shifted."""
     rank = len(self.shape)
     last = len(out.shape) - 1
     starts = {wrapped(dim1, rank): max(-offset, 0), wrapped(dim2, rank): max(offset, 0)}
     others = iter(range(last))
-    dims = (Along(last, shifted(starts[dim])) if dim in starts else here(next(others)) for dim in range(rank))
+    dims = (
+        Along(last, shifted(starts[dim])) if dim in starts else here(next(others))
+        for dim in range(rank)
+    )
     return (look(out, *dims),)
 
 
 @window_of(aten.unfold, "aten::unfold_copy")
-def unfold_window(self: TensorSpec, dimension: int, size: int, step: int, *, out: TensorSpec) -> Looks:
+def unfold_window(
+    self: TensorSpec, dimension: int, size: int, step: int, *, out: TensorSpec
+) -> Looks:
     """The windows of a dimension, as a new last dimension."""
-    return (way(Unfold(wrapped(dimension, len(self.shape)), size, step)),) if self.shape else (None,)
+    return (
+        (way(Unfold(wrapped(dimension, len(self.shape)), size, step)),) if self.shape else (None,)
+    )
 
 
 @window_of(aten.hsplit, aten.vsplit, aten.dsplit)
 def split_along_window(self: TensorSpec, *_: object, out: Output) -> EachOutput:
     """Pieces along the dimension in which they are smaller than the whole."""
     pieces = out if isinstance(out, tuple) else (out,)
-    dims = (dim for dim, size in enumerate(self.shape) if any(each.shape[dim] != size for each in pieces))
+    dims = (
+        dim
+        for dim, size in enumerate(self.shape)
+        if any(each.shape[dim] != size for each in pieces)
+    )
     return split_window(self, dim=next(dims, 0), out=out)

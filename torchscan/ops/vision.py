@@ -9,7 +9,9 @@ from torchscan.trace.events import TensorSpec
 
 
 @cost_of("torchvision::nms")
-def non_maximum_suppression(dets: TensorSpec, scores: TensorSpec, *_: object, out: TensorSpec) -> Work:
+def non_maximum_suppression(
+    dets: TensorSpec, scores: TensorSpec, *_: object, out: TensorSpec
+) -> Work:
     """Sort n boxes, their areas (3 each), and the overlap of each pair, as if none had been suppressed before.
 
     A pair takes 4 extremes, 2 differences, 2 comparisons with zero and a product for the intersection, 2 sums for the union,

@@ -149,10 +149,16 @@ def checked(windows: Windows | None, signature: OpSignature) -> Windows | None:
     every = windows.looks if isinstance(windows, EachOutput) else (windows,)
     for looks in every:
         if looks is not None and not isinstance(looks, tuple):
-            raise TypeError(f"it returned {looks!r}: give a tuple with what look(…) returns for each operand")
+            raise TypeError(
+                f"it returned {looks!r}: give a tuple with what look(…) returns for each operand"
+            )
         for ways, spec in zip(looks or (), signature.inputs, strict=False):
-            if ways is not None and not (isinstance(ways, tuple) and all(isinstance(each, Way) for each in ways)):
-                raise TypeError(f"it returned {ways!r} for an operand: give what look(…) returns, or None for all of it")
+            if ways is not None and not (
+                isinstance(ways, tuple) and all(isinstance(each, Way) for each in ways)
+            ):
+                raise TypeError(
+                    f"it returned {ways!r} for an operand: give what look(…) returns, or None for all of it"
+                )
             for step in (each.steps[0] for each in ways or () if each.steps):
                 _check_step(step, spec)
     return windows
@@ -167,7 +173,9 @@ def _check_step(step: Step, spec: TensorSpec) -> None:
         )
     for how in step.dims:
         if isinstance(how, Along) and not 0 <= how.dim < len(step.shape):
-            raise ValueError(f"it reads along dimension {how.dim} of a result that has {len(step.shape)}")
+            raise ValueError(
+                f"it reads along dimension {how.dim} of a result that has {len(step.shape)}"
+            )
 
 
 # -- along one dimension -------------------------------------------------------------------------------------------------
@@ -186,7 +194,9 @@ def window(size: int, step: int = 1, padding: int = 0, spacing: int = 1) -> Taps
 def spread(size: int, step: int, padding: int, spacing: int) -> Taps:
     """A transposed convolution: the whole numbers among ``i = (j + padding − spacing·t) / step``."""
     places = ([(phase + padding - spacing * tap) for tap in range(size)] for phase in range(step))
-    return Taps(tuple(tuple(place // step for place in each if place % step == 0) for each in places), 1)
+    return Taps(
+        tuple(tuple(place // step for place in each if place % step == 0) for each in places), 1
+    )
 
 
 @_kept
@@ -212,7 +222,10 @@ def bins(size: int, count: int) -> Taps:
     """An adaptive pool: from ``⌊j·size/count⌋`` until just before ``⌈(j + 1)·size/count⌉``."""
     common = math.gcd(size, count)
     size, count = size // common, count // common
-    return Taps(tuple(tuple(range(j * size // count, -(-(j + 1) * size // count))) for j in range(count)), size)
+    return Taps(
+        tuple(tuple(range(j * size // count, -(-(j + 1) * size // count))) for j in range(count)),
+        size,
+    )
 
 
 @_few_kept
@@ -237,9 +250,14 @@ def nearest(size: int, resized: int, factor: float | None, centre: float) -> Tap
     exact = _scale(size, resized, factor)
     scale = _single(1 / factor if factor else size / resized)
     by_halves = resized == 2 * size and not centre
-    places = [min(j // 2 if by_halves else math.floor(_single((j + centre) * scale)), size - 1) for j in range(resized)]
+    places = [
+        min(j // 2 if by_halves else math.floor(_single((j + centre) * scale)), size - 1)
+        for j in range(resized)
+    ]
     period, rise = exact.denominator, exact.numerator
-    if period < resized and all(places[j] + rise == places[j + period] for j in range(resized - period)):
+    if period < resized and all(
+        places[j] + rise == places[j + period] for j in range(resized - period)
+    ):
         return Taps(tuple((place,) for place in places[:period]), rise)
     return Taps(tuple((place,) for place in places), round(exact * resized))
 
@@ -250,7 +268,9 @@ def _single(number: float) -> float:
 
 
 @_few_kept
-def interpolated(size: int, resized: int, factor: float | None, kernel: str, *, aligned: bool, antialias: bool) -> Taps:
+def interpolated(
+    size: int, resized: int, factor: float | None, kernel: str, *, aligned: bool, antialias: bool
+) -> Taps:
     """The neighbours of ``(j + ½) · scale − ½`` (of ``j · scale`` with aligned corners) whose weight is not zero."""
     scale, centre = _scale(size, resized, factor), Fraction(1, 2)
     if aligned:
@@ -258,7 +278,9 @@ def interpolated(size: int, resized: int, factor: float | None, kernel: str, *, 
     stretch = max(scale, Fraction(1)) if antialias else Fraction(1)
     period = min(scale.denominator, resized)
     places = ((j + centre) * scale - centre for j in range(period))
-    return Taps(tuple(_neighbours(place, kernel, stretch) for place in places), round(scale * period))
+    return Taps(
+        tuple(_neighbours(place, kernel, stretch) for place in places), round(scale * period)
+    )
 
 
 def _scale(size: int, resized: int, factor: float | None) -> Fraction:
@@ -275,7 +297,11 @@ def _neighbours(place: Fraction, kernel: str, stretch: Fraction) -> tuple[int, .
     reach = _REACH[kernel] * stretch
     near = range(math.floor(place - reach) + 1, math.ceil(place + reach))
     distances = {at: abs(at - place) / stretch for at in near}
-    return tuple(at for at in near if distances[at] == 0 or kernel == "linear" or distances[at].denominator != 1)
+    return tuple(
+        at
+        for at in near
+        if distances[at] == 0 or kernel == "linear" or distances[at].denominator != 1
+    )
 
 
 # -- whole operands ------------------------------------------------------------------------------------------------------
@@ -307,14 +333,19 @@ def broadcast_dims(shape: Sequence[int], out: Sequence[int]) -> tuple[Dim, ...]:
     missing = len(out) - len(shape)
     sizes = zip(shape, out[missing:], strict=True)
     return tuple(
-        here(dim + missing) if size == full else At(0) if size == 1 else WHOLE for dim, (size, full) in enumerate(sizes)
+        here(dim + missing) if size == full else At(0) if size == 1 else WHOLE
+        for dim, (size, full) in enumerate(sizes)
     )
 
 
-def elementwise(*, inputs: tuple[TensorSpec, ...], out: TensorSpec | tuple[TensorSpec, ...]) -> Looks:
+def elementwise(
+    *, inputs: tuple[TensorSpec, ...], out: TensorSpec | tuple[TensorSpec, ...]
+) -> Looks:
     """Each element of the result is made from the operands' elements at the same place."""
     result = out[0] if isinstance(out, tuple) else out
-    return tuple(broadcast(spec, result) if len(spec.shape) <= len(result.shape) else None for spec in inputs)
+    return tuple(
+        broadcast(spec, result) if len(spec.shape) <= len(result.shape) else None for spec in inputs
+    )
 
 
 def wrapped(dim: int, rank: int) -> int:
@@ -340,7 +371,9 @@ def mixed(spec: TensorSpec, dims: Sequence[int] | int, out: TensorSpec) -> Ways:
     return look(out, *(WHOLE if dim in over else here(dim) for dim in range(rank)))
 
 
-def along_last(spec: TensorSpec, taps: Sequence[Taps], out: TensorSpec, channels: Dim | None = None) -> Ways:
+def along_last(
+    spec: TensorSpec, taps: Sequence[Taps], out: TensorSpec, channels: Dim | None = None
+) -> Ways:
     """The last dimensions by their taps, the one before them as given, the others unchanged."""
     first = len(spec.shape) - len(taps)
     dims: list[Dim] = [here(dim) for dim in range(first)]
@@ -353,12 +386,18 @@ def permuted(shape: Sequence[int], order: Sequence[int]) -> Look:
     """The dimensions permuted: dimension k of the result is ``order[k]``."""
     rank = len(shape)
     order = [wrapped(dim, rank) for dim in order]
-    return Look(tuple(here(order.index(dim)) for dim in range(rank)), tuple(shape[dim] for dim in order))
+    return Look(
+        tuple(here(order.index(dim)) for dim in range(rank)), tuple(shape[dim] for dim in order)
+    )
 
 
-def moved(spec: TensorSpec, taps: Mapping[int, Taps], out: TensorSpec, note: Note | None = None) -> Ways:
+def moved(
+    spec: TensorSpec, taps: Mapping[int, Taps], out: TensorSpec, note: Note | None = None
+) -> Ways:
     """Some dimensions by their taps, the others unchanged."""
-    dims = tuple(Along(dim, taps[dim]) if dim in taps else here(dim) for dim in range(len(spec.shape)))
+    dims = tuple(
+        Along(dim, taps[dim]) if dim in taps else here(dim) for dim in range(len(spec.shape))
+    )
     return way(Look(dims, out.shape), note=note)
 
 

@@ -19,7 +19,12 @@ from torchscan.recording.example_inputs import DTypes, Shapes, example_inputs
 from torchscan.recording.request import check_request, require_module
 from torchscan.recording.sharding import failed_in_parts
 from torchscan.recording.training.optimizers import OptimizerChoice
-from torchscan.torch_versions import dimensions_of, is_group_pretended, is_wrapped_by_ddp, whole_mesh_of
+from torchscan.torch_versions import (
+    dimensions_of,
+    is_group_pretended,
+    is_wrapped_by_ddp,
+    whole_mesh_of,
+)
 from torchscan.units import memory
 from torchscan.wrong_arguments import explain_wrong_types
 
@@ -105,10 +110,14 @@ def _mesh_of(model: nn.Module) -> tuple[dict[str, int], dict[str, int], dict[tup
     mesh = whole_mesh_of(model)
     if mesh is None or mesh.get_coordinate() is None or not mesh.mesh_dim_names:
         number = distributed.get_world_size()
-        names = {} if is_wrapped_by_ddp(model) else {tuple(range(number)): _ALL}  # what DDP says is not recorded
+        names = (
+            {} if is_wrapped_by_ddp(model) else {tuple(range(number)): _ALL}
+        )  # what DDP says is not recorded
         return {_ALL: number}, {_ALL: distributed.get_rank()}, names
     sizes = dict(zip(mesh.mesh_dim_names, mesh.shape, strict=True))
-    used = {ranks: name for ranks, name in names_in(mesh, sizes).items() if name in dimensions_of(model)}
+    used = {
+        ranks: name for ranks, name in names_in(mesh, sizes).items() if name in dimensions_of(model)
+    }
     return sizes, dict(zip(sizes, mesh.get_coordinate(), strict=True)), used
 
 
@@ -117,7 +126,9 @@ def _checked(model: nn.Module, asked: Asked, per_machine: int, network: float) -
     require_module(model)
     check_request(asked.of(model).question.whole())
     if asked.input_shape is not None:
-        example_inputs(model, asked.input_shape, asked.dtype, asked.batch_size, torch.device("meta"))
+        example_inputs(
+            model, asked.input_shape, asked.dtype, asked.batch_size, torch.device("meta")
+        )
     if not can_estimate_for(asked.device):
         return None
     return Fabric(device=device_named(asked.device), per_machine=per_machine, network=network)
@@ -127,19 +138,29 @@ def _of_ddp(model: nn.Module) -> list[str]:
     """What its processes send each other of gradients at least, ``2 (n − 1)/n p``, which no record has."""
     if not is_wrapped_by_ddp(model):
         return []
-    size = sum(each.numel() * each.element_size() for each in model.parameters() if each.requires_grad)
+    size = sum(
+        each.numel() * each.element_size() for each in model.parameters() if each.requires_grad
+    )
     sent = sent_bytes("all-reduce", size, torch.distributed.get_world_size())
-    return [f"what DDP sends is not counted: {memory(sent)} of each process to sum up gradients, in buckets of as much memory"]
+    return [
+        f"what DDP sends is not counted: {memory(sent)} of each process to sum up gradients, in buckets of as much memory"
+    ]
 
 
 def _own(
-    model: nn.Module, asked: Asked, fabric: Fabric | None, place: Mapping[str, int], names: Mapping[tuple[int, ...], str]
+    model: nn.Module,
+    asked: Asked,
+    fabric: Fabric | None,
+    place: Mapping[str, int],
+    names: Mapping[tuple[int, ...], str],
 ) -> RankPlan:
     import torch.distributed as distributed
 
     scan, rank = asked.of(model), distributed.get_rank()
     try:
-        return rank_plan(scan, scan.steps, offloading(scan.memory, model), rank, place, names, fabric)
+        return rank_plan(
+            scan, scan.steps, offloading(scan.memory, model), rank, place, names, fabric
+        )
     except RecordError as error:
         raise failed_in_parts(error, model, rank) from error
 
@@ -150,13 +171,17 @@ def _in_all(work: Callable[[], _T]) -> _T:
 
     found, error = _tried(work)
     failed: list[str | None] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(failed, None if error is None else f"{type(error).__name__}: {error}".partition("\n")[0])
+    distributed.all_gather_object(
+        failed, None if error is None else f"{type(error).__name__}: {error}".partition("\n")[0]
+    )
     if error is not None:
         raise error
     others = {rank: said for rank, said in enumerate(failed) if said is not None}
     if others:
         rank, said = next(iter(others.items()))
-        raise RecordError(f"{len(others)} of {len(failed)} processes could not be recorded; process {rank}: {said}")
+        raise RecordError(
+            f"{len(others)} of {len(failed)} processes could not be recorded; process {rank}: {said}"
+        )
     return cast("_T", found)
 
 
@@ -172,6 +197,8 @@ def _gathered(own: RankPlan) -> list[RankPlan]:
     import torch.distributed as distributed
 
     sent = replace(own, trace=replace(own.trace, modules=(), ops=(), tensors=(), storages=()))
-    found: list[Any] | None = [None] * distributed.get_world_size() if distributed.get_rank() == 0 else None
+    found: list[Any] | None = (
+        [None] * distributed.get_world_size() if distributed.get_rank() == 0 else None
+    )
     distributed.gather_object(sent, found)
     return [own] if found is None else [own, *found[1:]]

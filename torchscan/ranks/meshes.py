@@ -93,12 +93,18 @@ def search_meshes(
         if number is not None:
             require_positive(name, number)
     if global_batch is not None and batch_size != 1:
-        raise InputError("batch_size and global_batch were both given: sequences are those of each device, or of all")
+        raise InputError(
+            "batch_size and global_batch were both given: sequences are those of each device, or of all"
+        )
     if precision not in get_args(TrainingPrecision):
-        raise InputError(f"precision is {precision!r}: give one of {', '.join(map(repr, get_args(TrainingPrecision)))}")
+        raise InputError(
+            f"precision is {precision!r}: give one of {', '.join(map(repr, get_args(TrainingPrecision)))}"
+        )
     limit = positions_of(module)
     if limit is not None and length > limit:
-        raise InputError(f"the model has {limit:,} positions, and sequences of {length:,} tokens were asked for")
+        raise InputError(
+            f"the model has {limit:,} positions, and sequences of {length:,} tokens were asked for"
+        )
     asked = _Asked(
         module=module,
         device=device_named(device),
@@ -130,9 +136,16 @@ def _candidates(gpus: int, per_machine: int) -> Iterator[dict[str, int]]:
 
 def _without_ones(mesh: Mapping[str, int]) -> dict[str, int]:
     """Along ``dp`` there is one process where whole models are copied: FSDP shards along the last of two dimensions."""
-    copies, others = mesh.get("replicate", 1), {name: size for name, size in mesh.items() if size > 1}
+    copies, others = (
+        mesh.get("replicate", 1),
+        {name: size for name, size in mesh.items() if size > 1},
+    )
     if copies > 1:
-        return {"replicate": copies, "dp": mesh.get("dp", 1), **({"tp": mesh["tp"]} if mesh.get("tp", 1) > 1 else {})}
+        return {
+            "replicate": copies,
+            "dp": mesh.get("dp", 1),
+            **({"tp": mesh["tp"]} if mesh.get("tp", 1) > 1 else {}),
+        }
     return others or {"dp": 1}
 
 
@@ -144,9 +157,13 @@ def _checked(meshes: Sequence[Mapping[str, int]], gpus: int) -> list[Mapping[str
     for mesh in meshes:
         unknown = [name for name in mesh if name not in ("replicate", "dp", "tp")]
         if unknown:
-            raise InputError(f"the mesh {said(mesh)} has a dimension {unknown[0]}: there are replicate, dp and tp")
+            raise InputError(
+                f"the mesh {said(mesh)} has a dimension {unknown[0]}: there are replicate, dp and tp"
+            )
         if math.prod(mesh.values()) != gpus:
-            raise InputError(f"the mesh {said(mesh)} has {math.prod(mesh.values())} devices, and there are {gpus}")
+            raise InputError(
+                f"the mesh {said(mesh)} has {math.prod(mesh.values())} devices, and there are {gpus}"
+            )
     return [_without_ones(each) for each in meshes]
 
 
@@ -188,7 +205,9 @@ class _Asked:
         """What weights are stored in."""
         return torch.bfloat16 if self.precision == "bf16" else torch.float32
 
-    def short(self, mesh: Mapping[str, int], kinds: Sequence[Kind], numbers: Sequence[int]) -> Short:
+    def short(
+        self, mesh: Mapping[str, int], kinds: Sequence[Kind], numbers: Sequence[int]
+    ) -> Short:
         """A pass of so many layers of each kind."""
         paths: dict[str, str] = {}
 
@@ -199,10 +218,16 @@ class _Asked:
                 adapt(model, self._layers(model), self.lora)
             if self.checkpoint:
                 _checkpoint(self._layers(model))
-            return self.apply(model, devices) if self.apply is not None else self._sharded(model, devices)
+            return (
+                self.apply(model, devices)
+                if self.apply is not None
+                else self._sharded(model, devices)
+            )
 
         step = self._step(self._sequences(mesh))
-        if self.precision == "bf16-mixed":  # it is FSDP that gathers weights in 16 bits, also among one
+        if (
+            self.precision == "bf16-mixed"
+        ):  # it is FSDP that gathers weights in 16 bits, also among one
             mesh = {"dp": 1, **mesh} if "dp" not in mesh else mesh
         rank = planned(self.module, mesh, apply, 0, step, self._fabric, self.dtype)
         return Short(rank, numbers, paths, self._fabric)
@@ -211,7 +236,9 @@ class _Asked:
         """Of one copy of the model, by which those devices that share it are told apart from others."""
         copies = math.prod(mesh.values()) // mesh.get("tp", 1)
         if self.sequences % copies:
-            raise InputError(f"{self.sequences:,} sequences cannot be divided among {copies:,} copies of the model")
+            raise InputError(
+                f"{self.sequences:,} sequences cannot be divided among {copies:,} copies of the model"
+            )
         if self.lora is not None and mesh.get("tp", 1) > 1 and self.apply is None:
             raise InputError("adapters have no plan for tensor parallelism: shard them with apply=")
         return self.sequences // copies
@@ -236,7 +263,9 @@ class _Asked:
 
     @property
     def _fabric(self) -> Fabric:
-        return Fabric(device=self.device, per_machine=self.per_machine, network=1e9 * self.network_gbs)
+        return Fabric(
+            device=self.device, per_machine=self.per_machine, network=1e9 * self.network_gbs
+        )
 
     def _layers(self, model: nn.Module) -> list[nn.Module]:
         """Of all lists of layers, also short ones."""
@@ -253,7 +282,9 @@ class _Asked:
         along = tuple(name for name in ("replicate", "dp") if name in names)
         if along:
             policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-            options: dict[str, Any] = {"mp_policy": policy} if self.precision == "bf16-mixed" else {}
+            options: dict[str, Any] = (
+                {"mp_policy": policy} if self.precision == "bf16-mixed" else {}
+            )
             for each in (*self._layers(model), model):
                 fully_shard(each, mesh=devices[along], **options)
         return model
@@ -277,7 +308,9 @@ def _searched(asked: _Asked, gpus: int, meshes: Sequence[Mapping[str, int]]) -> 
     for mesh in meshes:
         try:
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "FSDP2-wrapped module")  # of views, which nobody writes to here
+                warnings.filterwarnings(
+                    "ignore", "FSDP2-wrapped module"
+                )  # of views, which nobody writes to here
                 choice, base = _choice(asked, mesh, kinds)
         except TorchscanError as error:
             refused[said(mesh)] = str(error).partition("\n")[0]
@@ -286,7 +319,9 @@ def _searched(asked: _Asked, gpus: int, meshes: Sequence[Mapping[str, int]]) -> 
         spread = base.rank.roofline.spread if base.rank.roofline is not None else None
         assumptions |= dict.fromkeys(_assumed(base))
     if not choices:
-        raise InputError(f"no mesh is possible: {next(iter(refused.values()), 'there is none to compare')}")
+        raise InputError(
+            f"no mesh is possible: {next(iter(refused.values()), 'there is none to compare')}"
+        )
     choices = _replay_best(asked, choices, kinds)
     replayed = sum(each.is_replayed for each in choices) if kinds else 0
     if asked.lora is not None:
@@ -297,7 +332,9 @@ def _searched(asked: _Asked, gpus: int, meshes: Sequence[Mapping[str, int]]) -> 
         length=asked.length,
         sequences=asked.sequences,
         precision=asked.precision,
-        optimizer=asked.optimizer if isinstance(asked.optimizer, str) else getattr(asked.optimizer, "__name__", "given"),
+        optimizer=asked.optimizer
+        if isinstance(asked.optimizer, str)
+        else getattr(asked.optimizer, "__name__", "given"),
         checkpoint=asked.checkpoint,
         lora=asked.lora,
         spread=spread,
@@ -309,7 +346,9 @@ def _searched(asked: _Asked, gpus: int, meshes: Sequence[Mapping[str, int]]) -> 
     )
 
 
-def _replay_best(asked: _Asked, choices: Sequence[MeshChoice], kinds: Sequence[Kind]) -> list[MeshChoice]:
+def _replay_best(
+    asked: _Asked, choices: Sequence[MeshChoice], kinds: Sequence[Kind]
+) -> list[MeshChoice]:
     """Return the choices, the fastest that fit first; the best one with the memory of all layers.
 
     Few layers leave smaller gaps between blocks than all of them, so a mesh may turn out not to
@@ -336,10 +375,15 @@ def _replay_all_layers(asked: _Asked, choice: MeshChoice, kinds: Sequence[Kind])
     return replace(choice, needed_bytes=needed, fits=fits, is_replayed=True)
 
 
-def _choice(asked: _Asked, mesh: Mapping[str, int], kinds: Sequence[Kind]) -> tuple[MeshChoice, Short]:
+def _choice(
+    asked: _Asked, mesh: Mapping[str, int], kinds: Sequence[Kind]
+) -> tuple[MeshChoice, Short]:
     numbers = [_LAYERS] * len(kinds)
     base = asked.short(mesh, kinds, numbers)
-    more = [asked.short(mesh, kinds, [n + (at == each) for at, n in enumerate(numbers)]) for each in range(len(kinds))]
+    more = [
+        asked.short(mesh, kinds, [n + (at == each) for at, n in enumerate(numbers)])
+        for each in range(len(kinds))
+    ]
     whole = Extrapolated(base, more, [each.number for each in kinds])
     by_kind, (time, waits) = whole.peak, whole.seconds
     peak = sum(by_kind.values())
@@ -356,7 +400,10 @@ def _choice(asked: _Asked, mesh: Mapping[str, int], kinds: Sequence[Kind]) -> tu
         time_estimate=time,
         waiting=waits,
         tokens_per_second=asked.sequences * asked.length / time,
-        mfu=2 * whole.products / time / Rates(asked.device).peak("fp32" if asked.precision == "fp32" else "bf16"),
+        mfu=2
+        * whole.products
+        / time
+        / Rates(asked.device).peak("fp32" if asked.precision == "fp32" else "bf16"),
     )
     return choice, base
 

@@ -92,7 +92,9 @@ def plan_pipeline(
     number = len(stages) if processes is None else processes
     _require(schedule, microbatches, number, len(stages))
     if (mesh is None) != (apply is None):
-        raise InputError("mesh and apply go together: a stage is spread over the mesh by apply(stage, mesh)")
+        raise InputError(
+            "mesh and apply go together: a stage is spread over the mesh by apply(stage, mesh)"
+        )
     fabric = Fabric(device=device_named(device), per_machine=per_machine, network=1e9 * network_gbs)
     asked = Asked(
         input_shape=input_shape,
@@ -108,7 +110,11 @@ def plan_pipeline(
         holds_output=True,  # torch's stages keep what they return
     )
     with told(f"torchscan: {len(stages)} stages", is_shown=progress):
-        found = _recorded(_Pipeline(stages=stages, processes=number, mesh=mesh, apply=apply, fabric=fabric), asked, loss)
+        found = _recorded(
+            _Pipeline(stages=stages, processes=number, mesh=mesh, apply=apply, fabric=fabric),
+            asked,
+            loss,
+        )
     rooflines = [each.plan.roofline for each in found if each.plan.roofline is not None]
     return plan_of_stages(
         schedule,
@@ -120,7 +126,12 @@ def plan_pipeline(
         device=fabric.device.name,
         mesh=None if mesh is None else dict(mesh),
         assumptions=(
-            *dict.fromkeys(text for each in rooflines for text in each.assumptions if "passes while" not in text),
+            *dict.fromkeys(
+                text
+                for each in rooflines
+                for text in each.assumptions
+                if "passes while" not in text
+            ),
             *_ASSUMED,
         ),
         warnings=tuple(dict.fromkeys(text for each in rooflines for text in each.warnings)),
@@ -129,16 +140,24 @@ def plan_pipeline(
 
 def _require(schedule: object, microbatches: int, processes: int, stages: int) -> None:
     if schedule not in get_args(Schedule):
-        raise InputError(f"schedule is {schedule!r}: give one of {', '.join(map(repr, get_args(Schedule)))}")
+        raise InputError(
+            f"schedule is {schedule!r}: give one of {', '.join(map(repr, get_args(Schedule)))}"
+        )
     require_positive("microbatches", microbatches)
     require_positive("processes", processes)
     if stages % processes:
-        raise InputError(f"{stages} stages cannot be divided among {processes} processes: each takes the same number of them")
+        raise InputError(
+            f"{stages} stages cannot be divided among {processes} processes: each takes the same number of them"
+        )
     chunks, rounds = stages // processes, max(1, microbatches // processes)
     if chunks > 1 and schedule != "Interleaved1F1B":
-        raise InputError(f"{schedule} has one stage in each process: give {stages} processes, or 'Interleaved1F1B'")
+        raise InputError(
+            f"{schedule} has one stage in each process: give {stages} processes, or 'Interleaved1F1B'"
+        )
     if schedule == "Interleaved1F1B" and microbatches % rounds:
-        raise InputError(f"{microbatches} microbatches cannot go in {rounds} equal rounds: give a multiple of {processes}, say")
+        raise InputError(
+            f"{microbatches} microbatches cannot go in {rounds} equal rounds: give a multiple of {processes}, say"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +178,11 @@ class _Pipeline:
     def handing_over(self, stage: int, size: int) -> float:
         """Seconds from a stage to the next: from a device to that at its place there."""
         here, there = ((each % self.processes) * self.size for each in (stage, stage + 1))
-        return 0.0 if here == there or stage + 1 == len(self.stages) else self.fabric.handing_over(here, there, size)
+        return (
+            0.0
+            if here == there or stage + 1 == len(self.stages)
+            else self.fabric.handing_over(here, there, size)
+        )
 
     def recorded(self, stage: int, asked: Asked) -> RankPlan:
         """The first device of a stage."""
@@ -167,10 +190,20 @@ class _Pipeline:
         if self.mesh is not None and self.apply is not None:
             return planned(module, self.mesh, self.apply, 0, asked, self.fabric)
         scan = asked.of(module)
-        return rank_plan(scan, scan.steps, offloading(scan.memory, module), 0, {"pp": stage % self.processes}, {}, self.fabric)
+        return rank_plan(
+            scan,
+            scan.steps,
+            offloading(scan.memory, module),
+            0,
+            {"pp": stage % self.processes},
+            {},
+            self.fabric,
+        )
 
 
-def _recorded(pipeline: _Pipeline, asked: Asked, loss: Callable[[Any], Tensor] | None) -> list[StagePlan]:
+def _recorded(
+    pipeline: _Pipeline, asked: Asked, loss: Callable[[Any], Tensor] | None
+) -> list[StagePlan]:
     found = []
     for number in range(len(pipeline.stages)):
         is_last = number == len(pipeline.stages) - 1
@@ -180,7 +213,14 @@ def _recorded(pipeline: _Pipeline, asked: Asked, loss: Callable[[Any], Tensor] |
             raise type(error)(f"stage {number}: {error}") from error
         outputs = [] if is_last else _outputs(plan.trace, number)
         found.append(_stage(pipeline, number, plan, _bytes(outputs)))
-        asked = replace(asked, input_shape=None, dtype=None, kwargs=None, batch_size=1, args=_given(outputs, pipeline, number))
+        asked = replace(
+            asked,
+            input_shape=None,
+            dtype=None,
+            kwargs=None,
+            batch_size=1,
+            args=_given(outputs, pipeline, number),
+        )
     return found
 
 
@@ -193,7 +233,9 @@ def _outputs(trace: Trace, number: int) -> list[Tensor]:
     named = [name for name in trace.root.output_names if "'" in name]
     if named:
         keys = ", ".join(each.strip("[]") for each in named)
-        raise InputError(f"stage {number} returns a dict of {keys}: a stage hands over a tensor, or a tuple of tensors")
+        raise InputError(
+            f"stage {number} returns a dict of {keys}: a stage hands over a tensor, or a tuple of tensors"
+        )
     specs = [trace.tensors[each].spec for each in trace.root.outputs]
     return [torch.empty(each.shape, dtype=each.dtype, device="meta") for each in specs]
 
@@ -204,7 +246,10 @@ def _given(outputs: Sequence[Tensor], pipeline: _Pipeline, number: int) -> tuple
         return ()
     of_next = next(iter(tensors_of(pipeline.stages[number + 1])), None)
     device = "cpu" if of_next is None or pipeline.mesh is not None else of_next.device
-    return tuple(torch.empty_like(each, device=device).requires_grad_(each.is_floating_point()) for each in outputs)
+    return tuple(
+        torch.empty_like(each, device=device).requires_grad_(each.is_floating_point())
+        for each in outputs
+    )
 
 
 def _stage(pipeline: _Pipeline, number: int, plan: RankPlan, sent: int) -> StagePlan:
@@ -225,7 +270,8 @@ def _stage(pipeline: _Pipeline, number: int, plan: RankPlan, sent: int) -> Stage
         forward_bytes=forward,
         backward_bytes=backward,
         optimizer_bytes=optimizer,
-        around_bytes=max(0, verdict.reserved_bytes - plan.memory.peak_bytes) + verdict.context_bytes,
+        around_bytes=max(0, verdict.reserved_bytes - plan.memory.peak_bytes)
+        + verdict.context_bytes,
     )
 
 
@@ -235,7 +281,9 @@ def _times(roofline: Roofline) -> tuple[float, float, float]:
         (phase, sum(each.time_estimate for each in loads))
         for phase, loads in groupby(roofline.operators, lambda each: each.phase)
     ]
-    forward, backward = ([time for phase, time in phases if phase == name] for name in ("forward", "backward"))
+    forward, backward = (
+        [time for phase, time in phases if phase == name] for name in ("forward", "backward")
+    )
     return forward[-1], backward[-1], sum(time for phase, time in phases if phase == "optimizer")
 
 
@@ -245,18 +293,31 @@ def _sizes(plan: RankPlan) -> tuple[int, int, int, int, int]:
     The gradients that are sent back are not held, as they are in a record of one stage. What stays gathered after the forward
     pass is held, because other stages run meanwhile.
     """
-    passes = [(phase, list(moments)) for phase, moments in groupby(plan.memory.timeline, lambda each: each.phase)]
-    forward, backward = ([moments for phase, moments in passes if phase == name][-1] for name in ("forward", "backward"))
+    passes = [
+        (phase, list(moments))
+        for phase, moments in groupby(plan.memory.timeline, lambda each: each.phase)
+    ]
+    forward, backward = (
+        [moments for phase, moments in passes if phase == name][-1]
+        for name in ("forward", "backward")
+    )
     after = [moment for phase, moments in passes if phase == "optimizer" for moment in moments]
-    first, last = (dict(zip(KINDS, moment.bytes_by_kind, strict=True)) for moment in (forward[0], forward[-1]))
+    first, last = (
+        dict(zip(KINDS, moment.bytes_by_kind, strict=True)) for moment in (forward[0], forward[-1])
+    )
     sent_back = _sent_back(plan.trace, first["gradients"])
     held = sum(first[name] for name in _HELD) + first["gradients"] - sent_back + last["gathered"]
-    totals = [[sum(each.bytes_by_kind) - held - sent_back for each in moments] for moments in (forward, backward, after)]
+    totals = [
+        [sum(each.bytes_by_kind) - held - sent_back for each in moments]
+        for moments in (forward, backward, after)
+    ]
     of_forward, of_backward, of_optimizer = (max(each, default=0) for each in totals)
     return held, last["inputs"] + last["activations"], of_forward, of_backward, of_optimizer
 
 
 def _sent_back(trace: Trace, gradients: int) -> int:
     """Of the gradients that a record holds after the first microbatch, bytes of those that are not of parameters."""
-    own: int = sum(each.stored_bytes for each in held_in(trace) if each.requires_grad and each.is_used)
+    own: int = sum(
+        each.stored_bytes for each in held_in(trace) if each.requires_grad and each.is_used
+    )
     return max(0, gradients - own)

@@ -102,7 +102,9 @@ def plan(
     )
     fabric: Fabric | None = None
     if can_estimate_for(device):
-        fabric = Fabric(device=device_named(device), per_machine=per_machine, network=1e9 * network_gbs)
+        fabric = Fabric(
+            device=device_named(device), per_machine=per_machine, network=1e9 * network_gbs
+        )
     chosen = _chosen(ranks, size_of(mesh))
     with told(f"torchscan: one of {size_of(mesh):,} processes", is_shown=progress):
         found = [planned(build, mesh, apply, rank, asked, fabric) for rank in chosen]
@@ -127,13 +129,25 @@ class Asked:
 
     def of(self, module: nn.Module) -> Scan:
         """The question about a model."""
-        return Scan(module, **{each.name: getattr(self, each.name) for each in fields(self)}, progress=False)
+        return Scan(
+            module, **{each.name: getattr(self, each.name) for each in fields(self)}, progress=False
+        )
 
 
 def _chosen(ranks: object, size: int) -> list[int]:
-    chosen: Any = [0, size // 2, size - 1] if ranks == "ends" else ranks if isinstance(ranks, list | tuple | range) else [ranks]
-    if not chosen or not all(isinstance(each, int) and not isinstance(each, bool) and 0 <= each < size for each in chosen):
-        raise InputError(f"ranks is {ranks!r}: the mesh has ranks 0 to {size - 1}; give one, several, or 'ends'")
+    chosen: Any = (
+        [0, size // 2, size - 1]
+        if ranks == "ends"
+        else ranks
+        if isinstance(ranks, list | tuple | range)
+        else [ranks]
+    )
+    if not chosen or not all(
+        isinstance(each, int) and not isinstance(each, bool) and 0 <= each < size for each in chosen
+    ):
+        raise InputError(
+            f"ranks is {ranks!r}: the mesh has ranks 0 to {size - 1}; give one, several, or 'ends'"
+        )
     return list(dict.fromkeys(chosen))
 
 
@@ -160,7 +174,11 @@ def planned(
 
 def offloading(memory: MemoryEstimate, model: nn.Module) -> MemoryEstimate:
     """The same, with what is assumed of parts that are kept on the host."""
-    return replace(memory, assumptions=(*memory.assumptions, _OFFLOADED)) if is_offloaded(model) else memory
+    return (
+        replace(memory, assumptions=(*memory.assumptions, _OFFLOADED))
+        if is_offloaded(model)
+        else memory
+    )
 
 
 def rank_plan(
@@ -196,18 +214,28 @@ def names_in(devices: DeviceMesh, mesh: Mapping[str, int]) -> dict[tuple[int, ..
     """The dimensions of the mesh by the processes along them."""
     from torch.distributed import get_process_group_ranks
 
-    return {tuple(get_process_group_ranks(devices.get_group(name))): name for name in list(mesh)[::-1]}
+    return {
+        tuple(get_process_group_ranks(devices.get_group(name))): name for name in list(mesh)[::-1]
+    }
 
 
 def _silent(trace: Trace, names: Mapping[tuple[int, ...], str]) -> tuple[str, ...]:
     """The dimensions of the mesh along which nobody tells another anything."""
     groups = [set(group.ranks) for op in trace.ops if (group := group_of(op.signature)) is not None]
-    return tuple(name for ranks, name in names.items() if len(ranks) > 1 and not any(map(set(ranks).issubset, groups)))
+    return tuple(
+        name
+        for ranks, name in names.items()
+        if len(ranks) > 1 and not any(map(set(ranks).issubset, groups))
+    )
 
 
 def held_in(trace: Trace) -> list[Any]:
     """The parameters, each once."""
-    return [each for at, each in enumerate(trace.parameters) if each.identity == at and not each.is_buffer]
+    return [
+        each
+        for at, each in enumerate(trace.parameters)
+        if each.identity == at and not each.is_buffer
+    ]
 
 
 def plan_of(mesh: Mapping[str, int], asked: Asked, found: Sequence[RankPlan]) -> Plan:
@@ -218,7 +246,8 @@ def plan_of(mesh: Mapping[str, int], asked: Asked, found: Sequence[RankPlan]) ->
     is_one = shared_among_processes(first.trace.parameters)  # the plan itself says this
     if asked.training:
         warned += [
-            f"no collective goes along {name} in a training step: gradients are not summed up there" for name in first.silent
+            f"no collective goes along {name} in a training step: gradients are not summed up there"
+            for name in first.silent
         ]
     timed = () if first.roofline is None else first.roofline.assumptions
     warned += [] if first.roofline is None else first.roofline.warnings
@@ -229,6 +258,8 @@ def plan_of(mesh: Mapping[str, int], asked: Asked, found: Sequence[RankPlan]) ->
         batch_size=asked.batch_size if asked.input_shape is not None else None,
         params=sum(each.numel for each in held_in(first.trace)),
         ranks=tuple(found),
-        assumptions=tuple(each for each in dict.fromkeys((*first.memory.assumptions, *timed)) if each != is_one),
+        assumptions=tuple(
+            each for each in dict.fromkeys((*first.memory.assumptions, *timed)) if each != is_one
+        ),
         warnings=tuple(dict.fromkeys(warned)),
     )

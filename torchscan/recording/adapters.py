@@ -52,9 +52,13 @@ class Adapted(nn.Module):
 def adapt(module: nn.Module, layers: Iterable[nn.Module], rank: int) -> None:
     """Freeze the model, and put adapters beside all linear layers that are in its layers, or are such a layer."""
     module.requires_grad_(False)
-    inside = {id(each) for layer in layers for each in layer.modules() if isinstance(each, nn.Linear)}
+    inside = {
+        id(each) for layer in layers for each in layer.modules() if isinstance(each, nn.Linear)
+    }
     if not inside:
-        raise InputError("adapters go beside linear layers (torch.nn.Linear), and the layers of this model have none")
+        raise InputError(
+            "adapters go beside linear layers (torch.nn.Linear), and the layers of this model have none"
+        )
     adapted: dict[int, Adapted] = {}
     for parent in list(module.modules()):
         for name, each in list(parent.named_children()):

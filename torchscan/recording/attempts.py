@@ -73,14 +73,18 @@ class Attempt:
         return AbstractExecution(NO_FLOATS if self.in_pieces else CONCRETE_FLOATS, device_type)
 
     @contextlib.contextmanager
-    def without_autocast(self, followed: str | None, assume: Callable[[str], None]) -> Iterator[None]:
+    def without_autocast(
+        self, followed: str | None, assume: Callable[[str], None]
+    ) -> Iterator[None]:
         """Switch off an active autocast: it casts parameters, which have a device, but not meta tensors.
 
         Except on the kind of device that is ``followed``: see :mod:`torchscan.recording.training.autocast`.
         """
         with contextlib.ExitStack() as stack:
             for device in set(_autocast_devices()) - {followed} if self.is_abstract else ():
-                assume(f"no autocast, although it is active on {device}: it has no effect on meta tensors")
+                assume(
+                    f"no autocast, although it is active on {device}: it has no effect on meta tensors"
+                )
                 stack.enter_context(torch.autocast(device, enabled=False))
             yield
 
@@ -108,11 +112,18 @@ def attempts_for(request: PassRequest, inventory: Inventory) -> list[Attempt]:
     if request.execute == "abstract":
         return [replace(abstract, reason="asked for")]
     if request.execute == "real" and on_meta:
-        raise InputError(f"execute='real' needs data, and {on_meta[0]} has none: it is on the meta device")
+        raise InputError(
+            f"execute='real' needs data, and {on_meta[0]} has none: it is on the meta device"
+        )
     if request.execute == "real":
         return [real.because("asked for")]
     if inventory.is_spread:
-        return [replace(real.because("the model is spread over processes"), without_data=inventory.without_data)]
+        return [
+            replace(
+                real.because("the model is spread over processes"),
+                without_data=inventory.without_data,
+            )
+        ]
     if real.device.type == "cuda":
         return [real.because("the model is on CUDA")]
     if on_meta:

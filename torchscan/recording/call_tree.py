@@ -61,7 +61,13 @@ class Call:
     )
 
     def __init__(
-        self, module: nn.Module, path: str, invocation: int, index: int, parent: Call | None, outer: Call | None
+        self,
+        module: nn.Module,
+        path: str,
+        invocation: int,
+        index: int,
+        parent: Call | None,
+        outer: Call | None,
     ) -> None:
         self.module = module
         self.path = path
@@ -181,7 +187,9 @@ def is_running(module: nn.Module) -> bool:
 class CallTree:
     """The calls of the modules that ``path_of`` has a path for, while :meth:`watched`."""
 
-    def __init__(self, path_of: Callable[[nn.Module], str | None], follows: ThreadPolicy | None = None) -> None:
+    def __init__(
+        self, path_of: Callable[[nn.Module], str | None], follows: ThreadPolicy | None = None
+    ) -> None:
         self._path_of = path_of
         self._follows = follows or only_this_thread()
         self._at_end: AtEnd | None = None
@@ -224,7 +232,9 @@ class CallTree:
         To be asked in the thread that runs the node. What the model's caller makes of its result, a loss, is the model's.
         """
         here = self._here()
-        return _owner_in(here if here.runs_its_own_nodes() else self._threads.get(self._home, here), node)
+        return _owner_in(
+            here if here.runs_its_own_nodes() else self._threads.get(self._home, here), node
+        )
 
     def maker_of(self, node: Node) -> Call | None:
         """The same, asked in the thread that has made the node."""
@@ -254,7 +264,11 @@ class CallTree:
 
     @contextlib.contextmanager
     def watched(
-        self, at_end: AtEnd | None = None, *, at_start: AtStart | None = None, at_root: AtRoot | None = None
+        self,
+        at_end: AtEnd | None = None,
+        *,
+        at_start: AtStart | None = None,
+        at_root: AtRoot | None = None,
     ) -> Iterator[None]:
         """Follow the calls, and tell of each. The hooks are global, and gone afterwards."""
         try:
@@ -263,7 +277,13 @@ class CallTree:
         finally:
             self.stop()
 
-    def start(self, at_end: AtEnd | None = None, *, at_start: AtStart | None = None, at_root: AtRoot | None = None) -> None:
+    def start(
+        self,
+        at_end: AtEnd | None = None,
+        *,
+        at_start: AtStart | None = None,
+        at_root: AtRoot | None = None,
+    ) -> None:
         """Follow the calls until :meth:`stop`."""
         self._at_end, self._at_start, self._at_root = at_end, at_start, at_root
         self._hooks = (self._before, self._after)
@@ -275,7 +295,9 @@ class CallTree:
 
     def stop(self) -> None:
         """Follow no calls any more."""
-        self._at_end = self._at_start = self._at_root = None  # which may well hold whoever holds the tree
+        self._at_end = self._at_start = self._at_root = (
+            None  # which may well hold whoever holds the tree
+        )
         self.pause()
         self._hooks = ()
 
@@ -296,7 +318,13 @@ class CallTree:
         self._hooks = (not_compiled(self._before), not_compiled(self._after))
         self.go_on()
 
-    def run(self, module: nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run(
+        self,
+        module: nn.Module,
+        call: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
         """Return what ``call`` makes of the arguments, followed as one call of the module.
 
         Torch's hooks miss what a class computes in its own ``__call__``, before and after that of ``nn.Module`` or in
@@ -309,7 +337,9 @@ class CallTree:
         self._open(module, path, args)
         thread = self._here()
         current = thread.current
-        if current is None or current.module is not module:  # the listener at the root has seen enough
+        if (
+            current is None or current.module is not module
+        ):  # the listener at the root has seen enough
             return call(*args, **kwargs)
         current.is_run_here = True
         try:
@@ -323,7 +353,12 @@ class CallTree:
     def _awaits_hooks(self, module: nn.Module) -> bool:
         """Return whether :meth:`run` has begun a call of the module that torch's hooks have not reached."""
         current = self.current
-        return current is not None and current.module is module and current.is_run_here and not current.is_entered
+        return (
+            current is not None
+            and current.module is module
+            and current.is_run_here
+            and not current.is_entered
+        )
 
     @contextlib.contextmanager
     def resumed(self) -> Iterator[None]:
@@ -338,7 +373,9 @@ class CallTree:
     def _before(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
         self.entered = perf_counter_ns()
         path = self._path_of(module)
-        if path is None:  # what the model does not own (a slice of a Sequential) belongs to its caller
+        if (
+            path is None
+        ):  # what the model does not own (a slice of a Sequential) belongs to its caller
             return
         if not self._follows():
             self.missed.add(path)
@@ -349,7 +386,9 @@ class CallTree:
 
     def _after(self, module: nn.Module, arguments: tuple[Any, ...], *rest: Any) -> None:
         self.entered = perf_counter_ns()
-        *kwargs, result = rest  # torch leaves out the kwargs when it calls a global hook because of an exception
+        *kwargs, result = (
+            rest  # torch leaves out the kwargs when it calls a global hook because of an exception
+        )
         thread = self._threads.get(threading.get_ident())
         call = None if thread is None else thread.current
         if thread is None or call is None or call.module is not module:
@@ -395,7 +434,11 @@ class CallTree:
     def forget_interrupted(self) -> None:
         """Let go of calls that are said to be open here and are not: torch tells nobody of those that were interrupted."""
         thread = self._threads.get(threading.get_ident())
-        if thread is not None and thread.current is not None and not is_running(thread.current.module):
+        if (
+            thread is not None
+            and thread.current is not None
+            and not is_running(thread.current.module)
+        ):
             thread.current = None
 
     def _parent_in(self, thread: _Thread) -> Call | None:
@@ -413,7 +456,9 @@ class CallTree:
             thread.current = call.outer
             thread.assign_nodes_to(call.outer)
 
-    def _abandon(self, thread: _Thread, call: Call, error: BaseException | None, arguments: tuple[Any, ...]) -> None:
+    def _abandon(
+        self, thread: _Thread, call: Call, error: BaseException | None, arguments: tuple[Any, ...]
+    ) -> None:
         """The first call that an exception leaves is where it came from."""
         if error is not None and self.origin_of(error) is None:
             self._origin = (error, call, arguments)
@@ -422,4 +467,8 @@ class CallTree:
     def _here(self) -> _Thread:
         number = threading.get_ident()
         known = self._threads.get(number)
-        return self._threads.setdefault(number, _Thread(is_home=number == self._home)) if known is None else known
+        return (
+            self._threads.setdefault(number, _Thread(is_home=number == self._home))
+            if known is None
+            else known
+        )

@@ -22,7 +22,11 @@ _HOW = "give one shape without the batch dimension, such as (3, 224, 224), a lis
 
 
 def example_inputs(
-    module: nn.Module, input_shape: Shapes, dtype: DTypes | None, batch_size: int, device: torch.device
+    module: nn.Module,
+    input_shape: Shapes,
+    dtype: DTypes | None,
+    batch_size: int,
+    device: torch.device,
 ) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
     """Positional and keyword arguments.
 
@@ -57,12 +61,16 @@ def _made(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Te
 def _example(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     is_integer = not (dtype.is_floating_point or dtype.is_complex)
     if is_integer and (device.type != "meta" or math.prod(size) <= CONCRETE_INTEGERS):
-        known = torch.device("cpu") if device.type == "meta" else device  # integers keep their values in every pass
+        known = (
+            torch.device("cpu") if device.type == "meta" else device
+        )  # integers keep their values in every pass
         return torch.full(size, dtype == torch.bool, dtype=dtype, device=known)
     if device.type == "meta":
         return torch.empty(size, dtype=dtype, device=device)
     drawn_as = torch.complex64 if dtype.is_complex else torch.float32
-    generator = torch.Generator("cpu").manual_seed(0)  # of our own: the user's random state is not ours to advance
+    generator = torch.Generator("cpu").manual_seed(
+        0
+    )  # of our own: the user's random state is not ours to advance
     return torch.randn(size, dtype=drawn_as, generator=generator, device="cpu").to(device, dtype)
 
 
@@ -72,7 +80,11 @@ def _as_shapes(input_shape: Shapes) -> list[tuple[int, ...]]:
     if single is not None:
         return [single]
     several = input_shape.values() if isinstance(input_shape, Mapping) else input_shape
-    shapes = [_as_shape(each) for each in several] if isinstance(input_shape, list | tuple | Mapping) else [None]
+    shapes = (
+        [_as_shape(each) for each in several]
+        if isinstance(input_shape, list | tuple | Mapping)
+        else [None]
+    )
     if not all(shape is not None for shape in shapes):
         raise InputError(f"input_shape is {_in_a_line(input_shape)}: {_HOW}")
     return [shape for shape in shapes if shape is not None]
@@ -86,9 +98,13 @@ def _in_a_line(given: object) -> str:
 def _refuse_tensors(input_shape: Any) -> None:
     data = _data_in(input_shape)
     if data is not None:
-        what, x = ("a tensor", "x") if isinstance(data, Tensor) else ("an array", "torch.from_numpy(x)")
+        what, x = (
+            ("a tensor", "x") if isinstance(data, Tensor) else ("an array", "torch.from_numpy(x)")
+        )
         how = f"kwargs={{'x': {x}}}" if isinstance(input_shape, Mapping) else f"args=({x},)"
-        raise InputError(f"input_shape is for shapes, such as (3, 224, 224), and got {what}: give tensors as {how}")
+        raise InputError(
+            f"input_shape is for shapes, such as (3, 224, 224), and got {what}: give tensors as {how}"
+        )
 
 
 def _data_in(value: Any) -> Any:
@@ -112,17 +128,23 @@ def _as_shape(value: Any) -> tuple[int, ...] | None:
     return sizes if all(size >= 0 for size in sizes) else None
 
 
-def _by_position(dtype: DTypes | None, names: list[str] | None) -> torch.dtype | Sequence[torch.dtype | None] | None:
+def _by_position(
+    dtype: DTypes | None, names: list[str] | None
+) -> torch.dtype | Sequence[torch.dtype | None] | None:
     """What was given by name in the order of the inputs; those without a type of their own have the model's."""
     if not isinstance(dtype, Mapping):
         return dtype
     unknown = [name for name in dtype if name not in (names or ())]
     if unknown:
-        raise InputError(f"a dtype was given for {unknown[0]!r}, and the inputs are {', '.join(names or ()) or 'not named'}")
+        raise InputError(
+            f"a dtype was given for {unknown[0]!r}, and the inputs are {', '.join(names or ()) or 'not named'}"
+        )
     return [dtype.get(name) for name in names or ()]
 
 
-def _as_dtypes(dtype: torch.dtype | Sequence[torch.dtype | None] | None, inputs: int, module: nn.Module) -> list[torch.dtype]:
+def _as_dtypes(
+    dtype: torch.dtype | Sequence[torch.dtype | None] | None, inputs: int, module: nn.Module
+) -> list[torch.dtype]:
     if dtype is None:
         return [floating_dtype_of(module)] * inputs
     given: list[Any] = list(dtype) if isinstance(dtype, list | tuple) else [dtype] * inputs
@@ -130,7 +152,9 @@ def _as_dtypes(dtype: torch.dtype | Sequence[torch.dtype | None] | None, inputs:
     if not all(isinstance(kind, torch.dtype) for kind in dtypes):
         wrong = next(kind for kind in dtypes if not isinstance(kind, torch.dtype))
         if (isinstance(wrong, int) and not isinstance(wrong, bool)) or _as_shape(wrong) is not None:
-            raise InputError(f"dtype is {dtype!r}: give the shapes of several inputs as one list, [(10,), (20,)]")
+            raise InputError(
+                f"dtype is {dtype!r}: give the shapes of several inputs as one list, [(10,), (20,)]"
+            )
         name = wrong.removeprefix("torch.") if isinstance(wrong, str) else ""
         how = (
             f"give torch.{name}"
@@ -139,5 +163,7 @@ def _as_dtypes(dtype: torch.dtype | Sequence[torch.dtype | None] | None, inputs:
         )
         raise InputError(f"dtype is {dtype!r}: {how}, or one per input")
     if len(dtypes) != inputs:
-        raise InputError(f"{len(dtypes)} dtypes were given for {inputs} inputs: give one dtype, or one per input")
+        raise InputError(
+            f"{len(dtypes)} dtypes were given for {inputs} inputs: give one dtype, or one per input"
+        )
     return dtypes

@@ -32,20 +32,28 @@ _OURS = f"{Path(__file__).parent.parent}{os.sep}"
 _CALLERS = (nn.modules.module.__file__, str(Path(torch.__file__).parent / "_ops.py"))
 
 
-def explain(failure: Failure, module: nn.Module, inputs: Sequence[InputRecord], request: PassRequest) -> TorchscanError:
+def explain(
+    failure: Failure, module: nn.Module, inputs: Sequence[InputRecord], request: PassRequest
+) -> TorchscanError:
     """The error to raise for an exception that left the model; the caller chains the cause."""
     error = failure.error
     where = _where(failure, module)
     if isinstance(error, NeedsValuesError):
-        return NeedsValuesError(f"{where}: {error}{_ADVICE}{_how_to_get_values(request, failure.request)}")
+        return NeedsValuesError(
+            f"{where}: {error}{_ADVICE}{_how_to_get_values(request, failure.request)}"
+        )
     what = _first_line(error)
     got = ", ".join(_input_text(each) for each in inputs) or "no tensor"
     hint = _hint(failure, module, request.input_shape)
     if isinstance(request.dtype, torch.dtype) and hint == _another_type(request.input_shape):
         hint = f"the model and its inputs have different types: convert the model, or give another dtype than {request.dtype}"
-    explained = RecordError(f"{where}: {type(error).__name__}: {what}\n  the model was given: {got}{_ADVICE}{hint}")
+    explained = RecordError(
+        f"{where}: {type(error).__name__}: {what}\n  the model was given: {got}{_ADVICE}{hint}"
+    )
     explained.failed = None if failure.call is None else failure.call.index
-    explained.without_batch = None if request.input_shape is None else _without_batch(request.input_shape)
+    explained.without_batch = (
+        None if request.input_shape is None else _without_batch(request.input_shape)
+    )
     return explained
 
 
@@ -57,7 +65,9 @@ def suggest_shape(error: RecordError, batch_size: int | None) -> None:
     what, label, _ = str(error).rpartition(_ADVICE)
     better = _shown(error.without_batch)
     how = (
-        "(batch_size= sets it)" if batch_size is None else f"and batch_size={batch_size}, which normalization in training needs"
+        "(batch_size= sets it)"
+        if batch_size is None
+        else f"and batch_size={batch_size}, which normalization in training needs"
     )
     error.args = (f"{what}{label}input_shape={better}, without the batch dimension {how}",)
 
@@ -98,12 +108,18 @@ def _where(failure: Failure, module: nn.Module) -> str:
         place = f"{type_name_of(module)} (the model itself)"
     else:
         place = f"{_short(call.path)} ({type_name_of(call.module)})"
-    return f"{place} failed in {_op_text(failure.request)}" if failure.request else f"{place} failed"
+    return (
+        f"{place} failed in {_op_text(failure.request)}" if failure.request else f"{place} failed"
+    )
 
 
 def _short(path: str) -> str:
     """The end of a path, which says more than its beginning, where it is longer than anybody reads."""
-    return path if len(path) <= _LONGEST_PATH else f"{path.count('.') + 1} levels deep, …{path[-_LONGEST_PATH // 4 :]}"
+    return (
+        path
+        if len(path) <= _LONGEST_PATH
+        else f"{path.count('.') + 1} levels deep, …{path[-_LONGEST_PATH // 4 :]}"
+    )
 
 
 def _op_text(request: OpRequest) -> str:
@@ -136,7 +152,11 @@ _HINTS: Mapping[Saying, str] = {
 
 
 def _how_to_get_values(request: PassRequest, read: OpRequest | None) -> str:
-    buffer = None if read is None else next(filter(None, map(read.table.name_of_buffer, read.tracked)), None)
+    buffer = (
+        None
+        if read is None
+        else next(filter(None, map(read.table.name_of_buffer, read.tracked)), None)
+    )
     if buffer is not None:
         return f"a model whose buffer {buffer} has values: register it on the CPU, or build the model there"
     if request.execute == "abstract":
@@ -160,7 +180,11 @@ def _hint(failure: Failure, module: nn.Module, input_shape: Shapes | None) -> st
         if says(error, saying):
             return hint
     if says(error, Saying.ONE_SAMPLE):
-        more = "pass batch_size=2" if input_shape is not None else "give args= or kwargs= of two samples or more"
+        more = (
+            "pass batch_size=2"
+            if input_shape is not None
+            else "give args= or kwargs= of two samples or more"
+        )
         return f"normalization in training needs more than one sample: {more}"
     if input_shape is not None and 0 in _sizes(input_shape):
         return f"sizes of 1 or more: input_shape is {_shown(input_shape)}"
@@ -179,13 +203,21 @@ def _hint(failure: Failure, module: nn.Module, input_shape: Shapes | None) -> st
         return f"give one shape per argument of forward{signature}{by_name}, or complete args= and kwargs="
     inner = failure.call if failure.call is not None and failure.call.path else None
     features = _features_of(failure)
-    if input_shape is not None and request is not None and features and features[2] == "channels" and not _is_made(request):
+    if (
+        input_shape is not None
+        and request is not None
+        and features
+        and features[2] == "channels"
+        and not _is_made(request)
+    ):
         return f"another input_shape than {_shown(input_shape)}: {_takes(features)}"
     if input_shape is not None and request is not None and not (inner and _is_made(request)):
         return f"another input_shape than {_shown(input_shape)}: give the shape of one sample in the layout of the model"
     if inner is not None:
         return _misfit(inner, features, input_shape, module)
-    takes = f": {_takes(features)}" if features else "; in Python, the original exception is chained"
+    takes = (
+        f": {_takes(features)}" if features else "; in Python, the original exception is chained"
+    )
     return f"check the inputs against forward{_signature(module)}{takes}"
 
 
@@ -206,15 +238,23 @@ def _is_made(request: OpRequest) -> bool:
     return any(each.is_made for each in data)
 
 
-def _misfit(call: Call, features: Features | None, input_shape: Shapes | None, module: nn.Module) -> str:
+def _misfit(
+    call: Call, features: Features | None, input_shape: Shapes | None, module: nn.Module
+) -> str:
     """The input was fine as far as here: a layer does not fit the one before."""
     name = f"{_short(call.path)} ({type_name_of(call.module)})"
     if features is None:
         rest = (
-            f"the inputs against forward{_signature(module)}" if input_shape is None else f"input_shape={_shown(input_shape)}"
+            f"the inputs against forward{_signature(module)}"
+            if input_shape is None
+            else f"input_shape={_shown(input_shape)}"
         )
         return f"check {name}, which cannot work on what it is given, and {rest}"
-    rest = "" if input_shape is None or features[2] == "channels" else f"; or another input_shape than {_shown(input_shape)}"
+    rest = (
+        ""
+        if input_shape is None or features[2] == "channels"
+        else f"; or another input_shape than {_shown(input_shape)}"
+    )
     return f"make {name} fit what it is given: {_takes(features)}{rest}"
 
 
@@ -238,8 +278,12 @@ def _features(request: OpRequest) -> Features | None:
     if name in ("aten.linear.default", "aten.addmm.default") and shapes[0] and len(shapes[1]) == 2:
         found = shapes[1][1], shapes[0][-1], "features"
     elif name in _CONVOLUTIONS and len(shapes[0]) == len(shapes[1]) >= 3:
-        place, is_transposed = (8, bool(request.args[6])) if name == "aten.convolution.default" else (6, False)
-        groups = request.args[place] if len(request.args) > place else request.kwargs.get("groups", 1)
+        place, is_transposed = (
+            (8, bool(request.args[6])) if name == "aten.convolution.default" else (6, False)
+        )
+        groups = (
+            request.args[place] if len(request.args) > place else request.kwargs.get("groups", 1)
+        )
         found = shapes[1][0] if is_transposed else shapes[1][1] * groups, shapes[0][1], "channels"
     else:
         return None
@@ -247,7 +291,10 @@ def _features(request: OpRequest) -> Features | None:
 
 
 _CONVOLUTIONS = frozenset(
-    {"aten.convolution.default", *(f"aten.conv{axes}d.{way}" for axes in (1, 2, 3) for way in ("default", "padding"))}
+    {
+        "aten.convolution.default",
+        *(f"aten.conv{axes}d.{way}" for axes in (1, 2, 3) for way in ("default", "padding")),
+    }
 )
 
 
@@ -275,7 +322,9 @@ def _without_batch(input_shape: Shapes) -> Shapes | None:
     shapes: Any = input_shape
     if isinstance(shapes, Mapping):
         parts = {name: _without_first(shape) for name, shape in shapes.items()}
-        return None if None in parts.values() else {name: part or () for name, part in parts.items()}
+        return (
+            None if None in parts.values() else {name: part or () for name, part in parts.items()}
+        )
     if not any(isinstance(each, list | tuple) for each in shapes):
         return _without_first(shapes)
     several = [_without_first(shape) for shape in shapes]

@@ -30,7 +30,13 @@ Step = Callable[[nn.Module, Any, Tensor], tuple[Any, Any]]
 class Kept:
     """A record of a pass, and the cache that it has returned."""
 
-    def __init__(self, recorded: Trace, cache: Mapping[str, Any], storages: Mapping[str, int], folded: Folded | None) -> None:
+    def __init__(
+        self,
+        recorded: Trace,
+        cache: Mapping[str, Any],
+        storages: Mapping[str, int],
+        folded: Folded | None,
+    ) -> None:
         """``storages``: the number of its memory by the name of a cached tensor; ``folded``: the model that was run."""
         self._recorded = recorded
         #: by the arguments of the model that take it
@@ -56,13 +62,18 @@ class Kept:
     @property
     def cached_bytes(self) -> int:
         """Of the tensors of the cache, of all layers."""
-        return sum(self.times.get(name, 1) * each.numel() * each.element_size() for name, each in self.tensors.items())
+        return sum(
+            self.times.get(name, 1) * each.numel() * each.element_size()
+            for name, each in self.tensors.items()
+        )
 
     @once
     def times(self) -> Mapping[str, int]:
         """For how many layers a tensor of the cache stands, if for more than one."""
         times = {} if self._folded is None else self._folded.times(self._recorded)
-        return {name: times[storage] for name, storage in self._storages.items() if storage in times}
+        return {
+            name: times[storage] for name, storage in self._storages.items() if storage in times
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +107,9 @@ class Generating:
         self._name = type_name_of(module)
         self._like = like
         self._require_known(inputs or {})
-        request = PassRequest(module=module, args=(), kwargs=inputs or {}, execute="auto", in_pieces=True, **kernels)
+        request = PassRequest(
+            module=module, args=(), kwargs=inputs or {}, execute="auto", in_pieces=True, **kernels
+        )
         self._request = in_precision(request, precision)
         #: the model without layers that are equal to others, once it is known that these can stand in for them
         self.folded: Folded | None = None
@@ -116,14 +129,20 @@ class Generating:
     def _require_known(self, inputs: Mapping[str, Tensor]) -> None:
         for name, each in inputs.items():
             if name not in self._takes:
-                raise InputError(f"inputs has {name!r}, which {self._name} does not take: give one of {', '.join(self._takes)}")
+                raise InputError(
+                    f"inputs has {name!r}, which {self._name} does not take: give one of {', '.join(self._takes)}"
+                )
             if not isinstance(each, Tensor):
-                raise InputError(f"inputs[{name!r}] is a {type(each).__name__}: give a tensor, for one sequence")
+                raise InputError(
+                    f"inputs[{name!r}] is a {type(each).__name__}: give a tensor, for one sequence"
+                )
 
     def _require_tokens(self, main: str) -> None:
         """Transformers says what its encoders take: text is called ``input_ids``."""
         if main == getattr(self._request.module, "main_input_name", "input_ids") != "input_ids":
-            raise InputError(f"{self._name} encodes {main}, not tokens: give inputs={{{main!r}: …}}, a tensor for one sequence")
+            raise InputError(
+                f"{self._name} encodes {main}, not tokens: give inputs={{{main!r}: …}}, a tensor for one sequence"
+            )
 
     @property
     def _given(self) -> Mapping[str, Tensor]:
@@ -138,7 +157,9 @@ class Generating:
             return self._record({**given, **self._decoded(total, total)}, {})
         if self.is_translated:
             prompt = {self._token: self._tokens(length.prompt)}
-            return self._record({**given, **prompt, **self._decoded(1 + length.generated, 1 + length.generated)}, {})
+            return self._record(
+                {**given, **prompt, **self._decoded(1 + length.generated, 1 + length.generated)}, {}
+            )
         if length.prompt < self.begun:
             given = {}  # too short for its images: the cache of so many tokens is as large without them
         return self._record({**given, self._token: self._tokens(total, given.get(self._token))}, {})
@@ -146,7 +167,9 @@ class Generating:
     def _continued(self, length: Length) -> Kept:
         """The pass over one more token."""
         before = length.generated + (length.prompt if self._is_heard else 1)
-        token = self._decoded(1, before + 1) if self.is_translated else {self._token: self._tokens(1)}
+        token = (
+            self._decoded(1, before + 1) if self.is_translated else {self._token: self._tokens(1)}
+        )
         try:
             return self._record(token, self.prompted(length).cache)
         except UnfoldableError:  # what is known of the prompt lacks layers, too
@@ -172,7 +195,9 @@ class Generating:
     def require_room(self, prompt: int) -> None:
         """Refuse a prompt that is shorter than what it begins with."""
         if prompt < self.begun:
-            raise InputError(f"prompt is {prompt:,}, and inputs begin it with {self.begun:,} tokens")
+            raise InputError(
+                f"prompt is {prompt:,}, and inputs begin it with {self.begun:,} tokens"
+            )
 
     def _for_all(self, tensor: Tensor) -> Tensor:
         """What one sequence has, one after the other for all."""
@@ -182,7 +207,9 @@ class Generating:
         """Without layers that are equal to others, as long as that is possible."""
         if self.folded is not None:
             try:
-                return self._recorded(replace(self._request, module=self.folded.module), inputs, cache)
+                return self._recorded(
+                    replace(self._request, module=self.folded.module), inputs, cache
+                )
             except (UnfoldableError, TorchscanError) as error:
                 self.folded = None
                 if cache:  # it lacks layers, too
@@ -232,10 +259,14 @@ class Generating:
         self.folded = other.folded
         return self
 
-    def _recorded(self, request: PassRequest, inputs: Mapping[str, Tensor], cache: Mapping[str, Any]) -> Kept:
+    def _recorded(
+        self, request: PassRequest, inputs: Mapping[str, Tensor], cache: Mapping[str, Any]
+    ) -> Kept:
         handover = Handover(self._cache_in)
         kwargs = {**inputs, **self._flags, **cache}
-        trace, _ = record_step(replace(request, kwargs=kwargs, cached=tuple(cache), handover=handover))
+        trace, _ = record_step(
+            replace(request, kwargs=kwargs, cached=tuple(cache), handover=handover)
+        )
         self.records += 1
         if not handover.kept:
             raise InputError(self._no_cache())
@@ -245,11 +276,19 @@ class Generating:
     @once
     def _flags(self) -> Mapping[str, Any]:
         """To return a cache, and the scores after the last token alone, as ``generate()`` of transformers asks."""
-        return {name: value for name, value in (("use_cache", True), ("logits_to_keep", 1)) if name in self._takes}
+        return {
+            name: value
+            for name, value in (("use_cache", True), ("logits_to_keep", 1))
+            if name in self._takes
+        }
 
     def _cache_in(self, output: Any) -> Mapping[str, Any]:
         """All that is returned under the name of an argument."""
-        found = {name: output[name] for name in _names_of(output) if name in self._takes and any(held_tensors(output[name]))}
+        found = {
+            name: output[name]
+            for name in _names_of(output)
+            if name in self._takes and any(held_tensors(output[name]))
+        }
         if self.is_translated:
             found["encoder_outputs"] = (output["encoder_last_hidden_state"],)
         return found
@@ -273,7 +312,11 @@ def _wrapped(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _named_by(module: nn.Module) -> list[str]:
-    return [each.name for each in _parameters_of(module) if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    return [
+        each.name
+        for each in _parameters_of(module)
+        if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
 
 
 def _parameters_of(module: nn.Module) -> list[inspect.Parameter]:
@@ -290,7 +333,9 @@ class Stepping(nn.Module):
     def __init__(self, module: nn.Module, step: Step) -> None:
         super().__init__()
         if not callable(step):
-            raise InputError(f"step is a {type(step).__name__}: give a function of (model, cache, token)")
+            raise InputError(
+                f"step is a {type(step).__name__}: give a function of (model, cache, token)"
+            )
         self.model = module
         self.step = step
 

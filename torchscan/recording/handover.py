@@ -31,5 +31,7 @@ class Handover:
     def copy(self) -> None:
         """Replace what was picked by its copy, which no record knows."""
         with making_ordinary_tensors(), without_modes():
-            self.kept = copy_arguments(self._picked, lambda tensor: own_copy(tensor.detach(), on_meta=True))
+            self.kept = copy_arguments(
+                self._picked, lambda tensor: own_copy(tensor.detach(), on_meta=True)
+            )
         self._picked = None

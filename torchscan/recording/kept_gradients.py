@@ -40,7 +40,9 @@ class KeptGradients:
         """Keep a gradient before the model assigns to it, and all before it computes any."""
         ours: Any = _Watched(self._grad.__get__, self._assign, self._delete)
         undo.later(partial(_unwatch, ours, self._grad, "grad" in vars(Tensor)))
-        get_default_nowrap_functions().add(ours.__get__)  # what subclasses have for gradients stays what it is
+        get_default_nowrap_functions().add(
+            ours.__get__
+        )  # what subclasses have for gradients stays what it is
         Tensor.grad = ours
         undo.enter(lambda: replaced(*RUNS_BACKWARD, self._keeping_all))
 
@@ -48,7 +50,11 @@ class KeptGradients:
         """Put back what is not as it was."""
         for number, gradient in self._before.items():
             tensor = self._leaves[number]
-            if tensor.is_leaf and tensor.grad is not gradient and _is_left_by_pass(tensor.grad, table):
+            if (
+                tensor.is_leaf
+                and tensor.grad is not gradient
+                and _is_left_by_pass(tensor.grad, table)
+            ):
                 tensor.grad = gradient
 
     def _assign(self, tensor: Tensor, gradient: Tensor | None) -> None:
@@ -84,4 +90,9 @@ def _unwatch(ours: Any, before: Any, was_replaced: bool) -> None:
 
 def _is_left_by_pass(gradient: Tensor | None, table: TensorTable) -> bool:
     """Where other threads run it may be theirs by now."""
-    return gradient is None or threading.active_count() == 1 or gradient.is_meta or table.is_met_as_ours(local_part(gradient))
+    return (
+        gradient is None
+        or threading.active_count() == 1
+        or gradient.is_meta
+        or table.is_met_as_ours(local_part(gradient))
+    )

@@ -31,7 +31,11 @@ def replaced(places: dict[Any, Any], key: Any, by: Callable[[Any], Any]) -> Iter
 def overridden(owner: Any, name: str, by: Callable[[Any], Any]) -> Iterator[None]:
     """Put something in the place of an attribute, one that an object has from its class, or a class from its base, too."""
     before = getattr(owner, name)
-    put_back = partial(setattr, owner, name, before) if name in vars(owner) else partial(_remove, owner, name)
+    put_back = (
+        partial(setattr, owner, name, before)
+        if name in vars(owner)
+        else partial(_remove, owner, name)
+    )
     at_the_latest(put_back)
     setattr(owner, name, by(before))
     try:

@@ -9,8 +9,14 @@ from types import FrameType
 _NOT_THE_USERS = frozenset({"torch", "torchscan"})
 #: the functions in which torch refuses parameters of distributions, and values, that are out of range
 _VALIDATING = frozenset(
-    {(f"torch.distributions.{name}", "__init__") for name in ("distribution", "continuous_bernoulli", "geometric")}
-    | {("torch.distributions.distribution", "_validate_sample"), ("torch.distributions.constraints", "check")}
+    {
+        (f"torch.distributions.{name}", "__init__")
+        for name in ("distribution", "continuous_bernoulli", "geometric")
+    }
+    | {
+        ("torch.distributions.distribution", "_validate_sample"),
+        ("torch.distributions.constraints", "check"),
+    }
 )
 #: the module that calls the model
 _CALLER = "torchscan.recording.running"

@@ -29,7 +29,9 @@ _CAN_SET_RANGES_BACK = iter(range(1)).__reduce__()[-1] is not None
 
 def has_plain_state(kind: type) -> bool:
     """Return whether objects of this class are known here."""
-    return issubclass(kind, (*_ROWS, *_ITERATORS, *_RANGE_ITERATORS, *_OF_TABLES, *_OTHERS)) or _is_from_numpy(kind)
+    return issubclass(
+        kind, (*_ROWS, *_ITERATORS, *_RANGE_ITERATORS, *_OF_TABLES, *_OTHERS)
+    ) or _is_from_numpy(kind)
 
 
 def num_bytes_to_copy(value: Any) -> int:
@@ -53,7 +55,9 @@ def steps_for(value: Any) -> list[Step]:
         return [] if kind is random.SystemRandom else [partial(value.setstate, value.getstate())]
     if issubclass(kind, itertools.count):
         return [partial(_require_same_count, value, repr(value))]
-    if issubclass(kind, _OF_TABLES) or (issubclass(kind, _RANGE_ITERATORS) and not _CAN_SET_RANGES_BACK):
+    if issubclass(kind, _OF_TABLES) or (
+        issubclass(kind, _RANGE_ITERATORS) and not _CAN_SET_RANGES_BACK
+    ):
         return [partial(_require_same_rest, value, value.__length_hint__())]
     if issubclass(kind, _ITERATORS):
         return [partial(_restore_iterator, value, value.__reduce__())]

@@ -12,7 +12,13 @@ from torch import Tensor, nn
 from torchscan.errors import InputError
 from torchscan.recording.bookkeeping.containers import copy_arguments
 from torchscan.recording.bookkeeping.inventory import Inventory
-from torchscan.recording.bookkeeping.tensors import has_strides, kind_of, meta_copy, own_copy, uninitialized
+from torchscan.recording.bookkeeping.tensors import (
+    has_strides,
+    kind_of,
+    meta_copy,
+    own_copy,
+    uninitialized,
+)
 from torchscan.recording.request import CHANNELS_LAST, PassRequest
 from torchscan.recording.surroundings import leave_surroundings
 from torchscan.recording.undo import Undo, put_back_after
@@ -21,7 +27,13 @@ from torchscan.torch_versions import is_fake_type
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp16-mixed", "bf16-mixed", "fp8-mixed"]
 
 #: what tensors are stored in; operands in 8 bits are made of them for one product after the other
-_TYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.bfloat16}
+_TYPES = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "fp8": torch.bfloat16,
+}
 #: what they are called elsewhere
 _SYNONYMS: dict[str, Precision] = {"amp-fp16": "fp16-mixed", "amp-bf16": "bf16-mixed"}
 
@@ -35,7 +47,9 @@ def checked_precision(given: object) -> Precision | None:
     known = {name: name for name in get_args(Precision)} | _SYNONYMS
     if given is None or (isinstance(given, str) and given in known):
         return None if given is None else known[given]
-    raise InputError(f"precision is {given!r}: give one of {', '.join(map(repr, get_args(Precision)))}, or None")
+    raise InputError(
+        f"precision is {given!r}: give one of {', '.join(map(repr, get_args(Precision)))}, or None"
+    )
 
 
 def in_precision(request: PassRequest, precision: Precision | None) -> PassRequest:
@@ -78,8 +92,12 @@ def _on_meta_copy(request: PassRequest, dtype: torch.dtype | None) -> PassReques
         module = copy.deepcopy(request.module, dict(copies))
     except Exception as error:
         advice = "" if dtype is None else ": give precision=None"
-        raise CopyError(f"an estimate of this model needs a copy of it, which could not be made ({error}){advice}") from error
-    args, kwargs = copy_arguments((request.args, request.kwargs), lambda tensor: _meta_copy(tensor, dtype))
+        raise CopyError(
+            f"an estimate of this model needs a copy of it, which could not be made ({error}){advice}"
+        ) from error
+    args, kwargs = copy_arguments(
+        (request.args, request.kwargs), lambda tensor: _meta_copy(tensor, dtype)
+    )
     return replace(
         request,
         module=module,
@@ -91,7 +109,9 @@ def _on_meta_copy(request: PassRequest, dtype: torch.dtype | None) -> PassReques
 
 def _meta_copy(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     if nn.parameter.is_lazy(tensor):
-        return uninitialized(tensor, torch.device("meta"), dtype if tensor.is_floating_point() else None)
+        return uninitialized(
+            tensor, torch.device("meta"), dtype if tensor.is_floating_point() else None
+        )
     if not (tensor.is_floating_point() or is_fake_type(type(tensor))):
         return own_copy(tensor, on_meta=True)
     if not has_strides(tensor):

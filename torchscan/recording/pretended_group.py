@@ -47,9 +47,13 @@ def pretended(mesh: Mapping[str, int], rank: int) -> Iterator[DeviceMesh]:
     if not distributed.is_available():
         raise InputError("this build of torch has no torch.distributed")
     if not has_collectives_on_shapes():
-        raise InputError(f"this is torch {torch.__version__}: meshes need 2.9 or newer, whose collectives run on shapes")
+        raise InputError(
+            f"this is torch {torch.__version__}: meshes need 2.9 or newer, whose collectives run on shapes"
+        )
     if distributed.is_initialized():
-        raise InputError("there is a process group already: call plan() before init_process_group(), or in another process")
+        raise InputError(
+            "there is a process group already: call plan() before init_process_group(), or in another process"
+        )
     hook = sys.excepthook  # torch replaces it, and says from then on of which process an error is
     cache = os.environ.get(_CACHE)
     distributed.init_process_group("fake", store=fake_store(), rank=rank, world_size=size)
@@ -106,14 +110,20 @@ class _Chunks(Sequence[Tensor]):
             raise IndexError(place)
         begin = place * self._size
         left = min(self._size, self._tensor.shape[self._dim] - begin)
-        return self._tensor.narrow(self._dim, begin, left) if left > 0 else self._tensor.new_empty(0)
+        return (
+            self._tensor.narrow(self._dim, begin, left) if left > 0 else self._tensor.new_empty(0)
+        )
 
 
 def size_of(mesh: Mapping[str, int]) -> int:
     """How many processes there are."""
     sizes = list(mesh.values()) if isinstance(mesh, Mapping) else []
-    if not sizes or not all(isinstance(each, int) and not isinstance(each, bool) and each > 0 for each in sizes):
-        raise InputError(f"mesh is {mesh!r}: give the size of each dimension by its name, {{'dp': 8, 'tp': 8}}, say")
+    if not sizes or not all(
+        isinstance(each, int) and not isinstance(each, bool) and each > 0 for each in sizes
+    ):
+        raise InputError(
+            f"mesh is {mesh!r}: give the size of each dimension by its name, {{'dp': 8, 'tp': 8}}, say"
+        )
     size = math.prod(mesh.values())
     if size > _MAX_RANKS:
         raise InputError(f"mesh is {mesh!r}, of {size:,} ranks: give at most {_MAX_RANKS:,}")

@@ -31,17 +31,31 @@ def rebuilt_buffers(inventory: Inventory) -> Mapping[str, Tensor]:
         made = Inventory(_made_again(type(inventory.root), config))
     except Exception:  # it takes more than its config
         return {}
-    return {slot.path: slot.tensor for slot in made.slots if slot.path in lost and _are_alike(slot, lost[slot.path])}
+    return {
+        slot.path: slot.tensor
+        for slot in made.slots
+        if slot.path in lost and _are_alike(slot, lost[slot.path])
+    }
 
 
 def _has_lost_values(slot: Slot) -> bool:
-    is_known = slot.tensor.is_floating_point() or slot.tensor.is_complex() or slot.tensor.numel() > CONCRETE_INTEGERS
+    is_known = (
+        slot.tensor.is_floating_point()
+        or slot.tensor.is_complex()
+        or slot.tensor.numel() > CONCRETE_INTEGERS
+    )
     return slot.is_buffer and slot.tensor.is_meta and not is_known
 
 
 def _are_alike(made: Slot, lost: Slot) -> bool:
-    has_values = is_plain(made.tensor) and made.tensor.device.type == "cpu" and made.tensor.is_contiguous()
-    return has_values and made.tensor.shape == lost.tensor.shape and made.tensor.dtype == lost.tensor.dtype
+    has_values = (
+        is_plain(made.tensor) and made.tensor.device.type == "cpu" and made.tensor.is_contiguous()
+    )
+    return (
+        has_values
+        and made.tensor.shape == lost.tensor.shape
+        and made.tensor.dtype == lost.tensor.dtype
+    )
 
 
 def _made_again(kind: Callable[[Any], nn.Module], config: object) -> nn.Module:
@@ -61,6 +75,8 @@ def _without_data(register: Callable[..., None]) -> Callable[..., None]:
     def run(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
         register(module, name, parameter)
         if parameter is not None and threading.get_ident() == thread and is_plain(parameter):
-            module._parameters[name] = nn.Parameter(meta_copy(parameter), requires_grad=parameter.requires_grad)
+            module._parameters[name] = nn.Parameter(
+                meta_copy(parameter), requires_grad=parameter.requires_grad
+            )
 
     return run

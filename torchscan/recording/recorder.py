@@ -52,7 +52,9 @@ from torchscan.torch_versions import (
 )
 from torchscan.trace.events import InputRecord, ModuleCall, OpCall, Origin, Phase, TensorSpec
 
-_LAZY_TYPES = frozenset({nn.UninitializedParameter, nn.UninitializedBuffer})  # about to be initialised: no part of the pass
+_LAZY_TYPES = frozenset(
+    {nn.UninitializedParameter, nn.UninitializedBuffer}
+)  # about to be initialised: no part of the pass
 
 _ADD = aten.add.Tensor
 _DETACH = aten.detach_.default
@@ -218,7 +220,9 @@ class Recorder(TorchDispatchMode):
         output_names, outputs = self._indices(named_tensors(result))
         self._ends[call.index] = _Ends(inputs, outputs, input_names, output_names, len(self.ops))
 
-    def _indices(self, named: Iterable[tuple[str, Tensor]]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    def _indices(
+        self, named: Iterable[tuple[str, Tensor]]
+    ) -> tuple[tuple[str, ...], tuple[int, ...]]:
         found = [(name, self.table.find(local_part(tensor)).index) for name, tensor in named]
         return tuple([name for name, _ in found]), tuple([index for _, index in found])
 
@@ -250,20 +254,26 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         """Tensor subclasses come first and are recorded as what they are made of."""
         if is_faking():
-            return func(*args, **(kwargs or {}))  # a tensor subclass asks for the shape of what it is going to make
+            return func(
+                *args, **(kwargs or {})
+            )  # a tensor subclass asks for the shape of what it is going to make
         self._notice_what_is_over()
         if not isinstance(func, OpOverload):
             return self._record_with_functions(func, args, kwargs or {})
         if func.namespace == "prim":  # asked of a tensor that pretends to be on a device: which one
             return func(*args, **(kwargs or {}))
         if types and not are_plain(types):
-            return func(*args, **(kwargs or {})) if _LAZY_TYPES.issuperset(types) else NotImplemented
+            return (
+                func(*args, **(kwargs or {})) if _LAZY_TYPES.issuperset(types) else NotImplemented
+            )
         traits = self._traits.get(id(func)) or self._look_at(func)
         if traits.is_wrapper:
             return on_its_way(args[0])
         if traits.is_aside or (func is _EQUAL and self._is_being_frozen()):
             return func(*args, **(kwargs or {}))
-        if func is _DETACH:  # autograd has done it already; where it has not, the tensor's own graph would be cut
+        if (
+            func is _DETACH
+        ):  # autograd has done it already; where it has not, the tensor's own graph would be cut
             return args[0]
         if id(func) in self._taken_apart:
             args, kwargs = self._on_one_device(args, kwargs or {})
@@ -273,7 +283,9 @@ class Recorder(TorchDispatchMode):
         try:
             met = self.values.met_by(request)
             is_validated = id(func) in _READS_TRUTH and self._is_validated(request)
-            outcome = describe_outcome(request, True) if is_validated else self._execution.run(request)
+            outcome = (
+                describe_outcome(request, True) if is_validated else self._execution.run(request)
+            )
         except Exception as error:
             self._failed = (error, request)
             raise
@@ -292,11 +304,18 @@ class Recorder(TorchDispatchMode):
         self.assume("that parameters and values of distributions are in range")
         return True
 
-    def _on_one_device(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    def _on_one_device(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """For composite operators, which compare devices: beside a meta tensor other fractions give up their values."""
-        if not torch.is_inference_mode_enabled() or len({tensor.is_meta for tensor in tensors_in((args, kwargs))}) < 2:
+        if (
+            not torch.is_inference_mode_enabled()
+            or len({tensor.is_meta for tensor in tensors_in((args, kwargs))}) < 2
+        ):
             return args, kwargs
-        changed: tuple[Sequence[Any], Mapping[str, Any]] = copy_arguments((args, kwargs), self._without_values)
+        changed: tuple[Sequence[Any], Mapping[str, Any]] = copy_arguments(
+            (args, kwargs), self._without_values
+        )
         return changed
 
     def _without_values(self, tensor: Tensor) -> Tensor:
@@ -327,7 +346,9 @@ class Recorder(TorchDispatchMode):
             self.table.enter_constant(request.args[0])
         return self._with_originals(request, outcome) if request.has_standin else outcome.result
 
-    def _record_with_functions(self, func: HigherOrderOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _record_with_functions(
+        self, func: HigherOrderOperator, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
         call = named_call(func, args, kwargs)
         request = OpRequest(call.op, traits_of(call.op), call.args, None, self.table)
         try:
@@ -357,7 +378,9 @@ class Recorder(TorchDispatchMode):
         for _, packed in packed_objects([("", list(request.args)), ("", dict(request.kwargs))]):
             self.took_packed.setdefault(fingerprint_of(packed_tensors(packed)), call.path)
 
-    def _enter_outputs(self, request: OpRequest, outcome: OpOutcome, producer: int) -> list[Tracked]:
+    def _enter_outputs(
+        self, request: OpRequest, outcome: OpOutcome, producer: int
+    ) -> list[Tracked]:
         specs = outcome.signature.outputs
         return [
             self.table.add(tensor, spec, producer, None)
@@ -366,7 +389,9 @@ class Recorder(TorchDispatchMode):
             for tensor, spec, alias in zip(outcome.outputs, specs, outcome.alias_of, strict=True)
         ]
 
-    def _enter_alias(self, request: OpRequest, alias: int, tensor: Tensor, spec: TensorSpec, producer: int) -> Tracked:
+    def _enter_alias(
+        self, request: OpRequest, alias: int, tensor: Tensor, spec: TensorSpec, producer: int
+    ) -> Tracked:
         """An operand that is returned, or what looks into its memory."""
         operand, tracked = request.tensors[alias], request.tracked[alias]
         if (operand if tracked.standin is None else tracked.standin) is tensor:
@@ -391,14 +416,21 @@ class Recorder(TorchDispatchMode):
             return "checkpoint"
         node = current_node()
         self._nodes[index] = None if node is None else node._sequence_nr()
-        return "engine" if request.op is _ADD and self._sums_up_gradients(request, index) else "function"
+        return (
+            "engine"
+            if request.op is _ADD and self._sums_up_gradients(request, index)
+            else "function"
+        )
 
     def _sums_up_gradients(self, request: OpRequest, index: int) -> bool:
         """The engine adds what a node has just made to what it was handed by another one, which that node itself never sees."""
         producers = [self.table.records[tracked.index].producer for tracked in request.tracked]
         if len(producers) != 2 or any(producer not in self._nodes for producer in producers):
             return False
-        return any(producer is not None and self._nodes[producer] != self._nodes[index] for producer in producers)
+        return any(
+            producer is not None and self._nodes[producer] != self._nodes[index]
+            for producer in producers
+        )
 
     def _owner(self) -> Call:
         """The call whose gradient is being computed, else the model's: what makes a loss of its result, say."""

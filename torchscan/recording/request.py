@@ -89,7 +89,9 @@ class PassRequest(Inputs):
         """Whether torchscan makes the inputs from shapes."""
         return self.input_shape is not None
 
-    def inputs(self, device: torch.device, kept: Collection[int]) -> tuple[tuple[Any, ...], dict[str, Any], dict[int, Tensor]]:
+    def inputs(
+        self, device: torch.device, kept: Collection[int]
+    ) -> tuple[tuple[Any, ...], dict[str, Any], dict[int, Tensor]]:
         """The arguments of the forward pass, and by the identity of those tensors that torchscan made what they were made of.
 
         Tensors are copied to ``device`` (on ``meta``, integers keep their values), except those whose identity is in ``kept``.
@@ -97,22 +99,35 @@ class PassRequest(Inputs):
         owned: list[tuple[Tensor, Tensor]] = []
 
         def own(tensor: Tensor) -> Tensor:
-            copied = tensor if id(tensor) in kept else self._laid_out(own_copy(tensor, on_meta=device.type == "meta"))
+            copied = (
+                tensor
+                if id(tensor) in kept
+                else self._laid_out(own_copy(tensor, on_meta=device.type == "meta"))
+            )
             if copied is not tensor:
                 owned.append((copied, tensor))
             return copied
 
         args, kwargs = copy_arguments((tuple(self.args or ()), dict(self.kwargs or {})), own)
         if self.input_shape is not None:
-            args, named = example_inputs(self.module, self.input_shape, self.dtype, self.batch_size, device)
-            args, named = tuple(map(self._laid_out, args)), {name: self._laid_out(each) for name, each in named.items()}
+            args, named = example_inputs(
+                self.module, self.input_shape, self.dtype, self.batch_size, device
+            )
+            args, named = (
+                tuple(map(self._laid_out, args)),
+                {name: self._laid_out(each) for name, each in named.items()},
+            )
             kwargs |= named
             owned.extend((each, each) for each in (*args, *named.values()))
         return args, kwargs, {id(made): original for made, original in owned}
 
     def _laid_out(self, tensor: Tensor) -> Tensor:
         """Images as convolutions take them; other tensors of as many dimensions, such as masks, stay as they are."""
-        if not self.channels_last or tensor.layout is not torch.strided or tensor.dim() not in CHANNELS_LAST:
+        if (
+            not self.channels_last
+            or tensor.layout is not torch.strided
+            or tensor.dim() not in CHANNELS_LAST
+        ):
             return tensor
         is_image = tensor.is_floating_point() and tensor.shape[1] in self._channels
         return tensor.contiguous(memory_format=CHANNELS_LAST[tensor.dim()]) if is_image else tensor
@@ -120,7 +135,9 @@ class PassRequest(Inputs):
     @property
     def _channels(self) -> set[int]:
         """The numbers of channels that convolutions take."""
-        return {module.in_channels for module in self.module.modules() if isinstance(module, _ON_IMAGES)}
+        return {
+            module.in_channels for module in self.module.modules() if isinstance(module, _ON_IMAGES)
+        }
 
 
 _ON_IMAGES = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -131,9 +148,13 @@ CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 def require_module(given: object) -> None:
     """Refuse anything that is not a module, saying what it is."""
     if not isinstance(given, nn.Module):
-        raise InputError(f"module is {shorten(repr(given), 100, placeholder=' …')}, which is {_what_instead(given)}")
+        raise InputError(
+            f"module is {shorten(repr(given), 100, placeholder=' …')}, which is {_what_instead(given)}"
+        )
     if "_modules" not in vars(given):
-        raise InputError(f"{type_name_of(given)} has not been initialised: call super().__init__() at the start of its own")
+        raise InputError(
+            f"{type_name_of(given)} has not been initialised: call super().__init__() at the start of its own"
+        )
 
 
 def require_positive(name: str, value: object) -> None:
@@ -173,26 +194,41 @@ def check_request(request: PassRequest) -> None:
     """Refuse a request that contradicts itself or cannot be run."""
     require_module(request.module)
     if not (isinstance(request.backward, bool) or callable(request.backward)):
-        raise InputError(f"backward is {request.backward!r}: give True, or a function that makes a loss of the output")
-    for name, value, allowed in (("mode", request.mode, get_args(Mode)), ("execute", request.execute, get_args(Execute))):
+        raise InputError(
+            f"backward is {request.backward!r}: give True, or a function that makes a loss of the output"
+        )
+    for name, value, allowed in (
+        ("mode", request.mode, get_args(Mode)),
+        ("execute", request.execute, get_args(Execute)),
+    ):
         if value not in allowed:
             raise InputError(f"{name} is {value!r}: give one of {', '.join(map(repr, allowed))}")
     if request.input_shape is not None and request.args is not None:
-        raise InputError("input_shape and args were both given: give shapes or complete arguments (kwargs go with either)")
+        raise InputError(
+            "input_shape and args were both given: give shapes or complete arguments (kwargs go with either)"
+        )
     if request.input_shape is None and request.args is None and request.kwargs is None:
         raise InputError(
             "no input was given: pass input_shape=(3, 224, 224), say, or the arguments themselves as args= and kwargs="
             " (args=() if there are none)"
         )
-    twice = set(request.kwargs or ()) & set(request.input_shape if isinstance(request.input_shape, Mapping) else ())
+    twice = set(request.kwargs or ()) & set(
+        request.input_shape if isinstance(request.input_shape, Mapping) else ()
+    )
     if twice:
         raise InputError(f"{min(twice)!r} was given in input_shape and in kwargs: give it once")
     if any(map(is_functorch_wrapped, tensors_in((request.args, request.kwargs)))):
-        raise InputError("an argument is inside vmap or grad: call torchscan outside of them, with tensors of your own")
+        raise InputError(
+            "an argument is inside vmap or grad: call torchscan outside of them, with tensors of your own"
+        )
     if isinstance(request.args, Tensor | PackedSequence):
         what = "a tensor" if isinstance(request.args, Tensor) else "a packed sequence"
         raise InputError(f"args is {what}: give a tuple of the positional arguments, args=(x,)")
     if isinstance(request.args, Mapping):
-        raise InputError("args is a dict: give keyword arguments as kwargs=, or the dict itself as args=(the_dict,)")
+        raise InputError(
+            "args is a dict: give keyword arguments as kwargs=, or the dict itself as args=(the_dict,)"
+        )
     if request.input_shape is None and (request.dtype is not None or request.batch_size != 1):
-        raise InputError("dtype and batch_size are for inputs made from input_shape; complete arguments have their own")
+        raise InputError(
+            "dtype and batch_size are for inputs made from input_shape; complete arguments have their own"
+        )

@@ -15,7 +15,12 @@ from torch import Tensor
 
 from torchscan.errors import NeedsValuesError
 from torchscan.recording.attempts import Attempt
-from torchscan.recording.bookkeeping.containers import copy_arguments, held_tensors, named_tensors, tensors_in
+from torchscan.recording.bookkeeping.containers import (
+    copy_arguments,
+    held_tensors,
+    named_tensors,
+    tensors_in,
+)
 from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.tensors import TensorTable, shape_of, values_of
 from torchscan.recording.execution.assumed import AssumedValues
@@ -61,7 +66,13 @@ class _Arguments:
     cached: list[tuple[str, Tensor]]
 
 
-def run(request: PassRequest, attempt: Attempt, recorder: Recorder, inventory: Inventory, autocast: Autocast) -> None:
+def run(
+    request: PassRequest,
+    attempt: Attempt,
+    recorder: Recorder,
+    inventory: Inventory,
+    autocast: Autocast,
+) -> None:
     """Run the model of the inventory, and tell the recorder what happens."""
     arguments = _arguments(request, attempt, inventory)
     _enter(arguments, request, inventory, recorder.table)
@@ -72,13 +83,17 @@ def run(request: PassRequest, attempt: Attempt, recorder: Recorder, inventory: I
         _give_values(arguments, recorder.table)
     if not attempt.is_abstract:
         _enter_made_up(arguments, request, recorder.values)
-    recorder.inputs = [InputRecord(name, shape_of(tensor), tensor.dtype) for name, tensor in arguments.named]
+    recorder.inputs = [
+        InputRecord(name, shape_of(tensor), tensor.dtype) for name, tensor in arguments.named
+    ]
     try:
         _Stage(request, attempt, recorder, inventory, autocast).whole(arguments)
     except (BackwardError, OptimizerError):
         raise
     except Exception as error:
-        raise explain(recorder.failure_of(error), inventory.root, recorder.inputs, request) from in_the_model(error)
+        raise explain(
+            recorder.failure_of(error), inventory.root, recorder.inputs, request
+        ) from in_the_model(error)
 
 
 def _arguments(request: PassRequest, attempt: Attempt, inventory: Inventory) -> _Arguments:
@@ -89,12 +104,21 @@ def _arguments(request: PassRequest, attempt: Attempt, inventory: Inventory) -> 
     named = [*named_tensors(args, "args"), *named_tensors(kwargs, "kwargs")]
     nested = [name for name, tensor in named if tensor.is_nested]
     if attempt.is_abstract and nested:
-        raise NeedsValuesError(f"{nested[0]} is a nested tensor, which has no counterpart on the meta device")
+        raise NeedsValuesError(
+            f"{nested[0]} is a nested tensor, which has no counterpart on the meta device"
+        )
     made = [(name, tensor) for name, tensor in named if id(tensor) in owned]
     originals = [owned[id(tensor)] for _, tensor in made]
     kept_from_before = [(name, tensor) for name, tensor in cached if id(tensor) in owned]
     kwargs |= state
-    return _Arguments(args=args, kwargs=kwargs, named=named, owned=made, originals=originals, cached=kept_from_before)
+    return _Arguments(
+        args=args,
+        kwargs=kwargs,
+        named=named,
+        owned=made,
+        originals=originals,
+        cached=kept_from_before,
+    )
 
 
 def _made(
@@ -109,7 +133,9 @@ def _made(
     def placed(tensor: Tensor) -> Tensor:
         if not tensor.is_meta or tensor.layout is not torch.strided:
             return tensor
-        found = made.tensor(tensor.shape, tensor.stride(), tensor.dtype, attempt.device).requires_grad_(tensor.requires_grad)
+        found = made.tensor(
+            tensor.shape, tensor.stride(), tensor.dtype, attempt.device
+        ).requires_grad_(tensor.requires_grad)
         originals[id(found)] = owned.get(id(tensor), tensor)
         return found
 
@@ -117,7 +143,9 @@ def _made(
     return args, kwargs, originals
 
 
-def _enter(arguments: _Arguments, request: PassRequest, inventory: Inventory, table: TensorTable) -> None:
+def _enter(
+    arguments: _Arguments, request: PassRequest, inventory: Inventory, table: TensorTable
+) -> None:
     """Tell the table which tensors there are to begin with, and which of them the model may write to."""
     owned = {id(tensor) for _, tensor in arguments.owned}
     for name, tensor in arguments.named:
@@ -145,7 +173,10 @@ def _give_values(arguments: _Arguments, table: TensorTable) -> None:
 
 def _enter_made_up(arguments: _Arguments, request: PassRequest, values: AssumedValues) -> None:
     """Where only shapes were given, inputs are random numbers, or zeros for integers."""
-    given = {id(tensor) for tensor in tensors_in([arguments.kwargs[name] for name in request.kwargs or ()])}
+    given = {
+        id(tensor)
+        for tensor in tensors_in([arguments.kwargs[name] for name in request.kwargs or ()])
+    }
     for _, tensor in arguments.owned if request.from_shapes else ():
         if id(tensor) not in given:
             values.enter_input(tensor)
@@ -155,7 +186,12 @@ class _Stage:
     """What works together while a model runs."""
 
     def __init__(
-        self, request: PassRequest, attempt: Attempt, recorder: Recorder, inventory: Inventory, autocast: Autocast
+        self,
+        request: PassRequest,
+        attempt: Attempt,
+        recorder: Recorder,
+        inventory: Inventory,
+        autocast: Autocast,
     ) -> None:
         self._request = request
         self._attempt = attempt
@@ -164,7 +200,12 @@ class _Stage:
         self._autocast = autocast
         kernels = Kernels(request.device_type, has_flash=request.has_flash)
         self._substitutes = Substitutes(
-            recorder.table, recorder.values, kernels, autocast, on_meta=attempt.is_abstract, home=attempt.home
+            recorder.table,
+            recorder.values,
+            kernels,
+            autocast,
+            on_meta=attempt.is_abstract,
+            home=attempt.home,
         )
 
     def whole(self, arguments: _Arguments) -> None:
@@ -202,10 +243,14 @@ class _Stage:
             if in_pieces and (is_abstract or self._attempt.without_data is not None):
                 stack.enter_context(functions_let_through())
             if is_abstract:
-                stack.enter_context(autocast_of_meta_tensors(self._request.device_type, self._attempt.home))
+                stack.enter_context(
+                    autocast_of_meta_tensors(self._request.device_type, self._attempt.home)
+                )
             modules = self._inventory.modules.values()
             stack.enter_context(own_calls_followed(modules, self._recorder.tree))
-            stack.enter_context(checkpointed([self._inventory.modules[path] for path in self._request.checkpointed]))
+            stack.enter_context(
+                checkpointed([self._inventory.modules[path] for path in self._request.checkpointed])
+            )
             stack.enter_context(self._recorder.recording())
             yield
 
@@ -227,7 +272,11 @@ class _Stage:
             output = self._recorder.tree.run(root, call, arguments.args, arguments.kwargs)
             if isinstance(output, GeneratorType):  # nothing has run yet
                 self._exhaust(output)
-            loss = interruptible(loss_of, output, self._request.backward) if self._request.has_backward else None
+            loss = (
+                interruptible(loss_of, output, self._request.backward)
+                if self._request.has_backward
+                else None
+            )
         if self._request.drops_output:
             _wait_for(output)
             output = None
@@ -239,7 +288,11 @@ class _Stage:
     def _hand_over(self, output: Any) -> None:
         handover, name = self._request.handover, self._recorder.table.name_cache
         if handover is not None:
-            handover.storages = {each: number for each, tensor in handover.take(output) if (number := name(tensor)) is not None}
+            handover.storages = {
+                each: number
+                for each, tensor in handover.take(output)
+                if (number := name(tensor)) is not None
+            }
 
     def _exhaust(self, generator: Iterator[Any]) -> None:
         with self._recorder.tree.resumed():
@@ -252,7 +305,14 @@ class _Stage:
     def _optimize(self) -> None:
         if self._request.optimizer is not None:
             slots, originals = self._inventory.slots, self._request.originals
-            optimize(self._request.optimizer, slots, originals, self._recorder, self._substitutes, self._request.device_type)
+            optimize(
+                self._request.optimizer,
+                slots,
+                originals,
+                self._recorder,
+                self._substitutes,
+                self._request.device_type,
+            )
 
 
 def _wait_for(result: Any) -> None:

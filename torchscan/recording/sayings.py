@@ -36,7 +36,12 @@ class Saying(Enum):
 
 
 _WORDS: Mapping[Saying, tuple[str, ...]] = {
-    Saying.NEEDS_GRAPH: ("require grad", "requires_grad", "inference tensor", "returned an invalid gradient"),
+    Saying.NEEDS_GRAPH: (
+        "require grad",
+        "requires_grad",
+        "inference tensor",
+        "returned an invalid gradient",
+    ),
     Saying.NO_SHAPE_FUNCTION: ("fake impl", "meta kernel"),
     Saying.TAKES_FUNCTIONS: ("takes functions", "no rule registered for hop"),
     Saying.NO_GRADIENT: ("no autograd formula was registered",),
@@ -44,7 +49,11 @@ _WORDS: Mapping[Saying, tuple[str, ...]] = {
     Saying.NO_FORWARD: ('missing the required "forward" function',),
     Saying.NESTED_ATTENTION: ("does not support nestedtensor outside of its fast path",),
     Saying.WRONG_TYPE: ("dtype", "scalar type", "input type (", "weight type ("),
-    Saying.NOBODY_ANSWERS: ("connection closed by peer", "connection reset by peer", "timed out waiting"),
+    Saying.NOBODY_ANSWERS: (
+        "connection closed by peer",
+        "connection reset by peer",
+        "timed out waiting",
+    ),
 }
 
 
@@ -55,7 +64,9 @@ _FEATURES = (
     re.compile(r"input_size\. Expected (?P<taken>\d+), got (?P<given>\d+)"),
     re.compile(r"input_size: got (?P<given>\d+) expected (?P<taken>\d+)"),
     re.compile(r"embedding dimension of (?P<taken>\d+), but got (?P<given>\d+)"),
-    re.compile(r"normalized_shape=\[(?P<taken>\d+)\].* input of size[^\d]*\[(?:\d+, )*(?P<given>\d+)\]"),
+    re.compile(
+        r"normalized_shape=\[(?P<taken>\d+)\].* input of size[^\d]*\[(?:\d+, )*(?P<given>\d+)\]"
+    ),
 )
 _CHANNELS = (re.compile(r"running_mean should contain (?P<given>\d+) elements not (?P<taken>\d+)"),)
 
@@ -65,7 +76,11 @@ def features_in(error: BaseException) -> Features | None:
     for pattern in (*_FEATURES, *_CHANNELS):
         found = pattern.search(str(error))
         if found is not None:
-            return int(found["taken"]), int(found["given"]), "channels" if pattern in _CHANNELS else "features"
+            return (
+                int(found["taken"]),
+                int(found["given"]),
+                "channels" if pattern in _CHANNELS else "features",
+            )
     return None
 
 

@@ -29,8 +29,17 @@ def with_complete_arguments(request: PassRequest) -> PassRequest:
     """The same pass on shapes alone, with the arguments themselves instead of their shapes."""
     if request.input_shape is None:
         return request
-    args, named = example_inputs(request.module, request.input_shape, request.dtype, request.batch_size, _META)
-    return replace(request, input_shape=None, dtype=None, batch_size=1, args=args, kwargs={**(request.kwargs or {}), **named})
+    args, named = example_inputs(
+        request.module, request.input_shape, request.dtype, request.batch_size, _META
+    )
+    return replace(
+        request,
+        input_shape=None,
+        dtype=None,
+        batch_size=1,
+        args=args,
+        kwargs={**(request.kwargs or {}), **named},
+    )
 
 
 def length_of(request: PassRequest) -> int:
@@ -38,20 +47,25 @@ def length_of(request: PassRequest) -> int:
     for tensor in tensors_in((request.args, request.kwargs)):
         if _is_of_tokens(tensor) and tensor.dtype is not torch.bool and tensor.dim() == 2:
             return tensor.shape[1]
-    raise InputError("the longest sequence needs tokens, integers of the shape [batch, length], and none were given")
+    raise InputError(
+        "the longest sequence needs tokens, integers of the shape [batch, length], and none were given"
+    )
 
 
 def with_length(request: PassRequest, length: int) -> PassRequest:
     """Tokens, and what there is for each of them (masks, positions, labels), begin again where they end."""
     known = length_of(request)
     args, kwargs = copy_arguments(
-        (request.args, request.kwargs), lambda tensor: _stretched(tensor, known, length) if _is_of_tokens(tensor) else tensor
+        (request.args, request.kwargs),
+        lambda tensor: _stretched(tensor, known, length) if _is_of_tokens(tensor) else tensor,
     )
     return replace(request, args=args, kwargs=kwargs)
 
 
 def _is_of_tokens(tensor: Tensor) -> bool:
-    return not (tensor.is_floating_point() or tensor.is_complex()) and tensor.layout is torch.strided
+    return (
+        not (tensor.is_floating_point() or tensor.is_complex()) and tensor.layout is torch.strided
+    )
 
 
 def _stretched(tensor: Tensor, known: int, length: int) -> Tensor:

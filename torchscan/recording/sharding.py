@@ -65,11 +65,17 @@ def sharded(
     except TorchscanError:
         raise
     except Exception as error:
-        advice = _ON_NO_DEVICE if "CUDA" in _line(error).upper() or "device_ids" in _line(error) else ""
+        advice = (
+            _ON_NO_DEVICE if "CUDA" in _line(error).upper() or "device_ids" in _line(error) else ""
+        )
         raise InputError(f"apply(model, mesh) failed: {_line(error)}{advice}") from error
     if made is not None and not isinstance(made, nn.Module):
-        raise InputError(f"apply(model, mesh) returned a {type(made).__name__}: it should return a model, or nothing")
-    found = model if made is None or any(made is each for each in model.modules()) else made  # fully_shard(part) returns it
+        raise InputError(
+            f"apply(model, mesh) returned a {type(made).__name__}: it should return a model, or nothing"
+        )
+    found = (
+        model if made is None or any(made is each for each in model.modules()) else made
+    )  # fully_shard(part) returns it
     if training:
         _require_summed(found, mesh, is_as_before=_shapes(found) == before)
         _let_ddp_talk(found)
@@ -102,10 +108,15 @@ def _line(error: Exception) -> str:
 def _require_divisible(config: Any, size: int) -> None:
     """Each process has some of the heads of attention."""
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    for name, said in (("num_attention_heads", "heads"), ("num_key_value_heads", "key-value heads")):
+    for name, said in (
+        ("num_attention_heads", "heads"),
+        ("num_key_value_heads", "key-value heads"),
+    ):
         heads = getattr(text, name, None)
         if isinstance(heads, int) and heads % size:
-            raise InputError(f"{heads} {said} cannot be divided among tp {size}: choose a tp that divides them")
+            raise InputError(
+                f"{heads} {said} cannot be divided among tp {size}: choose a tp that divides them"
+            )
 
 
 def _let_ddp_talk(model: nn.Module) -> None:
@@ -121,7 +132,9 @@ def _let_ddp_talk(model: nn.Module) -> None:
 
 def _built(build: Callable[[], nn.Module]) -> nn.Module:
     if not callable(build):
-        raise InputError(f"build is a {type(build).__name__}: give a function that returns the model, or a model")
+        raise InputError(
+            f"build is a {type(build).__name__}: give a function that returns the model, or a model"
+        )
     try:
         with making_fakes(), overridden(nn.Module, "_apply", _converting):
             model = build()
@@ -143,13 +156,19 @@ def _converting(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
     """``model.bfloat16()`` puts new tensors in the place of those without data, which torch cannot swap."""
     thread = threading.get_ident()
 
-    def convert(module: nn.Module, change: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+    def convert(
+        module: nn.Module, change: Callable[[Tensor], Tensor], recurse: bool = True
+    ) -> nn.Module:
         if threading.get_ident() != thread:
             return apply(module, change, recurse)
         made: dict[int, Tensor] = {}
         for each in module.modules() if recurse else [module]:
             for tensors in (each._parameters, each._buffers):
-                tensors |= {name: _changed(tensor, change, made) for name, tensor in tensors.items() if tensor is not None}
+                tensors |= {
+                    name: _changed(tensor, change, made)
+                    for name, tensor in tensors.items()
+                    if tensor is not None
+                }
         return module
 
     return convert
@@ -160,7 +179,9 @@ def _changed(tensor: Tensor, change: Callable[[Tensor], Tensor], made: dict[int,
     if id(tensor) not in made:
         with torch.no_grad():
             found = change(tensor)
-        made[id(tensor)] = nn.Parameter(found, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else found
+        made[id(tensor)] = (
+            nn.Parameter(found, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else found
+        )
     return made[id(tensor)]
 
 
@@ -179,12 +200,16 @@ def _without_data(module: nn.Module, dtype: torch.dtype | None) -> nn.Module:
     """A copy whose tensors pretend to be on the CPU; integers, on which the flow of a pass depends, keep their values."""
     made = WithoutData(making_fakes())
     kept: dict[int, Any] = {
-        id(each): _pretender(each, made, dtype) for each in tensors_of(module) if _has_no_use_for_data(each)
+        id(each): _pretender(each, made, dtype)
+        for each in tensors_of(module)
+        if _has_no_use_for_data(each)
     }
     try:
         return copy.deepcopy(module, kept)
     except Exception as error:
-        raise InputError(f"{type(module).__name__} cannot be copied ({error}): give a function that builds it") from error
+        raise InputError(
+            f"{type(module).__name__} cannot be copied ({error}): give a function that builds it"
+        ) from error
 
 
 def _has_no_use_for_data(tensor: Tensor) -> bool:
@@ -194,7 +219,11 @@ def _has_no_use_for_data(tensor: Tensor) -> bool:
 def _pretender(tensor: Tensor, made: WithoutData, dtype: torch.dtype | None) -> Tensor:
     kind = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
     found = made.tensor(tensor.shape, tensor.stride(), kind, torch.device("cpu"))
-    return nn.Parameter(found, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else found
+    return (
+        nn.Parameter(found, requires_grad=tensor.requires_grad)
+        if isinstance(tensor, nn.Parameter)
+        else found
+    )
 
 
 def _shapes(model: nn.Module) -> list[torch.Size]:
@@ -204,10 +233,16 @@ def _shapes(model: nn.Module) -> list[torch.Size]:
 def _require_summed(model: nn.Module, mesh: DeviceMesh, *, is_as_before: bool) -> None:
     """Refuse a training step in which nobody sums up gradients that the processes of the mesh have parts of."""
     parameters = dict(model.named_parameters())
-    left = [name for name, each in parameters.items() if each.requires_grad and not is_spread_type(type(each))]
+    left = [
+        name
+        for name, each in parameters.items()
+        if each.requires_grad and not is_spread_type(type(each))
+    ]
     is_alone = not any(is_spread_type(type(each)) for each in parameters.values())
     if is_as_before and is_alone and mesh.size() > 1 and not is_wrapped_by_ddp(model):
-        raise InputError("apply left the model as it is, so that each process trains alone: call fully_shard(model), say")
+        raise InputError(
+            "apply left the model as it is, so that each process trains alone: call fully_shard(model), say"
+        )
     if left and is_sharded_by_fsdp(model):
         raise InputError(
             f"apply left out {len(left):,} of {len(parameters):,} parameters ({', '.join(left[:_NAMED])}, …), whose gradients "
@@ -227,10 +262,16 @@ def failed_in_parts(error: RecordError, model: nn.Module, rank: int) -> InputErr
     """What to say where a model that was sharded cannot run."""
     line = str(error).partition(NEW_LINE)[0]
     if any(name in line for name in _ASKING_FOR_DATA):
-        return InputError(f"forward() asks for a value (by .item(), say), and nothing has one in a plan: {line}")
+        return InputError(
+            f"forward() asks for a value (by .item(), say), and nothing has one in a plan: {line}"
+        )
     if all(name in line for name in _CONTEXT_PARALLEL):
         return InputError(f"{_WITHOUT_CONTEXT_PARALLEL}: {line}")
-    uneven = [f"{name} {list(each.shape)}" for name, each in model.named_parameters() if is_divided_unevenly(each)]
+    uneven = [
+        f"{name} {list(each.shape)}"
+        for name, each in model.named_parameters()
+        if is_divided_unevenly(each)
+    ]
     odd = f"not evenly divided: {', '.join(uneven[:_NAMED])}; " if uneven else ""
     return InputError(
         f"process {rank} cannot run its part of the model: {line}\n"

@@ -29,7 +29,12 @@ from torchscan.recording.bookkeeping.containers import (
 from torchscan.recording.bookkeeping.inventory import Inventory, is_pretended
 from torchscan.recording.bookkeeping.tensors import PLAIN_TYPES, TensorTable, has_strides
 from torchscan.recording.kept_gradients import KeptGradients
-from torchscan.recording.plain_state import has_plain_state, num_bytes_to_copy, objects_in, steps_for
+from torchscan.recording.plain_state import (
+    has_plain_state,
+    num_bytes_to_copy,
+    objects_in,
+    steps_for,
+)
 from torchscan.recording.surroundings import leave_surroundings
 from torchscan.recording.switches import keep_switches
 from torchscan.recording.undo import Undo, is_recording, put_back_after
@@ -45,13 +50,27 @@ from torchscan.torch_versions import (
 
 T = TypeVar("T")
 
-_HARMLESS = frozenset({"builtins", "abc", "typing", "types", "enum", "dataclasses", "collections", "__main__"})
+_HARMLESS = frozenset(
+    {"builtins", "abc", "typing", "types", "enum", "dataclasses", "collections", "__main__"}
+)
 _STANDARD_LIBRARY = sys.stdlib_module_names - _HARMLESS
 _CALL = nn.Module._call_impl.__code__
-_NO_STATE = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType)
+_NO_STATE = (
+    type,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    types.ModuleType,
+)
 
 
-def unchanged(inventory: Inventory, mode: str, arguments: Sequence[Any], table: TensorTable, body: Callable[[], T]) -> T:
+def unchanged(
+    inventory: Inventory,
+    mode: str,
+    arguments: Sequence[Any],
+    table: TensorTable,
+    body: Callable[[], T],
+) -> T:
     """Call ``body`` with the module in ``mode`` ("eval", "train" or "same"), and put everything back.
 
     What other threads do to the model at the same time is theirs: the table knows what the pass did.
@@ -69,7 +88,9 @@ def unchanged(inventory: Inventory, mode: str, arguments: Sequence[Any], table: 
         undo.later(hooks_for_gradients_as_now(), is_of_process=False)
         keep_random_state(undo)
         keep_switches(undo)
-        snapshot = Snapshot(modules, [*arguments, *inventory.tensors])  # a ScriptModule keeps its own out of sight
+        snapshot = Snapshot(
+            modules, [*arguments, *inventory.tensors]
+        )  # a ScriptModule keeps its own out of sight
         undo.later(partial(snapshot.restore, table))
         snapshot.gradients.watch(undo)
         undo.later(partial(_set_flags, modules, [_training_of(each) for each in modules]))
@@ -174,7 +195,9 @@ class Snapshot:
         #: objects with attributes in slots, each with the values of those that are set
         self._slotted: list[tuple[Any, dict[str, Any]]] = []
         modules = list(modules)
-        classes = {each for kind in set(map(type, modules)) for each in kind.__mro__ if _is_users(each)}
+        classes = {
+            each for kind in set(map(type, modules)) for each in kind.__mro__ if _is_users(each)
+        }
         self._classes = [(each, dict(vars(each))) for each in classes]
         parametrize = sys.modules.get("torch.nn.utils.parametrize")
         self._waiting: deque[Any] = deque([*arguments, getattr(parametrize, "_cache", None)])
@@ -204,7 +227,9 @@ class Snapshot:
         for filled in filter(None, self._empty):
             _try(failures, _refill, filled, ())
         for container, items in self._containers:
-            if not _same_items(container if type(container) in TABLES else _readable(container), items):
+            if not _same_items(
+                container if type(container) in TABLES else _readable(container), items
+            ):
                 _try(failures, _refill, container, items)
         for value, attributes in self._slotted:
             _try(failures, _restore_slots, value, attributes)
@@ -221,7 +246,9 @@ class Snapshot:
         if interruption is not None:
             raise interruption
         if failures:
-            warn_user(f"{len(failures)} part(s) of the model could not be put back as they were: {failures[0]!r}")
+            warn_user(
+                f"{len(failures)} part(s) of the model could not be put back as they were: {failures[0]!r}"
+            )
 
     def _take_if_possible(self, value: Any) -> None:
         """Some objects answer every question with an exception; a tensor that does is not passed over."""
@@ -346,7 +373,15 @@ def _attributes_of(value: Any) -> dict[str, Any] | None:
 class _TensorState:
     """What an assignment can change of a tensor besides its elements, which are not written to."""
 
-    __slots__ = ("_attributes", "_data", "_hooks", "_requires_grad", "_version", "is_leaf", "tensor")
+    __slots__ = (
+        "_attributes",
+        "_data",
+        "_hooks",
+        "_requires_grad",
+        "_version",
+        "is_leaf",
+        "tensor",
+    )
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
@@ -370,7 +405,9 @@ class _TensorState:
             _refill(attributes, self._attributes)
         put_back_hooks(tensor, self._hooks)
         version = 0 if tensor.is_inference() else tensor._version
-        if version != self._version and table.was_written(tensor):  # an operator counts it up, wherever it writes
+        if version != self._version and table.was_written(
+            tensor
+        ):  # an operator counts it up, wherever it writes
             set_version(tensor, self._version)
 
 
@@ -378,11 +415,15 @@ def _frames_of_others() -> list[FrameType]:
     """The innermost frame of each other thread."""
     if threading.active_count() == 1:
         return []
-    return [frame for number, frame in sys._current_frames().items() if number != threading.get_ident()]
+    return [
+        frame for number, frame in sys._current_frames().items() if number != threading.get_ident()
+    ]
 
 
 def _is_laid_out_like(tensor: Tensor, other: Tensor) -> bool:
-    strided = tensor.layout is other.layout is torch.strided and not (tensor.is_nested or other.is_nested)
+    strided = tensor.layout is other.layout is torch.strided and not (
+        tensor.is_nested or other.is_nested
+    )
     if not strided:
         return has_strides(tensor) == has_strides(other)
     same = tensor.shape == other.shape and tensor.stride() == other.stride()
@@ -428,7 +469,9 @@ def _same_items(now: Any, before: Any) -> bool:
     if len(now) != len(before):
         return False
     if isinstance(now, dict):
-        return all(map(operator.is_, now.values(), before.values())) and all(map(operator.is_, now, before))
+        return all(map(operator.is_, now.values(), before.values())) and all(
+            map(operator.is_, now, before)
+        )
     if isinstance(now, set):
         return set(map(id, now)) == set(map(id, before))
     return all(map(operator.is_, now, before))

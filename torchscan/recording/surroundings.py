@@ -24,12 +24,19 @@ def refuse_tracers() -> None:
     """A program of everything that torch does is being written down, in a way that can't be stepped out of."""
     tracer = traces()
     if tracer is not None:
-        raise InputError(f"{tracer} is tracing, and would trace the pass too: record the model before or after")
+        raise InputError(
+            f"{tracer} is tracing, and would trace the pass too: record the model before or after"
+        )
 
 
 def leave_surroundings(undo: Undo) -> None:
     """Until the pass is over: modes of operators, vmap and grad, hooks for gradients, inference, and looking for anomalies."""
-    for context in (without_functorch, without_python_dispatcher, without_modes, without_hooks_for_gradients):
+    for context in (
+        without_functorch,
+        without_python_dispatcher,
+        without_modes,
+        without_hooks_for_gradients,
+    ):
         undo.enter(context, is_of_process=False)
     undo.enter(partial(torch.inference_mode, False), is_of_process=False)
     undo.enter(partial(torch.autograd.set_detect_anomaly, False))

@@ -23,7 +23,10 @@ from torchscan.torch_versions import (
 
 #: what is assigned to
 _ATTRIBUTES = (
-    *(f"backends.cudnn.{name}" for name in ("enabled", "benchmark", "benchmark_limit", "deterministic", "allow_tf32")),
+    *(
+        f"backends.cudnn.{name}"
+        for name in ("enabled", "benchmark", "benchmark_limit", "deterministic", "allow_tf32")
+    ),
     *(f"backends.mkldnn.{name}" for name in ("enabled", "deterministic", "allow_tf32")),
     "backends.cuda.matmul.allow_tf32",
     "backends.cuda.matmul.allow_fp16_accumulation",
@@ -44,9 +47,18 @@ _FUNCTIONS = (
         (f"backends.cuda.{kind}_sdp_enabled", f"backends.cuda.enable_{kind}_sdp")
         for kind in ("flash", "mem_efficient", "math", "cudnn")
     ),
-    ("backends.cuda.fp16_bf16_reduction_math_sdp_allowed", "backends.cuda.allow_fp16_bf16_reduction_math_sdp"),
-    ("__future__.get_overwrite_module_params_on_conversion", "__future__.set_overwrite_module_params_on_conversion"),
-    ("__future__.get_swap_module_params_on_conversion", "__future__.set_swap_module_params_on_conversion"),
+    (
+        "backends.cuda.fp16_bf16_reduction_math_sdp_allowed",
+        "backends.cuda.allow_fp16_bf16_reduction_math_sdp",
+    ),
+    (
+        "__future__.get_overwrite_module_params_on_conversion",
+        "__future__.set_overwrite_module_params_on_conversion",
+    ),
+    (
+        "__future__.get_swap_module_params_on_conversion",
+        "__future__.set_swap_module_params_on_conversion",
+    ),
 )
 
 #: the newer way to say what ``allow_tf32`` says. They come last: general ones before the special ones, whose value they change
@@ -71,7 +83,10 @@ class _Switch(NamedTuple):
 def keep_switches(undo: Undo) -> None:
     """All are as before afterwards, and in between two of them suit a record."""
     for switches, is_of_process in ((_of_thread(), False), (_of_process(), True)):
-        undo.later(partial(_put_back, switches, [_value_of(switch) for switch in switches]), is_of_process=is_of_process)
+        undo.later(
+            partial(_put_back, switches, [_value_of(switch) for switch in switches]),
+            is_of_process=is_of_process,
+        )
     # Fused attention and encoder-layer kernels exist for some devices only, and hide operators.
     torch.backends.mha.set_fastpath_enabled(False)
     undo.enter(as_written)
@@ -113,11 +128,19 @@ def _those_of_process() -> Iterator[_Switch]:
     for module in ("torch.backends.opt_einsum", "torch.utils.deterministic"):
         importlib.import_module(module)
     yield from (_attribute(path) for path in _ATTRIBUTES if _exists(path))
-    yield from (_Switch(attrgetter(read)(torch), attrgetter(write)(torch)) for read, write in _FUNCTIONS if _exists(read))
-    yield _Switch(_determinism, lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]))
+    yield from (
+        _Switch(attrgetter(read)(torch), attrgetter(write)(torch))
+        for read, write in _FUNCTIONS
+        if _exists(read)
+    )
+    yield _Switch(
+        _determinism, lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1])
+    )
     yield _Switch(_anomalies, lambda value: torch.set_anomaly_enabled(*value))
     yield _Switch(attention_order, set_attention_order)
-    yield _Switch(lambda: dict(vars(print_options())), lambda value: vars(print_options()).update(value))
+    yield _Switch(
+        lambda: dict(vars(print_options())), lambda value: vars(print_options()).update(value)
+    )
     yield from (_attribute(path) for path in _PRECISIONS if _exists(path))
 
 
@@ -142,12 +165,16 @@ def _autocast_on(device: str) -> _Switch:
         torch.set_autocast_enabled(device, value[0])
         torch.set_autocast_dtype(device, value[1])
 
-    return _Switch(lambda: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)), write)
+    return _Switch(
+        lambda: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)), write
+    )
 
 
 def autocast_contexts() -> int:
     """How many are around; in one call, because between the two an interrupt would leave one more."""
-    return min(map(operator.call, (torch.autocast_increment_nesting, torch.autocast_decrement_nesting)))
+    return min(
+        map(operator.call, (torch.autocast_increment_nesting, torch.autocast_decrement_nesting))
+    )
 
 
 def _set_autocast_contexts(number: int) -> None:
@@ -161,7 +188,10 @@ def _set_autocast_contexts(number: int) -> None:
 
 
 def _determinism() -> tuple[bool, bool]:
-    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
 
 
 def _anomalies() -> tuple[bool, bool]:

@@ -36,10 +36,18 @@ class Undo:
         """Write down a step, before the change that it takes back is made."""
         self._steps.append(_Step(take, is_of_process))
 
-    def enter(self, make: Callable[[], contextlib.AbstractContextManager[object]], *, is_of_process: bool = True) -> None:
+    def enter(
+        self,
+        make: Callable[[], contextlib.AbstractContextManager[object]],
+        *,
+        is_of_process: bool = True,
+    ) -> None:
         """Enter a context, to be left with all others."""
         entered: list[contextlib.AbstractContextManager[object]] = []
-        self.later(lambda: entered and entered.pop().__exit__(None, None, None), is_of_process=is_of_process)
+        self.later(
+            lambda: entered and entered.pop().__exit__(None, None, None),
+            is_of_process=is_of_process,
+        )
         entered.append((manager := make(), manager.__enter__())[0])
 
     def now(self) -> None:
@@ -81,7 +89,11 @@ def at_the_latest(take: Callable[[], object], *, is_of_process: bool = True) -> 
 
 def interruptible(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Call what is the user's; a signal may interrupt it."""
-    return call(*args, **kwargs) if _current is None else _current.interrupts.let_in(call, *args, **kwargs)
+    return (
+        call(*args, **kwargs)
+        if _current is None
+        else _current.interrupts.let_in(call, *args, **kwargs)
+    )
 
 
 def tell_interrupts() -> None:
@@ -141,7 +153,18 @@ if hasattr(os, "register_at_fork"):
 # -- signals -------------------------------------------------------------------------------------------------------------
 
 #: what programs answer in Python, often with an exception: Ctrl-C, requests to end, timers
-_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGUSR1", "SIGUSR2", "SIGBREAK")
+_NAMES = (
+    "SIGINT",
+    "SIGTERM",
+    "SIGHUP",
+    "SIGQUIT",
+    "SIGALRM",
+    "SIGVTALRM",
+    "SIGPROF",
+    "SIGUSR1",
+    "SIGUSR2",
+    "SIGBREAK",
+)
 _ANSWERED = [int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name)]
 
 #: signals that have come and wait for their answer; whoever returns to the model's code looks here

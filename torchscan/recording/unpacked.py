@@ -24,7 +24,9 @@ from torchscan.trace.trace import Trace
 #: what weights are packed in; indices, which are no weights, are of 64 bits
 _INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32})
 #: operators that pick by an index: of a code book a number for each, which is a value; of a table a row, which is none
-_LOOKUPS = frozenset(map(str, (aten.index, aten.embedding, aten.index_select, aten.gather, aten.take)))
+_LOOKUPS = frozenset(
+    map(str, (aten.index, aten.embedding, aten.index_select, aten.gather, aten.take))
+)
 
 
 def with_unpacked(trace: Trace, slots: Sequence[Slot]) -> Trace:
@@ -32,7 +34,9 @@ def with_unpacked(trace: Trace, slots: Sequence[Slot]) -> Trace:
     packed = {
         trace.parameters[at].storages[0]: trace.parameters[at].identity
         for at, slot in enumerate(slots)
-        if slot.tensor.dtype in _INTEGERS and slot.tensor.numel() > 1 and trace.parameters[at].storages
+        if slot.tensor.dtype in _INTEGERS
+        and slot.tensor.numel() > 1
+        and trace.parameters[at].storages
     }
     if not packed:
         return trace
@@ -53,7 +57,9 @@ class _Flow:
         self._trace = trace
         self._packed = packed
         kept = ("parameter", "buffer", "constant")
-        self._sources: dict[int, _Sources] = {at: {} for at, each in enumerate(trace.storages) if each.kind in kept}
+        self._sources: dict[int, _Sources] = {
+            at: {} for at, each in enumerate(trace.storages) if each.kind in kept
+        }
         #: by parameter how many numbers are in an element of it
         self._in_each: dict[int, Fraction] = {}
         #: those that went into an operator of which nobody knows what it does
@@ -62,7 +68,9 @@ class _Flow:
     @property
     def held(self) -> dict[int, int]:
         """By parameter the numbers that it holds, also in parts that this pass has not met, such as other experts."""
-        return {at: round(self._trace.parameters[at].numel * each) for at, each in self._in_each.items()}
+        return {
+            at: round(self._trace.parameters[at].numel * each) for at, each in self._in_each.items()
+        }
 
     def follow(self) -> None:
         """All calls of the forward pass, in their order."""
@@ -114,7 +122,9 @@ class _Flow:
         storage, spec = self._trace.tensors[operand].storage, self._trace.tensors[operand].spec
         out = op.signature.outputs[0]
         whole = self._trace.storages[storage].size // spec.dtype.itemsize
-        numbers = whole if spec.dtype not in _INTEGERS else macs * out.shape[-1] // max(out.numel, 1)
+        numbers = (
+            whole if spec.dtype not in _INTEGERS else macs * out.shape[-1] // max(out.numel, 1)
+        )
         sources = self._sources_of(operand)
         weight = max(sources, key=lambda at: self._trace.parameters[at].stored_bytes)
         in_each = Fraction(numbers, max(self._elements(weight, sources[weight]), 1))
@@ -122,7 +132,10 @@ class _Flow:
 
     def _elements(self, weight: int, views: frozenset[int]) -> int:
         """How many were read: two views may be two parts, or all of it twice."""
-        return min(self._trace.parameters[weight].numel, sum(self._trace.tensors[each].spec.stored_numel for each in views))
+        return min(
+            self._trace.parameters[weight].numel,
+            sum(self._trace.tensors[each].spec.stored_numel for each in views),
+        )
 
     def _bytes_of(self, tensor: int) -> int:
         return self._trace.tensors[tensor].spec.stored_bytes
@@ -145,7 +158,11 @@ def _read(op: OpCall) -> list[int]:
 def _counted(trace: Trace, slots: Sequence[Slot], flow: _Flow) -> Trace:
     held = flow.held
     parameters = tuple(_holding(each, held.get(each.identity)) for each in trace.parameters)
-    unknown = [at for at, slot in enumerate(slots) if at not in held and _may_hold_more(trace.parameters[at], at, slot, flow)]
+    unknown = [
+        at
+        for at, slot in enumerate(slots)
+        if at not in held and _may_hold_more(trace.parameters[at], at, slot, flow)
+    ]
     remarks = tuple(
         f"{slots[at].path} counts as {trace.parameters[at].numel:,} elements: how many numbers are packed in each is not known"
         for at in unknown
@@ -157,9 +174,15 @@ def _counted(trace: Trace, slots: Sequence[Slot], flow: _Flow) -> Trace:
 
 
 def _holding(record: ParameterRecord, numbers: int | None) -> ParameterRecord:
-    return record if numbers is None else record._replace(numel=numbers, local_numel=numbers, is_buffer=False)
+    return (
+        record
+        if numbers is None
+        else record._replace(numel=numbers, local_numel=numbers, is_buffer=False)
+    )
 
 
 def _may_hold_more(record: ParameterRecord, at: int, slot: Slot, flow: _Flow) -> bool:
     """A parameter of integers that no product has taken; a buffer is as a rule a place or a mask, unless a kernel takes it."""
-    return record.identity == at and (at in flow.lost or (not slot.is_buffer and slot.tensor.dtype in _INTEGERS))
+    return record.identity == at and (
+        at in flow.lost or (not slot.is_buffer and slot.tensor.dtype in _INTEGERS)
+    )

@@ -25,12 +25,17 @@ SIGNS: Mapping[str, str] = {
 _LOWER = (" ", *"▁▂▃▄▅▆▇", "█")
 
 
-def stacked(columns: Sequence[Sequence[float]], kinds: Sequence[str], rows: int, *, has_colours: bool) -> list[str]:
+def stacked(
+    columns: Sequence[Sequence[float]], kinds: Sequence[str], rows: int, *, has_colours: bool
+) -> list[str]:
     """The rows from the top down. A column has the sizes of its kinds, from the bottom up; the highest fills all rows."""
     most = max(map(sum, columns)) or 1.0
     heights = [[rows * height / most for height in accumulate(sizes)] for sizes in columns]
     draw = _coloured if has_colours else _plain
-    return ["".join(draw(each, kinds, row) for each in heights).rstrip() for row in reversed(range(rows))]
+    return [
+        "".join(draw(each, kinds, row) for each in heights).rstrip()
+        for row in reversed(range(rows))
+    ]
 
 
 def _kind_at(heights: Sequence[float], level: float) -> int | None:
@@ -48,7 +53,9 @@ def _coloured(heights: Sequence[float], kinds: Sequence[str], row: int) -> str:
     eighths = [_kind_at(heights, row + (number + 0.5) / 8) for number in range(8)]
     if len(set(eighths)) == 1:
         return " " if eighths[0] is None else in_colour("█", kinds[eighths[0]])
-    return max((_two(eighths, below) for below in range(1, 8)), key=lambda two: two.hits).drawn(kinds)
+    return max((_two(eighths, below) for below in range(1, 8)), key=lambda two: two.hits).drawn(
+        kinds
+    )
 
 
 class _Two(NamedTuple):
@@ -63,11 +70,15 @@ class _Two(NamedTuple):
     def drawn(self, kinds: Sequence[str]) -> str:
         if self.low is None:  # above nothing there is nothing
             return " "
-        return in_colour(_LOWER[self.below], kinds[self.low], None if self.high is None else kinds[self.high])
+        return in_colour(
+            _LOWER[self.below], kinds[self.low], None if self.high is None else kinds[self.high]
+        )
 
 
 def _two(eighths: Sequence[int | None], below: int) -> _Two:
-    (low, first), (high, second) = (Counter(part).most_common(1)[0] for part in (eighths[:below], eighths[below:]))
+    (low, first), (high, second) = (
+        Counter(part).most_common(1)[0] for part in (eighths[:below], eighths[below:])
+    )
     return _Two(below, low, high, first + second)
 
 
@@ -84,5 +95,10 @@ def ticks(most: float, count: int) -> list[float]:
 def axis(names: Sequence[str]) -> str:
     """``└forward────┴backward──────``: where each stretch of equal names begins, with the name if there is room for it."""
     stretches = [(name, len(list(members))) for name, members in groupby(names)]
-    drawn = [f"{'┴' if number else '└'}{name if len(name) < length else ''}" for number, (name, length) in enumerate(stretches)]
-    return "".join(each.ljust(length, "─") for each, (_, length) in zip(drawn, stretches, strict=True))
+    drawn = [
+        f"{'┴' if number else '└'}{name if len(name) < length else ''}"
+        for number, (name, length) in enumerate(stretches)
+    ]
+    return "".join(
+        each.ljust(length, "─") for each, (_, length) in zip(drawn, stretches, strict=True)
+    )

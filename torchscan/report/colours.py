@@ -78,5 +78,7 @@ def _code(name: str) -> str:
     red, green, blue = (int(COLOURS[name][place : place + 2], 16) for place in (1, 3, 5))
     if os.environ.get("COLORTERM") in ("truecolor", "24bit"):
         return f"2;{red};{green};{blue}"
-    steps = [max(round((each - 55) / 40), int(each >= 48)) for each in (red, green, blue)]  # 0, 95, 135, … 255
+    steps = [
+        max(round((each - 55) / 40), int(each >= 48)) for each in (red, green, blue)
+    ]  # 0, 95, 135, … 255
     return f"5;{16 + 36 * steps[0] + 6 * steps[1] + steps[2]}"

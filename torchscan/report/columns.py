@@ -12,7 +12,16 @@ from typing import Any, Literal, cast, get_args
 from torchscan import units
 from torchscan.errors import InputError
 from torchscan.escapes import printable
-from torchscan.report.info_data import CostKey, FigureKey, Layer, ParameterKey, Shape, Shapes, Sums, summed
+from torchscan.report.info_data import (
+    CostKey,
+    FigureKey,
+    Layer,
+    ParameterKey,
+    Shape,
+    Shapes,
+    Sums,
+    summed,
+)
 from torchscan.report.table import NONE, Cell, Column, Scaling, in_unit
 
 FieldKey = Literal["rf", "s", "p"]
@@ -45,14 +54,19 @@ class LayerColumn:
         """With the unit in its heading, and a cell for each of these layers."""
         values = [self.value(layer, whole) for layer in layers]
         scale = units.PLAIN if self.scale is None else self.scale(values)
-        cells = [Cell(value, self.text(layer, value, scale)) for layer, value in zip(layers, values, strict=True)]
+        cells = [
+            Cell(value, self.text(layer, value, scale))
+            for layer, value in zip(layers, values, strict=True)
+        ]
         return in_unit(self.column, scale), cells
 
 
 def _plain(key: PlainKey, heading: str, text: Callable[[Any], str], **options: Any) -> LayerColumn:
     """What the layer holds, as it is shown."""
     column = Column(key=key, heading=heading, **options)
-    return LayerColumn(column=column, value=lambda layer, _: layer[key], text=lambda _, value, __: text(value))
+    return LayerColumn(
+        column=column, value=lambda layer, _: layer[key], text=lambda _, value, __: text(value)
+    )
 
 
 def _memory(key: FigureKey, heading: str, dispensable: int) -> LayerColumn:
@@ -66,11 +80,15 @@ def _memory(key: FigureKey, heading: str, dispensable: int) -> LayerColumn:
     )
 
 
-def _elements(name: str, heading: str, *keys: ParameterKey, is_own: bool = False, dispensable: int = 0) -> LayerColumn:
+def _elements(
+    name: str, heading: str, *keys: ParameterKey, is_own: bool = False, dispensable: int = 0
+) -> LayerColumn:
     return LayerColumn(
         column=Column(key=name, heading=heading, adds_up=not is_own, dispensable=dispensable),
         value=lambda layer, _: summed(layer, keys),
-        text=lambda layer, value, scale: scale.text(value) if value else "shared" if layer["is_shared"] else NONE,
+        text=lambda layer, value, scale: (
+            scale.text(value) if value else "shared" if layer["is_shared"] else NONE
+        ),
         scale=_scale_of_parameters,
         is_of_all=not is_own,
         is_derived=is_own,
@@ -99,7 +117,13 @@ def _cost_text(layer: Layer, value: float, scale: units.Scale) -> str:
     return f"{bound}{scale.text(value)}" if value or bound else NONE
 
 
-def _share(name: str, heading: str, bars: str, *keys: FigureKey | EstimateKey, needs: EstimateKey | None = None) -> LayerColumn:
+def _share(
+    name: str,
+    heading: str,
+    bars: str,
+    *keys: FigureKey | EstimateKey,
+    needs: EstimateKey | None = None,
+) -> LayerColumn:
     def value(layer: Layer, whole: Sums) -> float:
         return summed(layer, keys) / (summed(whole, keys) or 1)
 
@@ -113,7 +137,9 @@ def _share(name: str, heading: str, bars: str, *keys: FigureKey | EstimateKey, n
     )
 
 
-def _estimated(name: str, heading: str, key: Literal["activation_bytes", "peak_bytes"]) -> LayerColumn:
+def _estimated(
+    name: str, heading: str, key: Literal["activation_bytes", "peak_bytes"]
+) -> LayerColumn:
     """Memory with all that a layer calls, which stands at the first of its calls."""
     return LayerColumn(
         column=Column(key=name, heading=heading, unit="B", dispensable=1),
@@ -126,7 +152,9 @@ def _estimated(name: str, heading: str, key: Literal["activation_bytes", "peak_b
 
 def _trainable(layer: Layer, _: Sums) -> str | None:
     trainable, frozen = layer["grad_params"], layer["nograd_params"]
-    return None if not trainable + frozen else "yes" if not frozen else "partly" if trainable else "no"
+    return (
+        None if not trainable + frozen else "yes" if not frozen else "partly" if trainable else "no"
+    )
 
 
 def _shape_text(shapes: Shapes) -> str:
@@ -134,7 +162,11 @@ def _shape_text(shapes: Shapes) -> str:
     if shapes is None:
         return NONE
     first = shapes[0] if shapes else None
-    return f"{sizes(first)} +{len(shapes) - 1}" if isinstance(first, list) else sizes(cast("Shape", shapes))
+    return (
+        f"{sizes(first)} +{len(shapes) - 1}"
+        if isinstance(first, list)
+        else sizes(cast("Shape", shapes))
+    )
 
 
 def sizes(shape: Shape) -> str:
@@ -148,7 +180,11 @@ def field_text(value: Any) -> str:
         return ", ".join(field_text(each) for each in value.values())
     if isinstance(value, list):
         return "×".join(field_text(each) for each in value)
-    return NONE if value is None else printable(str(_fraction(value) if isinstance(value, float) else value))
+    return (
+        NONE
+        if value is None
+        else printable(str(_fraction(value) if isinstance(value, float) else value))
+    )
 
 
 def _fraction(value: float) -> Fraction:
@@ -159,12 +195,16 @@ def _fraction(value: float) -> Fraction:
 COLUMNS: Mapping[str, LayerColumn] = {
     column.column.key: column
     for column in (
-        _plain("type", "Type", printable, is_number=False, narrowest=8, dispensable=5, is_faint=True),
+        _plain(
+            "type", "Type", printable, is_number=False, narrowest=8, dispensable=5, is_faint=True
+        ),
         _plain("path", "Path", printable, is_number=False, narrowest=12, dispensable=8),
         _plain("input_shape", "Input", _shape_text, is_number=False, dispensable=7),
         _plain("output_shape", "Output", _shape_text, is_number=False, dispensable=4),
         _elements("params", "Params", "grad_params", "nograd_params", dispensable=1),
-        _elements("own_params", "Own params", "grad_params", "nograd_params", is_own=True, dispensable=6),
+        _elements(
+            "own_params", "Own params", "grad_params", "nograd_params", is_own=True, dispensable=6
+        ),
         _elements("grad_params", "Trainable", "grad_params", dispensable=5),
         _elements("nograd_params", "Frozen", "nograd_params", dispensable=5),
         LayerColumn(
@@ -217,7 +257,9 @@ DEFAULT_COLUMNS = ("type", "output_shape", "params", "macs", "macs_share")
 _WITH_TIMES = (*DEFAULT_COLUMNS[:-1], "latency", "latency_share")
 
 
-def usual_columns(receptive_field: bool, effective_rf_stats: bool, has_device: bool = False) -> list[str]:
+def usual_columns(
+    receptive_field: bool, effective_rf_stats: bool, has_device: bool = False
+) -> list[str]:
     """The default columns and those asked for, before the bars."""
     *first, bars = _WITH_TIMES if has_device else DEFAULT_COLUMNS
     asked = [*(["rf"] if receptive_field else []), *(["s", "p"] if effective_rf_stats else [])]
@@ -228,14 +270,23 @@ def needed_for(columns: Sequence[str]) -> dict[str, bool]:
     """What columns take besides counts, as :meth:`Scan.describe` knows it."""
     needs = {COLUMNS[name].needs for name in columns}
     memory = not needs.isdisjoint(("activation_bytes", "peak_bytes"))
-    return {"receptive_field": not FIELDS.isdisjoint(columns), "memory": memory, "times": "time_estimate" in needs}
+    return {
+        "receptive_field": not FIELDS.isdisjoint(columns),
+        "memory": memory,
+        "times": "time_estimate" in needs,
+    }
 
 
 def require_device(columns: Sequence[str], *, has_device: bool) -> None:
     """Refuse times on no device before anything is recorded."""
-    name = next((name for name in columns if COLUMNS[name].needs == "time_estimate" and not has_device), None)
+    name = next(
+        (name for name in columns if COLUMNS[name].needs == "time_estimate" and not has_device),
+        None,
+    )
     if name is not None:
-        raise InputError(f"the column {name!r} needs a device: give device='RTX 4090', say (torchscan devices lists them)")
+        raise InputError(
+            f"the column {name!r} needs a device: give device='RTX 4090', say (torchscan devices lists them)"
+        )
 
 
 def check_columns(columns: Sequence[str] | None) -> None:
@@ -252,10 +303,19 @@ def check_columns(columns: Sequence[str] | None) -> None:
 
 def check_estimates(columns: Sequence[str], layers: Sequence[Layer]) -> None:
     """Refuse columns of estimates that an info dict does not have."""
-    missing = next((name for name in columns if (needs := COLUMNS[name].needs) and layers and needs not in layers[0]), None)
+    missing = next(
+        (
+            name
+            for name in columns
+            if (needs := COLUMNS[name].needs) and layers and needs not in layers[0]
+        ),
+        None,
+    )
     if missing is not None:
         how = "device='RTX 4090'" if COLUMNS[missing].needs == "time_estimate" else "memory=True"
-        raise InputError(f"these layers have no {missing!r}: ask for it, crawl_module(model, input_shape, {how})")
+        raise InputError(
+            f"these layers have no {missing!r}: ask for it, crawl_module(model, input_shape, {how})"
+        )
 
 
 def name_of(layer: Layer) -> str:

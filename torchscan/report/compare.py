@@ -9,7 +9,12 @@ from typing import Any, Literal, get_args, overload
 from torchscan import units
 from torchscan.errors import InputError
 from torchscan.report.columns import full_name_of
-from torchscan.report.compare_runs import RunComparison, compare_runs, format_run_comparison, run_comparison_table
+from torchscan.report.compare_runs import (
+    RunComparison,
+    compare_runs,
+    format_run_comparison,
+    run_comparison_table,
+)
 from torchscan.report.data import require_info
 from torchscan.report.info_data import COST_SUMS, SUMS, FigureKey, InfoDict, Layer, data_of, summed
 from torchscan.report.remarks import unpriced_text
@@ -20,7 +25,9 @@ from torchscan.wrong_arguments import explain_wrong_types
 
 Change = Literal["added", "removed", "changed"]
 ComparedKey = Literal["type", "input_shape", "output_shape", FigureKey]
-QuestionKey = Literal["inputs", "batch_size", "mode", "backward", "convention", "torchscan_version", "torch_version"]
+QuestionKey = Literal[
+    "inputs", "batch_size", "mode", "backward", "convention", "torchscan_version", "torch_version"
+]
 
 _SIGNS: Mapping[Change, str] = {"added": "+", "removed": "−", "changed": "~"}
 #: what is compared in a layer
@@ -84,16 +91,25 @@ class Comparison(Result):
 
     def grown(self, *keys: str) -> list[LayerChange]:
         """The layers whose figures grew, largest growth first."""
-        return sorted((each for each in self.layers if each.difference(*keys) > 0), key=lambda each: -each.difference(*keys))
+        return sorted(
+            (each for each in self.layers if each.difference(*keys) > 0),
+            key=lambda each: -each.difference(*keys),
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
         return {
-            "totals": {key: {"before": before, "after": after} for key, (before, after) in self.totals.items()},
+            "totals": {
+                key: {"before": before, "after": after}
+                for key, (before, after) in self.totals.items()
+            },
             "layers": [each.as_dict() for each in self.layers],
             "complete": {"before": self.complete[0], "after": self.complete[1]},
             "unpriced": {"before": dict(self.unpriced[0]), "after": dict(self.unpriced[1])},
-            "passes": {key: {"before": before, "after": after} for key, (before, after) in self.passes.items()},
+            "passes": {
+                key: {"before": before, "after": after}
+                for key, (before, after) in self.passes.items()
+            },
         }
 
     def __repr__(self) -> str:
@@ -124,7 +140,9 @@ def _compare_reports(before: InfoDict, after: InfoDict) -> Comparison:
         require_info(report, which)
     _require_whole(before, after)
     one, other = data_of(before), data_of(after)
-    old, new = ({(layer["path"], layer["call"]): layer for layer in info["layers"]} for info in (one, other))
+    old, new = (
+        {(layer["path"], layer["call"]): layer for layer in info["layers"]} for info in (one, other)
+    )
     changes = [_change(key, old.get(key), new.get(key)) for key in _in_order(list(old), list(new))]
     return Comparison(
         totals={key: (one["overall"][key], other["overall"][key]) for key in SUMS},
@@ -142,16 +160,22 @@ def _compare_reports(before: InfoDict, after: InfoDict) -> Comparison:
 def _require_whole(before: InfoDict, after: InfoDict) -> None:
     """Layers left out of a report would look added or removed."""
     if "selection" in before or "selection" in after:
-        raise InputError("partial reports cannot be compared: make them without --filter, --sort and --top")
+        raise InputError(
+            "partial reports cannot be compared: make them without --filter, --sort and --top"
+        )
     if before.get("max_depth") != after.get("max_depth"):
         depths = [report.get("max_depth", "all") for report in (before, after)]
-        raise InputError(f"reports are folded to different depths, {depths[0]} and {depths[1]}: use the same --depth")
+        raise InputError(
+            f"reports are folded to different depths, {depths[0]} and {depths[1]}: use the same --depth"
+        )
 
 
 # -- comparing -----------------------------------------------------------------------------------------------------------
 
 
-def _in_order(old: Sequence[tuple[str, int]], new: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+def _in_order(
+    old: Sequence[tuple[str, int]], new: Sequence[tuple[str, int]]
+) -> list[tuple[str, int]]:
     """In the order of the calls now; what is gone comes where it was, after the layer that preceded it."""
     there = set(new)
     gone: dict[tuple[str, int] | None, list[tuple[str, int]]] = {}
@@ -165,7 +189,11 @@ def _in_order(old: Sequence[tuple[str, int]], new: Sequence[tuple[str, int]]) ->
 
 
 def _change(key: tuple[str, int], before: Layer | None, after: Layer | None) -> LayerChange | None:
-    if before is not None and after is not None and all(before[each] == after[each] for each in _COMPARED):
+    if (
+        before is not None
+        and after is not None
+        and all(before[each] == after[each] for each in _COMPARED)
+    ):
         return None
     kind: Change = "added" if before is None else "removed" if after is None else "changed"
     return LayerChange(path=key[0], call=key[1], kind=kind, before=before, after=after)
@@ -202,7 +230,11 @@ _COLUMNS = (
 @explain_wrong_types
 def comparison_table(comparison: Comparison | RunComparison) -> Table:
     """The totals before and after, and the layers that changed; of runs all calls, those whose time changed most first."""
-    return run_comparison_table(comparison) if isinstance(comparison, RunComparison) else _report_table(comparison)
+    return (
+        run_comparison_table(comparison)
+        if isinstance(comparison, RunComparison)
+        else _report_table(comparison)
+    )
 
 
 def _report_table(comparison: Comparison) -> Table:
@@ -218,7 +250,9 @@ def _report_table(comparison: Comparison) -> Table:
 
 
 @explain_wrong_types
-def format_comparison(comparison: Comparison | RunComparison, *, markdown: bool = False, width: int = 80) -> str:
+def format_comparison(
+    comparison: Comparison | RunComparison, *, markdown: bool = False, width: int = 80
+) -> str:
     """The difference as text, or in Markdown as a comment on a pull request: totals, then the layers that changed."""
     if isinstance(comparison, RunComparison):
         return format_run_comparison(comparison, markdown=markdown, width=width)
@@ -227,7 +261,9 @@ def format_comparison(comparison: Comparison | RunComparison, *, markdown: bool 
         return table.write("github")
     hidden = len(table.rows) - _MOST_ROWS
     more = [f"… and {hidden} more layers"] if hidden > 0 else []
-    return replace(table, rows=table.rows[:_MOST_ROWS], remarks=[*more, *table.remarks]).write("text", width=width)
+    return replace(table, rows=table.rows[:_MOST_ROWS], remarks=[*more, *table.remarks]).write(
+        "text", width=width
+    )
 
 
 def _totals(comparison: Comparison) -> Table:
@@ -237,8 +273,13 @@ def _totals(comparison: Comparison) -> Table:
         is_cost = not set(keys).isdisjoint(COST_SUMS)
         bounds = ["≥ " if is_cost and not complete else "" for complete in comparison.complete]
         change = growth(before, after) if not any(bounds) else "?"
-        sides = [Cell(value, f"{bound}{text(value)}") for value, bound in zip((before, after), bounds, strict=True)]
-        rows.append([Cell(key, name), *sides, Cell(None if any(bounds) else after - before, change)])
+        sides = [
+            Cell(value, f"{bound}{text(value)}")
+            for value, bound in zip((before, after), bounds, strict=True)
+        ]
+        rows.append(
+            [Cell(key, name), *sides, Cell(None if any(bounds) else after - before, change)]
+        )
     return totals_table(rows, ("", "before", "after", ""))
 
 
@@ -253,7 +294,9 @@ def _row(change: LayerChange) -> Row:
     name = full_name_of(change.layer)
     figures = [_figure(change, _PARAMS, units.exact), _figure(change, ("macs",), units.count)]
     what = _other(change)
-    return Row(cells=[Cell(change.kind, _SIGNS[change.kind]), Cell(name, name), *figures, Cell(what, what)])
+    return Row(
+        cells=[Cell(change.kind, _SIGNS[change.kind]), Cell(name, name), *figures, Cell(what, what)]
+    )
 
 
 def _figure(change: LayerChange, keys: Sequence[str], text: Callable[[int], str]) -> Cell:
@@ -263,7 +306,9 @@ def _figure(change: LayerChange, keys: Sequence[str], text: Callable[[int], str]
     bounds = ["≥ " if keys[0] in COST_SUMS and not layer["complete"] else "" for layer in layers]
     has_text = len({*zip(bounds, figures, strict=True)}) == len(layers) and any((*figures, *bounds))
     texts = [f"{bound}{text(figure)}" for bound, figure in zip(bounds, figures, strict=True)]
-    return Cell(None if any(bounds) else change.difference(*keys), " → ".join(texts) if has_text else "")
+    return Cell(
+        None if any(bounds) else change.difference(*keys), " → ".join(texts) if has_text else ""
+    )
 
 
 def _other(change: LayerChange) -> str:
@@ -275,7 +320,11 @@ def _other(change: LayerChange) -> str:
     shapes = [(key, after[key]) for key in _SHAPES if before[key] != after[key]]
     texts += [f"{key.partition('_')[0]} now {_short(shape)}" for key, shape in shapes][:1]
     if not texts and not change.changes("macs", *_PARAMS):
-        texts = [f"{key.replace('_', ' ')} {before[key]:,} → {after[key]:,}" for key in SUMS if change.changes(key)][:1]
+        texts = [
+            f"{key.replace('_', ' ')} {before[key]:,} → {after[key]:,}"
+            for key in SUMS
+            if change.changes(key)
+        ][:1]
     return ", ".join(texts)
 
 
@@ -300,4 +349,7 @@ def _remarks(comparison: Comparison) -> list[str]:
 def _said(value: Any) -> str:
     if not isinstance(value, list):
         return str(value)
-    return ", ".join(f"{each['name']} {each['dtype']} {units.shape(each['shape'])}" for each in value) or "none"
+    return (
+        ", ".join(f"{each['name']} {each['dtype']} {units.shape(each['shape'])}" for each in value)
+        or "none"
+    )

@@ -18,7 +18,11 @@ CallKind = Literal["added", "removed", "changed"]
 
 #: what is compared of a call, and what of a whole step, with what it is called
 _OF_CALLS = {"forward": "Forward", "backward": "Backward"}
-_OF_STEPS = {**_OF_CALLS, "storing": "of which storing gradients", "unowned": "of which no module's"}
+_OF_STEPS = {
+    **_OF_CALLS,
+    "storing": "of which storing gradients",
+    "unowned": "of which no module's",
+}
 #: how often, at most, a time that is the same in both runs may be marked
 _MOST_CHANCE = 0.01
 _SIGNS: Mapping[CallKind, str] = {"added": "+", "removed": "−", "changed": ""}
@@ -45,7 +49,11 @@ class TimeChange:
     @property
     def share(self) -> float | None:
         """The difference as a share of what it took before; None if that was nothing."""
-        return self.difference / _median(self.before) if _median(self.before) and self.after is not None else None
+        return (
+            self.difference / _median(self.before)
+            if _median(self.before) and self.after is not None
+            else None
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,18 +115,26 @@ class RunComparison(Result):
 
 def compare_runs(before: RunFacts, after: RunFacts) -> RunComparison:
     """What changed. Calls are matched by the paths of their modules, and which of the module's calls they are."""
-    old, new = ({(call.path, call.invocation): call for call in run.calls} for run in (before, after))
+    old, new = (
+        {(call.path, call.invocation): call for call in run.calls} for run in (before, after)
+    )
     steps, alike = (before.steps, after.steps), (before.num_timed, after.num_timed)
     changes = [_call(old.get(key), new.get(key), alike) for key in dict.fromkeys([*new, *old])]
     ones, others = asdict(before.provenance), asdict(after.provenance)
     return RunComparison(
-        totals={name: _time(getattr(before, name), getattr(after, name), steps) for name in _OF_STEPS},
+        totals={
+            name: _time(getattr(before, name), getattr(after, name), steps) for name in _OF_STEPS
+        },
         calls=tuple(sorted(changes, key=lambda change: -abs(change.difference))),
         steps=steps,
         alike=alike,
-        provenance={name: (ones[name], others[name]) for name in ones if ones[name] != others[name]},
+        provenance={
+            name: (ones[name], others[name]) for name in ones if ones[name] != others[name]
+        },
         on_device=(before.device is not None, after.device is not None),
-        reshaped=sum(old[key].input_shapes != new[key].input_shapes for key in old.keys() & new.keys()),
+        reshaped=sum(
+            old[key].input_shapes != new[key].input_shapes for key in old.keys() & new.keys()
+        ),
     )
 
 
@@ -127,7 +143,9 @@ def _call(before: CallRun | None, after: CallRun | None, steps: tuple[int, int])
     assert call is not None  # noqa: S101 - one of them is there
     times = {name: _time(_of(before, name), _of(after, name), steps) for name in _OF_CALLS}
     kind: CallKind = "added" if before is None else "removed" if after is None else "changed"
-    return CallChange(path=call.path, invocation=call.invocation, type_name=call.type_name, kind=kind, **times)
+    return CallChange(
+        path=call.path, invocation=call.invocation, type_name=call.type_name, kind=kind, **times
+    )
 
 
 def _of(call: CallRun | None, name: str) -> Latency | None:
@@ -139,7 +157,11 @@ def _of(call: CallRun | None, name: str) -> Latency | None:
 
 
 def _time(before: Latency | None, after: Latency | None, steps: tuple[int, int]) -> TimeChange:
-    is_apart = before is not None and after is not None and (after.least > before.most or after.most < before.least)
+    is_apart = (
+        before is not None
+        and after is not None
+        and (after.least > before.most or after.most < before.least)
+    )
     return TimeChange(before=before, after=after, is_clear=is_apart and _are_enough(steps))
 
 
@@ -164,7 +186,11 @@ def _median(latency: Latency | None) -> float:
 
 def run_comparison_table(comparison: RunComparison) -> Table:
     """The totals before and after, and the calls, those whose time changed most first."""
-    shown = [name for name in _OF_CALLS if any(_medians(getattr(call, name)) for call in comparison.calls)]
+    shown = [
+        name
+        for name in _OF_CALLS
+        if any(_medians(getattr(call, name)) for call in comparison.calls)
+    ]
     return Table(
         title="What changed",
         columns=[
@@ -180,14 +206,18 @@ def run_comparison_table(comparison: RunComparison) -> Table:
     )
 
 
-def format_run_comparison(comparison: RunComparison, *, markdown: bool = False, width: int = 80) -> str:
+def format_run_comparison(
+    comparison: RunComparison, *, markdown: bool = False, width: int = 80
+) -> str:
     """As text, with the calls that changed most, or as a comment on a pull request."""
     table = run_comparison_table(comparison)
     if markdown:
         return table.write("github")
     hidden = len(table.rows) - _MOST_ROWS
     more = [f"… and {hidden} more calls"] if hidden > 0 else []
-    return replace(table, rows=table.rows[:_MOST_ROWS], remarks=[*more, *table.remarks]).write("text", width=width)
+    return replace(table, rows=table.rows[:_MOST_ROWS], remarks=[*more, *table.remarks]).write(
+        "text", width=width
+    )
 
 
 def _columns(name: str) -> list[Column]:
@@ -240,7 +270,9 @@ def _remarks(comparison: RunComparison) -> list[str]:
         f"The runs differ in {name.replace('_', ' ')}: {before} before, {after} now."
         for name, (before, after) in comparison.provenance.items()
     ]
-    reshaped = f"{comparison.reshaped} calls had inputs of other shapes." if comparison.reshaped else ""
+    reshaped = (
+        f"{comparison.reshaped} calls had inputs of other shapes." if comparison.reshaped else ""
+    )
     return [text for text in (_spread(comparison), _where(comparison), reshaped) if text] + differ
 
 
@@ -248,7 +280,9 @@ def _where(comparison: RunComparison) -> str:
     """The totals are always those of the host."""
     times = {(True, True): "", (True, False): " before", (False, True): " now"}
     when = times.get(comparison.on_device)
-    return "" if when is None else f"Times of calls are the device's{when}; the totals are the host's."
+    return (
+        "" if when is None else f"Times of calls are the device's{when}; the totals are the host's."
+    )
 
 
 def _spread(comparison: RunComparison) -> str:
@@ -269,4 +303,6 @@ def _too_few(steps: tuple[int, int]) -> str:
     chance = 100 * _chance(*steps)
     enough = next(number for number in count(1) if _are_enough((number, number)))
     often = f"{chance:.{0 if chance >= 9.95 else 1}f} %"
-    return f"the ranges of so few are apart by chance in {often} of cases. It takes {enough} of each."
+    return (
+        f"the ranges of so few are apart by chance in {often} of cases. It takes {enough} of each."
+    )

@@ -23,13 +23,33 @@ def cost_table(trace: Trace, by: By = "operator", top: int | None = None) -> Tab
     """Costs, largest first; a module's include those of everything it calls. The last row is the whole pass."""
     if by not in get_args(By):
         raise InputError(f"by is {by!r}: choose one of {', '.join(map(repr, get_args(By)))}")
-    costs = by_operator(trace) if by == "operator" else {path: cost for path, cost in by_module(trace).items() if path}
-    ordered = sorted(costs.items(), key=lambda item: (item[1].flops, item[1].bytes_read + item[1].bytes_written), reverse=True)
+    costs = (
+        by_operator(trace)
+        if by == "operator"
+        else {path: cost for path, cost in by_module(trace).items() if path}
+    )
+    ordered = sorted(
+        costs.items(),
+        key=lambda item: (item[1].flops, item[1].bytes_read + item[1].bytes_written),
+        reverse=True,
+    )
     shown, total = ordered[:top], total_cost(trace)
-    hidden = [f"{len(shown)} of {len(ordered)} are shown; the total is that of all."] if len(shown) < len(ordered) else []
+    hidden = (
+        [f"{len(shown)} of {len(ordered)} are shown; the total is that of all."]
+        if len(shown) < len(ordered)
+        else []
+    )
     unknown, missed = unpriced_operators(trace, call_costs(trace)), trace.provenance.missed
-    bounds = [write(", ".join(names)) for write, names in ((unpriced_text, unknown), (missed_text, missed)) if names]
-    inside = ["A module's costs include those of everything it calls: rows overlap."] if by == "module" else []
+    bounds = [
+        write(", ".join(names))
+        for write, names in ((unpriced_text, unknown), (missed_text, missed))
+        if names
+    ]
+    inside = (
+        ["A module's costs include those of everything it calls: rows overlap."]
+        if by == "module"
+        else []
+    )
     columns, rows = _written([*shown, ("total", total)], by)
     return Table(
         title=f"Cost of one pass by {by}",
@@ -48,11 +68,17 @@ def _written(costs: Sequence[tuple[str, OpCost]], by: By) -> tuple[list[Column],
 
     def counted(key: str, heading: str, dispensable: int = 0) -> tuple[Column, list[Cell]]:
         column = Column(key=key, heading=heading, adds_up=adds_up, dispensable=dispensable)
-        return in_one_unit(column, [getattr(cost, key) for cost in figures], units.scale_of_counts, marks)
+        return in_one_unit(
+            column, [getattr(cost, key) for cost in figures], units.scale_of_counts, marks
+        )
 
     def moved(key: str, heading: str, dispensable: int) -> tuple[Column, list[Cell]]:
-        column = Column(key=key, heading=heading, unit="B", adds_up=adds_up, dispensable=dispensable)
-        return in_one_unit(column, [getattr(cost, key) for cost in figures], units.scale_of_memory, marks)
+        column = Column(
+            key=key, heading=heading, unit="B", adds_up=adds_up, dispensable=dispensable
+        )
+        return in_one_unit(
+            column, [getattr(cost, key) for cost in figures], units.scale_of_memory, marks
+        )
 
     share = Column(key="share", heading="of FLOPs", adds_up=adds_up, bars="compute", dispensable=1)
     written = [
@@ -63,9 +89,14 @@ def _written(costs: Sequence[tuple[str, OpCost]], by: By) -> tuple[list[Column],
         moved("bytes_read", "Read", 4),
         moved("bytes_written", "Written", 5),
         in_words(
-            share, [round(cost.flops / whole, 6) for cost in figures], lambda share: units.share(share) if share else NONE
+            share,
+            [round(cost.flops / whole, 6) for cost in figures],
+            lambda share: units.share(share) if share else NONE,
         ),
     ]
     columns, cells = zip(*written, strict=True)
-    rows = [Row(cells=row, is_total=at == len(costs) - 1) for at, row in enumerate(zip(*cells, strict=True))]
+    rows = [
+        Row(cells=row, is_total=at == len(costs) - 1)
+        for at, row in enumerate(zip(*cells, strict=True))
+    ]
     return list(columns), rows

@@ -27,12 +27,18 @@ def csv_of(table: Table, _: Screen | None = None, *, escape_formulas: bool = Fal
     # lines end in \r\n first, so that the writer quotes texts with either of them
     writer = csv.writer(SimpleNamespace(write=lambda line: lines.append(line.removesuffix("\r\n"))))
     writer.writerow(column.key for column in table.columns)
-    writer.writerows([_plain(cell.value, escape_formulas) for cell in row.cells] for row in table.rows)
+    writer.writerows(
+        [_plain(cell.value, escape_formulas) for cell in row.cells] for row in table.rows
+    )
     return "\n".join(lines)
 
 
 def _plain(value: Any, escape_formulas: bool) -> Any:
     if isinstance(value, str):
         text = _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", value)
-        return f"'{text}" if escape_formulas and _FORMULA.match(text) and not _NUMBERS.fullmatch(text) else text
+        return (
+            f"'{text}"
+            if escape_formulas and _FORMULA.match(text) and not _NUMBERS.fullmatch(text)
+            else text
+        )
     return json.dumps(value) if isinstance(value, list | dict | bool) else value

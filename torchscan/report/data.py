@@ -63,7 +63,9 @@ def require_info(given: object, what: str = "the report") -> None:
 
 def _wrong(content: Any) -> str | None:
     """What is wrong with a report, by its schema and then by what no schema can say."""
-    return mismatch(content, REPORT.schema) or (None if "selection" in content else _hanging(content["layers"]))
+    return mismatch(content, REPORT.schema) or (
+        None if "selection" in content else _hanging(content["layers"])
+    )
 
 
 def _hanging(layers: Sequence[Layer]) -> str | None:
@@ -77,7 +79,9 @@ def _hanging(layers: Sequence[Layer]) -> str | None:
 
 
 @explain_wrong_types
-def to_csv(info: InfoDict, columns: Sequence[str] | None = None, *, escape_formulas: bool = False) -> str:
+def to_csv(
+    info: InfoDict, columns: Sequence[str] | None = None, *, escape_formulas: bool = False
+) -> str:
     """The layers as comma-separated values, one per row, with a header. Numbers are in full, shapes are JSON.
 
     After the layer's ``path`` and ``call`` (0 for the first of a module) come the ``columns``, by default all.
@@ -116,15 +120,25 @@ def _keys(columns: Sequence[str] | None, layers: Sequence[Layer]) -> list[str]:
     check_columns(columns)
     if columns is None:
         known = [
-            name for name, column in COLUMNS.items() if column.needs is None or any(column.needs in each for each in layers)
+            name
+            for name, column in COLUMNS.items()
+            if column.needs is None or any(column.needs in each for each in layers)
         ]
-        return [*_IDENTITY, *(name for name in known if not (name in _IDENTITY or COLUMNS[name].is_derived)), *_FLAGS]
+        return [
+            *_IDENTITY,
+            *(name for name in known if not (name in _IDENTITY or COLUMNS[name].is_derived)),
+            *_FLAGS,
+        ]
     check_estimates(columns, layers)
     return list(dict.fromkeys(["path", "call", *columns]))
 
 
 def _cell(layer: Layer, key: str, whole: Sums) -> Cell:
-    value = COLUMNS[key].value(layer, whole) if key in COLUMNS else cast("Mapping[str, Any]", layer)[key]
+    value = (
+        COLUMNS[key].value(layer, whole)
+        if key in COLUMNS
+        else cast("Mapping[str, Any]", layer)[key]
+    )
     return Cell(value, str(value))
 
 

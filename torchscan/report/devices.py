@@ -27,12 +27,19 @@ def devices_table(devices: Mapping[str, Device]) -> Table:
         title="Devices",
         columns=[
             Column(key="device", heading="Device", is_number=False, narrowest=_SHORTEST_NAME),
-            *(Column(key=key, heading=heading, dispensable=_grade(key)) for key, heading in figures),
+            *(
+                Column(key=key, heading=heading, dispensable=_grade(key))
+                for key, heading in figures
+            ),
         ],
         rows=[_row(name, device) for name, device in devices.items()],
         remarks=[
             "Dense rates in 10^12 operations per second. Figures marked ? are unverified: no data sheet was at hand.",
-            *(f"{device.short_name} is short for {name}." for name, device in devices.items() if device.short_name),
+            *(
+                f"{device.short_name} is short for {name}."
+                for name, device in devices.items()
+                if device.short_name
+            ),
         ],
         noun="devices",
     )
@@ -60,8 +67,15 @@ def _row(name: str, device: Device) -> Row:
     rates = {form: device.flops_per_second.get(form) for form in RATES}
     cells = [
         Cell(name, name.replace("Workstation Edition", "WS").replace("Generation", "Gen.")),
-        *(_figure(device, form, None if rate is None else rate / 1e12) for form, rate in rates.items()),
-        _figure(device, "bandwidth_gbs", None if device.bytes_per_second is None else device.bytes_per_second / 1e9),
+        *(
+            _figure(device, form, None if rate is None else rate / 1e12)
+            for form, rate in rates.items()
+        ),
+        _figure(
+            device,
+            "bandwidth_gbs",
+            None if device.bytes_per_second is None else device.bytes_per_second / 1e9,
+        ),
         _figure(device, "memory_gb", device.data_sheet_memory_gib),
     ]
     return Row(cells=cells)
@@ -80,7 +94,9 @@ def _rounded(value: float) -> str:
 def device_table(device: Device) -> Table:
     """Everything known about one device, with the source of each figure."""
     sources: dict[str, int] = {}
-    rows = [_figure_row(device, *each, sources) for each in _figures(device)]  # which numbers the sources
+    rows = [
+        _figure_row(device, *each, sources) for each in _figures(device)
+    ]  # which numbers the sources
     return Table(
         title=device.name,
         columns=[
@@ -116,15 +132,31 @@ def _hanging(text: str, width: int) -> str:
     """Wrapped below its number, if it has one, which stays beside even the longest address."""
     number = re.match(r"\[\d+\] ", text)
     indent = " " * (number.end() if number else 0)
-    lines = textwrap.wrap(text[len(indent) :], width - len(indent), break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.wrap(
+        text[len(indent) :], width - len(indent), break_long_words=False, break_on_hyphens=False
+    )
     return (number[0] if number else "") + f"\n{indent}".join(lines)
 
 
 def _figures(device: Device) -> list[tuple[str, str, float, str]]:
     """The key, name, value and text of each figure that is known."""
-    rates = [(form, form, rate, units.count(rate, "OP/s", 1)) for form, rate in device.flops_per_second.items()]
-    memory = [("memory_gb", "memory", device.data_sheet_memory_gib, f"{device.data_sheet_memory_gib:g} GB")]
-    cache = [("l2_mb", "cache", device.l2_bytes, units.memory(device.l2_bytes, 0))] if device.l2_bytes else []
+    rates = [
+        (form, form, rate, units.count(rate, "OP/s", 1))
+        for form, rate in device.flops_per_second.items()
+    ]
+    memory = [
+        (
+            "memory_gb",
+            "memory",
+            device.data_sheet_memory_gib,
+            f"{device.data_sheet_memory_gib:g} GB",
+        )
+    ]
+    cache = (
+        [("l2_mb", "cache", device.l2_bytes, units.memory(device.l2_bytes, 0))]
+        if device.l2_bytes
+        else []
+    )
     context = device.known_context_bytes
     count = device.multiprocessors
     return [
@@ -140,11 +172,15 @@ def _figures(device: Device) -> list[tuple[str, str, float, str]]:
     ]
 
 
-def _optional(key: str, name: str, value: float | None, unit: str) -> list[tuple[str, str, float, str]]:
+def _optional(
+    key: str, name: str, value: float | None, unit: str
+) -> list[tuple[str, str, float, str]]:
     return [] if value is None else [(key, name, value, units.count(value, unit, 1))]
 
 
-def _figure_row(device: Device, key: str, name: str, value: float, text: str, sources: dict[str, int]) -> Row:
+def _figure_row(
+    device: Device, key: str, name: str, value: float, text: str, sources: dict[str, int]
+) -> Row:
     origin = _origin(device, key, sources)
     return Row(cells=[Cell(name, name), Cell(value, text), Cell(origin, origin)])
 

@@ -30,7 +30,11 @@ _NAME = Column(key="layer", heading="Layer", is_number=False, narrowest=20)
 
 @explain_wrong_types
 def info_table(
-    info: InfoDict, columns: Sequence[str] | None = None, cut: Cut = "mid", *, fold_repeats: bool | None = None
+    info: InfoDict,
+    columns: Sequence[str] | None = None,
+    cut: Cut = "mid",
+    *,
+    fold_repeats: bool | None = None,
 ) -> Table:
     """The layers as a tree, each with its own figures and the sums over everything it calls; a selection is a list.
 
@@ -42,11 +46,15 @@ def info_table(
     layers, is_listed = data["layers"], "selection" in data
     check_estimates(names, layers)
     shown = lines_of(layers, fold_repeats=False if is_listed else fold_repeats)
-    headings, cells, sums = _written([COLUMNS[name] for name in names], shown.lines, data["overall"], cut, is_listed)
+    headings, cells, sums = _written(
+        [COLUMNS[name] for name in names], shown.lines, data["overall"], cut, is_listed
+    )
     return Table(
         title=f"Layers of {layers[0]['type']}" if layers else "Layers",
         columns=[replace(_NAME, cut=cut), *headings],
-        rows=[_row(*each, is_listed=is_listed) for each in zip(shown.lines, cells, sums, strict=True)],
+        rows=[
+            _row(*each, is_listed=is_listed) for each in zip(shown.lines, cells, sums, strict=True)
+        ],
         totals=[totals_of(data)],
         remarks=[*_folding(shown), *remarks_of(data, fields=FIELDS.intersection(names))],
         source=source_of(data["provenance"]),
@@ -56,7 +64,9 @@ def info_table(
 
 def _folding(shown: Lines) -> list[str]:
     is_folded = any(line.repeats > 1 for line in shown.lines)
-    hidden = ", ".join(f"{name} ×{count}" if count > 1 else name for name, count in shown.hidden.items())
+    hidden = ", ".join(
+        f"{name} ×{count}" if count > 1 else name for name, count in shown.hidden.items()
+    )
     return [
         *([FOLDED] if is_folded else []),
         *([f"Not shown, since they do nothing here: {hidden}."] if hidden else []),
@@ -106,14 +116,20 @@ def _what_was_meant(wrap_mode: object) -> str:
 
 @explain_wrong_types
 def to_markdown(
-    info: InfoDict, columns: Sequence[str] | None = None, *, details: bool = False, fold_repeats: bool | None = None
+    info: InfoDict,
+    columns: Sequence[str] | None = None,
+    *,
+    details: bool = False,
+    fold_repeats: bool | None = None,
 ) -> str:
     """The layers, the totals and the remarks in Markdown.
 
     ``columns`` and ``fold_repeats`` as in :func:`format_info`. With ``details`` the totals come first and the layers open on a
     click, as suits a comment on GitHub.
     """
-    return info_table(info, columns, fold_repeats=fold_repeats).write("github" if details else "markdown")
+    return info_table(info, columns, fold_repeats=fold_repeats).write(
+        "github" if details else "markdown"
+    )
 
 
 @explain_wrong_types
@@ -147,7 +163,9 @@ def to_latex(
 
 
 @explain_wrong_types
-def to_html(info: InfoDict, columns: Sequence[str] | None = None, *, standalone: bool = False) -> str:
+def to_html(
+    info: InfoDict, columns: Sequence[str] | None = None, *, standalone: bool = False
+) -> str:
     """The layers as a table that opens, closes and sorts, with the totals and the remarks; no network, no server.
 
     ``columns`` as in :func:`format_info`, by default a few more. A layer shows the sum over everything it calls, and its own
@@ -157,7 +175,11 @@ def to_html(info: InfoDict, columns: Sequence[str] | None = None, *, standalone:
     layers = data_of(info)["layers"]
     shown = _columns_of_a_page(layers) if columns is None else columns
     part = part_of(info_table(info, shown, fold_repeats=False))  # its rows open and close
-    return page(f"torchscan: {layers[0]['type']}" if layers else "torchscan", part) if standalone else part
+    return (
+        page(f"torchscan: {layers[0]['type']}" if layers else "torchscan", part)
+        if standalone
+        else part
+    )
 
 
 def _columns_of_a_page(layers: Sequence[Layer]) -> Sequence[str]:
@@ -177,7 +199,9 @@ def _written(
     for place, each in enumerate(columns):
         totals = [line.total for line in lines] if each.is_of_all and not is_listed else []
         column, found = each.written([*(line.own for line in lines), *totals], whole)
-        grade = column.dispensable and 100 * column.dispensable + place  # one after the other, the last first
+        grade = (
+            column.dispensable and 100 * column.dispensable + place
+        )  # one after the other, the last first
         headings.append(replace(column, cut=cut, dispensable=grade))
         cells.append(found[: len(lines)])
         sums.append(found[len(lines) :] if totals else [None] * len(lines))

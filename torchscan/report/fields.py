@@ -25,7 +25,13 @@ def _all_layers(fields: ReceptiveField) -> Table:
             Column(key="rf", heading="RF"),
             Column(key="stride", heading="Stride", dispensable=2),
             Column(key="padding", heading="Pad", dispensable=3),
-            Column(key="why", heading="Sees everything by", is_number=False, narrowest=12, dispensable=1),
+            Column(
+                key="why",
+                heading="Sees everything by",
+                is_number=False,
+                narrowest=12,
+                dispensable=1,
+            ),
         ],
         rows=[_row(each) for each in fields],
         noun="layers",
@@ -60,11 +66,21 @@ def layer_table(layer: LayerField) -> Table:
             Column(key="rf", heading="RF"),
             Column(key="stride", heading="Stride"),
             Column(key="padding", heading="Pad"),
-            Column(key="starts", heading="Starts by phase", is_number=False, narrowest=16, dispensable=3),
+            Column(
+                key="starts",
+                heading="Starts by phase",
+                is_number=False,
+                narrowest=16,
+                dispensable=3,
+            ),
             Column(key="notes", heading="Notes", is_number=False, narrowest=12, dispensable=2),
         ],
-        summary=[f"A unit of {layer.path or layer.type_name} sees {field_text(plain_short(layer.rf))} of its input."],
-        rows=[_axis_row(output, axis) for output, axes in enumerate(layer.outputs) for axis in axes],
+        summary=[
+            f"A unit of {layer.path or layer.type_name} sees {field_text(plain_short(layer.rf))} of its input."
+        ],
+        rows=[
+            _axis_row(output, axis) for output, axes in enumerate(layer.outputs) for axis in axes
+        ],
         remarks=[f"Everything is seen by {operator}." for operator in _reasons(layer)],
         noun="axes",
     )

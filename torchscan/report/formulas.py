@@ -30,7 +30,9 @@ def formula_table(costs: SymbolicCosts) -> Table:
             Column(key="figure", heading="Figure", is_number=False),
             Column(key="formula", heading="Formula", is_number=False, narrowest=7, wraps=True),
         ],
-        rows=[_row(name, figure, each) for name, of in passes.items() for figure, each in of.items()],
+        rows=[
+            _row(name, figure, each) for name, of in passes.items() for figure, each in of.items()
+        ],
         summary=["B sequences: a prompt of T tokens each, and one more token each after T"],
         remarks=_remarks(costs),
         noun="formulas",
@@ -38,19 +40,27 @@ def formula_table(costs: SymbolicCosts) -> Table:
 
 
 def _row(name: str, figure: str, polynomial: Polynomial | None) -> Row:
-    formula = Cell(None, "no polynomial") if polynomial is None else Cell(polynomial.exact, str(polynomial))
+    formula = (
+        Cell(None, "no polynomial")
+        if polynomial is None
+        else Cell(polynomial.exact, str(polynomial))
+    )
     return Row(cells=(Cell(name, name), Cell(figure, _NAMES[figure]), formula))
 
 
 def _remarks(costs: SymbolicCosts) -> list[str]:
     found = [each for of in (costs.prompt, costs.token) for each in of.values()]
-    places = " and ".join(f"{batch} sequences of {length:,} tokens" for batch, length in costs.checked)
+    places = " and ".join(
+        f"{batch} sequences of {length:,} tokens" for batch, length in costs.checked
+    )
     said = [
         "Bytes read and written are those of plain PyTorch, operator by operator, which copies a cache that grows for each "
         "token; a server does not."
     ]
     if any(found):
-        said.append(f"Each formula was fitted from T = {costs.fitted[0][1]:,} on, and equals what was recorded for {places}.")
+        said.append(
+            f"Each formula was fitted from T = {costs.fitted[0][1]:,} on, and equals what was recorded for {places}."
+        )
     if not all(found):
         said.append(
             "No polynomial: the flow of the pass depends on its length, or experts are shared: more tokens hit more of them, "

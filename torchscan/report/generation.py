@@ -44,7 +44,10 @@ def _one(generation: Generation) -> Table:
     figures = _written(generation, {**OF_MODEL, **OF_BATCH})
     return Table(
         title="Generation",
-        columns=[Column(key="figure", heading="Figure", is_number=False), Column(key="value", heading="Value")],
+        columns=[
+            Column(key="figure", heading="Figure", is_number=False),
+            Column(key="value", heading="Value"),
+        ],
         rows=[Row(cells=(Cell(name, name), Cell(value, text))) for name, value, text in figures],
         summary=[f"{_question(generation)}, batch size {generation.batch_size}"],
         remarks=_remarks(generation),
@@ -66,7 +69,12 @@ def _swept(sweep: GenerationSweep) -> Table:
     return Table(
         title="Generation by batch size",
         columns=[
-            Column(key=key, heading=heading, is_number=key != "limiter", dispensable=_DISPENSABLE.get(key, 0))
+            Column(
+                key=key,
+                heading=heading,
+                is_number=key != "limiter",
+                dispensable=_DISPENSABLE.get(key, 0),
+            )
             for key, heading in columns
         ],
         rows=[Row(cells=_cells(sweep, each)) for each in sweep.generations],
@@ -99,13 +107,19 @@ def _unfit(sweep: GenerationSweep) -> list[str]:
     most = sweep.generations[0].max_batch
     if not most:
         return ["Warning: the memory is too small for the model."]
-    return [f"Warning: there is memory for only {most:,} {'sequence' if most == 1 else 'sequences'}."]
+    return [
+        f"Warning: there is memory for only {most:,} {'sequence' if most == 1 else 'sequences'}."
+    ]
 
 
-def _written(generation: Generation, figures: Mapping[str, tuple[str, Callable[[Any], str]]]) -> list[tuple[str, Any, str]]:
+def _written(
+    generation: Generation, figures: Mapping[str, tuple[str, Callable[[Any], str]]]
+) -> list[tuple[str, Any, str]]:
     """Heading, value and text of each."""
     values = {name: getattr(generation, name) for name in figures}
-    return [(heading, values[name], text(values[name])) for name, (heading, text) in figures.items()]
+    return [
+        (heading, values[name], text(values[name])) for name, (heading, text) in figures.items()
+    ]
 
 
 def _remarks(generation: Generation) -> list[str]:
@@ -117,7 +131,13 @@ def _remarks(generation: Generation) -> list[str]:
 
 
 def _most(number: int | None, what: str) -> str:
-    return "no limit" if number is None else f"{number:,.0f} {what}".strip() if number else "does not fit"
+    return (
+        "no limit"
+        if number is None
+        else f"{number:,.0f} {what}".strip()
+        if number
+        else "does not fit"
+    )
 
 
 def _question(generation: Generation) -> str:

@@ -34,12 +34,19 @@ def group_table(group: GroupRun, by: GroupRows = "process") -> Table:
     """
     if by not in get_args(GroupRows):
         raise InputError(f"by is {by!r}: choose one of {', '.join(map(repr, get_args(GroupRows)))}")
-    columns, cells = zip(*(_by_process(group) if by == "process" else _by_layer(group)), strict=True)
-    depths = [0] * len(group.runs) if by == "process" else [call.depth for call in group.runs[0].calls]
+    columns, cells = zip(
+        *(_by_process(group) if by == "process" else _by_layer(group)), strict=True
+    )
+    depths = (
+        [0] * len(group.runs) if by == "process" else [call.depth for call in group.runs[0].calls]
+    )
     return Table(
         title="Processes",
         columns=columns,
-        rows=[Row(cells=row, depth=depth) for row, depth in zip(zip(*cells, strict=True), depths, strict=True)],
+        rows=[
+            Row(cells=row, depth=depth)
+            for row, depth in zip(zip(*cells, strict=True), depths, strict=True)
+        ],
         remarks=[*_remarks(group), *(_unlike(group) if by == "layer" else [])],
         noun="processes" if by == "process" else "calls",
     )
@@ -58,7 +65,11 @@ def _by_process(group: GroupRun) -> list[tuple[Column, list[Cell]]]:
             )
             for key, heading, dispensable, figure in _FIGURES
         ),
-        in_one_unit(late, [each if each is None else each or 0.0 for each in group.late], units.scale_of_durations),
+        in_one_unit(
+            late,
+            [each if each is None else each or 0.0 for each in group.late],
+            units.scale_of_durations,
+        ),
     ]
 
 
@@ -67,8 +78,14 @@ def _by_layer(group: GroupRun) -> list[tuple[Column, list[Cell]]]:
     calls = group.runs[0].calls
     runs = [run for run in group.runs if _keys(run) == _keys(group.runs[0])]
     times = [[run.calls[place].time for run in runs] for place in range(len(calls))]
-    slowest = [group.rank_of(runs[max(range(len(each)), key=each.__getitem__)]) if any(each) else None for each in times]
-    least, most = (Column(key=key, heading=heading, unit="s") for key, heading in (("least", "Least"), ("most", "Most")))
+    slowest = [
+        group.rank_of(runs[max(range(len(each)), key=each.__getitem__)]) if any(each) else None
+        for each in times
+    ]
+    least, most = (
+        Column(key=key, heading=heading, unit="s")
+        for key, heading in (("least", "Least"), ("most", "Most"))
+    )
     return [
         (
             Column(key="path", heading="Layer", is_number=False, narrowest=12, cut="head"),
@@ -94,12 +111,23 @@ def _keys(run: RunFacts) -> list[tuple[str, int]]:
 def _unlike(group: GroupRun) -> list[str]:
     other = [str(group.rank_of(run)) for run in group.runs if _keys(run) != _keys(group.runs[0])]
     waits = ["Times include waiting, so that the slow process itself may show the least."]
-    return [*waits, *([f"Left out, because they have other calls: processes {', '.join(other)}."] if other else [])]
+    return [
+        *waits,
+        *(
+            [f"Left out, because they have other calls: processes {', '.join(other)}."]
+            if other
+            else []
+        ),
+    ]
 
 
 def _remarks(group: GroupRun) -> list[str]:
     said = [f"{str(each)[0].upper()}{str(each)[1:]}." for each in group.stragglers]
-    missing = [f"Missing: {_listed(group.missing)} of {group.processes}, which saved nothing."] if group.missing else []
+    missing = (
+        [f"Missing: {_listed(group.missing)} of {group.processes}, which saved nothing."]
+        if group.missing
+        else []
+    )
     return [*missing, *said, *_how(group)]
 
 
@@ -107,13 +135,18 @@ def _how(group: GroupRun) -> list[str]:
     run = group.runs[0]
     medians = f"Medians of {run.num_timed} steps on {run.provenance.device}"
     if not any(each.exchanges for each in group.runs):
-        return [f"{medians}. Nothing is known of their collectives, so that nobody can be told to be behind."]
+        return [
+            f"{medians}. Nothing is known of their collectives, so that nobody can be told to be behind."
+        ]
     if None in group.late:
-        return [f"{medians}. Their collectives came too seldom to tell who is behind: measure more steps (steps=40, say)."]
+        return [
+            f"{medians}. Their collectives came too seldom to tell who is behind: measure more steps (steps=40, say)."
+        ]
     number = len(run.exchanges)
     each = f"{number} collectives in a step" if number > 1 else "one collective in a step"
     behind = (
-        "“Behind” is what a process needs for work of its own beyond what the others do, if clocks of several machines agree"
+        "“Behind” is what a process needs for work of its own beyond what the others do, "
+        "if clocks of several machines agree"
     )
     return [f"{medians}, with {each}. {behind}."]
 

@@ -38,9 +38,14 @@ def _policy() -> str:
 
 def part_of(table: Table) -> str:
     """A part of a page, as notebooks show it. A row shows the sum over everything below it."""
-    summary, remarks = ("".join(f"<p>{_escape(text)}</p>" for text in texts) for texts in (table.summary, table.remarks))
+    summary, remarks = (
+        "".join(f"<p>{_escape(text)}</p>" for text in texts)
+        for texts in (table.summary, table.remarks)
+    )
     rows, totals = _rows(table) if table.rows else "", "".join(map(_totals, table.totals))
-    ready, script = ("", f"<script>{page_file('table.js')}</script>") if rows else (' data-ready="static"', "")
+    ready, script = (
+        ("", f"<script>{page_file('table.js')}</script>") if rows else (' data-ready="static"', "")
+    )
     return (
         f'<div class="torchscan"{ready}><style>{page_file("table.css")}</style>\n'
         f"{summary}{totals + rows if table.totals_first else rows + totals}\n{remarks}\n{script}</div>"
@@ -48,8 +53,13 @@ def part_of(table: Table) -> str:
 
 
 def _rows(table: Table) -> str:
-    largest = [_largest(table, at) if each.adds_up else None for at, each in enumerate(table.columns)]
-    body, foot = ("\n".join(_row(row, table, largest) for row in table.rows if row.is_total == kind) for kind in (False, True))
+    largest = [
+        _largest(table, at) if each.adds_up else None for at, each in enumerate(table.columns)
+    ]
+    body, foot = (
+        "\n".join(_row(row, table, largest) for row in table.rows if row.is_total == kind)
+        for kind in (False, True)
+    )
     below = f"<tfoot>{foot}</tfoot>" if foot else ""
     return f'<div class="scroll"><table class="layers">{_head(table)}\n<tbody>{body}</tbody>{below}</table></div>\n'
 
@@ -58,7 +68,10 @@ def _totals(table: Table) -> str:
     caption = f"<caption>{_escape(table.title)}</caption>" if table.title else ""
     head = _head(table) if table.has_headings else ""
     texts = [zip(table.columns, row.texts, strict=True) for row in table.rows]
-    body = "".join(f"<tr>{''.join(f'<td{_class(each)}>{_escape(text)}</td>' for each, text in row)}</tr>" for row in texts)
+    body = "".join(
+        f"<tr>{''.join(f'<td{_class(each)}>{_escape(text)}</td>' for each, text in row)}</tr>"
+        for row in texts
+    )
     return f'<table class="totals">{caption}{head}<tbody>{body}</tbody></table>\n'
 
 
@@ -109,8 +122,23 @@ def _sortable(cell: Cell, column: Column) -> str:
 
 def _largest(table: Table, at: int) -> float:
     """The largest below the root, which would dwarf everything; in a list, the largest of all rows."""
-    inner = [row for row in table.rows if row.depth] or [row for row in table.rows if not row.is_total] or table.rows
-    return max((cell.value or 0 for row in inner for cell in (row.sums or row.cells)[at : at + 1] if cell), default=0) or 1
+    inner = (
+        [row for row in table.rows if row.depth]
+        or [row for row in table.rows if not row.is_total]
+        or table.rows
+    )
+    return (
+        max(
+            (
+                cell.value or 0
+                for row in inner
+                for cell in (row.sums or row.cells)[at : at + 1]
+                if cell
+            ),
+            default=0,
+        )
+        or 1
+    )
 
 
 def _escape(text: str) -> str:
@@ -120,4 +148,9 @@ def _escape(text: str) -> str:
 @cache
 def page_file(name: str) -> str:
     """A style or script of ours."""
-    return resources.files("torchscan.report").joinpath("page", name).read_text(encoding="utf-8").strip()
+    return (
+        resources.files("torchscan.report")
+        .joinpath("page", name)
+        .read_text(encoding="utf-8")
+        .strip()
+    )

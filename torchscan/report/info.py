@@ -59,7 +59,9 @@ def info_of(
 ) -> Info:
     """Everything that :func:`torchscan.crawl_module` returns. ``overheads`` are those before the forward pass and after it."""
     costs = call_costs(trace, convention)
-    own = list(zip(trace.modules, module_costs(trace, costs), parameters_by_call(trace), strict=True))
+    own = list(
+        zip(trace.modules, module_costs(trace, costs), parameters_by_call(trace), strict=True)
+    )
     of = list(fields or [None] * len(trace.modules))
     layers = [_layer(trace, *own[index], of[index]) for index in tree_order(trace)]
     pre, fwd = overheads
@@ -70,7 +72,9 @@ def info_of(
         },
         "layers": layers,
         "overall": _overall(layers),
-        "unpriced": {name: sum(paths.values()) for name, paths in unpriced_operators(trace, costs).items()},
+        "unpriced": {
+            name: sum(paths.values()) for name, paths in unpriced_operators(trace, costs).items()
+        },
         "unused_parameters": unused_parameters(trace),
         "provenance": _provenance(trace.provenance, convention),
     }
@@ -97,7 +101,9 @@ def _add_memory(data: InfoData, memory: MemoryEstimate) -> None:
         layer["activation_bytes"] = None if known is None else known.activation_bytes
         layer["peak_bytes"] = None if known is None else known.peak_bytes
     data["overall"]["peak_bytes"] = memory.peak_bytes
-    data.setdefault("estimates", []).append(f"Memory is estimated: {units.memory(memory.peak_bytes)} at the most.")
+    data.setdefault("estimates", []).append(
+        f"Memory is estimated: {units.memory(memory.peak_bytes)} at the most."
+    )
 
 
 def _add_times(data: InfoData, roofline: Roofline) -> None:
@@ -108,11 +114,23 @@ def _add_times(data: InfoData, roofline: Roofline) -> None:
         layer["time_estimate"] = math.fsum(times.get((layer["path"], layer["call"]), ()))
     data["overall"]["time_estimate"] = roofline.time_estimate
     said = f"{units.duration(roofline.time_estimate)} ± {100 * roofline.spread.share:.0f} %"
-    how = [roofline.device, *([roofline.precision] if roofline.precision else []), *(["compiled"] if roofline.compiled else [])]
-    data.setdefault("estimates", []).append(f"Times are estimated for {', '.join(how)}: {said} in all.")
+    how = [
+        roofline.device,
+        *([roofline.precision] if roofline.precision else []),
+        *(["compiled"] if roofline.compiled else []),
+    ]
+    data.setdefault("estimates", []).append(
+        f"Times are estimated for {', '.join(how)}: {said} in all."
+    )
 
 
-def _layer(trace: Trace, call: ModuleCall, cost: OpCost, parameters: ParameterCount, field: LayerField | None) -> Layer:
+def _layer(
+    trace: Trace,
+    call: ModuleCall,
+    cost: OpCost,
+    parameters: ParameterCount,
+    field: LayerField | None,
+) -> Layer:
     layer = {
         "name": _name(trace, call),
         "path": call.path,
@@ -177,7 +195,11 @@ def _provenance(provenance: Provenance, convention: Convention) -> ProvenanceDat
         "backward": provenance.backward,
         "batch_size": provenance.batch_size,
         "inputs": [
-            {"name": each.name, "shape": list(each.shape), "dtype": str(each.dtype).removeprefix("torch.")}
+            {
+                "name": each.name,
+                "shape": list(each.shape),
+                "dtype": str(each.dtype).removeprefix("torch."),
+            }
             for each in provenance.inputs
         ],
         "assumptions": list(provenance.assumptions),

@@ -8,7 +8,16 @@ from typing import Any
 
 from torchscan import units
 from torchscan.report.run_remarks import remarks_of
-from torchscan.report.table import NONE, Cell, Column, Row, Scaling, Table, in_one_unit, totals_table
+from torchscan.report.table import (
+    NONE,
+    Cell,
+    Column,
+    Row,
+    Scaling,
+    Table,
+    in_one_unit,
+    totals_table,
+)
 from torchscan.runtime.expected import Expected
 from torchscan.runtime.run import CallRun, Inspected, Latency, RunFacts
 from torchscan.wrong_arguments import explain_wrong_types
@@ -54,7 +63,9 @@ class _Figure:
     def written(self, calls: Sequence[CallRun]) -> tuple[Column, list[Cell]]:
         cells = [self.cell(call) for call in calls]
         return (
-            (self.column, cells) if self.scale is None else in_one_unit(self.column, [each.value for each in cells], self.scale)
+            (self.column, cells)
+            if self.scale is None
+            else in_one_unit(self.column, [each.value for each in cells], self.scale)
         )
 
 
@@ -75,14 +86,19 @@ def _names(run: RunFacts) -> list[_Figure]:
     type_ = Column(key="type", heading="Type", is_number=False, narrowest=10, dispensable=_TYPE)
     return [
         _Figure(path, lambda call: Cell(call.path, _name(call, run))),
-        _Figure(_for_programs("invocation"), lambda call: Cell(call.invocation, str(call.invocation))),
+        _Figure(
+            _for_programs("invocation"), lambda call: Cell(call.invocation, str(call.invocation))
+        ),
         _Figure(_for_programs("is_again"), lambda call: Cell(call.is_again, str(call.is_again))),
         _Figure(type_, lambda call: Cell(call.type_name, call.type_name)),
     ]
 
 
 def _name(call: CallRun, run: RunFacts) -> str:
-    marks = [*([str(call.invocation + 1)] if call.invocation else []), *(["again"] if call.is_again else [])]
+    marks = [
+        *([str(call.invocation + 1)] if call.invocation else []),
+        *(["again"] if call.is_again else []),
+    ]
     return call.name_in(run.calls) + (f" ({', '.join(marks)})" if marks else "")
 
 
@@ -96,9 +112,14 @@ def _times(run: RunFacts) -> list[_Figure]:
         _time("device_forward", "Forward", is_shown=is_on_device),
         _time("device_backward", "Backward", is_shown=is_on_device and trains),
         _time("forward", f"Forward{host}", dispensable=_HOST if is_on_device else 0),
-        _time("backward", f"Backward{host}", is_shown=trains, dispensable=_HOST if is_on_device else 0),
+        _time(
+            "backward", f"Backward{host}", is_shown=trains, dispensable=_HOST if is_on_device else 0
+        ),
         _evaluation(run),
-        _Figure(share, lambda call: Cell(found := _share(call, run), units.share(found) if found else NONE)),
+        _Figure(
+            share,
+            lambda call: Cell(found := _share(call, run), units.share(found) if found else NONE),
+        ),
     ]
 
 
@@ -106,8 +127,18 @@ def _evaluation(run: RunFacts) -> _Figure:
     """Return the time of the same call in forward passes without a backward pass."""
     calls = () if run.evaluation is None else run.evaluation.calls
     times = {(call.path, call.invocation): call.device_forward or call.forward for call in calls}
-    column = Column(key="evaluation", heading="Evaluation", unit="s", is_shown=bool(times), dispensable=_EVALUATION)
-    return _Figure(column, lambda call: _duration(times.get((call.path, call.invocation))), units.scale_of_durations)
+    column = Column(
+        key="evaluation",
+        heading="Evaluation",
+        unit="s",
+        is_shown=bool(times),
+        dispensable=_EVALUATION,
+    )
+    return _Figure(
+        column,
+        lambda call: _duration(times.get((call.path, call.invocation))),
+        units.scale_of_durations,
+    )
 
 
 def _time(key: str, heading: str, **options: Any) -> _Figure:
@@ -130,10 +161,14 @@ def _share(call: CallRun, run: RunFacts) -> float:
 
 def _expectation(run: RunFacts) -> list[_Figure]:
     is_known = run.expected is not None
-    expected = Column(key="expected", heading="Expected", unit="s", is_shown=is_known, dispensable=_EXPECTED)
+    expected = Column(
+        key="expected", heading="Expected", unit="s", is_shown=is_known, dispensable=_EXPECTED
+    )
     return [
         _Figure(expected, lambda call: _seconds(call.expected_time), units.scale_of_durations),
-        _Figure(Column(key="ratio", heading="×", is_shown=is_known), lambda call: _ratio(call, run)),
+        _Figure(
+            Column(key="ratio", heading="×", is_shown=is_known), lambda call: _ratio(call, run)
+        ),
     ]
 
 
@@ -142,7 +177,11 @@ def _ratio(call: CallRun, run: RunFacts) -> Cell:
     if not call.expected_time or not call.time:
         return Cell(None, NONE)
     ratio = call.time / call.expected_time
-    is_slow = run.expected is not None and ratio > 1 + run.expected.share_off and _share(call, run) >= _LEAST_SHARE
+    is_slow = (
+        run.expected is not None
+        and ratio > 1 + run.expected.share_off
+        and _share(call, run) >= _LEAST_SHARE
+    )
     return Cell(ratio, f"{_SLOW if is_slow else ''}{ratio:.{1 if ratio < 100 else 0}f}")
 
 
@@ -165,7 +204,10 @@ def _count(key: str, said: str, run: RunFacts) -> _Figure:
     """Shown if there are any; what enters a module is the gradient that what it was given gets, and left to programs."""
     is_shown = not key.startswith("grad_in") and any(getattr(call, key) for call in run.calls)
     column = Column(key=key, heading=said[0].upper() + said[1:], is_shown=is_shown)
-    return _Figure(column, lambda call: Cell(found := getattr(call, key), units.exact(found) if found else NONE))
+    return _Figure(
+        column,
+        lambda call: Cell(found := getattr(call, key), units.exact(found) if found else NONE),
+    )
 
 
 def _for_programs(key: str) -> Column:
@@ -176,7 +218,11 @@ def _for_programs(key: str) -> Column:
 
 
 def _totals(run: RunFacts) -> list[Table]:
-    attained = [] if run.expected is None or run.attained is None else [_attained(run.expected, run.attained)]
+    attained = (
+        []
+        if run.expected is None or run.attained is None
+        else [_attained(run.expected, run.attained)]
+    )
     return [_phases(run), *attained] if run.steps else []
 
 
@@ -185,7 +231,10 @@ def _phases(run: RunFacts) -> Table:
     passes = run.device or run
     rows = [("Forward", passes.forward, "forward")]
     if run.backward.median:
-        rows += [("Backward", passes.backward, "backward"), ("of which storing gradients", passes.storing, "storing")]
+        rows += [
+            ("Backward", passes.backward, "backward"),
+            ("of which storing gradients", passes.storing, "storing"),
+        ]
         rows += [("of which no module's", passes.unowned, "unowned")]
     rows += [("Optimizer", run.optimizer, "optimizer")] if run.optimizer.median else []
     if run.period.median:
@@ -193,12 +242,20 @@ def _phases(run: RunFacts) -> Table:
     if run.evaluation is not None:
         evaluation = run.evaluation.device_forward or run.evaluation.forward
         rows += [("Evaluation, forward only", evaluation, "evaluation")]
-    cells = [[Cell(key, name), _duration(each), _range(each), *_expected(key, run.expected)] for name, each, key in rows]
-    return totals_table(cells, ("", "median", "least … most", *(["expected"] if run.expected else [])))
+    cells = [
+        [Cell(key, name), _duration(each), _range(each), *_expected(key, run.expected)]
+        for name, each, key in rows
+    ]
+    return totals_table(
+        cells, ("", "median", "least … most", *(["expected"] if run.expected else []))
+    )
 
 
 def _range(latency: Latency) -> Cell:
-    return Cell((latency.least, latency.most), f"{units.duration(latency.least)} … {units.duration(latency.most)}")
+    return Cell(
+        (latency.least, latency.most),
+        f"{units.duration(latency.least)} … {units.duration(latency.most)}",
+    )
 
 
 def _expected(key: str, expected: Expected | None) -> list[Cell]:
@@ -209,9 +266,13 @@ def _expected(key: str, expected: Expected | None) -> list[Cell]:
 
 
 def _attained(expected: Expected, attained: float) -> Table:
-    peaks = ", ".join(f"{units.count(peak, 'FLOP/s', 1)} {form}" for form, peak in expected.peaks.items())
+    peaks = ", ".join(
+        f"{units.count(peak, 'FLOP/s', 1)} {form}" for form, peak in expected.peaks.items()
+    )
     said = f"of {peaks}, dense, on {expected.device}" if peaks else f"on {expected.device}"
     percent = f"{100 * attained:.{1 if attained >= _LEAST_SHARE else 3}f} %"
-    table = totals_table([[Cell("attained", "MFU"), Cell(attained, percent), Cell(said, said)]], ("", "", ""))
+    table = totals_table(
+        [[Cell("attained", "MFU"), Cell(attained, percent), Cell(said, said)]], ("", "", "")
+    )
     *figures, words = table.columns
     return replace(table, columns=[*figures, replace(words, key="of", is_number=False)])

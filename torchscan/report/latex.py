@@ -49,7 +49,10 @@ _LETTERS = (
 _CAPITALS = "Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega"
 #: letters of formulas; those that look like Latin ones are these
 _GREEK = {
-    **{sign: rf"$\{name}$" for sign, name in zip("αβγδεζηθικλμνξπρςστυφχψω", _LETTERS.split(), strict=True)},
+    **{
+        sign: rf"$\{name}$"
+        for sign, name in zip("αβγδεζηθικλμνξπρςστυφχψω", _LETTERS.split(), strict=True)
+    },
     **{sign: rf"$\{name}$" for sign, name in zip("ΓΔΘΛΞΠΣΥΦΨΩ", _CAPITALS.split(), strict=True)},
     **dict(zip("ΑΒΕΖΗΙΚΜΝΟΡΤΧο", "ABEZHIKMNOPTXo", strict=True)),
 }
@@ -86,22 +89,39 @@ def latex_of(
     """
     is_long = len(table.rows) > _PAGE if long is None else long
     is_wide = _characters(table) > _COLUMN if wide is None else wide
-    said = [f"{printable(text).rstrip('.')}." for text in (*table.summary, *table.remarks, table.source) if text]
-    head = [rf"\caption{{{caption or escape(f'{printable(table.title)}.')}}}", *([rf"\label{{{label}}}"] if label else [])]
+    said = [
+        f"{printable(text).rstrip('.')}."
+        for text in (*table.summary, *table.remarks, table.source)
+        if text
+    ]
+    head = [
+        rf"\caption{{{caption or escape(f'{printable(table.title)}.')}}}",
+        *([rf"\label{{{label}}}"] if label else []),
+    ]
     titles = _line([_heading(column, siunitx) for column in table.columns])
     body = [*(_row(row, table.columns, siunitx) for row in table.rows), *_totals(table)]
     specification = f"@{{}}{''.join(_alignments(table, siunitx))}@{{}}"
-    note = [rf"\par\smallskip{{\footnotesize\raggedright {' '.join(map(escape, said))}\par}}"] if said else []
+    note = (
+        [rf"\par\smallskip{{\footnotesize\raggedright {' '.join(map(escape, said))}\par}}"]
+        if said
+        else []
+    )
     lines = (
         _over_pages(specification, head, titles, body, note)
         if is_long
         else _floating(specification, head, titles, body, note, "table*" if is_wide else "table")
     )
-    needs = [_NEEDS, *([r"\usepackage{longtable}"] if is_long else []), *([r"\usepackage{siunitx}"] if siunitx else [])]
+    needs = [
+        _NEEDS,
+        *([r"\usepackage{longtable}"] if is_long else []),
+        *([r"\usepackage{siunitx}"] if siunitx else []),
+    ]
     return "\n".join([f"% needs {' '.join(needs)}", *lines])
 
 
-def _floating(specification: str, head: list[str], titles: str, body: list[str], note: list[str], kind: str) -> list[str]:
+def _floating(
+    specification: str, head: list[str], titles: str, body: list[str], note: list[str], kind: str
+) -> list[str]:
     opening = [
         rf"\begin{{{kind}}}",
         r"\centering",
@@ -109,11 +129,28 @@ def _floating(specification: str, head: list[str], titles: str, body: list[str],
         r"\medskip\footnotesize\setlength{\tabcolsep}{4pt}",
         rf"\begin{{tabular}}{{{specification}}}",
     ]
-    return [*opening, r"\toprule", titles, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", *note, rf"\end{{{kind}}}"]
+    return [
+        *opening,
+        r"\toprule",
+        titles,
+        r"\midrule",
+        *body,
+        r"\bottomrule",
+        r"\end{tabular}",
+        *note,
+        rf"\end{{{kind}}}",
+    ]
 
 
-def _over_pages(specification: str, head: list[str], titles: str, body: list[str], note: list[str]) -> list[str]:
-    opening = [r"{\footnotesize", rf"\begin{{longtable}}{{{specification}}}", *head[:-1], rf"{head[-1]} \\"]
+def _over_pages(
+    specification: str, head: list[str], titles: str, body: list[str], note: list[str]
+) -> list[str]:
+    opening = [
+        r"{\footnotesize",
+        rf"\begin{{longtable}}{{{specification}}}",
+        *head[:-1],
+        rf"{head[-1]} \\",
+    ]
     repeated = [r"\toprule", titles, r"\midrule"]
     heads = [*repeated, r"\endfirsthead", *repeated, r"\endhead", r"\bottomrule", r"\endfoot"]
     return [*opening, *heads, *body, r"\end{longtable}", *(f"{each}}}" for each in note or [""])]
@@ -124,19 +161,24 @@ def _characters(table: Table) -> int:
     texts = [[column.heading for column in table.columns], *(row.texts for row in table.rows)]
     indents = [0, *(row.indent for row in table.rows)]
     names = [len(each[0]) + 2 * indent for each, indent in zip(texts, indents, strict=True)]
-    return max(names) + sum(2 + max(len(each[at]) for each in texts) for at in range(1, len(table.columns)))
+    return max(names) + sum(
+        2 + max(len(each[at]) for each in texts) for at in range(1, len(table.columns))
+    )
 
 
 def _alignments(table: Table, siunitx: bool) -> list[str]:
     """Figures to the right, or at their points."""
     return [
-        "l" if not column.is_number else _at_points(table, at) if siunitx else "r" for at, column in enumerate(table.columns)
+        "l" if not column.is_number else _at_points(table, at) if siunitx else "r"
+        for at, column in enumerate(table.columns)
     ]
 
 
 def _at_points(table: Table, at: int) -> str:
     """``S[table-format=5.1]``: with the most digits that there are before the point and after it."""
-    figures = filter(None, (_FIGURE.fullmatch(row.texts[at].replace(",", "")) for row in table.rows))
+    figures = filter(
+        None, (_FIGURE.fullmatch(row.texts[at].replace(",", "")) for row in table.rows)
+    )
     digits = [(len(each[1]), len(each[2] or "")) for each in figures]
     if not digits:
         return "r"
@@ -151,8 +193,12 @@ def _heading(column: Column, siunitx: bool) -> str:
 
 def _totals(table: Table) -> list[str]:
     """Rows across the whole width, below a rule, kept on one page."""
-    texts = [text for each in table.totals for text in (printable(each.title), *_sentences(each)) if text]
-    rows = [_line([rf"\multicolumn{{{len(table.columns)}}}{{l}}{{{escape(text)}}}"]) for text in texts]
+    texts = [
+        text for each in table.totals for text in (printable(each.title), *_sentences(each)) if text
+    ]
+    rows = [
+        _line([rf"\multicolumn{{{len(table.columns)}}}{{l}}{{{escape(text)}}}"]) for text in texts
+    ]
     return [r"\midrule", *(f"{row}*" for row in rows[:-1]), *rows[-1:]] if rows else []
 
 
@@ -166,7 +212,10 @@ def _sentences(totals: Table) -> list[str]:
 
 def _row(row: Row, columns: Sequence[Column], siunitx: bool) -> str:
     indent = rf"\hspace*{{{row.indent}em}}" if row.indent else ""
-    cells = [_cell(text, siunitx and column.is_number) for text, column in zip(row.texts[1:], columns[1:], strict=True)]
+    cells = [
+        _cell(text, siunitx and column.is_number)
+        for text, column in zip(row.texts[1:], columns[1:], strict=True)
+    ]
     return _line([indent + escape(row.name), *cells])
 
 

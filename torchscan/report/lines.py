@@ -66,12 +66,21 @@ class Tree:
     def is_idle(self, layer: Layer) -> bool:
         """Whether it does nothing: an Identity, a Dropout in evaluation."""
         is_same = layer["input_shape"] == layer["output_shape"] is not None
-        return is_same and layer["is_leaf"] and layer["depth"] > 0 and layer["complete"] and not any(layer[key] for key in SUMS)
+        return (
+            is_same
+            and layer["is_leaf"]
+            and layer["depth"] > 0
+            and layer["complete"]
+            and not any(layer[key] for key in SUMS)
+        )
 
     def line(self, places: Sequence[int], run: Sequence[int]) -> Line:
         """For equal layers at these places, the last of which are a run in the last block."""
         one, other = self._layers[run[0]], self._layers[run[-1]]
-        full_name, own = from_to(full_name_of(one), full_name_of(other)), _together([self._layers[at] for at in places])
+        full_name, own = (
+            from_to(full_name_of(one), full_name_of(other)),
+            _together([self._layers[at] for at in places]),
+        )
         return Line(
             name=from_to(name_of(one), name_of(other)),
             full_name=full_name,
@@ -87,18 +96,29 @@ class Tree:
         while waiting:
             places, run = waiting.pop()
             yield self.line(places, run)
-            shown = {at: [each for each in self._children[at] if not self.is_idle(self._layers[each])] for at in places}
+            shown = {
+                at: [each for each in self._children[at] if not self.is_idle(self._layers[each])]
+                for at in places
+            }
             last = shown[places[-1]]
             runs = [[last.index(at) for at in each] for each in self._runs(last, kinds)]
             below = [
-                ([shown[at][number] for at in places for number in each], [last[number] for number in each]) for each in runs
+                (
+                    [shown[at][number] for at in places for number in each],
+                    [last[number] for number in each],
+                )
+                for each in runs
             ]
             waiting += reversed(below)
 
     def _runs(self, siblings: Iterable[int], kinds: Sequence[int]) -> Iterator[list[int]]:
         run: list[int] = []
         for at in siblings:
-            if run and kinds[run[-1]] == kinds[at] and _follows(self._layers[run[-1]], self._layers[at]):
+            if (
+                run
+                and kinds[run[-1]] == kinds[at]
+                and _follows(self._layers[run[-1]], self._layers[at])
+            ):
                 run.append(at)
                 continue
             if run:
@@ -112,14 +132,23 @@ class Tree:
         known: dict[tuple[Any, ...], int] = {}
         kinds = [0] * len(self._layers)
         for at in reversed(range(len(self._layers))):
-            below = tuple((self._layers[child]["name"], kinds[child]) for child in self._children[at])
+            below = tuple(
+                (self._layers[child]["name"], kinds[child]) for child in self._children[at]
+            )
             kinds[at] = known.setdefault((*_shown(self._layers[at]), below), len(known))
         return kinds
 
 
 def _shown(layer: Layer) -> tuple[Any, ...]:
     figures = (layer[key] for key in SUMS)
-    return layer["type"], str(layer["input_shape"]), str(layer["output_shape"]), layer["is_shared"], layer["complete"], *figures
+    return (
+        layer["type"],
+        str(layer["input_shape"]),
+        str(layer["output_shape"]),
+        layer["is_shared"],
+        layer["complete"],
+        *figures,
+    )
 
 
 def _follows(one: Layer, other: Layer) -> bool:

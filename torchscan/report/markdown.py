@@ -44,7 +44,9 @@ def _rows(table: Table) -> str:
     """Columns of numbers are aligned to the right."""
     headings = [escape(column.heading) for column in table.columns]
     rules = ["--:" if column.is_number else ":--" for column in table.columns]
-    rows = [[_INDENT * row.indent + escape(row.name), *map(escape, row.texts[1:])] for row in table.rows]
+    rows = [
+        [_INDENT * row.indent + escape(row.name), *map(escape, row.texts[1:])] for row in table.rows
+    ]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (headings, rules, *rows))
 
 

@@ -15,7 +15,17 @@ from torchscan.analyses.memory_timeline import LayerMemory, MemoryKind, Moment
 from torchscan.analyses.parameters import modules_around
 from torchscan.report.chart import SIGNS, axis, stacked, ticks
 from torchscan.report.colours import in_colour
-from torchscan.report.table import Cell, Column, Row, Screen, Table, check_width, in_one_unit, in_words, totals_table
+from torchscan.report.table import (
+    Cell,
+    Column,
+    Row,
+    Screen,
+    Table,
+    check_width,
+    in_one_unit,
+    in_words,
+    totals_table,
+)
 from torchscan.report.text import grid, needed, paragraphs, totals_of
 from torchscan.wrong_arguments import explain_wrong_types
 
@@ -47,13 +57,19 @@ def memory_table(estimate: MemoryEstimate) -> Table:
     groups = _groups_of(_keeping(estimate.layers))
     shown = _shown_groups(groups, estimate)
     columns, cells = zip(*_written(shown), strict=True)
-    rows = [Row(cells=row, repeats=len(group.paths)) for row, group in zip(zip(*cells, strict=True), shown, strict=True)]
+    rows = [
+        Row(cells=row, repeats=len(group.paths))
+        for row, group in zip(zip(*cells, strict=True), shown, strict=True)
+    ]
     return Table(
         title="Layers that keep the most",
         columns=columns,
         rows=rows,
         summary=[_peak(estimate)],
-        totals=[_by_kind(estimate), *([_verdict(estimate.verdict)] if estimate.verdict is not None else [])],
+        totals=[
+            _by_kind(estimate),
+            *([_verdict(estimate.verdict)] if estimate.verdict is not None else []),
+        ],
         totals_first=True,
         remarks=[
             *_left_out(groups, shown),
@@ -98,9 +114,12 @@ def _peak(estimate: MemoryEstimate) -> str:
 
 
 def _by_kind(estimate: MemoryEstimate) -> Table:
-    shares = {kind: size / estimate.peak_bytes for kind in STACK if (size := estimate.by_kind[kind])}
+    shares = {
+        kind: size / estimate.peak_bytes for kind in STACK if (size := estimate.by_kind[kind])
+    }
     rows = [
-        [Cell(kind, kind), _bytes(estimate.by_kind[kind]), Cell(share, units.share(share))] for kind, share in shares.items()
+        [Cell(kind, kind), _bytes(estimate.by_kind[kind]), Cell(share, units.share(share))]
+        for kind, share in shares.items()
     ]
     return totals_table(rows, ("", "", ""))
 
@@ -109,17 +128,31 @@ def _verdict(verdict: Verdict) -> Table:
     left, name = verdict.left_bytes, "Left" if verdict.fits else "Short by at least"
     rows = [
         [Cell("capacity_bytes", "Memory for programs"), _bytes(verdict.capacity_bytes)],
-        [Cell("context_bytes", "Context and kernels"), _with_range(verdict.context_bytes, verdict.context_range)],
+        [
+            Cell("context_bytes", "Context and kernels"),
+            _with_range(verdict.context_bytes, verdict.context_range),
+        ],
         [Cell("allocated_bytes", "Tensors and workspaces"), _bytes(verdict.allocated_bytes)],
-        [Cell("reserved_bytes", "Reserved for them"), _with_range(verdict.reserved_bytes, verdict.reserved_range)],
+        [
+            Cell("reserved_bytes", "Reserved for them"),
+            _with_range(verdict.reserved_bytes, verdict.reserved_range),
+        ],
         [Cell("left_bytes", name), Cell(left, units.memory(left if verdict.fits else -left))],
     ]
     if verdict.largest_batch_size is not None:
         rows.append(
-            [Cell("largest_batch_size", "Largest batch size"), _searched(verdict.largest_batch_size, verdict.safe_batch_size)]
+            [
+                Cell("largest_batch_size", "Largest batch size"),
+                _searched(verdict.largest_batch_size, verdict.safe_batch_size),
+            ]
         )
     if verdict.longest_sequence is not None:
-        rows.append([Cell("longest_sequence", "Longest sequence"), _searched(verdict.longest_sequence, verdict.safe_sequence)])
+        rows.append(
+            [
+                Cell("longest_sequence", "Longest sequence"),
+                _searched(verdict.longest_sequence, verdict.safe_sequence),
+            ]
+        )
     return totals_table(rows, title=f"{verdict.device}: {_judgement(verdict)}")
 
 
@@ -132,7 +165,11 @@ def closeness(verdict: Verdict | None) -> list[str]:
     if verdict is None or not verdict.is_close:
         return []
     least, most = map(units.memory, verdict.context_range)
-    return [f"With a context of {most} it would not fit." if verdict.fits else f"With a context of {least} it would fit."]
+    return [
+        f"With a context of {most} it would not fit."
+        if verdict.fits
+        else f"With a context of {least} it would fit."
+    ]
 
 
 def _with_range(size: int, least_and_most: tuple[int, int]) -> Cell:
@@ -169,7 +206,9 @@ class _Group(NamedTuple):
 def _keeping(layers: Sequence[LayerMemory]) -> list[LayerMemory]:
     """Return the layers that keep something and contain no other such layer."""
     keeping = [layer for layer in layers if layer.activation_bytes]
-    outer = {above for layer in keeping if layer.path for above in ("", *modules_around(layer.path))}
+    outer = {
+        above for layer in keeping if layer.path for above in ("", *modules_around(layer.path))
+    }
     return [layer for layer in keeping if layer.path not in outer]
 
 
@@ -198,7 +237,11 @@ def _shown_groups(groups: Sequence[_Group], estimate: MemoryEstimate) -> list[_G
     """Return the groups that keep the most, and the layer at the peak, which may keep nothing itself."""
     shown = list(groups[:_LAYERS])
     is_shown = any(estimate.peak_layer in group.paths for group in shown)
-    at_peak = [layer for layer in estimate.layers if layer.path == estimate.peak_layer and layer.path and not is_shown]
+    at_peak = [
+        layer
+        for layer in estimate.layers
+        if layer.path == estimate.peak_layer and layer.path and not is_shown
+    ]
     inner = {path for group in groups for path in group.paths}
     for layer in at_peak:
         # What a layer keeps includes what those inside of it keep, which have rows of their own.
@@ -209,7 +252,12 @@ def _shown_groups(groups: Sequence[_Group], estimate: MemoryEstimate) -> list[_G
 
 def _left_out(groups: Sequence[_Group], shown: Sequence[_Group]) -> list[str]:
     seen = {path for group in shown for path in group.paths}
-    rest = [(path, group.activation_bytes // len(group.paths)) for group in groups for path in group.paths if path not in seen]
+    rest = [
+        (path, group.activation_bytes // len(group.paths))
+        for group in groups
+        for path in group.paths
+        if path not in seen
+    ]
     if not rest:
         return []
     number, kept = len(rest), sum(size for _, size in rest)
@@ -255,9 +303,16 @@ def _chart(estimate: MemoryEstimate, screen: Screen) -> str:
     sizes = [[moment.by_kind[kind] for kind in STACK] for moment in columns]
     labels = _labels(max(moment.total for moment in columns))
     rows = stacked(sizes, STACK, _PLOT_HEIGHT, has_colours=screen.has_colours)
-    lines = [f"{label:>{_LABEL_WIDTH - 1}} {row}".rstrip() for label, row in zip(labels, rows, strict=True)]
+    lines = [
+        f"{label:>{_LABEL_WIDTH - 1}} {row}".rstrip()
+        for label, row in zip(labels, rows, strict=True)
+    ]
     return "\n".join(
-        [_peak_mark(estimate, columns, screen.width), *lines, " " * _LABEL_WIDTH + axis([each.phase for each in columns])]
+        [
+            _peak_mark(estimate, columns, screen.width),
+            *lines,
+            " " * _LABEL_WIDTH + axis([each.phase for each in columns]),
+        ]
     )
 
 
@@ -265,7 +320,9 @@ def _labels(top: int) -> list[str]:
     """Round numbers beside the rows that reach them, from the top down."""
     size, unit = units.unit_of_memory(top)
     found = {math.ceil(_PLOT_HEIGHT * tick * size / top) - 1: tick for tick in ticks(top / size, 4)}
-    return [f"{found[row]:g} {unit}" if row in found else "" for row in reversed(range(_PLOT_HEIGHT))]
+    return [
+        f"{found[row]:g} {unit}" if row in found else "" for row in reversed(range(_PLOT_HEIGHT))
+    ]
 
 
 def _peak_mark(estimate: MemoryEstimate, columns: Sequence[Moment], width: int) -> str:

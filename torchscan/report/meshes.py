@@ -32,11 +32,18 @@ def mesh_table(search: MeshSearch) -> Table:
     return Table(
         title="Meshes",
         columns=[
-            Column(key=key, heading=heading, is_number=key not in ("mesh", "fits"), dispensable=dispensable)
+            Column(
+                key=key,
+                heading=heading,
+                is_number=key not in ("mesh", "fits"),
+                dispensable=dispensable,
+            )
             for key, heading, dispensable in _COLUMNS
         ],
         rows=[_row(each) for each in search.choices],
-        summary=[f"{search.gpus:,} {search.device}, {units.count(search.params)} parameters; {_step(search)}, {_how(search)}"],
+        summary=[
+            f"{search.gpus:,} {search.device}, {units.count(search.params)} parameters; {_step(search)}, {_how(search)}"
+        ],
         remarks=[
             *_left_out(search),
             *([] if search.spread is None else [f"Times: {search.spread.said}."]),
@@ -54,7 +61,9 @@ def _recording_remarks(search: MeshSearch) -> list[str]:
     if len(replayed) == len(search.choices):
         return [f"{search.records} passes were recorded."]
     meshes = ", ".join(replayed)
-    return [f"{search.records} passes were recorded: of all layers for the memory of {meshes}, of few layers for the rest."]
+    return [
+        f"{search.records} passes were recorded: of all layers for the memory of {meshes}, of few layers for the rest."
+    ]
 
 
 def _left_out(search: MeshSearch) -> list[str]:
@@ -80,7 +89,9 @@ def _row(choice: MeshChoice) -> Row:
     share = choice.waiting / choice.time_estimate if choice.time_estimate else 0.0
     return Row(
         cells=(
-            Cell(",".join(f"{name}={size}" for name, size in choice.mesh.items()), said(choice.mesh)),
+            Cell(
+                ",".join(f"{name}={size}" for name, size in choice.mesh.items()), said(choice.mesh)
+            ),
             Cell(choice.needed_bytes, units.memory(choice.needed_bytes, 1)),
             Cell(choice.fits, "yes" if choice.fits else "no"),
             Cell(choice.time_estimate, units.duration(choice.time_estimate)),

@@ -32,7 +32,12 @@ def pipeline_table(plan: PipelinePlan) -> Table:
     return Table(
         title="Pipeline",
         columns=[
-            Column(key=key, heading=heading, is_number=key not in ("stages", "fits"), dispensable=dispensable)
+            Column(
+                key=key,
+                heading=heading,
+                is_number=key not in ("stages", "fits"),
+                dispensable=dispensable,
+            )
             for key, heading, dispensable in _COLUMNS
         ],
         rows=[_row(plan, each) for each in plan.processes],
@@ -44,7 +49,11 @@ def pipeline_table(plan: PipelinePlan) -> Table:
 
 
 def _question(plan: PipelinePlan) -> str:
-    each = "" if plan.mesh is None else f", each on {' × '.join(f'{name} {size:,}' for name, size in plan.mesh.items())}"
+    each = (
+        ""
+        if plan.mesh is None
+        else f", each on {' × '.join(f'{name} {size:,}' for name, size in plan.mesh.items())}"
+    )
     batch = "" if plan.batch_size is None else f" of batch size {plan.batch_size}"
     parts = f"{_several(len(plan.stages), 'stage')} in {_several(len(plan.processes), 'process', 'es')}{each}"
     return f"{plan.schedule}: {parts}; {plan.microbatches} microbatches{batch} in a training step on {plan.device}"
@@ -76,9 +85,15 @@ def _totals(plan: PipelinePlan) -> Table:
     sent = max(each.sent_bytes for each in plan.stages[:-1]) if len(plan.stages) > 1 else 0
     return totals_table(
         [
-            [Cell("time_estimate", "Expected time"), Cell(plan.time_estimate, units.duration(plan.time_estimate))],
+            [
+                Cell("time_estimate", "Expected time"),
+                Cell(plan.time_estimate, units.duration(plan.time_estimate)),
+            ],
             [Cell("bubble", "Bubbles"), Cell(plan.bubble, ideal)],
-            [Cell("sent_bytes", "Handed over"), Cell(sent, f"{units.memory(sent)} for each microbatch, at most")],
+            [
+                Cell("sent_bytes", "Handed over"),
+                Cell(sent, f"{units.memory(sent)} for each microbatch, at most"),
+            ],
         ]
     )
 
@@ -86,4 +101,8 @@ def _totals(plan: PipelinePlan) -> Table:
 def _remarks(plan: PipelinePlan) -> list[str]:
     spread = plan.stages[0].plan.roofline
     timed = [] if spread is None else [f"{spread.spread.said}."]
-    return [*(f"Warning: {text}." for text in plan.warnings), *timed, *(f"Assumed {text}." for text in plan.assumptions)]
+    return [
+        *(f"Warning: {text}." for text in plan.warnings),
+        *timed,
+        *(f"Assumed {text}." for text in plan.assumptions),
+    ]

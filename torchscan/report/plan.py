@@ -28,7 +28,10 @@ def plan_table(plan: Plan, by: PlanRows = "group") -> Table:
     if by not in get_args(PlanRows):
         raise InputError(f"by is {by!r}: choose one of {', '.join(map(repr, get_args(PlanRows)))}")
     memory = memory_table(plan.memory)
-    columns, cells = zip(*_written(_together(plan.collectives, by), by, is_timed=plan.roofline is not None), strict=True)
+    columns, cells = zip(
+        *_written(_together(plan.collectives, by), by, is_timed=plan.roofline is not None),
+        strict=True,
+    )
     return Table(
         title="Collectives",
         columns=columns,
@@ -55,14 +58,20 @@ def _each(plan: Plan) -> Table:
     rows = [
         [Cell("local_params", "Parameters"), Cell(rank.local_params, held)],
         [Cell("macs", "MACs"), Cell(rank.macs, units.count(rank.macs))],
-        [Cell("sent_bytes", "Sent to others"), Cell(rank.sent_bytes, units.memory(rank.sent_bytes))],
+        [
+            Cell("sent_bytes", "Sent to others"),
+            Cell(rank.sent_bytes, units.memory(rank.sent_bytes)),
+        ],
     ]
     if roofline is not None:
         time, waits = roofline.time_estimate, roofline.time_by_limiter.get("links", 0.0)
         share = units.share(roofline.time_share("links"))
         rows += [
             [Cell("time_estimate", "Expected time"), Cell(time, units.duration(time))],
-            [Cell("waiting", "Waiting for links"), Cell(waits, f"{units.duration(waits)} ({share})")],
+            [
+                Cell("waiting", "Waiting for links"),
+                Cell(waits, f"{units.duration(waits)} ({share})"),
+            ],
         ]
     return totals_table(rows, title=f"Process {rank.rank}: {_place(rank)}")
 
@@ -93,14 +102,21 @@ def _ranks(plan: Plan) -> Table:
 
 
 def _compared(
-    plan: Plan, key: str, name: str, figure: Callable[[RankPlan], float | None], said: Callable[[Any], str]
+    plan: Plan,
+    key: str,
+    name: str,
+    figure: Callable[[RankPlan], float | None],
+    said: Callable[[Any], str],
 ) -> list[Cell] | None:
     found = [(value, each.rank) for each in plan.ranks if (value := figure(each)) is not None]
     if not found:
         return None
     least, most = min(found), max(found, key=lambda each: (each[0], -each[1]))
     ends = [least] if least[0] == most[0] else [least, most]
-    cells = [Cell(value, said(value) + (f" (process {rank})" if len(ends) > 1 else "")) for value, rank in ends]
+    cells = [
+        Cell(value, said(value) + (f" (process {rank})" if len(ends) > 1 else ""))
+        for value, rank in ends
+    ]
     return [Cell(key, name), *cells, *([cells[0]] if len(ends) == 1 else [])]
 
 
@@ -112,12 +128,20 @@ def _together(collectives: Sequence[Collective], by: PlanRows) -> list[_Row]:
     """Those of one row, in the order of first call."""
     found: dict[tuple[object, ...], list[Collective]] = {}
     for each in collectives:
-        key = (each.kind, each.group, each.processes, each.phase, each.layer if by == "layer" else None)
+        key = (
+            each.kind,
+            each.group,
+            each.processes,
+            each.phase,
+            each.layer if by == "layer" else None,
+        )
         found.setdefault(key, []).append(each)
     return [*found.values()]
 
 
-def _written(rows: Sequence[_Row], by: PlanRows, *, is_timed: bool) -> list[tuple[Column, list[Cell]]]:
+def _written(
+    rows: Sequence[_Row], by: PlanRows, *, is_timed: bool
+) -> list[tuple[Column, list[Cell]]]:
     layer = Column(key="layer", heading="Layer", is_number=False, narrowest=8)
     kind = Column(key="kind", heading="Collective", is_number=False)
     group = Column(key="group", heading="Along", is_number=False)
@@ -129,15 +153,31 @@ def _written(rows: Sequence[_Row], by: PlanRows, *, is_timed: bool) -> list[tupl
     time = Column(key="seconds", heading="Time", unit="s", dispensable=2, adds_up=True)
     firsts = [row[0] for row in rows]
     return [
-        *([in_words(layer, [each.layer for each in firsts], lambda path: path or "the model itself")] if by == "layer" else []),
+        *(
+            [
+                in_words(
+                    layer, [each.layer for each in firsts], lambda path: path or "the model itself"
+                )
+            ]
+            if by == "layer"
+            else []
+        ),
         in_words(kind, [each.kind for each in firsts]),
         (group, [Cell(each.group, _group(each)) for each in firsts]),
         in_words(processes, [each.processes for each in firsts]),
         in_words(phase, [each.phase for each in firsts]),
         in_words(calls, [sum(each.calls for each in row) for row in rows], units.exact),
-        in_one_unit(whole, [sum(each.bytes for each in row) for row in rows], units.scale_of_memory),
-        in_one_unit(sent, [sum(each.sent_bytes for each in row) for row in rows], units.scale_of_memory),
-        *([in_one_unit(time, list(map(_seconds, rows)), units.scale_of_durations)] if is_timed else []),
+        in_one_unit(
+            whole, [sum(each.bytes for each in row) for row in rows], units.scale_of_memory
+        ),
+        in_one_unit(
+            sent, [sum(each.sent_bytes for each in row) for row in rows], units.scale_of_memory
+        ),
+        *(
+            [in_one_unit(time, list(map(_seconds, rows)), units.scale_of_durations)]
+            if is_timed
+            else []
+        ),
     ]
 
 

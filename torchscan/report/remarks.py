@@ -27,14 +27,31 @@ def totals_of(info: InfoData) -> Table:
     parameters = overall["grad_params"] + fixed
     size = overall["param_size"] + overall["buffer_size"]
     rows = [
-        _row("grad_params", "Trainable parameters", overall["grad_params"], units.exact(overall["grad_params"])),
+        _row(
+            "grad_params",
+            "Trainable parameters",
+            overall["grad_params"],
+            units.exact(overall["grad_params"]),
+        ),
         _row("nograd_params", "Non-trainable parameters", fixed, f"{unread}{units.exact(fixed)}"),
         _row("params", "Total parameters", parameters, f"{unread}{units.exact(parameters)}"),
-        _row("model_size", "Model size (parameters + buffers)", size, f"{unread}{units.memory(size)}"),
+        _row(
+            "model_size", "Model size (parameters + buffers)", size, f"{unread}{units.memory(size)}"
+        ),
         *_overhead_rows(info["overheads"], size),
-        _row("flops", "Floating-point operations", overall["flops"], f"{bound}{units.count(overall['flops'], 'FLOPs')}"),
+        _row(
+            "flops",
+            "Floating-point operations",
+            overall["flops"],
+            f"{bound}{units.count(overall['flops'], 'FLOPs')}",
+        ),
         _macs_row(info["provenance"]["convention"], overall["macs"], bound),
-        _row("dmas", "Direct memory accesses", overall["dmas"], f"{bound}{units.count(overall['dmas'], 'DMAs')}"),
+        _row(
+            "dmas",
+            "Direct memory accesses",
+            overall["dmas"],
+            f"{bound}{units.count(overall['dmas'], 'DMAs')}",
+        ),
     ]
     return totals_table(rows, ("Total", ""))
 
@@ -54,12 +71,30 @@ def _overhead_rows(overheads: Overheads, model_size: int) -> list[Sequence[Cell]
     cuda, framework = overheads["cuda"]["fwd"], overheads["framework"]["fwd"] or 0.0
     if cuda == framework == 0:
         here = torch.cuda.is_available()
-        return [_row("overhead", "Framework & CUDA overhead", None, "not measured: the model is not on it")] if here else []
+        return (
+            [
+                _row(
+                    "overhead",
+                    "Framework & CUDA overhead",
+                    None,
+                    "not measured: the model is not on it",
+                )
+            ]
+            if here
+            else []
+        )
     bound = "≥ " if cuda is None else ""
     total = model_size + int(((cuda or 0.0) + framework) * 2**20)
     return [
-        _row("cuda_overhead", "CUDA overhead", cuda, "not known" if cuda is None else units.memory(cuda * 2**20)),
-        _row("framework_overhead", "Framework overhead", framework, units.memory(framework * 2**20)),
+        _row(
+            "cuda_overhead",
+            "CUDA overhead",
+            cuda,
+            "not known" if cuda is None else units.memory(cuda * 2**20),
+        ),
+        _row(
+            "framework_overhead", "Framework overhead", framework, units.memory(framework * 2**20)
+        ),
         _row("on_gpu", "Model and overhead on the GPU", total, f"{bound}{units.memory(total)}"),
     ]
 
@@ -72,7 +107,9 @@ def remarks_of(info: InfoData, *, fields: Collection[str]) -> list[str]:
     remarks = [*_selection_texts(info), _pass_text(info["provenance"]), *info.get("estimates", ())]
     if info["provenance"]["convention"] != "torchscan":
         tool = info["provenance"]["convention"]
-        remarks.append(f"MACs are what {tool} would have reported, by its rules; all other figures are torchscan's.")
+        remarks.append(
+            f"MACs are what {tool} would have reported, by its rules; all other figures are torchscan's."
+        )
     remarks += [f"Assumed {text}." for text in info["provenance"]["assumptions"]]
     if info["unpriced"]:
         names = ", ".join(f"{name} ({calls}×)" for name, calls in info["unpriced"].items())
@@ -81,7 +118,9 @@ def remarks_of(info: InfoData, *, fields: Collection[str]) -> list[str]:
         names = ", ".join(info["provenance"]["missed"])
         remarks.append(missed_text(names))
     if info["unused_parameters"]:
-        names = ", ".join(f"{path} ({units.exact(numel)})" for path, numel in info["unused_parameters"].items())
+        names = ", ".join(
+            f"{path} ({units.exact(numel)})" for path, numel in info["unused_parameters"].items()
+        )
         remarks.append(f"Parameters that this pass did not use: {names}.")
     if fields:
         remarks += [ColumnRemark(text, fields) for text in _field_remarks(info["layers"])]
@@ -115,16 +154,25 @@ def _field_remarks(layers: Sequence[Layer]) -> list[str]:
     if not axes:
         return []
     reasons = dict.fromkeys(reason["operator"] for axis in axes for reason in axis["reasons"])
-    beside = "global: all of the input is seen, by {}; stride and padding are of what is seen besides."
+    beside = (
+        "global: all of the input is seen, by {}; stride and padding are of what is seen besides."
+    )
     noted = {note for axis in axes for note in axis["notes"]}
     remarks = [beside.format(", ".join(reasons))] if reasons else []
     return remarks + [text for note, text in _NOTES.items() if note in noted]
 
 
 def _pass_text(provenance: ProvenanceData) -> str:
-    inputs = ", ".join(f"{each['dtype']} {units.shape(each['shape'])}" for each in provenance["inputs"]) or "no tensor"
+    inputs = (
+        ", ".join(f"{each['dtype']} {units.shape(each['shape'])}" for each in provenance["inputs"])
+        or "no tensor"
+    )
     how = "on shapes alone" if provenance["execution"] == "abstract" else "run for real"
-    mode = {"eval": "in evaluation mode", "train": "in training mode", "same": "as the modules are set"}[provenance["mode"]]
+    mode = {
+        "eval": "in evaluation mode",
+        "train": "in training mode",
+        "same": "as the modules are set",
+    }[provenance["mode"]]
     why = textwrap.shorten(provenance["reason"].partition("\n")[0], 200, placeholder=" …")
     reason = f" ({why})" if provenance["execution"] == "real" else ""
     passes = "One pass, forward and backward," if provenance["backward"] else "One pass"
@@ -133,5 +181,9 @@ def _pass_text(provenance: ProvenanceData) -> str:
 
 def source_of(provenance: ProvenanceData) -> str:
     """What counted, and by which convention."""
-    by = "" if provenance["convention"] == "torchscan" else f", MACs by the rules of {provenance['convention']}"
+    by = (
+        ""
+        if provenance["convention"] == "torchscan"
+        else f", MACs by the rules of {provenance['convention']}"
+    )
     return f"Counted by torchscan {provenance['torchscan_version']}{by} with torch {provenance['torch_version']}."

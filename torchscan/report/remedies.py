@@ -7,7 +7,11 @@ from torchscan.analyses.remedies import Remedies, Remedy
 from torchscan.report.table import Cell, Column, Row, Table
 from torchscan.wrong_arguments import explain_wrong_types
 
-_WHAT = {"time_estimate": "Expected time", "peak_bytes": "Peak memory", "reserved_bytes": "Reserved"}
+_WHAT = {
+    "time_estimate": "Expected time",
+    "peak_bytes": "Peak memory",
+    "reserved_bytes": "Reserved",
+}
 
 
 @explain_wrong_types
@@ -20,10 +24,14 @@ def remedies_table(remedies: Remedies) -> Table:
         title="What would help",
         columns=[
             Column(key="change", heading="Change", is_number=False, narrowest=8, cut="tail"),
-            Column(key=remedies.metric, heading=_WHAT[remedies.metric], unit="s" if is_time else "B"),
+            Column(
+                key=remedies.metric, heading=_WHAT[remedies.metric], unit="s" if is_time else "B"
+            ),
             Column(key="saves", heading="Saves"),
             *([Column(key="fits", heading="Fits", is_number=False)] if has_verdict else []),
-            Column(key="how", heading="How", is_number=False, narrowest=8, wraps=True),  # code to type is never cut
+            Column(
+                key="how", heading="How", is_number=False, narrowest=8, wraps=True
+            ),  # code to type is never cut
         ],
         rows=[_row(each, has_verdict=has_verdict) for each in rows],
         summary=[remedies.question],
@@ -35,7 +43,15 @@ def remedies_table(remedies: Remedies) -> Table:
 def _row(remedy: Remedy, *, has_verdict: bool) -> Row:
     verdict = [Cell(remedy.fits, "yes" if remedy.fits else "no")] if has_verdict else []
     saved = Cell(remedy.saves, f"{100 * remedy.saves:.0f} %" if remedy.saves else "")
-    return Row(cells=[Cell(remedy.change, remedy.change), _value(remedy), saved, *verdict, Cell(remedy.how, remedy.how)])
+    return Row(
+        cells=[
+            Cell(remedy.change, remedy.change),
+            _value(remedy),
+            saved,
+            *verdict,
+            Cell(remedy.how, remedy.how),
+        ]
+    )
 
 
 def _value(remedy: Remedy) -> Cell:

@@ -23,7 +23,12 @@ _HEADINGS: Mapping[Rows, str] = {"layer": "Layer", "kind": "Operator", "operator
 
 @explain_wrong_types
 def roofline_table(
-    roofline: Roofline, by: Rows = "layer", *, max_depth: int = 2, rows: int = 15, fold_repeats: bool = False
+    roofline: Roofline,
+    by: Rows = "layer",
+    *,
+    max_depth: int = 2,
+    rows: int = 15,
+    fold_repeats: bool = False,
 ) -> Table:
     """Times, shares of the peaks, and what takes the most time, longest first.
 
@@ -34,14 +39,21 @@ def roofline_table(
     if by not in get_args(Rows):
         raise InputError(f"by is {by!r}: choose one of {', '.join(map(repr, get_args(Rows)))}")
     if rows < 1 or max_depth < 0:
-        raise InputError(f"rows is {rows} and max_depth {max_depth}: choose at least one row, and a depth of 0 or more")
+        raise InputError(
+            f"rows is {rows} and max_depth {max_depth}: choose at least one row, and a depth of 0 or more"
+        )
     found = [_Group([name], loads) for name, loads in _groups(roofline, by, max_depth).items()]
     groups = _heaviest(_folded(found) if fold_repeats and by == "layer" else found, rows)
-    columns, cells = zip(*_written([each.load for each in groups], by, roofline.time_estimate), strict=True)
+    columns, cells = zip(
+        *_written([each.load for each in groups], by, roofline.time_estimate), strict=True
+    )
     return Table(
         title=f"Expected time by {by}",
         columns=columns,
-        rows=[Row(cells=row, repeats=len(each.names)) for row, each in zip(zip(*cells, strict=True), groups, strict=True)],
+        rows=[
+            Row(cells=row, repeats=len(each.names))
+            for row, each in zip(zip(*cells, strict=True), groups, strict=True)
+        ],
         summary=[_question(roofline)],
         totals=[_totals(roofline)],
         totals_first=True,
@@ -56,7 +68,9 @@ def roofline_table(
 
 
 @explain_wrong_types
-def format_roofline(roofline: Roofline, by: Rows = "layer", *, max_depth: int = 2, rows: int = 15, width: int = 80) -> str:
+def format_roofline(
+    roofline: Roofline, by: Rows = "layer", *, max_depth: int = 2, rows: int = 15, width: int = 80
+) -> str:
     """The roofline as text, equal layers in one row. ``by``, ``max_depth`` and ``rows`` as in :func:`roofline_table`."""
     table = roofline_table(roofline, by, max_depth=max_depth, rows=rows, fold_repeats=True)
     return table.write("text", width=width)
@@ -81,7 +95,14 @@ class _Group:
     def figures(self) -> tuple[object, ...]:
         """What equal layers have in common."""
         each, names = self.load, tuple(load.operator for load in self.loads)
-        return names, each.flops, each.bytes_read, each.bytes_written, rounded(each.time_bound), rounded(each.time_estimate)
+        return (
+            names,
+            each.flops,
+            each.bytes_read,
+            each.bytes_written,
+            rounded(each.time_bound),
+            rounded(each.time_estimate),
+        )
 
 
 def _folded(groups: Sequence[_Group]) -> list[_Group]:
@@ -101,7 +122,10 @@ def _heaviest(groups: Sequence[_Group], rows: int) -> list[_Group]:
         return ordered
     others = ordered[rows:]
     number = sum(len(each.names) for each in others)
-    return [*ordered[:rows], _Group([f"({number} others)"], [load for each in others for load in each.loads])]
+    return [
+        *ordered[:rows],
+        _Group([f"({number} others)"], [load for each in others for load in each.loads]),
+    ]
 
 
 # -- table ---------------------------------------------------------------------------------------------------------------
@@ -120,11 +144,22 @@ def _totals(roofline: Roofline) -> Table:
         ("Expected time", _estimated(roofline), _samples(roofline)),
         *_phases(roofline),
         *_limits(roofline),
-        ("At least", _time("time_bound", roofline.time_bound), f"at the rates of the data sheet, {_bounded(roofline)}"),
+        (
+            "At least",
+            _time("time_bound", roofline.time_bound),
+            f"at the rates of the data sheet, {_bounded(roofline)}",
+        ),
         ("Matrix products", ("compute_utilisation", compute), f"of {_peaks(roofline)}"),
-        ("Memory", ("memory_utilisation", memory), f"of {units.count(roofline.bandwidth, 'B/s', 1)}"),
+        (
+            "Memory",
+            ("memory_utilisation", memory),
+            f"of {units.count(roofline.bandwidth, 'B/s', 1)}",
+        ),
     ]
-    table = totals_table([[Cell(key, name), cell, Cell(said, said)] for name, (key, cell), said in rows], ("", "", ""))
+    table = totals_table(
+        [[Cell(key, name), cell, Cell(said, said)] for name, (key, cell), said in rows],
+        ("", "", ""),
+    )
     *figures, words = table.columns
     return replace(table, columns=[*figures, replace(words, key="of", is_number=False)])
 
@@ -150,7 +185,11 @@ def _phases(roofline: Roofline) -> list[tuple[str, tuple[str, Cell], str]]:
 
 def _limits(roofline: Roofline) -> list[tuple[str, tuple[str, Cell], str]]:
     """What most of the time goes by, and the rest."""
-    shares = [(name, time / roofline.time_estimate) for name, time in roofline.time_by_limiter.items() if time]
+    shares = [
+        (name, time / roofline.time_estimate)
+        for name, time in roofline.time_by_limiter.items()
+        if time
+    ]
     first, *others = [f"{name} {units.share(share)}" for name, share in shares] or [""]
     said = f"{', '.join(others)} of the time" if others else "of the time"
     return [("Limited by", ("limited_by", Cell(shares[0][0], first)), said)] if shares else []
@@ -159,11 +198,18 @@ def _limits(roofline: Roofline) -> list[tuple[str, tuple[str, Cell], str]]:
 def _samples(roofline: Roofline) -> str:
     if roofline.batch_size is None or not roofline.time_estimate:
         return ""
-    return f"{units.count(roofline.batch_size / roofline.time_estimate, '', 1)} samples per second".replace("  ", " ")
+    return f"{units.count(roofline.batch_size / roofline.time_estimate, '', 1)} samples per second".replace(
+        "  ", " "
+    )
 
 
 def _peaks(roofline: Roofline) -> str:
-    return ", ".join(f"{units.count(peak, 'FLOP/s', 1)} {form}" for form, peak in roofline.peak_flops.items()) or "nothing"
+    return (
+        ", ".join(
+            f"{units.count(peak, 'FLOP/s', 1)} {form}" for form, peak in roofline.peak_flops.items()
+        )
+        or "nothing"
+    )
 
 
 def _groups(roofline: Roofline, by: Rows, max_depth: int) -> Mapping[str, Sequence[OperatorLoad]]:
@@ -182,9 +228,17 @@ def _time_of(loads: Sequence[OperatorLoad]) -> float:
     return math.fsum(each.time_estimate for each in loads)
 
 
-def _written(groups: Sequence[GroupLoad], by: Rows, whole: float) -> list[tuple[Column, list[Cell]]]:
+def _written(
+    groups: Sequence[GroupLoad], by: Rows, whole: float
+) -> list[tuple[Column, list[Cell]]]:
     """The columns with their cells, from the name to the share of the ``whole`` time."""
-    name = Column(key=by, heading=_HEADINGS[by], is_number=False, narrowest=8, cut="head" if by == "layer" else "mid")
+    name = Column(
+        key=by,
+        heading=_HEADINGS[by],
+        is_number=False,
+        narrowest=8,
+        cut="head" if by == "layer" else "mid",
+    )
     flops = Column(key="flops", heading="FLOPs", dispensable=3)
     moved = Column(key="bytes_moved", heading="Moved", unit="B", dispensable=6)
     intensity = Column(key="intensity", heading="FLOP/B", dispensable=4)
@@ -195,10 +249,14 @@ def _written(groups: Sequence[GroupLoad], by: Rows, whole: float) -> list[tuple[
     return [
         in_words(name, [each.name for each in groups], lambda each: each.removeprefix("aten.")),
         in_one_unit(flops, [each.flops for each in groups], units.scale_of_counts),
-        in_one_unit(moved, [each.bytes_read + each.bytes_written for each in groups], units.scale_of_memory),
+        in_one_unit(
+            moved, [each.bytes_read + each.bytes_written for each in groups], units.scale_of_memory
+        ),
         in_words(intensity, [each.intensity for each in groups], "{:.1f}".format),
         in_words(limiter, [each.limiter for each in groups]),
         in_one_unit(bound, [each.time_bound for each in groups], units.scale_of_durations),
         in_one_unit(estimate, [each.time_estimate for each in groups], units.scale_of_durations),
-        in_words(share, [each.time_estimate / whole if whole else 0.0 for each in groups], units.share),
+        in_words(
+            share, [each.time_estimate / whole if whole else 0.0 for each in groups], units.share
+        ),
     ]

@@ -31,7 +31,9 @@ def run_schema() -> dict[str, Any]:
 
 def open_run_or_report(path: Path) -> RunFacts | Info:
     """Whichever the file holds; errors are those of a report unless it says that it is a run."""
-    return read_saved(path, "report", lambda content: _run_of(content) if is_run(content) else info_of(content))
+    return read_saved(
+        path, "report", lambda content: _run_of(content) if is_run(content) else info_of(content)
+    )
 
 
 def _run_of(content: Any) -> RunFacts:
@@ -46,11 +48,20 @@ def _run_of(content: Any) -> RunFacts:
 def _hanging(content: Any) -> str | None:
     """What no schema can say: each call is in an earlier one, and the timeline knows no others."""
     calls, timeline = content["calls"], content.get("timeline", {})
-    places = [(f".calls[{number}].parent", call["parent"], number) for number, call in enumerate(calls)]
+    places = [
+        (f".calls[{number}].parent", call["parent"], number) for number, call in enumerate(calls)
+    ]
     places += [
         (f".timeline.{track}[{number}].call", each["call"], len(calls))
         for track in ("forward", "backward")
         for number, each in enumerate(timeline.get(track, ()))
     ]
-    wrong = next(((place, index) for place, index, end in places if index is not None and not 0 <= index < end), None)
+    wrong = next(
+        (
+            (place, index)
+            for place, index, end in places
+            if index is not None and not 0 <= index < end
+        ),
+        None,
+    )
     return None if wrong is None else f"the run{wrong[0]} is {wrong[1]}, which is no earlier call"

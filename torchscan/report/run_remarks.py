@@ -19,7 +19,15 @@ _WORTH_SAYING = 0.1
 
 def remarks_of(run: RunFacts) -> list[str]:
     """What was found comes first."""
-    return [*_findings(run), *_alarms(run), *_skipped(run), *_compiled(run), *_measured(run), *_checked(run), *_expected(run)]
+    return [
+        *_findings(run),
+        *_alarms(run),
+        *_skipped(run),
+        *_compiled(run),
+        *_measured(run),
+        *_checked(run),
+        *_expected(run),
+    ]
 
 
 class _InStep(Protocol):
@@ -45,7 +53,10 @@ def _findings(run: RunFacts) -> list[str]:
     told = run.nonfinite
     said = _said_once(told, _of_finding, _most_telling, "findings are in run.facts.nonfinite")
     later = run.nonfinite_steps - len(told)
-    return [*said, *([f"{later} later steps made values that are not finite, too."] if later > 0 else [])]
+    return [
+        *said,
+        *([f"{later} later steps made values that are not finite, too."] if later > 0 else []),
+    ]
 
 
 def _of_finding(found: NonFinite) -> Hashable:
@@ -66,7 +77,12 @@ def _of_alarm(alarm: Checked) -> Hashable:
     return alarm.check, alarm.path, alarm.kind, alarm.is_evaluation
 
 
-def _said_once(found: Iterable[F], kind: Callable[[F], Hashable], choose: Callable[[Sequence[F]], F], others: str) -> list[str]:
+def _said_once(
+    found: Iterable[F],
+    kind: Callable[[F], Hashable],
+    choose: Callable[[Sequence[F]], F],
+    others: str,
+) -> list[str]:
     """Of each kind one, and in how many steps there are such."""
     alike: dict[Hashable, list[F]] = defaultdict(list)
     for each in found:
@@ -101,11 +117,17 @@ def _compiled(run: RunFacts) -> list[str]:
         return []
     once = [frame for frame in run.compilation.frames if frame.times == 1]
     again = [frame for frame in run.compilation.frames if frame.times > 1]
-    breaks = [f"The graph was broken {_times(times)}: {reason}." for reason, times in run.compilation.breaks]
+    breaks = [
+        f"The graph was broken {_times(times)}: {reason}."
+        for reason, times in run.compilation.breaks
+    ]
     return [
         *([f"Compiled: {'; '.join(map(_name, once[:_MOST]))}."] if once else []),
         *_more(len(once), "frames were compiled"),
-        *(f"Compiled {_times(frame.times)}: {_name(frame)}{_why(frame)}." for frame in again[:_MOST]),
+        *(
+            f"Compiled {_times(frame.times)}: {_name(frame)}{_why(frame)}."
+            for frame in again[:_MOST]
+        ),
         *_more(len(again), "frames were compiled again"),
         *breaks[:_MOST],
         *_more(len(breaks), "reasons broke it"),
@@ -118,7 +140,11 @@ def _name(frame: CompiledFrame) -> str:
 
 def _why(frame: CompiledFrame) -> str:
     """Reasons are several lines."""
-    return f", again because {'; '.join(' '.join(reason.split()) for reason in frame.reasons)}" if frame.reasons else ""
+    return (
+        f", again because {'; '.join(' '.join(reason.split()) for reason in frame.reasons)}"
+        if frame.reasons
+        else ""
+    )
 
 
 def _times(number: int) -> str:
@@ -149,7 +175,9 @@ def _checked(run: RunFacts) -> list[str]:
     number = _steps(run.checked_steps, "training ")
     said = [f"{number} checked for NaN and Inf: the loss, gradients and parameters."]
     if run.trained:
-        said.append(f"Modules that train: {'; '.join(f'{each.name}, {_steps(each.steps)}' for each in run.trained)}.")
+        said.append(
+            f"Modules that train: {'; '.join(f'{each.name}, {_steps(each.steps)}' for each in run.trained)}."
+        )
     if run.unchecked_threads:
         others = ", ".join(run.unchecked_threads)
         said.append(f"Only the first thread that trains is checked for NaN and Inf, not {others}.")
@@ -161,13 +189,17 @@ def _skipped(run: RunFacts) -> list[str]:
     if not run.skipped_steps:
         return []
     first = f"first step {run.first_skipped}"
-    return [f"GradScaler skipped {_steps(run.skipped_steps)} ({first}), in which scaled gradients overflowed."]
+    return [
+        f"GradScaler skipped {_steps(run.skipped_steps)} ({first}), in which scaled gradients overflowed."
+    ]
 
 
 def _waiting(run: RunFacts) -> list[str]:
     if run.device is None or run.device.waiting < _WORTH_SAYING:
         return []
-    return [f"In {100 * run.device.waiting:.0f} % of the time the host set the pace, as the device was done by then."]
+    return [
+        f"In {100 * run.device.waiting:.0f} % of the time the host set the pace, as the device was done by then."
+    ]
 
 
 def _left_out(run: RunFacts) -> list[str]:
@@ -182,7 +214,9 @@ def _evaluation(run: RunFacts) -> list[str]:
         return []
     number = run.evaluation.passes
     passes, them = ("1 forward pass", "it") if number == 1 else (f"{number} forward passes", "them")
-    return [f"{passes} had no backward pass, as in an evaluation; the other times in this table exclude {them}."]
+    return [
+        f"{passes} had no backward pass, as in an evaluation; the other times in this table exclude {them}."
+    ]
 
 
 def _steps(number: int, kind: str = "") -> str:

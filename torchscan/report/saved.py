@@ -47,11 +47,15 @@ class Kind:
             raise InputError(f"this is not a {self.noun} of torchscan{known}: {self.advice}")
         if version > self.version:
             known = f"and this torchscan reads up to {self.version}"
-            raise InputError(f"this {self.noun} follows schema {version}, {known}: a newer one wrote it")
+            raise InputError(
+                f"this {self.noun} follows schema {version}, {known}: a newer one wrote it"
+            )
 
 
 #: a version grows where a reader of the one before would misread the data, not with every new key
-REPORT = Kind("torchscan/info", 1, "report", "write one with to_json(), or torchscan summary --format json")
+REPORT = Kind(
+    "torchscan/info", 1, "report", "write one with to_json(), or torchscan summary --format json"
+)
 RUN = Kind(run.KIND, run.SCHEMA, "run", "save one that inspect() has watched, run.save('run.json')")
 
 
@@ -68,7 +72,9 @@ def read_saved(path: Path, noun: str, make: Callable[[Any], T]) -> T:
     try:
         return make(content_of(read_text(path, f"the {noun}")))
     except InputError as error:
-        raise InputError(f"{path}: {error}" if str(path) not in str(error) else str(error)) from error
+        raise InputError(
+            f"{path}: {error}" if str(path) not in str(error) else str(error)
+        ) from error
 
 
 def is_run(content: Any) -> bool:
@@ -80,7 +86,11 @@ def _said(content: Any) -> tuple[Kind | None, int]:
     """The kind of data that it says it is, and the version."""
     given = content.get("schema") if isinstance(content, dict) else None
     for kind in (REPORT, RUN):
-        version = re.fullmatch(rf"{kind.name}/([1-9][0-9]{{0,8}})", given) if isinstance(given, str) else None
+        version = (
+            re.fullmatch(rf"{kind.name}/([1-9][0-9]{{0,8}})", given)
+            if isinstance(given, str)
+            else None
+        )
         if version is not None:
             return kind, int(version[1])
     return None, 0
@@ -88,7 +98,11 @@ def _said(content: Any) -> tuple[Kind | None, int]:
 
 @cache
 def _schema(name: str) -> dict[str, Any]:
-    content = resources.files("torchscan.report").joinpath(f"{name}.schema.json").read_text(encoding="utf-8")
+    content = (
+        resources.files("torchscan.report")
+        .joinpath(f"{name}.schema.json")
+        .read_text(encoding="utf-8")
+    )
     schema: dict[str, Any] = json.loads(content)
     return schema
 

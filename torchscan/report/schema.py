@@ -32,7 +32,11 @@ def _wrong(data: Any, schema: dict[str, Any], root: dict[str, Any]) -> str | Non
     if "anyOf" in schema:
         is_right = any(_wrong(data, each, root) is None for each in schema["anyOf"])
         return None if is_right else f" is {_shown(data)}"
-    return _type_mismatch(data, schema) or _object_mismatch(data, schema, root) or _items(data, schema, root)
+    return (
+        _type_mismatch(data, schema)
+        or _object_mismatch(data, schema, root)
+        or _items(data, schema, root)
+    )
 
 
 def _type_mismatch(data: Any, schema: dict[str, Any]) -> str | None:
@@ -98,7 +102,9 @@ def _step(key: str) -> str:
 
 
 def _shown(data: Any) -> str:
-    if isinstance(data, int) and abs(data) >= _MOST_IN_FULL:  # Python refuses to write out thousands of digits
+    if (
+        isinstance(data, int) and abs(data) >= _MOST_IN_FULL
+    ):  # Python refuses to write out thousands of digits
         return f"about {'-' if data < 0 else ''}1e{math.log10(abs(data)):.0f}"
     text = reprlib.repr(data)  # whatever its depth and length
     return text if len(text) <= 40 else f"{text[:39]}…"

@@ -13,7 +13,9 @@ from torchscan.wrong_arguments import explain_wrong_types
 
 
 @explain_wrong_types
-def select_layers(info: InfoDict, *, match: str | None = None, sort: str | None = None, top: int | None = None) -> Info:
+def select_layers(
+    info: InfoDict, *, match: str | None = None, sort: str | None = None, top: int | None = None
+) -> Info:
     """A copy of ``info`` with some of its layers and the totals of all; shown as a list of full paths.
 
     Args:
@@ -32,18 +34,30 @@ def select_layers(info: InfoDict, *, match: str | None = None, sort: str | None 
     if sort is not None:
         check_columns([sort])
         check_estimates([sort], layers)
-        layers = sorted(layers, key=lambda layer: _order(COLUMNS[sort].value(layer, data["overall"])))
+        layers = sorted(
+            layers, key=lambda layer: _order(COLUMNS[sort].value(layer, data["overall"]))
+        )
     whole: Selection = {"match": None, "sort": None, "layers": len(data["layers"])}
     before = data.get("selection", whole)
-    chosen: Selection = {"match": match or before["match"], "sort": sort or before["sort"], "layers": before["layers"]}
+    chosen: Selection = {
+        "match": match or before["match"],
+        "sort": sort or before["sort"],
+        "layers": before["layers"],
+    }
     return Info(info, layers=list(layers[:top]), selection=chosen)
 
 
 def _matching(layers: list[Layer], pattern: str) -> list[Layer]:
-    found = [layer for layer in layers if any(fnmatchcase(text, pattern) for text in (layer["path"], layer["type"]))]
+    found = [
+        layer
+        for layer in layers
+        if any(fnmatchcase(text, pattern) for text in (layer["path"], layer["type"]))
+    ]
     if not found:
         some = ", ".join(layer["path"] for layer in layers[1:4]) or "(none)"
-        raise InputError(f"no layer matches {pattern!r} by its path or type: paths are {some}, …, and * stands for any text")
+        raise InputError(
+            f"no layer matches {pattern!r} by its path or type: paths are {some}, …, and * stands for any text"
+        )
     return found
 
 

@@ -46,16 +46,24 @@ from torchscan.trace.trace import Trace
 R = TypeVar("R")
 
 
-def _shows_as(kind: type[R], table: Callable[[R], Table], words: Callable[[R], str] | None = None) -> None:
+def _shows_as(
+    kind: type[R], table: Callable[[R], Table], words: Callable[[R], str] | None = None
+) -> None:
     """As its table; as text, perhaps with more."""
-    shows(kind, words or (lambda result: table(result).write("text")), lambda result: part_of(table(result).shown))
+    shows(
+        kind,
+        words or (lambda result: table(result).write("text")),
+        lambda result: part_of(table(result).shown),
+    )
 
 
 shows(Info, format_info, to_html)
 _shows_as(Table, lambda table: table)
 _shows_as(Trace, cost_table)
 shows(
-    ModuleGraph, lambda graph: graph_table(graph).write("text"), lambda graph: f'<div class="torchscan">{to_svg(graph)}</div>'
+    ModuleGraph,
+    lambda graph: graph_table(graph).write("text"),
+    lambda graph: f'<div class="torchscan">{to_svg(graph)}</div>',
 )
 _shows_as(Device, device_table)
 _shows_as(ReceptiveField, field_table)
@@ -70,6 +78,8 @@ _shows_as(MeshSearch, mesh_table)
 _shows_as(Plan, plan_table)
 _shows_as(GroupRun, group_table)
 _shows_as(PipelinePlan, pipeline_table)
-_shows_as(RunFacts, lambda run: run_table(run, max_depth=None), lambda run: run_table(run).write("text"))  # a page folds
+_shows_as(
+    RunFacts, lambda run: run_table(run, max_depth=None), lambda run: run_table(run).write("text")
+)  # a page folds
 _shows_as(Comparison, comparison_table, format_comparison)
 _shows_as(RunComparison, comparison_table, format_comparison)

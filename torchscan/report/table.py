@@ -134,7 +134,10 @@ class Row:
     @property
     def shown(self) -> Sequence[Cell]:
         """The cells that people see: sums where there are some."""
-        return [total or cell for cell, total in zip(self.cells, self.sums or [None] * len(self.cells), strict=True)]
+        return [
+            total or cell
+            for cell, total in zip(self.cells, self.sums or [None] * len(self.cells), strict=True)
+        ]
 
     @property
     def texts(self) -> list[str]:
@@ -143,7 +146,11 @@ class Row:
 
     def only(self, at: Sequence[int]) -> Row:
         """With some of its cells."""
-        return replace(self, cells=[self.cells[each] for each in at], sums=[self.sums[each] for each in at if self.sums])
+        return replace(
+            self,
+            cells=[self.cells[each] for each in at],
+            sums=[self.sums[each] for each in at if self.sums],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,8 +189,14 @@ class Table(Result):
         if len(at) == len(self.columns):
             return self
         keys = {column.key for column in columns}
-        remarks = [each for each in self.remarks if not isinstance(each, ColumnRemark) or each.columns & keys]
-        return replace(self, columns=columns, rows=[row.only(at) for row in self.rows], remarks=remarks)
+        remarks = [
+            each
+            for each in self.remarks
+            if not isinstance(each, ColumnRemark) or each.columns & keys
+        ]
+        return replace(
+            self, columns=columns, rows=[row.only(at) for row in self.rows], remarks=remarks
+        )
 
     def __repr__(self) -> str:
         """Short: there may be thousands of rows."""
@@ -194,7 +207,9 @@ class Table(Result):
         known = {row.full_name or row.cells[0].value for row in self.rows}
         unknown = next((name for name in values if name not in known), None)
         if unknown is not None:
-            raise InputError(f"values has {unknown!r}, which is no row of the table: there are {', '.join(map(str, known))}")
+            raise InputError(
+                f"values has {unknown!r}, which is no row of the table: there are {', '.join(map(str, known))}"
+            )
         is_number = all(isinstance(value, int | float) for value in values.values())
         column = Column(key=heading, heading=heading, is_number=is_number, is_added=True)
         added = [values.get(row.full_name or row.cells[0].value) for row in self.rows]
@@ -215,7 +230,9 @@ class Table(Result):
         load_writers()
         for name in FORMATS:
             if name == style:
-                return _writers[name](self if name in _DATA else self.shown, Screen(width, colours), **options)
+                return _writers[name](
+                    self if name in _DATA else self.shown, Screen(width, colours), **options
+                )
         raise InputError(f"{style!r} is not a format of tables: choose one of {', '.join(FORMATS)}")
 
 
@@ -238,7 +255,11 @@ def writes(style: Format) -> Callable[[W], W]:
 
 def in_unit(column: Column, scale: Scale) -> Column:
     """With the unit of its texts in the heading."""
-    return replace(column, heading=f"{column.heading} ({scale.unit})", size=scale.size) if scale.unit else column
+    return (
+        replace(column, heading=f"{column.heading} ({scale.unit})", size=scale.size)
+        if scale.unit
+        else column
+    )
 
 
 def in_one_unit(
@@ -251,13 +272,20 @@ def in_one_unit(
     return in_unit(column, scale), list(map(Cell, values, texts))
 
 
-def in_words(column: Column, values: Sequence[Any], text: Callable[[Any], str] = str) -> tuple[Column, list[Cell]]:
+def in_words(
+    column: Column, values: Sequence[Any], text: Callable[[Any], str] = str
+) -> tuple[Column, list[Cell]]:
     """A column whose cells are written one by one, and its cells."""
     return column, [Cell(value, NONE if value is None else text(value)) for value in values]
 
 
-def totals_table(rows: Sequence[Sequence[Cell]], headings: Sequence[str] = ("", ""), title: str = "") -> Table:
+def totals_table(
+    rows: Sequence[Sequence[Cell]], headings: Sequence[str] = ("", ""), title: str = ""
+) -> Table:
     """Figures of the whole: in each row a name, its figure, and what else there is to say."""
     keys = ("name", "value", *(f"value_{number}" for number in range(2, len(headings))))
-    columns = [Column(key=key, heading=heading, is_number=key != "name") for key, heading in zip(keys, headings, strict=True)]
+    columns = [
+        Column(key=key, heading=heading, is_number=key != "name")
+        for key, heading in zip(keys, headings, strict=True)
+    ]
     return Table(title=title, columns=columns, rows=[Row(cells=row) for row in rows])

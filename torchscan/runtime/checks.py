@@ -112,8 +112,14 @@ class StepChecks:
                 self._note(_name_of(check), path, kind, value)
 
     def _note(self, check: str, path: str, kind: Kind, value: float | Alarm) -> None:
-        number, message = (None, value.message) if isinstance(value, Alarm) else (_number(check, path, value), None)
-        checked = Checked(step=self._step, check=check, path=path, kind=kind, value=number, message=message)
+        number, message = (
+            (None, value.message)
+            if isinstance(value, Alarm)
+            else (_number(check, path, value), None)
+        )
+        checked = Checked(
+            step=self._step, check=check, path=path, kind=kind, value=number, message=message
+        )
         self.said.append(checked)
         if message is not None:
             self._listener(checked)
@@ -127,7 +133,9 @@ def _asked(check: Check, path: str, kind: Kind, tensor: Tensor) -> float | Alarm
         raise
     except Exception as error:
         where = f"{path or 'the model'}, {kind.replace('_', ' ')}"
-        raise InputError(f"the check {_name_of(check)} failed on {where}: {type(error).__name__}: {error}") from error
+        raise InputError(
+            f"the check {_name_of(check)} failed on {where}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _number(check: str, path: str, value: Any) -> float:

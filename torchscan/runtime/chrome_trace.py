@@ -28,12 +28,17 @@ class _Call(Protocol):
     def invocation(self) -> int: ...
 
 
-def chrome_trace(calls: Sequence[_Call], timeline: Timeline, provenance: RunProvenance) -> dict[str, Any]:
+def chrome_trace(
+    calls: Sequence[_Call], timeline: Timeline, provenance: RunProvenance
+) -> dict[str, Any]:
     """The events of one step: its calls, nested on a track "forward", and the nodes' on a track "backward"."""
     tracks = [(_FORWARD, timeline.forward), *_tracks(_BACKWARD, timeline.backward)]
     events = [_naming("process_name", 0, provenance.device)]
     for number, (name, slices) in enumerate(tracks, 1):
-        events += [_naming("thread_name", number, name), *(_event(each, calls, number, name) for each in slices)]
+        events += [
+            _naming("thread_name", number, name),
+            *(_event(each, calls, number, name) for each in slices),
+        ]
     return {"displayTimeUnit": "ms", "otherData": plain(provenance), "traceEvents": events}
 
 
@@ -46,7 +51,12 @@ def _event(each: Slice, calls: Sequence[_Call], track: int, category: str) -> di
     call = None if each.call is None else calls[each.call]
     times = {"ts": each.start / 1000, "dur": (each.end - each.start) / 1000}
     place = {"cat": category, "ph": "X", "pid": _PROCESS, "tid": track}
-    return {"name": _STORING if call is None else _name_of(call), **place, **times, "args": _said_of(call, category)}
+    return {
+        "name": _STORING if call is None else _name_of(call),
+        **place,
+        **times,
+        "args": _said_of(call, category),
+    }
 
 
 def _name_of(call: _Call) -> str:
@@ -65,7 +75,9 @@ def _tracks(name: str, slices: Sequence[Slice]) -> Iterator[tuple[str, list[Slic
     tracks: list[list[Slice]] = [[]]
     open_at: list[list[int]] = [[]]
     for each in slices:
-        number = next((number for number, ends in enumerate(open_at) if _nests(each, ends)), len(tracks))
+        number = next(
+            (number for number, ends in enumerate(open_at) if _nests(each, ends)), len(tracks)
+        )
         if number == len(tracks):
             tracks.append([])
             open_at.append([])

@@ -16,7 +16,12 @@ from typing import Any
 
 from torch import nn
 
-from torchscan.torch_versions import compile_callbacks, compile_records, graph_breaks, recompile_reason
+from torchscan.torch_versions import (
+    compile_callbacks,
+    compile_records,
+    graph_breaks,
+    recompile_reason,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +68,9 @@ class CompileWatch:
 
     def ignore_hooks(self) -> None:
         """A compiled module warns whoever calls it of hooks that are there, at each call."""
-        warnings.filterwarnings("ignore", r"Using `torch.compile\(module\)` when there are global hooks")
+        warnings.filterwarnings(
+            "ignore", r"Using `torch.compile\(module\)` when there are global hooks"
+        )
         self._ignored = warnings.filters[0]
 
     def close(self) -> None:
@@ -96,7 +103,9 @@ def _places(modules: Iterable[tuple[str, nn.Module]]) -> _Places:
     for path, module in modules:
         code = getattr(type(module).forward, "__code__", None)
         if isinstance(code, CodeType):
-            for line in {line for _, _, line in code.co_lines() if line is not None} | {code.co_firstlineno}:
+            for line in {line for _, _, line in code.co_lines() if line is not None} | {
+                code.co_firstlineno
+            }:
                 places.setdefault((code.co_filename, line), (path, type(module).__name__))
     return places
 
@@ -109,11 +118,15 @@ def _frames(records: Iterable[Any], places: _Places) -> tuple[CompiledFrame, ...
     return tuple(_frame(place, each, places.get(place)) for place, each in found.items())
 
 
-def _frame(place: tuple[str, int], records: list[Any], module: tuple[str, str] | None) -> CompiledFrame:
+def _frame(
+    place: tuple[str, int], records: list[Any], module: tuple[str, str] | None
+) -> CompiledFrame:
     name = records[0].co_name if module is None else f"{module[1]}.forward"
     reasons = tuple(dict.fromkeys(filter(None, map(recompile_reason, records))))
     where = f"{name}, {PurePath(place[0]).name}:{place[1]}"
-    return CompiledFrame(place=where, path=None if module is None else module[0], times=len(records), reasons=reasons)
+    return CompiledFrame(
+        place=where, path=None if module is None else module[0], times=len(records), reasons=reasons
+    )
 
 
 def _first_line(text: str) -> str:

@@ -135,7 +135,9 @@ class DeferredValues(Values):
         nan = int(math.isnan(peak.value))
         doubt = _MASK if _may_be_mask(peak) else _LATE if peak.is_late else peak.what.unsure
         check = peak.what._replace(unsure=doubt)
-        self.first = NonFinite(step=self._step, **check._asdict(), nan=nan, inf=1 - nan, numel=0, unknown=_LATER)
+        self.first = NonFinite(
+            step=self._step, **check._asdict(), nan=nan, inf=1 - nan, numel=0, unknown=_LATER
+        )
         self._listener(self.first)
 
     def _note_gradients(self, phase: Phase, owner: Call | None, gradients: Gradients) -> None:
@@ -147,7 +149,11 @@ class DeferredValues(Values):
         if not is_readable(tensor) or self._known.get(tensor) is not None:
             return
         self._known.note(tensor, FINE)
-        self._peaks.add(check, tensor, waits=not self._allocated.is_reading and check.path not in self._memory.written_to)
+        self._peaks.add(
+            check,
+            tensor,
+            waits=not self._allocated.is_reading and check.path not in self._memory.written_to,
+        )
 
 
 def _may_be_mask(peak: Peak[_Check]) -> bool:

@@ -58,7 +58,9 @@ class DeviceChecks:
         self._log = log
         self._waiting: deque[DeviceCheck] = deque()
 
-    def send(self, phase: Phase, pairs: Sequence[tuple[Tensor | None, Tensor]], *, is_scaled: bool) -> None:
+    def send(
+        self, phase: Phase, pairs: Sequence[tuple[Tensor | None, Tensor]], *, is_scaled: bool
+    ) -> None:
         """Have devices compute whether these values are finite. Each comes with its parameter, or None."""
         by_device: dict[torch.device, list[tuple[Tensor | None, Tensor]]] = {}
         with unseen():
@@ -68,7 +70,9 @@ class DeviceChecks:
                     by_device.setdefault(part.device, []).append((parameter, part))
         mark, line = self._log.mark_step(), place_of_user()
         for device, parts in by_device.items():
-            checked = [(parameter, part) for parameter, part in parts if is_plain(part) and part.numel()]
+            checked = [
+                (parameter, part) for parameter, part in parts if is_plain(part) and part.numel()
+            ]
             if not checked:
                 continue
             norms, event = _send_norms([part for _, part in checked], device)
@@ -136,7 +140,9 @@ class DeviceChecks:
         return f"the gradient of {name}" if phase in ("backward", "gradient") else name
 
 
-def _send_norms(tensors: list[Tensor], device: torch.device) -> tuple[Tensor, torch.cuda.Event | None]:
+def _send_norms(
+    tensors: list[Tensor], device: torch.device
+) -> tuple[Tensor, torch.cuda.Event | None]:
     """Return the largest magnitudes of tensors of one device, and what tells that they have arrived."""
     with unseen():
         # in double precision: a magnitude that float32 cannot hold is finite

@@ -131,19 +131,31 @@ class DeviceTimes:
                 self.backward[span.call] += took
         backward = [span for span in self._spans if not span.is_forward]
         if backward:
-            self.backward_span = max(at[span.last] for span in backward) - min(at[span.first] for span in backward)
+            self.backward_span = max(at[span.last] for span in backward) - min(
+                at[span.first] for span in backward
+            )
         for mark in self._marks:
             self._pool.give_back(mark.event)
         self._marks, self._spans = [], []
 
     def _clock(self) -> list[int]:
         first = self._marks[0].event if self._marks else None
-        passed = [round(first.elapsed_time(mark.event) * _MILLISECOND) for mark in self._marks if first is not None]
-        moments = [Moment(mark.host, mark.looked, device) for mark, device in zip(self._marks, passed, strict=True)]
+        passed = [
+            round(first.elapsed_time(mark.event) * _MILLISECOND)
+            for mark in self._marks
+            if first is not None
+        ]
+        moments = [
+            Moment(mark.host, mark.looked, device)
+            for mark, device in zip(self._marks, passed, strict=True)
+        ]
         at = undisturbed(moments, self._ours)
         own = [moment.host - moment.looked for moment in moments]
         last = max((span.last for span in self._spans), default=0)
-        waiting = [two - one if two == host else 0 for (one, two), host in zip(pairwise(at), own[1:], strict=True)]
+        waiting = [
+            two - one if two == host else 0
+            for (one, two), host in zip(pairwise(at), own[1:], strict=True)
+        ]
         self.waiting, self.whole = sum(waiting[:last]), at[last] - at[0] if at else 0
         return at
 
@@ -154,8 +166,12 @@ def undisturbed(moments: Sequence[Moment], ours: Container[int] = ()) -> list[in
     It passes one when the host has put it there, and the work before it is done: ``at[i] = max(host[i], at[i - 1] + work[i])``,
     where the host's clock stands still while it looks. What follows the marks numbered in ``ours`` is no work.
     """
-    device = accumulate((moment.device for moment in moments), max)  # other streams may be ahead of this one
-    moments = [moment._replace(device=passed) for moment, passed in zip(moments, device, strict=True)]
+    device = accumulate(
+        (moment.device for moment in moments), max
+    )  # other streams may be ahead of this one
+    moments = [
+        moment._replace(device=passed) for moment, passed in zip(moments, device, strict=True)
+    ]
     at = [moment.host - moment.looked for moment in moments[:1]]
     for moment, work in zip(moments[1:], _works(moments, ours), strict=True):
         at.append(max(moment.host - moment.looked, at[-1] + work))
@@ -167,7 +183,9 @@ def _works(moments: Sequence[Moment], ours: Container[int]) -> Iterator[int]:
 
     Else it may have waited for the host: it was busy at least from when the host put the second mark until it passed that.
     """
-    least = min((moment.device - moment.host for moment in moments), default=0)  # it passes a mark at once
+    least = min(
+        (moment.device - moment.host for moment in moments), default=0
+    )  # it passes a mark at once
     for number, (one, two) in enumerate(pairwise(moments)):
         was_there = one.device - least >= two.host
         busy = two.device - (one.device if was_there else max(one.device, two.host + least))

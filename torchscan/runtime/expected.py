@@ -40,7 +40,11 @@ def expected_of(roofline: Roofline) -> Expected:
     macs: Counter[str] = Counter()
     for load in roofline.operators:
         macs[load.precision] += load.macs
-    peaks = {name: roofline.peak_flops[name] for name, number in macs.items() if number and name in roofline.peak_flops}
+    peaks = {
+        name: roofline.peak_flops[name]
+        for name, number in macs.items()
+        if number and name in roofline.peak_flops
+    }
     return Expected(
         device=roofline.device,
         forward=roofline.time_by_phase.get("forward", 0.0),
@@ -52,13 +56,17 @@ def expected_of(roofline: Roofline) -> Expected:
     )
 
 
-def expected_times(roofline: Roofline, paths: Sequence[str], parents: Sequence[int | None]) -> list[ExpectedTimes]:
+def expected_times(
+    roofline: Roofline, paths: Sequence[str], parents: Sequence[int | None]
+) -> list[ExpectedTimes]:
     """Of each call, by the path of its module and the call that it is in. What several calls take together is shared."""
     own: dict[tuple[str, Phase], float] = defaultdict(float)
     for load in roofline.operators:
         own[load.layer, load.phase] += load.time_estimate
     number = Counter(paths)
-    forward, backward = ([own[path, phase] / number[path] for path in paths] for phase in ("forward", "backward"))
+    forward, backward = (
+        [own[path, phase] / number[path] for path in paths] for phase in ("forward", "backward")
+    )
     for index in range(len(paths) - 1, -1, -1):
         parent = parents[index]
         if parent is not None:

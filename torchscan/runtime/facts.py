@@ -101,7 +101,12 @@ class StepFacts:
 
 
 def facts_of(
-    number: int, calls: Sequence[Call], keys: tuple[Key, ...], shapes: Shapes, times: StepTimes, values: Values
+    number: int,
+    calls: Sequence[Call],
+    keys: tuple[Key, ...],
+    shapes: Shapes,
+    times: StepTimes,
+    values: Values,
 ) -> StepFacts:
     """Of one step."""
     parents = array("q", [-1 if call.parent is None else call.parent.index for call in calls])
@@ -160,5 +165,12 @@ def _with_inside(own: Sequence[int], parents: Sequence[int]) -> array[int]:
 
 
 def _counts(values: Values) -> dict[int, tuple[int, ...]]:
-    looks: tuple[Mapping[int, Look], ...] = (values.outputs, values.gradients_in, values.gradients_out)
-    return {index: tuple(number for each in looks for number in each.get(index, FINE)) for index in set().union(*looks)}
+    looks: tuple[Mapping[int, Look], ...] = (
+        values.outputs,
+        values.gradients_in,
+        values.gradients_out,
+    )
+    return {
+        index: tuple(number for each in looks for number in each.get(index, FINE))
+        for index in set().union(*looks)
+    }

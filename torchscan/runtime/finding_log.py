@@ -91,7 +91,9 @@ class FindingLog:
 
         Roots whose results are only detached do not count once another root has trained.
         """
-        calls = [call for call in self._calls.recent if call.steps.has_parameters and call.has_graph]
+        calls = [
+            call for call in self._calls.recent if call.steps.has_parameters and call.has_graph
+        ]
         calls = [call for call in calls if call.steps.is_trained] or calls
         inspected = self._link.inspected()
         for call in calls:
@@ -99,7 +101,9 @@ class FindingLog:
                 return call.steps
         return calls[-1].steps if calls else None
 
-    def repeat_call(self, call: RootCall, gradients: Mapping[int, Tensor] | None = None) -> NonFinite | str | None:
+    def repeat_call(
+        self, call: RootCall, gradients: Mapping[int, Tensor] | None = None
+    ) -> NonFinite | str | None:
         """Return what a second look at a call finds, or the reason why there is none, or None if all is finite."""
         if self._num_looks >= _MAX_LOOKS:
             return _TOO_MANY
@@ -146,12 +150,16 @@ class FindingLog:
     def _keep(self, found: NonFinite, number: int, num_updates: int | None) -> None:
         found = replace(found, step=number, update=None if num_updates == number else num_updates)
         if found.weights:
-            self._tensors.note_bad(each for each in self._tensors.known_parameters() if not look_at(each).is_fine)
+            self._tensors.note_bad(
+                each for each in self._tensors.known_parameters() if not look_at(each).is_fine
+            )
         if len(self.findings) < _MAX_FINDINGS:
             self.findings.append(found)
         self._listener(found)
 
-    def describe_tensors(self, phase: Phase, bad: Sequence[tuple[Tensor, Tensor]], **more: Any) -> NonFinite:
+    def describe_tensors(
+        self, phase: Phase, bad: Sequence[tuple[Tensor, Tensor]], **more: Any
+    ) -> NonFinite:
         """Return a finding about the first of these parameters, by the module that has it.
 
         Each comes with the values that are not finite: its own or its gradient's.

@@ -36,7 +36,11 @@ class Range(NamedTuple):
 
     def __str__(self) -> str:
         """``input 0: -2.1 … 3.4, 2 NaN``."""
-        finite = [] if self.least is None or self.most is None else [f"{self.least:.3g} … {self.most:.3g}"]
+        finite = (
+            []
+            if self.least is None or self.most is None
+            else [f"{self.least:.3g} … {self.most:.3g}"]
+        )
         return f"{self.name}: {', '.join([*finite, *_counted(self.nan, self.inf)])}"
 
 
@@ -127,7 +131,11 @@ class NonFinite:
             return f"{self.checked} was {self.what}{_WHEN.get(self.phase, '')}{by}{self._reasons()}"
         if self.phase in ("gradient", "optimizer"):
             return f"{self._said_of_optimizer()}{self._reasons()}"
-        counted = f" ({' and '.join(_counted(self.nan, self.inf))} of {self.numel:,} values)" if self.numel else ""
+        counted = (
+            f" ({' and '.join(_counted(self.nan, self.inf))} of {self.numel:,} values)"
+            if self.numel
+            else ""
+        )
         head = f"the first {self.what} {self._where()}{counted}"
         by = "" if self.operator is None else f", by {self.operator}"
         by += "" if self.line is None else f" at {self.line}"
@@ -143,18 +151,24 @@ class NonFinite:
 
     def _said_of_optimizer(self) -> str:
         """Return a sentence about a parameter or its gradient, before or after the optimizer's step."""
-        first = self.weights[0] if self.weights else Bad("parameter", self.nan, self.inf, self.numel)
+        first = (
+            self.weights[0] if self.weights else Bad("parameter", self.nan, self.inf, self.numel)
+        )
         name = ".".join(filter(None, (self.path, first.name)))
         of_root = "" if self.root is None else f" of {self.root}"
         counted = f" ({' and '.join(_counted(first.nan, first.inf))} of {first.numel:,})"
         number = len(self.weights) - 1 + self.others
         more = f" and of {number} more" if self.phase == "gradient" else f" and {number} more"
         more = more if number > 0 else ""
-        step = f"{self.operator or 'the optimizer'}{'' if self.line is None else f' at {self.line}'}"
+        step = (
+            f"{self.operator or 'the optimizer'}{'' if self.line is None else f' at {self.line}'}"
+        )
         if self.phase == "gradient":
             since = "" if self.then is None else f" at {self.then}"
             if self.cause is not None:
-                return f"the gradient of {name}{of_root}{counted}{more} was not finite before {step}"
+                return (
+                    f"the gradient of {name}{of_root}{counted}{more} was not finite before {step}"
+                )
             return (
                 f"the gradient of {name}{of_root}{counted}{more} was not finite before {step}, though backward(){since} "
                 "produced finite ones: it was written to in between"
@@ -168,7 +182,10 @@ class NonFinite:
         return f"{self.path} ({self.type_name}{call}) of {self.root}" if self.path else self.root
 
     def _where(self) -> str:
-        name, weights = self._name(), " and its ".join(map(str, self.weights)) or "parameters or buffers"
+        name, weights = (
+            self._name(),
+            " and its ".join(map(str, self.weights)) or "parameters or buffers",
+        )
         if self.phase == "forward" and self.weights:
             return f"came from {name}, forward, through its {weights}"
         if self.phase == "update":

@@ -44,7 +44,11 @@ class Look(NamedTuple):
         return not self.nan and not self.inf
 
     def __add__(self, other: object) -> Look:
-        return Look(self.nan + other.nan, self.inf + other.inf) if isinstance(other, Look) else NotImplemented
+        return (
+            Look(self.nan + other.nan, self.inf + other.inf)
+            if isinstance(other, Look)
+            else NotImplemented
+        )
 
 
 FINE = Look()
@@ -52,7 +56,11 @@ FINE = Look()
 
 def is_readable(tensor: Tensor) -> bool:
     """Whether it has values that may be other than finite, and lets them be read."""
-    if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.is_meta or is_functorch_wrapped(tensor):
+    if (
+        not (tensor.is_floating_point() or tensor.is_complex())
+        or tensor.is_meta
+        or is_functorch_wrapped(tensor)
+    ):
         return False
     return type(tensor) in _PLAIN or keeps_values(type(tensor))
 
@@ -107,7 +115,10 @@ def _look_closely_at(tensor: Tensor) -> Look:
         with unseen(), without_torch_function():
             values = values_of(tensor)
             return FINE if cmath.isfinite(_sum(values).item()) else _counted(values)
-    except (RuntimeError, NotImplementedError):  # a kernel is missing, or the memory that the count would take
+    except (
+        RuntimeError,
+        NotImplementedError,
+    ):  # a kernel is missing, or the memory that the count would take
         return FINE
 
 
@@ -177,7 +188,12 @@ class KnownTensors:
         if base is None or base.is_inference():
             return None
         known = self._looks.get(id(base))
-        is_fine = known is not None and known[2] is FINE and known[1] == base._version and known[0]() is base
+        is_fine = (
+            known is not None
+            and known[2] is FINE
+            and known[1] == base._version
+            and known[0]() is base
+        )
         return FINE if is_fine else None  # who knows which part is not
 
     def note(self, tensor: Tensor, look: Look) -> Look:

@@ -94,7 +94,9 @@ class GradientExplainer:
                 gradients = {index: each / scale for index, each in gradients.items()}
             yield call, self._log.repeat_call(call, gradients)
 
-    def _report_node(self, graph: LossGraph, source: tuple[int, Look], steps: ModuleSteps | None) -> None:
+    def _report_node(
+        self, graph: LossGraph, source: tuple[int, Look], steps: ModuleSteps | None
+    ) -> None:
         """Report a node between models and loss whose gradient is not finite."""
         index, look = source
         module_call = self._calls.find_by_node(graph.number(index))
@@ -122,7 +124,9 @@ class GradientExplainer:
         if why is not None:
             found = replace(found, unknown=why, weights=())
         else:
-            found = replace(found, operator=f"a hook on the gradient of {name}, or its sum", weights=())
+            found = replace(
+                found, operator=f"a hook on the gradient of {name}, or its sum", weights=()
+            )
         if call is None:
             self._log.report_step(found, None)
         else:

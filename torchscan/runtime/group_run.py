@@ -49,7 +49,11 @@ class GroupRun(Result):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
-        plain = {"processes": self.processes, "missing": list(self.missing), "late": list(self.late)}
+        plain = {
+            "processes": self.processes,
+            "missing": list(self.missing),
+            "late": list(self.late),
+        }
         return {
             **plain,
             "stragglers": [asdict(each) for each in self.stragglers],
@@ -63,7 +67,10 @@ def group_run_of(runs: Sequence[RunFacts]) -> GroupRun:
     if not known:
         raise InputError("these runs are not of processes that train together")
     latest = max(known, key=lambda each: each[0].began)[0]
-    own = sorted(((each.rank, run) for each, run in known if _are_together(each, latest)), key=lambda each: each[0])
+    own = sorted(
+        ((each.rank, run) for each, run in known if _are_together(each, latest)),
+        key=lambda each: each[0],
+    )
     found = [run for _, run in own]
     late = lateness(found)
     return GroupRun(

@@ -27,7 +27,16 @@ from torchscan.recording.call_tree import FAILED, Call, CallTree, Given
 from torchscan.runtime.findings import Bad, NonFinite, Phase, Range, ranges_of
 from torchscan.runtime.finiteness import FINE, Look, is_plain, is_readable, look_at, version_of
 from torchscan.runtime.replay import Operator, find_operator
-from torchscan.runtime.values import Gradients, Leaf, Listener, Memory, Source, Values, bad_in, makes_none
+from torchscan.runtime.values import (
+    Gradients,
+    Leaf,
+    Listener,
+    Memory,
+    Source,
+    Values,
+    bad_in,
+    makes_none,
+)
 from torchscan.torch_versions import current_node, unseen
 
 _MET = "it was seen in what the next node was given, with whatever else met it there"
@@ -102,9 +111,17 @@ class ImmediateValues(Values):
     def note_start(self, call: Call, args: tuple[Any, ...], tensors: Sequence[Tensor]) -> None:
         """A call has started."""
         inputs = _readable(tensors)
-        looks = [FINE] * len(inputs) if self.first is not None else self._look_at_given(call, inputs)
-        given = [_Input(each, version_of(each), look) for each, look in zip(inputs, looks, strict=True)]
-        own = [(name, each, version_of(each)) for name, each in call.module._buffers.items() if each is not None]
+        looks = (
+            [FINE] * len(inputs) if self.first is not None else self._look_at_given(call, inputs)
+        )
+        given = [
+            _Input(each, version_of(each), look) for each, look in zip(inputs, looks, strict=True)
+        ]
+        own = [
+            (name, each, version_of(each))
+            for name, each in call.module._buffers.items()
+            if each is not None
+        ]
         self._open[call.index] = _Open(args, given, own)
 
     def note_end(self, call: Call, given: Given, tensors: Sequence[Tensor]) -> None:
@@ -114,7 +131,9 @@ class ImmediateValues(Values):
             return
         args, kwargs = (mine.args, {}) if given is FAILED else given
         before = self._look_before(call, mine, kwargs)
-        own = [each for each in results if self._known.get(each) is None]  # others, a call inside has returned
+        own = [
+            each for each in results if self._known.get(each) is None
+        ]  # others, a call inside has returned
         look = self._look_at_results(call, results, before)
         if look.inf or before.inf:
             self._touched.add(call.index)
@@ -125,7 +144,9 @@ class ImmediateValues(Values):
                 self._settle(call, mine, (args, kwargs), suspicion)
         if look is not FINE and call.parent is None and not all(map(self._is_excused, results)):
             self._reaches_result = True
-            if not any(each.requires_grad for each in results):  # else it depends on what the loss makes of it
+            if not any(
+                each.requires_grad for each in results
+            ):  # else it depends on what the loss makes of it
                 self._believe()
         self._tell()
 
@@ -136,7 +157,9 @@ class ImmediateValues(Values):
             if each.look is not FINE:
                 before += each.look
         if kwargs and self.first is None:
-            for tensor in _readable(tensors_in(kwargs)):  # whose start was not seen: a module inside may have been given it
+            for tensor in _readable(
+                tensors_in(kwargs)
+            ):  # whose start was not seen: a module inside may have been given it
                 look = self._known.look_at(tensor)
                 if look is not FINE:
                     before += look
@@ -171,7 +194,9 @@ class ImmediateValues(Values):
             self._suspect(caller, look, [tensor])
         elif look.nan and call.parent is None:
             given = ranges_of([("it", tensor)])
-            self._find(self._next(), self._made(call, "input", look, tensor.numel(), Operator(), given))
+            self._find(
+                self._next(), self._made(call, "input", look, tensor.numel(), Operator(), given)
+            )
 
     def _suspect(self, mine: _Open, look: Look, tensors: Sequence[Tensor]) -> None:
         signs = _signs(tensors) if look.inf and not look.nan else ""
@@ -210,7 +235,9 @@ class ImmediateValues(Values):
             self._memory.replays -= 1
             self._note_mask(call, operator, suspicion)
             return
-        if operator.name is None and suspicion.signs == "-":  # most likely a mask: what wrote it was not seen
+        if (
+            operator.name is None and suspicion.signs == "-"
+        ):  # most likely a mask: what wrote it was not seen
             self._note_mask(call, operator, suspicion)
             return
 
@@ -223,11 +250,15 @@ class ImmediateValues(Values):
         found = self._made(call, "forward", look, suspicion.numel, operator, inputs)
         if operator.inside is None:
             written = _find_written(call.module, mine.buffers)
-            found = replace(found, weights=tuple(each for each in found.weights if each.name not in written))
+            found = replace(
+                found, weights=tuple(each for each in found.weights if each.name not in written)
+            )
         if look.nan:
             if was_given_infinities and operator.mask is None:
                 found = self._find_infinite_input(call, mine) or found
-            is_of_infinities = was_given_infinities or operator.then is not None or operator.name is None
+            is_of_infinities = (
+                was_given_infinities or operator.then is not None or operator.name is None
+            )
             self._find(order, found, believes=is_of_infinities)
         elif operator.name is not None or all(each.look is FINE for each in mine.inputs):
             if operator.is_log:
@@ -247,7 +278,11 @@ class ImmediateValues(Values):
         """Note that a call has written infinities on purpose."""
         self._excuse(suspicion)
         where = f"{call.path or 'the model'} ({type_name_of(call.module)})"
-        by = "" if operator.name is None else f", by {operator.name}{'' if operator.line is None else f' at {operator.line}'}"
+        by = (
+            ""
+            if operator.name is None
+            else f", by {operator.name}{'' if operator.line is None else f' at {operator.line}'}"
+        )
         self._mask = f"{where}{by}"
 
     def _operator(self, call: Call, mine: _Open, given: Given, *, nan: bool) -> Operator:
@@ -272,22 +307,38 @@ class ImmediateValues(Values):
                 self._tell()
 
     def note_node(
-        self, owner: Call | None, made: Gradients, given: Gradients, unseen: Collection[int], source: Source | None
+        self,
+        owner: Call | None,
+        made: Gradients,
+        given: Gradients,
+        unseen: Collection[int],
+        source: Source | None,
     ) -> None:
         """A node has run, and made gradients of what it was given."""
-        seen = made if not unseen or self._sees_all else [each for n, each in enumerate(made) if n not in unseen]
+        seen = (
+            made
+            if not unseen or self._sees_all
+            else [each for n, each in enumerate(made) if n not in unseen]
+        )
         if self._look_at_all(seen) is FINE:
             return
         node, look = current_node(), self._look_at_all(made)
         self._count_edges(owner, node, made)
         if self.first is None and owner is not None:
             before = self._look_at_all(given)
-            if source is not None and source.owner is not None and before is not FINE and not self._sees_all:
+            if (
+                source is not None
+                and source.owner is not None
+                and before is not FINE
+                and not self._sees_all
+            ):
                 self._find_source(source, source.owner, owner, given, before)
             else:
                 name = node.name() if before is FINE else "the sum of gradients that meet"
                 inputs = ranges_of(_named("gradient", given))
-                found = self._made(owner, "backward", look, _size(made), Operator(name=name), inputs)
+                found = self._made(
+                    owner, "backward", look, _size(made), Operator(name=name), inputs
+                )
                 self._find(self._next(), found, believes=self._takes_infinities(owner))
             self._tell()
 
@@ -301,7 +352,9 @@ class ImmediateValues(Values):
         """Whether every gradient is looked at: something has been found in an earlier step, or in this one."""
         return self.first is not None or self._memory.has_found
 
-    def _find_source(self, source: Source, owner: Call, taker: Call, made: Gradients, look: Look) -> None:
+    def _find_source(
+        self, source: Source, owner: Call, taker: Call, made: Gradients, look: Look
+    ) -> None:
         """What this node was given shows that the one before it made it, unless it met something else on the way."""
         operator = Operator(name=source.name, unsure=_MET)
         found = self._made(owner, "backward", look, _size(made), operator)
@@ -316,7 +369,11 @@ class ImmediateValues(Values):
             return
         look, was_bad = self._known.look_at(gradient), leaf in self._memory.spoilt
         (self._memory.spoilt.discard if look is FINE else self._memory.spoilt.add)(leaf)
-        if look is not FINE and self.first is None and not (was_bad and self._look_at_all(given) is FINE):
+        if (
+            look is not FINE
+            and self.first is None
+            and not (was_bad and self._look_at_all(given) is FINE)
+        ):
             self._find(
                 self._next(),
                 NonFinite(
@@ -340,17 +397,29 @@ class ImmediateValues(Values):
     def _is_known(self, gradient: Tensor, given: Gradients) -> bool:
         """Whether it is what a node has made, which was looked at."""
         (made,) = given if len(given) == 1 else (None,)
-        if made is None or self._known.get(made) is not FINE or gradient.layout is not torch.strided:
+        if (
+            made is None
+            or self._known.get(made) is not FINE
+            or gradient.layout is not torch.strided
+        ):
             return False
         return made.data_ptr() == gradient.data_ptr()
 
     def _count_edges(self, owner: Call | None, node: Node, made: Gradients) -> None:
         for (following, _), gradient in zip(node.next_functions, made, strict=False):
-            if gradient is not None and following is not None and not hasattr(following, "variable"):
-                self._count_crossing(owner, self._tree.owner_of(following), self._known.look_at(gradient))
+            if (
+                gradient is not None
+                and following is not None
+                and not hasattr(following, "variable")
+            ):
+                self._count_crossing(
+                    owner, self._tree.owner_of(following), self._known.look_at(gradient)
+                )
 
     def _look_at_all(self, gradients: Gradients) -> Look:
-        return self._known.look_at_all([each for each in gradients if each is not None and is_readable(each)])
+        return self._known.look_at_all(
+            [each for each in gradients if each is not None and is_readable(each)]
+        )
 
     def _count_crossing(self, source: Call | None, target: Call | None, look: Look) -> None:
         """A gradient leaves all calls that it was in and is not any more, and enters others."""
@@ -361,14 +430,18 @@ class ImmediateValues(Values):
     def _count(self, where: dict[int, Look], calls: Iterable[int], look: Look) -> None:
         for call in calls:
             known = where.get(call, FINE)
-            where[call] = Look(max(known.nan, look.nan), max(known.inf, look.inf))  # several uses are of one gradient
+            where[call] = Look(
+                max(known.nan, look.nan), max(known.inf, look.inf)
+            )  # several uses are of one gradient
 
     # -- after the step ------------------------------------------------------------------------------------------------
 
     def note_update(self, modules: Iterable[tuple[str, nn.Module]], *, is_followed: bool) -> None:
         """Look at buffers, and at parameters after the last step: what spoils those before shows in the next one's results."""
         for path, module in modules:
-            names = {f"{path}.{each.name}": each for each in bad_in(module, but_parameters=is_followed)}
+            names = {
+                f"{path}.{each.name}": each for each in bad_in(module, but_parameters=is_followed)
+            }
             new = [each for name, each in names.items() if name not in self._memory.known_bad]
             # a buffer of infinities is a mask that was made anew
             bad = [each for each in new if each.nan or each.name not in module._buffers]
@@ -376,7 +449,9 @@ class ImmediateValues(Values):
             self._memory.known_bad.update(names)
             if bad and self.first is None:
                 self._place, self.first = self._next(), _update(self._step, path, module, bad)
-        if self._reaches_result and not self._has_gradients:  # nothing has come of it because nothing was trained
+        if (
+            self._reaches_result and not self._has_gradients
+        ):  # nothing has come of it because nothing was trained
             self._believe()
         self._tell()
         if self._memory.is_alarmed and self.first is None:  # what alarmed was a mask, or is gone
@@ -435,7 +510,9 @@ class ImmediateValues(Values):
         """Infinities alone may be as they should be: they are the first if anything comes of them."""
         if self._doubtful is None or order < self._doubtful[0]:
             self._doubtful = order, found
-        if self._comes_of_infinities:  # of the caller, whose end comes after that of the call that it has spoilt
+        if (
+            self._comes_of_infinities
+        ):  # of the caller, whose end comes after that of the call that it has spoilt
             self._believe()
 
     def _believe(self) -> None:
@@ -446,7 +523,11 @@ class ImmediateValues(Values):
 
     def _tell(self) -> None:
         """Once it is certain: nothing that may have come before it is open."""
-        if self.first is None or self._is_told or any(each.suspicions for each in self._open.values()):
+        if (
+            self.first is None
+            or self._is_told
+            or any(each.suspicions for each in self._open.values())
+        ):
             return
         self._is_told = self._memory.has_found = True
         self._listener(self.first)
@@ -455,7 +536,9 @@ class ImmediateValues(Values):
 def _find_written(module: nn.Module, buffers: Iterable[tuple[str, Tensor, int]]) -> set[str]:
     """Return the names of the buffers that the module's own forward has written to."""
     written = {name for name, each, version in buffers if version_of(each) != version}
-    if hasattr(module, "running_mean") and module.training:  # its operator leaves versions as they are
+    if (
+        hasattr(module, "running_mean") and module.training
+    ):  # its operator leaves versions as they are
         written |= {"running_mean", "running_var"}
     return written
 
@@ -475,7 +558,10 @@ def _update(step: int, path: str, module: nn.Module, bad: Sequence[Bad]) -> NonF
 
 
 def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    for name, value in [*((f"input {index}", each) for index, each in enumerate(args)), *kwargs.items()]:
+    for name, value in [
+        *((f"input {index}", each) for index, each in enumerate(args)),
+        *kwargs.items(),
+    ]:
         yield from ((path, each) for path, each in named_tensors(value, name) if is_readable(each))
 
 

@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.utils.hooks import RemovableHandle
 
 from torchscan.errors import InputError, TorchscanError, warn_user
@@ -154,7 +157,9 @@ class Inspector:
         return self._step.looking if self._has_begun else 0
 
     def _path_of(self, module: nn.Module) -> str | None:
-        if is_recording() and not self._is_second_look:  # a pass of torchscan's own, of the same model
+        if (
+            is_recording() and not self._is_second_look
+        ):  # a pass of torchscan's own, of the same model
             return None
         if self._step.is_captured:  # to be run later; nodes of other streams would stop that
             self._leaves.let_go()
@@ -173,20 +178,34 @@ class Inspector:
             self._tree.pause()
             self._leaves.watch = None
             said = f"{type(error).__name__}: {error}"[:300]
-            warn_user(f"nothing is watched any more, by a mistake of torchscan's that does not touch the run: {said}")
+            warn_user(
+                f"nothing is watched any more, by a mistake of torchscan's that does not touch the run: {said}"
+            )
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         self._tree.reset()
         device = device_of(self.model)
-        times = StepTimes(DeviceTimes(self._pool, device) if device is not None and device.type == "cuda" else None)
+        times = StepTimes(
+            DeviceTimes(self._pool, device)
+            if device is not None and device.type == "cuda"
+            else None
+        )
         names = {id(parameter): name for name, parameter in self._parameters.items()}
         label = StepLabel(self._number)
-        checks = StepChecks(self._number, self._checks, names, lambda found: self._alarmed(label.put_on(found)), times)
+        checks = StepChecks(
+            self._number,
+            self._checks,
+            names,
+            lambda found: self._alarmed(label.put_on(found)),
+            times,
+        )
         values = self._values(times)
         values.tell_as(label.put_on)
-        self._step = Step(NodeWatch(self._tree, self._leaves, times, values, self._memory, checks), label)
+        self._step = Step(
+            NodeWatch(self._tree, self._leaves, times, values, self._memory, checks), label
+        )
         self._has_begun = True
 
     @property
@@ -207,7 +226,14 @@ class Inspector:
         number = self._number
         if times.device is not None and not self._found.is_alarmed:
             place = times.device.device
-            return DeferredValues(number, self._found, self._listener, device=place, allocated=self._memory, times=times)
+            return DeferredValues(
+                number,
+                self._found,
+                self._listener,
+                device=place,
+                allocated=self._memory,
+                times=times,
+            )
         return ImmediateValues(number, self._tree, self._found, self._listener)
 
     def _begin_pass(self) -> None:
@@ -228,7 +254,9 @@ class Inspector:
             if not self.is_started:  # enough has been seen
                 return
         if not self._tree.calls:
-            self._step.label.set(self.counts, is_evaluation=self.awaits_training and not torch.is_grad_enabled())
+            self._step.label.set(
+                self.counts, is_evaluation=self.awaits_training and not torch.is_grad_enabled()
+            )
         self._keep_off_compiler()
         self._step.begin_pass(is_training=is_training)
 
@@ -296,9 +324,15 @@ class Inspector:
         if shapes not in self._examples and len(self._examples) < _MOST_EXAMPLES:
             is_own = what_is_shared(given) is None
             with unseen():
-                self._examples[shapes] = copy_arguments(given, lambda each: own_copy(each, on_meta=True)) if is_own else None
+                self._examples[shapes] = (
+                    copy_arguments(given, lambda each: own_copy(each, on_meta=True))
+                    if is_own
+                    else None
+                )
             kind = "cuda" if is_on_cuda(self.model) else "cpu"
-            self.autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+            self.autocast = (
+                torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+            )
 
     def example_of(self, watched: Watched) -> Given | None:
         """What the model was called with in the steps that are told of, without data."""

@@ -57,9 +57,16 @@ class _StepsOfKind:
         """Return the steps of the most common kind, without the first ones, which warm up."""
         warm_up = min(self._warm_up, max(self.number - 1, 0))
         measured = [facts for facts in self.facts if facts.number >= warm_up]
-        sorts = Counter(sort for facts in reversed(measured) if (sort := _sort_of(facts)) in self._described)
+        sorts = Counter(
+            sort for facts in reversed(measured) if (sort := _sort_of(facts)) in self._described
+        )
         if not sorts:
-            return WatchedSteps(number=self.number, warm_up=warm_up, num_passes=self._num_passes, differing=len(measured))
+            return WatchedSteps(
+                number=self.number,
+                warm_up=warm_up,
+                num_passes=self._num_passes,
+                differing=len(measured),
+            )
 
         usual = sorts.most_common(1)[0][0]
         alike = [facts for facts in measured if _sort_of(facts) == usual]

@@ -38,7 +38,15 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<functio
 _TORCH = str(PurePath(torch.__file__).parent)
 _OURS = str(PurePath(__file__).parent.parent)
 #: nodes that fill in values from outside, which are masks
-_FILLS = frozenset({"MaskedFillBackward0", "MaskedFillBackward1", "WhereBackward0", "FillBackward0", "ScatterBackward1"})
+_FILLS = frozenset(
+    {
+        "MaskedFillBackward0",
+        "MaskedFillBackward1",
+        "WhereBackward0",
+        "FillBackward0",
+        "ScatterBackward1",
+    }
+)
 #: nodes whose result is NaN only if an operand is not finite
 _SUMS = ("AddBackward", "SubBackward", "RsubBackward")
 #: gradients of a CPU that are this small are kept instead of checked
@@ -150,7 +158,9 @@ class LossGraph:
         again = _computed(node, saved)
         if again is not None:
             return _look(again)
-        factors = [saved[name] for name in _operand_names(node) if isinstance(saved.get(name), Tensor)]
+        factors = [
+            saved[name] for name in _operand_names(node) if isinstance(saved.get(name), Tensor)
+        ]
         looks = [look for look in map(_look, factors) if look.nan]
         return looks[0] if looks else None
 
@@ -160,14 +170,18 @@ class LossGraph:
             self._operands_of = {}
             for node in self.nodes:
                 saved = dict(_saved(node))
-                for (following, _), name in zip(node.next_functions, _operand_names(node), strict=False):
+                for (following, _), name in zip(
+                    node.next_functions, _operand_names(node), strict=False
+                ):
                     if following is not None and isinstance(saved.get(name), Tensor):
                         self._operands_of.setdefault(following, saved[name])
         return self._operands_of
 
     def _has_bad_operand(self, node: Node) -> bool:
         saved = dict(_saved(node))
-        values = [saved[name] for name in _operand_names(node) if isinstance(saved.get(name), Tensor)]
+        values = [
+            saved[name] for name in _operand_names(node) if isinstance(saved.get(name), Tensor)
+        ]
         return any(_look(each) is not FINE for each in values)
 
     # -- backward ------------------------------------------------------------------------------------------------------
@@ -263,7 +277,11 @@ def _computed(node: Node, saved: dict[str, Any]) -> Tensor | None:
     stem = re.sub(r"Backward\d+$", "", node.name())
     if stem == "Mean" and saved.get("self_sym_numel") == 0:
         return torch.tensor(math.nan)
-    if stem == "Div" and isinstance(saved.get("other"), Tensor) and not isinstance(saved.get("self"), Tensor):
+    if (
+        stem == "Div"
+        and isinstance(saved.get("other"), Tensor)
+        and not isinstance(saved.get("self"), Tensor)
+    ):
         return _quotient_by(saved["other"])
     packet = getattr(torch.ops.aten, _snake(stem), None)
     if packet is None or not saved:
@@ -288,7 +306,9 @@ def _quotient_by(other: Tensor) -> Tensor | None:
 def _arguments_for(declared: Sequence[Any], saved: dict[str, Any]) -> dict[str, Any] | None:
     arguments = {}
     for each in declared:
-        if each.name in saved and (saved[each.name] is not None or not isinstance(each.type, torch.TensorType)):
+        if each.name in saved and (
+            saved[each.name] is not None or not isinstance(each.type, torch.TensorType)
+        ):
             arguments[each.name] = saved[each.name]
         elif not each.has_default_value():
             return None

@@ -70,7 +70,11 @@ def blocks_of(tensors: Iterable[Tensor]) -> Blocks:
     for tensor in tensors:
         try:
             storage = tensor.untyped_storage()
-        except (NotImplementedError, RuntimeError, ValueError):  # none: sparse, not initialised yet, or a subclass without one
+        except (
+            NotImplementedError,
+            RuntimeError,
+            ValueError,
+        ):  # none: sparse, not initialised yet, or a subclass without one
             continue
         reference = StorageWeakRef(storage)
         blocks[reference.cdata] = Block(reference, storage.nbytes())
@@ -131,7 +135,11 @@ class MemoryWatch:
 
     def allocated(self) -> Allocator | None:
         """What there is on the device that the model is on now; None: it is on none."""
-        return Allocator.read(self._device) if self._device is not None and self._device.type == "cuda" else None
+        return (
+            Allocator.read(self._device)
+            if self._device is not None and self._device.type == "cuda"
+            else None
+        )
 
     def is_new(self, call: Call, shapes: Shapes) -> bool:
         """Whether its memory is to be read."""
@@ -183,7 +191,10 @@ class MemoryWatch:
         if self._unread:
             self._own = blocks_of([*self._model.parameters(), *self._model.buffers()])
             inside = self._saved_inside()
-            self._known |= {self._keys[index]: self._read(each, inside[index]) for index, each in self._unread.items()}
+            self._known |= {
+                self._keys[index]: self._read(each, inside[index])
+                for index, each in self._unread.items()
+            }
         known = {index: self._known[key] for index, key in self._keys.items()}
         if len(self._known) > _MOST_CALLS:
             self._known.clear()
@@ -195,7 +206,9 @@ class MemoryWatch:
         inside: dict[int, Blocks] = defaultdict(dict)
         for index in sorted(self._unread, reverse=True):  # those in a call come after it
             unread = self._unread[index]
-            inside[index] |= {key: block for key, block in unread.saved.items() if key not in self._own}
+            inside[index] |= {
+                key: block for key, block in unread.saved.items() if key not in self._own
+            }
             if unread.call.parent is not None:
                 inside[unread.call.parent.index] |= inside[index]
         return inside
@@ -204,13 +217,23 @@ class MemoryWatch:
         parameters = list(unread.call.module.parameters())
         param_memory = bytes_in(blocks_of(parameters))
         gradients = sum(self._gradients.get(id(each), 0) for each in parameters)
-        kept = {key: block for key, block in {**unread.returned, **saved}.items() if key not in unread.given}
-        values = {key: block for key, block in {**unread.given, **kept}.items() if key not in self._own}
+        kept = {
+            key: block
+            for key, block in {**unread.returned, **saved}.items()
+            if key not in unread.given
+        }
+        values = {
+            key: block for key, block in {**unread.given, **kept}.items() if key not in self._own
+        }
         start, end = unread.start, unread.end
         return CallMemory(
-            num_parameters=sum(each.numel() for each in parameters if not nn.parameter.is_lazy(each)),
+            num_parameters=sum(
+                each.numel() for each in parameters if not nn.parameter.is_lazy(each)
+            ),
             num_learnable_parameters=sum(
-                each.numel() for each in parameters if each.requires_grad and not nn.parameter.is_lazy(each)
+                each.numel()
+                for each in parameters
+                if each.requires_grad and not nn.parameter.is_lazy(each)
             ),
             param_memory=param_memory,
             gradient_memory=gradients,
@@ -218,7 +241,9 @@ class MemoryWatch:
             output_memory=bytes_in(unread.returned),
             saved_memory=bytes_in(saved) if TELLS_UNPACKING else None,
             total_memory=param_memory + gradients + bytes_in(values),
-            memory_delta_fwd=bytes_in(kept) if start is None or end is None else end.now - start.now,
+            memory_delta_fwd=bytes_in(kept)
+            if start is None or end is None
+            else end.now - start.now,
             memory_delta_bwd=None if start is None else unread.delta_bwd,
             memory_peak_fwd=None if start is None or end is None else end.peak_since(start),
             memory_peak_bwd=None if start is None else unread.peak_bwd,
@@ -237,7 +262,11 @@ def _saved_by(node: Any) -> Iterator[Tensor]:
         for name in _saved_names(type(node)):
             found = getattr(node, name, None)
             for saved in found if isinstance(found, list | tuple) else (found,):
-                if saved is not None and saved.unpack_hook is None and isinstance(saved.data, Tensor):
+                if (
+                    saved is not None
+                    and saved.unpack_hook is None
+                    and isinstance(saved.data, Tensor)
+                ):
                     yield saved.data
 
 

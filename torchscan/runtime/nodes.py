@@ -23,7 +23,15 @@ from torchscan.recording.call_tree import Call, CallTree
 from torchscan.runtime.checks import StepChecks
 from torchscan.runtime.memory import Allocator, MemoryWatch
 from torchscan.runtime.timing import LEAVES, StepTimes
-from torchscan.runtime.values import Gradients, Leaf, Source, Values, makes_none_backward, moves, reveals
+from torchscan.runtime.values import (
+    Gradients,
+    Leaf,
+    Source,
+    Values,
+    makes_none_backward,
+    moves,
+    reveals,
+)
 from torchscan.torch_versions import NO_BACKWARD_PASS, at_end_of_backward_pass, backward_pass
 
 
@@ -43,14 +51,18 @@ def _index_of(owner: Call | None) -> int:
 class HeldLeaves:
     """The nodes that store gradients of parameters, and what is told when one runs: the step that goes on then."""
 
-    def __init__(self, modules: Iterable[tuple[str, nn.Module]], give_up: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, modules: Iterable[tuple[str, nn.Module]], give_up: Callable[[Exception], None]
+    ) -> None:
         #: told of a mistake of ours
         self.give_up = give_up
         self._parameters: dict[int, tuple[Tensor, Leaf]] = {}
         for path, module in modules:
             for name, each in module._parameters.items():
                 if each is not None:
-                    self._parameters.setdefault(id(each), (each, Leaf(path, type_name_of(module), name)))
+                    self._parameters.setdefault(
+                        id(each), (each, Leaf(path, type_name_of(module), name))
+                    )
         self._held: dict[int, tuple[Node, tuple[RemovableHandle, ...]]] = {}
         #: of the step that goes on; None once the inspection is over
         self.watch: NodeWatch | None = None
@@ -68,7 +80,10 @@ class HeldLeaves:
         if held is None or held[0] is not node:
             self._held[id(variable)] = (
                 node,
-                (node.register_prehook(self._before), node.register_hook(partial(self._after, variable, known[1]))),
+                (
+                    node.register_prehook(self._before),
+                    node.register_hook(partial(self._after, variable, known[1])),
+                ),
             )
         return True
 
@@ -139,7 +154,9 @@ class NodeWatch:
         """Whether the inspection is: nodes of a graph that somebody keeps keep their hooks."""
         return self._leaves.watch is None
 
-    def watch(self, results: Sequence[Tensor], made: Iterable[Node], oldest: int) -> list[weakref.ref[object]]:
+    def watch(
+        self, results: Sequence[Tensor], made: Iterable[Node], oldest: int
+    ) -> list[weakref.ref[object]]:
         """Follow the nodes numbered from ``oldest`` on that are behind results, or behind what else modules made.
 
         What is returned lives as long as the results' nodes do.
@@ -156,8 +173,12 @@ class NodeWatch:
                 continue
             owner = self._tree.maker_of(node)
             self.memory.note_made(owner, node)
-            is_moved = makes_none_backward(node) and uses[node] <= 1  # else gradients are added up for it
-            looked_at = None if is_moved else (self._unseen(node, uses, owner, sources), sources.get(node))
+            is_moved = (
+                makes_none_backward(node) and uses[node] <= 1
+            )  # else gradients are added up for it
+            looked_at = (
+                None if is_moved else (self._unseen(node, uses, owner, sources), sources.get(node))
+            )
             followed = _Followed(self, owner, looked_at)
             _follow(node, followed)
             alive += [weakref.ref(followed)] if node in last else []
@@ -179,7 +200,11 @@ class NodeWatch:
         return Source(self.call_at(origin.call), origin.name, through)
 
     def _unseen(
-        self, node: Node, uses: Counter[Node | None], owner: Call | None, sources: dict[Node, _Origin]
+        self,
+        node: Node,
+        uses: Counter[Node | None],
+        owner: Call | None,
+        sources: dict[Node, _Origin],
     ) -> Collection[int]:
         """Return the positions of the node's gradients that need no check.
 
@@ -188,7 +213,12 @@ class NodeWatch:
         unseen = []
         for number, (following, _) in enumerate(node.next_functions):
             through = []
-            while following is not None and uses[following] == 1 and moves(following) and len(following.next_functions) == 1:
+            while (
+                following is not None
+                and uses[following] == 1
+                and moves(following)
+                and len(following.next_functions) == 1
+            ):
                 through.append(_index_of(self._tree.maker_of(following)))
                 following = following.next_functions[0][0]
             if following is not None and uses[following] == 1 and reveals(following):
@@ -208,7 +238,9 @@ class NodeWatch:
     def note_node_start(self, index: int, looking: int) -> int:
         """A node of a call starts, after what has been looked at since then. The time."""
         if self.values.awaits_end_of_backward and self._awaited != (going_on := backward_pass()):
-            self._awaited = going_on  # not that of an earlier one, which may have been left by an exception
+            self._awaited = (
+                going_on  # not that of an earlier one, which may have been left by an exception
+            )
             at_end_of_backward_pass(self._note_end)
         self.times.end_looking(looking)
         return self.times.note_node_start(index)
@@ -247,9 +279,23 @@ class NodeWatch:
 class _Followed:
     """Follows the runs of one node. It does not hold the node, which holds it."""
 
-    __slots__ = ("__weakref__", "_allocated", "_before", "_index", "_looked_at", "_reads", "_start", "_watch")
+    __slots__ = (
+        "__weakref__",
+        "_allocated",
+        "_before",
+        "_index",
+        "_looked_at",
+        "_reads",
+        "_start",
+        "_watch",
+    )
 
-    def __init__(self, watch: NodeWatch, owner: Call | None, looked_at: tuple[Collection[int], _Origin | None] | None) -> None:
+    def __init__(
+        self,
+        watch: NodeWatch,
+        owner: Call | None,
+        looked_at: tuple[Collection[int], _Origin | None] | None,
+    ) -> None:
         self._watch = watch
         self._index = _index_of(owner)
         #: which of the gradients that it makes are seen later, and whose is the one that is seen here; None: none is looked at

@@ -102,7 +102,10 @@ class NonFiniteGuard:
         main = None if module is None else self._calls.steps_of(module)
         if main is None or not main.begun:
             main = max(trained, key=lambda steps: steps.begun, default=None)
-        modules = [CheckedModule(name=self._names.format_name(steps), steps=steps.begun) for steps in trained]
+        modules = [
+            CheckedModule(name=self._names.format_name(steps), steps=steps.begun)
+            for steps in trained
+        ]
         skipped = self._checks.skipped
         return GuardFacts(
             checked_steps=0 if main is None else main.begun,
@@ -205,7 +208,9 @@ class NonFiniteGuard:
         self._checks.on_device.forget()
         self.finish()
         message = f"{type(error).__name__}: {error}"[:_MAX_MESSAGE]
-        warn_user(f"torchscan hit an internal error and stopped checking for NaN; training is not affected: {message}")
+        warn_user(
+            f"torchscan hit an internal error and stopped checking for NaN; training is not affected: {message}"
+        )
 
     # -- calls of modules ----------------------------------------------------------------------------------------------
 
@@ -244,7 +249,9 @@ class NonFiniteGuard:
 
     # -- backward passes -----------------------------------------------------------------------------------------------
 
-    def _run_backward(self, run: Callable[..., Any], tensors: Sequence[Tensor], *args: Any, **kwargs: Any) -> Any:
+    def _run_backward(
+        self, run: Callable[..., Any], tensors: Sequence[Tensor], *args: Any, **kwargs: Any
+    ) -> Any:
         """Run a backward pass, in place of torch's function, and check the loss before and the gradients after it."""
         if self._is_off() or is_in_backward_pass():
             self._thread.note_unchecked()
@@ -298,7 +305,9 @@ class NonFiniteGuard:
     def _scale_loss(self, scale: Callable[..., Any], scaler: Any, outputs: Any) -> Any:
         """Scale a loss, in place of the scaler's method, and remember it unscaled."""
         scaled = scale(scaler, outputs)
-        is_loss = isinstance(outputs, Tensor) and isinstance(scaled, Tensor) and scaled is not outputs
+        is_loss = (
+            isinstance(outputs, Tensor) and isinstance(scaled, Tensor) and scaled is not outputs
+        )
         if is_loss and not self._is_off():
             self._checks.scales.note(scaled, outputs, scaler)
         return scaled

@@ -51,7 +51,9 @@ class _Waiting(NamedTuple, Generic[T]):
 class Peaks(Generic[T]):
     """Of the tensors of a step, in the order in which they are added. Autograd has a thread for each device."""
 
-    def __init__(self, device: torch.device, ours: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(
+        self, device: torch.device, ours: Callable[[], AbstractContextManager[None]]
+    ) -> None:
         """What the device does in a context of ``ours`` is no part of any time."""
         self._ours = ours
         self._lock = threading.RLock()
@@ -75,7 +77,9 @@ class Peaks(Generic[T]):
             return
         stream = current_stream(values.device.index) if values.is_cuda else None
         with self._lock:
-            found = _Waiting(what, self._count, weakref.ref(tensor), values, version_of(values), stream)
+            found = _Waiting(
+                what, self._count, weakref.ref(tensor), values, version_of(values), stream
+            )
             self._waiting.append(found)
             self._count += 1
             self._bytes += values.untyped_storage().nbytes()
@@ -87,7 +91,9 @@ class Peaks(Generic[T]):
         with self._lock:
             for number in reversed(range(len(self._waiting))):
                 if self._waiting[number].tensor() is tensor:
-                    self._waiting[number] = self._waiting[number]._replace(version=version_of(tensor))
+                    self._waiting[number] = self._waiting[number]._replace(
+                        version=version_of(tensor)
+                    )
                     return
 
     def look(self) -> None:
@@ -98,10 +104,14 @@ class Peaks(Generic[T]):
                     self._look()
 
     def _look(self) -> None:
-        alike: dict[tuple[torch.cuda.Stream | None, torch.device, torch.dtype, bool], list[_Waiting[T]]] = defaultdict(list)
+        alike: dict[
+            tuple[torch.cuda.Stream | None, torch.device, torch.dtype, bool], list[_Waiting[T]]
+        ] = defaultdict(list)
         for each in self._waiting:
             if each.values.untyped_storage().nbytes():
-                alike[each.stream, each.values.device, each.values.dtype, _is_dense(each.values)].append(each)
+                alike[
+                    each.stream, each.values.device, each.values.dtype, _is_dense(each.values)
+                ].append(each)
         self._waiting.clear()
         self._bytes = 0
         for (stream, *_), group in alike.items():
@@ -116,7 +126,9 @@ class Peaks(Generic[T]):
     def _look_at(self, group: Sequence[_Waiting[T]]) -> None:
         peaks = norms_of([each.values for each in group], math.inf)
         self._room_for(len(group)).copy_(torch.stack(list(peaks)), non_blocking=True)
-        self._looked_at += [(each.place, each.what, version_of(each.values) != each.version) for each in group]
+        self._looked_at += [
+            (each.place, each.what, version_of(each.values) != each.version) for each in group
+        ]
 
     def _room_for(self, count: int) -> Tensor:
         if self._used + count > len(self._room.memory):
@@ -141,7 +153,9 @@ class Peaks(Generic[T]):
             if stream is not None:
                 stream.wait_stream(other)
         found = torch.cat(self._peaks)
-        self._sent = torch.empty_like(found, device="cpu", pin_memory=found.is_cuda)  # else the host waits for the copy
+        self._sent = torch.empty_like(
+            found, device="cpu", pin_memory=found.is_cuda
+        )  # else the host waits for the copy
         self._sent.copy_(found, non_blocking=True)
         if stream is not None:
             self._event = torch.cuda.Event()
@@ -166,7 +180,11 @@ class _Room:
     """Where peaks are written."""
 
     def __init__(self, count: int, device: torch.device) -> None:
-        with unseen(), without_torch_function(), torch.inference_mode(False):  # else it could not be written to outside
+        with (
+            unseen(),
+            without_torch_function(),
+            torch.inference_mode(False),
+        ):  # else it could not be written to outside
             self.memory = torch.empty(count, dtype=torch.float64, device=device)
         self._stream = self._free = None
         if self.memory.is_cuda:
@@ -175,7 +193,11 @@ class _Room:
 
     def enter(self) -> None:
         """The current stream writes here next: whoever had this memory before has done with it by then."""
-        if self._stream is not None and self._free is not None and (here := current_stream()) is not self._stream:
+        if (
+            self._stream is not None
+            and self._free is not None
+            and (here := current_stream()) is not self._stream
+        ):
             here.wait_event(self._free)
             self.memory.record_stream(here)
 

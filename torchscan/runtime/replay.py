@@ -32,7 +32,13 @@ from torchscan.recording.places import place_of_user
 from torchscan.recording.state import keep_random_state, original_of
 from torchscan.recording.undo import Undo, put_back_after
 from torchscan.runtime.finiteness import FINE, Look, is_readable, look_at
-from torchscan.torch_versions import OpOverload, TorchDispatchMode, as_written, without_hooks_for_gradients, without_modes
+from torchscan.torch_versions import (
+    OpOverload,
+    TorchDispatchMode,
+    as_written,
+    without_hooks_for_gradients,
+    without_modes,
+)
 
 #: parameterised modules compute their weights in hooks, which are torch's own
 _HOOKS_THAT_STAY = ("torch.nn.utils.", "torch.nn.modules.")
@@ -93,7 +99,9 @@ def _replay(module: nn.Module, given: Given, nan: bool, undo: Undo) -> Operator 
 def _operator_in(own: nn.Module, given: Given, nan: bool) -> Operator | None:
     """Run a call of a copy, and return the operator, or None if there is no such value."""
     args, kwargs = given
-    watch = _Watch([*own.parameters(), *(own.buffers() if nan else ())], nan=nan)  # infinities of buffers are masks
+    watch = _Watch(
+        [*own.parameters(), *(own.buffers() if nan else ())], nan=nan
+    )  # infinities of buffers are masks
     threads = _OtherThreads(own, nan)
     result: object = None
     with contextlib.suppress(_Found), watch:
@@ -158,12 +166,18 @@ def _own(tensor: Tensor) -> Tensor:
 def obstacle(module: nn.Module, given: Given) -> str | None:
     """Why a call cannot be made again without anybody noticing."""
     original = original_of(module)
-    if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+    if (
+        torch.distributed.is_available()
+        and torch.distributed.is_initialized()
+        and torch.distributed.get_world_size() > 1
+    ):
         return "other processes would have to repeat its call, too"
     tensors = [*original.parameters(), *original.buffers()]
     if sum(each.nbytes for each in tensors if not nn.parameter.is_lazy(each)) > _LARGEST_COPY:
         return "it is too large to be copied"
-    foreign = what_is_shared([given, *(value for each in original.modules() for value in _functions_in(each))])
+    foreign = what_is_shared(
+        [given, *(value for each in original.modules() for value in _functions_in(each))]
+    )
     return None if foreign is None else f"it has to do with a {foreign}, which cannot be copied"
 
 
@@ -176,7 +190,9 @@ def what_is_shared(value: Any, depth: int = 0) -> str | None:
     if depth > _DEEPEST or isinstance(value, _PLAIN):
         return None
     if isinstance(value, FunctionType):
-        inside: Iterable[Any] = [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
+        inside: Iterable[Any] = [
+            cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)
+        ]
     elif isinstance(value, Mapping) and len(value) <= _MOST_ITEMS:
         inside = value.values()
     elif isinstance(value, list | tuple | set | frozenset):
@@ -185,7 +201,9 @@ def what_is_shared(value: Any, depth: int = 0) -> str | None:
         inside = [getattr(value, each.name, None) for each in dataclasses.fields(value)]
     else:
         return type(value).__name__
-    return next((found for each in inside if (found := what_is_shared(each, depth + 1)) is not None), None)
+    return next(
+        (found for each in inside if (found := what_is_shared(each, depth + 1)) is not None), None
+    )
 
 
 def _is_filled(cell: CellType) -> bool:
@@ -206,7 +224,12 @@ def copy_of(module: nn.Module) -> nn.Module:
 
 
 def _hooks_of(module: nn.Module) -> Iterator[dict[int, Callable[..., Any]]]:
-    yield from (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    yield from (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
+    )
 
 
 def _is_of_torch(hook: Callable[..., Any]) -> bool:
@@ -232,7 +255,11 @@ class _Watch(TorchDispatchMode):
         self.found: Operator | None = None
 
     def __torch_dispatch__(
-        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: OpOverload,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         self._has_drawn |= torch.Tag.nondeterministic_seeded in func.tags
@@ -241,11 +268,18 @@ class _Watch(TorchDispatchMode):
         origin = self._origin_in(given) if before.inf else None
         result = func(*args, **kwargs)
         made = tensors_in(result)
-        if given and all(id(each) in self._weights for each in given) and not self._is_made_of(given, made):
+        if (
+            given
+            and all(id(each) in self._weights for each in given)
+            and not self._is_made_of(given, made)
+        ):
             self._weights |= {id(each): each for each in made}
         elif (look := self._look_at(made)) != FINE:
             here = Operator(name=_name_of(func), line=place_of_user())
-            is_told_to = any(isinstance(each, float) and not math.isfinite(each) for each in (*args, *kwargs.values()))
+            is_told_to = any(
+                isinstance(each, float) and not math.isfinite(each)
+                for each in (*args, *kwargs.values())
+            )
             if self._nan and look.nan and not before.nan:
                 self._end(self._source_of_nan(here, before, origin))
             if look.inf and origin is None and (is_told_to or before.inf):
@@ -275,7 +309,9 @@ class _Watch(TorchDispatchMode):
 
     def _note_computed(self, origin: Operator, made: Sequence[Tensor]) -> None:
         self._first = self._first or origin
-        self._computed |= {id(each): (each, origin) for each in made if is_readable(each) and look_at(each).inf}
+        self._computed |= {
+            id(each): (each, origin) for each in made if is_readable(each) and look_at(each).inf
+        }
 
     def _origin_in(self, tensors: Iterable[Tensor]) -> Operator | None:
         """Return the operator that computed the infinities in one of these, or None."""
@@ -300,11 +336,30 @@ class _Watch(TorchDispatchMode):
         raise _Found
 
     def _look_at(self, tensors: Iterable[Tensor]) -> Look:
-        return sum((look_at(each) for each in tensors if id(each) not in self._weights and is_readable(each)), FINE)
+        return sum(
+            (
+                look_at(each)
+                for each in tensors
+                if id(each) not in self._weights and is_readable(each)
+            ),
+            FINE,
+        )
 
 
 #: what makes tensors of constants, or hands them on
-_CREATING = ("full", "lift_fresh", "scalar_tensor", "fill", "_to_copy", "clone", "detach", "alias", "expand", "view", "triu")
+_CREATING = (
+    "full",
+    "lift_fresh",
+    "scalar_tensor",
+    "fill",
+    "_to_copy",
+    "clone",
+    "detach",
+    "alias",
+    "expand",
+    "view",
+    "triu",
+)
 #: what returns -Inf at a probability of 0
 _LOGARITHMS = re.compile(
     r"aten\.(log|log2|log10|log1p|logit|xlogy|special_xlogy|special_xlog1py|special_logit|special_log_ndtr"
@@ -319,7 +374,9 @@ def _creates(operator: Operator) -> bool:
 
 def _is_log(operator: Operator, made: Iterable[Tensor]) -> bool:
     is_logarithm = _LOGARITHMS.fullmatch(operator.name or "") is not None
-    return is_logarithm and not any(bool(torch.isposinf(each).any()) for each in made if each.is_floating_point())
+    return is_logarithm and not any(
+        bool(torch.isposinf(each).any()) for each in made if each.is_floating_point()
+    )
 
 
 def _name_of(func: OpOverload) -> str:

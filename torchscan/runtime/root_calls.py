@@ -118,7 +118,12 @@ class RootCall:
     @property
     def awaits_gradient(self) -> bool:
         """True while a backward pass can still reach the call."""
-        return self.has_graph and not self.is_reached and self._graph is not None and self._graph() is not None
+        return (
+            self.has_graph
+            and not self.is_reached
+            and self._graph is not None
+            and self._graph() is not None
+        )
 
     def made_node(self, number: int) -> bool:
         """Return whether the node with this number was created in the call."""
@@ -126,7 +131,10 @@ class RootCall:
 
     def given(self) -> Given | str:
         """Return the arguments, or the reason why they are no longer there."""
-        if any((tensor := reference()) is not None and version_of(tensor) != version for reference, version in self.versions):
+        if any(
+            (tensor := reference()) is not None and version_of(tensor) != version
+            for reference, version in self.versions
+        ):
             return "its inputs have been written to since"
         values = [*self.args, *self.kwargs.values()]
         for value in values:
@@ -134,7 +142,9 @@ class RootCall:
                 return value.reason
         if any(isinstance(each, _Weak) and each.tensor() is None for each in values):
             return "its inputs are gone"
-        return tuple(map(_alive, self.args)), {name: _alive(value) for name, value in self.kwargs.items()}
+        return tuple(map(_alive, self.args)), {
+            name: _alive(value) for name, value in self.kwargs.items()
+        }
 
 
 class _Gradient:
@@ -154,7 +164,9 @@ class _Gradient:
         call.is_reached = call.steps.is_reached = call.steps.is_trained = True
         gradient = gradients[self._output_nr] if self._output_nr < len(gradients) else None
         if gradient is not None:
-            call.gradients[self._index] = gradient if gradient.nbytes <= _MAX_GRADIENT_BYTES else None
+            call.gradients[self._index] = (
+                gradient if gradient.nbytes <= _MAX_GRADIENT_BYTES else None
+            )
 
 
 class RootCalls:
@@ -207,7 +219,9 @@ class RootCalls:
     def _keep(self, call: RootCall) -> None:
         module = call.module()
         known = [each for each in self.recent if each.thread == call.thread]
-        self.recent = [each for each in known if each.awaits_gradient or each.module() is not module]
+        self.recent = [
+            each for each in known if each.awaits_gradient or each.module() is not module
+        ]
         self.recent.append(call)
         for each in self.recent[:-MAX_CALLS]:
             if each.steps.has_parameters:
@@ -257,7 +271,11 @@ class RootCalls:
     def modules(self) -> Iterator[ModuleSteps]:
         """Yield the roots with parameters that the thread has called, with their steps."""
         for each in list(self._steps.values()):
-            if each.thread == self.thread.number and each.has_parameters and each.module() is not None:
+            if (
+                each.thread == self.thread.number
+                and each.has_parameters
+                and each.module() is not None
+            ):
                 yield each
 
     def trained(self) -> list[ModuleSteps]:

@@ -34,7 +34,9 @@ class RootNames:
         module = steps.module()
         if module is not None and steps.variable is None:
             steps.variable = _find_variable(module, [vars(sys.modules["__main__"])])
-        return steps.type_name if steps.variable is None else f"{steps.variable} ({steps.type_name})"
+        return (
+            steps.type_name if steps.variable is None else f"{steps.variable} ({steps.type_name})"
+        )
 
 
 def _find_variable(module: nn.Module, namespaces: Iterable[Mapping[str, Any]]) -> str | None:

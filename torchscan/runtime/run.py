@@ -50,7 +50,11 @@ class Latency(NamedTuple):
     def of(cls, nanoseconds: Iterable[int]) -> Latency:
         """Of each step."""
         seconds = [each * _NANOSECONDS for each in nanoseconds]
-        return cls(statistics.median(seconds), min(seconds), max(seconds)) if seconds else cls(0.0, 0.0, 0.0)
+        return (
+            cls(statistics.median(seconds), min(seconds), max(seconds))
+            if seconds
+            else cls(0.0, 0.0, 0.0)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,13 +77,19 @@ class CallRun(InspectedCall):
     @property
     def device_time(self) -> float | None:
         """Seconds on the device, forward and backward, in the median; None: there is none."""
-        times = [each.median for each in (self.device_forward, self.device_backward) if each is not None]
+        times = [
+            each.median for each in (self.device_forward, self.device_backward) if each is not None
+        ]
         return sum(times) if times else None
 
     @property
     def time(self) -> float:
         """Seconds forward and backward, in the median: on the device, where there is one, else on the host."""
-        return self.forward.median + self.backward.median if self.device_time is None else self.device_time
+        return (
+            self.forward.median + self.backward.median
+            if self.device_time is None
+            else self.device_time
+        )
 
     @property
     def flops_per_second(self) -> float | None:
@@ -90,7 +100,9 @@ class CallRun(InspectedCall):
     @property
     def expected_time(self) -> float | None:
         """Seconds that it should take, forward and backward; None: nothing is expected."""
-        times = [each for each in (self.expected_forward, self.expected_backward) if each is not None]
+        times = [
+            each for each in (self.expected_forward, self.expected_backward) if each is not None
+        ]
         return sum(times) if times else None
 
     def name_in(self, calls: Sequence[CallRun]) -> str:
@@ -254,7 +266,9 @@ class RunFacts(Result, Inspected):
     @property
     def info(self) -> dict[str, Any]:
         """Nested: ``{name: {"info": {…}, "children": {…}}}``; the second call of a module has a number behind its name."""
-        nested: list[dict[str, Any]] = [{"info": _plain(call), "children": {}} for call in self.calls]
+        nested: list[dict[str, Any]] = [
+            {"info": _plain(call), "children": {}} for call in self.calls
+        ]
         top: dict[str, Any] = {}
         for call, entry in zip(self.calls, nested, strict=True):
             siblings = top if call.parent is None else nested[call.parent]["children"]
@@ -269,10 +283,14 @@ class RunFacts(Result, Inspected):
     @property
     def step_time(self) -> float:
         """Seconds of a step, forward and backward, in the median: on the host or, if that takes longer, on the device."""
-        on_device = 0.0 if self.device is None else self.device.forward.median + self.device.backward.median
+        on_device = (
+            0.0 if self.device is None else self.device.forward.median + self.device.backward.median
+        )
         return max(self.forward.median + self.backward.median, on_device)
 
-    def assert_step_time(self, most: float | str, *, device: str | None = None, tolerance: float | str = 0.0) -> None:
+    def assert_step_time(
+        self, most: float | str, *, device: str | None = None, tolerance: float | str = 0.0
+    ) -> None:
         """Raise :class:`BudgetError` if :attr:`step_time` is more than ``most``; the message names the slowest modules.
 
         Passes of an evaluation do not count, unless nothing else was measured.
@@ -290,7 +308,9 @@ class RunFacts(Result, Inspected):
             units.checked_seconds("most", most)
         slowest = _slowest(self.calls)
         where = self.provenance.device
-        require_step_time(self.step_time, slowest, where, most=most, device=device, tolerance=tolerance)
+        require_step_time(
+            self.step_time, slowest, where, most=most, device=device, tolerance=tolerance
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything as JSON, which :func:`open_run` reads; what is there is replaced when all is written.
@@ -304,7 +324,9 @@ class RunFacts(Result, Inspected):
         if self.process is None:
             return Path(path)
         if any(Path(path).glob("rank*.sqlite")):
-            raise InputError(f"the folder {str(path)!r} has a run that is watched: save what was inspected in another one")
+            raise InputError(
+                f"the folder {str(path)!r} has a run that is watched: save what was inspected in another one"
+            )
         try:
             Path(path).mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -359,7 +381,9 @@ def _is_superseded(found: NonFinite, checked: GuardFacts) -> bool:
     return all(other.checked is None for other in checked.findings if other.step == found.step)
 
 
-def _first_in_each_step(close: Sequence[NonFinite], cheap: Sequence[NonFinite]) -> tuple[NonFinite, ...]:
+def _first_in_each_step(
+    close: Sequence[NonFinite], cheap: Sequence[NonFinite]
+) -> tuple[NonFinite, ...]:
     """Return one finding for each step: that of the close inspection, unless it only saw the consequences."""
     evaluated = [found for found in close if found.is_evaluation]
     close = [found for found in close if not found.is_evaluation]
@@ -386,14 +410,20 @@ def run_of(
     usual = watched.usual
     calls, measured = usual.calls, usual.steps
     paths = [_path_in(inner, call.path) for call in calls]
-    expected = [None] * len(calls) if roofline is None else expected_times(roofline, paths, [call.parent for call in calls])
+    expected = (
+        [None] * len(calls)
+        if roofline is None
+        else expected_times(roofline, paths, [call.parent for call in calls])
+    )
     return RunFacts(
         steps=usual.number - usual.warm_up,
         warm_up=usual.warm_up,
         timed=len(measured),
         evaluation=None if watched.evaluation is None else _evaluation_run(watched.evaluation),
         calls=tuple(
-            _call_run(call, index, measured, costs.get((paths[index], call.invocation)), expected[index])
+            _call_run(
+                call, index, measured, costs.get((paths[index], call.invocation)), expected[index]
+            )
             for index, call in enumerate(calls)
         ),
         forward=Latency.of(step.of_model(step.forward) for step in measured),
@@ -418,20 +448,32 @@ def run_of(
 
 
 def _path_in(inner: str, path: str) -> str:
-    return path[len(inner) + 1 :] if inner and (path == inner or path.startswith(f"{inner}.")) else path
+    return (
+        path[len(inner) + 1 :]
+        if inner and (path == inner or path.startswith(f"{inner}."))
+        else path
+    )
 
 
 _NONE_COUNTED = (0,) * len(COUNTED)
 
 
 def _call_run(
-    call: InspectedCall, index: int, steps: Sequence[StepFacts], cost: OpCost | None, expected: ExpectedTimes | None
+    call: InspectedCall,
+    index: int,
+    steps: Sequence[StepFacts],
+    cost: OpCost | None,
+    expected: ExpectedTimes | None,
 ) -> CallRun:
     """One call in several steps: the most that was counted in any, and how long it took in all."""
     device = [step.device for step in steps if step.device is not None]
     counts: dict[str, Any] = dict(zip(COUNTED, _most_of(steps, index), strict=True))
     return CallRun(
-        **{each.name: getattr(call, each.name) for each in fields(InspectedCall) if each.name not in COUNTED},
+        **{
+            each.name: getattr(call, each.name)
+            for each in fields(InspectedCall)
+            if each.name not in COUNTED
+        },
         **counts,
         forward=Latency.of(step.forward[index] for step in steps),
         backward=Latency.of(step.backward[index] for step in steps),
@@ -463,7 +505,9 @@ def _evaluation_run(watched: WatchedSteps) -> EvaluationRun:
         timed=len(steps) * num_passes,
         forward=Latency.of(step.of_model(step.forward) // num_passes for step in steps),
         device_forward=Latency.of(on_device) if device else None,
-        calls=tuple(_call_run(call, index, steps, None, None) for index, call in enumerate(watched.calls)),
+        calls=tuple(
+            _call_run(call, index, steps, None, None) for index, call in enumerate(watched.calls)
+        ),
     )
 
 
@@ -491,7 +535,10 @@ def _slowest(calls: Sequence[CallRun]) -> list[tuple[str, float]]:
 
 def _plain(call: CallRun) -> dict[str, Any]:
     """Times as dicts; :func:`asdict` leaves named tuples as they are."""
-    return {name: value._asdict() if isinstance(value, Latency) else value for name, value in asdict(call).items()}
+    return {
+        name: value._asdict() if isinstance(value, Latency) else value
+        for name, value in asdict(call).items()
+    }
 
 
 def _name(call: CallRun, name: str, siblings: dict[str, Any]) -> str:
@@ -507,12 +554,18 @@ def _measured_by(facts: RunFacts) -> Measured:
     figures: dict[Key, dict[Figure, float]] = {}
     originals = _originals(facts.calls)
     for call in facts.calls:
-        of_call = figures.setdefault(originals.get((call.path, call.invocation), (call.path, call.invocation)), {})
+        of_call = figures.setdefault(
+            originals.get((call.path, call.invocation), (call.path, call.invocation)), {}
+        )
         for name, value in _figures_of(call):
             of_call[name] = of_call.get(name, 0) + value
     steps = _counted(facts.steps, "step")
     first = facts.nonfinite[0] if facts.nonfinite else None
-    producer = None if first is None else originals.get((first.path, first.invocation), (first.path, first.invocation))
+    producer = (
+        None
+        if first is None
+        else originals.get((first.path, first.invocation), (first.path, first.invocation))
+    )
     return Measured(
         source=f"{steps} measured on {facts.provenance.device}",
         figures=figures,
@@ -532,7 +585,9 @@ def _originals(calls: Sequence[CallRun]) -> dict[Key, Key]:
     first: dict[str, list[Key]] = {}
     again: dict[str, list[Key]] = {}
     for call in calls:
-        (again if call.is_again else first).setdefault(call.path, []).append((call.path, call.invocation))
+        (again if call.is_again else first).setdefault(call.path, []).append(
+            (call.path, call.invocation)
+        )
     return {
         key: first[path][-1 - at % len(first[path])]
         for path, keys in again.items()
@@ -554,7 +609,12 @@ def _time_of(facts: RunFacts, steps: str) -> Iterator[Verdict]:
         yield "Measured", units.duration(facts.step_time), f"{passes}, the median of {steps}", None
     if facts.evaluation is not None:
         passes = _counted(facts.evaluation.timed, "pass")
-        yield "Evaluation", units.duration(facts.evaluation.time), f"forward only, the median of {passes}", None
+        yield (
+            "Evaluation",
+            units.duration(facts.evaluation.time),
+            f"forward only, the median of {passes}",
+            None,
+        )
 
 
 def _nonfinite_of(facts: RunFacts, producer: Key | None) -> Iterator[Verdict]:

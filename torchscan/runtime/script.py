@@ -69,7 +69,12 @@ def program_of(words: Sequence[str]) -> Program:
         is_unbuffered |= others != flags
         if others.startswith("m"):
             rest[:0] = [others[1:]] if others[1:] else []
-            return _program(rest, "module: python -m package.module", is_module=True, is_unbuffered=is_unbuffered)
+            return _program(
+                rest,
+                "module: python -m package.module",
+                is_module=True,
+                is_unbuffered=is_unbuffered,
+            )
         _require_kept(flags, others)
     return _program(rest, "script: python train.py", is_module=False, is_unbuffered=is_unbuffered)
 
@@ -77,7 +82,9 @@ def program_of(words: Sequence[str]) -> Program:
 def _program(words: Sequence[str], what: str, *, is_module: bool, is_unbuffered: bool) -> Program:
     if not words:
         raise InputError(f"after -- there is no {what}")
-    return Program(name=words[0], is_module=is_module, arguments=tuple(words[1:]), is_unbuffered=is_unbuffered)
+    return Program(
+        name=words[0], is_module=is_module, arguments=tuple(words[1:]), is_unbuffered=is_unbuffered
+    )
 
 
 def _require_this_python(word: str) -> None:
@@ -89,12 +96,16 @@ def _require_this_python(word: str) -> None:
         )
     ours, asked = ".".join(map(str, sys.version_info[:3])), found["version"] or ""
     if not f"{ours}.".startswith(f"{asked}." if asked else ""):
-        raise InputError(f"the script runs in this Python, which is {ours}: start torchscan with {word[:60]} -m torchscan")
+        raise InputError(
+            f"the script runs in this Python, which is {ours}: start torchscan with {word[:60]} -m torchscan"
+        )
 
 
 def _require_kept(flags: str, others: str) -> None:
     if not flags or others.startswith("c"):
-        raise InputError("a program is given after -- as a file or a module: python train.py, python -m package.module")
+        raise InputError(
+            "a program is given after -- as a file or a module: python train.py, python -m package.module"
+        )
     if others:
         raise InputError(
             f"python -{flags[:20]} would come too late: start torchscan with it, "
@@ -124,7 +135,11 @@ def _as_started(program: Program, *, is_last: bool) -> Iterator[None]:
         sys.modules["__main__"] = ModuleType("__main__")
         sys.argv = [program.name, *program.arguments]
         if not sys.flags.safe_path:
-            sys.path[0] = os.getcwd() if program.is_module else os.path.dirname(os.path.realpath(program.name))
+            sys.path[0] = (
+                os.getcwd()
+                if program.is_module
+                else os.path.dirname(os.path.realpath(program.name))
+            )
         if program.is_unbuffered:
             with contextlib.suppress(AttributeError, ValueError):
                 sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # a stream of another kind has none
@@ -137,7 +152,9 @@ def _as_started(program: Program, *, is_last: bool) -> Iterator[None]:
 def _module_to_run(name: str) -> Callable[[], object]:
     missing = _missing_for(name)
     if missing is not None:
-        raise InputError(f"there is no module {missing[:100]!r} here; install it, or name a file.py")
+        raise InputError(
+            f"there is no module {missing[:100]!r} here; install it, or name a file.py"
+        )
     return lambda: _run_module(name)
 
 
@@ -160,7 +177,9 @@ def _file_to_run(name: str) -> Callable[[], object]:
 
 def _run_module(name: str) -> None:
     """As ``python -m`` does. ``runpy.run_module`` would take the main module away when its code is over."""
-    run_as_main: Callable[[str], object] = vars(runpy)["_run_module_as_main"]  # which Python itself calls by this name
+    run_as_main: Callable[[str], object] = vars(runpy)[
+        "_run_module_as_main"
+    ]  # which Python itself calls by this name
     run_as_main(name)
 
 
@@ -307,7 +326,12 @@ class LargestModule:
                 self._watch.abandon()
 
     def _before(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
-        if is_dynamo_compiling() or is_recording() or is_looking_again() or not self.is_of_this_process:
+        if (
+            is_dynamo_compiling()
+            or is_recording()
+            or is_looking_again()
+            or not self.is_of_this_process
+        ):
             return
         self._compiler.listen()  # it may have been loaded since
         try:
@@ -329,10 +353,14 @@ class LargestModule:
     def _is_better(self, module: nn.Module, rank: tuple[bool, int]) -> bool:
         """More, or all of what is watched: the module that ``torch.compile`` puts around a model no longer calls its hooks."""
         watched = self._watched()
-        return rank > self._rank or (rank == self._rank and any(each is watched for each in list(module.modules())[1:]))
+        return rank > self._rank or (
+            rank == self._rank and any(each is watched for each in list(module.modules())[1:])
+        )
 
     def _rank_of(self, module: nn.Module) -> tuple[bool, int]:
-        trains = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in module.parameters())
+        trains = torch.is_grad_enabled() and any(
+            parameter.requires_grad for parameter in module.parameters()
+        )
         return trains, self._sizes.of(module)
 
     def _follow(self, begun: Begun, rank: tuple[bool, int]) -> None:

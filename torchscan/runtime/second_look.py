@@ -29,7 +29,9 @@ def is_looking_again() -> bool:
     return _at_work > 0
 
 
-def look_again(call: RootCall, gradients: Mapping[int, Tensor] | None = None) -> NonFinite | str | None:
+def look_again(
+    call: RootCall, gradients: Mapping[int, Tensor] | None = None
+) -> NonFinite | str | None:
     """Repeat the call, and its backward pass if there are ``gradients`` of its outputs.
 
     Return the first producer of what is not finite, the reason why the call cannot be repeated, or None if all is finite.
@@ -52,7 +54,9 @@ def look_again(call: RootCall, gradients: Mapping[int, Tensor] | None = None) ->
         _at_work -= 1
 
 
-def _repeat(module: nn.Module, given: Given, call: RootCall, gradients: Mapping[int, Tensor], undo: Undo) -> NonFinite | None:
+def _repeat(
+    module: nn.Module, given: Given, call: RootCall, gradients: Mapping[int, Tensor], undo: Undo
+) -> NonFinite | None:
     for context in (without_modes, without_hooks_for_gradients, as_written):
         undo.enter(context, is_of_process=False)
     keep_random_state(undo)
@@ -68,9 +72,15 @@ def _repeat(module: nn.Module, given: Given, call: RootCall, gradients: Mapping[
     try:
         with torch.set_grad_enabled(call.has_grad), _autocast_of(call):
             outputs = tensors_in(own(*args, **kwargs))
-        pairs = [(outputs[index], gradient) for index, gradient in gradients.items() if outputs[index].requires_grad]
+        pairs = [
+            (outputs[index], gradient)
+            for index, gradient in gradients.items()
+            if outputs[index].requires_grad
+        ]
         if pairs:
-            torch.autograd.backward([output for output, _ in pairs], [gradient for _, gradient in pairs])
+            torch.autograd.backward(
+                [output for output, _ in pairs], [gradient for _, gradient in pairs]
+            )
     finally:
         inspector.finish()
     found = inspector.watched().nonfinite

@@ -77,7 +77,12 @@ class Step:
     def __init__(self, nodes: NodeWatch, label: StepLabel) -> None:
         self._nodes = nodes
         self.label = label
-        self._times, self._values, self._memory, self._checks = nodes.times, nodes.values, nodes.memory, nodes.checks
+        self._times, self._values, self._memory, self._checks = (
+            nodes.times,
+            nodes.values,
+            nodes.memory,
+            nodes.checks,
+        )
         #: of what was given and returned; of those that a gradient is computed for
         self._shapes: dict[int, tuple[_Sizes, _Sizes, _Sizes, _Sizes]] = {}
         self._calls: tuple[Call, ...] = ()
@@ -221,9 +226,13 @@ class Step:
         shapes = _plain(self._shapes[0][0]) if 0 in self._shapes else ()
         return facts_of(number, self._calls, keys, shapes, self._times, self._values)
 
-    def exchanges(self, alike: Sequence[StepFacts], timeline: Timeline, group: Group) -> tuple[Exchange, ...]:
+    def exchanges(
+        self, alike: Sequence[StepFacts], timeline: Timeline, group: Group
+    ) -> tuple[Exchange, ...]:
         """What it and others like it did together with other processes."""
-        return exchanges_of(alike, timeline, Clock(Clock.ahead_now(), self._times.looked), self._times.zero, group)
+        return exchanges_of(
+            alike, timeline, Clock(Clock.ahead_now(), self._times.looked), self._times.zero, group
+        )
 
     def timeline(self) -> Timeline:
         """When what ran in it, on the host."""

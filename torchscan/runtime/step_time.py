@@ -13,12 +13,22 @@ Named = tuple[str, float]
 
 
 def require_step_time(
-    taken: float, slowest: Sequence[Named], ran_on: str, *, most: float | str, device: str | None, tolerance: float | str
+    taken: float,
+    slowest: Sequence[Named],
+    ran_on: str,
+    *,
+    most: float | str,
+    device: str | None,
+    tolerance: float | str,
 ) -> None:
     """Raise if ``taken`` is more than ``most`` and the tolerance; warn where it is not checked, because it ran elsewhere."""
-    limit = _number("most", most, units.parse_duration) * (1 + _number("tolerance", tolerance, units.parse_share))
+    limit = _number("most", most, units.parse_duration) * (
+        1 + _number("tolerance", tolerance, units.parse_share)
+    )
     if device is not None and not is_part(device, ran_on):
-        warn_user(f"the time of a step is not checked: its limit is for {device}, and this ran on {ran_on}")
+        warn_user(
+            f"the time of a step is not checked: its limit is for {device}, and this ran on {ran_on}"
+        )
     elif taken > limit:
         layers = [f"  {name}: {units.duration(time)}" for name, time in slowest]
         raise BudgetError("\n".join([_said(taken, limit, ran_on), *layers]))
@@ -28,7 +38,9 @@ def _number(name: str, value: float | str, parse: Callable[[str], float]) -> flo
     if isinstance(value, str):
         return parse(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        raise InputError(f"{name} is {value!r}: give a number, or a text such as {'120 ms' if name == 'most' else '10%'!r}")
+        raise InputError(
+            f"{name} is {value!r}: give a number, or a text such as {'120 ms' if name == 'most' else '10%'!r}"
+        )
     return float(value)
 
 

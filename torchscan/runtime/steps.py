@@ -20,7 +20,12 @@ from torchscan.recording.training.gradients import differentiable_outputs, loss_
 from torchscan.recording.training.optimizers import needs_closure, optimizer_on
 from torchscan.torch_versions import products_in_tf32
 
-_TYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+_TYPES = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+}
 
 
 def device_here(name: str | None) -> torch.device:
@@ -33,30 +38,43 @@ def device_here(name: str | None) -> torch.device:
     except RuntimeError:
         device = torch.device("meta")
     if device.type not in ("cpu", "cuda"):
-        raise InputError(f"the device is {name[:40]!r}, and the steps run on this machine: give cpu, cuda or cuda:0")
+        raise InputError(
+            f"the device is {name[:40]!r}, and the steps run on this machine: give cpu, cuda or cuda:0"
+        )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise InputError(f"there is no {name} that this torch can use here: give cpu{', or cuda' if on_cuda else ''}")
+        raise InputError(
+            f"there is no {name} that this torch can use here: give cpu{', or cuda' if on_cuda else ''}"
+        )
     return device
 
 
 class RealSteps:
     """Takes the steps that were asked for. The model of the request is moved, converted and trained."""
 
-    def __init__(self, request: PassRequest, device: torch.device, precision: Precision | None) -> None:
+    def __init__(
+        self, request: PassRequest, device: torch.device, precision: Precision | None
+    ) -> None:
         _require_data(request.module)
         self._precision, self._autocast = precision, _autocast_in(precision, device)
         with self._explained(request):
-            self.module: nn.Module = request.module.to(device, None if precision is None else _TYPES.get(precision))
+            self.module: nn.Module = request.module.to(
+                device, None if precision is None else _TYPES.get(precision)
+            )
         if request.mode != "same":
             self.module.train(request.mode == "train")
         self._request = replace(request, module=self.module, execute="abstract", optimizer=None)
         self._args, self._kwargs, _ = self._request.inputs(device, ())
         parameters = {id(parameter): parameter for parameter in self.module.parameters()}
-        self._optimizer = None if request.optimizer is None else optimizer_on(request.optimizer, parameters)
+        self._optimizer = (
+            None if request.optimizer is None else optimizer_on(request.optimizer, parameters)
+        )
 
     def take(self) -> None:
         """One more."""
-        with self._explained(self._request), products_in_tf32(True) if self._precision == "tf32" else nullcontext():
+        with (
+            self._explained(self._request),
+            products_in_tf32(True) if self._precision == "tf32" else nullcontext(),
+        ):
             if self._request.has_backward:
                 self._learn()
             else:
@@ -74,7 +92,11 @@ class RealSteps:
         outputs = differentiable_outputs(self._forward())
         torch.autograd.backward(outputs, [torch.ones_like(output) for output in outputs])
         if self._optimizer is not None:
-            loss = sum(float(output.sum()) for output in outputs) if needs_closure(self._optimizer) else 0.0
+            loss = (
+                sum(float(output.sum()) for output in outputs)
+                if needs_closure(self._optimizer)
+                else 0.0
+            )
             self._optimizer.step(*([lambda: loss] if needs_closure(self._optimizer) else []))
 
     @contextlib.contextmanager
@@ -88,7 +110,9 @@ class RealSteps:
             with _only_failures():
                 record_pass(replace(request, execute="abstract", optimizer=None))
             said = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
-            raise RecordError(f"{type_name_of(request.module)} failed in a real step: {said}") from error
+            raise RecordError(
+                f"{type_name_of(request.module)} failed in a real step: {said}"
+            ) from error
 
 
 @contextlib.contextmanager
@@ -104,13 +128,19 @@ def _only_failures() -> Iterator[None]:
 
 def _require_data(module: nn.Module) -> None:
     if any(tensor.is_meta for tensor in tensors_of(module)):
-        raise InputError(f"this {type_name_of(module)} has tensors without data, and real steps need them: build it on the CPU")
+        raise InputError(
+            f"this {type_name_of(module)} has tensors without data, and real steps need them: build it on the CPU"
+        )
 
 
-def _autocast_in(precision: Precision | None, device: torch.device) -> AbstractContextManager[object]:
+def _autocast_in(
+    precision: Precision | None, device: torch.device
+) -> AbstractContextManager[object]:
     """Refuse what this device does not compute in."""
     if precision in ("fp8", "fp8-mixed"):
-        raise InputError(f"a model in {precision} has modules of its own: convert it in Python, and inspect() it there")
+        raise InputError(
+            f"a model in {precision} has modules of its own: convert it in Python, and inspect() it there"
+        )
     if precision == "tf32" and device.type != "cuda":
         raise InputError(f"tf32 is for CUDA devices, and this runs on {device}: give fp32 or bf16")
     if precision is None or not precision.endswith("-mixed"):

@@ -68,12 +68,19 @@ class Straggler:
     def _where(self) -> str:
         if self.type_name:
             return f"in {self.layer or 'the model itself'} ({self.type_name}), {self.phase}"
-        return "in the backward pass, in no module (a hook, say)" if self.phase == "backward" else "outside the model"
+        return (
+            "in the backward pass, in no module (a hook, say)"
+            if self.phase == "backward"
+            else "outside the model"
+        )
 
 
 def lateness(runs: Sequence[RunFacts]) -> dict[int, float]:
     """Of each process by its rank: seconds of a step; of too few steps nothing is known."""
-    return {rank: max(0.0, statistics.median(each)) * _NANOSECONDS for rank, each in _Meetings(runs).steps.items()}
+    return {
+        rank: max(0.0, statistics.median(each)) * _NANOSECONDS
+        for rank, each in _Meetings(runs).steps.items()
+    }
 
 
 def stragglers(runs: Sequence[RunFacts]) -> tuple[Straggler, ...]:
@@ -84,7 +91,10 @@ def stragglers(runs: Sequence[RunFacts]) -> tuple[Straggler, ...]:
         for rank, each in meetings.steps.items()
         if sorted(each)[len(each) // 4] > _LEAST_SHARE * _gap(meetings.runs[rank])
     }
-    return tuple(_straggler(meetings, rank, behind[rank]) for rank in sorted(behind, key=lambda rank: -behind[rank]))
+    return tuple(
+        _straggler(meetings, rank, behind[rank])
+        for rank in sorted(behind, key=lambda rank: -behind[rank])
+    )
 
 
 def _gap(run: RunFacts) -> float:
@@ -109,7 +119,9 @@ class _Meetings:
     """Who came when to what all processes did together."""
 
     def __init__(self, runs: Sequence[RunFacts]) -> None:
-        self.runs = {run.process.rank: run for run in runs if run.process is not None and run.exchanges}
+        self.runs = {
+            run.process.rank: run for run in runs if run.process is not None and run.exchanges
+        }
         self.arrivals = {rank: _arrivals(run.exchanges) for rank, run in self.runs.items()}
         self._together: dict[_Meeting, dict[int, int]] = {}
         for rank, own in self.arrivals.items():
@@ -118,9 +130,14 @@ class _Meetings:
         self._work = {rank: self._work_of(own) for rank, own in self.arrivals.items()}
         late = {rank: self._late_of(rank, own) for rank, own in self.arrivals.items()}
         #: of each process, by the place of a collective among its own: nanoseconds, in the median of the steps
-        self.late = {rank: _medians((arrival.place, each) for arrival, each in found) for rank, found in late.items()}
+        self.late = {
+            rank: _medians((arrival.place, each) for arrival, each in found)
+            for rank, found in late.items()
+        }
         #: of each process, of each step
-        self.steps = {rank: sums for rank, found in late.items() if len(sums := _sums(found)) >= _LEAST_STEPS}
+        self.steps = {
+            rank: sums for rank, found in late.items() if len(sums := _sums(found)) >= _LEAST_STEPS
+        }
 
     def _work_of(self, own: Mapping[_Meeting, _Arrival]) -> dict[_Meeting, int]:
         """What a process did for itself before each, but the first, of which nobody knows since when."""
@@ -136,15 +153,34 @@ class _Meetings:
             works = self._works(meeting)
             if rank in works and len(works) > 1:
                 usual = statistics.median(work for each, work in works.items() if each != rank)
-                late.append((arrival, min(works[rank] - usual, arrival.when - min(self._together[meeting].values()))))
+                late.append(
+                    (
+                        arrival,
+                        min(
+                            works[rank] - usual,
+                            arrival.when - min(self._together[meeting].values()),
+                        ),
+                    )
+                )
         return late
 
     def _works(self, meeting: _Meeting) -> dict[int, int]:
-        return {rank: self._work[rank][meeting] for rank in self._together[meeting] if meeting in self._work[rank]}
+        return {
+            rank: self._work[rank][meeting]
+            for rank in self._together[meeting]
+            if meeting in self._work[rank]
+        }
 
     def fastest(self, rank: int, place: int) -> tuple[int, int] | None:
         """Who had the least to do before a collective of a process in the last step, and which of its own that is."""
-        meeting = next((each for each, arrival in reversed(self.arrivals[rank].items()) if arrival.place == place), None)
+        meeting = next(
+            (
+                each
+                for each, arrival in reversed(self.arrivals[rank].items())
+                if arrival.place == place
+            ),
+            None,
+        )
         works = {} if meeting is None else self._works(meeting)
         if meeting is None or not works:
             return None
@@ -195,7 +231,9 @@ def _straggler(meetings: _Meetings, rank: int, total: float) -> Straggler:
     )
 
 
-def _lost_in(meetings: _Meetings, rank: int, place: int, late: float) -> tuple[int | None, ExchangePhase | None]:
+def _lost_in(
+    meetings: _Meetings, rank: int, place: int, late: float
+) -> tuple[int | None, ExchangePhase | None]:
     """In which call of the last step it takes longest, compared with the fastest; outside, if not in the model.
 
     Where there are several backward passes between, the last step is one of them, and has its share of what is lost.
@@ -226,7 +264,11 @@ def _unowned(run: RunFacts, place: int) -> int:
         return 0
     begin = (run.exchanges[place - 1].at if place else None) or 0
     begin, end = max(begin, nodes[0].start), min(end, max(each.end for each in nodes))
-    inside = sum(each for (_, phase), each in spent_within(run.timeline, begin, end).items() if phase == "backward")
+    inside = sum(
+        each
+        for (_, phase), each in spent_within(run.timeline, begin, end).items()
+        if phase == "backward"
+    )
     return max(0, end - begin) - inside
 
 

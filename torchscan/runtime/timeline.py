@@ -32,8 +32,14 @@ class Timeline:
 def timeline_of(calls: Sequence[Call], times: StepTimes) -> Timeline:
     """The timeline of a step."""
     zero = times.zero
-    ran = [Slice(call.index, times.started[call.index] - zero, end - zero) for call, end in _ended(calls, times)]
-    nodes = [Slice(None if call == LEAVES else call, start - zero, end - zero) for call, start, end in times.nodes]
+    ran = [
+        Slice(call.index, times.started[call.index] - zero, end - zero)
+        for call, end in _ended(calls, times)
+    ]
+    nodes = [
+        Slice(None if call == LEAVES else call, start - zero, end - zero)
+        for call, start, end in times.nodes
+    ]
     again = [each for each in ran if each.call in times.again]
     return Timeline(
         forward=tuple(each for each in ran if each.call not in times.again),
@@ -46,7 +52,9 @@ def _ended(calls: Sequence[Call], times: StepTimes) -> list[tuple[Call, int]]:
     ends: dict[int, int] = {}
     for call in reversed(calls):
         inside = [ends[child] for child in call.children if child not in times.again]
-        ends[call.index] = times.ended.get(call.index) or max(inside, default=times.started[call.index])
+        ends[call.index] = times.ended.get(call.index) or max(
+            inside, default=times.started[call.index]
+        )
     return [(call, ends[call.index]) for call in calls]
 
 

@@ -80,7 +80,9 @@ class StepTimes:
     @property
     def _looked(self) -> int:
         """Nanoseconds of looking, with that which goes on."""
-        return self.looking + (perf_counter_ns() - self._looking_since if self._looking_since else 0)
+        return self.looking + (
+            perf_counter_ns() - self._looking_since if self._looking_since else 0
+        )
 
     def begin(self) -> int:
         """A forward pass of the model begins, perhaps not the first. When that is."""

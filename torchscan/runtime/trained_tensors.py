@@ -38,11 +38,15 @@ class TrainedTensors:
         self._calls = calls
         self._only = None if model is None else weakref.ref(model)
         #: with the numbers of the threads that they run in
-        self._threads_by_optimizer: weakref.WeakKeyDictionary[Optimizer, int | None] = weakref.WeakKeyDictionary()
+        self._threads_by_optimizer: weakref.WeakKeyDictionary[Optimizer, int | None] = (
+            weakref.WeakKeyDictionary()
+        )
         #: steps of optimizers, by identity
         self._num_updates: Counter[int] = Counter()
         #: by optimizer: the number of its parameters, and whether it trains the model that is checked
-        self._ours_by_optimizer: weakref.WeakKeyDictionary[Optimizer, tuple[int, bool]] = weakref.WeakKeyDictionary()
+        self._ours_by_optimizer: weakref.WeakKeyDictionary[Optimizer, tuple[int, bool]] = (
+            weakref.WeakKeyDictionary()
+        )
         #: tensors that are not finite and have been reported
         self._known_bad: dict[int, weakref.ref[Tensor]] = {}
         #: tensors that held infinities from the start, as masks do, by identity
@@ -72,7 +76,9 @@ class TrainedTensors:
     def list_parameters(self) -> list[Tensor]:
         """Return the parameters that optimizers update or, as long as none has, those of the modules that were called."""
         trained = [optimizer for optimizer in self._optimizers() if self.is_trained_by(optimizer)]
-        return list(chain.from_iterable(map(parameters_of, trained))) or list(self.iter_parameters())
+        return list(chain.from_iterable(map(parameters_of, trained))) or list(
+            self.iter_parameters()
+        )
 
     def iter_parameters(self) -> Iterator[Tensor]:
         """Yield the parameters of the modules that were called."""
@@ -106,7 +112,11 @@ class TrainedTensors:
     def _optimizers(self) -> list[Optimizer]:
         """Return the optimizers of the thread that is checked."""
         number = self._calls.thread.number
-        return [optimizer for optimizer, thread in list(self._threads_by_optimizer.items()) if thread == number]
+        return [
+            optimizer
+            for optimizer, thread in list(self._threads_by_optimizer.items())
+            if thread == number
+        ]
 
     def is_trained_by(self, optimizer: Optimizer) -> bool:
         """Return whether an optimizer updates parameters that are checked."""
@@ -194,7 +204,10 @@ class TrainedTensors:
 
     def is_spoilt(self) -> bool:
         """Return whether parameters that have been reported are still not finite."""
-        return any(self.is_known_bad(each) and not look_at(each).is_fine for each in self.known_parameters())
+        return any(
+            self.is_known_bad(each) and not look_at(each).is_fine
+            for each in self.known_parameters()
+        )
 
 
 def updated_rows_of(parameter: Tensor) -> Tensor:

@@ -32,7 +32,9 @@ from torchscan.torch_versions import norms_of, unseen
 class TrainingChecks:
     """The checks around a backward pass and an optimizer's step."""
 
-    def __init__(self, calls: RootCalls, tensors: TrainedTensors, names: RootNames, log: FindingLog) -> None:
+    def __init__(
+        self, calls: RootCalls, tensors: TrainedTensors, names: RootNames, log: FindingLog
+    ) -> None:
         self._calls = calls
         self._tensors = tensors
         self._loss_explainer = LossExplainer(calls, log, names)
@@ -91,7 +93,9 @@ class TrainingChecks:
     def check_gradients(self, graph: LossGraph) -> None:
         """Check the gradients that a backward pass has stored."""
         state = self._state
-        pairs = [(each, each.grad) for each in self._tensors.list_parameters() if each.grad is not None]
+        pairs = [
+            (each, each.grad) for each in self._tensors.list_parameters() if each.grad is not None
+        ]
         if state.has_finite_gradients is False:  # nor is the loss finite
             state.note_spoilt(pairs)
             return
@@ -122,7 +126,9 @@ class TrainingChecks:
             return
         unread = state.find_unread(parameters_of(optimizer))
         state.note_read(unread)
-        unread = [(each, gradient) for each, gradient in unread if not self._tensors.is_known_bad(each)]
+        unread = [
+            (each, gradient) for each, gradient in unread if not self._tensors.is_known_bad(each)
+        ]
         if any(is_on_device(gradient) for _, gradient in unread):
             self.on_device.send("gradient", unread, is_scaled=self.is_scaled)
         elif not _are_finite([gradient for _, gradient in unread]):
@@ -169,7 +175,9 @@ class TrainingChecks:
             explainer.explain_update(optimizer, bad, state)
         if not _are_finite(buffers):  # infinities may be a mask that was made anew
             explainer.explain_buffers([each for each in buffers if look_at(each).nan], state)
-        explainer.explain_buffers([each for each in masks if self._tensors.has_new_nan(each)], state)
+        explainer.explain_buffers(
+            [each for each in masks if self._tensors.has_new_nan(each)], state
+        )
         self._tensors.has_seen_finite = True
 
     def note_scaler_step(self, optimizer: Optimizer, *, has_stepped: bool) -> None:
@@ -178,7 +186,9 @@ class TrainingChecks:
         if has_stepped and not (is_fused and self._state.has_finite_gradients is False):
             return
         main = self._tensors.find_root(parameters_of(optimizer))
-        self.skipped.append(self._tensors.num_updates_by(optimizer) if main is None else max(main.begun - 1, 0))
+        self.skipped.append(
+            self._tensors.num_updates_by(optimizer) if main is None else max(main.begun - 1, 0)
+        )
         scale = self._state.scale
         if self._state.has_finite_gradients is False and scale is not None and math.isfinite(scale):
             self._gradient_explainer.explain_skipped(scale)
@@ -193,7 +203,11 @@ def _are_finite(tensors: Sequence[Tensor]) -> bool:
             plain.append(tensor)
         elif is_readable(tensor):
             others.append(tensor)
-    if plain and not math.isfinite(_sum_of_norms(plain)) and any(not look_at(each).is_fine for each in plain):
+    if (
+        plain
+        and not math.isfinite(_sum_of_norms(plain))
+        and any(not look_at(each).is_fine for each in plain)
+    ):
         return False
     return all(look_at(each).is_fine for each in others)
 

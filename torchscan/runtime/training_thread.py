@@ -30,7 +30,9 @@ class TrainingThread:
         #: names of other threads that ran backward passes of such a model
         self.unchecked: set[str] = set()
         #: by module: whether it trains with what is checked
-        self._is_checked_by_module: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
+        self._is_checked_by_module: weakref.WeakKeyDictionary[nn.Module, bool] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def begin_call(self, module: nn.Module) -> bool:
         """Return whether a call of a module that begins in this thread is checked."""
@@ -87,4 +89,6 @@ def is_same_or_part(module: nn.Module, other: nn.Module) -> bool:
     """Return whether one of two modules is the other or a part of it."""
     if module is other:
         return True
-    return any(each is other for each in module.modules()) or any(each is module for each in other.modules())
+    return any(each is other for each in module.modules()) or any(
+        each is module for each in other.modules()
+    )

@@ -26,7 +26,9 @@ class UpdateExplainer:
         self._tensors = tensors
         self._log = log
 
-    def explain_written(self, optimizer: Optimizer, written: Sequence[tuple[Tensor, Tensor]], state: BackwardState) -> None:
+    def explain_written(
+        self, optimizer: Optimizer, written: Sequence[tuple[Tensor, Tensor]], state: BackwardState
+    ) -> None:
         """Report gradients that were finite after the backward pass, and are not before the optimizer's step."""
         bad = [(each, gradient) for each, gradient in written if not look_at(gradient).is_fine]
         steps = self._tensors.find_root([each for each, _ in bad])
@@ -35,20 +37,28 @@ class UpdateExplainer:
             self._log.report_step(found, self._tensors.find_root([bad[0][0]]))
         state.has_finite_gradients = False
 
-    def explain_update(self, optimizer: Optimizer, bad: Sequence[Tensor], state: BackwardState) -> None:
+    def explain_update(
+        self, optimizer: Optimizer, bad: Sequence[Tensor], state: BackwardState
+    ) -> None:
         """Report parameters that are not finite after the optimizer's step."""
         steps = self._tensors.find_root(bad)
         is_news = state.has_finite_gradients is not False and self._log.begin_finding(steps)
         self._tensors.note_bad(bad)
         if not is_news:
             return
-        spoilt = [(each, each.grad) for each in bad if each.grad is not None and not look_at(each.grad).is_fine]
+        spoilt = [
+            (each, each.grad)
+            for each in bad
+            if each.grad is not None and not look_at(each.grad).is_fine
+        ]
         if spoilt:  # written to in a way that leaves the version as it was, as through .data
             found = self._describe_gradients(optimizer, spoilt, state)
         else:
             pairs = [(each, each) for each in bad]
             name = _name_step(optimizer)
-            found = self._log.describe_tensors("optimizer", pairs, operator=name, line=place_of_user())
+            found = self._log.describe_tensors(
+                "optimizer", pairs, operator=name, line=place_of_user()
+            )
             found = replace(found, cause=_find_bad_option(optimizer))
         self._log.report_step(found, steps)
 
@@ -74,7 +84,9 @@ class UpdateExplainer:
         self._tensors.note_bad(bad)
         if is_news:
             cause = WRITTEN if self._tensors.has_seen_finite else None
-            found = self._log.describe_tensors("update", [(each, each) for each in bad], cause=cause)
+            found = self._log.describe_tensors(
+                "update", [(each, each) for each in bad], cause=cause
+            )
             self._log.report_step(found, steps)
 
 
@@ -86,6 +98,10 @@ def _find_bad_option(optimizer: Optimizer) -> str | None:
     """Return a sentence about an option of the optimizer that is not finite, or None if all are."""
     for group in optimizer.param_groups:
         for name, value in group.items():
-            if name != "params" and isinstance(value, float | Tensor) and not math.isfinite(float(value)):
+            if (
+                name != "params"
+                and isinstance(value, float | Tensor)
+                and not math.isfinite(float(value))
+            ):
                 return f"its {name} is {float(value)}"
     return None

@@ -17,7 +17,17 @@ from torchscan.runtime.finiteness import KnownTensors, Look, is_readable, look_a
 #: modules whose results are finite if what they are given is
 _MAKES_NONE = frozenset(
     {
-        *(nn.Identity, nn.Flatten, nn.Unflatten, nn.ReLU, nn.ReLU6, nn.Hardtanh, nn.Sigmoid, nn.Tanh, nn.Hardsigmoid),
+        *(
+            nn.Identity,
+            nn.Flatten,
+            nn.Unflatten,
+            nn.ReLU,
+            nn.ReLU6,
+            nn.Hardtanh,
+            nn.Sigmoid,
+            nn.Tanh,
+            nn.Hardsigmoid,
+        ),
         *(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d),
     }
 )
@@ -25,7 +35,18 @@ _MAKES_NONE = frozenset(
 _MOVES = frozenset(
     f"{name}Backward{number}"
     for name in (
-        *("View", "UnsafeView", "Transpose", "T", "Permute", "ReshapeAlias", "Select", "Slice", "Split", "Unsqueeze"),
+        *(
+            "View",
+            "UnsafeView",
+            "Transpose",
+            "T",
+            "Permute",
+            "ReshapeAlias",
+            "Select",
+            "Slice",
+            "Split",
+            "Unsqueeze",
+        ),
         *("Squeeze", "Cat", "Stack", "Clone", "Alias", "Unbind", "Neg", "Chunk"),
     )
     for number in (0, 1)
@@ -36,7 +57,14 @@ Gradients = Sequence[Tensor | None]
 #: told of the first producer of a step, when it is certain
 Listener = Callable[[NonFinite], None]
 #: nodes with gradients of parameters: sums of products with what they are given, which are not finite if that is not
-_REVEALS = frozenset({"ConvolutionBackward0", "AddmmBackward0", "NativeBatchNormBackward0", "NativeLayerNormBackward0"})
+_REVEALS = frozenset(
+    {
+        "ConvolutionBackward0",
+        "AddmmBackward0",
+        "NativeBatchNormBackward0",
+        "NativeLayerNormBackward0",
+    }
+)
 
 
 class Source(NamedTuple):
@@ -116,7 +144,12 @@ class Values(ABC):
 
     @abstractmethod
     def note_node(
-        self, owner: Call | None, made: Gradients, given: Gradients, unseen: Collection[int], source: Source | None
+        self,
+        owner: Call | None,
+        made: Gradients,
+        given: Gradients,
+        unseen: Collection[int],
+        source: Source | None,
     ) -> None:
         """A node has run, and made gradients of what it was given.
 
@@ -169,7 +202,9 @@ def makes_none(module: nn.Module) -> bool:
 
 def reveals(node: Node) -> bool:
     """Whether what this node is given shows in the gradients of parameters that it makes."""
-    return node.name() in _REVEALS and any(hasattr(each, "variable") for each, _ in node.next_functions)
+    return node.name() in _REVEALS and any(
+        hasattr(each, "variable") for each, _ in node.next_functions
+    )
 
 
 def moves(node: Node) -> bool:
@@ -184,6 +219,9 @@ def makes_none_backward(node: Node) -> bool:
 
 def bad_in(module: nn.Module, *, but_parameters: bool = False) -> Iterator[Bad]:
     """Its own parameters and buffers that are not finite."""
-    for name, tensor in [*(() if but_parameters else module._parameters.items()), *module._buffers.items()]:
+    for name, tensor in [
+        *(() if but_parameters else module._parameters.items()),
+        *module._buffers.items(),
+    ]:
         if tensor is not None and is_readable(tensor) and not (look := look_at(tensor)).is_fine:
             yield Bad(name, look.nan, look.inf, tensor.numel())

@@ -8,7 +8,9 @@ from functools import partial
 from typing import Any
 
 #: by function that replaces one of torch's: what it passes that one to, the last one first
-_WRAPPERS: weakref.WeakKeyDictionary[Callable[..., Any], list[Callable[..., Any]]] = weakref.WeakKeyDictionary()
+_WRAPPERS: weakref.WeakKeyDictionary[Callable[..., Any], list[Callable[..., Any]]] = (
+    weakref.WeakKeyDictionary()
+)
 _ORIGINAL = "__wrapped__"
 
 

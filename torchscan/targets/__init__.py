@@ -5,4 +5,13 @@ from torchscan.targets.built import Built, inputs_of
 from torchscan.targets.inputs import InputSpec, parse_input
 from torchscan.targets.parsing import Target, parse_target
 
-__all__ = ["Built", "InputSpec", "Target", "inputs_of", "may_need_data", "parse_input", "parse_target", "with_model"]
+__all__ = [
+    "Built",
+    "InputSpec",
+    "Target",
+    "inputs_of",
+    "may_need_data",
+    "parse_input",
+    "parse_target",
+    "with_model",
+]

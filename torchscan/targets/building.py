@@ -28,7 +28,16 @@ Factory = Callable[[], Built]
 #: the share of the machine's memory that a model may take to be built with data
 _MOST_OF_MEMORY = 0.5
 #: what torch says if data is needed and tensors have none, or if only some of them have it
-_NO_DATA = ("meta tensor", "out of meta", "on meta", "device meta", "meta device", "device='meta'", "and meta", "meta and")
+_NO_DATA = (
+    "meta tensor",
+    "out of meta",
+    "on meta",
+    "device meta",
+    "meta device",
+    "device='meta'",
+    "and meta",
+    "meta and",
+)
 
 
 def with_model(
@@ -58,7 +67,9 @@ def with_model(
             raise InputError(f"{target}: its code calls sys.exit({error.code!r})") from error
 
 
-def _with_factory(target: Target, factory: Factory | Built, verb: Callable[[Built], Result], may_be_meta: bool) -> Result:
+def _with_factory(
+    target: Target, factory: Factory | Built, verb: Callable[[Built], Result], may_be_meta: bool
+) -> Result:
     if isinstance(factory, Built):
         return verb(factory)
     on_meta = _built_without_data(target, factory) if may_be_meta else None
@@ -80,14 +91,18 @@ def _own(target: Target, factory: Factory | Built) -> Built:
         return factory.copied()
     on_meta = _built_without_data(target, factory) if target.kind in HUBS else None
     if on_meta is not None and (size := _bytes_of(on_meta.module)) > _bytes_of_machine():
-        raise InputError(f"{target} is {memory(size)} large, more than this machine's memory: choose a smaller one")
+        raise InputError(
+            f"{target} is {memory(size)} large, more than this machine's memory: choose a smaller one"
+        )
     return _built(target, factory)
 
 
 def may_need_data(error: TorchscanError) -> bool:
     """Whether a pass failed because it read data, which a model on the meta device lacks, rather than because it is wrong."""
     said = f"{error} {error.__cause__}".lower()
-    return isinstance(error, NeedsValuesError) or (isinstance(error, RecordError) and any(words in said for words in _NO_DATA))
+    return isinstance(error, NeedsValuesError) or (
+        isinstance(error, RecordError) and any(words in said for words in _NO_DATA)
+    )
 
 
 def _built_without_data(target: Target, factory: Factory) -> Built | None:
@@ -96,11 +111,15 @@ def _built_without_data(target: Target, factory: Factory) -> Built | None:
             built = _built(target, factory)
     except Exception:  # the constructor may have needed data: then it gets some
         return None
-    return replace(built, has_another_chance=_bytes_of(built.module) < _MOST_OF_MEMORY * _bytes_of_machine())
+    return replace(
+        built, has_another_chance=_bytes_of(built.module) < _MOST_OF_MEMORY * _bytes_of_machine()
+    )
 
 
 def _bytes_of(module: nn.Module) -> int:
-    tensors = (each for each in (*module.parameters(), *module.buffers()) if not nn.parameter.is_lazy(each))
+    tensors = (
+        each for each in (*module.parameters(), *module.buffers()) if not nn.parameter.is_lazy(each)
+    )
     return sum(each.numel() * each.element_size() for each in tensors)
 
 
@@ -120,7 +139,9 @@ def _built(target: Target, factory: Factory) -> Built:
         said = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise InputError(f"{target} could not be built: {said}") from error
     if not isinstance(built.module, nn.Module):
-        raise InputError(f"{target} gives a {type(built.module).__name__}, which is not a torch.nn.Module")
+        raise InputError(
+            f"{target} gives a {type(built.module).__name__}, which is not a torch.nn.Module"
+        )
     return built
 
 
@@ -130,7 +151,9 @@ def _factory(target: Target, folder: Path) -> Factory | Built:
     found = named(target, folder)
     if isinstance(found, nn.Module):
         if target.is_call:
-            raise InputError(f"{target}: {target.name} is already a model and takes no arguments here")
+            raise InputError(
+                f"{target}: {target.name} is already a model and takes no arguments here"
+            )
         return Built(found)
     if not callable(found):
         raise InputError(

@@ -39,10 +39,14 @@ def _copy(module: nn.Module) -> nn.Module:
     try:
         return copy.deepcopy(module)
     except Exception as error:
-        raise InputError(f"this takes a copy of the {type(module).__name__}, and it cannot be copied: {error}") from error
+        raise InputError(
+            f"this takes a copy of the {type(module).__name__}, and it cannot be copied: {error}"
+        ) from error
 
 
-def inputs_of(what: str, built: Built, specs: Sequence[InputSpec], dtype: str | None) -> dict[str, Any]:
+def inputs_of(
+    what: str, built: Built, specs: Sequence[InputSpec], dtype: str | None
+) -> dict[str, Any]:
     """``input_shape`` and ``dtype`` as :func:`torchscan.record` takes them: from the given inputs, or else the known ones."""
     inputs = specs or built.inputs
     if not inputs:

@@ -22,7 +22,9 @@ _MAX_BYTES = 16 * 2**20
 def read_config(path: Path, target: Target) -> dict[str, Any]:
     """Return the config as it stands in the file, with the arguments of the target; {} if it is not a JSON object."""
     if path.stat().st_size > _MAX_BYTES:
-        raise InputError(f"{target}: {path} is larger than 16 MiB, so it is not a config: give a config.json")
+        raise InputError(
+            f"{target}: {path} is larger than 16 MiB, so it is not a config: give a config.json"
+        )
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -72,13 +74,17 @@ def offline() -> Iterator[None]:
         constants.HF_HUB_OFFLINE = before
 
 
-def missing_part(error: BaseException, config: Mapping[str, Any], target: Target) -> InputError | None:
+def missing_part(
+    error: BaseException, config: Mapping[str, Any], target: Target
+) -> InputError | None:
     """Return the error that names the key of a repository that is not in the cache, or None if that is not what failed."""
     if not _is_of_hub(error):
         return None
     said = " ".join(str(each) for each in _chain(error))
     # timm's names of repositories begin with a scheme, as in hf-hub:owner/name.
-    repositories = {key: value.rpartition(":")[2] for key, value in _entries(config) if isinstance(value, str)}
+    repositories = {
+        key: value.rpartition(":")[2] for key, value in _entries(config) if isinstance(value, str)
+    }
     named = [(key, value) for key, value in repositories.items() if value and value in said]
     # A config may leave out the key that asks for a repository, and transformers has a default.
     key, value = max(named, key=lambda each: len(each[1]), default=("", ""))

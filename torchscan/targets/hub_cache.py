@@ -10,7 +10,9 @@ from torchscan.errors import InputError
 from torchscan.targets.parsing import Target
 
 #: ``meta-llama/Llama-3.1-8B``, ``gpt2``; with a branch, a tag or a commit, ``gpt2@main``
-_MODEL = re.compile(r"(?P<name>\w[\w.\-]*(?:/\w[\w.\-]*)?)(?:@(?P<revision>\w[\w.\-]*(?:/\w[\w.\-]*)*))?", re.ASCII)
+_MODEL = re.compile(
+    r"(?P<name>\w[\w.\-]*(?:/\w[\w.\-]*)?)(?:@(?P<revision>\w[\w.\-]*(?:/\w[\w.\-]*)*))?", re.ASCII
+)
 _FROM = "configs are read from disk or from the hub's cache, never downloaded"
 
 
@@ -43,5 +45,9 @@ def _in_cache(target: Target, name: str, revision: str | None) -> Path | None:
         path = try_to_load_from_cache(name, "config.json", cache_dir=folder, revision=revision)
     except (OSError, ValueError) as error:  # a name that no model on the hub can have, say
         said = str(error).partition("\n")[0]
-        raise InputError(f"{target}: it is no file, and the hub's cache cannot be asked: {said}") from error
-    return Path(path) if isinstance(path, str) else None  # it may also say that the hub has no such file
+        raise InputError(
+            f"{target}: it is no file, and the hub's cache cannot be asked: {said}"
+        ) from error
+    return (
+        Path(path) if isinstance(path, str) else None
+    )  # it may also say that the hub has no such file

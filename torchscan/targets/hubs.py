@@ -21,19 +21,27 @@ _TOKENS = 512
 def _torchvision(target: Target, _: Path) -> Callable[[], Built]:
     models = imported("torchvision.models", target)
     if target.name not in models.list_models():
-        raise InputError(f"{target}: torchvision has no model {target.name!r}{near(target.name, models.list_models())}")
+        raise InputError(
+            f"{target}: torchvision has no model {target.name!r}{near(target.name, models.list_models())}"
+        )
     builder = models.get_model_builder(target.name)
-    _require_nothing_to_download(target, "weights", "weights_backbone", "pretrained", "pretrained_backbone")
+    _require_nothing_to_download(
+        target, "weights", "weights_backbone", "pretrained", "pretrained_backbone"
+    )
     options = {"weights": None, **target.kwargs}
     if "weights_backbone" in inspect.signature(builder).parameters:
         options.setdefault("weights_backbone", None)
-    return lambda: Built(models.get_model(target.name, **options), _image(models, target.name, builder))
+    return lambda: Built(
+        models.get_model(target.name, **options), _image(models, target.name, builder)
+    )
 
 
 def _require_nothing_to_download(target: Target, *names: str) -> None:
     asked = [name for name in names if target.kwargs.get(name)]
     if asked:
-        raise InputError(f"{target}: nothing is downloaded, and weights do not change what is counted: leave out {asked[0]}")
+        raise InputError(
+            f"{target}: nothing is downloaded, and weights do not change what is counted: leave out {asked[0]}"
+        )
 
 
 def _image(models: Any, name: str, builder: Any) -> tuple[InputSpec, ...]:
@@ -48,7 +56,9 @@ def _image(models: Any, name: str, builder: Any) -> tuple[InputSpec, ...]:
 def _timm(target: Target, _: Path) -> Callable[[], Built]:
     timm = imported("timm", target)
     if not timm.is_model(target.name):
-        raise InputError(f"{target}: timm has no model {target.name!r}{near(target.name, timm.list_models())}")
+        raise InputError(
+            f"{target}: timm has no model {target.name!r}{near(target.name, timm.list_models())}"
+        )
 
     _require_nothing_to_download(target, "pretrained", "checkpoint_path")
 
@@ -70,16 +80,24 @@ def _transformers(target: Target, folder: Path) -> Callable[[], Built]:
     names = getattr(config, "architectures", None) or ()
     if not names:
         warn_user(f"{target}: the config names no architectures: this is the model without a head")
-        return _built_by(lambda: transformers.AutoModel.from_config(config, trust_remote_code=False), written, target)
+        return _built_by(
+            lambda: transformers.AutoModel.from_config(config, trust_remote_code=False),
+            written,
+            target,
+        )
     try:
         model_class = getattr(transformers, str(names[0]))
     except (AttributeError, ImportError, RuntimeError) as error:
         said = str(error).strip().partition("\n")[0][:200]
-        raise InputError(f"{target}: transformers has no {str(names[0])[:60]!r} to build: {said}") from error
+        raise InputError(
+            f"{target}: transformers has no {str(names[0])[:60]!r} to build: {said}"
+        ) from error
     return _built_by(lambda: model_class._from_config(config), written, target)
 
 
-def _built_by(build: Callable[[], Any], written: Mapping[str, Any], target: Target) -> Callable[[], Built]:
+def _built_by(
+    build: Callable[[], Any], written: Mapping[str, Any], target: Target
+) -> Callable[[], Built]:
     """Return a function that builds the model, or names the key of the config that asks for a download."""
 
     def built() -> Built:
@@ -108,7 +126,9 @@ def _config_file(target: Target, folder: Path) -> Path:
 
 def _config(transformers: Any, path: Path, target: Target, written: Mapping[str, Any]) -> Any:
     try:
-        config = transformers.AutoConfig.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
+        config = transformers.AutoConfig.from_pretrained(
+            str(path), local_files_only=True, trust_remote_code=False
+        )
         unknown = [name for name in target.kwargs if not hasattr(config, name)]
         if not unknown:
             for name, value in target.kwargs.items():
@@ -120,10 +140,16 @@ def _config(transformers: Any, path: Path, target: Target, written: Mapping[str,
         origin = _origin(error)
         said = str(origin).strip().partition("\n")[0][:200]
         if isinstance(error, ImportError):
-            raise InputError(f"{target}: transformers cannot be used here: {type(origin).__name__}: {said}") from error
-        raise InputError(f"{target}: {path} is not a config that transformers knows: {said}") from error
+            raise InputError(
+                f"{target}: transformers cannot be used here: {type(origin).__name__}: {said}"
+            ) from error
+        raise InputError(
+            f"{target}: {path} is not a config that transformers knows: {said}"
+        ) from error
     if unknown:
-        raise InputError(f"{target}: {type(config).__name__} has no {unknown[0]!r}{near(unknown[0], dir(config))}")
+        raise InputError(
+            f"{target}: {type(config).__name__} has no {unknown[0]!r}{near(unknown[0], dir(config))}"
+        )
     return config
 
 

@@ -36,7 +36,9 @@ def named(target: Target, folder: Path) -> Any:
         try:
             found = getattr(found, name)
         except AttributeError:
-            raise InputError(f"{target}: {target.place} has no {name!r}{near(name, dir(found))}") from None
+            raise InputError(
+                f"{target}: {target.place} has no {name!r}{near(name, dir(found))}"
+            ) from None
     return found
 
 
@@ -46,7 +48,9 @@ def imported(name: str, target: Target) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            raise InputError(f"{target}: there is no module {error.name!r} here; install it, or name a file.py") from error
+            raise InputError(
+                f"{target}: there is no module {error.name!r} here; install it, or name a file.py"
+            ) from error
         raise InputError(f"{target}: importing {name} failed: {error}") from error
     except (Exception, SystemExit) as error:
         raise InputError(f"{target}: importing {name} failed: {_said(error)}") from error
@@ -58,7 +62,9 @@ def path_of(text: str, folder: Path, target: Target) -> Path:
         path = (folder / Path(text).expanduser()).resolve()
         path.exists()
     except (OSError, RuntimeError, ValueError) as error:
-        raise InputError(f"{str(target)[:100]}: {text[:60]!r} is not a path: {error.__class__.__name__}") from error
+        raise InputError(
+            f"{str(target)[:100]}: {text[:60]!r} is not a path: {error.__class__.__name__}"
+        ) from error
     return path
 
 

@@ -15,10 +15,29 @@ if TYPE_CHECKING:
     from torchscan.recording.example_inputs import DTypes, Shapes
 
 _SIZES = r"\d+(?:(?:, ?|x)\d+)*,?|\((?:\d+(?:, ?\d+)*,?)?\)"
-_SPEC = re.compile(rf"(?:(?P<name>[^\W\d]\w*)=)?(?P<sizes>{_SIZES})(?::(?P<dtype>(?:torch\.)?\w+))?", re.ASCII)
+_SPEC = re.compile(
+    rf"(?:(?P<name>[^\W\d]\w*)=)?(?P<sizes>{_SIZES})(?::(?P<dtype>(?:torch\.)?\w+))?", re.ASCII
+)
 _LONGEST = 18  # digits: as many as always fit 64 bits
-_SHORT = {"fp16": "float16", "fp32": "float32", "fp64": "float64", "bf16": "bfloat16", "i64": "int64", "i32": "int32"}
-_FLOATS = ("float16", "bfloat16", "float32", "float64", "half", "float", "double", "complex64", "complex128")
+_SHORT = {
+    "fp16": "float16",
+    "fp32": "float32",
+    "fp64": "float64",
+    "bf16": "bfloat16",
+    "i64": "int64",
+    "i32": "int32",
+}
+_FLOATS = (
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "half",
+    "float",
+    "double",
+    "complex64",
+    "complex128",
+)
 _INTEGERS = ("int8", "uint8", "int16", "int32", "int64", "short", "int", "long", "bool")
 _TYPES = (*_FLOATS, *_INTEGERS)
 
@@ -41,7 +60,11 @@ def parse_input(text: str) -> InputSpec:
             f"{text[:80]!r} is not an input: write the shape of one sample, 3,224,224, if need be with a type, 128:long, "
             "and with the name of the argument, input_ids=128:long"
         )
-    return InputSpec(tuple(map(int, sizes)), None if found["dtype"] is None else checked_dtype(found["dtype"]), found["name"])
+    return InputSpec(
+        tuple(map(int, sizes)),
+        None if found["dtype"] is None else checked_dtype(found["dtype"]),
+        found["name"],
+    )
 
 
 def checked_dtype(text: str) -> str:
@@ -72,6 +95,13 @@ def arguments_of(specs: Sequence[InputSpec], default: str | None) -> tuple[Shape
     if not any(names):
         return [spec.shape for spec in specs], dtypes
     if not all(names) or len(set(names)) < len(names):
-        raise InputError("name either all inputs, each once, or none: --input input_ids=128:long --input mask=128")
-    named = {str(name): (spec.shape, dtype) for name, spec, dtype in zip(names, specs, dtypes, strict=True)}
-    return {name: shape for name, (shape, _) in named.items()}, {name: dtype for name, (_, dtype) in named.items()}
+        raise InputError(
+            "name either all inputs, each once, or none: --input input_ids=128:long --input mask=128"
+        )
+    named = {
+        str(name): (spec.shape, dtype)
+        for name, spec, dtype in zip(names, specs, dtypes, strict=True)
+    }
+    return {name: shape for name, (shape, _) in named.items()}, {
+        name: dtype for name, (_, dtype) in named.items()
+    }

@@ -17,7 +17,9 @@ HOW = (
     "timm:vit_base_patch16_224 or hf:path/to/config.json"
 )
 #: splits at the first colon that is followed only by a name and its arguments
-_NAMED = re.compile(r"(?P<place>.+?):(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*)(?P<call>\(.*\))?", re.DOTALL)
+_NAMED = re.compile(
+    r"(?P<place>.+?):(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*)(?P<call>\(.*\))?", re.DOTALL
+)
 _HUB = re.compile(r"(?P<kind>torchvision|timm):(?P<name>[\w.\-]+)(?P<call>\(.*\))?", re.DOTALL)
 _CONFIG = re.compile(r"hf:(?P<place>.+?)(?P<call>\([^/()]*\))?", re.DOTALL)
 _MAX_SHOWN = 200
@@ -59,11 +61,23 @@ def parse_target(text: str) -> Target:
     parts = found.groupdict()
     place, name, call = parts.get("place") or "", parts.get("name") or "", parts.get("call")
     if kind == "module" and not _MODULE.fullmatch(place):
-        raise InputError(f"{_shown(text)} does not name a model: {_shown(place)} is neither a module nor a .py file; {HOW}")
+        raise InputError(
+            f"{_shown(text)} does not name a model: {_shown(place)} is neither a module nor a .py file; {HOW}"
+        )
     args, kwargs = _arguments(text, call)
     if kind != "module" and kind != "file" and args:
-        raise InputError(f"{_shown(text)}: pass arguments by name, {name or 'config.json'}(num_classes=10)")
-    return Target(text=text, kind=kind, place=place, name=name, args=args, kwargs=kwargs, is_call=call is not None)
+        raise InputError(
+            f"{_shown(text)}: pass arguments by name, {name or 'config.json'}(num_classes=10)"
+        )
+    return Target(
+        text=text,
+        kind=kind,
+        place=place,
+        name=name,
+        args=args,
+        kwargs=kwargs,
+        is_call=call is not None,
+    )
 
 
 def _meant(text: str) -> str:
@@ -77,7 +91,11 @@ def _meant(text: str) -> str:
     if not _MODULE.fullmatch(text) or text.endswith(_FILES):
         return HOW
     place, _, name = text.rpartition(".")
-    return f"did you mean {place}:{name}?" if place else f"did you mean torchvision:{name}, timm:{name} or a_file.py:{name}?"
+    return (
+        f"did you mean {place}:{name}?"
+        if place
+        else f"did you mean torchvision:{name}, timm:{name} or a_file.py:{name}?"
+    )
 
 
 def _arguments(text: str, call: str | None) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -25,7 +25,9 @@ Phase = Literal["forward", "backward", "optimizer"]
 #: who called it: a function or its gradient; autograd's engine, which adds up the gradients of what was used twice; or a
 #: function that a checkpoint runs once more while gradients are computed
 Origin = Literal["function", "engine", "checkpoint"]
-TensorKind = Literal["input", "parameter", "buffer", "constant", "optimizer state", "cache", "intermediate"]
+TensorKind = Literal[
+    "input", "parameter", "buffer", "constant", "optimizer state", "cache", "intermediate"
+]
 #: "gathered": parameters of which other processes hold the rest, whole for as long as they are needed
 StorageKind = TensorKind | Literal["gradient", "gathered"]
 
@@ -159,18 +161,26 @@ class OpSignature:
         """The keyword arguments without those that are written to (``out=``)."""
         if not self.kwargs or not self.op._schema.is_mutable:
             return self.kwargs
-        written = {each.name for each in self.op._schema.arguments if each.alias_info and each.alias_info.is_write}
+        written = {
+            each.name
+            for each in self.op._schema.arguments
+            if each.alias_info and each.alias_info.is_write
+        }
         return {name: value for name, value in self.kwargs.items() if name not in written}
 
     @once
     def arguments(self) -> Mapping[str, Any]:
         """What was given, by the names of the schema, without what is written to (``out=``)."""
-        return dict(zip(names_of_arguments(self.op), self.args, strict=False)) | dict(self.inputs_by_keyword)
+        return dict(zip(names_of_arguments(self.op), self.args, strict=False)) | dict(
+            self.inputs_by_keyword
+        )
 
     @once
     def distinct_inputs(self) -> tuple[TensorSpec, ...]:
         """The inputs, a tensor that is passed twice counted once."""
-        return tuple(spec for position, spec in enumerate(self.inputs) if position not in self.repeated)
+        return tuple(
+            spec for position, spec in enumerate(self.inputs) if position not in self.repeated
+        )
 
 
 @cache
@@ -191,7 +201,9 @@ def _signature(values: dict[str, Any]) -> OpSignature:
     namespace, packet, overload = values["op"].split(".")
     if namespace in _LIBRARIES:
         import_module(_LIBRARIES[namespace])
-    return OpSignature(**{**values, "op": getattr(getattr(getattr(torch.ops, namespace), packet), overload)})
+    return OpSignature(
+        **{**values, "op": getattr(getattr(getattr(torch.ops, namespace), packet), overload)}
+    )
 
 
 def _collect_specs(values: tuple[Any, ...], found: list[TensorSpec]) -> None:

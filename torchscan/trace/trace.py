@@ -6,7 +6,14 @@ from dataclasses import dataclass, replace
 
 from torchscan.escapes import printable
 from torchscan.results import Result
-from torchscan.trace.events import ModuleCall, OpCall, ParameterRecord, Provenance, StorageRecord, TensorRecord
+from torchscan.trace.events import (
+    ModuleCall,
+    OpCall,
+    ParameterRecord,
+    Provenance,
+    StorageRecord,
+    TensorRecord,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,11 +25,16 @@ def convention_macs(trace: Trace, convention: Convention) -> tuple[int, ...]:
     """For each of ``trace.ops``, a tool's number; their sum is what it would have reported for the whole pass."""
     tool = _TOOLS.get(convention)
     if tool is None:
-        raise InputError(f"convention is {convention!r}: give one of {', '.join(map(repr, get_args(Convention)))}")
+        raise InputError(
+            f"convention is {convention!r}: give one of {', '.join(map(repr, get_args(Convention)))}"
+        )
     figures = tool(trace)
     if convention in _SEE_GRADIENTS:
         return tuple(figures)
-    return tuple(figure if op.phase == "forward" else 0 for op, figure in zip(trace.ops, figures, strict=True))
+    return tuple(
+        figure if op.phase == "forward" else 0
+        for op, figure in zip(trace.ops, figures, strict=True)
+    )
 
 
 def _torchscan(trace: Trace) -> list[int]:

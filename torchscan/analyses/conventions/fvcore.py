@@ -27,7 +27,13 @@ from torchscan.trace.events import OpSignature
 from torchscan.trace.trace import Trace
 
 _BATCH_NORMS = ("batch_norm", "native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm")
-_OTHER_NORMS = ("layer_norm", "native_layer_norm", "group_norm", "native_group_norm", "instance_norm")
+_OTHER_NORMS = (
+    "layer_norm",
+    "native_layer_norm",
+    "group_norm",
+    "native_group_norm",
+    "instance_norm",
+)
 
 
 def fvcore(trace: Trace) -> list[int]:
@@ -77,7 +83,10 @@ def _is_batched_product(terms: Sequence[str], result: str) -> bool:
     letters = dict.fromkeys("".join(terms))
     name = {letter: chr(ord("a") + position) for position, letter in enumerate(letters)}
     equation = ",".join("".join(name[each] for each in term) for term in terms)
-    return (equation, "".join(name[each] for each in result)) in (("abc,abd", "acd"), ("abc,adc", "adb"))
+    return (equation, "".join(name[each] for each in result)) in (
+        ("abc,abd", "acd"),
+        ("abc,adc", "adb"),
+    )
 
 
 def _cheapest(terms: Sequence[set[str]], result: set[str], sizes: dict[str, int]) -> int:
@@ -89,7 +98,9 @@ def _cheapest(terms: Sequence[set[str]], result: set[str], sizes: dict[str, int]
     return _cheapest_pairs([frozenset(term) for term in terms], frozenset(result), sizes, largest)
 
 
-def _cheapest_pairs(terms: Sequence[frozenset[str]], result: frozenset[str], sizes: dict[str, int], largest: int) -> int:
+def _cheapest_pairs(
+    terms: Sequence[frozenset[str]], result: frozenset[str], sizes: dict[str, int], largest: int
+) -> int:
     if len(terms) == 1:
         return 0
     costs = []
@@ -104,7 +115,9 @@ def _cheapest_pairs(terms: Sequence[frozenset[str]], result: frozenset[str], siz
     return min(costs, default=_operations(everything, everything - result, len(terms), sizes))
 
 
-def _operations(indices: Iterable[str], summed: Iterable[str], operands: int, sizes: dict[str, int]) -> int:
+def _operations(
+    indices: Iterable[str], summed: Iterable[str], operands: int, sizes: dict[str, int]
+) -> int:
     """For each combination of indices a product with each further operand, and an addition if anything is summed."""
     return _size(indices, sizes) * (max(1, operands - 1) + bool(summed))
 
@@ -115,7 +128,9 @@ def _size(indices: Iterable[str], sizes: dict[str, int]) -> int:
 
 _RULES = {
     **dict.fromkeys(CONVOLUTIONS, _convolution),
-    **dict.fromkeys((*PLAIN_CONVOLUTIONS, *ATTENTION, *RECURRENT_CELLS, "aten.linear", "aten.addmm"), products),
+    **dict.fromkeys(
+        (*PLAIN_CONVOLUTIONS, *ATTENTION, *RECURRENT_CELLS, "aten.linear", "aten.addmm"), products
+    ),
     **dict.fromkeys(("aten.mm", "aten.bmm", "aten.matmul"), _matrix_product),
     "aten.einsum": _einsum,
     **{f"aten.{name}": _batch_norm for name in _BATCH_NORMS},
@@ -123,5 +138,7 @@ _RULES = {
     **dict.fromkeys(("aten.adaptive_avg_pool2d", "aten._adaptive_avg_pool2d"), per_input(1)),
     "aten.upsample_nearest2d": per_output(1),
     "aten.upsample_bilinear2d": per_output(4),
-    **dict.fromkeys(("aten.grid_sampler", "aten.grid_sampler_2d", "aten.grid_sampler_3d"), per_output(4)),
+    **dict.fromkeys(
+        ("aten.grid_sampler", "aten.grid_sampler_2d", "aten.grid_sampler_3d"), per_output(4)
+    ),
 }

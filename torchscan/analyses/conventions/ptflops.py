@@ -44,7 +44,11 @@ def ptflops(trace: Trace) -> list[int]:
 def _samples(trace: Trace) -> int:
     """The length of the first positional argument."""
     first = next(iter(trace.provenance.inputs), None)
-    return max(first.shape[0], 1) if first is not None and first.name == "args[0]" and first.shape else 1
+    return (
+        max(first.shape[0], 1)
+        if first is not None and first.name == "args[0]" and first.shape
+        else 1
+    )
 
 
 # -- modules ---------------------------------------------------------------------------------------------------------------
@@ -111,7 +115,12 @@ def _attention(layer: Layer) -> int:
     samples = query.numel // (length * width)
     keys, values = key.numel // (samples * key_width), value.numel // (samples * value_width)
     heads = width // per_head
-    projections = length * width**2 + keys * key_width**2 + values * value_width**2 + length * value_width * (value_width + 1)
+    projections = (
+        length * width**2
+        + keys * key_width**2
+        + values * value_width**2
+        + length * value_width * (value_width + 1)
+    )
     biases = (length + keys + values) * width if "in_proj_bias" in layer.parameters else 0
     attending = heads * length * keys * (width // heads + 1 + value_width // heads)
     return samples * (length * width + projections + biases + attending)
@@ -125,7 +134,11 @@ _MODULES: Mapping[str, ModuleRule] = {
     **{f"Conv{axes}d": _convolution for axes in _AXES},
     **{f"ConvTranspose{axes}d": _transposed_convolution for axes in _AXES},
     **dict.fromkeys(_ACTIVATIONS, elements_out),
-    **{f"{kind}Pool{axes}d": elements_in for kind in ("Max", "Avg", "AdaptiveMax", "AdaptiveAvg") for axes in _AXES},
+    **{
+        f"{kind}Pool{axes}d": elements_in
+        for kind in ("Max", "Avg", "AdaptiveMax", "AdaptiveAvg")
+        for axes in _AXES
+    },
     **{f"{kind}Norm{axes}d": _norm for kind in ("Batch", "Instance") for axes in _AXES},
     "GroupNorm": _norm,
     "LayerNorm": elements_in,
@@ -154,18 +167,28 @@ def _added_product(signature: OpSignature) -> int:
 def _interpolation(signature: OpSignature) -> int:
     """1 per output; where a scale was given ``numel(input) · Π scales``, although the sizes of the output are rounded down."""
     scales = argument(signature, "scale_factors") if signature.op._overloadname == "vec" else None
-    return signature.outputs[0].numel if scales is None else int(signature.inputs[0].numel * math.prod(scales))
+    return (
+        signature.outputs[0].numel
+        if scales is None
+        else int(signature.inputs[0].numel * math.prod(scales))
+    )
 
 
 _RESIZING = (
-    *(f"{kind}{axes}d" for kind in ("upsample_nearest", "_upsample_nearest_exact") for axes in _AXES),
+    *(
+        f"{kind}{axes}d"
+        for kind in ("upsample_nearest", "_upsample_nearest_exact")
+        for axes in _AXES
+    ),
     *("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"),
     *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
 )
 #: class -> operators that come from no wrapped function in it: these layers keep the activation that they were made with,
 #: and a linear layer shows its matrix product where a record has no composite operators
 _UNSEEN: Mapping[str, Container[str]] = {
-    **dict.fromkeys(("TransformerEncoderLayer", "TransformerDecoderLayer"), ("aten.relu", "aten.gelu")),
+    **dict.fromkeys(
+        ("TransformerEncoderLayer", "TransformerDecoderLayer"), ("aten.relu", "aten.gelu")
+    ),
     **dict.fromkeys(("Linear", "MultiheadAttention"), ("aten.mm", "aten.addmm")),
 }
 
@@ -176,12 +199,24 @@ def _is_seen(trace: Trace, op: OpCall) -> bool:
 
 
 _FUNCTIONS: Mapping[str, OperatorRule] = {
-    **dict.fromkeys(("aten.relu", "aten.prelu", "aten.elu", "aten.relu6", "aten.gelu", "aten.silu"), per_input(1)),
+    **dict.fromkeys(
+        ("aten.relu", "aten.prelu", "aten.elu", "aten.relu6", "aten.gelu", "aten.silu"),
+        per_input(1),
+    ),
     **dict.fromkeys(("aten.softmax", "aten._softmax"), per_input(1)),
-    **{f"aten.{kind}_pool{axes}d": per_input(1) for kind in ("max", "avg", "adaptive_max", "adaptive_avg") for axes in _AXES},
+    **{
+        f"aten.{kind}_pool{axes}d": per_input(1)
+        for kind in ("max", "avg", "adaptive_max", "adaptive_avg")
+        for axes in _AXES
+    },
     **dict.fromkeys(("aten._adaptive_avg_pool2d", "aten._adaptive_avg_pool3d"), per_input(1)),
     **dict.fromkeys(
-        ("aten.max_pool1d_with_indices", "aten.max_pool2d_with_indices", "aten.max_pool3d_with_indices"), per_input(1)
+        (
+            "aten.max_pool1d_with_indices",
+            "aten.max_pool2d_with_indices",
+            "aten.max_pool3d_with_indices",
+        ),
+        per_input(1),
     ),
     **{f"aten.{mode}": _interpolation for mode in _RESIZING},
     **dict.fromkeys(("aten.matmul", "aten.mm", "aten.bmm"), _product),

@@ -20,7 +20,12 @@ OperatorRules = Mapping[str, OperatorRule]
 
 CONVOLUTIONS = tuple(f"aten.conv{kind}{axes}d" for kind in ("", "_transpose") for axes in (1, 2, 3))
 #: what a convolution is made of, in a record that has no composite operators
-PLAIN_CONVOLUTIONS = ("aten.convolution", "aten._convolution", "aten.cudnn_convolution", "aten.convolution_overrideable")
+PLAIN_CONVOLUTIONS = (
+    "aten.convolution",
+    "aten._convolution",
+    "aten.cudnn_convolution",
+    "aten.convolution_overrideable",
+)
 RECURRENT = ("aten.lstm", "aten.gru", "aten.rnn_tanh", "aten.rnn_relu")
 RECURRENT_CELLS = tuple(f"{name}_cell" for name in RECURRENT)
 ATTENTION = (
@@ -142,7 +147,9 @@ def elements_out(layer: Layer) -> int:
 
 def of_class(rules: Mapping[str, ModuleRule]) -> ModuleRule:
     """The rule of rules by the name of a class of torch's; zero without one, and for other classes of that name."""
-    return lambda layer: rules[layer.type_name](layer) if layer.is_of_torch and layer.type_name in rules else 0
+    return lambda layer: (
+        rules[layer.type_name](layer) if layer.is_of_torch and layer.type_name in rules else 0
+    )
 
 
 #: what a rule stumbles over in a mere namesake of the class that it is about, for which the tool reports nothing

@@ -35,7 +35,9 @@ def _convolution(layer: Layer) -> int:
     operator = layer.operator_with("groups")
     weight: TensorSpec = argument(operator, "weight")
     groups: int = argument(operator, "groups")
-    return layer.outputs[0].numel * (layer.inputs[0].shape[1] // groups) * math.prod(weight.shape[2:])
+    return (
+        layer.outputs[0].numel * (layer.inputs[0].shape[1] // groups) * math.prod(weight.shape[2:])
+    )
 
 
 def _linear(layer: Layer) -> int:

@@ -18,7 +18,10 @@ def _module(layer: Layer) -> int:
     if not layer.is_leaf or not layer.outputs:
         return 0
     shape = layer.outputs[0].shape
-    return sum(elements * _uses(layer.type_name, name, shape) for name, elements in layer.parameters.items())
+    return sum(
+        elements * _uses(layer.type_name, name, shape)
+        for name, elements in layer.parameters.items()
+    )
 
 
 def _uses(type_name: str, name: str, output: tuple[int, ...]) -> int:

@@ -21,7 +21,9 @@ _FAR = 8192
 class CacheSize:
     """Bytes of the cache of one sequence, read from records; beyond those, it grows on as at their end."""
 
-    def __init__(self, passes: Generating, length: Length, format_: Stored | None, limit: int | None) -> None:
+    def __init__(
+        self, passes: Generating, length: Length, format_: Stored | None, limit: int | None
+    ) -> None:
         """``length`` is what is asked for, and ``limit`` how many tokens there are positions for."""
         self._far = _FAR if limit is None else min(_FAR, limit)
         self._passes = passes
@@ -43,7 +45,11 @@ class CacheSize:
     def _is_even(self) -> bool:
         """Whether each token of what is recorded takes as much. It never takes more than the one before: three sizes tell."""
         begin, middle, end = self._prompt, self._prompt + self._generated // 2, self.reach
-        sizes = [self._recorded(each) for each in (begin, middle, end)] if begin < middle < end else [0, 1, 0]
+        sizes = (
+            [self._recorded(each) for each in (begin, middle, end)]
+            if begin < middle < end
+            else [0, 1, 0]
+        )
         return (sizes[1] - sizes[0]) * (end - middle) == (sizes[2] - sizes[1]) * (middle - begin)
 
     @once
@@ -51,7 +57,11 @@ class CacheSize:
         """By a token, at the end of what is recorded. It never gets faster: what grew as it did before, still does."""
         before, at_end = self(self._asked), self(self.reach)
         growth = before - self(self._asked - 1)
-        return growth if at_end - before == (self.reach - self._asked) * growth else at_end - self(self.reach - 1)
+        return (
+            growth
+            if at_end - before == (self.reach - self._asked) * growth
+            else at_end - self(self.reach - 1)
+        )
 
     @once
     def reach(self) -> int:
@@ -94,8 +104,14 @@ class CacheSize:
     def _growing(self) -> frozenset[str]:
         """The tensors of the cache that hold something of each token, by their names."""
         one, other = (self._shortest(length).tensors for length in _SHORTEST)
-        return frozenset(name for name, tensor in other.items() if name not in one or one[name].shape != tensor.shape)
+        return frozenset(
+            name
+            for name, tensor in other.items()
+            if name not in one or one[name].shape != tensor.shape
+        )
 
     def _shortest(self, length: int) -> Kept:
         is_translated = self._passes.is_translated
-        return self._passes.prompted(Length(length) if not is_translated else Length(_SHORTEST[0], length))
+        return self._passes.prompted(
+            Length(length) if not is_translated else Length(_SHORTEST[0], length)
+        )

@@ -15,10 +15,15 @@ def work_bytes(trace: Trace) -> int:
     """The most that is alive beside what the model holds and the cache, while a pass runs."""
     held = ("parameters", "buffers", "inputs", "cache")
     moments = MemoryTimeline(trace).moments
-    return max((sum(size for kind, size in each.by_kind.items() if kind not in held) for each in moments), default=0)
+    return max(
+        (sum(size for kind, size in each.by_kind.items() if kind not in held) for each in moments),
+        default=0,
+    )
 
 
-def longest(cache_bytes: Callable[[int], int], room: int, known: int, limit: int | None) -> int | None:
+def longest(
+    cache_bytes: Callable[[int], int], room: int, known: int, limit: int | None
+) -> int | None:
     """The most tokens whose cache fits; ``known`` is a length that is recorded already.
 
     The cache grows with the length, ever more slowly (a window is full at some point), so a chord between a length that fits
@@ -35,7 +40,9 @@ def longest(cache_bytes: Callable[[int], int], room: int, known: int, limit: int
         bursts = known
     while bursts - fits > 1:
         low, high = (cache_bytes(fits) if fits else 0), cache_bytes(bursts)
-        middle = min(bursts - 1, max(fits + 1, fits + (room - low) * (bursts - fits) // max(1, high - low)))
+        middle = min(
+            bursts - 1, max(fits + 1, fits + (room - low) * (bursts - fits) // max(1, high - low))
+        )
         if cache_bytes(middle) > room:
             bursts = middle
         elif cache_bytes(middle + 1) > room:

@@ -26,16 +26,23 @@ class Polynomial:
 
     def __call__(self, batch: int, length: int) -> Fraction:
         """Its value there."""
-        return sum((each * batch**i * length**j for (i, j), each in self.coefficients.items()), Fraction(0))
+        return sum(
+            (each * batch**i * length**j for (i, j), each in self.coefficients.items()), Fraction(0)
+        )
 
     def __str__(self) -> str:
         """Such as ``6.74e+09·B·T + 2.62e+05·B·T²``: the highest powers last, and no zeros."""
-        return _sum("·".join([f"{float(each):.4g}", *_factors(powers, _POWERS)]) for powers, each in self._terms)
+        return _sum(
+            "·".join([f"{float(each):.4g}", *_factors(powers, _POWERS)])
+            for powers, each in self._terms
+        )
 
     @property
     def exact(self) -> str:
         """Such as ``6738411520*B*T + 262144*B*T**2``, which Python and algebra systems read: no digit is rounded."""
-        return _sum("*".join([str(each), *_factors(powers, _EXPONENTS)]) for powers, each in self._terms)
+        return _sum(
+            "*".join([str(each), *_factors(powers, _EXPONENTS)]) for powers, each in self._terms
+        )
 
     @property
     def _terms(self) -> list[tuple[tuple[int, int], Fraction]]:
@@ -71,7 +78,8 @@ def _basis(places: Sequence[int], place: int) -> list[Fraction]:
         if other != place:
             scale = Fraction(1, place - other)
             found = [
-                scale * (low - other * high) for low, high in zip([Fraction(0), *found], [*found, Fraction(0)], strict=True)
+                scale * (low - other * high)
+                for low, high in zip([Fraction(0), *found], [*found, Fraction(0)], strict=True)
             ]
     return found
 
@@ -109,8 +117,14 @@ class SymbolicCosts(Result):
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data: coefficients by the powers of ``B`` and ``T``, ``"1,2"``, as exact fractions."""
         passes = {"prompt": self.prompt, "token": self.token}
-        found = {name: {key: _plain(each) for key, each in of.items()} for name, of in passes.items()}
-        return {**found, "fitted": [list(each) for each in self.fitted], "checked": [list(each) for each in self.checked]}
+        found = {
+            name: {key: _plain(each) for key, each in of.items()} for name, of in passes.items()
+        }
+        return {
+            **found,
+            "fitted": [list(each) for each in self.fitted],
+            "checked": [list(each) for each in self.checked],
+        }
 
 
 def _plain(polynomial: Polynomial | None) -> dict[str, str] | None:
@@ -130,8 +144,13 @@ class Fitted:
     def costs(self) -> SymbolicCosts:
         """All of them. The cost of a prompt is of second degree in its length, that of one more token of first."""
         return SymbolicCosts(
-            prompt=self._fit(lambda batch, length: self._passes_of(batch).prompted(Length(length)), self._lengths),
-            token=self._fit(lambda batch, length: self._passes_of(batch).continued(Length(length)), self._lengths[:2]),
+            prompt=self._fit(
+                lambda batch, length: self._passes_of(batch).prompted(Length(length)), self._lengths
+            ),
+            token=self._fit(
+                lambda batch, length: self._passes_of(batch).continued(Length(length)),
+                self._lengths[:2],
+            ),
             fitted=self._grid(self._lengths),
             checked=self._checked,
         )
@@ -140,10 +159,16 @@ class Fitted:
     def _grid(lengths: Sequence[int]) -> tuple[tuple[int, int], ...]:
         return tuple(product((1, 2), lengths))
 
-    def _fit(self, run: Callable[[int, int], Kept], lengths: Sequence[int]) -> Mapping[str, Polynomial | None]:
+    def _fit(
+        self, run: Callable[[int, int], Kept], lengths: Sequence[int]
+    ) -> Mapping[str, Polynomial | None]:
         found = {place: figures_of(run(*place)) for place in (*self._grid(lengths), *self._checked)}
         return {name: self._of(name, found, lengths) for name in (*COSTS, "cache_bytes")}
 
-    def _of(self, name: str, found: Mapping[tuple[int, int], Mapping[str, int]], lengths: Sequence[int]) -> Polynomial | None:
+    def _of(
+        self, name: str, found: Mapping[tuple[int, int], Mapping[str, int]], lengths: Sequence[int]
+    ) -> Polynomial | None:
         fitted = through({place: found[place][name] for place in self._grid(lengths)})
-        return fitted if all(fitted(*place) == found[place][name] for place in self._checked) else None
+        return (
+            fitted if all(fitted(*place) == found[place][name] for place in self._checked) else None
+        )

@@ -14,14 +14,20 @@ from torchscan.trace.trace import Trace
 
 def distinct_parameters(trace: Trace) -> list[ParameterRecord]:
     """Parameters, not buffers, each once."""
-    return [each for at, each in enumerate(trace.parameters) if not each.is_buffer and each.identity == at]
+    return [
+        each
+        for at, each in enumerate(trace.parameters)
+        if not each.is_buffer and each.identity == at
+    ]
 
 
 def active_parameters(trace: Trace) -> int:
     """Those that the routed rows of one token can reach: all, but of experts ``k`` of ``E``."""
     share = _routed_shares(trace)
     return sum(
-        each.numel if not each.storages else round(each.numel * share.get(each.storages[0], Fraction(1)))
+        each.numel
+        if not each.storages
+        else round(each.numel * share.get(each.storages[0], Fraction(1)))
         for each in distinct_parameters(trace)
     )
 
@@ -45,11 +51,17 @@ def weights_bytes(trace: Trace, weights: Stored | None) -> int:
     packed = {} if weights is None else packed_weights(trace, weights)
     held = [each for at, each in enumerate(trace.parameters) if each.identity == at]
     return _other_bytes(trace) + sum(
-        round(each.stored_bytes * packed.get(each.storages[0], Fraction(1))) if each.storages else each.stored_bytes
+        round(each.stored_bytes * packed.get(each.storages[0], Fraction(1)))
+        if each.storages
+        else each.stored_bytes
         for each in held
     )
 
 
 def _other_bytes(trace: Trace) -> int:
     """Of tensors that are neither parameters nor buffers, such as the scales of packed weights."""
-    return sum(each.size for each in trace.storages if each.kind == "constant" and each.born is None and each.died is None)
+    return sum(
+        each.size
+        for each in trace.storages
+        if each.kind == "constant" and each.born is None and each.died is None
+    )

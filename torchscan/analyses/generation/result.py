@@ -58,7 +58,12 @@ class Generation(Result):
     @property
     def tokens_per_second(self) -> float:
         """New tokens of all sequences on all devices, over all the time that they take, that for the prompt included."""
-        return self.replicas * self.batch_size * self.new / (self.first_token + (self.new - 1) * self.per_token)
+        return (
+            self.replicas
+            * self.batch_size
+            * self.new
+            / (self.first_token + (self.new - 1) * self.per_token)
+        )
 
     @property
     def devices(self) -> int:
@@ -89,11 +94,28 @@ class Generation(Result):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
-        plain = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("prefill", "decode", "mesh")}
-        figures: dict[str, Any] = {"tokens_per_second": self.tokens_per_second, "limiter": self.limiter, "fits": self.fits}
-        told = {name: list(getattr(self, name)) for name in ("unpriced", "unread", "assumptions", "warnings")}
+        plain = {
+            each.name: getattr(self, each.name)
+            for each in fields(self)
+            if each.name not in ("prefill", "decode", "mesh")
+        }
+        figures: dict[str, Any] = {
+            "tokens_per_second": self.tokens_per_second,
+            "limiter": self.limiter,
+            "fits": self.fits,
+        }
+        told = {
+            name: list(getattr(self, name))
+            for name in ("unpriced", "unread", "assumptions", "warnings")
+        }
         figures["mesh"] = None if self.mesh is None else dict(self.mesh)
-        return {**plain, **figures, **told, "prefill": self.prefill.as_dict(), "decode": self.decode.as_dict()}
+        return {
+            **plain,
+            **figures,
+            **told,
+            "prefill": self.prefill.as_dict(),
+            "decode": self.decode.as_dict(),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +128,11 @@ class GenerationSweep(Result):
 
     def price_per_million(self, generation: Generation) -> float | None:
         """What a million new tokens costs, in the currency of the price."""
-        return None if self.price is None else generation.devices * self.price / 3600 / generation.tokens_per_second * 1e6
+        return (
+            None
+            if self.price is None
+            else generation.devices * self.price / 3600 / generation.tokens_per_second * 1e6
+        )
 
     @property
     def records(self) -> int:
@@ -121,5 +147,8 @@ class GenerationSweep(Result):
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
         prices = [self.price_per_million(each) for each in self.generations]
-        each = [{**one.as_dict(), "price_per_million": price} for one, price in zip(self.generations, prices, strict=True)]
+        each = [
+            {**one.as_dict(), "price_per_million": price}
+            for one, price in zip(self.generations, prices, strict=True)
+        ]
         return {"price": self.price, "records": self.records, "generations": each}

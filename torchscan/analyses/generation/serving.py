@@ -13,7 +13,19 @@ from torchscan.trace.trace import Trace
 
 #: products of an input with a weight
 _PRODUCTS = frozenset(
-    f"aten.{name}" for name in ("mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "_grouped_mm", "mv", "dot", "einsum")
+    f"aten.{name}"
+    for name in (
+        "mm",
+        "addmm",
+        "bmm",
+        "baddbmm",
+        "linear",
+        "matmul",
+        "_grouped_mm",
+        "mv",
+        "dot",
+        "einsum",
+    )
 ) | {"transformers.grouped_mm_fallback"}
 
 
@@ -53,8 +65,12 @@ class Repriced:
         if self._serving == AS_IT_IS:
             return Served(costs, (0,) * len(costs))
         changed = [self._served(op, cost) for op, cost in zip(self._trace.ops, costs, strict=True)]
-        appends = frozenset(index for index, op in enumerate(self._trace.ops) if self._is_append(op))
-        return Served(tuple(cost for cost, _ in changed), tuple(unpacked for _, unpacked in changed), appends)
+        appends = frozenset(
+            index for index, op in enumerate(self._trace.ops) if self._is_append(op)
+        )
+        return Served(
+            tuple(cost for cost, _ in changed), tuple(unpacked for _, unpacked in changed), appends
+        )
 
     def _served(self, op: OpCall, cost: OpCost) -> tuple[OpCost, int]:
         if op.signature.is_view:
@@ -69,7 +85,11 @@ class Repriced:
         return not self._serving.eager and not op.signature.is_view and self._joins_cache(op)
 
     def _joins_cache(self, op: OpCall) -> bool:
-        return op.signature.operator == "aten.cat" and any(map(self._is_cache, op.inputs)) and not self._is_recurrent(op)
+        return (
+            op.signature.operator == "aten.cat"
+            and any(map(self._is_cache, op.inputs))
+            and not self._is_recurrent(op)
+        )
 
     def _is_recurrent(self, op: OpCall) -> bool:
         """Whether what is joined is no longer than what was there: a state moves on, and is written anew."""
@@ -81,7 +101,11 @@ class Repriced:
 
     def _as_append(self, op: OpCall, cost: OpCost) -> OpCost:
         """Only what is new is read and written."""
-        new = sum(self._trace.tensors[each].spec.stored_bytes for each in set(op.inputs) if not self._was_kept(each))
+        new = sum(
+            self._trace.tensors[each].spec.stored_bytes
+            for each in set(op.inputs)
+            if not self._was_kept(each)
+        )
         return _with_bytes(cost, new, new)
 
     def _was_kept(self, tensor: int) -> bool:
@@ -89,11 +113,20 @@ class Repriced:
         return storage.kind == "cache" and storage.born is None
 
     def _with_small_cache(self, op: OpCall, cost: OpCost, cache: Stored) -> OpCost:
-        records = [self._trace.tensors[each] for each in dict.fromkeys(op.inputs) if self._is_cache(each)]
+        records = [
+            self._trace.tensors[each] for each in dict.fromkeys(op.inputs) if self._is_cache(each)
+        ]
         saved = sum(
-            _saved(each.spec.stored_bytes, cache.share(each.spec.shape[-1], each.spec.dtype.itemsize)) for each in records
+            _saved(
+                each.spec.stored_bytes, cache.share(each.spec.shape[-1], each.spec.dtype.itemsize)
+            )
+            for each in records
         )
-        return _with_bytes(cost, max(0, cost.bytes_read - saved), cost.bytes_written) if saved else cost
+        return (
+            _with_bytes(cost, max(0, cost.bytes_read - saved), cost.bytes_written)
+            if saved
+            else cost
+        )
 
     def _with_packed_weights(self, op: OpCall, cost: OpCost) -> tuple[OpCost, int]:
         """Of what is read, the weights are what is left when all else is taken away: of experts, those that are reached."""
@@ -106,7 +139,9 @@ class Repriced:
         others = sum(each.spec.stored_bytes for each in records if each.storage not in self.packed)
         read = max(0, cost.bytes_read - others)
         share, itemsize = self.packed[weights[0].storage], weights[0].spec.dtype.itemsize
-        return _with_bytes(cost, cost.bytes_read - _saved(read, share), cost.bytes_written), read // itemsize
+        return _with_bytes(
+            cost, cost.bytes_read - _saved(read, share), cost.bytes_written
+        ), read // itemsize
 
 
 def _saved(size: int, share: Fraction) -> int:
@@ -125,14 +160,21 @@ def packed_weights(trace: Trace, weights: Stored) -> dict[int, Fraction]:
     """
     if not weights.is_packed:
         return {}
-    looked_up = {trace.tensors[op.inputs[0]].storage for op in trace.ops if op.signature.operator == "aten.embedding"}
+    looked_up = {
+        trace.tensors[op.inputs[0]].storage
+        for op in trace.ops
+        if op.signature.operator == "aten.embedding"
+    }
     last = _last_product(trace)
     found: dict[int, Fraction] = {}
     for index, op in enumerate(trace.ops):
         if op.signature.operator in _PRODUCTS and index != last:
             for tensor in op.inputs:
                 record = trace.tensors[tensor]
-                if trace.storages[record.storage].kind == "parameter" and len(record.spec.shape) >= 2:
+                if (
+                    trace.storages[record.storage].kind == "parameter"
+                    and len(record.spec.shape) >= 2
+                ):
                     found[record.storage] = weights.share(
                         _columns(record.spec.shape, record.spec.stride), record.spec.dtype.itemsize
                     )

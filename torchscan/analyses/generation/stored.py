@@ -8,7 +8,17 @@ from fractions import Fraction
 
 from torchscan.errors import InputError
 
-_BITS = {"fp32": 32, "fp16": 16, "bf16": 16, "int8": 8, "fp8": 8, "int4": 4, "nf4": 4, "fp4": 4, "mxfp4": 4}
+_BITS = {
+    "fp32": 32,
+    "fp16": 16,
+    "bf16": 16,
+    "int8": 8,
+    "fp8": 8,
+    "int4": 4,
+    "nf4": 4,
+    "fp4": 4,
+    "mxfp4": 4,
+}
 #: weights that share a scale, where nobody says how many: GPTQ's and AWQ's 128, bitsandbytes' 64, and 32 by the standard of MX
 _GROUPS = {"int4": 128, "nf4": 64, "fp4": 64, "mxfp4": 32}
 #: bits of what a group has beside its weights: a scale; for int4 also a zero point
@@ -51,11 +61,15 @@ def stored(text: str, what: str) -> Stored:
     """The format of that name."""
     found = re.fullmatch(r"([a-z]+\d+)(?::(\d+))?", text) if isinstance(text, str) else None
     if found is None or found[1] not in _BITS:
-        raise InputError(f"{what} is {text!r}: give one of {', '.join(_BITS)}; of weights that share a scale, 'int4:32', say")
+        raise InputError(
+            f"{what} is {text!r}: give one of {', '.join(_BITS)}; of weights that share a scale, 'int4:32', say"
+        )
     name = found[1]
     format_ = Stored(name, _BITS[name], _GROUPS.get(name))
     if found[2] is None:
         return format_
     if _BITS[name] >= 16 or int(found[2]) == 0:
-        raise InputError(f"{what} is {text!r}: only formats of 8 and 4 bits have groups, of one weight at least")
+        raise InputError(
+            f"{what} is {text!r}: only formats of 8 and 4 bits have groups, of one weight at least"
+        )
     return replace(format_, group=int(found[2]))

@@ -79,13 +79,19 @@ class Flow:
         tensors, written = self._trace.tensors, op.signature.written
         read = {tensors[tensor].storage for tensor in op.inputs}
         made = {tensors[tensor].storage for tensor in op.outputs}
-        return (read & made) | {tensors[tensor].storage for tensor in op.inputs if tensors[tensor].spec in written}
+        return (read & made) | {
+            tensors[tensor].storage for tensor in op.inputs if tensors[tensor].spec in written
+        }
 
     def _leave(self, call: ModuleCall) -> None:
         """A call has ended: it has read what it was given, and what it returns is there."""
         for tensor in dict.fromkeys(call.outputs):
             self._hand_out(call, tensor)
-        given = [tensor for tensor in dict.fromkeys(call.inputs) if not self._is_inside(self._producer(tensor), call.index)]
+        given = [
+            tensor
+            for tensor in dict.fromkeys(call.inputs)
+            if not self._is_inside(self._producer(tensor), call.index)
+        ]
         for tensor in given:
             if self._trace.tensors[tensor].kind not in _HELD:
                 self.levels[call.index].places.setdefault(("input", tensor))
@@ -103,7 +109,10 @@ class Flow:
 
     def _hand_out(self, call: ModuleCall, tensor: int) -> None:
         level = self.levels[call.index]
-        untouched: Place = ("tensor" if self._trace.tensors[tensor].kind in _HELD else "input", tensor)
+        untouched: Place = (
+            "tensor" if self._trace.tensors[tensor].kind in _HELD else "input",
+            tensor,
+        )
         level.leaving.add(tensor)
         level.connect(self._source(tensor, call.index) or untouched, ("output", tensor), tensor)
 
@@ -119,7 +128,9 @@ class Flow:
         while source is None:
             self.levels[at].connect(("input", tensor), reader, tensor)
             if producer is not None:
-                self.elsewhere.setdefault((at, "input", tensor), self._trace.path_of(self._trace.ops[producer]))
+                self.elsewhere.setdefault(
+                    (at, "input", tensor), self._trace.path_of(self._trace.ops[producer])
+                )
             parent = self._trace.modules[at].parent
             if parent is None:
                 return
@@ -134,7 +145,11 @@ class Flow:
         at = self._trace.ops[producer].module_call
         while at != meeting:
             source = self._source(tensor, at)
-            if source is not None and tensor not in self.levels[at].leaving and not self._returns(at, tensor):
+            if (
+                source is not None
+                and tensor not in self.levels[at].leaving
+                and not self._returns(at, tensor)
+            ):
                 self.levels[at].leaving.add(tensor)
                 self.levels[at].connect(source, ("output", tensor), tensor)
                 self.elsewhere[at, "output", tensor] = self._trace.modules[level].path
@@ -146,7 +161,10 @@ class Flow:
     def _returns(self, call: int, tensor: int) -> bool:
         """Whether it is a result of this call, or looks into the memory of one."""
         storage = self._trace.tensors[tensor].storage
-        return any(self._trace.tensors[each].storage == storage for each in self._trace.modules[call].outputs)
+        return any(
+            self._trace.tensors[each].storage == storage
+            for each in self._trace.modules[call].outputs
+        )
 
     def _source(self, tensor: int, level: int) -> Place | None:
         """The node of a level that a tensor comes from; None: from outside."""
@@ -175,4 +193,8 @@ class Flow:
         """The operator that made this version of a tensor, or that wrote to its memory since."""
         record = self._trace.tensors[tensor]
         writer = self._writers.get(record.storage)
-        return writer if record.producer is None else max(record.producer, -1 if writer is None else writer)
+        return (
+            writer
+            if record.producer is None
+            else max(record.producer, -1 if writer is None else writer)
+        )

@@ -30,7 +30,11 @@ def with_operators_folded(graph: ModuleGraph, is_view: Callable[[int], bool]) ->
         into = {head[target] for target in targets[at]}
         beside = {each for target in targets[at] for each in sources[target]}
         is_operator = graph.nodes[at].kind == "operator"
-        if is_operator and len(into) == 1 and all(_is_folded(graph, each, head, targets[each], into) for each in (at, *beside)):
+        if (
+            is_operator
+            and len(into) == 1
+            and all(_is_folded(graph, each, head, targets[each], into) for each in (at, *beside))
+        ):
             (head[at],) = into
     groups = defaultdict(list)
     for at, each in enumerate(head):
@@ -38,10 +42,16 @@ def with_operators_folded(graph: ModuleGraph, is_view: Callable[[int], bool]) ->
     return _merged(graph, list(groups.values()), lambda nodes: _operators(nodes, is_view))
 
 
-def _is_folded(graph: ModuleGraph, at: int, head: Sequence[int], targets: set[int], into: set[int]) -> bool:
+def _is_folded(
+    graph: ModuleGraph, at: int, head: Sequence[int], targets: set[int], into: set[int]
+) -> bool:
     """Whether it is an operator that nobody else reads, or a parameter."""
-    is_operator = graph.nodes[at].kind == "operator" and all(graph.nodes[each].kind == "operator" for each in into)
-    return graph.nodes[at].kind == "tensor" or (is_operator and {head[target] for target in targets} == into)
+    is_operator = graph.nodes[at].kind == "operator" and all(
+        graph.nodes[each].kind == "operator" for each in into
+    )
+    return graph.nodes[at].kind == "tensor" or (
+        is_operator and {head[target] for target in targets} == into
+    )
 
 
 def _operators(nodes: Sequence[GraphNode], is_view: Callable[[int], bool]) -> GraphNode:
@@ -60,7 +70,9 @@ def with_repeats_folded(graph: ModuleGraph, kinds: Sequence[int]) -> ModuleGraph
 
     Where that would hide a way: what leaves them and comes back to them.
     """
-    runs = [run for run in _runs(graph, kinds) if len(run) > 1 and not _is_left_and_entered(graph, run)]
+    runs = [
+        run for run in _runs(graph, kinds) if len(run) > 1 and not _is_left_and_entered(graph, run)
+    ]
     of_runs = {at for run in runs for at in run}
     groups = [[at] for at in range(len(graph.nodes)) if at not in of_runs]
     return _merged(graph, sorted([*groups, *runs]), _repeated)
@@ -83,7 +95,11 @@ def _runs(graph: ModuleGraph, kinds: Sequence[int]) -> Iterator[list[int]]:
 
 def _is_alike(before: GraphNode, node: GraphNode, kinds: Sequence[int]) -> bool:
     one, other = before.calls[-1], node.calls[0]
-    return not (before.failed or node.failed) and kinds[one] == kinds[other] and is_next(before.name, node.name)
+    return (
+        not (before.failed or node.failed)
+        and kinds[one] == kinds[other]
+        and is_next(before.name, node.name)
+    )
 
 
 def _is_left_and_entered(graph: ModuleGraph, run: Sequence[int]) -> bool:
@@ -101,16 +117,25 @@ def _is_left_and_entered(graph: ModuleGraph, run: Sequence[int]) -> bool:
 def _repeated(nodes: Sequence[GraphNode]) -> GraphNode:
     first, last = nodes[0], nodes[-1]
     calls = tuple(call for each in nodes for call in each.calls)
-    return replace(last, name=from_to(first.name, last.name), path=from_to(first.path, last.path), calls=calls)
+    return replace(
+        last, name=from_to(first.name, last.name), path=from_to(first.path, last.path), calls=calls
+    )
 
 
-def _merged(graph: ModuleGraph, groups: Groups, join: Callable[[Sequence[GraphNode]], GraphNode]) -> ModuleGraph:
+def _merged(
+    graph: ModuleGraph, groups: Groups, join: Callable[[Sequence[GraphNode]], GraphNode]
+) -> ModuleGraph:
     """With one node for each group."""
     of = {at: number for number, group in enumerate(groups) for at in group}
-    nodes = [graph.nodes[group[0]] if len(group) == 1 else join([graph.nodes[at] for at in group]) for group in groups]
+    nodes = [
+        graph.nodes[group[0]] if len(group) == 1 else join([graph.nodes[at] for at in group])
+        for group in groups
+    ]
     tensors: dict[tuple[int, int], dict[int, None]] = defaultdict(dict)
     for source, target, carried in graph.edges:
         if of[source] != of[target]:
             tensors[of[source], of[target]].update(dict.fromkeys(carried))
-    edges = [GraphEdge(source, target, tuple(carried)) for (source, target), carried in tensors.items()]
+    edges = [
+        GraphEdge(source, target, tuple(carried)) for (source, target), carried in tensors.items()
+    ]
     return replace(graph, nodes=tuple(nodes), edges=tuple(edges))

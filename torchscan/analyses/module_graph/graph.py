@@ -27,7 +27,9 @@ from torchscan.trace.trace import Trace
 _KEY = re.compile(r"""\[(['"])(.*?)\1\]""")
 
 
-def module_graph(record: Trace | RecordError, path: str = "", call: int = 0, *, fold: bool = False) -> ModuleGraph:
+def module_graph(
+    record: Trace | RecordError, path: str = "", call: int = 0, *, fold: bool = False
+) -> ModuleGraph:
     """What happens in a call of a module: who reads what the others make, inside it.
 
     An edge is a tensor. It does not matter how it was passed, whether gradients are computed, or what was written in place.
@@ -75,10 +77,16 @@ class ModuleGraphs:
         if index is None:
             known = [number for known, number in self._by_name if known == path]
             if not known:
-                near = difflib.get_close_matches(path, [name for name, _ in self._by_name if name], 1)
-                raise InputError(f"no module {path!r} was called{f': did you mean {near[0]!r}?' if near else ''}")
+                near = difflib.get_close_matches(
+                    path, [name for name, _ in self._by_name if name], 1
+                )
+                raise InputError(
+                    f"no module {path!r} was called{f': did you mean {near[0]!r}?' if near else ''}"
+                )
             times = "once" if len(known) == 1 else f"{len(known)} times"
-            raise InputError(f"there is no such call of {path or 'the model'}: it was called {times}")
+            raise InputError(
+                f"there is no such call of {path or 'the model'}: it was called {times}"
+            )
         return index
 
     @cached_property
@@ -94,7 +102,9 @@ class ModuleGraphs:
             GraphEdge(numbers[source], numbers[target], tuple(dict.fromkeys(tensors)))
             for (source, target), tensors in level.edges.items()
         ]
-        specs = {tensor: self._trace.tensors[tensor].spec for edge in edges for tensor in edge.tensors}
+        specs = {
+            tensor: self._trace.tensors[tensor].spec for edge in edges for tensor in edge.tensors
+        }
         return ModuleGraph(
             path=call.path,
             type_name=call.type_name,
@@ -121,7 +131,12 @@ class ModuleGraphs:
             )
         if kind == "operator":
             op = self._trace.ops[at]
-            return GraphNode(kind=kind, name=plain_name(op.signature.operator), operators=(at,), tensors=op.outputs)
+            return GraphNode(
+                kind=kind,
+                name=plain_name(op.signature.operator),
+                operators=(at,),
+                tensors=op.outputs,
+            )
         record = self._trace.tensors[at]
         if kind == "tensor":
             name = record.name.removeprefix(f"{level.path}.") or record.kind
@@ -134,7 +149,11 @@ class ModuleGraphs:
         if found is not None:
             return plain_end(found) or kind
         elsewhere = self._flow.elsewhere.get((level.index, kind, tensor))
-        return kind if elsewhere is None else f"{'from' if kind == 'input' else 'for'} {elsewhere or 'the model itself'}"
+        return (
+            kind
+            if elsewhere is None
+            else f"{'from' if kind == 'input' else 'for'} {elsewhere or 'the model itself'}"
+        )
 
 
 def _around(trace: Trace, call: int | None) -> list[int]:
@@ -146,10 +165,16 @@ def _around(trace: Trace, call: int | None) -> list[int]:
 
 
 def _ends_of(level: ModuleCall, kind: str) -> tuple[Sequence[int], Sequence[str]]:
-    return (level.inputs, level.input_names) if kind == "input" else (level.outputs, level.output_names)
+    return (
+        (level.inputs, level.input_names)
+        if kind == "input"
+        else (level.outputs, level.output_names)
+    )
 
 
-def name_among(trace: Trace, tensor: int, tensors: Sequence[int], names: Sequence[str]) -> str | None:
+def name_among(
+    trace: Trace, tensor: int, tensors: Sequence[int], names: Sequence[str]
+) -> str | None:
     """The name of a tensor, or of a later version of it: what a call was given is noted when it has ended."""
     storage = trace.tensors[tensor].storage
     named = list(zip(tensors, names, strict=False))
@@ -161,7 +186,9 @@ def name_among(trace: Trace, tensor: int, tensors: Sequence[int], names: Sequenc
 def name_in(level: ModuleCall, call: ModuleCall) -> str:
     """The path of a call from the module that it is in, if that is around it; lists of modules are never called."""
     prefix = f"{level.path}." if level.path else ""
-    return (call.path.removeprefix(prefix) if call.path.startswith(prefix) else call.path) or call.type_name
+    return (
+        call.path.removeprefix(prefix) if call.path.startswith(prefix) else call.path
+    ) or call.type_name
 
 
 def plain_name(operator: str) -> str:

@@ -68,10 +68,18 @@ class ModuleGraph(Result):
             "type": self.type_name,
             "call": self.call,
             "nodes": [
-                {**{name: getattr(each, name) for name in names}, "repeats": max(len(each.calls), 1)} for each in self.nodes
+                {
+                    **{name: getattr(each, name) for name in names},
+                    "repeats": max(len(each.calls), 1),
+                }
+                for each in self.nodes
             ],
             "edges": [
-                {"source": source, "target": target, "shapes": [list(self.specs[tensor].shape) for tensor in tensors]}
+                {
+                    "source": source,
+                    "target": target,
+                    "shapes": [list(self.specs[tensor].shape) for tensor in tensors],
+                }
                 for source, target, tensors in self.edges
             ],
         }

@@ -12,7 +12,14 @@ from collections.abc import Mapping, Sequence
 from torchscan.analyses.receptive_field.envelopes import Shape
 from torchscan.analyses.receptive_field.pieces import dims_of_places
 from torchscan.analyses.receptive_field.questions import Seen, Sights
-from torchscan.analyses.receptive_field.result import AxisField, LayerField, Places, ReceptiveField, axis_field, further
+from torchscan.analyses.receptive_field.result import (
+    AxisField,
+    LayerField,
+    Places,
+    ReceptiveField,
+    axis_field,
+    further,
+)
 from torchscan.analyses.receptive_field.sights import Reason, Sight
 from torchscan.analyses.receptive_field.walk import Axis, State, Walk
 from torchscan.errors import InputError
@@ -33,12 +40,17 @@ def receptive_fields(
     inputs. By default, they are all except the batch and the channels; the first product sums over the channels.
     """
     inputs = _inputs(trace)
-    given = _checked(axes or {}, {trace.tensors[index].name: len(trace.tensors[index].spec.shape) for index in inputs})
+    given = _checked(
+        axes or {},
+        {trace.tensors[index].name: len(trace.tensors[index].spec.shape) for index in inputs},
+    )
     tracked: list[Axis] = []
     undecided: set[int] = set()
     for index in inputs:
         record = trace.tensors[index]
-        tracked += [(index, dim) for dim in given.get(record.name, range(1, len(record.spec.shape)))]
+        tracked += [
+            (index, dim) for dim in given.get(record.name, range(1, len(record.spec.shape)))
+        ]
         if record.name not in given and record.spec.is_arithmetic:
             undecided.add(index)
     walk = Walk(trace, tracked, undecided, strict_norm=strict_norm)
@@ -49,24 +61,38 @@ def receptive_fields(
 
 
 def _inputs(trace: Trace) -> list[int]:
-    found = {record.name: index for index, record in reversed(list(enumerate(trace.tensors))) if record.kind == "input"}
+    found = {
+        record.name: index
+        for index, record in reversed(list(enumerate(trace.tensors)))
+        if record.kind == "input"
+    }
     return sorted(found.values())
 
 
-def _checked(axes: Mapping[str, Sequence[int]], ranks: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+def _checked(
+    axes: Mapping[str, Sequence[int]], ranks: Mapping[str, int]
+) -> dict[str, tuple[int, ...]]:
     if not isinstance(axes, Mapping):
-        raise InputError(f"axes is {axes!r}: give a dictionary of dimensions by input, {{'args[0]': (2, 3)}}")
+        raise InputError(
+            f"axes is {axes!r}: give a dictionary of dimensions by input, {{'args[0]': (2, 3)}}"
+        )
     for name, dims in axes.items():
         if name not in ranks:
-            raise InputError(f"axes names {name!r}, which is not an input of this pass: there are {', '.join(ranks)}")
+            raise InputError(
+                f"axes names {name!r}, which is not an input of this pass: there are {', '.join(ranks)}"
+            )
         if not isinstance(dims, Sequence) or not all(isinstance(dim, int) for dim in dims):
             raise InputError(f"axes of {name!r} are {dims!r}: give a tuple of dimensions, (2, 3)")
         if not all(-ranks[name] <= dim < ranks[name] for dim in dims):
-            raise InputError(f"axes of {name!r} are {tuple(dims)}, but it has {ranks[name]} dimensions")
+            raise InputError(
+                f"axes of {name!r} are {tuple(dims)}, but it has {ranks[name]} dimensions"
+            )
     return {name: tuple(dim % ranks[name] for dim in dims) for name, dims in axes.items()}
 
 
-def _is_spatial(trace: Trace, axis: Axis, channels: Mapping[int, int | None], given: Mapping[str, Sequence[int]]) -> bool:
+def _is_spatial(
+    trace: Trace, axis: Axis, channels: Mapping[int, int | None], given: Mapping[str, Sequence[int]]
+) -> bool:
     """The channels, if neither given nor found: dimension 1 of an input that has more than that."""
     tensor, dim = axis
     record = trace.tensors[tensor]
@@ -83,7 +109,9 @@ _Asked = tuple[Axis, int, Shape, Places]
 class _Describer:
     """Says what layers see. Much of a model passes on what it is given, or sees the same a few places further on."""
 
-    def __init__(self, trace: Trace, axes: Sequence[Axis], spatial: Sequence[bool], sights: Sights) -> None:
+    def __init__(
+        self, trace: Trace, axes: Sequence[Axis], spatial: Sequence[bool], sights: Sights
+    ) -> None:
         self._trace = trace
         self._axes = axes
         self._sights = sights
@@ -97,7 +125,9 @@ class _Describer:
     def layer(self, call: ModuleCall, states: Sequence[State]) -> LayerField:
         """Of each output the axes that are spatial."""
         shapes = [self._trace.tensors[tensor].spec.shape for tensor in call.outputs]
-        outputs = tuple([self._output(state, shape) for state, shape in zip(states, shapes, strict=True)])
+        outputs = tuple(
+            [self._output(state, shape) for state, shape in zip(states, shapes, strict=True)]
+        )
         return LayerField(call.path, call.type_name, call.call, outputs)
 
     def _output(self, state: State, shape: Shape) -> tuple[AxisField, ...]:
@@ -105,12 +135,16 @@ class _Describer:
         if key not in self._described:
             kept = {self._axes[at]: state[at] for at in self._spatial}
             numbers = {axis: seen[0] for axis, seen in kept.items() if seen is not None}
-            followed = {axis: self._dims_of_places(number, shape) for axis, number in numbers.items()}
+            followed = {
+                axis: self._dims_of_places(number, shape) for axis, number in numbers.items()
+            }
             asked = {
                 axis: (axis, number, shape, _places(axis, self._rank(axis), followed, shape))
                 for axis, number in numbers.items()
             }
-            self._described[key] = tuple([self._axis(axis, seen, shape, asked) for axis, seen in kept.items()])
+            self._described[key] = tuple(
+                [self._axis(axis, seen, shape, asked) for axis, seen in kept.items()]
+            )
         return self._described[key]
 
     def _rank(self, axis: Axis) -> int:
@@ -122,7 +156,9 @@ class _Describer:
             self._followed[key] = dims_of_places(self._sights[number, 0, 0], shape)
         return self._followed[key]
 
-    def _axis(self, axis: Axis, seen: Seen | None, shape: Shape, asked: Mapping[Axis, _Asked]) -> AxisField:
+    def _axis(
+        self, axis: Axis, seen: Seen | None, shape: Shape, asked: Mapping[Axis, _Asked]
+    ) -> AxisField:
         if seen is None:
             return self._describe(axis, None, shape, _NOWHERE)
         number, low, high = seen

@@ -52,7 +52,9 @@ class _Loss:
     is_hull: bool = False
 
 
-def envelopes_after(envelopes: Iterable[Envelope], shape: Shape, step: Step) -> list[tuple[Envelope, bool]]:
+def envelopes_after(
+    envelopes: Iterable[Envelope], shape: Shape, step: Step
+) -> list[tuple[Envelope, bool]]:
     """The envelopes of what a step makes, and whether each is a hull."""
     if isinstance(step, Look):
         return [_after_look(each, shape, step) for each in envelopes]
@@ -66,11 +68,16 @@ def envelopes_after(envelopes: Iterable[Envelope], shape: Shape, step: Step) -> 
 
 def _after_unfold(envelope: Envelope, shape: Shape, step: Unfold) -> tuple[Envelope, bool]:
     loss = _Loss()
-    after, is_hull = fused([each for term in envelope for each in _unfolded(term, shape, step, loss)], shape_after(shape, step))
+    after, is_hull = fused(
+        [each for term in envelope for each in _unfolded(term, shape, step, loss)],
+        shape_after(shape, step),
+    )
     return after, is_hull or loss.is_hull
 
 
-def _after_reshape(envelope: Envelope, shape: Shape, new: Shape, runs: Sequence[_Run]) -> tuple[Envelope, bool]:
+def _after_reshape(
+    envelope: Envelope, shape: Shape, new: Shape, runs: Sequence[_Run]
+) -> tuple[Envelope, bool]:
     """Terms whose dimensions only get other numbers are not looked through again: they were as fused as they get."""
     if 0 in shape:
         return (), False
@@ -107,7 +114,12 @@ def _looked_at(term: Term, shape: Shape, step: Look) -> tuple[int, Sequence[Digi
                 is_moved = False
         elif digits is None and (how.taps is HERE or all(how.taps.table)):
             continue
-        elif digits and how.taps is HERE and dims[how.dim] is None and (size == step.shape[how.dim] or len(digits) == 1):
+        elif (
+            digits
+            and how.taps is HERE
+            and dims[how.dim] is None
+            and (size == step.shape[how.dim] or len(digits) == 1)
+        ):
             dims[how.dim] = digits
         else:
             line = through_within(joined(sized(digits, size)), how.taps, step.shape[how.dim])
@@ -143,7 +155,9 @@ def _started(digits: Digits) -> tuple[int, Digits | None]:
         line = digits[0][1]
         start, line = split_off_start(line) if line else (0, None)
         return start, ((0, line),) if line else None
-    started = [(count, *split_off_start(line)) if line else (count, 0, None) for count, line in digits]
+    started = [
+        (count, *split_off_start(line)) if line else (count, 0, None) for count, line in digits
+    ]
     bare = tuple([(count if at else 0, line) for at, (count, _, line) in enumerate(started)])
     return sum([start for _, start, _ in started]), bare if any(line for _, line in bare) else None
 
@@ -157,7 +171,12 @@ def _unfolded(term: Term, shape: Shape, step: Unfold, loss: _Loss) -> list[Term]
     pairs, is_hull = split(line, shape[step.dim], step.size, step.step, step.spacing)
     loss.is_hull |= is_hull
     for outer, inner in pairs:
-        dims = (*term.dims[: step.dim], ((0, outer),), *term.dims[step.dim + 1 :], ((step.size, inner),))
+        dims = (
+            *term.dims[: step.dim],
+            ((0, outer),),
+            *term.dims[step.dim + 1 :],
+            ((step.size, inner),),
+        )
         found += normal(term.base, dims)
     return found
 
@@ -175,8 +194,12 @@ class _Run:
 def _runs(shape: Shape, new: Shape) -> list[_Run]:
     runs: list[_Run] = []
     for olds, news in blocks(shape, new):
-        large, become = ([dim for dim in dims if sizes[dim] != 1] for dims, sizes in ((olds, shape), (news, new)))
-        runs.append(_Run(olds, news, (large[0], become[0]) if len(large) == len(become) == 1 else None))
+        large, become = (
+            [dim for dim in dims if sizes[dim] != 1] for dims, sizes in ((olds, shape), (news, new))
+        )
+        runs.append(
+            _Run(olds, news, (large[0], become[0]) if len(large) == len(become) == 1 else None)
+        )
     return runs
 
 
@@ -204,7 +227,9 @@ def _has_single(digits: Digits, size: int) -> bool:
     return len(digits) > 1 and any(count == 1 for count, _ in sized(digits, size))
 
 
-def _reshaped(term: Term, shape: Shape, new: Shape, runs: Sequence[_Run], loss: _Loss) -> list[Term]:
+def _reshaped(
+    term: Term, shape: Shape, new: Shape, runs: Sequence[_Run], loss: _Loss
+) -> list[Term]:
     """Dimensions are joined by writing their digits one after the other, and split between digits or within one."""
     terms: list[tuple[int, list[Digits | None]]] = [(term.base, [])]
     for run in runs:
@@ -213,7 +238,9 @@ def _reshaped(term: Term, shape: Shape, new: Shape, runs: Sequence[_Run], loss: 
                 dims += [None] * len(run.news)
             continue
         digits = [each for dim in run.olds for each in sized(term.dims[dim], shape[dim])]
-        digits = [each for each in digits if each[0] != 1] or digits[:1]  # of one value only the first, which is zero, is met
+        digits = [each for each in digits if each[0] != 1] or digits[
+            :1
+        ]  # of one value only the first, which is zero, is met
         sizes = [new[dim] for dim in run.news]
         if any(line for _, line in digits) and sizes:
             splits = _regrouped(digits, sizes, loss)
@@ -242,13 +269,17 @@ def blocks(shape: Shape, new: Shape) -> Iterable[tuple[list[int], list[int]]]:
         yield [], [dim]
 
 
-def _regrouped(digits: Sequence[tuple[int, Line | None]], sizes: Sequence[int], loss: _Loss) -> list[list[Digits | None]]:
+def _regrouped(
+    digits: Sequence[tuple[int, Line | None]], sizes: Sequence[int], loss: _Loss
+) -> list[list[Digits | None]]:
     """The same digits for dimensions of these sizes, each way to write them as a sum."""
     *outer, size = sizes
     if not outer:
         return [[tuple(digits)]]
     ways = _last_digits(tuple(digits), size, loss)
-    return [[*rest, last] for remaining, last in ways for rest in _regrouped(remaining, outer, loss)]
+    return [
+        [*rest, last] for remaining, last in ways for rest in _regrouped(remaining, outer, loss)
+    ]
 
 
 def _last_digits(digits: Digits, size: int, loss: _Loss) -> list[tuple[Digits, Digits]]:
@@ -260,12 +291,22 @@ def _last_digits(digits: Digits, size: int, loss: _Loss) -> list[tuple[Digits, D
         taken, digits = (digits[-1], *taken), digits[:-1]
     if left == 1:
         return [(digits or ((1, None),), taken or ((1, None),))]
-    if digits[-1][0] % left:  # it ends within another digit: only all of them together can be split there
-        digits, taken, left = ((math.prod(each for each, _ in (*digits, *taken)), joined((*digits, *taken))),), (), size
+    if (
+        digits[-1][0] % left
+    ):  # it ends within another digit: only all of them together can be split there
+        digits, taken, left = (
+            ((math.prod(each for each, _ in (*digits, *taken)), joined((*digits, *taken))),),
+            (),
+            size,
+        )
     count, line = digits[-1]
-    pairs, is_hull = ([(None, None)], False) if line is None else split(line, count // left, left, left, 1)
+    pairs, is_hull = (
+        ([(None, None)], False) if line is None else split(line, count // left, left, left, 1)
+    )
     loss.is_hull |= is_hull
-    return [((*digits[:-1], (count // left, outer)), ((left, inner), *taken)) for outer, inner in pairs]
+    return [
+        ((*digits[:-1], (count // left, outer)), ((left, inner), *taken)) for outer, inner in pairs
+    ]
 
 
 def fused(terms: Iterable[Term], shape: Shape) -> tuple[Envelope, bool]:
@@ -284,7 +325,9 @@ def fused(terms: Iterable[Term], shape: Shape) -> tuple[Envelope, bool]:
     done: list[Term] = []
     while left:
         term = left.pop()
-        position, both = next(((at, both) for at, each in enumerate(left) if (both := _fused(term, each))), (0, None))
+        position, both = next(
+            ((at, both) for at, each in enumerate(left) if (both := _fused(term, each))), (0, None)
+        )
         if both is None:
             done.append(term)
         else:
@@ -302,19 +345,26 @@ def _fused(one: Term, other: Term) -> Term | None:
         return Term(min(one.base, other.base), one.dims)
     if not _rise_alike(one.dims[dim], other.dims[dim]):
         return None
-    first, second = (joined(digits) if digits else None for digits in (one.dims[dim], other.dims[dim]))
+    first, second = (
+        joined(digits) if digits else None for digits in (one.dims[dim], other.dims[dim])
+    )
     if math.lcm(_period(first), _period(second)) > _LONGEST_FUSED_PERIOD:
         return None
     if _period(first) > _period(second):  # numbers are added to the shorter table
         one, other, first, second = other, one, second, first
     lower = minimum(_plus(first, one.base - other.base), second)
-    merged = normal(other.base, [((0, lower),) if at == dim else digits for at, digits in enumerate(other.dims)])
+    merged = normal(
+        other.base, [((0, lower),) if at == dim else digits for at, digits in enumerate(other.dims)]
+    )
     return merged[0]
 
 
 def _plus(line: Line | None, number: int) -> Line:
     line = line or Line((0,), 0)
-    return Line(tuple([value if value >= LEAST_NOTHING else value + number for value in line.table]), line.rise)
+    return Line(
+        tuple([value if value >= LEAST_NOTHING else value + number for value in line.table]),
+        line.rise,
+    )
 
 
 def _rise_alike(one: Digits | None, other: Digits | None) -> bool:
@@ -337,9 +387,16 @@ def _period(line: Line | None) -> int:
 
 def _hull(terms: Sequence[Term], shape: Shape) -> Term:
     common = [
-        each[0] if all(digits == each[0] for digits in each) else None for each in zip(*(t.dims for t in terms), strict=True)
+        each[0] if all(digits == each[0] for digits in each) else None
+        for each in zip(*(t.dims for t in terms), strict=True)
     ]
-    rest = (Term(t.base, tuple(None if kept else digits for kept, digits in zip(common, t.dims, strict=True))) for t in terms)
+    rest = (
+        Term(
+            t.base,
+            tuple(None if kept else digits for kept, digits in zip(common, t.dims, strict=True)),
+        )
+        for t in terms
+    )
     return Term(min(_bottom(term, shape) for term in rest), tuple(common))
 
 
@@ -379,7 +436,13 @@ def _has_gaps(term: Term) -> bool:
 
 def follows(terms: Iterable[Term]) -> bool:
     """Whether what is seen still moves from place to place."""
-    return any(line is not None and line.rise for term in terms for digits in term.dims if digits for _, line in digits)
+    return any(
+        line is not None and line.rise
+        for term in terms
+        for digits in term.dims
+        if digits
+        for _, line in digits
+    )
 
 
 def shape_after(shape: Shape, step: Step) -> Shape:

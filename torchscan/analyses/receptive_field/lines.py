@@ -75,7 +75,9 @@ def values_of(line: Line, count: int, start: int = 0) -> Sequence[int]:
     blocks = -(-(skipped + count) // period)
     if has_gaps(table):
         some = [
-            NOTHING if value >= LEAST_NOTHING else value + (before + block) * rise for block in range(blocks) for value in table
+            NOTHING if value >= LEAST_NOTHING else value + (before + block) * rise
+            for block in range(blocks)
+            for value in table
         ]
     elif not rise:
         some = [*(table * blocks)]
@@ -94,14 +96,20 @@ def shortest(table: Sequence[int], rise: int) -> Line:
     full = len(table)
     is_gapped = full > 1 and has_gaps(table)
     for period in range(1, full // 2 + 1):
-        if full % period == 0 and rise * period % full == 0 and _continues_by(table, period, rise * period // full, is_gapped):
+        if (
+            full % period == 0
+            and rise * period % full == 0
+            and _continues_by(table, period, rise * period // full, is_gapped)
+        ):
             return Line(tuple(table[:period]), rise * period // full)
     return Line(tuple(table), rise)
 
 
 def _continues_by(values: Sequence[int], period: int, step: int, is_gapped: bool) -> bool:
     """Whether each value is ``step`` more than the one a period before."""
-    if not _continues(values[0], values[period], step) or not _continues(values[-1 - period], values[-1], step):
+    if not _continues(values[0], values[period], step) or not _continues(
+        values[-1 - period], values[-1], step
+    ):
         return False  # most don't, and this tells
     later = values[period:]
     if is_gapped:
@@ -124,7 +132,11 @@ def split_off_start(line: Line) -> tuple[int, Line | None]:
             return NOTHING, None
     if len(line.table) == 1:
         return start, Line((0,), line.rise) if line.rise else None
-    table = tuple([value if value >= LEAST_NOTHING else value - start for value in line.table]) if start else line.table
+    table = (
+        tuple([value if value >= LEAST_NOTHING else value - start for value in line.table])
+        if start
+        else line.table
+    )
     return start, None if not line.rise and not any(table) else Line(table, line.rise)
 
 
@@ -133,9 +145,13 @@ def through(line: Line | None, taps: Taps) -> Line:
     if line is None:
         return shortest([0 if places else NOTHING for places in taps.table], 0)
     if len(line.table) == 1:
-        return shortest([_least_of_straight(line, places) for places in taps.table], line.rise * taps.rise)
+        return shortest(
+            [_least_of_straight(line, places) for places in taps.table], line.rise * taps.rise
+        )
     period = len(line.table)
-    blocks = period // math.gcd(period, taps.rise)  # until the places fall on the same entries again; gcd(P, 0) = P
+    blocks = period // math.gcd(
+        period, taps.rise
+    )  # until the places fall on the same entries again; gcd(P, 0) = P
     return shortest(_least_by_block(line, taps, blocks), blocks * taps.rise // period * line.rise)
 
 
@@ -152,7 +168,9 @@ def through_within(line: Line | None, taps: Taps, size: int) -> Line:
     if full > 2 * longest:
         start = _least_by_block(line, taps, -(-2 * longest // len(taps.table)))
         is_gapped = has_gaps(start)
-        periods = (each for each in range(1, longest + 1) if full % each == 0 and rise * each % full == 0)
+        periods = (
+            each for each in range(1, longest + 1) if full % each == 0 and rise * each % full == 0
+        )
         if not any(_continues_by(start, each, rise * each // full, is_gapped) for each in periods):
             return Line(tuple(start[:size]), rise * size // full)
     return cut(through(line, taps), size)
@@ -166,16 +184,28 @@ def _least_by_block(line: Line, taps: Taps, blocks: int) -> Sequence[int]:
         first = min([min(places) for places in taps.table if places], default=0)
         last = max([max(places) for places in taps.table if places], default=0)
         values = values_of(line, last - first + (blocks - 1) * taps.rise + 1, first)
-        by_entry = [_least_of_slices(values, [place - first for place in places], taps.rise, blocks) for places in taps.table]
-    return by_entry[0] if len(by_entry) == 1 else [value for block in zip(*by_entry, strict=True) for value in block]
+        by_entry = [
+            _least_of_slices(values, [place - first for place in places], taps.rise, blocks)
+            for places in taps.table
+        ]
+    return (
+        by_entry[0]
+        if len(by_entry) == 1
+        else [value for block in zip(*by_entry, strict=True) for value in block]
+    )
 
 
 def _least_one_by_one(line: Line, places: Sequence[int], rise: int, count: int) -> Sequence[int]:
     """``min f(i + k · rise)`` over these places i, for the first ``count`` numbers k."""
-    return [min([line.at(place + block * rise) for place in places], default=NOTHING) for block in range(count)]
+    return [
+        min([line.at(place + block * rise) for place in places], default=NOTHING)
+        for block in range(count)
+    ]
 
 
-def _least_of_slices(values: Sequence[int], places: Sequence[int], rise: int, count: int) -> Sequence[int]:
+def _least_of_slices(
+    values: Sequence[int], places: Sequence[int], rise: int, count: int
+) -> Sequence[int]:
     """The same, of values that are known."""
     if not places:
         return [NOTHING] * count
@@ -236,7 +266,9 @@ def minimum(one: Line | None, other: Line | None) -> Line:
 
 def _is_nowhere_above(one: Line, other: Line) -> bool:
     """Whether a constant is at most a line that does not rise, which is often so and soon told."""
-    return len(one.table) == 1 and not one.rise and not other.rise and one.table[0] <= min(other.table)
+    return (
+        len(one.table) == 1 and not one.rise and not other.rise and one.table[0] <= min(other.table)
+    )
 
 
 def total(one: Line | None, other: Line | None) -> Line | None:
@@ -271,7 +303,9 @@ def joined(digits: Digits) -> Line | None:
     return shortest([min(value, NOTHING) for value in table] if has_gaps(table) else table, rise)
 
 
-def split(line: Line, outer_size: int, inner_size: int, step: int, spacing: int) -> tuple[list[tuple[Line, Line | None]], bool]:
+def split(
+    line: Line, outer_size: int, inner_size: int, step: int, spacing: int
+) -> tuple[list[tuple[Line, Line | None]], bool]:
     """``f(step·j + spacing·k)`` for j < outer_size, k < inner_size as sums of a line of each: their least is the value.
 
     If the period divides the step there is one such sum. Else one for each phase of j, which is nothing at the other phases;
@@ -297,7 +331,10 @@ def split(line: Line, outer_size: int, inner_size: int, step: int, spacing: int)
     if phases > _MOST_PHASES:
         return [(shortest([least(each, inner_size) for each in inner], rise), None)], True
     return [
-        (Line(tuple(starts[each] if each == phase else NOTHING for each in range(phases)), rise), bare[phase])
+        (
+            Line(tuple(starts[each] if each == phase else NOTHING for each in range(phases)), rise),
+            bare[phase],
+        )
         for phase in range(phases)
         if starts[phase] < LEAST_NOTHING
     ], False
@@ -306,8 +343,13 @@ def split(line: Line, outer_size: int, inner_size: int, step: int, spacing: int)
 def _below(line: Line, phases: int, step: int, reach: int) -> Line:
     """A line of j that is nowhere above ``f(step·j + k)`` for k up to ``reach``: by the slope and what falls below it most."""
     period, rise = len(line.table), line.rise  # in whole numbers: everything times the period
-    dip = min([value * period - rise * index for index, value in enumerate(line.table)]) + min(rise * reach, 0)
-    return Line(tuple([(rise * step * phase + dip) // period for phase in range(phases)]), int(phases * step * line.slope))
+    dip = min([value * period - rise * index for index, value in enumerate(line.table)]) + min(
+        rise * reach, 0
+    )
+    return Line(
+        tuple([(rise * step * phase + dip) // period for phase in range(phases)]),
+        int(phases * step * line.slope),
+    )
 
 
 def _apart(line: Line) -> tuple[int, Line]:

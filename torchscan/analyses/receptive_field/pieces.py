@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from torchscan.analyses.receptive_field.envelopes import Envelope, Shape, Term, fused, normal, sized
-from torchscan.analyses.receptive_field.lines import NOTHING, Digits, Line, joined, through_within, values_of
+from torchscan.analyses.receptive_field.lines import (
+    NOTHING,
+    Digits,
+    Line,
+    joined,
+    through_within,
+    values_of,
+)
 from torchscan.analyses.receptive_field.sights import Sight, all_reasons, only
 from torchscan.ops.windows import Note, Piece, shifted
 
@@ -29,10 +36,16 @@ def united(parts: Sequence[tuple[Piece | None, Sight]], shape: Shape, length: in
     if low_is_hull or high_is_hull:
         notes |= only("hull")
     reasons = all_reasons(sight for _, sight in parts)
-    return Sight(low=lows, high=highs, reasons=reasons, notes=notes, inside=inside if lows else ()) if lows or reasons else None
+    return (
+        Sight(low=lows, high=highs, reasons=reasons, notes=notes, inside=inside if lows else ())
+        if lows or reasons
+        else None
+    )
 
 
-def _common_inside(parts: Sequence[tuple[Piece | None, Sight]], shape: Shape) -> tuple[tuple[int, int, int], ...]:
+def _common_inside(
+    parts: Sequence[tuple[Piece | None, Sight]], shape: Shape
+) -> tuple[tuple[int, int, int], ...]:
     """Along each dimension the places at which any of the ways sees something."""
     ranges: list[dict[int, tuple[int, int]]] = []
     for piece, sight in parts:
@@ -43,11 +56,16 @@ def _common_inside(parts: Sequence[tuple[Piece | None, Sight]], shape: Shape) ->
         if sight.low:
             ranges.append(known)
     common = set(ranges[0]).intersection(*ranges) if ranges else set()
-    spans = {dim: (min(each[dim][0] for each in ranges), max(each[dim][1] for each in ranges)) for dim in sorted(common)}
+    spans = {
+        dim: (min(each[dim][0] for each in ranges), max(each[dim][1] for each in ranges))
+        for dim in sorted(common)
+    }
     return tuple((dim, *span) for dim, span in spans.items() if span != (0, shape[dim]))
 
 
-def _placed(pieces: Sequence[tuple[Piece, Sight]], shape: Shape, length: int) -> tuple[tuple[list[Term], list[Term]], bool]:
+def _placed(
+    pieces: Sequence[tuple[Piece, Sight]], shape: Shape, length: int
+) -> tuple[tuple[list[Term], list[Term]], bool]:
     """The terms of pieces in the result, and whether one piece goes on where the far side of another ends.
 
     Along a dimension of places a single large piece goes on beyond its ends, as a padded map does. So does the
@@ -58,11 +76,21 @@ def _placed(pieces: Sequence[tuple[Piece, Sight]], shape: Shape, length: int) ->
         return _restricted(pieces, shape[dim]), False
     main, seen = max(pieces, key=lambda each: each[0].stop - each[0].start)
     low, high = _moved(seen, main)
-    others = [moved for moved in (_moved(sight, piece) for piece, sight in pieces) if moved != (low, high)]
+    others = [
+        moved for moved in (_moved(sight, piece) for piece, sight in pieces) if moved != (low, high)
+    ]
     # how far a border may be from its far side: the length of the piece, of the map, or of the input in steps of the map
-    spans = {main.stop - main.start, shape[dim], *(round(length / slope) for slope in _slopes(seen, dim))}
+    spans = {
+        main.stop - main.start,
+        shape[dim],
+        *(round(length / slope) for slope in _slopes(seen, dim)),
+    }
     is_most = 2 * sum(piece.stop - piece.start for piece, _ in pieces) > shape[dim]
-    is_most &= all(2 * (piece.stop - piece.start) <= main.stop - main.start for piece, _ in pieces if piece is not main)
+    is_most &= all(
+        2 * (piece.stop - piece.start) <= main.stop - main.start
+        for piece, _ in pieces
+        if piece is not main
+    )
     if is_most and all(_is_displaced(each, (low, high), dim, spans) for each in others):
         return (list(low), list(high)), bool(others)
     return _restricted(pieces, shape[dim]), False
@@ -70,13 +98,21 @@ def _placed(pieces: Sequence[tuple[Piece, Sight]], shape: Shape, length: int) ->
 
 def _goes_on(sight: Sight, dim: int, size: int) -> bool:
     """Whether what is seen along a dimension moves on or repeats itself, as it does along places, and not along channels."""
-    lines = (joined(sized(digits, size)) for term in (*sight.low, *sight.high) if (digits := term.dims[dim]))
-    return any(line is not None and (line.rise != 0 or 2 * len(line.table) <= size) for line in lines)
+    lines = (
+        joined(sized(digits, size))
+        for term in (*sight.low, *sight.high)
+        if (digits := term.dims[dim])
+    )
+    return any(
+        line is not None and (line.rise != 0 or 2 * len(line.table) <= size) for line in lines
+    )
 
 
 def dims_of_places(sight: Sight, shape: Shape) -> frozenset[int]:
     """The dimensions that follow the axis, and are not channels of which some see other things than others."""
-    return frozenset([dim for dim, size in enumerate(shape) if sight.low and _goes_on(sight, dim, size)])
+    return frozenset(
+        [dim for dim, size in enumerate(shape) if sight.low and _goes_on(sight, dim, size)]
+    )
 
 
 def _slopes(sight: Sight, dim: int) -> set[int | Fraction]:
@@ -87,7 +123,10 @@ def _slopes(sight: Sight, dim: int) -> set[int | Fraction]:
 
 def _moved(sight: Sight, piece: Piece) -> tuple[Envelope, Envelope]:
     """A piece of the result goes on in both directions."""
-    low, high = (tuple(_shifted(term, piece.dim, piece.start, piece.stop) for term in each) for each in (sight.low, sight.high))
+    low, high = (
+        tuple(_shifted(term, piece.dim, piece.start, piece.stop) for term in each)
+        for each in (sight.low, sight.high)
+    )
     return low, high
 
 
@@ -100,7 +139,9 @@ def _shifted(term: Term, dim: int, start: int, stop: int) -> Term:
     return normal(term.base, (*term.dims[:dim], ((0, line),), *term.dims[dim + 1 :]))[0]
 
 
-def _is_displaced(one: tuple[Envelope, Envelope], other: tuple[Envelope, Envelope], dim: int, spans: set[int]) -> bool:
+def _is_displaced(
+    one: tuple[Envelope, Envelope], other: tuple[Envelope, Envelope], dim: int, spans: set[int]
+) -> bool:
     """Whether one is the other from one of these spans further along the dimension, as at the far side of a border."""
     return any(
         all(
@@ -136,8 +177,13 @@ def _laid_out(terms: Sequence[tuple[Piece, Term]], size: int) -> list[Term]:
         base = term.base - bases.setdefault(others, term.base)
         here = table[piece.start : piece.stop]
         values = [base + value for value in values_of(line, count)] if line else [base] * count
-        table[piece.start : piece.stop] = values if here.count(NOTHING) == count else map(min, here, values)
+        table[piece.start : piece.stop] = (
+            values if here.count(NOTHING) == count else map(min, here, values)
+        )
     found: list[Term] = []
     for others, table in tables.items():
-        found += normal(bases[others], (*others[:dim], ((0, Line(tuple(table), rises[others])),), *others[dim + 1 :]))
+        found += normal(
+            bases[others],
+            (*others[:dim], ((0, Line(tuple(table), rises[others])),), *others[dim + 1 :]),
+        )
     return found

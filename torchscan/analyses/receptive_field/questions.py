@@ -36,7 +36,9 @@ class Sights:
         """The sight as it is seen."""
         if seen not in self._moved:
             number, low, high = seen
-            self._moved[seen] = moved(self._kept[number], low, high) if low or high else self._kept[number]
+            self._moved[seen] = (
+                moved(self._kept[number], low, high) if low or high else self._kept[number]
+            )
         return self._moved[seen]
 
     def seen(self, sight: Sight | None) -> Seen | None:
@@ -58,13 +60,23 @@ class Sights:
         return self._turns[one, other]
 
     def ask(
-        self, answers: Answers, length: int, seeing: Sequence[tuple[int, Seen]], work_out: WorkOut, axis: int
+        self,
+        answers: Answers,
+        length: int,
+        seeing: Sequence[tuple[int, Seen]],
+        work_out: WorkOut,
+        axis: int,
     ) -> Seen | None:
         """What comes of operands that see this of an axis of this length; worked out unless it was asked before."""
         position, (number, low, high) = seeing[0]
         asked: tuple[Any, ...] = (length, position, number)
         if len(seeing) > 1:
-            asked += tuple([(at, other, its_low - low, its_high - high) for at, (other, its_low, its_high) in seeing[1:]])
+            asked += tuple(
+                [
+                    (at, other, its_low - low, its_high - high)
+                    for at, (other, its_low, its_high) in seeing[1:]
+                ]
+            )
         if asked in answers:
             return self._further(answers[asked], low, high)
         if (asked, low, high) in answers:

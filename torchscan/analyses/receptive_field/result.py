@@ -30,7 +30,9 @@ from torchscan.results import Result
 Short = int | Fraction | str | tuple[Any, ...] | dict[str, Any] | None
 
 
-class AxisField(NamedTuple):  # a tuple, because there are some for each layer: a dataclass takes twice as long to make
+class AxisField(
+    NamedTuple
+):  # a tuple, because there are some for each layer: a dataclass takes twice as long to make
     """What the units of a layer see along one axis of one input.
 
     Unit i sees ``sizes[i mod P]`` places from ``starts[i mod P] + (i div P) · rise`` on, for P entries in ``starts``.
@@ -66,7 +68,9 @@ class AxisField(NamedTuple):  # a tuple, because there are some for each layer: 
 
     def interval(self, unit: int) -> tuple[int, int] | None:
         """The first and the last place that a unit sees locally; None: it sees nothing locally."""
-        if not self.starts or (self.inside is not None and not self.inside[0] <= unit < self.inside[1]):
+        if not self.starts or (
+            self.inside is not None and not self.inside[0] <= unit < self.inside[1]
+        ):
             return None
         blocks, phase = divmod(unit, len(self.starts))
         start = self.starts[phase]
@@ -117,7 +121,9 @@ class LayerField(Result):
     @property
     def rf(self) -> Short:
         """The size: one number if all axes agree, else one per axis; or the word "global"."""
-        return self._short(["global" if axis.status == "global" else axis.size for axis in self._seeing])
+        return self._short(
+            ["global" if axis.status == "global" else axis.size for axis in self._seeing]
+        )
 
     @property
     def stride(self) -> Short:
@@ -139,7 +145,10 @@ class LayerField(Result):
         by_input: dict[str, list[Any]] = {}
         for axis, value in zip(self._seeing, values, strict=True):
             by_input.setdefault(axis.input, []).append(value)
-        agreed = {name: each[0] if each.count(each[0]) == len(each) else tuple(each) for name, each in by_input.items()}
+        agreed = {
+            name: each[0] if each.count(each[0]) == len(each) else tuple(each)
+            for name, each in by_input.items()
+        }
         shorts = [*agreed.values()]
         return shorts[0] if shorts.count(shorts[0]) == len(shorts) else agreed
 
@@ -163,7 +172,9 @@ class ReceptiveField(Result):
         known = list(dict.fromkeys(each.path for each in self.layers))
         near = difflib.get_close_matches(str(path), known, 5, 0) or known[:5]
         times = f" {call + 1} times" if call else ""
-        raise InputError(f"no layer {path!r} was called{times}: did you mean one of {', '.join(map(repr, near))}?")
+        raise InputError(
+            f"no layer {path!r} was called{times}: did you mean one of {', '.join(map(repr, near))}?"
+        )
 
     def __iter__(self) -> Iterator[LayerField]:
         return iter(self.layers)
@@ -214,39 +225,60 @@ class Places(NamedTuple):  # a tuple, as it is part of what is asked
         return Places(frozenset([turn[dim] for dim in self.dims]), self.are_shared)
 
 
-def axis_field(name: str, axis: int, length: int, sight: Sight | None, shape: Shape, places: Places) -> AxisField:
+def axis_field(
+    name: str, axis: int, length: int, sight: Sight | None, shape: Shape, places: Places
+) -> AxisField:
     """The result for one axis of an output of this shape."""
     if sight is None:
         return AxisField(input=name, axis=axis, length=length, status="none")
     status: Literal["local", "global"] = "global" if sight.reasons else "local"
-    said: dict[str, Any] = {"status": status, "reasons": sight.reasons, "notes": tuple(sorted(sight.notes))}
+    said: dict[str, Any] = {
+        "status": status,
+        "reasons": sight.reasons,
+        "notes": tuple(sorted(sight.notes)),
+    }
     dim = next(iter(places.dims)) if len(places.dims) == 1 else None
     if sight.is_local and dim is not None:
         spans = {each: (start, stop) for each, start, stop in sight.inside}
         said |= {"dim": dim, "units": shape[dim], "inside": spans.get(dim)}
     if sight.is_local:
-        low, high = (_over_the_rest(envelope, shape, places) for envelope in (sight.low, sight.high))
+        low, high = (
+            _over_the_rest(envelope, shape, places) for envelope in (sight.low, sight.high)
+        )
         said |= _ends(low, high, dim, places)
     field = AxisField(input=name, axis=axis, length=length, **said)
     moves = dim is not None and (field.rise != 0 or len(field.starts) > 1)
     return _with_steps(field) if places.are_shared and moves else field
 
 
-def _ends(low: Sequence[_Flat], high: Sequence[_Flat], dim: int | None, places: Places) -> dict[str, Any]:
+def _ends(
+    low: Sequence[_Flat], high: Sequence[_Flat], dim: int | None, places: Places
+) -> dict[str, Any]:
     """What is said of the starts and the sizes."""
     phases = _along_one(low, high)
     if phases is None:
         return {"size": _widest(low, high), "stride": _least_slope(low)}
-    said: dict[str, Any] = {"size": max(phases.sizes), "starts": phases.starts, "sizes": phases.sizes, "rise": phases.rise}
+    said: dict[str, Any] = {
+        "size": max(phases.sizes),
+        "starts": phases.starts,
+        "sizes": phases.sizes,
+        "rise": phases.rise,
+    }
     if dim is None or places.are_shared or (not phases.rise and len(phases.starts) == 1):
         return said
-    return {**said, "stride": ratio(phases.rise, phases.period), "padding": _greatest_padding(phases)}
+    return {
+        **said,
+        "stride": ratio(phases.rise, phases.period),
+        "padding": _greatest_padding(phases),
+    }
 
 
 def _greatest_padding(phases: _Phases) -> int | Fraction | None:
     """``padding = stride · i − start``, the largest over all phases."""
     by, per = phases.rise, phases.period
-    ahead = [by * phase - per * start for phase, start in enumerate(phases.starts) if start is not None]
+    ahead = [
+        by * phase - per * start for phase, start in enumerate(phases.starts) if start is not None
+    ]
     return ratio(max(ahead), per) if ahead else None
 
 
@@ -314,10 +346,15 @@ class _Phases:
 def _along_one(low: Sequence[_Flat], high: Sequence[_Flat]) -> _Phases | None:
     """The case in which one dimension decides and all terms rise equally along it."""
     flats = (*low, *high)
-    if any(len(lines) > 1 for _, lines in flats) or len({lines[0][0] for _, lines in flats if lines}) > 1:
+    if (
+        any(len(lines) > 1 for _, lines in flats)
+        or len({lines[0][0] for _, lines in flats if lines}) > 1
+    ):
         return None
     slopes = {lines[0][2].slope if lines else 0 for _, lines in low}
-    if len(slopes) > 1 or {lines[0][2].slope if lines else 0 for _, lines in high} != {-each for each in slopes}:
+    if len(slopes) > 1 or {lines[0][2].slope if lines else 0 for _, lines in high} != {
+        -each for each in slopes
+    }:
         return None
     period = math.lcm(*(len(lines[0][2].table) if lines else 1 for _, lines in flats))
     count = max((lines[0][1] for _, lines in flats if lines), default=1)
@@ -325,22 +362,32 @@ def _along_one(low: Sequence[_Flat], high: Sequence[_Flat]) -> _Phases | None:
     return _Phases(starts, sizes, int(slopes.pop() * period), period)
 
 
-def _by_phase(low: Sequence[_Flat], high: Sequence[_Flat], count: int) -> tuple[tuple[int | None, ...], tuple[int, ...]]:
+def _by_phase(
+    low: Sequence[_Flat], high: Sequence[_Flat], count: int
+) -> tuple[tuple[int | None, ...], tuple[int, ...]]:
     firsts, lasts = (_least_of_all(flats, count) for flats in (low, high))
     starts = tuple([first if first < LEAST_NOTHING else None for first in firsts])
-    sizes = [1 - first - last if first < LEAST_NOTHING else 0 for first, last in zip(firsts, lasts, strict=True)]
+    sizes = [
+        1 - first - last if first < LEAST_NOTHING else 0
+        for first, last in zip(firsts, lasts, strict=True)
+    ]
     return starts, tuple(sizes) if len(set(sizes)) > 1 else tuple(sizes[:1])
 
 
 def _least_of_all(flats: Sequence[_Flat], count: int) -> Sequence[int]:
     """By unit the least of terms along one dimension."""
-    by_term = [[base + value for value in values_of(lines[0][2], count)] if lines else [base] * count for base, lines in flats]
+    by_term = [
+        [base + value for value in values_of(lines[0][2], count)] if lines else [base] * count
+        for base, lines in flats
+    ]
     return by_term[0] if len(by_term) == 1 else [*map(min, *by_term)]
 
 
 def _least_slope(low: Sequence[_Flat]) -> int | Fraction | None:
     """The case in which several dimensions decide, or ways that rise differently meet."""
-    return min((line.steepness for _, lines in low for *_, line in lines if line.rise), default=None)
+    return min(
+        (line.steepness for _, lines in low for *_, line in lines if line.rise), default=None
+    )
 
 
 def _widest(low: Sequence[_Flat], high: Sequence[_Flat]) -> int:
@@ -353,7 +400,9 @@ def _span(one: _Flat, other: _Flat) -> int:
     span = 1 - one[0] - other[0]
     for dim, size, line in one[1]:
         span -= _least_sum(line, others.pop(dim, ZERO), size)
-    return span - sum([_least_sum(line, ZERO, size) for dim, size, line in other[1] if dim in others])
+    return span - sum(
+        [_least_sum(line, ZERO, size) for dim, size, line in other[1] if dim in others]
+    )
 
 
 def _least_sum(one: Line, other: Line, size: int) -> int:

@@ -27,7 +27,20 @@ from torchscan.analyses.receptive_field.envelopes import (
     unchanged,
 )
 from torchscan.analyses.receptive_field.lines import Line
-from torchscan.ops.windows import HERE, WHOLE, Along, At, Dim, Look, Note, Piece, Reshape, Step, Unfold, Way
+from torchscan.ops.windows import (
+    HERE,
+    WHOLE,
+    Along,
+    At,
+    Dim,
+    Look,
+    Note,
+    Piece,
+    Reshape,
+    Step,
+    Unfold,
+    Way,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +70,9 @@ class Sight(NamedTuple):  # a tuple, as it is hashed for every question that was
 def identity(rank: int, dim: int) -> Sight:
     """The sight of the input itself: each element sees its own place."""
     rising, falling = (((0, Line((0,), rise)),) for rise in (1, -1))
-    low, high = (tuple(line if at == dim else None for at in range(rank)) for line in (rising, falling))
+    low, high = (
+        tuple(line if at == dim else None for at in range(rank)) for line in (rising, falling)
+    )
     return Sight(low=(Term(0, low),), high=(Term(0, high),))
 
 
@@ -93,7 +108,10 @@ def follow(sight: Sight, shape: Shape, way: Way, glance: Glance) -> tuple[Piece 
     is_concerned = False
     for step in steps if piece else way.steps:
         is_concerned |= way.note is not None and _is_concerned(seen, shape, step)
-        seen, shape = _step(seen, shape, step, glance, is_bordered=way.note in ("wraps", "padded")), shape_after(shape, step)
+        seen, shape = (
+            _step(seen, shape, step, glance, is_bordered=way.note in ("wraps", "padded")),
+            shape_after(shape, step),
+        )
     if way.note is None or not is_concerned:
         return piece, seen
     if way.note != "norm-stats":
@@ -108,7 +126,12 @@ def _is_concerned(sight: Sight, shape: Shape, step: Step) -> bool:
     if not isinstance(step, Look):
         return True
     stays = [_stays(how, size, step) for how, size in zip(step.dims, shape, strict=True)]
-    return any(term.dims[dim] is not None for dim, stay in enumerate(stays) if not stay for term in (*sight.low, *sight.high))
+    return any(
+        term.dims[dim] is not None
+        for dim, stay in enumerate(stays)
+        if not stay
+        for term in (*sight.low, *sight.high)
+    )
 
 
 def _stays(how: Dim, size: int, step: Look) -> bool:
@@ -130,7 +153,11 @@ def blind(sights: Sequence[Sight | None], reason: Reason) -> Sight | None:
     """Through an operator without a window rule."""
     seeing = [sight for sight in sights if sight is not None]
     notes = frozenset[Note]().union(*(sight.notes for sight in seeing))
-    return Sight(low=(), high=(), reasons=_with_reason(all_reasons(seeing), reason), notes=notes) if seeing else None
+    return (
+        Sight(low=(), high=(), reasons=_with_reason(all_reasons(seeing), reason), notes=notes)
+        if seeing
+        else None
+    )
 
 
 def all_reasons(sights: Iterable[Sight]) -> tuple[Reason, ...]:
@@ -142,18 +169,29 @@ def all_reasons(sights: Iterable[Sight]) -> tuple[Reason, ...]:
     return reasons
 
 
-def _step(sight: Sight, shape: Shape, step: Step, glance: Glance, *, is_bordered: bool = False) -> Sight:
+def _step(
+    sight: Sight, shape: Shape, step: Step, glance: Glance, *, is_bordered: bool = False
+) -> Sight:
     """After a step; what is put around a map by a bordered one sees something, too."""
     if not sight.low or (isinstance(step, Look) and step.is_identity and step.shape == shape):
         return sight
-    whole = [dim for dim, how in enumerate(step.dims) if how is WHOLE] if isinstance(step, Look) else []
+    whole = (
+        [dim for dim, how in enumerate(step.dims) if how is WHOLE] if isinstance(step, Look) else []
+    )
     low, low_mixed = _apart_by(sight.low, whole)
     high, high_mixed = _apart_by(sight.high, whole)
     reasons, ends = sight.reasons, None
     if low_mixed and high_mixed:
         ends = envelopes_after((low_mixed, high_mixed), shape, step)
         slack = _slack((*low_mixed, *high_mixed))
-        if _sees_all(ends[0][0], ends[1][0], shape_after(shape, step), slack, glance, wraps="wraps" in sight.notes):
+        if _sees_all(
+            ends[0][0],
+            ends[1][0],
+            shape_after(shape, step),
+            slack,
+            glance,
+            wraps="wraps" in sight.notes,
+        ):
             reasons = _with_reason(sight.reasons, glance.reason)
             glance.is_named |= reasons is not sight.reasons
             ends, low_mixed, high_mixed = None, (), ()
@@ -169,7 +207,9 @@ def _step(sight: Sight, shape: Shape, step: Step, glance: Glance, *, is_bordered
     )
 
 
-def _inside_after(sight: Sight, shape: Shape, step: Step) -> tuple[tuple[int, int, int], ...] | None:
+def _inside_after(
+    sight: Sight, shape: Shape, step: Step
+) -> tuple[tuple[int, int, int], ...] | None:
     """Where something is seen after a step; None: nowhere. What a window has a part of is seen."""
     known = {dim: (start, stop) for dim, start, stop in sight.inside}
     if isinstance(step, Look):
@@ -177,10 +217,14 @@ def _inside_after(sight: Sight, shape: Shape, step: Step) -> tuple[tuple[int, in
     if isinstance(step, Reshape):
         kept = unchanged(shape, step.shape) if known else {}
         return tuple((kept[dim], *known[dim]) for dim in known if dim in kept)
-    return tuple(each for each in sight.inside if not isinstance(step, Unfold) or each[0] != step.dim)
+    return tuple(
+        each for each in sight.inside if not isinstance(step, Unfold) or each[0] != step.dim
+    )
 
 
-def _inside_look(known: Mapping[int, tuple[int, int]], shape: Shape, step: Look) -> tuple[tuple[int, int, int], ...] | None:
+def _inside_look(
+    known: Mapping[int, tuple[int, int]], shape: Shape, step: Look
+) -> tuple[tuple[int, int, int], ...] | None:
     inside: list[tuple[int, int, int]] = []
     for dim, (how, size) in enumerate(zip(step.dims, shape, strict=True)):
         if dim not in known and (how is WHOLE or _stays(how, size, step)):
@@ -188,7 +232,11 @@ def _inside_look(known: Mapping[int, tuple[int, int]], shape: Shape, step: Look)
         start, stop = known.get(dim, (0, size))
         if isinstance(how, At) and not start <= how.index < stop:
             return None
-        if isinstance(how, Along) and len(how.taps.table) == len(how.taps.table[0]) == 1 and how.taps.rise > 0:
+        if (
+            isinstance(how, Along)
+            and len(how.taps.table) == len(how.taps.table[0]) == 1
+            and how.taps.rise > 0
+        ):
             first, rise, full = how.taps.table[0][0], how.taps.rise, step.shape[how.dim]
             start, stop = max(-((first - start) // rise), 0), min(-((first - stop) // rise), full)
             if start >= stop:
@@ -207,7 +255,9 @@ def _apart_by(envelope: Envelope, dims: Sequence[int]) -> tuple[Envelope, Envelo
     return same, tuple(term for term, each in zip(envelope, varies, strict=True) if each)
 
 
-def _sees_all(low: Envelope, high: Envelope, shape: Shape, slack: int, glance: Glance, *, wraps: bool) -> bool:
+def _sees_all(
+    low: Envelope, high: Envelope, shape: Shape, slack: int, glance: Glance, *, wraps: bool
+) -> bool:
     """Whether what was mixed covers the whole input, up to what strides leave over at its ends, and moves no more."""
     if not low or not high or follows((*low, *high)):
         return False
@@ -220,7 +270,9 @@ def _sees_all(low: Envelope, high: Envelope, shape: Shape, slack: int, glance: G
 
 def _with_reason(reasons: tuple[Reason, ...], reason: Reason) -> tuple[Reason, ...]:
     """Name each operator once, where it first occurred."""
-    return reasons if any(each.operator == reason.operator for each in reasons) else (*reasons, reason)
+    return (
+        reasons if any(each.operator == reason.operator for each in reasons) else (*reasons, reason)
+    )
 
 
 def _slack(terms: Iterable[Term]) -> int:

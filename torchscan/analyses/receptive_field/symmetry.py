@@ -18,7 +18,11 @@ Turn = tuple[int, ...]
 def turned(sight: Sight, turn: Turn) -> Sight:
     """The sight of which each dimension is where the turn puts it."""
     inside = tuple(sorted((turn[dim], start, stop) for dim, start, stop in sight.inside))
-    return sight._replace(low=_envelope_turned(sight.low, turn), high=_envelope_turned(sight.high, turn), inside=inside)
+    return sight._replace(
+        low=_envelope_turned(sight.low, turn),
+        high=_envelope_turned(sight.high, turn),
+        inside=inside,
+    )
 
 
 def _envelope_turned(envelope: Envelope, turn: Turn) -> Envelope:
@@ -33,7 +37,10 @@ def turn_between(one: Sight, other: Sight) -> Turn | None:
     turn = list(range(len(here)))
     for dim, digits in enumerate(here):
         if digits != there[dim] and turn[dim] == dim:
-            partner = next((at for at in range(len(there)) if there[at] == digits and here[at] == there[dim]), None)
+            partner = next(
+                (at for at in range(len(there)) if there[at] == digits and here[at] == there[dim]),
+                None,
+            )
             if partner is None or turn[partner] != partner:
                 return None
             turn[dim], turn[partner] = partner, dim
@@ -54,7 +61,9 @@ def _turn_through_steps(steps: Sequence[Step], shape: Shape, turn: Turn) -> Turn
     for step in steps:
         after = _turn_through_step(step, shape, turn)
         shape = shape_after(shape, step)
-        if after is None or any(after[to] != dim or shape[dim] != shape[to] for dim, to in enumerate(after)):
+        if after is None or any(
+            after[to] != dim or shape[dim] != shape[to] for dim, to in enumerate(after)
+        ):
             return None
         turn = after
     return turn

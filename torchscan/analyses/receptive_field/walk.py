@@ -12,7 +12,15 @@ from torchscan.analyses.receptive_field.envelopes import Shape, Term
 from torchscan.analyses.receptive_field.lines import Line
 from torchscan.analyses.receptive_field.pieces import united
 from torchscan.analyses.receptive_field.questions import Answers, Seen, Sights
-from torchscan.analyses.receptive_field.sights import Glance, Reason, Sight, blind, everything, follow, identity
+from torchscan.analyses.receptive_field.sights import (
+    Glance,
+    Reason,
+    Sight,
+    blind,
+    everything,
+    follow,
+    identity,
+)
 from torchscan.analyses.receptive_field.symmetry import Turn, turn_through, turned
 from torchscan.analyses.receptive_field.writes import Region, put_back, region_of
 from torchscan.ops.registry import price, windows
@@ -69,7 +77,9 @@ class _Put:
 class Walk:
     """One walk through a record. If the memory behind a view is written to, what the view sees is derived again."""
 
-    def __init__(self, trace: Trace, axes: Sequence[Axis], undecided: set[int], *, strict_norm: bool) -> None:
+    def __init__(
+        self, trace: Trace, axes: Sequence[Axis], undecided: set[int], *, strict_norm: bool
+    ) -> None:
         self.sights = Sights()
         #: by input the dimension that turned out to be its channels, which is not followed any further; None: it has none
         self.channels: dict[int, int | None] = {}
@@ -96,8 +106,13 @@ class Walk:
         self._stamps: dict[int, int] = {}
         for tensor in {tensor for tensor, _ in axes}:
             shape = trace.tensors[tensor].spec.shape
-            state = tuple(self.sights.seen(identity(len(shape), dim)) if tensor == of else None for of, dim in axes)
-            self._own(tensor, self._blind if 0 in shape else state)  # what has no elements sees nothing
+            state = tuple(
+                self.sights.seen(identity(len(shape), dim)) if tensor == of else None
+                for of, dim in axes
+            )
+            self._own(
+                tensor, self._blind if 0 in shape else state
+            )  # what has no elements sees nothing
 
     def outputs_by_call(self) -> dict[int, tuple[State, ...]]:
         """What the outputs of each call of ``trace.modules`` see when it ends."""
@@ -110,10 +125,14 @@ class Walk:
             if op.phase == "forward":
                 self._run(op)
             for call in closing.get(position, ()):
-                seen[call] = tuple(self.read(tensor) for tensor in self._trace.modules[call].outputs)
+                seen[call] = tuple(
+                    self.read(tensor) for tensor in self._trace.modules[call].outputs
+                )
         for module in self._trace.modules:
             if module.index not in seen:
-                seen[module.index] = tuple(self._states.get(tensor, self._blind) for tensor in module.outputs)
+                seen[module.index] = tuple(
+                    self._states.get(tensor, self._blind) for tensor in module.outputs
+                )
         return seen
 
     # -- memory ------------------------------------------------------------------------------------------------------
@@ -127,7 +146,9 @@ class Walk:
         if tensor in self._derived:
             parent, op, position = self._derived[tensor]
             now = self.read(parent)
-            states = [now if each == parent else self._states.get(each, self._blind) for each in op.inputs]
+            states = [
+                now if each == parent else self._states.get(each, self._blind) for each in op.inputs
+            ]
             state = self._results(op, self._operator(op.signature), states)[position]
         elif tensor in self._owners.get(storage, ()):
             state = self._memory[storage]
@@ -172,14 +193,24 @@ class Walk:
         ways = result.looks[0]
         step = ways[0].steps[0] if ways and len(ways) == 1 and len(ways[0].steps) == 1 else None
         specs = (self._trace.tensors[parent].spec, op.signature.outputs[position])
-        region = region_of(step) if isinstance(step, Look) and specs[0].dtype == specs[1].dtype else None  # not of real parts
+        region = (
+            region_of(step) if isinstance(step, Look) and specs[0].dtype == specs[1].dtype else None
+        )  # not of real parts
         if isinstance(step, Reshape) or (isinstance(step, Look) and region is not None):
             put = _Put(step, region, specs[0].shape)
-            return tuple(self._put_along(at, pair, put, result, op) for at, pair in enumerate(zip(state, old, strict=True)))
+            return tuple(
+                self._put_along(at, pair, put, result, op)
+                for at, pair in enumerate(zip(state, old, strict=True))
+            )
         return self._blinded([state, old], self._reason(op))
 
     def _put_along(
-        self, axis: int, pair: tuple[Seen | None, Seen | None], put: _Put, result: _Result, op: OpCall
+        self,
+        axis: int,
+        pair: tuple[Seen | None, Seen | None],
+        put: _Put,
+        result: _Result,
+        op: OpCall,
     ) -> Seen | None:
         """What is seen along one axis where a view was written to: what was written, and what was there."""
 
@@ -188,11 +219,17 @@ class Walk:
             return put.sight(sights.get(0), sights.get(1), glance), glance
 
         seeing = [(at, seen) for at, seen in enumerate(pair) if seen is not None]
-        return self.sights.ask(result.after_writes, self._sizes[axis], seeing, work_out, axis) if seeing else None
+        return (
+            self.sights.ask(result.after_writes, self._sizes[axis], seeing, work_out, axis)
+            if seeing
+            else None
+        )
 
     def _blinded(self, states: Sequence[State], reason: Reason) -> State:
         """All of several tensors, in an unknown way."""
-        seen = ([each and self.sights[each] for each in along] for along in zip(*states, strict=True))
+        seen = (
+            [each and self.sights[each] for each in along] for along in zip(*states, strict=True)
+        )
         state = tuple(self.sights.seen(blind(sights, reason)) for sights in seen)
         return state if any(state) else self._blind
 
@@ -233,7 +270,9 @@ class Walk:
                 self._write(target, tensor, state)
         return returned
 
-    def _write_silently(self, op: OpCall, written: Sequence[int], states: Sequence[State], returned: set[int]) -> None:
+    def _write_silently(
+        self, op: OpCall, written: Sequence[int], states: Sequence[State], returned: set[int]
+    ) -> None:
         """Operands that are written to but not returned may see everything that the operator looks at."""
         for tensor in written:
             if self._storages[tensor] not in returned:
@@ -242,23 +281,42 @@ class Walk:
     def _results(self, op: OpCall, operator: _Operator, states: Sequence[State]) -> list[State]:
         """What the results see if the operands see this."""
         read = states[: len(operator.shapes)]  # without those that are only written to
-        seeing = [(position, state) for position, state in enumerate(read) if state is not self._blind]
+        seeing = [
+            (position, state) for position, state in enumerate(read) if state is not self._blind
+        ]
         if operator.rule is None:
-            return [self._blinded([state for _, state in seeing] or [self._blind], self._reason(op))] * len(op.outputs)
-        if len(seeing) == 1 and all(seeing[0][0] in result.passed_on for result in operator.results):
+            return [
+                self._blinded([state for _, state in seeing] or [self._blind], self._reason(op))
+            ] * len(op.outputs)
+        if len(seeing) == 1 and all(
+            seeing[0][0] in result.passed_on for result in operator.results
+        ):
             return [self._followed(seeing[0][1])] * len(op.outputs)
         by_axis = [
-            [(position, seen) for position, state in seeing if (seen := state[at]) is not None] if is_followed else []
+            [(position, seen) for position, state in seeing if (seen := state[at]) is not None]
+            if is_followed
+            else []
             for at, is_followed in enumerate(self._is_followed)
         ]
         return [self._result(op, operator, result, by_axis) for result in operator.results]
 
     def _followed(self, state: State) -> State:
         """Without channels that were found since."""
-        followed = tuple([seen if is_followed else None for seen, is_followed in zip(state, self._is_followed, strict=True)])
+        followed = tuple(
+            [
+                seen if is_followed else None
+                for seen, is_followed in zip(state, self._is_followed, strict=True)
+            ]
+        )
         return followed if any(followed) else self._blind
 
-    def _result(self, op: OpCall, operator: _Operator, result: _Result, by_axis: Sequence[Sequence[tuple[int, Seen]]]) -> State:
+    def _result(
+        self,
+        op: OpCall,
+        operator: _Operator,
+        result: _Result,
+        by_axis: Sequence[Sequence[tuple[int, Seen]]],
+    ) -> State:
         """What one result sees of each axis."""
         looked: list[tuple[int, Sight | None, Glance]] = []
 
@@ -275,14 +333,20 @@ class Walk:
             return self._blind
         state = tuple(
             [
-                self.sights.ask(result.answers, self._sizes[at], seeing, look, at) if seeing else None
+                self.sights.ask(result.answers, self._sizes[at], seeing, look, at)
+                if seeing
+                else None
                 for at, seeing in enumerate(by_axis)
             ]
         )
         return state if any(state) else self._blind
 
     def _turn(
-        self, result: _Result, shapes: Sequence[Shape], one: Sequence[tuple[int, Seen]], other: Sequence[tuple[int, Seen]]
+        self,
+        result: _Result,
+        shapes: Sequence[Shape],
+        one: Sequence[tuple[int, Seen]],
+        other: Sequence[tuple[int, Seen]],
     ) -> Turn | None:
         """How what a result sees of one axis is turned into what it sees of another, if its operands are turned alike."""
         if len(one) != len(other):
@@ -296,7 +360,9 @@ class Walk:
                 return None
             if (position, turn) not in result.turns:
                 ways = result.looks[position] if position < len(result.looks) else None
-                result.turns[position, turn] = turn_through(ways, shapes[position], result.shape, turn)
+                result.turns[position, turn] = turn_through(
+                    ways, shapes[position], result.shape, turn
+                )
             turns.add(result.turns[position, turn])
         return turns.pop() if len(turns) == 1 else None
 
@@ -333,9 +399,12 @@ class Walk:
             rule = windows(signature)
             shapes = tuple(spec.shape for spec in signature.inputs)
             results = tuple(
-                _result_of(_looks_of(rule, at, signature), spec.shape, shapes) for at, spec in enumerate(signature.outputs)
+                _result_of(_looks_of(rule, at, signature), spec.shape, shapes)
+                for at, spec in enumerate(signature.outputs)
             )
-            operator = self._operators[id(signature)] = _Operator(rule=rule, shapes=shapes, results=results)
+            operator = self._operators[id(signature)] = _Operator(
+                rule=rule, shapes=shapes, results=results
+            )
         return operator
 
     def _written(self, signature: OpSignature) -> Sequence[int]:
@@ -344,7 +413,9 @@ class Walk:
         return self._written_by[id(signature)]
 
     def _glance(self, op: OpCall, axis: int) -> Glance:
-        return Glance(size=self._sizes[axis], reason=self._reason(op), strict_norm=self._strict_norm)
+        return Glance(
+            size=self._sizes[axis], reason=self._reason(op), strict_norm=self._strict_norm
+        )
 
     def _reason(self, op: OpCall) -> Reason:
         return Reason(op.signature.operator, self._trace.path_of(op))
@@ -355,15 +426,23 @@ def _summed(signature: OpSignature, operator: _Operator) -> list[tuple[int, int,
     found: list[tuple[int, int, int]] = []
     if operator.rule is None or not price(signature).cost.macs:
         return found
-    for position, (ways, shape) in enumerate(zip(operator.results[0].looks, operator.shapes, strict=False)):
+    for position, (ways, shape) in enumerate(
+        zip(operator.results[0].looks, operator.shapes, strict=False)
+    ):
         step = ways[0].steps[0] if ways and ways[0].steps else None
-        summed = [dim for dim, how in enumerate(step.dims) if how is WHOLE] if isinstance(step, Look) else []
+        summed = (
+            [dim for dim, how in enumerate(step.dims) if how is WHOLE]
+            if isinstance(step, Look)
+            else []
+        )
         if summed:
             found.append((position, summed[-1], shape[summed[-1]]))
     return found
 
 
-def _looked(result: _Result, seeing: Sequence[tuple[int, Sight]], shapes: Sequence[Shape], glance: Glance) -> Sight | None:
+def _looked(
+    result: _Result, seeing: Sequence[tuple[int, Sight]], shapes: Sequence[Shape], glance: Glance
+) -> Sight | None:
     """What a result sees along one axis of which the operands at these positions see something."""
     parts: list[tuple[Piece | None, Sight]] = []
     for position, sight in seeing:
@@ -381,9 +460,20 @@ def _result_of(looks: Looks, shape: Shape, shapes: Sequence[Shape]) -> _Result:
     passed_on = [
         position
         for position, (ways, given) in enumerate(zip(looks, shapes, strict=False))
-        if ways is not None and len(ways) == 1 and ways[0].is_identity and given == shape and 0 not in shape
+        if ways is not None
+        and len(ways) == 1
+        and ways[0].is_identity
+        and given == shape
+        and 0 not in shape
     ]
-    return _Result(shape=shape, looks=looks, answers={}, after_writes={}, passed_on=frozenset(passed_on), turns={})
+    return _Result(
+        shape=shape,
+        looks=looks,
+        answers={},
+        after_writes={},
+        passed_on=frozenset(passed_on),
+        turns={},
+    )
 
 
 def _looks_of(rule: Windows | None, output: int, signature: OpSignature) -> Looks:
@@ -400,7 +490,12 @@ def _is_alone(term: Term, dim: int) -> bool:
     """Whether what is seen follows this dimension place by place, and no other."""
     others = (digits for at, digits in enumerate(term.dims) if at != dim)
     digits = term.dims[dim]
-    return digits is not None and len(digits) == 1 and digits[0][1] == Line((0,), 1) and not any(others)
+    return (
+        digits is not None
+        and len(digits) == 1
+        and digits[0][1] == Line((0,), 1)
+        and not any(others)
+    )
 
 
 def _last_operators(trace: Trace) -> dict[int, int]:

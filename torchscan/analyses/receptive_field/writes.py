@@ -17,19 +17,34 @@ def region_of(look: Look) -> Region | None:
     for how in look.dims:
         if isinstance(how, At):
             region.append((how.index, 1, 1))
-        elif isinstance(how, Along) and len(how.taps.table) == 1 and len(how.taps.table[0]) == 1 and how.taps.rise > 0:
+        elif (
+            isinstance(how, Along)
+            and len(how.taps.table) == 1
+            and len(how.taps.table[0]) == 1
+            and how.taps.rise > 0
+        ):
             region.append((how.taps.table[0][0], look.shape[how.dim], how.taps.rise))
         else:
             return None
     shown = [how.dim for how in look.dims if isinstance(how, Along)]
     if len(set(shown)) < len(shown):
         return None  # a diagonal
-    return None if any(size > 1 and dim not in shown for dim, size in enumerate(look.shape)) else tuple(region)
+    return (
+        None
+        if any(size > 1 and dim not in shown for dim, size in enumerate(look.shape))
+        else tuple(region)
+    )
 
 
-def put_back(new: Sight | None, old: Sight | None, look: Look, region: Region, shape: Shape, glance: Glance) -> Sight | None:
+def put_back(
+    new: Sight | None, old: Sight | None, look: Look, region: Region, shape: Shape, glance: Glance
+) -> Sight | None:
     """``new`` where the region is, ``old`` elsewhere."""
-    partial = [dim for dim, (start, count, step) in enumerate(region) if (start, count, step) != (0, shape[dim], 1)]
+    partial = [
+        dim
+        for dim, (start, count, step) in enumerate(region)
+        if (start, count, step) != (0, shape[dim], 1)
+    ]
     if not partial:
         old = None
     single = partial[0] if len(partial) == 1 else None
@@ -37,13 +52,28 @@ def put_back(new: Sight | None, old: Sight | None, look: Look, region: Region, s
     if new is not None:
         aligned = {single} if single is not None and region[single][2] == 1 else set()
         back = _back(look, region, shape, aligned)
-        piece = Piece(single, region[single][0], sum(region[single][:2])) if single in aligned and single is not None else None
+        piece = (
+            Piece(single, region[single][0], sum(region[single][:2]))
+            if single in aligned and single is not None
+            else None
+        )
         parts.append(follow(new, look.shape, Way((back, piece) if piece else (back,)), glance))
     if old is None:
         return united(parts, shape, glance.size) if parts else None
     if single is None:
         return united(
-            [*parts, (None, Sight(low=old.low, high=old.high, reasons=old.reasons, notes=old.notes | only("hull")))],
+            [
+                *parts,
+                (
+                    None,
+                    Sight(
+                        low=old.low,
+                        high=old.high,
+                        reasons=old.reasons,
+                        notes=old.notes | only("hull"),
+                    ),
+                ),
+            ],
             shape,
             glance.size,
         )
@@ -63,19 +93,36 @@ def _back(look: Look, region: Region, shape: Shape, aligned: set[int]) -> Look:
 def _inverse(start: int, step: int) -> Taps:
     if step == 1:
         return shifted(-start)
-    return Taps(tuple(((place - start) // step,) if (place - start) % step == 0 else () for place in range(step)), 1)
+    return Taps(
+        tuple(
+            ((place - start) // step,) if (place - start) % step == 0 else ()
+            for place in range(step)
+        ),
+        1,
+    )
 
 
-def _rest(old: Sight, dim: int, where: tuple[int, int, int], shape: Shape, glance: Glance) -> list[tuple[Piece | None, Sight]]:
+def _rest(
+    old: Sight, dim: int, where: tuple[int, int, int], shape: Shape, glance: Glance
+) -> list[tuple[Piece | None, Sight]]:
     """What was there, beside a region along one dimension."""
     start, count, step = where
     stop = start + (count - 1) * step + 1
     parts: list[tuple[Piece | None, Sight]] = [(Piece(dim, 0, start), old)] if start else []
     if step > 1:
-        others = Taps(tuple(() if (place - start) % step == 0 else (place,) for place in range(step)), step)
+        others = Taps(
+            tuple(() if (place - start) % step == 0 else (place,) for place in range(step)), step
+        )
         parts.append(follow(old, shape, Way((_along(dim, others, shape),)), glance))
     if stop < shape[dim]:
-        parts.append(follow(old, shape, Way((_along(dim, shifted(stop), shape), Piece(dim, stop, shape[dim]))), glance))
+        parts.append(
+            follow(
+                old,
+                shape,
+                Way((_along(dim, shifted(stop), shape), Piece(dim, stop, shape[dim]))),
+                glance,
+            )
+        )
     return parts
 
 

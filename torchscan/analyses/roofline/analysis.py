@@ -19,7 +19,12 @@ from torchscan.analyses.roofline.constants import (
     LAUNCH,
     LAUNCH_COMPILED,
 )
-from torchscan.analyses.roofline.fusion import Needed, fused_kernels, handed_over, traffic_when_fused
+from torchscan.analyses.roofline.fusion import (
+    Needed,
+    fused_kernels,
+    handed_over,
+    traffic_when_fused,
+)
 from torchscan.analyses.roofline.kernels import is_launched
 from torchscan.analyses.roofline.layout import makes_channels_last
 from torchscan.analyses.roofline.links import Fabric, exposed, hidden_share, link_times
@@ -37,7 +42,8 @@ from torchscan.units import share
 
 #: of the bound, where it does not hold for any routing
 _ONE_ROUTING = (
-    "that rows reach the experts as in this pass: the bound reads all experts that get rows in it, another routing fewer"
+    "that rows reach the experts as in this pass: "
+    "the bound reads all experts that get rows in it, another routing fewer"
 )
 
 
@@ -70,17 +76,26 @@ def roofline_of(
     turned = compiled and makes_channels_last(trace, costs)
     device = CallTimes(rates, numbers or Numbers(), compiled=compiled, turned=turned)
     runs = [
-        device.run(index, op, moved[index], Near(cached[index], cached_at_least[index], handed[index], served.unpacked[index]))
+        device.run(
+            index,
+            op,
+            moved[index],
+            Near(cached[index], cached_at_least[index], handed[index], served.unpacked[index]),
+        )
         for index, op in enumerate(trace.ops)
         if kernels[index] is not None and index not in times
     ]
-    loads = _loads(trace, rates, runs, kernels, compiled=compiled, has_host=not (rates.is_host or graphed))
+    loads = _loads(
+        trace, rates, runs, kernels, compiled=compiled, has_host=not (rates.is_host or graphed)
+    )
     if compiled:
         loads = _with_bound_of_whole(trace, rates, costs, runs, loads)
     indices = [run.index for run in runs]
     waits = exposed(trace, times, _by_phase(loads))
     if waits:
-        loads, indices = _in_order([*loads, *(_waiting(trace, rates, *each) for each in waits.items())], [*indices, *waits])
+        loads, indices = _in_order(
+            [*loads, *(_waiting(trace, rates, *each) for each in waits.items())], [*indices, *waits]
+        )
     told = [*warnings]
     if unpriced := unpriced_operators(trace, costs):
         told.append(f"a lower bound: the cost of {', '.join(unpriced)} is not known")
@@ -92,7 +107,9 @@ def roofline_of(
     return replace(result, assumptions=(*result.assumptions, *assumed))
 
 
-def _in_order(loads: Sequence[OperatorLoad], indices: Sequence[int]) -> tuple[list[OperatorLoad], list[int]]:
+def _in_order(
+    loads: Sequence[OperatorLoad], indices: Sequence[int]
+) -> tuple[list[OperatorLoad], list[int]]:
     """As they were called."""
     pairs = sorted(zip(indices, loads, strict=True), key=lambda pair: pair[0])
     return [load for _, load in pairs], [index for index, _ in pairs]
@@ -123,17 +140,29 @@ def _waiting(trace: Trace, rates: Rates, index: int, seconds: float) -> Operator
 
 def _hidden(times: Mapping[int, float], waits: Mapping[int, float]) -> list[str]:
     hidden = hidden_share(times, waits)
-    return [f"that {share(hidden)} of the time of collectives passes while the device computes"] if hidden else []
+    return (
+        [f"that {share(hidden)} of the time of collectives passes while the device computes"]
+        if hidden
+        else []
+    )
 
 
 def _with_bound_of_whole(
-    trace: Trace, rates: Rates, costs: Sequence[OpCost], runs: Sequence[Run], loads: Sequence[OperatorLoad]
+    trace: Trace,
+    rates: Rates,
+    costs: Sequence[OpCost],
+    runs: Sequence[Run],
+    loads: Sequence[OperatorLoad],
 ) -> list[OperatorLoad]:
     """Of a compiled pass only the whole has a bound; calls have shares of it, in proportion to what they would take alone."""
     needed = needed_calls(trace)
     products = math.fsum(run.work.products for run in runs if needed[run.index])
     total, cache = least_bytes(trace, costs, needed), rates.device.l2_bytes or 0
-    bound = max(products, max(0, total - cache) / rates.bandwidth, total / rates.cache_bound if rates.cache else 0.0)
+    bound = max(
+        products,
+        max(0, total - cache) / rates.bandwidth,
+        total / rates.cache_bound if rates.cache else 0.0,
+    )
     share = min(1.0, _ratio(bound, math.fsum(load.time_bound for load in loads)))
     return [replace(load, time_bound=share * load.time_bound) for load in loads]
 
@@ -142,13 +171,24 @@ def _in_cache(
     trace: Trace, rates: Rates, costs: Sequence[OpCost], appends: Collection[int]
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """What is in the cache with the bytes that are expected to be read, and with the fewest."""
-    expected, fewest = [cost.bytes_read for cost in costs], [cost.least_bytes_read for cost in costs]
+    expected, fewest = (
+        [cost.bytes_read for cost in costs],
+        [cost.least_bytes_read for cost in costs],
+    )
     cached = bytes_in_cache(trace, rates.cache, expected, appends)
-    return cached, cached if fewest == expected else bytes_in_cache(trace, rates.cache, fewest, appends)
+    return cached, cached if fewest == expected else bytes_in_cache(
+        trace, rates.cache, fewest, appends
+    )
 
 
 def _loads(
-    trace: Trace, rates: Rates, runs: Sequence[Run], kernels: Sequence[int | None], *, compiled: bool, has_host: bool
+    trace: Trace,
+    rates: Rates,
+    runs: Sequence[Run],
+    kernels: Sequence[int | None],
+    *,
+    compiled: bool,
+    has_host: bool,
 ) -> list[OperatorLoad]:
     """Calls one after the other on the device, those of one kernel together; each has the share of it that its own work is."""
     together: dict[int | None, Seconds] = {}
@@ -170,7 +210,17 @@ def _loads(
         bound = run.work.bound * _ratio(work.bound, apart[kernel][0])
         busy = run.work.busy * _ratio(work.busy, apart[kernel][1])
         time = queue.take(host, busy + launch * run.launches * is_first)
-        loads.append(_load(trace, op, run, rates, bound, time, "launch" if time > 2 * busy else run.work.limiter))
+        loads.append(
+            _load(
+                trace,
+                op,
+                run,
+                rates,
+                bound,
+                time,
+                "launch" if time > 2 * busy else run.work.limiter,
+            )
+        )
     return loads
 
 
@@ -209,7 +259,9 @@ class _Queue:
         return self._done - before
 
 
-def _load(trace: Trace, op: OpCall, run: Run, rates: Rates, bound: float, time: float, limiter: Limiter) -> OperatorLoad:
+def _load(
+    trace: Trace, op: OpCall, run: Run, rates: Rates, bound: float, time: float, limiter: Limiter
+) -> OperatorLoad:
     cost = run.cost
     return OperatorLoad(
         operator=op.signature.operator,
@@ -258,7 +310,9 @@ def _result(
         time_by_phase=_by_phase(loads),
         peak_flops={form: rates.peak(form) for form in forms},
         bandwidth=rates.bandwidth,
-        compute_utilisation=math.fsum(run.work.least[0] for run in runs if run.cost.macs) / time if time else 0.0,
+        compute_utilisation=math.fsum(run.work.least[0] for run in runs if run.cost.macs) / time
+        if time
+        else 0.0,
         memory_utilisation=math.fsum(run.work.least[1] for run in runs) / time if time else 0.0,
         operators=tuple(loads),
         layers=_layers(trace, loads, places),
@@ -296,22 +350,50 @@ def kind_of(loads: Sequence[OperatorLoad]) -> Kind | None:
     """What most of the time of products goes into; None without any convolution."""
     products = [each for each in loads if each.macs]
     convolutions = [each for each in products if "convolution" in each.operator]
-    return None if not convolutions else "convolutions" if _share(convolutions, products) > 0.5 else "matrices"
+    return (
+        None
+        if not convolutions
+        else "convolutions"
+        if _share(convolutions, products) > 0.5
+        else "matrices"
+    )
 
 
 #: operators whose kernels go over their operands an unknown number of times
-_DECOMPOSITIONS = ("linalg_", "_linalg_", "cholesky", "qr", "svd", "geqrf", "triangular_solve", "lu_", "_sparse", "sparse_")
+_DECOMPOSITIONS = (
+    "linalg_",
+    "_linalg_",
+    "cholesky",
+    "qr",
+    "svd",
+    "geqrf",
+    "triangular_solve",
+    "lu_",
+    "_sparse",
+    "sparse_",
+)
 
 
 def _not_modelled(trace: Trace) -> list[str]:
     names = dict.fromkeys(op.signature.operator.removeprefix("aten.") for op in trace.ops)
     found = [name for name in names if name.startswith(_DECOMPOSITIONS) and "norm" not in name]
-    return [f"how the kernels of {', '.join(found)} work is not modelled: their time is a guess"] if found else []
+    return (
+        [f"how the kernels of {', '.join(found)} work is not modelled: their time is a guess"]
+        if found
+        else []
+    )
 
 
 def _unverified(rates: Rates, forms: Iterable[str]) -> list[str]:
-    used = ["bandwidth_gbs", *forms, *(["l2_mb"] if rates.cache else []), *(["power_w"] if rates.power_factor < 1 else [])]
-    figures = [each for each in (*used, "multiprocessors", "boost_mhz") if rates.device.is_unverified(each)]
+    used = [
+        "bandwidth_gbs",
+        *forms,
+        *(["l2_mb"] if rates.cache else []),
+        *(["power_w"] if rates.power_factor < 1 else []),
+    ]
+    figures = [
+        each for each in (*used, "multiprocessors", "boost_mhz") if rates.device.is_unverified(each)
+    ]
     return [f"unverified figures of {rates.device.name}: {', '.join(figures)}"] if figures else []
 
 
@@ -320,7 +402,9 @@ def _kinds(loads: Sequence[OperatorLoad]) -> dict[str, GroupLoad]:
     for load in loads:
         members.setdefault(load.operator, []).append(load)
     groups = [group(name, each) for name, each in members.items()]
-    return {each.name: each for each in sorted(groups, key=lambda each: -rounded(each.time_estimate))}
+    return {
+        each.name: each for each in sorted(groups, key=lambda each: -rounded(each.time_estimate))
+    }
 
 
 def rounded(time: float) -> float:
@@ -328,7 +412,9 @@ def rounded(time: float) -> float:
     return float(f"{time:.8e}")
 
 
-def _layers(trace: Trace, loads: Sequence[OperatorLoad], places: Sequence[int]) -> tuple[GroupLoad, ...]:
+def _layers(
+    trace: Trace, loads: Sequence[OperatorLoad], places: Sequence[int]
+) -> tuple[GroupLoad, ...]:
     """Each layer with everything that it calls, in order of first call."""
     around = paths_around(trace)
     members: dict[str, list[OperatorLoad]] = {call.path: [] for call in trace.modules}
@@ -344,7 +430,10 @@ def group(name: str, loads: Sequence[OperatorLoad]) -> GroupLoad:
     lost: dict[Limiter, float] = {}
     for each in loads:
         lost[each.limiter] = lost.get(each.limiter, 0.0) + each.time_estimate
-    flops, read, written = (sum(getattr(each, figure) for each in loads) for figure in ("flops", "bytes_read", "bytes_written"))
+    flops, read, written = (
+        sum(getattr(each, figure) for each in loads)
+        for figure in ("flops", "bytes_read", "bytes_written")
+    )
     return GroupLoad(
         name=name,
         calls=len(loads),

@@ -25,7 +25,9 @@ def needed_calls(trace: Trace) -> list[bool]:
     needed = set(kept_storages(trace))
     calls: list[bool] = []
     for op in reversed(trace.ops):
-        written = {trace.tensors[tensor].storage for tensor in (*op.outputs, *_written_in_place(trace, op))}
+        written = {
+            trace.tensors[tensor].storage for tensor in (*op.outputs, *_written_in_place(trace, op))
+        }
         calls.append(not needed.isdisjoint(written))
         if calls[-1]:
             needed.update(trace.tensors[tensor].storage for tensor in op.inputs)
@@ -49,7 +51,9 @@ def least_bytes(trace: Trace, costs: Sequence[OpCost], needed: Sequence[bool]) -
         sizes = {tensor: trace.tensors[tensor].spec.stored_bytes for tensor in op.inputs}
         for tensor, size in sizes.items():
             storage = trace.tensors[tensor].storage
-            if trace.storages[storage].born is None:  # of a table of which few rows are read no more than these
+            if (
+                trace.storages[storage].born is None
+            ):  # of a table of which few rows are read no more than these
                 read = min(size, max(0, cost.least_bytes_read - sum(sizes.values()) + size))
                 given[storage] = max(given.get(storage, 0), read)
         for tensor in op.outputs:

@@ -19,7 +19,9 @@ def piece_of(trace: Trace, tensor: int) -> Piece:
     return record.storage, None if is_whole else tensor
 
 
-def bytes_in_cache(trace: Trace, size: int | None, read: Sequence[int], appends: Collection[int] = ()) -> list[tuple[int, int]]:
+def bytes_in_cache(
+    trace: Trace, size: int | None, read: Sequence[int], appends: Collection[int] = ()
+) -> list[tuple[int, int]]:
     """For each call, the bytes that it reads from the cache, and those that it writes and that never leave the cache.
 
     ``read``: how many bytes each call reads, which may be less than its operands are; ``appends``: the calls that write at the
@@ -39,7 +41,9 @@ def bytes_in_cache(trace: Trace, size: int | None, read: Sequence[int], appends:
 class _Walk:
     """Counts the bytes used, and remembers when each piece of memory was last used."""
 
-    def __init__(self, trace: Trace, room: int, read: Sequence[int], appends: Collection[int]) -> None:
+    def __init__(
+        self, trace: Trace, room: int, read: Sequence[int], appends: Collection[int]
+    ) -> None:
         self._trace = trace
         self._room = room
         self._read = read
@@ -61,8 +65,20 @@ class _Walk:
         if not sizes:
             return 0, 0
         op = self._trace.ops[index]
-        read = sum([sizes[tensor] for tensor in dict.fromkeys(op.inputs) if self._is_there(tensor, sizes[tensor])])
-        written = sum([sizes[tensor] for tensor in dict.fromkeys(op.outputs) if self._is_let_go(tensor, index)])
+        read = sum(
+            [
+                sizes[tensor]
+                for tensor in dict.fromkeys(op.inputs)
+                if self._is_there(tensor, sizes[tensor])
+            ]
+        )
+        written = sum(
+            [
+                sizes[tensor]
+                for tensor in dict.fromkeys(op.outputs)
+                if self._is_let_go(tensor, index)
+            ]
+        )
         self.use(index)
         return read, written
 

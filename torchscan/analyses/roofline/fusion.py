@@ -20,7 +20,16 @@ from torchscan.trace.trace import Trace
 
 #: streaming operators that a compiler puts into kernels of their own, or leaves to torch's
 _SEARCHING = ("sort", "topk", "unique", "nonzero", "cumsum", "multinomial", "bernoulli")
-_PLACING = ("index_put", "_index_put", "scatter", "embedding_dense_backward", "im2col", "col2im", "max_pool", "grid_sampler")
+_PLACING = (
+    "index_put",
+    "_index_put",
+    "scatter",
+    "embedding_dense_backward",
+    "im2col",
+    "col2im",
+    "max_pool",
+    "grid_sampler",
+)
 _SUMS = frozenset({"mean", "sum", "amax"})
 _APART = (*_SEARCHING, *_PLACING, "_foreach", "_fused", "_fft", "linalg", "_cudnn")
 
@@ -28,7 +37,9 @@ _APART = (*_SEARCHING, *_PLACING, "_foreach", "_fused", "_fft", "linalg", "_cudn
 def is_fusible(op: OpCall, cost: OpCost) -> bool:
     """Whether a compiler writes the kernel of this call: not that of a product, nor of what goes to other processes."""
     name = op.signature.operator.removeprefix("aten.")
-    return not cost.macs and not name.startswith(_APART) and op.signature.operator not in COLLECTIVES
+    return (
+        not cost.macs and not name.startswith(_APART) and op.signature.operator not in COLLECTIVES
+    )
 
 
 def begins_kernel(op: OpCall) -> bool:
@@ -44,7 +55,9 @@ def begins_kernel(op: OpCall) -> bool:
 def _sums_images(op: OpCall, name: str) -> bool:
     dims = op.signature.arguments.get("dim", None) if name in _SUMS else None
     is_over_places = isinstance(dims, tuple) and {dim % 4 for dim in dims} >= {2, 3}
-    return name == "_adaptive_avg_pool2d" or (is_over_places and len(op.signature.inputs[0].shape) == 4)
+    return name == "_adaptive_avg_pool2d" or (
+        is_over_places and len(op.signature.inputs[0].shape) == 4
+    )
 
 
 def fused_kernels(trace: Trace, costs: tuple[OpCost, ...]) -> list[int | None]:
@@ -99,7 +112,10 @@ class _Fusion:
         """That of a producer which goes through the same places, if none of the other operands is made after it."""
         for candidate in sorted(needed, reverse=True):
             others = [kernel for kernel in needed if kernel != candidate]
-            in_step = self._places.get(candidate) == self._size(op) and self._trace.ops[candidate].phase == op.phase
+            in_step = (
+                self._places.get(candidate) == self._size(op)
+                and self._trace.ops[candidate].phase == op.phase
+            )
             if not in_step or any(self._after[kernel] >> candidate & 1 for kernel in others):
                 continue
             inner = (made for made in self._makers(op) if self.kernels[made] == candidate)
@@ -119,7 +135,10 @@ class _Fusion:
         return made
 
     def _size(self, op: OpCall) -> int:
-        return max((self._trace.tensors[tensor].spec.numel for tensor in (*op.inputs, *op.outputs)), default=0)
+        return max(
+            (self._trace.tensors[tensor].spec.numel for tensor in (*op.inputs, *op.outputs)),
+            default=0,
+        )
 
     def _needs_all(self, op: OpCall) -> bool:
         """Whether its result is complete only after all places have been visited: a reduction over more than rows."""
@@ -141,13 +160,21 @@ def traffic_when_fused(
     )
 
 
-def handed_over(trace: Trace, costs: tuple[OpCost, ...], kernels: list[int | None], needed: Needed) -> list[int]:
+def handed_over(
+    trace: Trace, costs: tuple[OpCost, ...], kernels: list[int | None], needed: Needed
+) -> list[int]:
     """Bytes that each call hands from a product to the pointwise kernel after it, or is handed so."""
     handed = [0] * len(costs)
     for index, cost in enumerate(costs):
         reader = needed.next_kernel(index) if cost.macs and kernels[index] is not None else None
-        if reader is not None and is_fusible(trace.ops[reader], costs[reader]) and not begins_kernel(trace.ops[reader]):
-            handed[index] = handed[reader] = trace.tensors[trace.ops[index].outputs[0]].spec.stored_bytes
+        if (
+            reader is not None
+            and is_fusible(trace.ops[reader], costs[reader])
+            and not begins_kernel(trace.ops[reader])
+        ):
+            handed[index] = handed[reader] = trace.tensors[
+                trace.ops[index].outputs[0]
+            ].spec.stored_bytes
     return handed
 
 
@@ -177,7 +204,9 @@ class Needed:
         storage, kernel = self._trace.tensors[tensor].storage, self._kernels[index]
         if self._last_write[kernel, piece_of(self._trace, tensor)] != index:
             return False
-        return storage in self._kept or any(self._kernels[each] != kernel for each in self._read_later(index, storage))
+        return storage in self._kept or any(
+            self._kernels[each] != kernel for each in self._read_later(index, storage)
+        )
 
     def next_kernel(self, index: int) -> int | None:
         """The first call that reads the first result of this one, if all that do are in one other kernel."""

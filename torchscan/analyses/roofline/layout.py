@@ -13,7 +13,12 @@ from torchscan.trace.trace import Trace
 _Kind = Literal["grouped", "small", "narrowing", "other"]
 
 #: how long convolutions take with their channels last, of what they take otherwise: what the compiler goes by in inference
-_TIME: Mapping[_Kind, float] = {"grouped": 1.358, "small": 0.783, "narrowing": 0.725, "other": 0.823}
+_TIME: Mapping[_Kind, float] = {
+    "grouped": 1.358,
+    "small": 0.783,
+    "narrowing": 0.725,
+    "other": 0.823,
+}
 #: with fewer convolutions among the calls it doesn't bother
 _CALLS_FOR_EACH = 300
 
@@ -21,7 +26,11 @@ _CALLS_FOR_EACH = 300
 def makes_channels_last(trace: Trace, costs: tuple[OpCost, ...]) -> bool:
     """Whether the compiler lays images out with their channels last."""
     calls = zip(trace.ops, costs, strict=True)
-    work = [(_kind(op.signature), cost.macs) for op, cost in calls if op.signature.operator == "aten.convolution"]
+    work = [
+        (_kind(op.signature), cost.macs)
+        for op, cost in calls
+        if op.signature.operator == "aten.convolution"
+    ]
     if not work or len(trace.ops) >= _CALLS_FOR_EACH * len(work):
         return False
     kinds = {kind for kind, _ in work}

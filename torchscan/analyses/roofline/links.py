@@ -41,15 +41,29 @@ class Fabric:
 
     def __post_init__(self) -> None:
         """Refuse what no machine has."""
-        if isinstance(self.per_machine, bool) or not isinstance(self.per_machine, int) or self.per_machine < 1:
-            raise InputError(f"per_machine is {self.per_machine!r}: give how many devices a machine has")
-        if isinstance(self.network, bool) or not isinstance(self.network, int | float) or not self.network > 0:
-            raise InputError(f"network is {self.network!r}: give the bytes per second of a device's network card")
+        if (
+            isinstance(self.per_machine, bool)
+            or not isinstance(self.per_machine, int)
+            or self.per_machine < 1
+        ):
+            raise InputError(
+                f"per_machine is {self.per_machine!r}: give how many devices a machine has"
+            )
+        if (
+            isinstance(self.network, bool)
+            or not isinstance(self.network, int | float)
+            or not self.network > 0
+        ):
+            raise InputError(
+                f"network is {self.network!r}: give the bytes per second of a device's network card"
+            )
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What is taken to be so."""
-        joins_all = self.device.link_bytes_per_second is not None and self.device.link_devices is None
+        joins_all = (
+            self.device.link_bytes_per_second is not None and self.device.link_devices is None
+        )
         between = "links" if joins_all else "PCIe"
         return (
             f"{self.per_machine} devices in a machine, with {between} between them, and {self.network / 1e9:g} GB/s of network "
@@ -62,7 +76,9 @@ class Fabric:
         group = None if kind is None else group_of(op.signature)
         if kind is None or group is None or group.size < 2:
             return None
-        return self._latency(group) + self._transfer(kind, group, sent_bytes(kind, whole_bytes(op.signature), group.size))
+        return self._latency(group) + self._transfer(
+            kind, group, sent_bytes(kind, whole_bytes(op.signature), group.size)
+        )
 
     def handing_over(self, sender: int, receiver: int, size: int) -> float:
         """Seconds that so many bytes take from one device to another."""
@@ -89,11 +105,15 @@ class Fabric:
         """Of the slowest that a device needs within its machine."""
         device = self.device
         joined = device.link_devices or self.per_machine
-        islands = {(rank // self.per_machine, rank % self.per_machine // joined) for rank in group.ranks}
+        islands = {
+            (rank // self.per_machine, rank % self.per_machine // joined) for rank in group.ranks
+        }
         if device.link_bytes_per_second is not None and len(islands) == len(self._machines(group)):
             return device.link_bytes_per_second / 2
         if device.pcie_bytes_per_second is None:
-            raise InputError(f"no links are known for {device.name}: tell torchscan of them with register_device(link_gbs=…)")
+            raise InputError(
+                f"no links are known for {device.name}: tell torchscan of them with register_device(link_gbs=…)"
+            )
         return device.pcie_bytes_per_second
 
 
@@ -128,14 +148,18 @@ class Waiting(NamedTuple):
         return max(0.0, self.behind - self.computing)
 
 
-def waiting(trace: Trace, times: Mapping[int, float], computing: Mapping[Phase, float]) -> dict[Phase, Waiting]:
+def waiting(
+    trace: Trace, times: Mapping[int, float], computing: Mapping[Phase, float]
+) -> dict[Phase, Waiting]:
     """By phase. Whoever calls a function for its result waits for it; FSDP and DDP gather and sum up in the background."""
     found = {}
     for phase in {**computing, **{trace.ops[index].phase: 0.0 for index in times}}:
         here = [index for index in times if trace.ops[index].phase == phase]
         inner = _inner(trace, here)
         rest = math.fsum(times[index] for index in here if index not in inner)
-        found[phase] = Waiting(computing.get(phase, 0.0), rest, math.fsum(times[index] for index in inner))
+        found[phase] = Waiting(
+            computing.get(phase, 0.0), rest, math.fsum(times[index] for index in inner)
+        )
     return found
 
 
@@ -144,12 +168,16 @@ def _inner(trace: Trace, here: Sequence[int]) -> frozenset[int]:
     return frozenset([index for index in here if _is_in_background(trace.ops[index])][1:-1])
 
 
-def exposed(trace: Trace, times: Mapping[int, float], computing: Mapping[Phase, float]) -> dict[int, float]:
+def exposed(
+    trace: Trace, times: Mapping[int, float], computing: Mapping[Phase, float]
+) -> dict[int, float]:
     """How long each collective keeps the device waiting; those in the background share what is waited for."""
     waits = dict(times)
     for phase, each in waiting(trace, times, computing).items():
         inner = _inner(trace, [index for index in times if trace.ops[index].phase == phase])
-        waits |= {index: times[index] * each.left / each.behind if each.behind else 0.0 for index in inner}
+        waits |= {
+            index: times[index] * each.left / each.behind if each.behind else 0.0 for index in inner
+        }
     return waits
 
 

@@ -16,7 +16,9 @@ def require_format(device: Device, precision: Precision | None) -> None:
     form = None if precision is None else precision.removesuffix("-mixed")
     if form is not None and form not in device.flops_per_second:
         known = ", ".join(name for name in get_args(Precision) if name in device.flops_per_second)
-        raise InputError(f"precision is {precision!r}, and {device.name} has no {form}: it has {known}")
+        raise InputError(
+            f"precision is {precision!r}, and {device.name} has no {form}: it has {known}"
+        )
 
 
 def numbers_of(device: Device, precision: Precision | None) -> Numbers:

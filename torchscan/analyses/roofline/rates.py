@@ -69,7 +69,11 @@ def format_of(signature: OpSignature, cost: OpCost, numbers: Numbers) -> Format:
     """The format that a call computes in, given by its first operand that is a number."""
     dtypes = [spec.dtype for spec in (*signature.inputs, *signature.outputs)]
     known = [each for each in dtypes if each in _FORMATS]
-    found: Format = _FORMATS[next((each for each in known if each.is_floating_point), known[0] if known else torch.float32)]
+    found: Format = _FORMATS[
+        next(
+            (each for each in known if each.is_floating_point), known[0] if known else torch.float32
+        )
+    ]
     if not cost.macs:
         return found
     if found in ("fp16", "bf16") and numbers.fp8 and _is_linear(signature):
@@ -140,7 +144,9 @@ class Rates:
         """The peak, as far as there is power for it. Formats of less than 32 bits take as much as there are bits in them."""
         if self.device.is_measured or form == "fp64":
             return self.peak(form)
-        return self.peak(form) * (self._powered("fp32", PICOJOULES_SINGLE) if form == "fp32" else self.power_factor)
+        return self.peak(form) * (
+            self._powered("fp32", PICOJOULES_SINGLE) if form == "fp32" else self.power_factor
+        )
 
     @property
     def power_factor(self) -> float:
@@ -152,7 +158,10 @@ class Rates:
 
         ``e`` is 1 for boards of so little power that they have no voltage to give up, and 1/2 from twice as much on.
         """
-        energy = next((joules for name, joules in picojoules.items() if self.device.arch.startswith(name)), None)
+        energy = next(
+            (joules for name, joules in picojoules.items() if self.device.arch.startswith(name)),
+            None,
+        )
         peak, watts = self.device.flops_per_second.get(form), self.device.power_watts
         if energy is None or peak is None or watts is None:
             return 1.0
@@ -164,7 +173,9 @@ class Rates:
         """Of what most memory gives to kernels, what this one does."""
         if self.device.is_measured:
             return 1 / STREAMING
-        return SLOWER_MEMORY if self.device.has_gddr_ecc or self.device.memory_type == "GDDR7" else 1.0
+        return (
+            SLOWER_MEMORY if self.device.has_gddr_ecc or self.device.memory_type == "GDDR7" else 1.0
+        )
 
     @property
     def cache(self) -> int | None:

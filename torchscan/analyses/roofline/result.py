@@ -130,11 +130,20 @@ class Roofline(Result):
         times: dict[Limiter, list[float]] = defaultdict(list)
         for each in self.operators:
             times[each.limiter].append(each.time_estimate)
-        return dict(sorted(((limiter, fsum(each)) for limiter, each in times.items()), key=lambda each: -each[1]))
+        return dict(
+            sorted(
+                ((limiter, fsum(each)) for limiter, each in times.items()),
+                key=lambda each: -each[1],
+            )
+        )
 
     def time_share(self, limiter: Limiter) -> float:
         """Of the estimate, the share of operators with this limit."""
-        return self.time_by_limiter.get(limiter, 0.0) / self.time_estimate if self.time_estimate else 0.0
+        return (
+            self.time_by_limiter.get(limiter, 0.0) / self.time_estimate
+            if self.time_estimate
+            else 0.0
+        )
 
     @property
     def total(self) -> GroupLoad:
@@ -149,7 +158,15 @@ class Roofline(Result):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
-        plain = ("device", "precision", "batch_size", "compiled", "time_bound", "time_estimate", "bandwidth")
+        plain = (
+            "device",
+            "precision",
+            "batch_size",
+            "compiled",
+            "time_bound",
+            "time_estimate",
+            "bandwidth",
+        )
         return {
             **{name: getattr(self, name) for name in plain},
             "time_range": list(self.time_range),

@@ -83,7 +83,10 @@ def spread_of(device: Device, passed: Passed) -> Spread:
         return Spread(share, reason)
     mixed = (1 - passed.launched) * share + passed.launched * max(share, LAUNCHES)
     launches = f"{100 * passed.launched:.0f} % of the time is launches, which depend on the host, give or take half of them"
-    return Spread(mixed, f"a guess: {launches}; of kernels, ± {100 * share:.0f} %: {reason.removeprefix('a guess: ')}")
+    return Spread(
+        mixed,
+        f"a guess: {launches}; of kernels, ± {100 * share:.0f} %: {reason.removeprefix('a guess: ')}",
+    )
 
 
 def _of_kernels(device: Device, passed: Passed) -> tuple[float, str]:
@@ -93,7 +96,10 @@ def _of_kernels(device: Device, passed: Passed) -> tuple[float, str]:
         which = f"image models in mixed precision, mostly {passed.kind}, whose {_NOUNS[passed.mode]} was measured on this card"
         return known.share, f"four of five of {known.models:,} {which} lay within it"
     if device.vendor == "NVIDIA" or (not device.vendor and device.capability is not None):
-        return ELSEWHERE, f"a guess: no {_NOUNS[passed.mode]} {_where(passed, of_mode)} was compared with a measured one"
+        return (
+            ELSEWHERE,
+            f"a guess: no {_NOUNS[passed.mode]} {_where(passed, of_mode)} was compared with a measured one",
+        )
     return UNKNOWN, "a guess: no time on a device of this kind was compared with a measured one"
 
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from torchscan.analyses.roofline.constants import EPILOGUES, OVERLAP, ROWS_UNPACKED, STREAMING, UNPACKING, VECTORS
+from torchscan.analyses.roofline.constants import (
+    EPILOGUES,
+    OVERLAP,
+    ROWS_UNPACKED,
+    STREAMING,
+    UNPACKING,
+    VECTORS,
+)
 from torchscan.analyses.roofline.fusion import begins_kernel, is_fusible
 from torchscan.analyses.roofline.kernels import Kernel, kernel_of
 from torchscan.analyses.roofline.layout import with_channels_last
@@ -61,11 +68,20 @@ class Seconds:
         return "compute" if compute >= cache else "cache"
 
 
-def _both(one: tuple[float, float, float], other: tuple[float, float, float]) -> tuple[float, float, float]:
+def _both(
+    one: tuple[float, float, float], other: tuple[float, float, float]
+) -> tuple[float, float, float]:
     return one[0] + other[0], one[1] + other[1], one[2] + other[2]
 
 
-NO_TIME = Seconds(least=(0.0, 0.0, 0.0), fewest=(0.0, 0.0, 0.0), products=0.0, arithmetic=0.0, traffic=0.0, around=0.0)
+NO_TIME = Seconds(
+    least=(0.0, 0.0, 0.0),
+    fewest=(0.0, 0.0, 0.0),
+    products=0.0,
+    arithmetic=0.0,
+    traffic=0.0,
+    around=0.0,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,13 +143,19 @@ class CallTimes:
     def _time(self, op: OpCall, cost: OpCost, near: Near) -> tuple[OpCost, Format, Seconds, int]:
         kernel, form = self._kernel(op, cost)
         cost = _in_eight_bits(op.signature, cost) if form == "fp8" else cost
-        moved, fewest = _moved(cost.bytes_read, cost, near.cached), _moved(cost.least_bytes_read, cost, near.cached_at_least)
+        moved, fewest = (
+            _moved(cost.bytes_read, cost, near.cached),
+            _moved(cost.least_bytes_read, cost, near.cached_at_least),
+        )
         return cost, form, self._work(kernel, cost, form, (moved, fewest), near), kernel.launches
 
     def _kernel(self, op: OpCall, cost: OpCost) -> tuple[Kernel, Format]:
         key = id(op.signature)
         if key not in self._kernels:
-            self._kernels[key] = self._kernel_for(op, cost), format_of(op.signature, cost, self._numbers)
+            self._kernels[key] = (
+                self._kernel_for(op, cost),
+                format_of(op.signature, cost, self._numbers),
+            )
         return self._kernels[key]
 
     def _kernel_for(self, op: OpCall, cost: OpCost) -> Kernel:
@@ -144,12 +166,21 @@ class CallTimes:
         kernel = kernel_of(signature, cost, self._rates.device.multiprocessors)
         return Kernel(transformed=kernel.transformed) if self._rates.is_host else kernel
 
-    def _work(self, kernel: Kernel, cost: OpCost, form: Format, bytes_moved: tuple[_Moved, _Moved], near: Near) -> Seconds:
+    def _work(
+        self,
+        kernel: Kernel,
+        cost: OpCost,
+        form: Format,
+        bytes_moved: tuple[_Moved, _Moved],
+        near: Near,
+    ) -> Seconds:
         moved, fewest = bytes_moved
         rates = self._rates
         if near.unpacked:
             kernel = _for_few_rows(kernel, cost.macs / near.unpacked)
-        efficiency = kernel.traffic * rates.streamed * (kernel.among_compiled if self._compiled else 1.0)
+        efficiency = (
+            kernel.traffic * rates.streamed * (kernel.among_compiled if self._compiled else 1.0)
+        )
         products = 2 * cost.macs * kernel.least / rates.peak(form) if cost.macs else 0.0
         unavoidable = 2 * cost.macs * rates.least_seconds(form, kernel) if cost.macs else 0.0
         others = max(0, cost.flops - 2 * cost.macs) / rates.vector_peak(form)
@@ -159,16 +190,24 @@ class CallTimes:
             least=self._least(max(products, others), moved),
             fewest=self._least(max(unavoidable, others), fewest),
             products=unavoidable,
-            arithmetic=max(self._products(kernel, cost, form), others / VECTORS, self._cycles(kernel)),
-            traffic=max(0.0, moved.by_memory - EPILOGUES * near.handed_over) / (rates.bandwidth * efficiency)
+            arithmetic=max(
+                self._products(kernel, cost, form), others / VECTORS, self._cycles(kernel)
+            ),
+            traffic=max(0.0, moved.by_memory - EPILOGUES * near.handed_over)
+            / (rates.bandwidth * efficiency)
             + moved.by_cache / rates.cache_estimate,
-            around=(kernel.more_bytes + apart + quantised) / (rates.bandwidth * STREAMING * rates.streamed)
+            around=(kernel.more_bytes + apart + quantised)
+            / (rates.bandwidth * STREAMING * rates.streamed)
             + UNPACKING * near.unpacked / rates.vector_peak("fp32")
             + kernel.alone,
         )
 
     def _least(self, arithmetic: float, moved: _Moved) -> tuple[float, float, float]:
-        return arithmetic, moved.by_memory / self._rates.bandwidth, moved.by_cache / self._rates.cache_bound
+        return (
+            arithmetic,
+            moved.by_memory / self._rates.bandwidth,
+            moved.by_cache / self._rates.cache_bound,
+        )
 
     def _products(self, kernel: Kernel, cost: OpCost, form: Format) -> float:
         if not cost.macs:
@@ -176,11 +215,19 @@ class CallTimes:
         flops = 2 * cost.macs * kernel.executed
         on_matrices = flops / (self._rates.sustained(form) * kernel.matrices)
         on_vectors = flops / (self._rates.vector_peak(form) * kernel.vectors)
-        return {"matrix": on_matrices, "vector": on_vectors, "faster": min(on_matrices, on_vectors)}[kernel.units]
+        return {
+            "matrix": on_matrices,
+            "vector": on_vectors,
+            "faster": min(on_matrices, on_vectors),
+        }[kernel.units]
 
     def _cycles(self, kernel: Kernel) -> float:
         device = self._rates.device
-        return kernel.cycles / (device.multiprocessors * device.clock_hz) if device.multiprocessors and device.clock_hz else 0.0
+        return (
+            kernel.cycles / (device.multiprocessors * device.clock_hz)
+            if device.multiprocessors and device.clock_hz
+            else 0.0
+        )
 
 
 def _for_few_rows(kernel: Kernel, rows: float) -> Kernel:
@@ -190,6 +237,12 @@ def _for_few_rows(kernel: Kernel, rows: float) -> Kernel:
 
 def _in_eight_bits(signature: OpSignature, cost: OpCost) -> OpCost:
     """Both factors of a product take half of their 16 bits."""
-    saved = sum(spec.stored_bytes for spec in signature.distinct_inputs if len(spec.shape) >= 2) // 2
+    saved = (
+        sum(spec.stored_bytes for spec in signature.distinct_inputs if len(spec.shape) >= 2) // 2
+    )
     read = cost.bytes_read - saved
-    return replace(cost, bytes_read=read, avoidable_bytes_read=cost.avoidable_bytes_read * read // max(cost.bytes_read, 1))
+    return replace(
+        cost,
+        bytes_read=read,
+        avoidable_bytes_read=cost.avoidable_bytes_read * read // max(cost.bytes_read, 1),
+    )

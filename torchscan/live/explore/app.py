@@ -64,7 +64,9 @@ class _Server:
         while True:
             await asyncio.sleep(_LOOKS)
             if self._listeners:
-                with contextlib.suppress(Exception):  # of a file that is being replaced, say: one look is not the last
+                with contextlib.suppress(
+                    Exception
+                ):  # of a file that is being replaced, say: one look is not the last
                     newest = await run_in_threadpool(lambda: [each.newest() for each in self._runs])
                     self._version += newest != before
                     before = newest
@@ -72,7 +74,9 @@ class _Server:
     async def page(self, _: Request) -> Response:
         first, *others = self._runs
         data = await run_in_threadpool(first.page, *others)
-        text = await run_in_threadpool(document, {**data, "live": [printable(str(each.path)) for each in self._runs]})
+        text = await run_in_threadpool(
+            document, {**data, "live": [printable(str(each.path)) for each in self._runs]}
+        )
         return HTMLResponse(text, headers={"content-security-policy": policy(is_live=True)})
 
     async def heat(self, request: Request) -> Response:

@@ -77,7 +77,9 @@ class PatientProtocol(H11Protocol):
         self.connections.discard(self)
         if self.transport.get_write_buffer_size():
             # else the kernel keeps what it was given until the client reads it, and the client hears nothing
-            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            self.transport.get_extra_info("socket").setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, _RESET
+            )
         self.transport.abort()
 
     def _look(self) -> None:
@@ -95,7 +97,9 @@ class PatientProtocol(H11Protocol):
             self._next_look = self.loop.call_later(_LOOKS, self._look)
 
     def _make_room(self) -> None:
-        others = [each for each in self.connections if isinstance(each, PatientProtocol) and each.is_idle]
+        others = [
+            each for each in self.connections if isinstance(each, PatientProtocol) and each.is_idle
+        ]
         idle = sorted((each for each in others if each is not self), key=lambda each: each._since)
         of_address = [each for each in idle if each._address == self._address]
         room = int(_MAX_SHARE * self.max_connections)

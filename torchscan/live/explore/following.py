@@ -33,8 +33,13 @@ class Followed:
 
     def page(self, *others: Followed) -> dict[str, Any]:
         """All but the distributions. ``others`` are shown beside."""
-        is_drawn = self._is_drawn  # asked first: a graph that comes in between is then asked for once more, and not missed
-        return {**data_of_run(self._run, self._run.last(), *(each._run for each in others)), "isDrawn": is_drawn}
+        is_drawn = (
+            self._is_drawn
+        )  # asked first: a graph that comes in between is then asked for once more, and not missed
+        return {
+            **data_of_run(self._run, self._run.last(), *(each._run for each in others)),
+            "isDrawn": is_drawn,
+        }
 
     @property
     def _is_drawn(self) -> bool:
@@ -49,12 +54,20 @@ class Followed:
         """What the last step has measured, by call."""
         measured, runs = self._run.last(), [self._run, *(each._run for each in others)]
         found = measured_by_key(self._run, measured)
-        return {"source": measured.source, "wrong": wrong_in(runs), "isDrawn": self._is_drawn, **found}
+        return {
+            "source": measured.source,
+            "wrong": wrong_in(runs),
+            "isDrawn": self._is_drawn,
+            **found,
+        }
 
     def newest(self) -> tuple[object, ...]:
         """How much is written; another answer: there is something new."""
         phase = self._run.shown_phase
-        return tuple((reader.last(phase), len(reader.events()), reader.has_graph()) for reader in self._readers())
+        return tuple(
+            (reader.last(phase), len(reader.events()), reader.has_graph())
+            for reader in self._readers()
+        )
 
     def heat(self, key: str) -> dict[str, Any]:
         """The distributions of a call, by its key: first of some steps, and when asked again of all."""
@@ -65,7 +78,10 @@ class Followed:
                 self._calls.popitem(last=False)
         with call.lock:
             call.read(self._run)
-            return {"histories": [self._drawn(*each) for each in call.over.drawn()], "isWhole": call.is_whole}
+            return {
+                "histories": [self._drawn(*each) for each in call.over.drawn()],
+                "isWhole": call.is_whole,
+            }
 
     def _drawn(self, series: Series, picture: Mapping[str, Any]) -> dict[str, Any]:
         return {"run": self._name, "kind": series.kind, "name": series.what, **picture}
@@ -93,7 +109,11 @@ class _Call:
         has_changed = any(self._has_changed(path, written) for path, written in known.items())
         if has_changed or phase != self._phase:
             self._forget(phase)
-        new = [self._read_new(reader, known[reader.path]) for reader in readers_of(ranks_in(run.path)) if reader.path in known]
+        new = [
+            self._read_new(reader, known[reader.path])
+            for reader in readers_of(ranks_in(run.path))
+            if reader.path in known
+        ]
         self.is_whole = all(new)
 
     def _has_changed(self, path: Path, written: Mapping[int, float]) -> bool:
@@ -106,10 +126,18 @@ class _Call:
         read = self._read.setdefault(reader.path, {})
         new = sorted(written.keys() - read.keys(), reverse=True)
         wanted = new if read else new[:: max(1, len(new) // _AT_FIRST)]
-        series = {number: each for number, each in reader.series().items() if key_of(each.path, each.invocation) == self._key}
+        series = {
+            number: each
+            for number, each in reader.series().items()
+            if key_of(each.path, each.invocation) == self._key
+        }
         for number in wanted:
             if (watched := reader.step(self._phase, number)) is not None:
-                found = {each: watched.distributions[at] for at, each in series.items() if at in watched.distributions}
+                found = {
+                    each: watched.distributions[at]
+                    for at, each in series.items()
+                    if at in watched.distributions
+                }
                 self.over.add(place_of(watched), found)
             read[number] = written[number]
         for number in read.keys() - written.keys():  # which is there no more, but in the picture

@@ -48,7 +48,9 @@ class Hosts:
 
     def __contains__(self, host: str) -> bool:
         found = _HOST.fullmatch(host.lower())
-        return found is not None and (found[1] in self._names or (self._is_anywhere and _is_address(found[1])))
+        return found is not None and (
+            found[1] in self._names or (self._is_anywhere and _is_address(found[1]))
+        )
 
 
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:/@]+)(?::\d{1,5})?")
@@ -85,13 +87,18 @@ class Guard:
             await self._app(scope, receive, _with_headers(send))
 
     def _refusal(self, scope: Scope) -> tuple[int, str]:
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        }
         host = headers.get("host", "")
         if host not in self._hosts:
             return 421, "this server answers to its own address alone"
         if headers.get("origin", f"http://{host}") != f"http://{host}":
             return 403, "another page may not ask"
-        if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
+        if (
+            headers.get("sec-fetch-site") == "cross-site"
+            and headers.get("sec-fetch-mode") != "navigate"
+        ):
             return 403, "another page may not ask"
         if scope["method"] not in ("GET", "HEAD"):
             return 405, "there is nothing to write to"
@@ -101,7 +108,10 @@ class Guard:
             return 414, "that is too long"
         token = scope["path"].removeprefix("/").partition("/")[0]
         if not secrets.compare_digest(token.encode(), self._token.encode()):
-            return 403, "this link is incomplete or no longer valid: copy the whole link that torchscan printed"
+            return (
+                403,
+                "this link is incomplete or no longer valid: copy the whole link that torchscan printed",
+            )
         return 0, ""
 
 

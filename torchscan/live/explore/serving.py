@@ -59,7 +59,12 @@ class Server:
     def __enter__(self) -> Server:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -80,7 +85,11 @@ def serve(run: RunPath, *others: RunPath, host: str = "127.0.0.1", port: int = P
         port: to listen on; if it is taken, another one that is free, which is said.
     """
     runs = _checked([run, *others], port)
-    call = [sys.executable, "-c", _PROGRAM.format(path=[each for each in sys.path if type(each) is str])]
+    call = [
+        sys.executable,
+        "-c",
+        _PROGRAM.format(path=[each for each in sys.path if type(each) is str]),
+    ]
     process = subprocess.Popen(  # noqa: S603
         [*call, str(os.getpid()), host, str(port), *map(str, runs)],
         stdin=subprocess.DEVNULL,
@@ -106,7 +115,9 @@ def require_server() -> None:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise InputError("the server needs starlette and uvicorn: pip install torchscan[explore]") from error
+        raise InputError(
+            "the server needs starlette and uvicorn: pip install torchscan[explore]"
+        ) from error
 
 
 def _checked(runs: Sequence[RunPath], port: int) -> list[Path]:

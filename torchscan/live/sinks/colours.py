@@ -41,13 +41,17 @@ def _scale(names: list[str], *, is_even: bool) -> Tensor:
     low = at.long().clamp(max=len(names) - 2)
     found = torch.lerp(known[low], known[low + 1], (at - low)[:, None])
     if is_even:
-        found[:, 0] = torch.linspace(known[0, 0].item(), known[-1, 0].item(), _STEPS, dtype=torch.float64)
+        found[:, 0] = torch.linspace(
+            known[0, 0].item(), known[-1, 0].item(), _STEPS, dtype=torch.float64
+        )
     return _to_bytes(found)
 
 
 def _light(name: str) -> Tensor:
     """``#rrggbb`` as amounts of light."""
-    values = torch.tensor([int(name[at : at + 2], 16) for at in (1, 3, 5)], dtype=torch.float64) / 255
+    values = (
+        torch.tensor([int(name[at : at + 2], 16) for at in (1, 3, 5)], dtype=torch.float64) / 255
+    )
     return torch.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
 
 

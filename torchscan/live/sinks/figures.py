@@ -23,7 +23,9 @@ def require(package: str, what: str, extra: str) -> None:
 
 def figures_of(found: Distribution) -> dict[str, float]:
     """Those that say something: NaN is what is not known, and no NaN nor infinity need be told."""
-    known = {name: float(getattr(found, name)) for name in (*_ALWAYS, *_IF_KNOWN)} | dict(found.custom)
+    known = {name: float(getattr(found, name)) for name in (*_ALWAYS, *_IF_KNOWN)} | dict(
+        found.custom
+    )
     there = {name: float(getattr(found, name)) for name in _IF_ANY if getattr(found, name)}
     return {name: value for name, value in known.items() if math.isfinite(value)} | there
 
@@ -56,7 +58,9 @@ def merged(edges: list[float], counts: list[int], width: float) -> tuple[list[fl
     return regrouped(edges, counts, {*kept, *edges[-1:]})
 
 
-def regrouped(edges: list[float], counts: list[int], kept: Collection[float]) -> tuple[list[float], list[int]]:
+def regrouped(
+    edges: list[float], counts: list[int], kept: Collection[float]
+) -> tuple[list[float], list[int]]:
     """The same with some of the edges, which have the first and the last among them: bars are put together."""
     sums = [0]
     for edge, count in zip(edges[1:], counts, strict=True):
@@ -69,7 +73,9 @@ def regrouped(edges: list[float], counts: list[int], kept: Collection[float]) ->
 def _bars(found: Distribution) -> Iterator[tuple[float, float, int]]:
     """Without gaps."""
     end = math.nan
-    for low, high, count in sorted((*bounds(number), count) for number, count in found.counts.items() if is_finite(number)):
+    for low, high, count in sorted(
+        (*bounds(number), count) for number, count in found.counts.items() if is_finite(number)
+    ):
         if end < low:
             yield end, low, 0
         yield low, high, count

@@ -81,18 +81,35 @@ class Frames:
         pen = ImageDraw.Draw(image)
         top = _text_height(15) + 14 * _FINE
         pen.text((12 * _FINE, 8 * _FINE), title, fill=colours.INK, font=_font(15))
-        pen.text((width - 12 * _FINE, 10 * _FINE), about, fill=colours.SOFT, font=_font(12), anchor="ra")
-        for each, box in zip(shown, _grid(len(shown), Box(0, top, width, height).within(8 * _FINE)), strict=False):
+        pen.text(
+            (width - 12 * _FINE, 10 * _FINE), about, fill=colours.SOFT, font=_font(12), anchor="ra"
+        )
+        for each, box in zip(
+            shown, _grid(len(shown), Box(0, top, width, height).within(8 * _FINE)), strict=False
+        ):
             self._draw(image, pen, box.within(4 * _FINE), each)
         return image.reduce(_FINE)
 
     def _draw(self, image: Any, pen: Any, box: Box, shown: Shown) -> None:
-        pen.rounded_rectangle(box, radius=6 * _FINE, fill=colours.PANEL, outline=colours.HAIR, width=_FINE)
+        pen.rounded_rectangle(
+            box, radius=6 * _FINE, fill=colours.PANEL, outline=colours.HAIR, width=_FINE
+        )
         inner = box.within(10 * _FINE)
         said = f"{_short(shown.found.least)} … {_short(shown.found.most)}"
         room = inner.width - pen.textlength(said, font=_font(11)) - 10 * _FINE
-        pen.text((inner.left, inner.top), _fitting(pen, shown.series.said, room), fill=colours.INK, font=_font(13))
-        pen.text((inner.right, inner.top + 2 * _FINE), said, fill=colours.SOFT, font=_font(11), anchor="ra")
+        pen.text(
+            (inner.left, inner.top),
+            _fitting(pen, shown.series.said, room),
+            fill=colours.INK,
+            font=_font(13),
+        )
+        pen.text(
+            (inner.right, inner.top + 2 * _FINE),
+            said,
+            fill=colours.SOFT,
+            font=_font(11),
+            anchor="ra",
+        )
         self._draw_values(image, pen, inner.inside(0, _text_height(13) + 8 * _FINE, 0, 0), shown)
 
     def _draw_values(self, image: Any, pen: Any, box: Box, shown: Shown) -> None:
@@ -102,7 +119,9 @@ class Frames:
         if shape == "histogram" or shown.values is None:
             self._draw_histogram(pen, box, shown)
         elif shape == "picture":
-            self._draw_picture(image, pen, box, shown.series, shown.values.reshape(shown.values.shape[-2:]))
+            self._draw_picture(
+                image, pen, box, shown.series, shown.values.reshape(shown.values.shape[-2:])
+            )
         else:
             self._draw_lines(pen, box, shown.series, shown.values)
 
@@ -110,7 +129,10 @@ class Frames:
         if not (math.isfinite(least) and math.isfinite(most)):
             least, most = 0.0, 0.0
         known = self._ranges.get((series, axis), (least, most))
-        low, high = min(least, known[0] + _CALM * (least - known[0])), max(most, known[1] + _CALM * (most - known[1]))
+        low, high = (
+            min(least, known[0] + _CALM * (least - known[0])),
+            max(most, known[1] + _CALM * (most - known[1])),
+        )
         self._ranges[series, axis] = low, high
         return (low, high) if low < high else (low - 0.5, high + 0.5)
 
@@ -125,7 +147,10 @@ class Frames:
         low, high = self._range(shown.series, "x", edges[0], edges[-1])
         area = box.inside(0, 0, 0, _text_height(11) + 4 * _FINE)
         edges, counts = merged(edges, counts, (high - low) / _BARS)
-        dense = [count / (right - left) for left, right, count in zip(edges, edges[1:], counts, strict=False)]
+        dense = [
+            count / (right - left)
+            for left, right, count in zip(edges, edges[1:], counts, strict=False)
+        ]
         places = [area.left + (edge - low) / (high - low) * area.width for edge in edges]
         for left, right, each in zip(places, places[1:], dense, strict=False):
             top = area.bottom - each / max(dense) * area.height
@@ -145,7 +170,9 @@ class Frames:
         _draw_levels(pen, area, low, high)
         places = area.left + (x - left) / (right - left) * area.width
         for number, column in enumerate(columns):
-            points = torch.stack([places, area.bottom - (column - low) / (high - low) * area.height], 1)
+            points = torch.stack(
+                [places, area.bottom - (column - low) / (high - low) * area.height], 1
+            )
             points = points[points.isfinite().all(1)]
             _draw_line(pen, points, colours.LINES[number % len(colours.LINES)])
         _draw_ticks(pen, area, left, right)
@@ -165,7 +192,9 @@ class Frames:
         way = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.BOX
         place = area.left + (area.width - size[0]) // 2, area.top + (area.height - size[1]) // 2
         image.paste(picture.resize(size, way), place)
-        _draw_key(image, pen, Box(box.left, area.bottom + 4 * _FINE, box.right, box.bottom), low, high)
+        _draw_key(
+            image, pen, Box(box.left, area.bottom + 4 * _FINE, box.right, box.bottom), low, high
+        )
 
 
 def shape_of(values: Tensor | None) -> Shape:
@@ -191,7 +220,9 @@ def _scale(low: float, high: float) -> Tensor:
 
 def _painted(values: Tensor, low: float, high: float) -> Tensor:
     scale = _scale(low, high)
-    places = ((values.double() - low) / (high - low) * 255).clamp(0, 255).nan_to_num(0).round().long()
+    places = (
+        ((values.double() - low) / (high - low) * 255).clamp(0, 255).nan_to_num(0).round().long()
+    )
     painted = scale[places]
     painted[values.isnan()] = 128
     return painted
@@ -208,7 +239,12 @@ def _bytes(tensor: Tensor) -> bytes:
 
 def _draw_line(pen: Any, points: Tensor, colour: str) -> None:
     if len(points) > 1:
-        pen.line([tuple(point) for point in points.tolist()], fill=colour, width=3 * _FINE // 2, joint="curve")
+        pen.line(
+            [tuple(point) for point in points.tolist()],
+            fill=colour,
+            width=3 * _FINE // 2,
+            joint="curve",
+        )
 
 
 def _draw_key(image: Any, pen: Any, box: Box, low: float, high: float) -> None:
@@ -235,7 +271,9 @@ def _draw_levels(pen: Any, area: Box, low: float, high: float) -> None:
     for tick in _round_numbers(low, high, max(2, area.height // (28 * _FINE))):
         y = area.bottom - (tick - low) / (high - low) * area.height
         pen.line((area.left, y, area.right, y), fill=colours.HAIR, width=_FINE)
-        pen.text((area.left - 6 * _FINE, y), _short(tick), fill=colours.SOFT, font=_font(11), anchor="rm")
+        pen.text(
+            (area.left - 6 * _FINE, y), _short(tick), fill=colours.SOFT, font=_font(11), anchor="rm"
+        )
 
 
 def _round_numbers(low: float, high: float, most: int) -> list[float]:
@@ -243,7 +281,10 @@ def _round_numbers(low: float, high: float, most: int) -> list[float]:
     least = (high - low) / most
     power = 10.0 ** math.floor(math.log10(least))
     step = next(each * power for each in (1, 2, 5, 10) if each * power >= least * 0.999)
-    return [number * step for number in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+    return [
+        number * step
+        for number in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+    ]
 
 
 def _extremes(values: Tensor) -> tuple[float, float]:

@@ -62,7 +62,11 @@ class MLflow(Sink):
         for first in range(0, len(metrics), _BATCH):
             self._client.log_batch(self.run_id, metrics[first : first + _BATCH])
         if self.histograms:
-            self._client.log_dict(self.run_id, _histograms(seen), f"histograms/{seen.phase}/{seen.step}-{seen.number}.json")
+            self._client.log_dict(
+                self.run_id,
+                _histograms(seen),
+                f"histograms/{seen.phase}/{seen.step}-{seen.number}.json",
+            )
 
     def on_close(self) -> None:
         """End the run, if it is ours."""
@@ -78,7 +82,11 @@ class MLflow(Sink):
             client = MlflowClient(self.tracking_uri)
             if self.run_id is None:
                 there = client.get_experiment_by_name(self.experiment)
-                experiment = client.create_experiment(self.experiment) if there is None else there.experiment_id
+                experiment = (
+                    client.create_experiment(self.experiment)
+                    if there is None
+                    else there.experiment_id
+                )
                 self.run_id = client.create_run(experiment, tags=self.tags).info.run_id
         self._client = client
 
@@ -116,13 +124,24 @@ def _metrics(seen: Seen) -> Iterator[Any]:
 
     for series, found in seen.distributions.items():
         for name, value in (figures_of(found) | _quantiles(found)).items():
-            yield Metric(_named(f"{seen.phase}/{series.said}/{name}"), value, int(seen.time * 1000), seen.step)
+            yield Metric(
+                _named(f"{seen.phase}/{series.said}/{name}"),
+                value,
+                int(seen.time * 1000),
+                seen.step,
+            )
 
 
 def _quantiles(found: Distribution) -> dict[str, float]:
     if not number_of_finite(found):
         return {}
-    return dict(zip(_SHARES, quantiles(found.counts, _SHARES.values(), (found.least, found.most)), strict=True))
+    return dict(
+        zip(
+            _SHARES,
+            quantiles(found.counts, _SHARES.values(), (found.least, found.most)),
+            strict=True,
+        )
+    )
 
 
 def _histograms(seen: Seen) -> dict[str, Any]:

@@ -52,8 +52,12 @@ class Paged:
     def _begin(self) -> subprocess.Popen[bytes]:
         self._begun = time.monotonic()
         path = [each for each in sys.path if type(each) is str]
-        program = _PROGRAM.format(path=path, worker=os.getpid(), run=str(self._run), file=str(self._file))
-        self._process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.DEVNULL, start_new_session=True)  # noqa: S603
+        program = _PROGRAM.format(
+            path=path, worker=os.getpid(), run=str(self._run), file=str(self._file)
+        )
+        self._process = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-c", program], stdin=subprocess.DEVNULL, start_new_session=True
+        )
         return self._process
 
     @property

@@ -64,5 +64,11 @@ def _histogram(found: Distribution) -> Any:
 
     edges, counts = histogram(found)
     number = number_of_finite(found)
-    sums = {"num": number, "sum": number * found.mean, "sum_squares": number * (found.std**2 + found.mean**2)}
-    return HistogramProto(min=found.least, max=found.most, **sums, bucket_limit=edges, bucket=[0, *counts])
+    sums = {
+        "num": number,
+        "sum": number * found.mean,
+        "sum_squares": number * (found.std**2 + found.mean**2),
+    }
+    return HistogramProto(
+        min=found.least, max=found.most, **sums, bucket_limit=edges, bucket=[0, *counts]
+    )

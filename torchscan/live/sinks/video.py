@@ -26,7 +26,13 @@ _APART = 5
 _FRAGMENTED = {"movflags": "frag_every_frame+empty_moov+default_base_moof"}
 #: what is a codec's own: nothing waits in the encoder, so that what was shown is in the file
 _OPTIONS = {"libx264": {"tune": "zerolatency", "preset": "veryfast", "crf": "20"}}
-_ENCODERS = {"h264": "libx264", "h265": "libx265", "hevc": "libx265", "vp9": "libvpx-vp9", "av1": "libsvtav1"}
+_ENCODERS = {
+    "h264": "libx264",
+    "h265": "libx265",
+    "hevc": "libx265",
+    "vp9": "libvpx-vp9",
+    "av1": "libsvtav1",
+}
 
 
 class Video(Sink):
@@ -59,7 +65,11 @@ class Video(Sink):
         require("av", "Video", "video")
         require("PIL", "Video", "video")
         self.path = accepting.path("path", path, "a file such as 'first.mp4'").absolute()
-        self.whole = [series] if isinstance(series, str) else texts("series", series, "patterns such as 'conv1.weight'")
+        self.whole = (
+            [series]
+            if isinstance(series, str)
+            else texts("series", series, "patterns such as 'conv1.weight'")
+        )
         self.size = _size_of(size)
         self.fps = whole_number("fps", fps, 1, _MAX_FPS)
         self.codec = _codec_of(codec)
@@ -76,7 +86,11 @@ class Video(Sink):
         if seen.phase != self.phase or not shown:
             return
         more = f"the first {_MOST} series" if len(shown) > _MOST else ""
-        self._write(self._frames.draw(f"step {seen.step:,}", f"{more}   {seen.phase}".strip(), shown[:_MOST]))
+        self._write(
+            self._frames.draw(
+                f"step {seen.step:,}", f"{more}   {seen.phase}".strip(), shown[:_MOST]
+            )
+        )
 
     def on_close(self) -> None:
         """Finish the file."""
@@ -88,10 +102,16 @@ class Video(Sink):
     def _chosen(self, seen: Seen) -> Iterator[Shown]:
         """In the order of the patterns."""
         known = {series.said: series for series in seen.distributions}
-        chosen = dict.fromkeys(said for pattern in self.whole for said in fnmatch.filter(known, pattern))
+        chosen = dict.fromkeys(
+            said for pattern in self.whole for said in fnmatch.filter(known, pattern)
+        )
         for series in map(known.__getitem__, chosen):
             found = seen.distributions[series]
-            values = seen.values[series] if series in seen.values and found.numel <= self.max_elements else None
+            values = (
+                seen.values[series]
+                if series in seen.values and found.numel <= self.max_elements
+                else None
+            )
             yield Shown(series, found, values)
 
     def _write(self, picture: Any) -> None:
@@ -109,7 +129,9 @@ class Video(Sink):
         name = _ENCODERS.get(self.codec, self.codec)
         fragmented = _FRAGMENTED if path.suffix in (".mp4", ".m4v", ".mov") else {}
         self._file = av.open(str(path), "w", options={"flush_packets": "1", **fragmented})
-        stream = self._stream = self._file.add_stream(name, rate=self.fps, options=_OPTIONS.get(name, {}))
+        stream = self._stream = self._file.add_stream(
+            name, rate=self.fps, options=_OPTIONS.get(name, {})
+        )
         stream.width, stream.height = self.size
         stream.pix_fmt, stream.gop_size, stream.thread_count = "yuv420p", _APART * self.fps, 1
 
@@ -117,7 +139,11 @@ class Video(Sink):
 def _size_of(size: object) -> tuple[int, int]:
     """Return width and height."""
     given = list(size) if isinstance(size, list | tuple) else []
-    sides = [side for side in given if type(side) is int and _MIN_SIDE <= side <= _MAX_SIDE and side % 2 == 0]
+    sides = [
+        side
+        for side in given
+        if type(side) is int and _MIN_SIDE <= side <= _MAX_SIDE and side % 2 == 0
+    ]
     if len(given) != 2 or len(sides) != 2:
         limits = f"{_MIN_SIDE} to {_MAX_SIDE}"
         raise InputError(f"size is {shown(size)}: give two even numbers of pixels ({limits})")

@@ -28,12 +28,16 @@ class WandB(Sink):
 
     timeout = 2 * PATIENCE
 
-    def __init__(self, project: str | None = None, *, page_every: float | None = 600.0, **init: Any) -> None:
+    def __init__(
+        self, project: str | None = None, *, page_every: float | None = 600.0, **init: Any
+    ) -> None:
         require("wandb", "WandB", "wandb")
         if project is not None and not isinstance(project, str):
             raise InputError(f"project is {shown(project)}: give a name, or None")
         what = "a number of seconds, or None for no page"
-        self.page_every = None if page_every is None else number_above_zero("page_every", page_every, what)
+        self.page_every = (
+            None if page_every is None else number_above_zero("page_every", page_every, what)
+        )
         self._pages: Paged | None = None
         self.init = {"project": project, "settings": {"console": "off", "quiet": True}, **init}
         self._run: Any = None
@@ -49,8 +53,13 @@ class WandB(Sink):
         if self._run is None:
             self._run = wandb.init(**self.init)
         if seen.step < self._run.step:
-            raise ValueError(f"step {seen.step} comes after step {self._run.step}: there steps grow, so it takes a new run")
-        self._run.log({**_values(seen), **_panel(self._pages.newest() if self._pages else None)}, step=seen.step)
+            raise ValueError(
+                f"step {seen.step} comes after step {self._run.step}: there steps grow, so it takes a new run"
+            )
+        self._run.log(
+            {**_values(seen), **_panel(self._pages.newest() if self._pages else None)},
+            step=seen.step,
+        )
 
     def on_close(self) -> None:
         """Finish the run."""
@@ -91,4 +100,6 @@ def _few_bars(found: Distribution) -> tuple[list[float], list[int]]:
     """As many as there may be. Where there are more, the narrowest, which are around zero, are put together."""
     edges, counts = histogram(found)
     inner = sorted(edges[1:-1], key=abs, reverse=True)
-    return regrouped(edges, counts, {edges[0], *inner[: _BARS - 1], edges[-1]}) if counts else ([], [])
+    return (
+        regrouped(edges, counts, {edges[0], *inner[: _BARS - 1], edges[-1]}) if counts else ([], [])
+    )

@@ -26,7 +26,9 @@ Fingerprint = tuple[str, ...]
 _MOST_VALUES = 1000
 
 #: types of values that hold nothing, and those of dicts, mostly empty tables of hooks
-ATOMS = frozenset({int, float, bool, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size})
+ATOMS = frozenset(
+    {int, float, bool, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size}
+)
 TABLES = frozenset({dict, OrderedDict})
 _SHARED = (str, bytes, int, float, bool, complex, type(None), torch.dtype, torch.device, type)
 
@@ -84,10 +86,15 @@ def _steps_below(value: object) -> list[tuple[str, object]]:
 
 def _attributes_of(value: object) -> dict[str, Any]:
     slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
-    return {**getattr(value, "__dict__", {}), **{name: getattr(value, name, None) for name in slots}}
+    return {
+        **getattr(value, "__dict__", {}),
+        **{name: getattr(value, name, None) for name in slots},
+    }
 
 
-def arguments_named(module: type, args: Sequence[object], kwargs: Mapping[str, object]) -> Iterator[tuple[str, Tensor]]:
+def arguments_named(
+    module: type, args: Sequence[object], kwargs: Mapping[str, object]
+) -> Iterator[tuple[str, Tensor]]:
     """The tensors that a module was called with, by the names that its ``forward`` has for them."""
     known = _parameters_of(getattr(module, "forward", None)) if args else ()
     for at, value in enumerate(args):
@@ -113,7 +120,10 @@ def _steps_into(value: object) -> Iterator[tuple[str, object]]:
         elif issubclass(kind, list | tuple):
             yield from ((f"[{index}]", item) for index, item in enumerate(plain_items(value)))
         elif dataclasses.is_dataclass(kind):
-            yield from ((f".{field.name}", getattr(value, field.name, None)) for field in dataclasses.fields(kind))
+            yield from (
+                (f".{field.name}", getattr(value, field.name, None))
+                for field in dataclasses.fields(kind)
+            )
 
 
 def tensors_in(value: object) -> list[Tensor]:
@@ -158,7 +168,9 @@ def _copy(value: Any, shared: dict[int, Any]) -> Any:
         return value
 
 
-def _share(value: object, shared: dict[int, Any], seen: set[int], own: Callable[[Tensor], Tensor]) -> None:
+def _share(
+    value: object, shared: dict[int, Any], seen: set[int], own: Callable[[Tensor], Tensor]
+) -> None:
     """Enter every tensor and module below ``value`` into ``shared``, a memo of :func:`copy.deepcopy`."""
     kind = type(value)
     if issubclass(kind, _SHARED) or id(value) in seen:
@@ -196,19 +208,33 @@ def packed_objects(named: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, torc
         name, value = waiting.popleft()
         if _is_packed(value):
             yield name, value
-        elif issubclass(type(value), _CONTAINERS) and plain_len(value) <= LARGEST_CONTAINER and id(value) not in seen:
+        elif (
+            issubclass(type(value), _CONTAINERS)
+            and plain_len(value) <= LARGEST_CONTAINER
+            and id(value) not in seen
+        ):
             seen.add(id(value))
-            pairs = dict.items(value) if issubclass(type(value), dict) else enumerate(plain_items(value))
+            pairs = (
+                dict.items(value)
+                if issubclass(type(value), dict)
+                else enumerate(plain_items(value))
+            )
             waiting.extend((f"{name}[{key!r}]", item) for key, item in _worth_a_look(pairs))
 
 
 def _worth_a_look(named: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    return [(name, value) for name, value in named if type(value) not in ATOMS and issubclass(type(value), _HOLDERS)]
+    return [
+        (name, value)
+        for name, value in named
+        if type(value) not in ATOMS and issubclass(type(value), _HOLDERS)
+    ]
 
 
 def _is_packed(value: object) -> bool:
     """By its type: a proxy that is asked for its class may raise. A ScriptModule has its parameters where all modules do."""
-    return issubclass(type(value), torch.ScriptObject) and not issubclass(type(value), torch.ScriptModule)
+    return issubclass(type(value), torch.ScriptObject) and not issubclass(
+        type(value), torch.ScriptModule
+    )
 
 
 def packed_tensors(packed: torch.ScriptObject) -> list[Tensor] | None:
@@ -217,8 +243,14 @@ def packed_tensors(packed: torch.ScriptObject) -> list[Tensor] | None:
     None if it doesn't hand them out.
     """
     try:
-        return list({tensor._cdata: tensor for tensor in _unpacked(packed) if _is_weight(tensor)}.values())
-    except (RuntimeError, TypeError, AttributeError):  # each class of such objects has its own reasons
+        return list(
+            {tensor._cdata: tensor for tensor in _unpacked(packed) if _is_weight(tensor)}.values()
+        )
+    except (
+        RuntimeError,
+        TypeError,
+        AttributeError,
+    ):  # each class of such objects has its own reasons
         return None
 
 
@@ -235,7 +267,11 @@ def _values_of(tensor: Tensor) -> str:
 
 def _unpacked(value: object) -> list[Tensor]:
     if isinstance(value, torch.ScriptObject):
-        return _as_packed(_unpacked(value.unpack())) if hasattr(value, "unpack") else _unpacked(value.__getstate__())
+        return (
+            _as_packed(_unpacked(value.unpack()))
+            if hasattr(value, "unpack")
+            else _unpacked(value.__getstate__())
+        )
     if isinstance(value, list | tuple):
         return [tensor for item in value for tensor in _unpacked(item)]
     return [value] if isinstance(value, Tensor) else []
@@ -243,7 +279,9 @@ def _unpacked(value: object) -> list[Tensor]:
 
 def _as_packed(tensors: list[Tensor]) -> list[Tensor]:
     """The weight comes first. If it isn't quantised, it is packed in half precision, although it is unpacked in single."""
-    return [tensor.half() if tensor.dtype == torch.float32 else tensor for tensor in tensors[:1]] + tensors[1:]
+    return [
+        tensor.half() if tensor.dtype == torch.float32 else tensor for tensor in tensors[:1]
+    ] + tensors[1:]
 
 
 def _is_weight(tensor: Tensor) -> bool:

@@ -10,7 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from torchscan.once import once
-from torchscan.recording.bookkeeping.containers import ATOMS, Fingerprint, fingerprint_of, packed_objects, packed_tensors
+from torchscan.recording.bookkeeping.containers import (
+    ATOMS,
+    Fingerprint,
+    fingerprint_of,
+    packed_objects,
+    packed_tensors,
+)
 from torchscan.torch_versions import WithoutData, is_fake_type, is_group_pretended, is_spread_type
 from torchscan.trace.events import TensorKind, stored_size
 
@@ -175,7 +181,9 @@ class Inventory:
     @property
     def without_data(self) -> WithoutData | None:
         """How its tensors were made, if they have no data; None: they have."""
-        return next((made for slot in self.slots if (made := WithoutData.of(slot.tensor)) is not None), None)
+        return next(
+            (made for slot in self.slots if (made := WithoutData.of(slot.tensor)) is not None), None
+        )
 
     @property
     def is_spread(self) -> bool:

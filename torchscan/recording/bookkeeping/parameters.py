@@ -19,19 +19,33 @@ def parameter_records(
 ) -> tuple[ParameterRecord, ...]:
     """One for each slot, in the order of the inventory, then one for each that is packed away; operators ``took_packed``."""
     first: dict[int, int] = {}
-    identities = [first.setdefault(slot.tensor._cdata, position) for position, slot in enumerate(inventory.slots)]
+    identities = [
+        first.setdefault(slot.tensor._cdata, position)
+        for position, slot in enumerate(inventory.slots)
+    ]
     # before the table is asked for the memory of those that are not used
     known = [table.memory_of(slot.tensor) for slot in inventory.slots]
-    used = [number is not None or _is_used(table, slot) for number, slot in zip(known, inventory.slots, strict=True)]
-    plain = [_record_of(*each, table) for each in zip(inventory.slots, identities, known, used, strict=True)]
+    used = [
+        number is not None or _is_used(table, slot)
+        for number, slot in zip(known, inventory.slots, strict=True)
+    ]
+    plain = [
+        _record_of(*each, table)
+        for each in zip(inventory.slots, identities, known, used, strict=True)
+    ]
     return (*plain, *_packed_records(inventory.packed, len(plain), table, took_packed))
 
 
 def _packed_records(
-    packed: Sequence[PackedObject], before: int, table: TensorTable, took_packed: Container[Fingerprint | None]
+    packed: Sequence[PackedObject],
+    before: int,
+    table: TensorTable,
+    took_packed: Container[Fingerprint | None],
 ) -> Iterator[ParameterRecord]:
     first: dict[tuple[int, int], tuple[int, Tensor]] = {}
-    parameters = ((each, place, size) for each in packed for place, size in enumerate(each.sizes or ()))
+    parameters = (
+        (each, place, size) for each in packed for place, size in enumerate(each.sizes or ())
+    )
     for position, (each, place, size) in enumerate(parameters, before):
         identity, memory = first.setdefault((each.identity, place), (position, size.memory))
         storage, _ = table.storages.find_or_add(memory, "parameter", each.path)
@@ -58,24 +72,39 @@ def shared_among_processes(records: Sequence[ParameterRecord]) -> str | None:
     return f"one of several processes: it holds {held:,} of {all_:,} parameters, and bytes and costs are its own"
 
 
-def unseen_parameters(inventory: Inventory, took_packed: Mapping[Fingerprint | None, str]) -> list[str]:
+def unseen_parameters(
+    inventory: Inventory, took_packed: Mapping[Fingerprint | None, str]
+) -> list[str]:
     """What else there may be: an object doesn't hand out its weights, or one was used that no module shows."""
     shown = {each.fingerprint for each in inventory.packed}
     hidden = {path for fingerprint, path in took_packed.items() if fingerprint not in shown}
-    unread = [f"what {each.path} holds, which cannot be read" for each in inventory.packed if each.sizes is None]
+    unread = [
+        f"what {each.path} holds, which cannot be read"
+        for each in inventory.packed
+        if each.sizes is None
+    ]
     lazy = dict.fromkeys(slot.owner or "the model" for slot in inventory.lazy_slots)
     unread += [f"{owner}, which is lazy and is not reached by the pass" for owner in lazy]
     frozen = (path or "the model" for path, each in inventory.modules.items() if is_frozen(each))
-    unread += [f"the weights of {path}, which was frozen: they are constants now" for path in frozen]
-    return unread + [f"the packed weights that {path or 'the model'} uses and no module shows" for path in sorted(hidden)]
+    unread += [
+        f"the weights of {path}, which was frozen: they are constants now" for path in frozen
+    ]
+    return unread + [
+        f"the packed weights that {path or 'the model'} uses and no module shows"
+        for path in sorted(hidden)
+    ]
 
 
 def _is_used(table: TensorTable, slot: Slot) -> bool:
     """A tensor whose own memory nobody met may wrap others."""
-    return type(slot.tensor) not in PLAIN_TYPES and any(table.memory_of(part) is not None for part in _parts_of(slot.tensor))
+    return type(slot.tensor) not in PLAIN_TYPES and any(
+        table.memory_of(part) is not None for part in _parts_of(slot.tensor)
+    )
 
 
-def _record_of(slot: Slot, identity: int, known: int | None, is_used: bool, table: TensorTable) -> ParameterRecord:
+def _record_of(
+    slot: Slot, identity: int, known: int | None, is_used: bool, table: TensorTable
+) -> ParameterRecord:
     owner, name, _, tensor, is_buffer = slot
     requires_grad, numel = tensor.requires_grad, tensor.numel()
     if type(tensor) in PLAIN_TYPES:
@@ -83,8 +112,23 @@ def _record_of(slot: Slot, identity: int, known: int | None, is_used: bool, tabl
         storages: tuple[int, ...] = (table.foreign_storage(tensor) if known is None else known,)
     else:
         parts = _parts_of(tensor)
-        local, size, storages = local_part(tensor), sum(map(bytes_of, parts)), tuple(map(table.foreign_storage, parts))
-    return ParameterRecord(owner, name, identity, is_buffer, requires_grad, numel, local.numel(), size, is_used, storages)
+        local, size, storages = (
+            local_part(tensor),
+            sum(map(bytes_of, parts)),
+            tuple(map(table.foreign_storage, parts)),
+        )
+    return ParameterRecord(
+        owner,
+        name,
+        identity,
+        is_buffer,
+        requires_grad,
+        numel,
+        local.numel(),
+        size,
+        is_used,
+        storages,
+    )
 
 
 def _parts_of(tensor: Tensor) -> list[Tensor]:

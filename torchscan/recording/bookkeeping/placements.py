@@ -16,7 +16,9 @@ def processes_of(inventory: Inventory) -> Processes:
     """Read from the parameters: each knows its mesh."""
     from torch.distributed import get_rank
 
-    spread = {slot.path: slot.tensor for slot in inventory.slots if is_spread_type(type(slot.tensor))}
+    spread = {
+        slot.path: slot.tensor for slot in inventory.slots if is_spread_type(type(slot.tensor))
+    }
     mesh: dict[str, int] = {}
     for each in spread.values():
         mesh |= _mesh_of(each)
@@ -34,4 +36,7 @@ def _names_of(mesh: Any) -> tuple[str, ...]:
 
 def _placed(tensor: Tensor) -> str:
     spread: Any = tensor
-    return ", ".join(f"{name}: {each}" for name, each in zip(_names_of(spread.device_mesh), spread.placements, strict=True))
+    return ", ".join(
+        f"{name}: {each}"
+        for name, each in zip(_names_of(spread.device_mesh), spread.placements, strict=True)
+    )

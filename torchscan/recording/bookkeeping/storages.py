@@ -93,7 +93,9 @@ class Storages:
             return known.number
         number = len(self._blocks)
         size = spec.stored_bytes if storage is None else storage.nbytes()
-        self._blocks.append((0 if self._is_left_out(tensor) else size, producer, "intermediate", ""))
+        self._blocks.append(
+            (0 if self._is_left_out(tensor) else size, producer, "intermediate", "")
+        )
         if storage is None:
             self._hold(tensor, tensor._cdata, number)
         else:
@@ -152,7 +154,9 @@ class Storages:
             self.call_it(number, "gathered", "")
             return None
         self._blocks.append((storage.nbytes(), self._now, "gathered", ""))
-        self._watches[storage._cdata].number = self._of_pointer[storage._cdata] = len(self._blocks) - 1
+        self._watches[storage._cdata].number = self._of_pointer[storage._cdata] = (
+            len(self._blocks) - 1
+        )
         return len(self._blocks) - 1
 
     def advance(self, ops: int) -> None:
@@ -187,13 +191,18 @@ class Storages:
 
 def _is_born(kind: StorageKind, died: int | None) -> bool:
     """Constants that outlive the pass are the model's and were there before; others came about when first seen."""
-    return kind in ("intermediate", "gradient", "gathered") or (kind == "constant" and died is not None)
+    return kind in ("intermediate", "gradient", "gathered") or (
+        kind == "constant" and died is not None
+    )
 
 
 def _storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
     try:
         return tensor.untyped_storage()
-    except (NotImplementedError, RuntimeError):  # sparse tensors, those inside vmap or grad: no storage of their own
+    except (
+        NotImplementedError,
+        RuntimeError,
+    ):  # sparse tensors, those inside vmap or grad: no storage of their own
         return None
 
 
@@ -215,7 +224,11 @@ def sparsity_of(tensor: Tensor) -> Sparsity | None:
     if tensor.layout is torch.sparse_coo:
         return Sparsity(tensor._values().numel(), tensor._indices().nbytes)
     if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return Sparsity(tensor.values().numel(), tensor.crow_indices().nbytes + tensor.col_indices().nbytes)
+        return Sparsity(
+            tensor.values().numel(), tensor.crow_indices().nbytes + tensor.col_indices().nbytes
+        )
     if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return Sparsity(tensor.values().numel(), tensor.ccol_indices().nbytes + tensor.row_indices().nbytes)
+        return Sparsity(
+            tensor.values().numel(), tensor.ccol_indices().nbytes + tensor.row_indices().nbytes
+        )
     return None

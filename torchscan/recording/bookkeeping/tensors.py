@@ -12,7 +12,13 @@ from torch import Tensor, nn
 
 from torchscan.recording.bookkeeping.storages import Storages, sparsity_of
 from torchscan.recording.undo import at_the_latest
-from torchscan.torch_versions import WithoutData, is_fake_type, making_ordinary_tensors, unseen, without_torch_function
+from torchscan.torch_versions import (
+    WithoutData,
+    is_fake_type,
+    making_ordinary_tensors,
+    unseen,
+    without_torch_function,
+)
 from torchscan.trace.events import TensorKind, TensorRecord, TensorSpec
 
 #: integers and booleans up to this many elements keep their values in a pass on shapes alone
@@ -30,7 +36,9 @@ PLAIN_TYPES = frozenset({Tensor, nn.Parameter, nn.Buffer})
 
 def are_plain(types: Collection[type]) -> bool:
     """Whether tensors of these types are what they look like, and not made of others; some may have no data."""
-    return PLAIN_TYPES.issuperset(types) or all(each in PLAIN_TYPES or is_fake_type(each) for each in types)
+    return PLAIN_TYPES.issuperset(types) or all(
+        each in PLAIN_TYPES or is_fake_type(each) for each in types
+    )
 
 
 _NAMELESS: tuple[TensorKind, str] = ("constant", "")
@@ -39,9 +47,21 @@ _NAMELESS: tuple[TensorKind, str] = ("constant", "")
 class Tracked:
     """What the pass knows of one tensor object."""
 
-    __slots__ = ("index", "is_concrete", "is_made", "is_ours", "reference", "shares_with", "spec", "standin", "storage")
+    __slots__ = (
+        "index",
+        "is_concrete",
+        "is_made",
+        "is_ours",
+        "reference",
+        "shares_with",
+        "spec",
+        "standin",
+        "storage",
+    )
 
-    def __init__(self, tensor: Tensor, index: int, spec: TensorSpec, storage: int, standin: Tensor | None) -> None:
+    def __init__(
+        self, tensor: Tensor, index: int, spec: TensorSpec, storage: int, standin: Tensor | None
+    ) -> None:
         self.reference = weakref.ref(tensor)
         self.index = index
         #: whether an operator of the pass made it
@@ -99,7 +119,9 @@ class TensorTable:
         known = self._tracked.get(id(tensor))
         if known is None or known.reference() is not tensor:
             storage, _ = self.storages.find_or_add(tensor, kind, name)
-            self._enter(tensor, self.spec_of(tensor), storage, None, kind, name, None).is_ours = True
+            self._enter(
+                tensor, self.spec_of(tensor), storage, None, kind, name, None
+            ).is_ours = True
 
     def enter_constant(self, tensor: Tensor) -> None:
         """Enter the memory of a tensor that torch has made of a Python number or list."""
@@ -149,7 +171,11 @@ class TensorTable:
 
     def leftovers(self) -> list[TensorSpec]:
         """The meta tensors of the pass that somebody still holds."""
-        made = (tracked for tracked in self._tracked.values() if tracked.is_made and not tracked.is_concrete)
+        made = (
+            tracked
+            for tracked in self._tracked.values()
+            if tracked.is_made and not tracked.is_concrete
+        )
         return [tracked.spec for tracked in made if tracked.reference() is not None]
 
     def memory_of(self, tensor: Tensor) -> int | None:
@@ -173,7 +199,9 @@ class TensorTable:
     def name_of_buffer(self, tracked: Tracked) -> str | None:
         """The path of a buffer without values that could have some."""
         record = self.records[tracked.index]
-        is_without = record.kind == "buffer" and not tracked.is_concrete and not record.spec.is_arithmetic
+        is_without = (
+            record.kind == "buffer" and not tracked.is_concrete and not record.spec.is_arithmetic
+        )
         return record.name if is_without else None
 
     def give_values(self, tensor: Tensor, values: Tensor) -> None:
@@ -190,9 +218,13 @@ class TensorTable:
         known = self.find(tensor)
         return tensor if known.standin is None or not known.is_concrete else known.standin
 
-    def add(self, tensor: Tensor, spec: TensorSpec, producer: int, alias_of: Tracked | None) -> Tracked:
+    def add(
+        self, tensor: Tensor, spec: TensorSpec, producer: int, alias_of: Tracked | None
+    ) -> Tracked:
         """Enter what an operator of the pass returned; views have the storage of the tensor that they look into."""
-        storage = self.storages.add_made(tensor, spec, producer) if alias_of is None else alias_of.storage
+        storage = (
+            self.storages.add_made(tensor, spec, producer) if alias_of is None else alias_of.storage
+        )
         tracked = self._enter(tensor, spec, storage, None, "intermediate", "", producer)
         tracked.is_made = tracked.is_ours = True
         return tracked
@@ -205,7 +237,11 @@ class TensorTable:
         tracked.spec = spec
         if spec is not old.spec:
             self.storages.grow(tracked.storage, spec.stored_bytes)
-        if tracked.standin is not None and has_strides(tracked.standin) and not _look_alike(tensor, tracked.standin):
+        if (
+            tracked.standin is not None
+            and has_strides(tracked.standin)
+            and not _look_alike(tensor, tracked.standin)
+        ):
             self._show(tensor, tracked.standin, tracked.storage)
         self.records.append(TensorRecord(spec, old.storage, old.kind, old.name, producer))
         return tracked
@@ -243,7 +279,9 @@ class TensorTable:
         for tracked in [*self._sharing(storage)]:
             original = tracked.reference()
             if original is not None:
-                standin = without_data.tensor(tracked.spec.shape, tracked.spec.stride, tracked.spec.dtype, original.device)
+                standin = without_data.tensor(
+                    tracked.spec.shape, tracked.spec.stride, tracked.spec.dtype, original.device
+                )
                 tracked.replace(standin)
                 self.storages.stands_for(standin, storage)
 
@@ -282,7 +320,9 @@ class TensorTable:
         return spec
 
     def _spec_without_strides(self, tensor: Tensor) -> TensorSpec:
-        spec = TensorSpec(shape_of(tensor), tensor.dtype, (), sparsity_of(tensor), is_nested=tensor.is_nested)
+        spec = TensorSpec(
+            shape_of(tensor), tensor.dtype, (), sparsity_of(tensor), is_nested=tensor.is_nested
+        )
         return self._specs.setdefault((spec,), spec)
 
     def _show(self, tensor: Tensor, standin: Tensor, storage: int) -> None:
@@ -293,7 +333,12 @@ class TensorTable:
         if tensor.device == standin.device:
             memory, offset = standin.untyped_storage(), standin.storage_offset()
         else:
-            memory, offset = torch.UntypedStorage(_span_of(standin) * standin.element_size(), device=tensor.device), 0
+            memory, offset = (
+                torch.UntypedStorage(
+                    _span_of(standin) * standin.element_size(), device=tensor.device
+                ),
+                0,
+            )
         at_the_latest(partial(_put_back, tensor, tensor.data))
         with torch.no_grad():
             tensor.set_(memory, offset, standin.shape, standin.stride())
@@ -322,7 +367,9 @@ class TensorTable:
         name: str,
         producer: int | None,
     ) -> Tracked:
-        tracked = self._tracked[id(tensor)] = Tracked(tensor, len(self.records), spec, storage, standin)
+        tracked = self._tracked[id(tensor)] = Tracked(
+            tensor, len(self.records), spec, storage, standin
+        )
         self.records.append(TensorRecord(spec, storage, kind, name, producer))
         self._share(tracked)
         if standin is not None:
@@ -365,7 +412,9 @@ def _span_of(tensor: Tensor) -> int:
     """How many elements lie between its first and its last, both included."""
     if not tensor.numel():
         return 0
-    return 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return 1 + sum(
+        (size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True)
+    )
 
 
 def is_plain(tensor: Tensor) -> bool:
@@ -381,12 +430,16 @@ def own_copy(tensor: Tensor, *, on_meta: bool) -> Tensor:
     """
     without_data = WithoutData.of(tensor) if is_fake_type(type(tensor)) else None
     if without_data is not None and has_strides(tensor):
-        return without_data.tensor(tensor.shape, tensor.stride(), tensor.dtype, tensor.device).requires_grad_(
-            tensor.requires_grad
-        )
+        return without_data.tensor(
+            tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+        ).requires_grad_(tensor.requires_grad)
     if not is_plain(tensor):
         return tensor
-    keeps_values = tensor.device.type == "cpu" and not _is_arithmetic(tensor) and tensor.numel() <= CONCRETE_INTEGERS
+    keeps_values = (
+        tensor.device.type == "cpu"
+        and not _is_arithmetic(tensor)
+        and tensor.numel() <= CONCRETE_INTEGERS
+    )
     if on_meta and not keeps_values:
         made = meta_copy(tensor)
     else:
@@ -396,12 +449,19 @@ def own_copy(tensor: Tensor, *, on_meta: bool) -> Tensor:
         return made
     with torch.enable_grad():
         leaf = made.requires_grad_()
-        return leaf if tensor.is_leaf else leaf.view_as(leaf)  # a tensor that is not a leaf may be written to
+        return (
+            leaf if tensor.is_leaf else leaf.view_as(leaf)
+        )  # a tensor that is not a leaf may be written to
 
 
 def values_of(tensor: Tensor) -> Tensor | None:
     """A copy of the values of an argument, if they are worth computing with: a mask, say."""
-    is_known = is_plain(tensor) and tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.requires_grad
+    is_known = (
+        is_plain(tensor)
+        and tensor.device.type == "cpu"
+        and tensor.is_contiguous()
+        and not tensor.requires_grad
+    )
     return tensor.detach().clone() if is_known and tensor.numel() <= GIVEN_FLOATS else None
 
 
@@ -425,12 +485,16 @@ def _is_arithmetic(tensor: Tensor) -> bool:
 
 def meta_copy(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """A meta tensor like this one (or of another type), of no graph."""
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype or tensor.dtype, device="meta")
+    return torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=dtype or tensor.dtype, device="meta"
+    )
 
 
 def uninitialized(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
     """Return a parameter or buffer without a shape, as this one is, on a device (or of another type)."""
-    kind: Any = nn.UninitializedParameter if isinstance(tensor, nn.Parameter) else nn.UninitializedBuffer
+    kind: Any = (
+        nn.UninitializedParameter if isinstance(tensor, nn.Parameter) else nn.UninitializedBuffer
+    )
     return kind(requires_grad=tensor.requires_grad, device=device, dtype=dtype or tensor.dtype)  # type: ignore[no-any-return]
 
 

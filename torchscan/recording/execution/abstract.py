@@ -18,7 +18,13 @@ import torch
 from torch import Tensor
 
 from torchscan.errors import NeedsValuesError
-from torchscan.recording.bookkeeping.tensors import CONCRETE_FLOATS, CONCRETE_INTEGERS, has_strides, kind_of, meta_tensor
+from torchscan.recording.bookkeeping.tensors import (
+    CONCRETE_FLOATS,
+    CONCRETE_INTEGERS,
+    has_strides,
+    kind_of,
+    meta_tensor,
+)
 from torchscan.recording.execution.calls import (
     Assumed,
     OpOutcome,
@@ -43,7 +49,13 @@ _ALLOCATIONS = frozenset({aten.empty.memory_format, aten.empty_strided.default})
 
 #: operators whose result can be larger than all their operands together
 _MAY_GROW = frozenset(
-    {aten.new_zeros.default, aten.new_ones.default, aten.new_full.default, aten.new_empty.default, aten.repeat.default}
+    {
+        aten.new_zeros.default,
+        aten.new_ones.default,
+        aten.new_full.default,
+        aten.new_empty.default,
+        aten.repeat.default,
+    }
     | {aten.tile.default, aten.pad.default, aten.constant_pad_nd.default}
     | {aten.repeat_interleave.self_int}
 )
@@ -77,7 +89,9 @@ class AbstractExecution:
         if tensor.is_meta:
             return False
         if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
-            raise NeedsValuesError(f"a {kind_of(tensor)} tensor has no counterpart on the meta device")
+            raise NeedsValuesError(
+                f"a {kind_of(tensor)} tensor has no counterpart on the meta device"
+            )
         unknown = spec.is_arithmetic and kind not in ("constant", "optimizer state")
         return tensor.device.type != "cpu" or unknown or not self._keeps_values(spec)
 
@@ -112,7 +126,9 @@ class AbstractExecution:
     def _run_on_shapes(self, request: OpRequest) -> OpOutcome:
         result = _on_meta(request)
         if self._device_type == "cpu" and request.op in SAVING_STATISTICS:
-            result = statistics_on_cpu(result, *(request.args[place] for place in SAVING_STATISTICS[request.op]))
+            result = statistics_on_cpu(
+                result, *(request.args[place] for place in SAVING_STATISTICS[request.op])
+            )
         outcome = describe_outcome(request, result)
         if request.traits.written:
             return self._after_write(request, outcome)
@@ -120,8 +136,14 @@ class AbstractExecution:
             return self._with_balanced_indices(request, outcome)
         if request.op in READ_INTEGERS:  # other values of the same shape give other shapes
             return outcome
-        if not any(position is not None for position in outcome.alias_of) and _is_rebuildable(result):
-            make = _rebuilder(result, outcome.signature.outputs) if all(map(_fills_its_memory, outcome.outputs)) else _on_meta
+        if not any(position is not None for position in outcome.alias_of) and _is_rebuildable(
+            result
+        ):
+            make = (
+                _rebuilder(result, outcome.signature.outputs)
+                if all(map(_fills_its_memory, outcome.outputs))
+                else _on_meta
+            )
             self._remember(request, outcome, make)
         elif all(position is not None for position in outcome.alias_of):
             self._remember(request, outcome, _view_again(request, outcome) or _on_meta)
@@ -137,7 +159,10 @@ class AbstractExecution:
     def _only_written(self, request: OpRequest, outcome: OpOutcome) -> int | None:
         """The position of the operand that is written to and returned, if there is one such, and its spec stays as it is."""
         written = request.written_tensors()
-        kept = all(request.table.find(tensor).spec is request.table.spec_of(request.operand(tensor)) for tensor in written)
+        kept = all(
+            request.table.find(tensor).spec is request.table.spec_of(request.operand(tensor))
+            for tensor in written
+        )
         if not kept or len(written) != 1 or not isinstance(outcome.result, Tensor):
             return None
         return next(index for index, tensor in enumerate(request.tensors) if tensor is written[0])
@@ -148,7 +173,9 @@ class AbstractExecution:
             return outcome
         rebuild = _rebuilder(outcome.result, outcome.signature.outputs)
         result = make(outcome.result)
-        outcome = outcome._replace(result=result, outputs=tensors_of_result(result), assumed=picked_by(request))
+        outcome = outcome._replace(
+            result=result, outputs=tensors_of_result(result), assumed=picked_by(request)
+        )
         self._remember(request, outcome, lambda again: make(rebuild(again)))
         return outcome
 
@@ -175,13 +202,17 @@ class AbstractExecution:
         if request.traits.is_factory or request.op in _MAY_GROW or sizes > CONCRETE_INTEGERS:
             shapes = describe_outcome(request, _on_meta(request))
             unset = request.op in _ALLOCATIONS and shapes.signature.outputs[0].is_arithmetic
-            if unset or not (shapes.signature.is_view or all(map(self._keeps_values, shapes.signature.outputs))):
+            if unset or not (
+                shapes.signature.is_view or all(map(self._keeps_values, shapes.signature.outputs))
+            ):
                 return self._run_on_shapes(request)
         try:
             outcome = describe_outcome(request, _on_cpu(request))
         except Exception:
             is_about_values = request.op is aten._linalg_check_errors.default
-            if not (is_about_values or any(tracked.spec.is_arithmetic for tracked in request.tracked)):
+            if not (
+                is_about_values or any(tracked.spec.is_arithmetic for tracked in request.tracked)
+            ):
                 raise
             return self._run_on_shapes(request)  # a singular matrix, say, does not matter here
         if outcome.signature.is_view or all(map(self._keeps_values, outcome.signature.outputs)):
@@ -193,8 +224,14 @@ class AbstractExecution:
     def _run_on_specs(self, request: OpRequest) -> OpOutcome | None:
         """The unknown operand only says how large or of which type: put one without memory of its own in its place."""
         unknown = request.tensors[ONLY_SPEC_MATTERS[request.op]]
-        others = [tracked for tensor, tracked in zip(request.tensors, request.tracked, strict=True) if tensor is not unknown]
-        specs = tuple(request.table.spec_of(tensor) for tensor in tensors_of_result(_on_meta(request)))
+        others = [
+            tracked
+            for tensor, tracked in zip(request.tensors, request.tracked, strict=True)
+            if tensor is not unknown
+        ]
+        specs = tuple(
+            request.table.spec_of(tensor) for tensor in tensors_of_result(_on_meta(request))
+        )
         if not all(tracked.is_concrete for tracked in others):
             return None
         if any(spec.is_arithmetic or not self._keeps_values(spec) for spec in specs):
@@ -202,7 +239,9 @@ class AbstractExecution:
 
         def on_spec(again: OpRequest) -> Any:
             unknown = again.tensors[ONLY_SPEC_MATTERS[again.op]]
-            return again.call(lambda tensor: _unset(tensor) if tensor is unknown else again.operand(tensor), _CPU)
+            return again.call(
+                lambda tensor: _unset(tensor) if tensor is unknown else again.operand(tensor), _CPU
+            )
 
         outcome = describe_outcome(request, on_spec(request))
         self._remember(request, outcome, on_spec)
@@ -213,7 +252,11 @@ class AbstractExecution:
     def _make_writable(self, request: OpRequest) -> None:
         """Before a write: nothing of the user's may change, and what meets unknown values becomes unknown itself."""
         written = request.written_tensors()
-        known = [] if all(each.is_concrete for each in request.tracked) else [each for each in written if request.knows(each)]
+        known = (
+            []
+            if all(each.is_concrete for each in request.tracked)
+            else [each for each in written if request.knows(each)]
+        )
         for tensor in known:
             request.table.forget_values(tensor)
         if protect_foreign(request) or known:
@@ -222,8 +265,12 @@ class AbstractExecution:
     def _keeps_values(self, spec: TensorSpec) -> bool:
         return spec.numel <= (self._largest_floats if spec.is_arithmetic else CONCRETE_INTEGERS)
 
-    def _remember(self, request: OpRequest, outcome: OpOutcome, make: Callable[[OpRequest], Any]) -> None:
-        self._plans[request.key] = _Plan(outcome.signature, tuple(outcome.alias_of), make, outcome.assumed)
+    def _remember(
+        self, request: OpRequest, outcome: OpOutcome, make: Callable[[OpRequest], Any]
+    ) -> None:
+        self._plans[request.key] = _Plan(
+            outcome.signature, tuple(outcome.alias_of), make, outcome.assumed
+        )
 
 
 def assumed_number(tensor: Tensor) -> float | int | bool:
@@ -237,13 +284,20 @@ def _unset(tensor: Tensor) -> Tensor:
 
 
 def _on_cpu(request: OpRequest) -> Any:
-    with torch.inference_mode(False), torch.no_grad():  # a model may keep the result, and train with it
+    with (
+        torch.inference_mode(False),
+        torch.no_grad(),
+    ):  # a model may keep the result, and train with it
         return _on_cpu_itself(request)
 
 
 def _on_cpu_itself(request: OpRequest) -> Any:
-    if request.op is aten.histc.default:  # counts tokens per expert; on integers it exists for GPUs only
-        return request.call(lambda tensor: request.operand(tensor).double()).to(request.tracked[0].spec.dtype)
+    if (
+        request.op is aten.histc.default
+    ):  # counts tokens per expert; on integers it exists for GPUs only
+        return request.call(lambda tensor: request.operand(tensor).double()).to(
+            request.tracked[0].spec.dtype
+        )
     return request.call(device=_CPU)
 
 
@@ -308,26 +362,42 @@ def _masks_to_indices(request: OpRequest) -> None:
         elif request.table.find(index).is_concrete:
             expanded.extend(request.operand(index).nonzero(as_tuple=True))
         else:
-            raise NeedsValuesError("indexing with a mask needs its values, which depend on the data")
+            raise NeedsValuesError(
+                "indexing with a mask needs its values, which depend on the data"
+            )
     request.args = (source, expanded)
     request.look_up()
 
 
 def _fills_its_memory(tensor: Tensor) -> bool:
-    return tensor.untyped_storage().nbytes() <= tensor.nbytes or 0 in tensor.stride() or not tensor.is_contiguous()
+    return (
+        tensor.untyped_storage().nbytes() <= tensor.nbytes
+        or 0 in tensor.stride()
+        or not tensor.is_contiguous()
+    )
 
 
 def _view_again(request: OpRequest, outcome: OpOutcome) -> Callable[[OpRequest], Any] | None:
     """A function that looks into an operand once more as this call did, if its result is one such view, or the operand."""
     position, result = outcome.alias_of[0] if outcome.alias_of else None, outcome.result
-    if position is None or type(result) is not Tensor or request.op is aten.detach.default:  # which autograd calls for itself
+    if (
+        position is None or type(result) is not Tensor or request.op is aten.detach.default
+    ):  # which autograd calls for itself
         return None
     operand, spec = request.operand(request.tensors[position]), outcome.signature.outputs[0]
     if result is operand:
         return lambda again: again.operand(again.tensors[position])
-    if result.dtype is not operand.dtype or result.is_complex() or not (has_strides(operand) and has_strides(result)):
+    if (
+        result.dtype is not operand.dtype
+        or result.is_complex()
+        or not (has_strides(operand) and has_strides(result))
+    ):
         return None
-    shape, stride, further = spec.shape, spec.stride, result.storage_offset() - operand.storage_offset()
+    shape, stride, further = (
+        spec.shape,
+        spec.stride,
+        result.storage_offset() - operand.storage_offset(),
+    )
 
     def make(again: OpRequest) -> Tensor:
         looked_into = again.operand(again.tensors[position])
@@ -337,7 +407,9 @@ def _view_again(request: OpRequest, outcome: OpOutcome) -> Callable[[OpRequest],
 
 
 def _is_rebuildable(result: Any) -> bool:
-    return isinstance(result, Tensor) or (type(result) in (list, tuple) and all(isinstance(x, Tensor) for x in result))
+    return isinstance(result, Tensor) or (
+        type(result) in (list, tuple) and all(isinstance(x, Tensor) for x in result)
+    )
 
 
 def _rebuilder(result: Any, specs: Sequence[TensorSpec]) -> Callable[[OpRequest], Any]:

@@ -20,8 +20,20 @@ from torchscan.errors import NeedsValuesError
 from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked
 from torchscan.recording.execution.calls import About, Assumed, OpRequest
 from torchscan.recording.execution.draws import drawn_by
-from torchscan.recording.execution.picks import about_after, are_most, choices_asked_for, of_result, what_is_read
-from torchscan.recording.execution.reads import ONLY_SPEC_MATTERS, begins_deepcopy, may_read, name_of_read, reads
+from torchscan.recording.execution.picks import (
+    about_after,
+    are_most,
+    choices_asked_for,
+    of_result,
+    what_is_read,
+)
+from torchscan.recording.execution.reads import (
+    ONLY_SPEC_MATTERS,
+    begins_deepcopy,
+    may_read,
+    name_of_read,
+    reads,
+)
 from torchscan.recording.places import is_validation, place_of_user
 from torchscan.torch_versions import OpOverloadPacket, current_node
 
@@ -35,7 +47,9 @@ _MOST_PLACES = 3
 class AssumedValues:
     """What the values in each block of memory rest on, and where they were read."""
 
-    def __init__(self, table: TensorTable, assume: Callable[[str], None], *, is_last_resort: bool) -> None:
+    def __init__(
+        self, table: TensorTable, assume: Callable[[str], None], *, is_last_resort: bool
+    ) -> None:
         """With ``is_last_resort`` a branch that reads an assumed index is noted; else the pass ends there."""
         self._table = table
         self._assume = assume
@@ -71,12 +85,19 @@ class AssumedValues:
         """Those operands of a call that rest on something. Raises if it reads what it must not."""
         if not self._of_storage:
             return NOTHING
-        met = [(position, each) for position, each in enumerate(map(self._of, request.tracked)) if each is not None]
+        met = [
+            (position, each)
+            for position, each in enumerate(map(self._of, request.tracked))
+            if each is not None
+        ]
         if not met or (request.op in ONLY_SPEC_MATTERS and not begins_deepcopy(request)):
             return NOTHING
         for position, assumed in met if may_read(request) else ():
             if reads(request, position):
-                self._note(assumed.with_about(what_is_read(request, position, assumed)), name_of_read(request.op))
+                self._note(
+                    assumed.with_about(what_is_read(request, position, assumed)),
+                    name_of_read(request.op),
+                )
         return met
 
     def read(self, tensor: Tensor, function: str) -> None:
@@ -85,7 +106,9 @@ class AssumedValues:
         if assumed is not None:
             self._note(assumed, function)
 
-    def follow(self, request: OpRequest, assumed: Assumed | None, met: Met, made: Sequence[Tracked]) -> None:
+    def follow(
+        self, request: OpRequest, assumed: Assumed | None, met: Met, made: Sequence[Tracked]
+    ) -> None:
         """What a call ``made``, and what it wrote to, rests on what its operands rest on, or on what it has assumed itself."""
         if assumed is not None:
             self._enter_picks(assumed, made)
@@ -120,12 +143,18 @@ class AssumedValues:
             self._assume_balance(assumed)
 
     def _assume_balance(self, assumed: Assumed) -> None:
-        self._assume(f"balanced routing: {assumed.operator} spreads its picks evenly, over as many indices as can be expected")
+        self._assume(
+            f"balanced routing: {assumed.operator} spreads its picks evenly, over as many indices as can be expected"
+        )
 
     def _enter(self, tracked: Tracked, assumed: Assumed | None) -> None:
         """What is read of a block of memory may be anything that it holds."""
         before = self._of_storage.get(tracked.storage)
-        if assumed is not None and tracked.is_concrete and (before is None or before.about < assumed.about):
+        if (
+            assumed is not None
+            and tracked.is_concrete
+            and (before is None or before.about < assumed.about)
+        ):
             self._of_storage[tracked.storage] = assumed
 
     def tell(self) -> None:
@@ -145,7 +174,9 @@ class AssumedValues:
                 f"that the made-up inputs are typical: their values decide what is counted, by {_readers(self._reads)}"
             )
         if self._draws:
-            self._assume(f"that the numbers drawn are typical: they decide what is counted, by {_readers(self._draws)}")
+            self._assume(
+                f"that the numbers drawn are typical: they decide what is counted, by {_readers(self._draws)}"
+            )
 
     def _of(self, tracked: Tracked) -> Assumed | None:
         return self._of_storage.get(tracked.storage) if tracked.is_concrete else None

@@ -20,7 +20,11 @@ from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
 
 _NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
 _PLAIN = frozenset({int, str, type(None), torch.dtype, torch.layout, torch.memory_format})
-_OPEN, _CLOSE, _SAME = object(), object(), object()  # marks in a flat key: ([1], 2) is not ([1, 2],)
+_OPEN, _CLOSE, _SAME = (
+    object(),
+    object(),
+    object(),
+)  # marks in a flat key: ([1], 2) is not ([1, 2],)
 
 
 #: from so many outputs on, what they share memory with is looked up
@@ -82,7 +86,11 @@ def traits_of(op: OpOverload) -> OpTraits:
         for position, argument in enumerate(arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
     ]
-    returned = [result.alias_info.before_set for result in op._schema.returns if result.alias_info is not None]
+    returned = [
+        result.alias_info.before_set
+        for result in op._schema.returns
+        if result.alias_info is not None
+    ]
     takes_tensors = any("Tensor" in str(argument.type) for argument in arguments)
     takes_device = any(argument.name == "device" for argument in arguments)
     value_tags = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -108,10 +116,26 @@ def _holds_weights(type_name: str) -> bool:
 class OpRequest:
     """An operator call before it ran: the operands in order, each with what is known of it."""
 
-    __slots__ = ("args", "has_standin", "key", "kwargs", "op", "places", "table", "tensors", "tracked", "traits")
+    __slots__ = (
+        "args",
+        "has_standin",
+        "key",
+        "kwargs",
+        "op",
+        "places",
+        "table",
+        "tensors",
+        "tracked",
+        "traits",
+    )
 
     def __init__(
-        self, op: OpOverload, traits: OpTraits, args: Sequence[Any], kwargs: Mapping[str, Any] | None, table: TensorTable
+        self,
+        op: OpOverload,
+        traits: OpTraits,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None,
+        table: TensorTable,
     ) -> None:
         self.op = op
         self.traits = traits
@@ -192,11 +216,20 @@ class OpRequest:
     ) -> Any:
         """Run the operator (or ``op``), each tensor replaced (by default by its stand-in), on ``device`` if one is given."""
         run = op or self.op
-        if replace is None and device is None and not self.has_standin and "generator" not in self.kwargs:
+        if (
+            replace is None
+            and device is None
+            and not self.has_standin
+            and "generator" not in self.kwargs
+        ):
             return run(*self.args, **self.kwargs)
         swap = replace or self.operand
         args = self._replace(self.args, swap, device)
-        kwargs = {name: self._replace(value, swap, device) for name, value in self.kwargs.items() if name != "pin_memory"}
+        kwargs = {
+            name: self._replace(value, swap, device)
+            for name, value in self.kwargs.items()
+            if name != "pin_memory"
+        }
         if device is not None and self.traits.is_factory:
             kwargs["device"] = device
         return run(*args, **kwargs)
@@ -204,7 +237,9 @@ class OpRequest:
     def describe(self, outputs: tuple[TensorSpec, ...], is_view: bool) -> OpSignature:
         """The signature of this call."""
         first = [self.places[id(each)] for each in self.tracked]
-        repeated = tuple([position for position, earlier in enumerate(first) if earlier != position])
+        repeated = tuple(
+            [position for position, earlier in enumerate(first) if earlier != position]
+        )
         written = self._tensors_at((*self.traits.written_only, *self._silently_written()))
         args = tuple(map(self._describe, self.args))
         return OpSignature(
@@ -226,9 +261,13 @@ class OpRequest:
             return tuple(map(self._describe, value))
         if isinstance(value, torch.ScriptObject):  # a group of processes has none
             return tuple(self.table.spec_of(tensor) for tensor in packed_tensors(value) or ())
-        return None if isinstance(value, torch.Generator | torch.device) else value  # a record holds nothing of the machine's
+        return (
+            None if isinstance(value, torch.Generator | torch.device) else value
+        )  # a record holds nothing of the machine's
 
-    def _replace(self, value: Any, swap: Callable[[Tensor], Tensor], device: torch.device | None) -> Any:
+    def _replace(
+        self, value: Any, swap: Callable[[Tensor], Tensor], device: torch.device | None
+    ) -> Any:
         if type(value) in _PLAIN:
             return value
         if isinstance(value, Tensor):
@@ -236,7 +275,11 @@ class OpRequest:
         if type(value) in (list, tuple):
             return type(value)(self._replace(item, swap, device) for item in value)
         if isinstance(value, torch.Generator):
-            return None if device is not None and device.type == "meta" else self.table.generator_for(value)
+            return (
+                None
+                if device is not None and device.type == "meta"
+                else self.table.generator_for(value)
+            )
         return device if device is not None and isinstance(value, torch.device) else value
 
     def operand(self, tensor: Tensor) -> Tensor:
@@ -329,17 +372,24 @@ def tensors_of_result(result: Any) -> list[Tensor]:
     return []
 
 
-def alias_positions(outputs: Sequence[Tensor], operands: Sequence[Tensor]) -> tuple[int | None, ...]:
+def alias_positions(
+    outputs: Sequence[Tensor], operands: Sequence[Tensor]
+) -> tuple[int | None, ...]:
     """For each output the first operand that shares its memory."""
     if len(outputs) > _MANY:
         return _aliases_of_many(outputs, operands)
     return tuple([_first_alias(output, operands) for output in outputs])
 
 
-def _aliases_of_many(outputs: Sequence[Tensor], operands: Sequence[Tensor]) -> tuple[int | None, ...]:
+def _aliases_of_many(
+    outputs: Sequence[Tensor], operands: Sequence[Tensor]
+) -> tuple[int | None, ...]:
     """Told by the memory itself: not every output is held against every operand."""
     try:
-        first = {operand.untyped_storage()._cdata: place for place, operand in reversed([*enumerate(operands)])}
+        first = {
+            operand.untyped_storage()._cdata: place
+            for place, operand in reversed([*enumerate(operands)])
+        }
         return tuple([first.get(output.untyped_storage()._cdata) for output in outputs])
     except (NotImplementedError, RuntimeError):  # some have no memory of their own
         return tuple([_first_alias(output, operands) for output in outputs])
@@ -368,5 +418,7 @@ def protect_foreign(request: OpRequest, is_at_risk: Callable[[Tensor], bool] | N
 
     Whether there are any that were not there before. Of what is not at risk, there is nothing to be copied.
     """
-    written = request.tensors if request.op is aten.set_.source_Tensor else request.written_tensors()
+    written = (
+        request.tensors if request.op is aten.set_.source_Tensor else request.written_tensors()
+    )
     return sum(map(request.table.protect, filter(is_at_risk or (lambda _: True), written))) > 0

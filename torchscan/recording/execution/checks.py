@@ -22,7 +22,9 @@ def check(request: OpRequest) -> None:
     is_write = request.traits.written and torch.Tag.inplace_view not in request.op.tags
     for tensor in request.written_tensors() if is_write else ():
         spec = request.table.find(tensor).spec
-        if spec.numel and any(step == 0 and size > 1 for size, step in zip(spec.shape, spec.stride, strict=False)):
+        if spec.numel and any(
+            step == 0 and size > 1 for size, step in zip(spec.shape, spec.stride, strict=False)
+        ):
             raise RuntimeError(
                 f"an expanded tensor {list(spec.shape)} is written to: some of its elements are one and the same"
             )
@@ -56,11 +58,19 @@ def _attention(request: OpRequest) -> None:
     if len(request.tracked) > 3:
         scores = (*query.shape[:-1], key.shape[-2])
         mask = request.tracked[3].spec.shape
-        if len(mask) > len(scores) or any(size not in (1, full) for size, full in zip(mask[::-1], scores[::-1], strict=False)):
+        if len(mask) > len(scores) or any(
+            size not in (1, full) for size, full in zip(mask[::-1], scores[::-1], strict=False)
+        ):
             raise RuntimeError(f"the mask {list(mask)} does not fit the scores {list(scores)}")
     grouped = request.kwargs.get("enable_gqa", False)
-    if not grouped and len(query.shape) == len(key.shape) == 4 and query.shape[1] != key.shape[1] != 1:
-        raise RuntimeError(f"{query.shape[1]} query heads, {key.shape[1]} key heads: pass enable_gqa=True")
+    if (
+        not grouped
+        and len(query.shape) == len(key.shape) == 4
+        and query.shape[1] != key.shape[1] != 1
+    ):
+        raise RuntimeError(
+            f"{query.shape[1]} query heads, {key.shape[1]} key heads: pass enable_gqa=True"
+        )
 
 
 def _norm_types(request: OpRequest) -> None:
@@ -81,13 +91,17 @@ def _transposed_channels(request: OpRequest) -> None:
     source, weight = request.tracked[0].spec.shape, request.tracked[1].spec.shape
     channels = source[-(len(weight) - 1)] if len(source) >= len(weight) - 1 else None
     if channels != weight[0]:
-        raise RuntimeError(f"the input has {channels} channels where the weight {list(weight)} expects {weight[0]}")
+        raise RuntimeError(
+            f"the input has {channels} channels where the weight {list(weight)} expects {weight[0]}"
+        )
 
 
 def _embedding_range(request: OpRequest) -> None:
     weight, indices = request.tensors[:2]
     _require_integers(request, indices)
-    _require_in_range(request, indices, request.table.find(weight).spec.shape[0], from_the_end=False)
+    _require_in_range(
+        request, indices, request.table.find(weight).spec.shape[0], from_the_end=False
+    )
 
 
 def _gather_range(request: OpRequest) -> None:
@@ -120,17 +134,26 @@ def _index_range(request: OpRequest) -> None:
 
 
 def _require_in_range(
-    request: OpRequest, indices: Tensor, size: int, *, from_the_end: bool = True, otherwise: type[Exception] = IndexError
+    request: OpRequest,
+    indices: Tensor,
+    size: int,
+    *,
+    from_the_end: bool = True,
+    otherwise: type[Exception] = IndexError,
 ) -> None:
     if not request.table.find(indices).is_concrete or indices.numel() == 0:
         return
     low, high = (int(extreme) for extreme in request.operand(indices).aminmax())
     if high >= size or low < (-size if from_the_end else 0):
-        raise otherwise(f"index {high if high >= size else low} is out of range for a dimension of {size}")
+        raise otherwise(
+            f"index {high if high >= size else low} is out of range for a dimension of {size}"
+        )
 
 
 _CHECKS: Mapping[OpOverload, Callable[[OpRequest], None]] = {
-    **dict.fromkeys((aten.linear.default, aten.matmul.default, aten.mm.default, aten.bmm.default), _one_type),
+    **dict.fromkeys(
+        (aten.linear.default, aten.matmul.default, aten.mm.default, aten.bmm.default), _one_type
+    ),
     **dict.fromkeys((aten.addmm.default, aten.baddbmm.default, aten.bilinear.default), _one_type),
     **dict.fromkeys((aten.mv.default, aten.addbmm.default, aten.linalg_cross.default), _one_type),
     **dict.fromkeys((aten.cdist.default, aten._cdist_forward.default), _one_type),
@@ -140,7 +163,10 @@ _CHECKS: Mapping[OpOverload, Callable[[OpRequest], None]] = {
     aten.einsum.default: _einsum_types,
     aten.scaled_dot_product_attention.default: _attention,
     **dict.fromkeys((aten.gather.default, aten.index_select.default), _gather_range),
-    **dict.fromkeys((aten.scatter.src, aten.scatter.value, aten.scatter_.src, aten.scatter_.value), _gather_range),
+    **dict.fromkeys(
+        (aten.scatter.src, aten.scatter.value, aten.scatter_.src, aten.scatter_.value),
+        _gather_range,
+    ),
     **dict.fromkeys((aten.scatter_add.default, aten.scatter_add_.default), _gather_range),
     **dict.fromkeys((aten.index_add.default, aten.index_add_.default), _gather_range),
     aten.take.default: _take_range,

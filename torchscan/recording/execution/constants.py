@@ -31,7 +31,11 @@ class KnownConstants(TorchFunctionMode):
         self._home = home
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Call the function, and take note of what it was given."""
         if func not in _NOTICED:
@@ -57,7 +61,12 @@ def note_values(
     if func not in _MAKERS or not made.is_meta:
         return
     data = kwargs["data"] if "data" in kwargs else args[-1]
-    if isinstance(data, Tensor) or made.numel() > (largest_floats if made.is_floating_point() else CONCRETE_INTEGERS):
+    if isinstance(data, Tensor) or made.numel() > (
+        largest_floats if made.is_floating_point() else CONCRETE_INTEGERS
+    ):
         return
-    with unseen(), contextlib.suppress(RuntimeError, TypeError, ValueError):  # a list of tensors without values
+    with (
+        unseen(),
+        contextlib.suppress(RuntimeError, TypeError, ValueError),
+    ):  # a list of tensors without values
         table.enter_constant_with(made, torch.tensor(data, dtype=made.dtype, device="cpu"))

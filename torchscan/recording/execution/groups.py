@@ -17,13 +17,22 @@ _NAMED = ("process_group", "group_name")
 def with_groups(op: OpOverload, args: Sequence[Any], described: tuple[Any, ...]) -> tuple[Any, ...]:
     """The described arguments with the specs of groups in them."""
     names = names_of_arguments(op)
-    return tuple(_group(given) if name in _NAMED else each for name, given, each in zip(names, args, described, strict=False))
+    return tuple(
+        _group(given) if name in _NAMED else each
+        for name, given, each in zip(names, args, described, strict=False)
+    )
 
 
 def _group(given: Any) -> GroupSpec | Any:
     distributed = sys.modules["torch.distributed.distributed_c10d"]  # an operator of its is running
     try:
-        group = distributed._resolve_process_group(given) if isinstance(given, str) else distributed.ProcessGroup.unbox(given)
-        return GroupSpec(group.group_name, group.group_desc, tuple(distributed.get_process_group_ranks(group)))
+        group = (
+            distributed._resolve_process_group(given)
+            if isinstance(given, str)
+            else distributed.ProcessGroup.unbox(given)
+        )
+        return GroupSpec(
+            group.group_name, group.group_desc, tuple(distributed.get_process_group_ranks(group))
+        )
     except (RuntimeError, KeyError, TypeError):
         return given if isinstance(given, str) else None

@@ -12,7 +12,9 @@ from torchscan.errors import NeedsValuesError
 from torchscan.torch_versions import HigherOrderOperator, OpOverload, TorchDispatchMode
 
 _library = torch.library.Library("torchscan", "FRAGMENT")
-_library.define("flex_attention(Tensor query, Tensor key, Tensor value, int score_operators) -> (Tensor, Tensor, Tensor)")
+_library.define(
+    "flex_attention(Tensor query, Tensor key, Tensor value, int score_operators) -> (Tensor, Tensor, Tensor)"
+)
 _library.define(
     "flex_attention_backward(Tensor query, Tensor key, Tensor value, int score_operators) -> (Tensor, Tensor, Tensor)"
 )
@@ -26,18 +28,24 @@ class NamedCall(NamedTuple):
     run: Callable[[Callable[[Tensor], Tensor]], Any]
 
 
-def named_call(func: HigherOrderOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NamedCall:
+def named_call(
+    func: HigherOrderOperator, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> NamedCall:
     """What to record of a call."""
     op = _NAMES.get(func.name())
     if op is None:
-        raise NotImplementedError(f"the operator {func.name()} takes functions and cannot be recorded")
+        raise NotImplementedError(
+            f"the operator {func.name()} takes functions and cannot be recorded"
+        )
     function = next(value for value in args if callable(value) and not isinstance(value, Tensor))
     query, key, value = args[:3]
     if query.is_meta:
         raise NeedsValuesError(f"{func.name()} runs on data only")
 
     def run(replace: Callable[[Tensor], Tensor]) -> Any:
-        return func(*(replace(each) if isinstance(each, Tensor) else each for each in args), **kwargs)
+        return func(
+            *(replace(each) if isinstance(each, Tensor) else each for each in args), **kwargs
+        )
 
     return NamedCall(op, (query, key, value, _operators_in(function, query)), run)
 
@@ -58,7 +66,11 @@ class _Counter(TorchDispatchMode):
         self.operators: int = 0
 
     def __torch_dispatch__(
-        self, func: OpOverload, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: OpOverload,
+        types: object,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         if isinstance(result, Tensor) and result.is_floating_point() and not func.is_view:

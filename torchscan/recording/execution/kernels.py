@@ -55,7 +55,9 @@ class Kernels:
             return (recurrent_on_cpu if self._device_type == "cpu" else recurrent_on_cuda)(function)
         return function
 
-    def attention(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Any:
+    def attention(
+        self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
+    ) -> Any:
         """Attention, in one kernel if there is one for these arguments."""
         options = dict(zip(("attn_mask", "dropout_p", "is_causal"), args, strict=False)) | kwargs
         fused = None
@@ -64,7 +66,11 @@ class Kernels:
             fused = fuse(query, key, value, **options)
             if fused is None and self._device_type == "cuda" and not query.is_meta:
                 return _compute_in_pieces(query, key, value, **options)
-        return scaled_dot_product_attention(query, key, value, *args, **kwargs) if fused is None else fused
+        return (
+            scaled_dot_product_attention(query, key, value, *args, **kwargs)
+            if fused is None
+            else fused
+        )
 
     def _attention_on_cuda(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
         return _fused_on_cuda(query, key, value, **options, has_flash=self._has_flash)
@@ -75,7 +81,9 @@ def _fused_on_cpu(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> 
         return None
     mask = _added_to_scores(options.get("attn_mask"), query)
     causal, scale = options.get("is_causal", False), options.get("scale")
-    return aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, causal, attn_mask=mask, scale=scale)[0]
+    return aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, 0.0, causal, attn_mask=mask, scale=scale
+    )[0]
 
 
 def _fused_on_cuda(
@@ -93,15 +101,24 @@ def _fused_on_cuda(
     alike = query.dim() == key.dim() == value.dim() == 4 and 0 not in (*query.shape, *key.shape)
     if not alike or query.shape[-1] != key.shape[-1]:
         return None
-    is_flash = has_flash and query.dtype in _HALF and attn_mask is None and query.shape[-1] == value.shape[-1] <= 256
+    is_flash = (
+        has_flash
+        and query.dtype in _HALF
+        and attn_mask is None
+        and query.shape[-1] == value.shape[-1] <= 256
+    )
     if is_flash and query.shape[-1] % 8 == 0:
-        return aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
+        return aten._scaled_dot_product_flash_attention(
+            query, key, value, dropout_p, is_causal, False, scale=scale
+        )[0]
     if enable_gqa and query.shape[1] != key.shape[1]:
         return None
     mask = _added_to_scores(attn_mask, query)
     if mask is not None:
         mask = mask.expand(*query.shape[:3], key.shape[2])
-    for_gradient = torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value))
+    for_gradient = torch.is_grad_enabled() and any(
+        each.requires_grad for each in (query, key, value)
+    )
     return aten._scaled_dot_product_efficient_attention(
         query, key, value, mask, for_gradient, dropout_p, is_causal, scale=scale
     )[0]
@@ -121,13 +138,17 @@ def _compute_in_pieces(
     torch itself might choose a fused kernel of the CPU.
     """
     mask = _added_to_scores(attn_mask, query)
-    return aten._scaled_dot_product_attention_math(query, key, value, mask, dropout_p, is_causal, **options)[0]
+    return aten._scaled_dot_product_attention_math(
+        query, key, value, mask, dropout_p, is_causal, **options
+    )[0]
 
 
 def _dropout_on_cuda(input: Tensor, p: float, train: bool) -> Tensor:  # noqa: A002 - torch's names
     """In one kernel, which keeps a byte per element, unless all is kept or dropped."""
     is_fused = has_no_data(input) and train and 0 < p < 1 and input.numel() > 0
-    dropped: Tensor = aten.native_dropout(input, p, True)[0] if is_fused else torch.dropout(input, p, train)
+    dropped: Tensor = (
+        aten.native_dropout(input, p, True)[0] if is_fused else torch.dropout(input, p, train)
+    )
     return dropped
 
 
@@ -150,7 +171,9 @@ class _FusedRMSNorm(torch.autograd.Function):
     """The kernel of cards, and that of its gradient."""
 
     @staticmethod
-    def forward(ctx: Any, source: Tensor, shape: list[int], weight: Tensor | None, eps: float | None) -> Any:
+    def forward(
+        ctx: Any, source: Tensor, shape: list[int], weight: Tensor | None, eps: float | None
+    ) -> Any:
         with below_autograd():
             normalized, scales = aten._fused_rms_norm(source, shape, weight, eps)
         ctx.save_for_backward(source, weight, scales)
@@ -164,11 +187,15 @@ class _FusedRMSNorm(torch.autograd.Function):
         if torch.is_grad_enabled():  # the gradient has one itself, which the kernel has not
             with without_torch_function():  # or it would come back here
                 again = torch.rms_norm(source, ctx.shape, weight, ctx.eps)
-            inputs = [each for each, is_wanted in zip((source, weight), wanted, strict=True) if is_wanted]
+            inputs = [
+                each for each, is_wanted in zip((source, weight), wanted, strict=True) if is_wanted
+            ]
             found = iter(torch.autograd.grad(again, inputs, gradient, create_graph=True))
             of_source, of_weight = (next(found) if is_wanted else None for is_wanted in wanted)
             return of_source, None, of_weight, None
-        of_source, of_weight = aten._fused_rms_norm_backward(gradient, source, ctx.shape, scales, weight, wanted)
+        of_source, of_weight = aten._fused_rms_norm_backward(
+            gradient, source, ctx.shape, scales, weight, wanted
+        )
         return of_source, None, of_weight, None
 
 
@@ -182,7 +209,11 @@ def _added_to_scores(mask: Tensor | None, query: Tensor) -> Tensor | None:
 
 # -- functions of torch's own --------------------------------------------------------------------------------------------
 
-_ASK_FOR_OVERRIDES = {"has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"}
+_ASK_FOR_OVERRIDES = {
+    "has_torch_function",
+    "has_torch_function_unary",
+    "has_torch_function_variadic",
+}
 
 
 @contextlib.contextmanager

@@ -36,7 +36,11 @@ def like(source: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
     dtype = dtype or source.dtype
     if is_row_by_row(source):
         return torch.empty(source.shape, dtype=dtype, device="meta")
-    strides = source.stride() if _fills_memory(source) else _steps(source.shape, _order(source.shape, [source.stride()]))
+    strides = (
+        source.stride()
+        if _fills_memory(source)
+        else _steps(source.shape, _order(source.shape, [source.stride()]))
+    )
     return torch.empty_strided(source.shape, strides, dtype=dtype, device="meta")
 
 
@@ -88,12 +92,16 @@ def broadcast(left: Tensor, right: Tensor) -> Tensor | None:
         return None
     if (1 not in shape and left.is_contiguous() and right.is_contiguous()) or len(shape) < 2:
         return new(shape, left)
-    return torch.empty_strided(shape, _strides(shape, (left, right)), dtype=left.dtype, device="meta")
+    return torch.empty_strided(
+        shape, _strides(shape, (left, right)), dtype=left.dtype, device="meta"
+    )
 
 
 def _common_shape(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...] | None:
     wide, narrow = (one, other) if len(one) >= len(other) else (other, one)
-    if 0 in wide or 0 in narrow:  # a size of 1 is not stretched to 0, but shrunk: torch's own function knows how
+    if (
+        0 in wide or 0 in narrow
+    ):  # a size of 1 is not stretched to 0, but shrunk: torch's own function knows how
         return None
     missing = len(wide) - len(narrow)
     pairs = list(zip(wide[missing:], narrow, strict=True))
@@ -107,7 +115,9 @@ def _strides(shape: Sequence[int], operands: Sequence[Tensor]) -> Sequence[int]:
     if all(each.shape == shape for each in operands):
         if all(each.is_contiguous() for each in operands):
             return strides_of_rows(shape)
-        if len(shape) == 4 and all(each.is_contiguous(memory_format=torch.channels_last) for each in operands):
+        if len(shape) == 4 and all(
+            each.is_contiguous(memory_format=torch.channels_last) for each in operands
+        ):
             return _steps(shape, (1, 3, 2, 0))
     return _steps(shape, _order(shape, [_stretched(each, shape) for each in operands]))
 

@@ -18,13 +18,18 @@ from torchscan.torch_versions import OpOverload, aten
 def _batch_norm(source: Tensor, *arguments: Any) -> Tensor | None:
     vectors = [each for each in arguments if isinstance(each, Tensor)]
     fits = source.dim() > 1 and all(each.shape == source.shape[1:2] for each in vectors)
-    fits = fits and (not arguments[4] or source.numel() > source.shape[1])  # statistics need more than one value per channel
+    fits = fits and (
+        not arguments[4] or source.numel() > source.shape[1]
+    )  # statistics need more than one value per channel
     return in_layout_of_images(source) if fits and has_floats(source) else None
 
 
 def _native_batch_norm(source: Tensor, *arguments: Any) -> tuple[Tensor, ...] | None:
     """Without training no statistics are saved, of which torch's own shape function knows nothing."""
-    normalised, saved = _batch_norm(source, *arguments), source.shape[1] if source.dim() > 1 and arguments[4] else 0
+    normalised, saved = (
+        _batch_norm(source, *arguments),
+        source.shape[1] if source.dim() > 1 and arguments[4] else 0,
+    )
     if normalised is None:
         return None
     dtype = dtype_of_sums(source) if arguments[4] else source.dtype
@@ -38,12 +43,18 @@ def dtype_of_sums(source: Tensor) -> torch.dtype:
 
 def in_layout_of_images(source: Tensor) -> Tensor:
     """With channels last where they are in the source, or row by row."""
-    is_last = source.dim() == 4 and not source.is_contiguous() and source.is_contiguous(memory_format=torch.channels_last)
+    is_last = (
+        source.dim() == 4
+        and not source.is_contiguous()
+        and source.is_contiguous(memory_format=torch.channels_last)
+    )
     layout = torch.channels_last if is_last else torch.contiguous_format
     return torch.empty(source.shape, dtype=source.dtype, memory_format=layout, device="meta")
 
 
-def statistics_on_cpu(made: Sequence[Tensor], source: Tensor, weight: Tensor | None, *_: Any) -> tuple[Tensor, ...]:
+def statistics_on_cpu(
+    made: Sequence[Tensor], source: Tensor, weight: Tensor | None, *_: Any
+) -> tuple[Tensor, ...]:
     """What a CPU saves of a normalisation: as many bits as the parameters have, where GPUs save 32 beside 16."""
     normalised, *statistics = made
     dtype = source.dtype if weight is None else weight.dtype
@@ -71,31 +82,57 @@ SAVING_STATISTICS: Mapping[OpOverload, tuple[int, int]] = {
 def _layer_norm(source: Tensor, normalized_shape: list[int], *arguments: Any) -> Tensor | None:
     vectors = [each for each in arguments if isinstance(each, Tensor)]
     inner = torch.Size(normalized_shape)
-    fits = inner and source.shape[source.dim() - len(inner) :] == inner and all(each.shape == inner for each in vectors)
+    fits = (
+        inner
+        and source.shape[source.dim() - len(inner) :] == inner
+        and all(each.shape == inner for each in vectors)
+    )
     return new(source.shape, source) if fits and has_floats(source) else None
 
 
-def _native_layer_norm(source: Tensor, normalized_shape: list[int], *arguments: Any) -> tuple[Tensor, ...] | None:
+def _native_layer_norm(
+    source: Tensor, normalized_shape: list[int], *arguments: Any
+) -> tuple[Tensor, ...] | None:
     """And a mean and a deviation for each row."""
-    normalised = _layer_norm(source, normalized_shape, *arguments) if is_row_by_row(source) else None
+    normalised = (
+        _layer_norm(source, normalized_shape, *arguments) if is_row_by_row(source) else None
+    )
     if normalised is None:
         return None
     kept = source.dim() - len(normalized_shape)
     rows = (*source.shape[:kept], *[1] * len(normalized_shape))
-    return normalised, *(torch.empty(rows, dtype=dtype_of_sums(source), device="meta") for _ in range(2))
+    return normalised, *(
+        torch.empty(rows, dtype=dtype_of_sums(source), device="meta") for _ in range(2)
+    )
 
 
 def _layer_norm_backward(
-    grad: Tensor, source: Tensor, _shape: Any, _mean: Any, _deviation: Any, weight: Any, bias: Any, wanted: Sequence[bool]
+    grad: Tensor,
+    source: Tensor,
+    _shape: Any,
+    _mean: Any,
+    _deviation: Any,
+    weight: Any,
+    bias: Any,
+    wanted: Sequence[bool],
 ) -> tuple[Tensor | None, ...] | None:
     """What is not asked for is not made."""
-    if not (is_row_by_row(grad) and is_row_by_row(source) and has_floats(source) and grad.shape == source.shape):
+    if not (
+        is_row_by_row(grad)
+        and is_row_by_row(source)
+        and has_floats(source)
+        and grad.shape == source.shape
+    ):
         return None
     made = zip((source, weight, bias), wanted, strict=True)
-    return tuple(new(each.shape, each) if asked and each is not None else None for each, asked in made)
+    return tuple(
+        new(each.shape, each) if asked and each is not None else None for each, asked in made
+    )
 
 
-def _batch_norm_backward(_grad: Tensor, source: Tensor, weight: Tensor | None, *rest: Any) -> tuple[Tensor | None, ...]:
+def _batch_norm_backward(
+    _grad: Tensor, source: Tensor, weight: Tensor | None, *rest: Any
+) -> tuple[Tensor | None, ...]:
     """What is not asked for is not made."""
     of_source, *of_affine = rest[-1]
     gradient = in_layout_of_images(source) if of_source else None
@@ -108,7 +145,9 @@ def _weight_norm(direction: Tensor, magnitude: Tensor, *_dim: int) -> tuple[Tens
     """Return the weight, and the norms, which kernels keep in 32 bits beside float16."""
     if magnitude.dtype is not torch.float16 or not direction.is_contiguous():
         return None
-    norms = torch.empty_strided(magnitude.shape, magnitude.stride(), dtype=torch.float32, device="meta")
+    norms = torch.empty_strided(
+        magnitude.shape, magnitude.stride(), dtype=torch.float32, device="meta"
+    )
     return new(direction.shape, direction), norms
 
 

@@ -27,7 +27,16 @@ _REDUCES = frozenset({aten.any, aten.sum, aten.mean, aten.count_nonzero})
 _FINDS_HITS = frozenset({aten.nonzero, aten.argwhere, aten.masked_select})
 
 #: a one at each index; how often there is one
-_MARKS = frozenset({aten.scatter, aten.scatter_, aten.index_put, aten.index_put_, aten.index_fill, aten.index_fill_})
+_MARKS = frozenset(
+    {
+        aten.scatter,
+        aten.scatter_,
+        aten.index_put,
+        aten.index_put_,
+        aten.index_fill,
+        aten.index_fill_,
+    }
+)
 _ADDS_UP = frozenset({aten.scatter_add, aten.scatter_add_, aten.index_add, aten.index_add_})
 _INDEX = 1  # the position of the index among their operands
 
@@ -75,9 +84,16 @@ def choices_asked_for(request: OpRequest, position: int, assumed: Assumed) -> Co
 
 
 def _compared_with(request: OpRequest, position: int) -> Collection[object]:
-    tensors = [tensor for each, tensor in enumerate(request.tensors) if each != position and request.tracked[each].is_concrete]
+    tensors = [
+        tensor
+        for each, tensor in enumerate(request.tensors)
+        if each != position and request.tracked[each].is_concrete
+    ]
     numbers = [each for each in request.args if isinstance(each, int | float)]
-    return {*numbers, *(value for tensor in tensors for value in request.operand(tensor).flatten().tolist())}
+    return {
+        *numbers,
+        *(value for tensor in tensors for value in request.operand(tensor).flatten().tolist()),
+    }
 
 
 def are_most(asked_for: Collection[object], choices: int) -> bool:
@@ -87,7 +103,9 @@ def are_most(asked_for: Collection[object], choices: int) -> bool:
 
 def _after_picks(request: OpRequest, position: int, choices: int) -> About:
     op = request.op.overloadpacket
-    if (op in _COUNTS and _LOOKED_FOR.get(op) != position) or (op in _ADDS_UP and position == _INDEX):
+    if (op in _COUNTS and _LOOKED_FOR.get(op) != position) or (
+        op in _ADDS_UP and position == _INDEX
+    ):
         return About.LOADS
     if op in _MARKS and position == _INDEX:
         return About.MARKS
@@ -109,6 +127,8 @@ def _after_hits(request: OpRequest, position: int, assumed: Assumed) -> About:
 def _reduced(request: OpRequest, position: int) -> int:
     """How many elements of the operand go into one of the result."""
     shape = request.tracked[position].spec.shape
-    dims = request.args[1] if len(request.args) > 1 and request.op.overloadpacket in _REDUCES else None
+    dims = (
+        request.args[1] if len(request.args) > 1 and request.op.overloadpacket in _REDUCES else None
+    )
     axes = range(len(shape)) if dims is None else [dims] if isinstance(dims, int) else dims
     return math.prod(shape[axis] for axis in axes)

@@ -14,7 +14,12 @@ from torch import Tensor
 
 from torchscan.recording.bookkeeping.containers import copy_arguments
 from torchscan.recording.bookkeeping.tensors import has_strides, meta_tensor
-from torchscan.recording.execution.calls import OpOutcome, OpRequest, describe_outcome, tensors_of_result
+from torchscan.recording.execution.calls import (
+    OpOutcome,
+    OpRequest,
+    describe_outcome,
+    tensors_of_result,
+)
 from torchscan.recording.execution.real import RealExecution
 from torchscan.recording.execution.shape_rules import SHAPE_RULES
 from torchscan.torch_versions import WithoutData, aten, is_fake_type
@@ -54,7 +59,11 @@ class PretendingExecution(RealExecution):
         operands = [request.operand(each) for each in request.tensors]
         if not any(is_fake_type(type(each)) for each in operands):
             return
-        known = [each for each in request.written_tensors() if not is_fake_type(type(request.operand(each)))]
+        known = [
+            each
+            for each in request.written_tensors()
+            if not is_fake_type(type(request.operand(each)))
+        ]
         for each in known:
             request.table.compute_without_data(each, self._without_data)
         if known:
@@ -96,7 +105,9 @@ class PretendingExecution(RealExecution):
             return _returned(request, outcome)
         if outcome.signature.is_view:
             return self._looked_into(request, outcome)
-        if any(each is not None for each in outcome.alias_of) or not all(map(_is_replaceable, outcome.outputs)):
+        if any(each is not None for each in outcome.alias_of) or not all(
+            map(_is_replaceable, outcome.outputs)
+        ):
             return None
         device = outcome.outputs[0].device if outcome.outputs else None
         if device is None or any(each.device != device for each in outcome.outputs):
@@ -121,19 +132,28 @@ class PretendingExecution(RealExecution):
         made = request.call(to_meta, op=SHAPE_RULES[request.op])
         return describe_outcome(request, copy_arguments(made, to_device))
 
-    def _looked_into(self, request: OpRequest, outcome: OpOutcome) -> Callable[[OpRequest], Any] | None:
+    def _looked_into(
+        self, request: OpRequest, outcome: OpOutcome
+    ) -> Callable[[OpRequest], Any] | None:
         """Another look into the memory of an operand, as far from where that one looks."""
         result, place = outcome.result, outcome.alias_of[0]
         if not isinstance(result, Tensor) or not is_fake_type(type(result)) or place is None:
             return None
         operand, spec = request.tensors[place], outcome.signature.outputs[0]
-        if result is operand or result.dtype is not operand.dtype or result.is_complex() or not has_strides(operand):
+        if (
+            result is operand
+            or result.dtype is not operand.dtype
+            or result.is_complex()
+            or not has_strides(operand)
+        ):
             return None
         further = int(result.storage_offset()) - int(operand.storage_offset())
 
         def make(again: OpRequest) -> Tensor:
             seen = again.tensors[place]
-            return self._without_data.view(seen, spec.shape, spec.stride, int(seen.storage_offset()) + further)
+            return self._without_data.view(
+                seen, spec.shape, spec.stride, int(seen.storage_offset()) + further
+            )
 
         return make
 
@@ -155,7 +175,10 @@ def _is_replaceable(tensor: Tensor) -> bool:
     """Whether another one of this spec is as good: it has no data, and all of its memory."""
     if not is_fake_type(type(tensor)) or tensor.layout is not torch.strided:
         return False
-    return tensor.storage_offset() == 0 and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+    return (
+        tensor.storage_offset() == 0
+        and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+    )
 
 
 def _type_of(request: OpRequest) -> torch.dtype:

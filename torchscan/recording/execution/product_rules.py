@@ -33,13 +33,25 @@ def addmm(bias: Tensor, left: Tensor, right: Tensor, **factors: Any) -> Tensor |
 
 
 def _with(bias: Tensor, product: Tensor | None) -> Tensor | None:
-    fits = product is not None and bias.dtype is product.dtype and bias.shape in (product.shape, product.shape[1:])
+    fits = (
+        product is not None
+        and bias.dtype is product.dtype
+        and bias.shape in (product.shape, product.shape[1:])
+    )
     return product if fits and bias.is_contiguous() else None
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor | None:
-    fits = left.dtype is right.dtype and left.shape[-1] == right.shape[-2] and left.shape[:-2] == right.shape[:-2]
-    return torch.empty((*left.shape[:-1], right.shape[-1]), dtype=left.dtype, device="meta") if fits else None
+    fits = (
+        left.dtype is right.dtype
+        and left.shape[-1] == right.shape[-2]
+        and left.shape[:-2] == right.shape[:-2]
+    )
+    return (
+        torch.empty((*left.shape[:-1], right.shape[-1]), dtype=left.dtype, device="meta")
+        if fits
+        else None
+    )
 
 
 PRODUCT_RULES: Mapping[OpOverload, Callable[..., Tensor | None]] = {

@@ -12,9 +12,33 @@ from torchscan.torch_versions import OpOverload, aten, one_hot
 
 #: operators whose result has values even where this operand has none: only its shape and type matter
 ONLY_SPEC_MATTERS: Mapping[OpOverload, int] = {
-    **dict.fromkeys((aten.zeros_like.default, aten.ones_like.default, aten.full_like.default, aten.empty_like.default), 0),
-    **dict.fromkeys((aten.new_zeros.default, aten.new_ones.default, aten.new_full.default, aten.new_empty.default), 0),
-    **dict.fromkeys((aten.expand_as.default, aten.view_as.default, aten.reshape_as.default, aten.type_as.default), 1),
+    **dict.fromkeys(
+        (
+            aten.zeros_like.default,
+            aten.ones_like.default,
+            aten.full_like.default,
+            aten.empty_like.default,
+        ),
+        0,
+    ),
+    **dict.fromkeys(
+        (
+            aten.new_zeros.default,
+            aten.new_ones.default,
+            aten.new_full.default,
+            aten.new_empty.default,
+        ),
+        0,
+    ),
+    **dict.fromkeys(
+        (
+            aten.expand_as.default,
+            aten.view_as.default,
+            aten.reshape_as.default,
+            aten.type_as.default,
+        ),
+        1,
+    ),
     aten.to.other: 1,
 }
 
@@ -33,7 +57,9 @@ CHECKING: Collection[Callable[..., object]] = frozenset({aten.one_hot.default, o
 
 
 #: composites that compare the devices of their operands before any operator is called
-COMPARING_DEVICES: Collection[Callable[..., object]] = frozenset({torch.take_along_dim, Tensor.take_along_dim})
+COMPARING_DEVICES: Collection[Callable[..., object]] = frozenset(
+    {torch.take_along_dim, Tensor.take_along_dim}
+)
 
 #: what Python's ``if`` calls
 TRUTH = frozenset({aten.is_nonzero.default, aten._local_scalar_dense.default, aten.item.default})

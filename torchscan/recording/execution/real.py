@@ -9,7 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchscan.recording.execution.calls import OpOutcome, OpRequest, describe_outcome, protect_foreign
+from torchscan.recording.execution.calls import (
+    OpOutcome,
+    OpRequest,
+    describe_outcome,
+    protect_foreign,
+)
 from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
 
 
@@ -38,7 +43,9 @@ class RealExecution:
 
     def run(self, request: OpRequest) -> OpOutcome:
         """Run one operator."""
-        if (request.traits.written or request.traits.silently_written) and protect_foreign(request, self._is_at_risk):
+        if (request.traits.written or request.traits.silently_written) and protect_foreign(
+            request, self._is_at_risk
+        ):
             request.look_up()
         with _ordinary_tensors():
             outcome = self._outcome(request)

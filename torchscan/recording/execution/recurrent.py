@@ -15,7 +15,12 @@ from torch import Tensor
 from torchscan.torch_versions import aten, has_no_data, unseen
 
 #: torch's functions, with cuDNN's numbers for them
-RECURRENT: Mapping[Callable[..., Any], int] = {torch.rnn_relu: 0, torch.rnn_tanh: 1, torch.lstm: 2, torch.gru: 3}
+RECURRENT: Mapping[Callable[..., Any], int] = {
+    torch.rnn_relu: 0,
+    torch.rnn_tanh: 1,
+    torch.lstm: 2,
+    torch.gru: 3,
+}
 
 
 class _Call(NamedTuple):
@@ -77,8 +82,16 @@ def recurrent_on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
         call = _padded_call(source, rest, kwargs)
         if call is not None and function is torch.lstm:
             is_projected = call.state[0].shape != call.state[1].shape
-            return function(source, *rest) if is_projected or source.dtype is not torch.float32 else _by_onednn(call)
-        return function(source, *rest, **kwargs) if call is None else _step_by_step(call, _CELLS[function])
+            return (
+                function(source, *rest)
+                if is_projected or source.dtype is not torch.float32
+                else _by_onednn(call)
+            )
+        return (
+            function(source, *rest, **kwargs)
+            if call is None
+            else _step_by_step(call, _CELLS[function])
+        )
 
     return run
 
@@ -87,11 +100,15 @@ def _by_onednn(call: _Call) -> tuple[Tensor, Tensor, Tensor]:
     """One kernel per layer and direction."""
     per_layer = call.weights_by_layer()
     hidden_size = call.state[0].shape[-1]
-    source = (call.source.transpose(0, 1) if call.batch_first else call.source).contiguous()  # which is held to the end
+    source = (
+        call.source.transpose(0, 1) if call.batch_first else call.source
+    ).contiguous()  # which is held to the end
     current = source
     places = iter(range(len(call.directions) * call.layers))
     last: list[tuple[Tensor, Tensor]] = []
-    outputs: list[Any] = [None for _ in call.directions]  # held until the next layer's take their place
+    outputs: list[Any] = [
+        None for _ in call.directions
+    ]  # held until the next layer's take their place
     for layer in range(call.layers):
         for backwards in call.directions:
             place, own = next(places), next(per_layer)
@@ -99,7 +116,9 @@ def _by_onednn(call: _Call) -> tuple[Tensor, Tensor, Tensor]:
             biases = own[2:] or _zeros_for(*own)
             sizes: tuple[Any, ...] = (backwards, [], 2, hidden_size, call.layers, call.has_biases)
             options = (call.bidirectional, call.batch_first, torch.is_grad_enabled())
-            output, *final, _ = aten.mkldnn_rnn_layer(current, *own[:2], *biases, *start, *sizes, *options)
+            output, *final, _ = aten.mkldnn_rnn_layer(
+                current, *own[:2], *biases, *start, *sizes, *options
+            )
             outputs[backwards] = output
             del output
             last.append((final[0], final[1]))
@@ -110,7 +129,10 @@ def _by_onednn(call: _Call) -> tuple[Tensor, Tensor, Tensor]:
 
 def _zeros_for(of_input: Tensor, of_state: Tensor) -> tuple[Tensor, Tensor]:
     """What torch hands oneDNN where there are no biases: zeros as large as the weights, those for the state first."""
-    for_state, for_input = (torch.zeros(each.shape, dtype=each.dtype, device=each.device) for each in (of_state, of_input))
+    for_state, for_input = (
+        torch.zeros(each.shape, dtype=each.dtype, device=each.device)
+        for each in (of_state, of_input)
+    )
     return for_input, for_state
 
 
@@ -130,7 +152,11 @@ def _step_by_step(call: _Call, cell: Callable[..., Tensor]) -> tuple[Tensor, Ten
 
 
 def _one_layer(
-    call: _Call, source: Tensor, starts: Iterator[Tensor], weights: Iterator[tuple[Tensor, ...]], cell: Callable[..., Tensor]
+    call: _Call,
+    source: Tensor,
+    starts: Iterator[Tensor],
+    weights: Iterator[tuple[Tensor, ...]],
+    cell: Callable[..., Tensor],
 ) -> tuple[Tensor, list[Tensor]]:
     """What a direction makes is held until the other one has done, as torch does it."""
     outputs, last, by_step = [], [], []
@@ -188,8 +214,17 @@ def recurrent_on_cuda(function: Callable[..., Any]) -> Callable[..., Any]:
         projected = 0 if hidden.shape[-1] == size else hidden.shape[-1]
         per_layer = (4 if call.has_biases else 2) + bool(projected)
         sizes = (RECURRENT[function], size, projected, call.layers)
-        options: tuple[Any, ...] = (call.batch_first, call.dropout, call.train, call.bidirectional, call.batch_sizes, None)
-        made = aten._cudnn_rnn(source, call.weights, per_layer, None, hidden, cell, *sizes, *options)
+        options: tuple[Any, ...] = (
+            call.batch_first,
+            call.dropout,
+            call.train,
+            call.bidirectional,
+            call.batch_sizes,
+            None,
+        )
+        made = aten._cudnn_rnn(
+            source, call.weights, per_layer, None, hidden, cell, *sizes, *options
+        )
         return made[:2] if cell is None else made[:3]
 
     return run

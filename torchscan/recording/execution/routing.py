@@ -39,7 +39,9 @@ BALANCED_INDICES: dict[OpOverload, int] = {
 _LARGEST = 2**22
 
 
-def balanced_indices(request: OpRequest, outputs: Sequence[TensorSpec]) -> Callable[[Any], Any] | None:
+def balanced_indices(
+    request: OpRequest, outputs: Sequence[TensorSpec]
+) -> Callable[[Any], Any] | None:
     """A function that puts balanced indices into the operator's result; None where they would be too many."""
     position = BALANCED_INDICES[request.op]
     spec = outputs[position]
@@ -51,8 +53,12 @@ def balanced_indices(request: OpRequest, outputs: Sequence[TensorSpec]) -> Calla
     is_order = dim is not None and spec.numel == rows * choices > 0
 
     def put(result: Any) -> Any:
-        balanced = _orders(rows, choices).flatten() if is_order else _in_turn(choices, rows, spec.numel)
-        indices = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype).copy_(_spread(balanced, spec.shape, dim))
+        balanced = (
+            _orders(rows, choices).flatten() if is_order else _in_turn(choices, rows, spec.numel)
+        )
+        indices = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype).copy_(
+            _spread(balanced, spec.shape, dim)
+        )
         if isinstance(result, Tensor):
             return indices
         return type(result)([*result[:position], indices, *result[position + 1 :]])
@@ -82,7 +88,11 @@ def _dim_of(request: OpRequest) -> int | None:
     names = [argument.name for argument in request.op._schema.arguments]
     default = request.op._schema.arguments[names.index("dim")].default_value
     position = names.index("dim")
-    dim = request.args[position] if position < len(request.args) else request.kwargs.get("dim", default)
+    dim = (
+        request.args[position]
+        if position < len(request.args)
+        else request.kwargs.get("dim", default)
+    )
     return dim if isinstance(dim, int) else None
 
 
@@ -116,4 +126,8 @@ def _gaps(rows: int) -> Tensor:
 
 def _mixing(rows: int) -> int:
     """A stride through all rows that spreads neighbours far apart: near the golden ratio, without a common divisor."""
-    return next(stride for stride in range(max(1, round(0.618 * rows)), rows + 1) if math.gcd(stride, rows) == 1)
+    return next(
+        stride
+        for stride in range(max(1, round(0.618 * rows)), rows + 1)
+        if math.gcd(stride, rows) == 1
+    )

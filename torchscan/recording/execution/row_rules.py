@@ -27,7 +27,9 @@ def powers(source: Tensor, exponent: float | complex) -> Tensor | None:
 
 def rolled(source: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor | None:
     """By as many places along each of these dimensions; without any, along all of them as one."""
-    fits = all(-source.dim() <= dim < source.dim() for dim in dims) and len(shifts) == (len(dims) or 1)
+    fits = all(-source.dim() <= dim < source.dim() for dim in dims) and len(shifts) == (
+        len(dims) or 1
+    )
     return same_rows(source) if fits else None
 
 
@@ -66,7 +68,9 @@ def laid_out_alike(
         return None
     if memory_format in (None, torch.preserve_format):
         return like(source, dtype=dtype)
-    return torch.empty(source.shape, dtype=dtype or source.dtype, device="meta", memory_format=memory_format)
+    return torch.empty(
+        source.shape, dtype=dtype or source.dtype, device="meta", memory_format=memory_format
+    )
 
 
 def gradient_of_highest(_grad: Tensor, source: Tensor, *_rest: Any) -> Tensor | None:
@@ -74,27 +78,45 @@ def gradient_of_highest(_grad: Tensor, source: Tensor, *_rest: Any) -> Tensor | 
     return same_rows(source)
 
 
-def summed(source: Tensor, dims: Sequence[int] | None = None, keepdim: bool = False, **options: Any) -> Tensor | None:
+def summed(
+    source: Tensor, dims: Sequence[int] | None = None, keepdim: bool = False, **options: Any
+) -> Tensor | None:
     """Over some dimensions, or all of them."""
     rank = source.dim()
-    over = {dim % rank for dim in dims} if dims and rank and all(-rank <= dim < rank for dim in dims) else set(range(rank))
+    over = (
+        {dim % rank for dim in dims}
+        if dims and rank and all(-rank <= dim < rank for dim in dims)
+        else set(range(rank))
+    )
     fits = has_floats(source) and is_row_by_row(source) and options.get("dtype") is None
     if not fits or len(over) != (len(dims) if dims else rank):
         return None
-    sizes = [1 if dim in over else size for dim, size in enumerate(source.shape) if keepdim or dim not in over]
+    sizes = [
+        1 if dim in over else size
+        for dim, size in enumerate(source.shape)
+        if keepdim or dim not in over
+    ]
     return new(sizes, source)
 
 
 def filled(source: Tensor, mask: Tensor, value: Any) -> Tensor | None:
     """Where a mask is true that has the shape of the source, or stretches to it."""
     missing = source.dim() - mask.dim()
-    stretches = missing >= 0 and all(one in (1, full) for one, full in zip(mask.shape, source.shape[missing:], strict=True))
-    return same_rows(source) if stretches and mask.dtype is torch.bool and _holds(source.dtype, value) else None
+    stretches = missing >= 0 and all(
+        one in (1, full) for one, full in zip(mask.shape, source.shape[missing:], strict=True)
+    )
+    return (
+        same_rows(source)
+        if stretches and mask.dtype is torch.bool and _holds(source.dtype, value)
+        else None
+    )
 
 
 def _holds(dtype: torch.dtype, value: Any) -> bool:
     """Whether a real number, if it is finite, is within the range of this type."""
-    return not isinstance(value, complex) and (not math.isfinite(value) or abs(value) <= torch.finfo(dtype).max)
+    return not isinstance(value, complex) and (
+        not math.isfinite(value) or abs(value) <= torch.finfo(dtype).max
+    )
 
 
 def put_back(grad: Tensor, sizes: Sequence[int], *_where: Any) -> Tensor:
@@ -105,20 +127,34 @@ def put_back(grad: Tensor, sizes: Sequence[int], *_where: Any) -> Tensor:
 def picked(source: Tensor, indices: Sequence[Tensor | None]) -> Tensor | None:
     """Rows at known places."""
     places = indices[0] if len(indices) == 1 else None
-    if places is None or places.dtype is not torch.long or not (source.dim() and is_row_by_row(source)):
+    if (
+        places is None
+        or places.dtype is not torch.long
+        or not (source.dim() and is_row_by_row(source))
+    ):
         return None
     return new((*places.shape, *source.shape[1:]), source) if is_row_by_row(places) else None
 
 
 def catenated(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
     """Of one rank and type, and of equal sizes along all other dimensions; empty lists may stand among them."""
-    alike = all(each.dtype is tensors[0].dtype for each in tensors)  # those of empty lists count, too
+    alike = all(
+        each.dtype is tensors[0].dtype for each in tensors
+    )  # those of empty lists count, too
     tensors = [each for each in tensors if each.shape != (0,)] or tensors
     first, *others = tensors
     rank = first.dim()
     dim = dim % rank if rank and -rank <= dim < rank else rank
-    alike = alike and all(each.dim() == rank for each in others) and all(each.numel() for each in tensors)
-    if dim == rank or not alike or all(layout_of(each) is not torch.contiguous_format for each in tensors):
+    alike = (
+        alike
+        and all(each.dim() == rank for each in others)
+        and all(each.numel() for each in tensors)
+    )
+    if (
+        dim == rank
+        or not alike
+        or all(layout_of(each) is not torch.contiguous_format for each in tensors)
+    ):
         return None
     before, after = first.shape[:dim], first.shape[dim + 1 :]
     if any(each.shape[:dim] != before or each.shape[dim + 1 :] != after for each in others):
@@ -146,7 +182,12 @@ def pooled_to_size(source: Tensor, size: list[int]) -> Tensor | None:
     if not fits or list(size) != [1, 1] or layout_of(source) is not torch.channels_last:
         return None
     batch, channels = source.shape[:2]
-    return torch.empty_strided((batch, channels, 1, 1), (channels, 1, channels, channels), dtype=source.dtype, device="meta")
+    return torch.empty_strided(
+        (batch, channels, 1, 1),
+        (channels, 1, channels, channels),
+        dtype=source.dtype,
+        device="meta",
+    )
 
 
 def highest(
@@ -164,7 +205,9 @@ def highest(
 def highest_and_where(source: Tensor, *arguments: Any) -> tuple[Tensor, Tensor] | None:
     """And the place of each."""
     made = highest(source, *arguments)
-    return None if made is None else (made, torch.empty(made.shape, dtype=torch.long, device="meta"))
+    return (
+        None if made is None else (made, torch.empty(made.shape, dtype=torch.long, device="meta"))
+    )
 
 
 def averaged(
@@ -176,7 +219,11 @@ def averaged(
     *_counts: Any,
 ) -> Tensor | None:
     """The average of each window of images."""
-    return None if ceil_mode or _counts[1:] else _pooled(source, kernel, stride or kernel, padding, (1,))
+    return (
+        None
+        if ceil_mode or _counts[1:]
+        else _pooled(source, kernel, stride or kernel, padding, (1,))
+    )
 
 
 def _pooled(source: Tensor, kernel: Sequence[int], *steps: Sequence[int]) -> Tensor | None:
@@ -201,10 +248,25 @@ def convolution(
 ) -> Tensor | None:
     """Along one to three axes: channels last where they are in the source or in the weight."""
     filters = weight.shape[0]
-    fits = not transposed and source.dim() in (3, 4, 5) and weight.dim() == source.dim() and has_floats(source)
-    fits = fits and groups > 0 and filters > 0 and filters % groups == 0 and 0 != source.shape[1] == weight.shape[1] * groups
+    fits = (
+        not transposed
+        and source.dim() in (3, 4, 5)
+        and weight.dim() == source.dim()
+        and has_floats(source)
+    )
+    fits = (
+        fits
+        and groups > 0
+        and filters > 0
+        and filters % groups == 0
+        and 0 != source.shape[1] == weight.shape[1] * groups
+    )
     fits = fits and (bias is None or bias.shape == weight.shape[:1])
-    sizes = windows_along(source.shape[2:], weight.shape[2:], stride, padding, dilation) if fits else None
+    sizes = (
+        windows_along(source.shape[2:], weight.shape[2:], stride, padding, dilation)
+        if fits
+        else None
+    )
     if sizes is None:
         return None
     shape, layout = (source.shape[0], filters, *sizes), layout_of_both(source, weight)
@@ -239,7 +301,9 @@ def convolution_backward(
         return None
     layout = layout_of_both(source, weight)
     made = [
-        torch.empty(each.shape, dtype=grad.dtype, device="meta", memory_format=layout) if asked else None
+        torch.empty(each.shape, dtype=grad.dtype, device="meta", memory_format=layout)
+        if asked
+        else None
         for each, asked in ((source, of_source), (weight, of_weight))
     ]
     return *made, new(bias_sizes or (), grad) if of_bias else None
@@ -251,7 +315,9 @@ def layout_of_both(source: Tensor, weight: Tensor) -> torch.memory_format:
     return layout_of(weight) if found is torch.contiguous_format else found
 
 
-def windows_along(sizes: Sequence[int], kernel: Sequence[int], *steps: Sequence[int]) -> list[int] | None:
+def windows_along(
+    sizes: Sequence[int], kernel: Sequence[int], *steps: Sequence[int]
+) -> list[int] | None:
     """``(size + 2·padding − dilation·(kernel − 1) − 1) div stride + 1`` places along each axis, if there are any."""
     stride, padding, dilation = (_along_axes(each, len(sizes)) for each in steps)
     if any(len(each) != len(sizes) for each in (kernel, stride, padding, dilation)):
@@ -259,7 +325,10 @@ def windows_along(sizes: Sequence[int], kernel: Sequence[int], *steps: Sequence[
     if min(kernel) < 1 or min(stride) < 1 or min(padding) < 0 or min(dilation) < 1:
         return None
     places = zip(sizes, kernel, stride, padding, dilation, strict=True)
-    found = [(size + 2 * pad - wide * (window - 1) - 1) // step + 1 for size, window, step, pad, wide in places]
+    found = [
+        (size + 2 * pad - wide * (window - 1) - 1) // step + 1
+        for size, window, step, pad, wide in places
+    ]
     return found if min(found) > 0 else None
 
 

@@ -55,7 +55,11 @@ def _grouped_mm(
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """One product per group. torch's own shape function takes bfloat16 only, the operator other types too."""
-    groups = () if left.dim() + right.dim() == 5 else (len(offs) if offs is not None and left.dim() == 2 else left.shape[0],)
+    groups = (
+        ()
+        if left.dim() + right.dim() == 5
+        else (len(offs) if offs is not None and left.dim() == 2 else left.shape[0],)
+    )
     size = (*groups, left.shape[-2], right.shape[-1])
     return torch.empty(size, dtype=out_dtype or left.dtype, device="meta")
 
@@ -79,31 +83,54 @@ def runs_in_one_kernel(
     **_: Any,
 ) -> bool:
     """What the fused kernel of the CPU takes."""
-    alike = query.dim() == key.dim() == value.dim() == 4 and query.shape[-1] == key.shape[-1] == value.shape[-1]
-    alike = alike and key.shape == value.shape and query.shape[0] == key.shape[0] and 0 not in (*query.shape, *key.shape)
-    heads = alike and (query.shape[1] == key.shape[1] or (enable_gqa and _may_be_grouped(query, key)))
-    return heads and not dropout_p and query.stride(-1) == 1 and (attn_mask is None or not attn_mask.requires_grad)
+    alike = (
+        query.dim() == key.dim() == value.dim() == 4
+        and query.shape[-1] == key.shape[-1] == value.shape[-1]
+    )
+    alike = (
+        alike
+        and key.shape == value.shape
+        and query.shape[0] == key.shape[0]
+        and 0 not in (*query.shape, *key.shape)
+    )
+    heads = alike and (
+        query.shape[1] == key.shape[1] or (enable_gqa and _may_be_grouped(query, key))
+    )
+    return (
+        heads
+        and not dropout_p
+        and query.stride(-1) == 1
+        and (attn_mask is None or not attn_mask.requires_grad)
+    )
 
 
 def _may_be_grouped(query: Tensor, key: Tensor) -> bool:
     return FUSES_GROUPED_QUERIES and query.shape[1] % key.shape[1] == 0
 
 
-def _attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
+) -> Tensor | None:
     """The fused kernels return the layout of the query; without one torch computes step by step and returns another."""
     return _like_input(query) if runs_in_one_kernel(query, key, value, *args, **kwargs) else None
 
 
-def _flash_attention_on_cpu(query: Tensor, *_args: Any, **_kwargs: Any) -> tuple[Tensor, Tensor] | None:
+def _flash_attention_on_cpu(
+    query: Tensor, *_args: Any, **_kwargs: Any
+) -> tuple[Tensor, Tensor] | None:
     """And the logarithm of a sum for each query and head."""
     if query.dim() != 4 or not has_floats(query):
         return None
     batch, heads, length = query.shape[:3]
-    sums = torch.empty((batch, length, heads), dtype=dtype_of_sums(query), device="meta").transpose(1, 2)
+    sums = torch.empty((batch, length, heads), dtype=dtype_of_sums(query), device="meta").transpose(
+        1, 2
+    )
     return like(query), sums
 
 
-def _like_all(_grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_rest: Any, **_kwargs: Any) -> tuple[Tensor, ...]:
+def _like_all(
+    _grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_rest: Any, **_kwargs: Any
+) -> tuple[Tensor, ...]:
     """A gradient each."""
     return like(query), like(key), like(value)
 
@@ -150,7 +177,10 @@ def _in_layout_of_operands(op: OpOverload) -> Rule:
             return None
         made = op(*args, **kwargs)
         results = made if isinstance(made, tuple) else (made,)
-        laid_out = tuple(_laid_out(each, layout) if isinstance(each, Tensor) and each.dim() > 1 else each for each in results)
+        laid_out = tuple(
+            _laid_out(each, layout) if isinstance(each, Tensor) and each.dim() > 1 else each
+            for each in results
+        )
         return laid_out if isinstance(made, tuple) else laid_out[0]
 
     return rule
@@ -170,7 +200,14 @@ def _laid_out(result: Tensor, layout: torch.memory_format) -> Tensor:
 
 
 def _lstm_layer(
-    source: Tensor, weight: Tensor, _hidden_weight: Tensor, _b1: Tensor, _b2: Tensor, hidden: Tensor, cell: Tensor, *rest: Any
+    source: Tensor,
+    weight: Tensor,
+    _hidden_weight: Tensor,
+    _b1: Tensor,
+    _b2: Tensor,
+    hidden: Tensor,
+    cell: Tensor,
+    *rest: Any,
 ) -> tuple[Tensor | None, ...]:
     """One layer of oneDNN's, of which torch does not tell how much memory it keeps for its gradient."""
     steps, batch, width = source.shape
@@ -185,7 +222,15 @@ def _lstm_layer_backward(source: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """A gradient each, also for the two biases, to which torch's own shape function gives one in common."""
     of_input, of_state, *_biases = rest[:4]
     bias = of_input.shape[:1]  # also where zeros as large as the weights stand for biases
-    shapes = (source.shape, of_input.shape, of_state.shape, bias, bias, rest[4].shape, rest[5].shape)
+    shapes = (
+        source.shape,
+        of_input.shape,
+        of_state.shape,
+        bias,
+        bias,
+        rest[4].shape,
+        rest[5].shape,
+    )
     return tuple(torch.empty(shape, dtype=torch.float32, device="meta") for shape in shapes)
 
 
@@ -204,7 +249,12 @@ def _lstm_workspace(steps: int, batch: int, width: int, size: int) -> int:
         return columns + 16 if columns % 256 == 0 else columns
 
     gates, states = pages(steps, padded(4 * size)), pages(2 * (steps + 1), padded(max(width, size)))
-    return gates + BLOCKS_OF_WIDE_STATES * states + 2 * pages(2 * (steps + 1), size) + pages(steps, padded(size))
+    return (
+        gates
+        + BLOCKS_OF_WIDE_STATES * states
+        + 2 * pages(2 * (steps + 1), size)
+        + pages(steps, padded(size))
+    )
 
 
 def _recurrent(gates: int) -> Rule:
@@ -228,23 +278,34 @@ def _recurrent(gates: int) -> Rule:
             not has_floats(source)
             or source.dim() != 3
             or 0 in source.shape
-            or any(each[:-1] != (layers * directions, source.shape[1 - batch_first]) for each in shapes)
+            or any(
+                each[:-1] != (layers * directions, source.shape[1 - batch_first]) for each in shapes
+            )
         ):
             return None
         size, shown = shapes[-1][-1], shapes[0][-1]
         first, later = (
-            _shapes_of_recurrence(gates, size, shown, each, has_biases) for each in (source.shape[-1], directions * shown)
+            _shapes_of_recurrence(gates, size, shown, each, has_biases)
+            for each in (source.shape[-1], directions * shown)
         )
         alike = all(each.dtype is source.dtype for each in (*states, *weights))
-        if not alike or [tuple(each.shape) for each in weights] != first * directions + later * directions * (layers - 1):
+        if not alike or [
+            tuple(each.shape) for each in weights
+        ] != first * directions + later * directions * (layers - 1):
             return None
-        made = new((source.shape[batch_first], source.shape[1 - batch_first], directions * shown), source)
-        return made.transpose(0, 1) if batch_first else made, *(new(each, source) for each in shapes)
+        made = new(
+            (source.shape[batch_first], source.shape[1 - batch_first], directions * shown), source
+        )
+        return made.transpose(0, 1) if batch_first else made, *(
+            new(each, source) for each in shapes
+        )
 
     return rule
 
 
-def _shapes_of_recurrence(gates: int, size: int, shown: int, width: int, has_biases: bool) -> list[tuple[int, ...]]:
+def _shapes_of_recurrence(
+    gates: int, size: int, shown: int, width: int, has_biases: bool
+) -> list[tuple[int, ...]]:
     """Of the weights of one layer in one direction; what it shows of its state may be projected to another size."""
     rows = gates * size
     biases = [(rows,), (rows,)] if has_biases else []
@@ -252,7 +313,13 @@ def _shapes_of_recurrence(gates: int, size: int, shown: int, width: int, has_bia
 
 
 def _cudnn_rnn(
-    source: Tensor, weights: list[Tensor], _: int, buffer: Tensor | None, hidden: Tensor, cell: Tensor | None, *rest: Any
+    source: Tensor,
+    weights: list[Tensor],
+    _: int,
+    buffer: Tensor | None,
+    hidden: Tensor,
+    cell: Tensor | None,
+    *rest: Any,
 ) -> tuple[Tensor, ...]:
     """What cuDNN keeps for its gradient is not documented. Assumed: all gates, the cell and the output of every step."""
     mode, size, projected, layers, _batch_first, _dropout, train, bidirectional, *_rest = rest
@@ -268,7 +335,13 @@ def _cudnn_rnn(
 
 
 def _cudnn_rnn_backward(
-    source: Tensor, weights: list[Tensor], _: int, _buffer: Tensor, hidden: Tensor, cell: Tensor | None, *_rest: Any
+    source: Tensor,
+    weights: list[Tensor],
+    _: int,
+    _buffer: Tensor,
+    hidden: Tensor,
+    cell: Tensor | None,
+    *_rest: Any,
 ) -> tuple[Any, ...]:
     none = source.new_empty(0)
     cells = none if cell is None else like(cell)
@@ -291,7 +364,9 @@ def _reduced_loss(source: Tensor, target: Tensor, *rest: Any, reduction: int = 1
 
 #: updates in place that return nothing, of which torch has no shape function
 UPDATES_WITHOUT_SHAPE_FUNCTION = frozenset(
-    getattr(update, name) for update in (aten._fused_sgd_, aten._fused_adagrad_) for name in update.overloads()
+    getattr(update, name)
+    for update in (aten._fused_sgd_, aten._fused_adagrad_)
+    for name in update.overloads()
 ) | {aten._fused_adam_.tensor_lr, aten._fused_adamw_.tensor_lr}
 
 
@@ -299,19 +374,44 @@ def _nothing(*_args: Any, **_kwargs: Any) -> tuple[Tensor, ...]:
     return ()
 
 
-_ACTIVATIONS = (aten.relu, aten.gelu, aten.silu, aten.sigmoid, aten.tanh, aten.hardswish, aten.hardsigmoid, aten.hardtanh)
+_ACTIVATIONS = (
+    aten.relu,
+    aten.gelu,
+    aten.silu,
+    aten.sigmoid,
+    aten.tanh,
+    aten.hardswish,
+    aten.hardsigmoid,
+    aten.hardtanh,
+)
 _UNARY = (*_ACTIVATIONS, aten.neg, aten.cos, aten.sin, aten.exp, aten.sqrt, aten.rsqrt)
 _DRAWN = (aten._sample_dirichlet, aten._dirichlet_grad, aten._standard_gamma_grad)
-_UNARY_IN_PLACE = (aten.relu_, aten.silu_, aten.sigmoid_, aten.tanh_, aten.hardswish_, aten.hardsigmoid_, aten.hardtanh_)
+_UNARY_IN_PLACE = (
+    aten.relu_,
+    aten.silu_,
+    aten.sigmoid_,
+    aten.tanh_,
+    aten.hardswish_,
+    aten.hardsigmoid_,
+    aten.hardtanh_,
+)
 
-_GRADIENTS = ("threshold_backward", "gelu_backward", "silu_backward", "hardswish_backward", "hardsigmoid_backward")
+_GRADIENTS = (
+    "threshold_backward",
+    "gelu_backward",
+    "silu_backward",
+    "hardswish_backward",
+    "hardsigmoid_backward",
+)
 _TRANSPOSED = (aten.conv_transpose2d.input, aten.conv_transpose3d.input)
 
 SHAPE_RULES: Mapping[OpOverload, Rule] = {
     **{op: _in_layout_of_operands(op) for op in _TRANSPOSED},
     aten.conv2d.default: convolution_of(2),
     aten.conv3d.default: convolution_of(3),
-    aten.convolution.default: _first_that_fits(convolution, _in_layout_of_operands(aten.convolution.default)),
+    aten.convolution.default: _first_that_fits(
+        convolution, _in_layout_of_operands(aten.convolution.default)
+    ),
     aten.stack.default: stacked,
     aten.cat.default: catenated,
     aten.roll.default: rolled,
@@ -320,22 +420,34 @@ SHAPE_RULES: Mapping[OpOverload, Rule] = {
     **dict.fromkeys((aten.select_backward.default, aten.slice_backward.default), put_back),
     aten.pow.Tensor_Scalar: powers,
     **dict.fromkeys((aten._softmax.default, aten._log_softmax.default), softmax_in_pieces),
-    **dict.fromkeys((aten._softmax_backward_data.default, aten._log_softmax_backward_data.default), gradient_of_softmax),
+    **dict.fromkeys(
+        (aten._softmax_backward_data.default, aten._log_softmax_backward_data.default),
+        gradient_of_softmax,
+    ),
     **dict.fromkeys((aten.softmax.int, aten._safe_softmax.default), softmax),
-    **{getattr(aten, name).Scalar: compared_with_number for name in ("eq", "ne", "lt", "le", "gt", "ge")},
-    **dict.fromkeys((aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim), summed),
+    **{
+        getattr(aten, name).Scalar: compared_with_number
+        for name in ("eq", "ne", "lt", "le", "gt", "ge")
+    },
+    **dict.fromkeys(
+        (aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim), summed
+    ),
     aten.max_pool2d.default: highest,
     aten.max_pool2d_with_indices.default: highest_and_where,
     aten.max_pool2d_with_indices_backward.default: gradient_of_highest,
     aten.avg_pool2d.default: averaged,
-    **dict.fromkeys((aten.ones_like.default, aten.zeros_like.default, aten.empty_like.default), laid_out_alike),
+    **dict.fromkeys(
+        (aten.ones_like.default, aten.zeros_like.default, aten.empty_like.default), laid_out_alike
+    ),
     aten.adaptive_avg_pool2d.default: pooled_to_size,
     aten.convolution_backward.default: convolution_backward,
     aten._grouped_mm.default: _grouped_mm,
     **NORM_RULES,
     **PRODUCT_RULES,
     **dict.fromkeys((aten.mse_loss.default, aten.smooth_l1_loss.default), _reduced_loss),
-    **dict.fromkeys((aten.soft_margin_loss.default, aten.binary_cross_entropy.default), _reduced_loss),
+    **dict.fromkeys(
+        (aten.soft_margin_loss.default, aten.binary_cross_entropy.default), _reduced_loss
+    ),
     aten.mkldnn_rnn_layer.default: _lstm_layer,
     aten.mkldnn_rnn_layer_backward.default: _lstm_layer_backward,
     **{
@@ -356,7 +468,11 @@ SHAPE_RULES: Mapping[OpOverload, Rule] = {
     **{getattr(aten, name).default: _like_both for name in _GRADIENTS},
     **{getattr(aten, name).Scalar: _written for name in ("add_", "sub_", "mul_", "div_")},
     **{op.default: _written for op in _UNARY_IN_PLACE},
-    **dict.fromkeys((aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor), _like_both),
+    **dict.fromkeys(
+        (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor), _like_both
+    ),
     **{getattr(aten, name).Scalar: _like_both for name in ("add", "sub", "mul", "div")},
-    **dict.fromkeys((aten.add_.Tensor, aten.sub_.Tensor, aten.mul_.Tensor, aten.div_.Tensor), _written),
+    **dict.fromkeys(
+        (aten.add_.Tensor, aten.sub_.Tensor, aten.mul_.Tensor, aten.div_.Tensor), _written
+    ),
 }

@@ -42,7 +42,11 @@ class Folded:
     @classmethod
     def _of(cls, module: nn.Module, folds: Sequence[Fold]) -> Folded | None:
         stands_in = {path: other for fold in folds for path, other in fold.stands_in.items()}
-        return cls(thinned(module, folds), stands_in, [each for fold in folds for each in fold.run]) if folds else None
+        return (
+            cls(thinned(module, folds), stands_in, [each for fold in folds for each in fold.run])
+            if folds
+            else None
+        )
 
     def unfolded(self, trace: Trace) -> Trace:
         """The record of the whole model."""

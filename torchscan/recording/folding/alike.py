@@ -9,12 +9,21 @@ from torchscan.trace.trace import Trace
 
 def difference(one: Trace, other: Trace) -> str | None:
     """What is the first that differs; None: nothing does."""
-    for what, parts in (("parameter", _parameters), ("module call", _modules), ("operator call", _ops), ("storage", _storages)):
+    for what, parts in (
+        ("parameter", _parameters),
+        ("module call", _modules),
+        ("operator call", _ops),
+        ("storage", _storages),
+    ):
         for mine, theirs in zip(parts(one), parts(other), strict=False):
             if mine != theirs:
                 return f"{what}: {mine} and {theirs}"
     counts = [(len(each.modules), len(each.ops), len(each.parameters)) for each in (one, other)]
-    return None if counts[0] == counts[1] else f"{counts[0]} and {counts[1]} module calls, operator calls, parameters"
+    return (
+        None
+        if counts[0] == counts[1]
+        else f"{counts[0]} and {counts[1]} module calls, operator calls, parameters"
+    )
 
 
 def _parameters(trace: Trace) -> Iterator[Hashable]:
@@ -29,7 +38,9 @@ def _modules(trace: Trace) -> Iterator[Hashable]:
         yield call._replace(inputs=(), outputs=(), input_names=inputs, output_names=outputs)
 
 
-def _names_of_others(trace: Trace, names: tuple[str, ...], tensors: tuple[int, ...]) -> tuple[str, ...]:
+def _names_of_others(
+    trace: Trace, names: tuple[str, ...], tensors: tuple[int, ...]
+) -> tuple[str, ...]:
     kinds = (trace.storages[trace.tensors[each].storage].kind for each in tensors)
     return tuple([name for name, kind in zip(names, kinds, strict=True) if kind != "cache"])
 
@@ -38,7 +49,11 @@ def _ops(trace: Trace) -> Iterator[Hashable]:
     """Whose tensor one without elements is does not matter."""
     number, memory = _numbering(), _numbering()
     for op in trace.ops:
-        tensors = [each for each in (*op.inputs, *op.outputs) if trace.storages[trace.tensors[each].storage].size]
+        tensors = [
+            each
+            for each in (*op.inputs, *op.outputs)
+            if trace.storages[trace.tensors[each].storage].size
+        ]
         yield (
             op.signature,
             op.module_call,
@@ -50,7 +65,9 @@ def _ops(trace: Trace) -> Iterator[Hashable]:
 
 def _storages(trace: Trace) -> Iterator[Hashable]:
     """In the order in which operators meet them."""
-    met = dict.fromkeys(trace.tensors[each].storage for op in trace.ops for each in (*op.inputs, *op.outputs))
+    met = dict.fromkeys(
+        trace.tensors[each].storage for op in trace.ops for each in (*op.inputs, *op.outputs)
+    )
     storages = filter(lambda each: each.size, map(trace.storages.__getitem__, met))
     return (each if each.kind != "cache" else each._replace(name="") for each in storages)
 

@@ -37,7 +37,9 @@ class Fold:
     @property
     def stands_in(self) -> dict[str, str]:
         """The same by paths."""
-        return {f"{self.path}.{index}": f"{self.path}.{other}" for index, other in self.left_out.items()}
+        return {
+            f"{self.path}.{index}": f"{self.path}.{other}" for index, other in self.left_out.items()
+        }
 
     @property
     def run(self) -> list[list[str]]:
@@ -47,24 +49,40 @@ class Fold:
 
 def folds_of(module: nn.Module) -> list[Fold]:
     """Those of the outermost lists."""
-    found = ((path, [each for each in equal if len(each) > _RUN]) for path, equal in equal_layers(module))
+    found = (
+        (path, [each for each in equal if len(each) > _RUN]) for path, equal in equal_layers(module)
+    )
     return [Fold(path, equal) for path, equal in found if equal]
 
 
 def equal_layers(module: nn.Module) -> list[tuple[str, list[list[int]]]]:
     """The paths of the outermost lists, and the indices of the layers of each kind."""
-    return [(path, _equal(each, _listed(module, len(each)))) for path, each in outermost_lists(module)]
+    return [
+        (path, _equal(each, _listed(module, len(each)))) for path, each in outermost_lists(module)
+    ]
 
 
 def _listed(module: nn.Module, layers: int) -> list[Hashable]:
     """What the configs of a model list for each of so many layers: which of them see a window, say."""
-    configs = {id(config): config for each in module.modules() if (config := vars(each).get("config")) is not None}
-    values = (value for each in configs.values() for value in getattr(each, "__dict__", {}).values())
-    lists = [list(map(repr, each)) for each in values if type(each) in (list, tuple) and len(each) == layers]
+    configs = {
+        id(config): config
+        for each in module.modules()
+        if (config := vars(each).get("config")) is not None
+    }
+    values = (
+        value for each in configs.values() for value in getattr(each, "__dict__", {}).values()
+    )
+    lists = [
+        list(map(repr, each))
+        for each in values
+        if type(each) in (list, tuple) and len(each) == layers
+    ]
     return list(zip(*lists, strict=True)) or [()] * layers
 
 
-def outermost_lists(module: nn.Module, path: str = "", *, more_than: int = _RUN) -> Iterator[tuple[str, nn.ModuleList]]:
+def outermost_lists(
+    module: nn.Module, path: str = "", *, more_than: int = _RUN
+) -> Iterator[tuple[str, nn.ModuleList]]:
     """Of more layers than so many, by their paths."""
     for name, child in module.named_children():
         inner = f"{path}.{name}" if path else name
@@ -85,7 +103,12 @@ def _equal(layers: nn.ModuleList, listed: list[Hashable]) -> list[list[int]]:
 def _indices(layers: nn.ModuleList) -> frozenset[tuple[str, str]]:
     """The attributes in which layers know their own index, each with the path of its module: those of the first two tell."""
     known = [
-        {(path, name) for path, each in layer.named_modules() for name, value in vars(each).items() if _is(value, index)}
+        {
+            (path, name)
+            for path, each in layer.named_modules()
+            for name, value in vars(each).items()
+            if _is(value, index)
+        }
         for index, layer in zip(range(2), layers, strict=False)
     ]
     return frozenset(set.intersection(*known)) if known else frozenset()
@@ -98,16 +121,25 @@ def _is(value: object, index: int) -> bool:
 def _kind(layer: nn.Module, index: int, indices: frozenset[tuple[str, str]]) -> Hashable:
     """All that it is, but for where it stands: it may know its own index."""
     modules = layer.named_modules()
-    return tuple((path, type(each), _attributes(each, index, path, indices), _tensors(each)) for path, each in modules)
+    return tuple(
+        (path, type(each), _attributes(each, index, path, indices), _tensors(each))
+        for path, each in modules
+    )
 
 
-def _attributes(module: nn.Module, index: int, path: str, indices: frozenset[tuple[str, str]]) -> Hashable:
+def _attributes(
+    module: nn.Module, index: int, path: str, indices: frozenset[tuple[str, str]]
+) -> Hashable:
     own = tuple(
         (name, _INDEX if (path, name) in indices and _is(value, index) else _plain(value, index))
         for name, value in vars(module).items()
         if name not in _MODULE
     )
-    hooks = tuple((name, id(hook)) for name in sorted(_HOOKS) for hook in (vars(module).get(name) or {}).values())
+    hooks = tuple(
+        (name, id(hook))
+        for name in sorted(_HOOKS)
+        for hook in (vars(module).get(name) or {}).values()
+    )
     return (*own, module.training, hooks)
 
 
@@ -116,7 +148,9 @@ def _plain(value: Any, index: int) -> Hashable:
     if isinstance(value, _PLAIN):
         return type(value), value
     if type(value) in (tuple, list):
-        return type(value), tuple(_INDEX if _is(each, index) else _plain(each, index) for each in value)
+        return type(value), tuple(
+            _INDEX if _is(each, index) else _plain(each, index) for each in value
+        )
     if type(value) is dict:
         return dict, tuple((str(name), _plain(each, index)) for name, each in value.items())
     if type(value) is functools.partial:
@@ -133,6 +167,16 @@ def _tensors(module: nn.Module) -> Hashable:
 
 
 def _layout(tensor: Tensor) -> Hashable:
-    has_values = not tensor.is_floating_point() and not tensor.is_meta and tensor.numel() <= _MOST_VALUES
+    has_values = (
+        not tensor.is_floating_point() and not tensor.is_meta and tensor.numel() <= _MOST_VALUES
+    )
     values = repr(tensor.tolist()) if has_values else ""
-    return type(tensor), tuple(tensor.shape), tensor.dtype, tensor.device, tensor.stride(), tensor.requires_grad, values
+    return (
+        type(tensor),
+        tuple(tensor.shape),
+        tensor.dtype,
+        tensor.device,
+        tensor.stride(),
+        tensor.requires_grad,
+        values,
+    )

@@ -58,8 +58,15 @@ def _leave_out(module: nn.Module, path: str, indices: set[int]) -> list[int]:
 
 def _configs_in(module: nn.Module) -> list[Any]:
     """Of the modules, and those in configs: of text in one of text and images, say."""
-    found = [config for each in module.modules() if (config := vars(each).get("config")) is not None]
-    inner = [value for each in found for value in getattr(each, "__dict__", {}).values() if hasattr(value, "num_hidden_layers")]
+    found = [
+        config for each in module.modules() if (config := vars(each).get("config")) is not None
+    ]
+    inner = [
+        value
+        for each in found
+        for value in getattr(each, "__dict__", {}).values()
+        if hasattr(value, "num_hidden_layers")
+    ]
     return [*found, *inner]
 
 

@@ -45,10 +45,14 @@ def _thin(layers: Any, fold: Fold) -> Any:
     return made
 
 
-def _with_forward(layer: nn.Module, change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> nn.Module:
+def _with_forward(
+    layer: nn.Module, change: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> nn.Module:
     """What its pass sets, it sets on the copy."""
     made: nn.Module = copy.copy(layer)
-    made.forward = functools.wraps(layer.forward)(change(types.MethodType(type(layer).forward, made)))
+    made.forward = functools.wraps(layer.forward)(
+        change(types.MethodType(type(layer).forward, made))
+    )
     return made
 
 
@@ -70,7 +74,11 @@ class _Returned:
         return noted
 
     def _note(self, result: Any) -> None:
-        first, others = (result[0], tuple(result[1:])) if type(result) in (tuple, list) and result else (result, ())
+        first, others = (
+            (result[0], tuple(result[1:]))
+            if type(result) in (tuple, list) and result
+            else (result, ())
+        )
         if not isinstance(first, Tensor) or any(tensors_in(others)):
             raise UnfoldableError("a layer returns something else than one tensor")
         self._type, self._others = type(result), others
@@ -81,7 +89,9 @@ class _Returned:
         def handed_on(*args: Any, **kwargs: Any) -> Any:
             given = next(iter(tensors_in([args, kwargs])), None)
             if given is None or self._others is None:
-                raise UnfoldableError("a layer is called before one that is equal, or without a tensor")
+                raise UnfoldableError(
+                    "a layer is called before one that is equal, or without a tensor"
+                )
             return self._type([given, *self._others]) if self._type in (tuple, list) else given
 
         return handed_on

@@ -11,7 +11,14 @@ from typing import NamedTuple
 
 from torchscan.once import once
 from torchscan.recording.folding.thinned import UnfoldableError
-from torchscan.trace.events import ModuleCall, OpCall, OpSignature, ParameterRecord, StorageRecord, TensorRecord
+from torchscan.trace.events import (
+    ModuleCall,
+    OpCall,
+    OpSignature,
+    ParameterRecord,
+    StorageRecord,
+    TensorRecord,
+)
 from torchscan.trace.trace import Trace
 
 
@@ -25,7 +32,9 @@ def require_alike(trace: Trace, run: Sequence[Sequence[str]]) -> None:
 
 
 def _signatures(trace: Trace, call: ModuleCall) -> list[OpSignature]:
-    return [trace.ops[op].signature for each in _inside(trace, call) for op in trace.modules[each].ops]
+    return [
+        trace.ops[op].signature for each in _inside(trace, call) for op in trace.modules[each].ops
+    ]
 
 
 def unfolded(trace: Trace, stands_in: Mapping[str, str]) -> Trace:
@@ -88,7 +97,11 @@ class _Left(NamedTuple):
     def renamed(self, name: str) -> str | None:
         """The name of a parameter of the other as it is called here; None: it has none of that name."""
         path = self.model.path
-        return self.call.path + name.removeprefix(path) if name == path or name.startswith(f"{path}.") else None
+        return (
+            self.call.path + name.removeprefix(path)
+            if name == path or name.startswith(f"{path}.")
+            else None
+        )
 
 
 def _left_out(trace: Trace, stands_in: Mapping[str, str]) -> list[_Left]:
@@ -100,8 +113,15 @@ def _left_out(trace: Trace, stands_in: Mapping[str, str]) -> list[_Left]:
         if call.path not in stands_in:
             continue
         model = last.get(stands_in[call.path])
-        if model is None or calls[call.path] > 1 or calls[model.path] > 1 or not set(call.outputs[:1]) & set(call.inputs):
-            raise UnfoldableError("a layer is called several times, or in another way than an equal one")
+        if (
+            model is None
+            or calls[call.path] > 1
+            or calls[model.path] > 1
+            or not set(call.outputs[:1]) & set(call.inputs)
+        ):
+            raise UnfoldableError(
+                "a layer is called several times, or in another way than an equal one"
+            )
         inside = _inside(trace, model)
         ops = sum(len(trace.modules[each].ops) for each in inside)
         end = _end_of(model)
@@ -133,11 +153,17 @@ class _Unfolding:
         self._places = [each.at for each in left]
         self._more = [0, *accumulate(each.end - each.begin for each in left)]
         sizes = {each.call.index: each.size for each in left}
-        self._numbers = [*accumulate((sizes.get(each.index, 1) for each in trace.modules), initial=0)]
+        self._numbers = [
+            *accumulate((sizes.get(each.index, 1) for each in trace.modules), initial=0)
+        ]
         self.parameters = {each.path: each for each in trace.parameters}
         self.tensors = [self._placed(each) for each in trace.tensors]
         self.storages = [self._lasting(each) for each in trace.storages]
-        self.named = {each.name: at for at, each in enumerate(trace.tensors) if each.kind in ("parameter", "buffer")}
+        self.named = {
+            each.name: at
+            for at, each in enumerate(trace.tensors)
+            if each.kind in ("parameter", "buffer")
+        }
         self._ops: list[OpCall] = []
         self._copied: dict[int, list[ModuleCall]] = {}
         #: by a tensor what came in its place, after the layer of which index
@@ -164,11 +190,19 @@ class _Unfolding:
         return op + self._more[bisect_right(self._places, op)]
 
     def _placed(self, tensor: TensorRecord) -> TensorRecord:
-        return tensor if tensor.producer is None else tensor._replace(producer=self.op_at(tensor.producer))
+        return (
+            tensor
+            if tensor.producer is None
+            else tensor._replace(producer=self.op_at(tensor.producer))
+        )
 
     def _lasting(self, storage: StorageRecord) -> StorageRecord:
         born = None if storage.born is None else self.op_at(storage.born)
-        died = None if storage.died is None else storage.died + self._more[bisect_left(self._places, storage.died)]
+        died = (
+            None
+            if storage.died is None
+            else storage.died + self._more[bisect_left(self._places, storage.died)]
+        )
         return storage._replace(born=born, died=died)
 
     def stays(self, storage: int, at: int) -> None:
@@ -181,7 +215,9 @@ class _Unfolding:
     def _keep(self, op: OpCall) -> None:
         for output in op.outputs:
             record = self.tensors[output]
-            self.tensors[output] = record._replace(storage=self._memory_now.get(record.storage, record.storage))
+            self.tensors[output] = record._replace(
+                storage=self._memory_now.get(record.storage, record.storage)
+            )
         inputs = tuple([self._now.get(each, each) for each in op.inputs])
         self._ops.append(op._replace(inputs=inputs, module_call=self._numbers[op.module_call]))
 
@@ -201,21 +237,36 @@ class _Unfolding:
     def _over_by(self, end: int, last: int) -> int:
         """How many layers that were left out are over by then: also those in it, where no operator has come since."""
         over = bisect_left(self._places, end)
-        while over < len(self._left) and self._left[over].at == end and self._left[over].call.index <= last:
+        while (
+            over < len(self._left)
+            and self._left[over].at == end
+            and self._left[over].call.index <= last
+        ):
             over += 1
         return over
 
     def _at(self, tensor: int, layer: int) -> int:
         """What was there in its place when the module of that index began."""
-        return next((new for after, new in reversed(self._replaced.get(tensor, ())) if after < layer), tensor)
+        return next(
+            (new for after, new in reversed(self._replaced.get(tensor, ())) if after < layer),
+            tensor,
+        )
 
     # -- what was left out -------------------------------------------------------------------------------------------------
 
     def _insert(self, left: _Left) -> None:
         memory = self.thin.tensors[left.hidden].storage
         at_last = self.storages[self._memory_now.get(memory, memory)].died
-        copied = _Copied(self, left, self._now.get(left.hidden, left.hidden), self._memory_now.get(memory, memory))
-        self._ops += [copied.op(each, self._numbers[left.call.index]) for each in self.thin.ops[left.begin : left.end]]
+        copied = _Copied(
+            self,
+            left,
+            self._now.get(left.hidden, left.hidden),
+            self._memory_now.get(memory, memory),
+        )
+        self._ops += [
+            copied.op(each, self._numbers[left.call.index])
+            for each in self.thin.ops[left.begin : left.end]
+        ]
         self._copied[left.call.index] = copied.modules(self._numbers)
         made = copied.tensor(left.model.outputs[0])
         self._now[left.hidden] = made
@@ -228,7 +279,11 @@ class _Unfolding:
         self.storages[storage] = self.storages[storage]._replace(died=died)
 
     def _trace(self) -> Trace:
-        modules = [each for call in self.thin.modules for each in self._copied.get(call.index) or [self._kept(call)]]
+        modules = [
+            each
+            for call in self.thin.modules
+            for each in self._copied.get(call.index) or [self._kept(call)]
+        ]
         return replace(
             self.thin,
             modules=tuple(modules),
@@ -245,14 +300,21 @@ class _Unfolding:
     @once
     def _stands_in(self) -> dict[str, str]:
         """By the path of a parameter of a layer that was left out that of the other's."""
-        pairs = ((left, each.path) for left in self._left for each in self._of_models.get(left.model.path, ()))
+        pairs = (
+            (left, each.path)
+            for left in self._left
+            for each in self._of_models.get(left.model.path, ())
+        )
         return {left.call.path + path.removeprefix(left.model.path): path for left, path in pairs}
 
     @once
     def _of_models(self) -> dict[str, list[ParameterRecord]]:
         """The parameters of the layers that stand in for others."""
         paths = {each.model.path for each in self._left}
-        return {path: [each for each in self.thin.parameters if each.path.startswith(f"{path}.")] for path in paths}
+        return {
+            path: [each for each in self.thin.parameters if each.path.startswith(f"{path}.")]
+            for path in paths
+        }
 
 
 class _Copied:
@@ -270,7 +332,10 @@ class _Copied:
 
     def _matching_inputs(self) -> dict[int, int]:
         """What it was given in the place of what the other was, but for caches: those of other layers may be among them."""
-        thin, mine = self._whole.thin, dict(zip(self._left.call.input_names, self._left.call.inputs, strict=True))
+        thin, mine = (
+            self._whole.thin,
+            dict(zip(self._left.call.input_names, self._left.call.inputs, strict=True)),
+        )
         found = {}
         for name, other in zip(self._left.model.input_names, self._left.model.inputs, strict=True):
             if thin.storages[thin.tensors[other].storage].kind == "cache":
@@ -322,8 +387,12 @@ class _Copied:
             return self._whole.named[name]
         if name is None and not is_made and storage == record.storage:
             return tensor
-        producer = self._left.moved(record.producer) if record.producer is not None and is_made else None
-        self._whole.tensors.append(record._replace(storage=storage, producer=producer, name=name or record.name))
+        producer = (
+            self._left.moved(record.producer) if record.producer is not None and is_made else None
+        )
+        self._whole.tensors.append(
+            record._replace(storage=storage, producer=producer, name=name or record.name)
+        )
         if name is not None:
             self._whole.named[name] = len(self._whole.tensors) - 1
         return len(self._whole.tensors) - 1
@@ -342,6 +411,10 @@ class _Copied:
             self._whole.stays(storage, self._left.at)
             return storage
         born = self._left.moved(record.born) if record.born is not None else None
-        died = record.died if record.died is None or not self._left.lets_go(record.died) else self._left.moved(record.died)
+        died = (
+            record.died
+            if record.died is None or not self._left.lets_go(record.died)
+            else self._left.moved(record.died)
+        )
         self._whole.storages.append(record._replace(born=born, died=died))
         return len(self._whole.storages) - 1

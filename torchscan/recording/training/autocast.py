@@ -19,16 +19,47 @@ from torch.cuda.amp import common as cuda_autocast
 from torchscan.recording.patches import replaced
 from torchscan.recording.switches import autocast_contexts
 
-_CONVOLUTIONS = frozenset(f"conv{kind}{axes}d" for kind in ("", "_transpose") for axes in (1, 2, 3)) | {
+_CONVOLUTIONS = frozenset(
+    f"conv{kind}{axes}d" for kind in ("", "_transpose") for axes in (1, 2, 3)
+) | {
     "convolution",
     "conv_tbc",
 }
 _CONTRACTIONS = (
     _CONVOLUTIONS
-    | {"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "mv", "addmm", "addmv", "addr", "addbmm", "baddbmm"}
-    | {"linalg_vecdot", "linalg_multi_dot", "chain_matmul", "einsum", "prelu", "scaled_dot_product_attention"}
+    | {
+        "linear",
+        "matmul",
+        "__matmul__",
+        "__rmatmul__",
+        "mm",
+        "bmm",
+        "mv",
+        "addmm",
+        "addmv",
+        "addr",
+        "addbmm",
+        "baddbmm",
+    }
+    | {
+        "linalg_vecdot",
+        "linalg_multi_dot",
+        "chain_matmul",
+        "einsum",
+        "prelu",
+        "scaled_dot_product_attention",
+    }
 )
-_RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"}
+_RECURRENT = {
+    "lstm",
+    "gru",
+    "rnn_tanh",
+    "rnn_relu",
+    "lstm_cell",
+    "gru_cell",
+    "rnn_tanh_cell",
+    "rnn_relu_cell",
+}
 _LOSSES = frozenset(
     {
         "nll_loss",
@@ -41,12 +72,30 @@ _LOSSES = frozenset(
         "huber_loss",
         "mse_loss",
     }
-    | {"poisson_nll_loss", "cosine_embedding_loss", "hinge_embedding_loss", "margin_ranking_loss", "multilabel_margin_loss"}
-    | {"soft_margin_loss", "triplet_margin_loss", "multi_margin_loss", "binary_cross_entropy_with_logits"}
+    | {
+        "poisson_nll_loss",
+        "cosine_embedding_loss",
+        "hinge_embedding_loss",
+        "margin_ranking_loss",
+        "multilabel_margin_loss",
+    }
+    | {
+        "soft_margin_loss",
+        "triplet_margin_loss",
+        "multi_margin_loss",
+        "binary_cross_entropy_with_logits",
+    }
 )
 
 _WAYS_TO_RESIZE = [f"{way}{axes}d" for way in ("nearest", "nearest_exact") for axes in (1, 2, 3)]
-_WAYS_TO_RESIZE += ["linear1d", "bilinear2d", "trilinear3d", "bicubic2d", "bilinear2d_aa", "bicubic2d_aa"]
+_WAYS_TO_RESIZE += [
+    "linear1d",
+    "bilinear2d",
+    "trilinear3d",
+    "bicubic2d",
+    "bilinear2d_aa",
+    "bicubic2d_aa",
+]
 
 #: kind of device -> functions that compute in 16 bits
 _LOWER: Mapping[str, frozenset[str]] = {
@@ -55,9 +104,34 @@ _LOWER: Mapping[str, frozenset[str]] = {
 }
 #: those that compute in 32
 _SINGLE: Mapping[str, frozenset[str]] = {
-    "cpu": _LOSSES | {"avg_pool3d", "binary_cross_entropy", "grid_sampler", "prod", "quantile", "cdist", "trace", "ctc_loss"},
+    "cpu": _LOSSES
+    | {
+        "avg_pool3d",
+        "binary_cross_entropy",
+        "grid_sampler",
+        "prod",
+        "quantile",
+        "cdist",
+        "trace",
+        "ctc_loss",
+    },
     "cuda": _LOSSES
-    | {"acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "sinh", "tan"}
+    | {
+        "acos",
+        "asin",
+        "cosh",
+        "erfinv",
+        "exp",
+        "expm1",
+        "log",
+        "log10",
+        "log2",
+        "log1p",
+        "reciprocal",
+        "rsqrt",
+        "sinh",
+        "tan",
+    }
     | {
         "pow",
         "__pow__",
@@ -76,13 +150,34 @@ _SINGLE: Mapping[str, frozenset[str]] = {
 _RETURN_SINGLE: Mapping[str, frozenset[str]] = {
     "cpu": frozenset(),
     "cuda": frozenset(
-        {"softmax", "log_softmax", "prod", "sum", "cumsum", "cumprod", "linalg_vector_norm", "linalg_matrix_norm"}
+        {
+            "softmax",
+            "log_softmax",
+            "prod",
+            "sum",
+            "cumsum",
+            "cumprod",
+            "linalg_vector_norm",
+            "linalg_matrix_norm",
+        }
     ),
 }
 #: those that compute in the widest type of their arguments
 _WIDEST: Mapping[str, frozenset[str]] = {
     "cpu": frozenset({"stack", "cat", "index_copy"}),
-    "cuda": frozenset({"addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "grid_sampler", "index_put", "scatter_add"})
+    "cuda": frozenset(
+        {
+            "addcdiv",
+            "addcmul",
+            "atan2",
+            "bilinear",
+            "cross",
+            "dot",
+            "grid_sampler",
+            "index_put",
+            "scatter_add",
+        }
+    )
     | {"tensordot", "vdot"},
 }
 
@@ -102,7 +197,10 @@ class Autocast:
         if self._dtype is None:
             yield
             return
-        before = (torch.is_autocast_enabled(self._device_type), torch.get_autocast_dtype(self._device_type))
+        before = (
+            torch.is_autocast_enabled(self._device_type),
+            torch.get_autocast_dtype(self._device_type),
+        )
         self._switch(True, self._dtype)
         torch.autocast_increment_nesting()  # what is cast is kept until the outermost context ends
         try:
@@ -127,7 +225,12 @@ class Autocast:
         self._casts.clear()
 
     def cast(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, once_more: bool
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        once_more: bool,
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments that a function gets. What a checkpoint computes ``once_more`` is cast as it was the first time."""
         lower = self._current(once_more=once_more)
@@ -145,18 +248,28 @@ class Autocast:
         named = {key: self._cast_all(kwargs[key], dtype) for key in reversed(kwargs)}
         return self._cast_all(args, dtype), {key: named[key] for key in kwargs}
 
-    def _type_for(self, name: str, values: tuple[Any, ...], lower: torch.dtype) -> torch.dtype | None:
+    def _type_for(
+        self, name: str, values: tuple[Any, ...], lower: torch.dtype
+    ) -> torch.dtype | None:
         if name in _LOWER[self._device_type]:
             return lower
         if name in _SINGLE[self._device_type]:
             return torch.float32
-        if name in _WIDEST[self._device_type] and any(each.dtype is torch.float32 for each in _tensors(values)):
+        if name in _WIDEST[self._device_type] and any(
+            each.dtype is torch.float32 for each in _tensors(values)
+        ):
             return torch.float32
         return None
 
     def _returning_single(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        is_half = bool(args) and isinstance(args[0], Tensor) and args[0].dtype in (torch.float16, torch.bfloat16)
-        asked = kwargs.get("dtype") is not None or any(isinstance(each, torch.dtype) for each in args)
+        is_half = (
+            bool(args)
+            and isinstance(args[0], Tensor)
+            and args[0].dtype in (torch.float16, torch.bfloat16)
+        )
+        asked = kwargs.get("dtype") is not None or any(
+            isinstance(each, torch.dtype) for each in args
+        )
         return {**kwargs, "dtype": torch.float32} if is_half and not asked else kwargs
 
     def _cast_all(self, value: Any, dtype: torch.dtype) -> Any:
@@ -179,7 +292,12 @@ class Autocast:
 
 
 #: functions of torch's that take a kind of device first
-_ASKED_OF_A_DEVICE = ("is_autocast_enabled", "set_autocast_enabled", "get_autocast_dtype", "set_autocast_dtype")
+_ASKED_OF_A_DEVICE = (
+    "is_autocast_enabled",
+    "set_autocast_enabled",
+    "get_autocast_dtype",
+    "set_autocast_dtype",
+)
 
 
 @contextlib.contextmanager
@@ -195,14 +313,20 @@ def autocast_of_meta_tensors(device_type: str, home: torch.device | None) -> Ite
         return device_type if isinstance(value, str) and value in asked else value
 
     def of_device_type(function: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *args, **kwargs: function(*map(meant, args), **{name: meant(each) for name, each in kwargs.items()})
+        return lambda *args, **kwargs: function(
+            *map(meant, args), **{name: meant(each) for name, each in kwargs.items()}
+        )
 
     with contextlib.ExitStack() as stack:
         for name in _ASKED_OF_A_DEVICE:
             stack.enter_context(replaced(vars(torch), name, of_device_type))
         stack.enter_context(replaced(vars(autocast_mode), "is_autocast_available", of_device_type))
         if device_type == "cuda":  # which torch.autocast("cuda") looks for on this machine
-            stack.enter_context(replaced(vars(cuda_autocast), "amp_definitely_not_available", lambda _: lambda: False))
+            stack.enter_context(
+                replaced(
+                    vars(cuda_autocast), "amp_definitely_not_available", lambda _: lambda: False
+                )
+            )
         yield
 
 

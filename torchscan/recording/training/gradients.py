@@ -24,7 +24,13 @@ from torch.overrides import TorchFunctionMode
 
 from torchscan.errors import InputError, NeedsValuesError
 from torchscan.recording.bookkeeping.containers import tensors_in
-from torchscan.recording.bookkeeping.tensors import NO_FLOATS, TensorTable, is_plain, kind_of, meta_copy
+from torchscan.recording.bookkeeping.tensors import (
+    NO_FLOATS,
+    TensorTable,
+    is_plain,
+    kind_of,
+    meta_copy,
+)
 from torchscan.recording.execution.assumed import AssumedValues
 from torchscan.recording.execution.constants import note_values
 from torchscan.recording.execution.kernels import Kernels
@@ -81,7 +87,11 @@ class Substitutes(TorchFunctionMode):
         self._begin = next_node()
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Call the function with substitutes."""
         answer = told(func, self._home)
@@ -96,15 +106,25 @@ class Substitutes(TorchFunctionMode):
             tell_interrupts()
         return result
 
-    def _call(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Any:
-        own_args, own_kwargs = self._swap(tuple(args)), {name: self._swap(value) for name, value in (kwargs or {}).items()}
+    def _call(
+        self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None
+    ) -> Any:
+        own_args, own_kwargs = (
+            self._swap(tuple(args)),
+            {name: self._swap(value) for name, value in (kwargs or {}).items()},
+        )
         if not self.on_meta:
             return self._kernels.of(func)(*own_args, **own_kwargs)
         if func in COMPARING_DEVICES:
-            own_args = tuple(self._without_values(each) if isinstance(each, Tensor) else each for each in own_args)
+            own_args = tuple(
+                self._without_values(each) if isinstance(each, Tensor) else each
+                for each in own_args
+            )
         if func is Tensor.to:
             own_args, own_kwargs = _staying(self._home, *own_args, **own_kwargs)
-        own_args, own_kwargs = self._autocast.cast(func, own_args, own_kwargs, once_more=self._is_computed_again())
+        own_args, own_kwargs = self._autocast.cast(
+            func, own_args, own_kwargs, once_more=self._is_computed_again()
+        )
         result = self._kernels.of(func)(*own_args, **own_kwargs)
         note_values(result, func, own_args, own_kwargs, self._table, largest_floats=NO_FLOATS)
         return result
@@ -155,7 +175,9 @@ class Substitutes(TorchFunctionMode):
         if self._table.is_met_as_ours(tensor):
             return tensor
         reference = self._references.get(id(tensor))
-        return None if reference is None or reference() is not tensor else self._substitutes[reference]
+        return (
+            None if reference is None or reference() is not tensor else self._substitutes[reference]
+        )
 
     def are_ours(self, tensor: Tensor) -> bool:
         """Whether it is a substitute or was made in the pass: what autograd leaves there is on no tensor of the user's."""
@@ -167,7 +189,9 @@ class Substitutes(TorchFunctionMode):
 
     def _is_made_here(self, tensor: Tensor) -> bool:
         node = tensor.grad_fn
-        return self._table.is_met_as_ours(tensor) or (node is not None and node._sequence_nr() >= self._begin)
+        return self._table.is_met_as_ours(tensor) or (
+            node is not None and node._sequence_nr() >= self._begin
+        )
 
     def _substitute(self, tensor: Tensor) -> Tensor:
         if self.on_meta:
@@ -181,14 +205,20 @@ class Substitutes(TorchFunctionMode):
             return made.clone()
 
 
-def _staying(home: torch.device | None, tensor: Tensor, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _staying(
+    home: torch.device | None, tensor: Tensor, *args: Any, **kwargs: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """What has values and what has none is on one device: a tensor that is asked to move there is there."""
     elsewhere = str(home) if tensor.is_meta else "meta"
     if args and isinstance(args[0], Tensor) and str(args[0].device) == elsewhere:
         args = (tensor.device, args[0].dtype, *args[1:])
 
     def stays(value: Any) -> Any:
-        return tensor.device if isinstance(value, torch.device | str) and str(value) == elsewhere else value
+        return (
+            tensor.device
+            if isinstance(value, torch.device | str) and str(value) == elsewhere
+            else value
+        )
 
     return (tensor, *map(stays, args)), {name: stays(value) for name, value in kwargs.items()}
 
@@ -250,7 +280,9 @@ def run_backward(outputs: Sequence[Tensor], substitutes: Substitutes) -> None:
         for leaf in filter(stands_for_itself, foreign):
             before = leaf.grad
             at_the_latest(partial(setattr, leaf, "grad", before))
-            leaf.grad = before  # an assignment has what there was written down, which the engine does not
+            leaf.grad = (
+                before  # an assignment has what there was written down, which the engine does not
+            )
     try:
         _run_engine(outputs, ones)
     finally:
@@ -261,7 +293,11 @@ def run_backward(outputs: Sequence[Tensor], substitutes: Substitutes) -> None:
 
 def _require_assignable(leaf: Tensor, gradient: Tensor | None) -> None:
     """Raise if torch would not take the gradient back that it stored itself, as for sparse rows and columns."""
-    if gradient is not None and gradient.layout is not leaf.layout and leaf.layout is not torch.strided:
+    if (
+        gradient is not None
+        and gradient.layout is not leaf.layout
+        and leaf.layout is not torch.strided
+    ):
         raise BackwardError(
             f"backward: the gradient of a {kind_of(leaf)} parameter cannot be put back after the pass: call zero_grad() first"
         )
@@ -272,7 +308,16 @@ def _run_engine(outputs: Sequence[Tensor], ones: Sequence[Tensor]) -> None:
         False
     ):  # torch.autograd.backward would leave substitutes out of what it calls
         run = engine().run_backward
-        interruptible(run, tuple(outputs), tuple(ones), False, False, (), allow_unreachable=True, accumulate_grad=True)
+        interruptible(
+            run,
+            tuple(outputs),
+            tuple(ones),
+            False,
+            False,
+            (),
+            allow_unreachable=True,
+            accumulate_grad=True,
+        )
 
 
 def require_meta_leaves(outputs: Sequence[Tensor]) -> None:

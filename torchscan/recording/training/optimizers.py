@@ -30,10 +30,19 @@ from torchscan.torch_versions import OpOverload, TorchDispatchMode, aten, optimi
 OptimizerChoice = str | Callable[[list[Tensor]], Optimizer] | Optimizer
 
 
-_OPTIMIZER_MODULES = [module for name, module in sys.modules.items() if name.startswith("torch.optim.")]
+_OPTIMIZER_MODULES = [
+    module for name, module in sys.modules.items() if name.startswith("torch.optim.")
+]
 #: functions of theirs that say on which devices there is an implementation
-_SUPPORTED = {f"_get_{kind}_supported_devices" for kind in ("foreach_kernels", "fused_kernels", "capturable")}
-_IS_GREATER = {aten.gt.Scalar: True, aten.ge.Scalar: True, aten.lt.Scalar: False, aten.le.Scalar: False}
+_SUPPORTED = {
+    f"_get_{kind}_supported_devices" for kind in ("foreach_kernels", "fused_kernels", "capturable")
+}
+_IS_GREATER = {
+    aten.gt.Scalar: True,
+    aten.ge.Scalar: True,
+    aten.lt.Scalar: False,
+    aten.le.Scalar: False,
+}
 
 
 class OptimizerError(InputError):
@@ -55,7 +64,9 @@ def optimizer_on(choice: OptimizerChoice, parameters: Mapping[int, Tensor]) -> O
         )
     trainable = [each for each in parameters.values() if each.requires_grad]
     if not trainable:
-        raise OptimizerError("no parameter requires a gradient, so there is nothing to optimize: leave optimizer out")
+        raise OptimizerError(
+            "no parameter requires a gradient, so there is nothing to optimize: leave optimizer out"
+        )
     return _checked(choice, lambda: make(trainable))
 
 
@@ -88,9 +99,13 @@ def _checked(choice: OptimizerChoice, make: Callable[[], object]) -> Optimizer:
     except TorchscanError:
         raise
     except Exception as error:
-        raise OptimizerError(f"the optimizer could not be made: {type(error).__name__}: {error}") from error
+        raise OptimizerError(
+            f"the optimizer could not be made: {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(made, Optimizer):
-        raise OptimizerError(f"optimizer={choice!r} made a {type(made).__name__}, which is not a torch.optim.Optimizer")
+        raise OptimizerError(
+            f"optimizer={choice!r} made a {type(made).__name__}, which is not a torch.optim.Optimizer"
+        )
     return made
 
 
@@ -134,7 +149,9 @@ def implementations_of(device: str) -> Iterator[None]:
     def with_meta(supported: Callable[..., list[str]]) -> Callable[..., list[str]]:
         def devices(*args: Any, **kwargs: Any) -> list[str]:
             known = supported(*args, **kwargs)
-            return [*known, "meta"] if threading.get_ident() == thread and device in known else known
+            return (
+                [*known, "meta"] if threading.get_ident() == thread and device in known else known
+            )
 
         return devices
 
@@ -167,18 +184,28 @@ class _AssumedValues(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(
-        self, func: OpOverload, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: OpOverload,
+        types: object,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Answer, or run the operator."""
         is_meta = bool(args) and isinstance(args[0], Tensor) and args[0].is_meta
         if is_meta and func in _IS_GREATER and args[0].dim() == 0:
             return torch.tensor(_IS_GREATER[func] == (args[1] >= 0))
-        if not self._is_recorded and func in UPDATE_RULES and UPDATE_RULES[func](*args, **(kwargs or {})) is not None:
+        if (
+            not self._is_recorded
+            and func in UPDATE_RULES
+            and UPDATE_RULES[func](*args, **(kwargs or {})) is not None
+        ):
             return None  # nothing but values would change
         try:
             return func(*args, **(kwargs or {}))
         except (NotImplementedError, RuntimeError):
-            if is_meta and func is aten._local_scalar_dense.default:  # no record is made, which would have an answer
+            if (
+                is_meta and func is aten._local_scalar_dense.default
+            ):  # no record is made, which would have an answer
                 return assumed_number(args[0])
             if func in UPDATES_WITHOUT_SHAPE_FUNCTION:
                 return None
@@ -215,15 +242,21 @@ def _same_optimizer(original: Optimizer, parameters: Mapping[int, Tensor]) -> Op
 def like(original: Optimizer, parameters: Sequence[Sequence[Tensor]]) -> Optimizer:
     """One with the groups and options of this one, and other parameters in each group; a group without any is left out."""
     pairs = zip(original.param_groups, parameters, strict=True)
-    return _of_class(original, [{**_options(group), "params": list(others)} for group, others in pairs if others])
+    return _of_class(
+        original, [{**_options(group), "params": list(others)} for group, others in pairs if others]
+    )
 
 
 def _options(group: Mapping[str, Any]) -> dict[str, Any]:
-    return copy.deepcopy({name: value for name, value in group.items() if name not in ("params", "param_names")})
+    return copy.deepcopy(
+        {name: value for name, value in group.items() if name not in ("params", "param_names")}
+    )
 
 
 def _of_class(original: Optimizer, groups: Sequence[Mapping[str, Any]]) -> Optimizer:
     accepted = inspect.signature(type(original)).parameters
     make: Any = type(original)
-    options = {name: copy.deepcopy(value) for name, value in original.defaults.items() if name in accepted}
+    options = {
+        name: copy.deepcopy(value) for name, value in original.defaults.items() if name in accepted
+    }
     return make(groups, **options)  # type: ignore[no-any-return]

@@ -101,7 +101,10 @@ class RepeatedStep:
         self._table = recorder.table
         self._device_type = device_type
         self._numbers: dict[_Kind, int] = {}
-        self._groups = [[each for each in group["params"] if each.grad is not None] for group in optimizer.param_groups]
+        self._groups = [
+            [each for each in group["params"] if each.grad is not None]
+            for group in optimizer.param_groups
+        ]
         self._kinds = [[self._kind_of(each) for each in group] for group in self._groups]
         self._parts = self._learnt()
 
@@ -114,7 +117,9 @@ class RepeatedStep:
 
     def _kind_of(self, parameter: Tensor) -> int:
         gradient = _gradient_of(parameter)
-        if not all(type(each) in PLAIN_TYPES and _is_simple(each) for each in (parameter, gradient)):
+        if not all(
+            type(each) in PLAIN_TYPES and _is_simple(each) for each in (parameter, gradient)
+        ):
             raise _NotRepeatedError
         kind = _Kind(self._table.spec_of(parameter), self._table.spec_of(gradient))
         return self._numbers.setdefault(kind, len(self._numbers))
@@ -129,7 +134,13 @@ class RepeatedStep:
         by_number = list(self._numbers)
         examples = [[_example(by_number[kind]) for kind in kinds] for kinds in chosen]
         small = like(self._optimizer, examples)
-        step = _SmallStep(small, [each for group in examples for each in group], self._table, self._recorder, self._device_type)
+        step = _SmallStep(
+            small,
+            [each for group in examples for each in group],
+            self._table,
+            self._recorder,
+            self._device_type,
+        )
         places: list[_Place] = [
             (number, kind, following)
             for number, kinds in enumerate(chosen)
@@ -145,7 +156,10 @@ class RepeatedStep:
         turns = list(self.parameters)
         storages, count = table.storages, len(ops) + sum([len(part.ops) for _, part in turns])
         states = [
-            [self._enter_state(each, f"{paths[id(parameter)]}.{each.name}", count) for each in part.state]
+            [
+                self._enter_state(each, f"{paths[id(parameter)]}.{each.name}", count)
+                for each in part.state
+            ]
             for parameter, part in turns
         ]
         root = self._recorder.tree.root.index
@@ -155,12 +169,16 @@ class RepeatedStep:
 
     def _enter_state(self, state: _State, name: str, died: int) -> int:
         """It is let go of with the optimizer."""
-        storage = self._table.storages.add_told(state.size, len(self._recorder.ops), died, "optimizer state", name)
+        storage = self._table.storages.add_told(
+            state.size, len(self._recorder.ops), died, "optimizer state", name
+        )
         self._table.records.append(TensorRecord(state.spec, storage, "optimizer state", name, None))
         return len(self._table.records) - 1
 
 
-def repeated_step(optimizer: Optimizer, recorder: Recorder, device_type: str) -> RepeatedStep | None:
+def repeated_step(
+    optimizer: Optimizer, recorder: Recorder, device_type: str
+) -> RepeatedStep | None:
     """The step, if it is one that does the same to one parameter after the other."""
     if not _loops(optimizer, device_type):
         return None
@@ -182,10 +200,18 @@ def _loops(optimizer: Optimizer, device_type: str) -> bool:
 
 
 def _has_simple_options(group: Mapping[str, Any], device_type: str) -> bool:
-    options = {name: value for name, value in group.items() if name not in ("params", "param_names")}
-    if any(options.get(name) for name in _AT_ONCE) or (device_type != "cpu" and options.get("foreach", False) is None):
+    options = {
+        name: value for name, value in group.items() if name not in ("params", "param_names")
+    }
+    if any(options.get(name) for name in _AT_ONCE) or (
+        device_type != "cpu" and options.get("foreach", False) is None
+    ):
         return False
-    return all(_is_number(each) for value in options.values() for each in (value if isinstance(value, tuple) else (value,)))
+    return all(
+        _is_number(each)
+        for value in options.values()
+        for each in (value if isinstance(value, tuple) else (value,))
+    )
 
 
 def _is_number(value: object) -> bool:
@@ -234,9 +260,13 @@ def _way(ways: Mapping[int, Mapping[int, None]], start: int, end: int) -> list[i
 
 def _example(kind: _Kind) -> Tensor:
     """A parameter of this kind, with a gradient."""
-    parameter = torch.empty_strided(kind.spec.shape, kind.spec.stride, dtype=kind.spec.dtype, device="meta", requires_grad=True)
+    parameter = torch.empty_strided(
+        kind.spec.shape, kind.spec.stride, dtype=kind.spec.dtype, device="meta", requires_grad=True
+    )
     gradient = kind.gradient
-    parameter.grad = torch.empty_strided(gradient.shape, gradient.stride, dtype=gradient.dtype, device="meta")
+    parameter.grad = torch.empty_strided(
+        gradient.shape, gradient.stride, dtype=gradient.dtype, device="meta"
+    )
     return parameter
 
 
@@ -244,12 +274,19 @@ class _SmallStep(nn.Module):
     """The step of a small optimizer, which is recorded apart from the pass."""
 
     def __init__(
-        self, optimizer: Optimizer, examples: Sequence[Tensor], table: TensorTable, around: Recorder, device_type: str
+        self,
+        optimizer: Optimizer,
+        examples: Sequence[Tensor],
+        table: TensorTable,
+        around: Recorder,
+        device_type: str,
     ) -> None:
         super().__init__()
         self._optimizer = optimizer
         execution = AbstractExecution(NO_FLOATS, device_type)
-        self._recorder = Recorder(Inventory(self), execution, lambda _: True, around.assume, lambda: None)
+        self._recorder = Recorder(
+            Inventory(self), execution, lambda _: True, around.assume, lambda: None
+        )
         self._table = self._recorder.table
         self._table.share_specs(table)
         take_step(optimizer, is_recorded=False)
@@ -272,7 +309,9 @@ class _SmallStep(nn.Module):
     def _entered(self, examples: Sequence[Tensor]) -> list[list[tuple[str, int]]]:
         for each in examples:
             self._table.enter_own(each, "parameter", "")
-        if self._optimizer.state and list(map(id, self._optimizer.state)) != list(map(id, examples)):
+        if self._optimizer.state and list(map(id, self._optimizer.state)) != list(
+            map(id, examples)
+        ):
             raise _NotRepeatedError
         states: dict[int, list[tuple[str, int]]] = {id(each): [] for each in examples}
         for parameter, name, value in state_of(self._optimizer):
@@ -285,7 +324,10 @@ class _SmallStep(nn.Module):
         for number, (parameter, state) in enumerate(zip(examples, self._states, strict=True)):
             slots[self._table.find(parameter).storage] = (number, _PARAMETER)
             slots[self._table.find(_gradient_of(parameter)).storage] = (number, _GRADIENT)
-            slots |= {self._memory_of(index): (number, _STATE + place) for place, (_, index) in enumerate(state)}
+            slots |= {
+                self._memory_of(index): (number, _STATE + place)
+                for place, (_, index) in enumerate(state)
+            }
         if len(slots) != sum([_STATE + len(state) for state in self._states]):
             raise _NotRepeatedError  # some share their memory
         return slots
@@ -310,7 +352,9 @@ class _SmallStep(nn.Module):
                 raise _NotRepeatedError
             latest = min(owned)
             turns[latest].append(index)
-            if any(owners.setdefault(self._memory_of(each), latest) != latest for each in op.outputs):
+            if any(
+                owners.setdefault(self._memory_of(each), latest) != latest for each in op.outputs
+            ):
                 raise _NotRepeatedError
         if not all(turns):
             raise _NotRepeatedError
@@ -321,7 +365,9 @@ class _SmallStep(nn.Module):
         kept = self._states[number]
         state = [self._state(name, index) for name, index in kept]
         places = {index: _STATE + place for place, (_, index) in enumerate(kept)}
-        memories = {storage: place for storage, (owner, place) in self._slots.items() if owner == number}
+        memories = {
+            storage: place for storage, (owner, place) in self._slots.items() if owner == number
+        }
         count = _STATE + len(state)
         found = []
         for op in (self._recorder.ops[index] for index in turn):
@@ -339,7 +385,9 @@ class _SmallStep(nn.Module):
         record = self._table.records[tensor]
         return _State(name, record.spec, self._storages[record.storage].size)
 
-    def _made(self, op: OpCall, start: int, latest: int, memories: Mapping[int, int]) -> tuple[_Made, ...]:
+    def _made(
+        self, op: OpCall, start: int, latest: int, memories: Mapping[int, int]
+    ) -> tuple[_Made, ...]:
         made = []
         for each in op.outputs:
             record = self._table.records[each]
@@ -348,11 +396,25 @@ class _SmallStep(nn.Module):
             if is_new and (block.died is None or block.died > latest):
                 raise _NotRepeatedError
             gone = block.died - start if is_new and block.died is not None else 0
-            made.append(_Made(record.spec, memories.get(record.storage), record.kind != "intermediate", block.size, gone))
+            made.append(
+                _Made(
+                    record.spec,
+                    memories.get(record.storage),
+                    record.kind != "intermediate",
+                    block.size,
+                    gone,
+                )
+            )
         return tuple(made)
 
 
-def _write_down(turn: tuple[Tensor, _Part], state: Sequence[int], table: TensorTable, ops: list[OpCall], root: int) -> None:
+def _write_down(
+    turn: tuple[Tensor, _Part],
+    state: Sequence[int],
+    table: TensorTable,
+    ops: list[OpCall],
+    root: int,
+) -> None:
     """Record the part of the step that deals with one parameter."""
     parameter, part = turn
     start, records = len(ops), table.records
@@ -369,7 +431,14 @@ def _write_down(turn: tuple[Tensor, _Part], state: Sequence[int], table: TensorT
         ops.append(OpCall(signature, taken, tuple(range(first, len(records))), root, "optimizer"))
 
 
-def _enter(made: _Made, parameter: Tensor, places: Sequence[int], table: TensorTable, producer: int, start: int) -> None:
+def _enter(
+    made: _Made,
+    parameter: Tensor,
+    places: Sequence[int],
+    table: TensorTable,
+    producer: int,
+    start: int,
+) -> None:
     """Enter a tensor that an operator returned."""
     spec, memory, is_version, size, gone = made
     if memory is None:

@@ -47,7 +47,9 @@ def differentiate(loss: Any, recorder: Recorder, substitutes: Substitutes) -> No
     run_backward(outputs, substitutes)
 
 
-def name_gradients(tensors: Sequence[tuple[str, Tensor]], substitutes: Substitutes, recorder: Recorder) -> None:
+def name_gradients(
+    tensors: Sequence[tuple[str, Tensor]], substitutes: Substitutes, recorder: Recorder
+) -> None:
     """Say of the memory of gradients that stay whose they are."""
     with without_torch_function():
         for name, tensor in tensors:
@@ -55,7 +57,9 @@ def name_gradients(tensors: Sequence[tuple[str, Tensor]], substitutes: Substitut
             if gradient is None:
                 continue
             if gradient.layout is not torch.strided:
-                recorder.assume(f"that the sparse gradient of {name} takes no memory, which is not followed")
+                recorder.assume(
+                    f"that the sparse gradient of {name} takes no memory, which is not followed"
+                )
             recorder.table.name_gradient(gradient, name)
 
 
@@ -75,16 +79,25 @@ def optimize(
     device_type: str,
 ) -> None:
     """Make the optimizer and its state out of sight, and record the step that follows."""
-    parameters = {originals.get(id(slot.tensor), id(slot.tensor)): slot for slot in slots if not slot.is_buffer}
+    parameters = {
+        originals.get(id(slot.tensor), id(slot.tensor)): slot
+        for slot in slots
+        if not slot.is_buffer
+    }
     with implementations_of(device_type), without_torch_function():
         recorder.begin("optimizer")
         _bring_into_place(parameters.values(), recorder.assume)
         with outside_of_everything():
             _refuse_sparse(parameters.values())
-            updated = {identity: _updated(slot.tensor, recorder.table, substitutes) for identity, slot in parameters.items()}
+            updated = {
+                identity: _updated(slot.tensor, recorder.table, substitutes)
+                for identity, slot in parameters.items()
+            }
             optimizer = optimizer_on(choice, updated)
             paths = {id(updated[identity]): slot.path for identity, slot in parameters.items()}
-            repeated = repeated_step(optimizer, recorder, device_type) if substitutes.on_meta else None
+            repeated = (
+                repeated_step(optimizer, recorder, device_type) if substitutes.on_meta else None
+            )
             if repeated is not None:
                 repeated.write_down(paths)
                 return
@@ -108,7 +121,9 @@ def _bring_into_place(slots: Iterable[Slot], assume: Callable[[str], None]) -> N
     """Where processes have another share of a gradient than of its parameter, or each a summand, they talk before the step."""
     for slot in slots:
         if is_placed_elsewhere(slot.tensor.grad, slot.tensor):
-            assume("that gradients which are placed otherwise than their parameters are brought there once, before the step")
+            assume(
+                "that gradients which are placed otherwise than their parameters are brought there once, before the step"
+            )
             slot.tensor.grad = placed_like(slot.tensor.grad, slot.tensor)
 
 
@@ -128,7 +143,10 @@ def _updated(tensor: Tensor, table: TensorTable, substitutes: Substitutes) -> Te
         return substitute
     if substitutes.on_meta or (substitute.is_meta and not is_spread_type(type(substitute))):
         return substitute
-    updated, gradient = meta_copy(local_part(substitute)).requires_grad_(substitute.requires_grad), substitute.grad
+    updated, gradient = (
+        meta_copy(local_part(substitute)).requires_grad_(substitute.requires_grad),
+        substitute.grad,
+    )
     table.enter_elsewhere(updated)  # its memory is the parameter's, which is counted
     if gradient is not None:
         updated.grad = meta_copy(local_part(gradient))

@@ -16,7 +16,11 @@ Layers = Sequence[Sequence[int]]
 
 
 def across(
-    layers: Layers, above: Neighbours, below: Neighbours, gap: Callable[[int, int], float], bends: int
+    layers: Layers,
+    above: Neighbours,
+    below: Neighbours,
+    gap: Callable[[int, int], float],
+    bends: int,
 ) -> dict[int, float]:
     """The place of each. ``gap`` is how far apart the middles of two neighbours are; from ``bends`` on, nodes are bends."""
     crossed = _crossed(layers, above, bends)
@@ -37,7 +41,9 @@ def _crossed(layers: Layers, above: Neighbours, bends: int) -> set[tuple[int, in
         at = {node: place for place, node in enumerate(upper)}
         begin, left = 0, 0
         for place, node in enumerate(lower):
-            inner = next((each for each in above.get(node, ()) if node >= bends and each >= bends), None)
+            inner = next(
+                (each for each in above.get(node, ()) if node >= bends and each >= bends), None
+            )
             if inner is None and place < len(lower) - 1:
                 continue
             right = len(upper) if inner is None else at[inner]
@@ -50,7 +56,9 @@ def _crossed(layers: Layers, above: Neighbours, bends: int) -> set[tuple[int, in
     return crossed
 
 
-def _aligned(layers: Layers, neighbours: Neighbours, crossed: set[tuple[int, int]]) -> dict[int, int]:
+def _aligned(
+    layers: Layers, neighbours: Neighbours, crossed: set[tuple[int, int]]
+) -> dict[int, int]:
     """Who is in line with whom: the first of each line."""
     heads = {node: node for layer in layers for node in layer}
     is_taken = set[int]()
@@ -61,14 +69,20 @@ def _aligned(layers: Layers, neighbours: Neighbours, crossed: set[tuple[int, int
             near = sorted(neighbours.get(node, ()), key=places.__getitem__)
             for median in near[(len(near) - 1) // 2 : len(near) // 2 + 1]:
                 is_free = heads[node] == node and median not in is_taken
-                if is_free and reached < places[median] and not {(median, node), (node, median)} & crossed:
+                if (
+                    is_free
+                    and reached < places[median]
+                    and not {(median, node), (node, median)} & crossed
+                ):
                     heads[node] = heads[median]
                     is_taken.add(median)
                     reached = places[median]
     return heads
 
 
-def _compacted(layers: Layers, heads: Mapping[int, int], gap: Callable[[int, int], float]) -> dict[int, float]:
+def _compacted(
+    layers: Layers, heads: Mapping[int, int], gap: Callable[[int, int], float]
+) -> dict[int, float]:
     """Each line as far to the left as those beside it allow, then to the right again where nothing holds it on the left."""
     right: dict[int, dict[int, float]] = defaultdict(dict)
     left: dict[int, dict[int, float]] = defaultdict(dict)
@@ -81,12 +95,16 @@ def _compacted(layers: Layers, heads: Mapping[int, int], gap: Callable[[int, int
     for head in order:
         x[head] = max((x[each] + far for each, far in left[head].items()), default=0.0)
     for head in reversed(order):
-        x[head] = max(x[head], min((x[each] - far for each, far in right[head].items()), default=x[head]))
+        x[head] = max(
+            x[head], min((x[each] - far for each, far in right[head].items()), default=x[head])
+        )
     return {node: x[head] for node, head in heads.items()}
 
 
 def _from_left(
-    heads: Mapping[int, None], left: Mapping[int, Mapping[int, float]], right: Mapping[int, Mapping[int, float]]
+    heads: Mapping[int, None],
+    left: Mapping[int, Mapping[int, float]],
+    right: Mapping[int, Mapping[int, float]],
 ) -> list[int]:
     waiting = {head: len(left.get(head, ())) for head in heads}
     ready = [head for head in heads if not waiting[head]]

@@ -17,9 +17,15 @@ _MERMAID_SHAPES = {"input": ("([", "])"), "output": ("([", "])"), "operator": ("
 @explain_wrong_types
 def to_dot(graph: ModuleGraph) -> str:
     """The graph for Graphviz: ``dot -Tpdf``."""
-    nodes = [f'  n{at} [label="{_in_dot(graph, at)}"{_DOT_SHAPES.get(node.kind, "")}];' for at, node in enumerate(graph.nodes)]
+    nodes = [
+        f'  n{at} [label="{_in_dot(graph, at)}"{_DOT_SHAPES.get(node.kind, "")}];'
+        for at, node in enumerate(graph.nodes)
+    ]
     edges = [f"  n{source} -> n{target};" for source, target, _ in graph.edges]
-    style = ['  node [shape=box, style=rounded, fontname="sans-serif", fontsize=10];', "  edge [arrowsize=0.6];"]
+    style = [
+        '  node [shape=box, style=rounded, fontname="sans-serif", fontsize=10];',
+        "  edge [arrowsize=0.6];",
+    ]
     return "\n".join(["digraph {", *style, *nodes, *edges, "}", ""])
 
 
@@ -30,7 +36,9 @@ def to_mermaid(graph: ModuleGraph) -> str:
     for at, node in enumerate(graph.nodes):
         begin, end = _MERMAID_SHAPES.get(node.kind, ("[", "]"))
         lines.append(f'  n{at}{begin}"{_in_mermaid(graph, at)}"{end}')
-    return "\n".join([*lines, *(f"  n{source} --> n{target}" for source, target, _ in graph.edges), ""])
+    return "\n".join(
+        [*lines, *(f"  n{source} --> n{target}" for source, target, _ in graph.edges), ""]
+    )
 
 
 def _in_dot(graph: ModuleGraph, at: int) -> str:
@@ -41,7 +49,12 @@ def _in_dot(graph: ModuleGraph, at: int) -> str:
 def _in_mermaid(graph: ModuleGraph, at: int) -> str:
     """Signs that mean something there are written by their number, after a hash."""
     texts = filter(None, (name_of(graph.nodes[at]), below_name(graph, at)))
-    signs = ["".join(sign if sign.isalnum() or sign in " ._-×…·,()" else f"#{ord(sign)};" for sign in text) for text in texts]
+    signs = [
+        "".join(
+            sign if sign.isalnum() or sign in " ._-×…·,()" else f"#{ord(sign)};" for sign in text
+        )
+        for text in texts
+    ]
     return "<br>".join(signs)
 
 
@@ -53,7 +66,9 @@ def graph_table(graph: ModuleGraph) -> Table:
         read[target].append(name_of(graph.nodes[source]))
     name = Column(key="name", heading="Node", is_number=False, narrowest=16)
     kind = Column(key="kind", heading="Kind", is_number=False, dispensable=2)
-    type_ = Column(key="type", heading="Type", is_number=False, narrowest=8, is_faint=True, dispensable=1)
+    type_ = Column(
+        key="type", heading="Type", is_number=False, narrowest=8, is_faint=True, dispensable=1
+    )
     reads = Column(key="reads", heading="Reads", is_number=False, narrowest=16, cut="tail")
     gives = Column(key="shape", heading="Gives", is_number=False, dispensable=3)
     numbers = range(len(graph.nodes))

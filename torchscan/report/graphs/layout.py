@@ -44,10 +44,14 @@ def laid_out(sizes: Sequence[Size], edges: Sequence[tuple[int, int]]) -> Layout:
     chains, layers, below = _with_bends(ranks, edges)
     _order(layers, below)
     wide = [*(size.wide for size in sizes), *[0.0] * (sum(map(len, layers)) - len(sizes))]
-    found = across(layers, _reversed(below), below, lambda one, other: _gap(wide[one], wide[other]), len(sizes))
+    found = across(
+        layers, _reversed(below), below, lambda one, other: _gap(wide[one], wide[other]), len(sizes)
+    )
     left = min((found[at] - wide[at] / 2 for at in found), default=0.0)
     x = [found[at] - left for at in range(len(wide))]
-    tall = [max((sizes[at].tall for at in layer if at < len(sizes)), default=0.0) for layer in layers]
+    tall = [
+        max((sizes[at].tall for at in layer if at < len(sizes)), default=0.0) for layer in layers
+    ]
     y = _down(tall)
     at_rank = {node: rank for rank, layer in enumerate(layers) for node in layer}
     ways = [
@@ -60,7 +64,9 @@ def laid_out(sizes: Sequence[Size], edges: Sequence[tuple[int, int]]) -> Layout:
     ]
     right = max((x[at] + wide[at] / 2 for at in range(len(wide))), default=0.0)
     return Layout(
-        [(x[at], y[ranks[at]]) for at in range(len(sizes))], ways, Size(right, (y[-1] + tall[-1] / 2) if tall else 0.0)
+        [(x[at], y[ranks[at]]) for at in range(len(sizes))],
+        ways,
+        Size(right, (y[-1] + tall[-1] / 2) if tall else 0.0),
     )
 
 
@@ -123,7 +129,11 @@ def _order(layers: list[list[int]], below: dict[int, list[int]]) -> None:
             break
         downwards = sweep % 2 == 0
         for rank in range(1, len(layers)) if downwards else reversed(range(len(layers) - 1)):
-            _sort(layers[rank], layers[rank - 1 if downwards else rank + 1], above if downwards else below)
+            _sort(
+                layers[rank],
+                layers[rank - 1 if downwards else rank + 1],
+                above if downwards else below,
+            )
         crossings = _crossings(layers, below)
         if crossings < fewest:
             best, fewest = [list(layer) for layer in layers], crossings
@@ -145,7 +155,11 @@ def _crossings(layers: Sequence[Sequence[int]], below: dict[int, list[int]]) -> 
     found = 0
     for upper, lower in pairwise(layers):
         at = {node: place for place, node in enumerate(lower)}
-        ends = [place for node in upper for place in sorted(at[each] for each in below.get(node, ()) if each in at)]
+        ends = [
+            place
+            for node in upper
+            for place in sorted(at[each] for each in below.get(node, ()) if each in at)
+        ]
         sums = [0] * (len(lower) + 1)
         for number, end in enumerate(ends):
             place, smaller = end + 1, 0

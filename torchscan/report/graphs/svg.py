@@ -14,7 +14,11 @@ from torchscan.wrong_arguments import explain_wrong_types
 
 _INK, _SOFT, _LINE, _PANEL, _WRONG = "#1c1d1f", "#62666d", "#b9bcc2", "#ffffff", "#b3261e"
 #: what stands at the left of a box
-_MARKS = {"module": COLOURS["memory"], "operator": COLOURS["compute"], "tensor": COLOURS["parameters"]}
+_MARKS = {
+    "module": COLOURS["memory"],
+    "operator": COLOURS["compute"],
+    "tensor": COLOURS["parameters"],
+}
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 _TALL, _SMALL, _NARROWEST, _PADDING, _MARGIN = 36.0, 22.0, 72.0, 12.0, 12.0
 #: of a character, at most: of a name, and of what is below it
@@ -29,7 +33,9 @@ _ARROW = (
 def to_svg(graph: ModuleGraph) -> str:
     """The graph as an SVG picture: boxes in layers, each below all that it reads."""
     texts = [(name_of(node), below_name(graph, at)) for at, node in enumerate(graph.nodes)]
-    layout = laid_out([_size(*each) for each in texts], [(edge.source, edge.target) for edge in graph.edges])
+    layout = laid_out(
+        [_size(*each) for each in texts], [(edge.source, edge.target) for edge in graph.edges]
+    )
     wide, tall = (f"{each + 2 * _MARGIN:.0f}" for each in layout.size)
     drawn = [*map(_way, layout.ways), *map(_box, graph.nodes, layout.places, texts)]
     title = html.escape(printable(f"{graph.path or graph.type_name}: {len(graph.nodes)} nodes"))
@@ -51,7 +57,11 @@ def _way(points: Sequence[Point]) -> str:
     path = f"M{x:.1f} {y:.1f}"
     for to_x, to_y in others:
         middle = (y + to_y) / 2
-        path += f"C{x:.1f} {middle:.1f} {to_x:.1f} {middle:.1f} {to_x:.1f} {to_y:.1f}" if x != to_x else f"V{to_y:.1f}"
+        path += (
+            f"C{x:.1f} {middle:.1f} {to_x:.1f} {middle:.1f} {to_x:.1f} {to_y:.1f}"
+            if x != to_x
+            else f"V{to_y:.1f}"
+        )
         x, y = to_x, to_y
     return f'<path d="{path}" fill="none" stroke="{_LINE}" stroke-width="1.3" marker-end="url(#arrow)"/>'
 
@@ -60,10 +70,25 @@ def _box(node: GraphNode, place: Point, texts: tuple[str, str]) -> str:
     (name, below), size = texts, _size(*texts)
     x, y = place[0] - size.wide / 2, place[1] - size.tall / 2
     is_end, line = node.kind in ("input", "output"), _WRONG if node.failed else _LINE
-    frame = _rectangle(x, y, size.wide, size.tall, f'rx="{size.tall / 2 if is_end else 4:g}" fill="{_PANEL}" stroke="{line}"')
-    mark = "" if is_end else _rectangle(x, y, 3, size.tall, f'fill="{_WRONG if node.failed else _MARKS[node.kind]}"')
+    frame = _rectangle(
+        x,
+        y,
+        size.wide,
+        size.tall,
+        f'rx="{size.tall / 2 if is_end else 4:g}" fill="{_PANEL}" stroke="{line}"',
+    )
+    mark = (
+        ""
+        if is_end
+        else _rectangle(
+            x, y, 3, size.tall, f'fill="{_WRONG if node.failed else _MARKS[node.kind]}"'
+        )
+    )
     whole = html.escape(printable(" ".join(filter(None, (node.path or node.name, node.type_name)))))
-    lines = [_text(x, y + 15, name, _INK, 13), *([_text(x, y + 29, below, _SOFT, 11)] if below else [])]
+    lines = [
+        _text(x, y + 15, name, _INK, 13),
+        *([_text(x, y + 29, below, _SOFT, 11)] if below else []),
+    ]
     return f"<g><title>{whole}</title>{frame}{mark}{''.join(lines)}</g>"
 
 

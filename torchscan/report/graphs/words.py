@@ -25,7 +25,12 @@ def shape_of(graph: ModuleGraph, at: int) -> str:
     """Of what leaves it, or, if nothing does, of what enters it; the first of several, and how many more."""
     leaving = [tensor for edge in graph.edges if edge.source == at for tensor in edge.tensors]
     entering = [tensor for edge in graph.edges if edge.target == at for tensor in edge.tensors]
-    known = list(dict.fromkeys(_sizes(graph, tensor) for tensor in leaving or ([] if graph.nodes[at].failed else entering)))
+    known = list(
+        dict.fromkeys(
+            _sizes(graph, tensor)
+            for tensor in leaving or ([] if graph.nodes[at].failed else entering)
+        )
+    )
     return "" if not known else known[0] if len(known) == 1 else f"{known[0]} +{len(known) - 1}"
 
 

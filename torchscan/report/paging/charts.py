@@ -29,7 +29,10 @@ def memory_series(estimate: MemoryEstimate) -> dict[str, Any]:
         "sizes": [[moment.by_kind[kind] for moment in moments] for kind in kinds],
         "layers": [printable(moment.layer) for moment in moments],
         "operators": [moment.operator.removeprefix("aten.") for moment in moments],
-        "phases": [[name, len(list(members))] for name, members in groupby(moment.phase for moment in moments)],
+        "phases": [
+            [name, len(list(members))]
+            for name, members in groupby(moment.phase for moment in moments)
+        ],
         "peak": max(range(len(moments)), key=lambda at: moments[at].total, default=None),
         "peakLayer": printable(estimate.peak_layer),
         "peakBytes": estimate.peak_bytes,
@@ -55,7 +58,12 @@ def roofline_series(roofline: Roofline) -> dict[str, Any]:
     return {
         "points": points,
         "bandwidth": roofline.bandwidth,
-        "peaks": [[form, peak] for form, peak in roofline.peak_flops.items() if math.isfinite(peak)],
-        "limits": [[name, rounded(time / (roofline.time_estimate or 1))] for name, time in roofline.time_by_limiter.items()],
+        "peaks": [
+            [form, peak] for form, peak in roofline.peak_flops.items() if math.isfinite(peak)
+        ],
+        "limits": [
+            [name, rounded(time / (roofline.time_estimate or 1))]
+            for name, time in roofline.time_by_limiter.items()
+        ],
         "device": roofline.device,
     }

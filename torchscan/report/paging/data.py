@@ -61,11 +61,21 @@ def page_data(shown: Shown) -> dict[str, Any]:
     return {
         "title": printable(shown.title),
         "question": [printable(each) for each in shown.question],
-        "verdicts": [*_measured(shown), *_fits(shown), *_time(shown), *_counts(shown), *_field(shown)],
+        "verdicts": [
+            *_measured(shown),
+            *_fits(shown),
+            *_time(shown),
+            *_counts(shown),
+            *_field(shown),
+        ],
         "rows": found.rows,
         "levels": found.levels,
-        "memory": None if shown.memory is None or not shown.memory.timeline else memory_series(shown.memory),
-        "roofline": None if shown.roofline is None or not shown.roofline.operators else roofline_series(shown.roofline),
+        "memory": None
+        if shown.memory is None or not shown.memory.timeline
+        else memory_series(shown.memory),
+        "roofline": None
+        if shown.roofline is None or not shown.roofline.operators
+        else roofline_series(shown.roofline),
         "remarks": [*(f"{name}: {printable(reason)}" for name, reason in shown.reasons.items())],
         "error": "\n".join(map(printable, shown.error.splitlines())),
         **({} if shown.measured is None else {"measured": by_key(shown.measured)}),
@@ -81,7 +91,9 @@ def by_key(measured: Measured) -> dict[str, Any]:
     """What a run has measured, by the keys of rows."""
     return {
         "figures": {
-            key_of(*key): {name: rounded(value) for name, value in figures.items() if math.isfinite(value)}
+            key_of(*key): {
+                name: rounded(value) for name, value in figures.items() if math.isfinite(value)
+            }
             for key, figures in measured.figures.items()
         },
         **({"histories": _packed(measured.histories)} if measured.histories else {}),
@@ -91,8 +103,13 @@ def by_key(measured: Measured) -> dict[str, Any]:
 
 def _packed(histories: Sequence[Mapping[str, Any]]) -> str:
     """Compressed, since there may be hundreds; the page unpacks them when it is asked for one."""
-    found = [{**each, "call": key_of(*each["call"]), "name": printable(each["name"])} for each in histories]
-    return b64encode(zlib.compress(json.dumps(found, separators=(",", ":"), allow_nan=False).encode(), 9)).decode()
+    found = [
+        {**each, "call": key_of(*each["call"]), "name": printable(each["name"])}
+        for each in histories
+    ]
+    return b64encode(
+        zlib.compress(json.dumps(found, separators=(",", ":"), allow_nan=False).encode(), 9)
+    ).decode()
 
 
 def _of_run(label: str, value: str, said: str, place: Key | None) -> dict[str, Any]:
@@ -108,13 +125,23 @@ def _fits(shown: Shown) -> list[dict[str, Any]]:
     verdict, said = memory.verdict, [f"peak in {memory.peak_layer or 'the model itself'}"]
     if verdict is None:
         return [_verdict("Peak memory", units.memory(memory.peak_bytes), *said)]
-    label = "Fits" if verdict.fits and not verdict.is_close else "Fits, but it is close" if verdict.fits else "Does not fit"
+    label = (
+        "Fits"
+        if verdict.fits and not verdict.is_close
+        else "Fits, but it is close"
+        if verdict.fits
+        else "Does not fit"
+    )
     share = (verdict.reserved_bytes + verdict.context_bytes) / verdict.capacity_bytes
     bar = [["activations" if verdict.fits else "temporary", min(share, 1.0)]]
     if verdict.largest_batch_size is not None:
-        said.append(f"largest batch {units.exact(verdict.safe_batch_size or verdict.largest_batch_size)}")
+        said.append(
+            f"largest batch {units.exact(verdict.safe_batch_size or verdict.largest_batch_size)}"
+        )
     if verdict.longest_sequence is not None:
-        said.append(f"longest sequence {units.exact(verdict.safe_sequence or verdict.longest_sequence)}")
+        said.append(
+            f"longest sequence {units.exact(verdict.safe_sequence or verdict.longest_sequence)}"
+        )
     where = f"{label} in {units.memory(verdict.capacity_bytes, 0)}"
     return [{**_verdict(where, units.memory(memory.peak_bytes), *said), "bar": bar}]
 
@@ -123,22 +150,36 @@ def _time(shown: Shown) -> list[dict[str, Any]]:
     roofline = shown.roofline
     if roofline is None or not roofline.time_estimate:
         return []
-    shares = [(name, time / roofline.time_estimate) for name, time in roofline.time_by_limiter.items() if time]
+    shares = [
+        (name, time / roofline.time_estimate)
+        for name, time in roofline.time_by_limiter.items()
+        if time
+    ]
     step = "One step" if "backward" in roofline.time_by_phase else "One pass"
     rate = (
         []
         if roofline.batch_size is None
-        else [f"{units.count(roofline.batch_size / roofline.time_estimate, '', 1)} samples per second"]
+        else [
+            f"{units.count(roofline.batch_size / roofline.time_estimate, '', 1)} samples per second"
+        ]
     )
     said = [f"{name} {units.share(share)}" for name, share in shares]
     return [
-        _verdict(step, units.duration(roofline.time_estimate), f"± {100 * roofline.spread.share:.0f} %", *rate),
+        _verdict(
+            step,
+            units.duration(roofline.time_estimate),
+            f"± {100 * roofline.spread.share:.0f} %",
+            *rate,
+        ),
         {**_verdict("Limited by", shares[0][0], *said), "bar": [list(each) for each in shares]},
     ]
 
 
 def _counts(shown: Shown) -> list[dict[str, Any]]:
-    overall, bound = data_of(shown.info)["overall"], "" if data_of(shown.info)["overall"]["complete"] else "≥ "
+    overall, bound = (
+        data_of(shown.info)["overall"],
+        "" if data_of(shown.info)["overall"]["complete"] else "≥ ",
+    )
     parameters = overall["grad_params"] + overall["nograd_params"]
     size = units.memory(overall["param_size"] + overall["buffer_size"], 1)
     step = ", forward and backward" if data_of(shown.info)["provenance"]["backward"] else ""
@@ -146,7 +187,11 @@ def _counts(shown: Shown) -> list[dict[str, Any]]:
         bound, step = "≥ ", ", up to the failure"
     frozen = [f"{units.count(overall['nograd_params'])} frozen"] if overall["nograd_params"] else []
     return [
-        _verdict("Arithmetic", f"{bound}{_three(overall['macs'], 'MACs')}", f"{_three(overall['flops'], 'FLOPs')}{step}"),
+        _verdict(
+            "Arithmetic",
+            f"{bound}{_three(overall['macs'], 'MACs')}",
+            f"{_three(overall['flops'], 'FLOPs')}{step}",
+        ),
         _verdict("Parameters", _three(parameters), f"{size} with buffers", *frozen),
     ]
 
@@ -158,9 +203,19 @@ def _field(shown: Shown) -> list[dict[str, Any]]:
     last = field_text(plain_short(shown.fields.output.rf))
     if not last or last == "–":
         return []
-    local = [each for each in shown.fields if each.rf != 1 and {axis.status for axis in each.axes} == {"local"}]
+    local = [
+        each
+        for each in shown.fields
+        if each.rf != 1 and {axis.status for axis in each.axes} == {"local"}
+    ]
     if last == "global" and local:
-        return [_verdict("Receptive field", field_text(plain_short(local[-1].rf)), f"in {local[-1].path}; then global")]
+        return [
+            _verdict(
+                "Receptive field",
+                field_text(plain_short(local[-1].rf)),
+                f"in {local[-1].path}; then global",
+            )
+        ]
     return [_verdict("Receptive field", last, "of a unit of the output")]
 
 
@@ -187,4 +242,7 @@ def question_of(trace: Trace, **asked: Any) -> list[str]:
         else [f"{each.name} {sizes(list(each.shape))}" for each in given]
     )
     said = ["training step" if asked.get("has_backward") else "inference", *inputs]
-    return [*said, *(str(asked[name]) for name in ("precision", "optimizer", "device") if asked.get(name))]
+    return [
+        *said,
+        *(str(asked[name]) for name in ("precision", "optimizer", "device") if asked.get(name)),
+    ]

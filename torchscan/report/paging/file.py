@@ -74,9 +74,14 @@ def _module(name: str) -> str:
 @cache
 def styles() -> str:
     """With the colours that are the same everywhere."""
-    light, dark = ("".join(_in_colour(*each) for each in colours.items()) for colours in (COLOURS, DARK_COLOURS))
+    light, dark = (
+        "".join(_in_colour(*each) for each in colours.items())
+        for colours in (COLOURS, DARK_COLOURS)
+    )
     wrong = ".torchscan-page .on-wrong{fill:var(--wrong);background:var(--wrong)}"
-    return f"{page_file('model/model.css')}\n{light}{wrong}@media(prefers-color-scheme:dark){{{dark}}}"
+    return (
+        f"{page_file('model/model.css')}\n{light}{wrong}@media(prefers-color-scheme:dark){{{dark}}}"
+    )
 
 
 def _in_colour(kind: str, colour: str) -> str:
@@ -87,13 +92,30 @@ def _in_colour(kind: str, colour: str) -> str:
 def policy(is_live: bool) -> str:
     """What the page may do: run our script, show our styles and pictures made here; nothing that a name could smuggle in."""
     sources = {"script-src": script(), "style-src": styles()}
-    hashes = [f"{name} 'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" for name, text in sources.items()]
+    hashes = [
+        f"{name} 'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+        for name, text in sources.items()
+    ]
     asks = ["connect-src 'self'"] if is_live else []
-    return "; ".join(["default-src 'none'", *hashes, *asks, "img-src blob: data:", "base-uri 'none'", "form-action 'none'"])
+    return "; ".join(
+        [
+            "default-src 'none'",
+            *hashes,
+            *asks,
+            "img-src blob: data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+        ]
+    )
 
 
 def in_a_page(data: Any) -> str:
     """JSON that no browser takes for markup, whatever its texts are."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     text = text.encode(errors="replace").decode()  # names of files that are no text
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026").replace("\u2028", "\\u2028")
+    return (
+        text.replace("<", "\\u003c")
+        .replace(">", "\\u003e")
+        .replace("&", "\\u0026")
+        .replace("\u2028", "\\u2028")
+    )

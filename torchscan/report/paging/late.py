@@ -17,7 +17,9 @@ def with_all_calls(
 ) -> dict[str, Any]:
     """The same with a row for each of the ``calls``, each in the nearest module around it that has one."""
     tree = _Tree(rows, levels)
-    for path, call in sorted(calls, key=lambda key: (key[1], f".{key[0]}".count(".") if key[0] else 0)):
+    for path, call in sorted(
+        calls, key=lambda key: (key[1], f".{key[0]}".count(".") if key[0] else 0)
+    ):
         tree.add(path, call, types.get(path, ""))
     return tree.flattened()
 
@@ -45,12 +47,17 @@ def _row(path: str, call: int, type_name: str) -> Row:
 class _Tree:
     def __init__(self, rows: Sequence[Row], levels: Sequence[Level]) -> None:
         self._rows = [{**row} for row in rows]
-        self._levels = [{"nodes": [{**node} for node in level["nodes"]], "edges": level["edges"]} for level in levels]
+        self._levels = [
+            {"nodes": [{**node} for node in level["nodes"]], "edges": level["edges"]}
+            for level in levels
+        ]
         self._children: list[list[int]] = [[] for _ in rows]
         for number, row in enumerate(rows):
             if row["in"] is not None:
                 self._children[row["in"]].append(number)
-        self._numbers = {key: number for number, row in enumerate(rows) for key in row.get("calls", [row["key"]])}
+        self._numbers = {
+            key: number for number, row in enumerate(rows) for key in row.get("calls", [row["key"]])
+        }
 
     def add(self, path: str, call: int, type_name: str) -> None:
         if key_of(path, call) in self._numbers:

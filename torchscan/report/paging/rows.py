@@ -70,13 +70,18 @@ class Paging:
     def rows(self) -> Rows:
         """From the model down, each row after the one that it is in."""
         root = self._trace.root
-        found, node = Rows(), GraphNode(kind="module", name=root.type_name, type_name=root.type_name, calls=(0,))
+        found, node = (
+            Rows(),
+            GraphNode(kind="module", name=root.type_name, type_name=root.type_name, calls=(0,)),
+        )
         waiting = [_Waiting(node, [0], None, 0, {})]
         while waiting:
             each = waiting.pop()
             number, call = len(found.rows), self._trace.modules[each.node.calls[0]]
             each.box["row"] = number
-            found.rows.append({**self._row(each.node, each.places), "in": each.above, "depth": each.depth})
+            found.rows.append(
+                {**self._row(each.node, each.places), "in": each.above, "depth": each.depth}
+            )
             if call.children or call.ops or number == 0:
                 found.rows[number]["level"] = len(found.levels)
                 level, inside = self._level(each, number)
@@ -117,14 +122,20 @@ class Paging:
             for node, box in zip(graph.nodes, boxes, strict=True)
             if node.kind == "module"
         ]
-        edges = [[source, target, _carried(graph, tensors)] for source, target, tensors in graph.edges]
+        edges = [
+            [source, target, _carried(graph, tensors)] for source, target, tensors in graph.edges
+        ]
         return {"nodes": boxes, "edges": edges}, inside
 
     def _places_of(self, node: GraphNode, call: int, places: Sequence[int]) -> list[int]:
         """The same children of all equal calls."""
         children = self._trace.modules[call].children
         positions = [children.index(each) for each in node.calls]
-        return [self._trace.modules[place].children[position] for place in places for position in positions]
+        return [
+            self._trace.modules[place].children[position]
+            for place in places
+            for position in positions
+        ]
 
     def _row(self, node: GraphNode, places: Sequence[int]) -> dict[str, Any]:
         run = node.calls
@@ -146,12 +157,17 @@ class Paging:
             found["time"] = rounded(math.fsum(each["time"] for each in totals))
             found["limiter"] = _most([each["limits"] for each in totals])
         if "peak_bytes" in layer:
-            found["activations"] = sum(self._layers[place].get("activation_bytes") or 0 for place in places)
+            found["activations"] = sum(
+                self._layers[place].get("activation_bytes") or 0 for place in places
+            )
             found["peak"] = max(self._layers[place].get("peak_bytes") or 0 for place in places)
         if self._fields and (seen := seen_by(self._fields[run[-1]])) is not None:
             found["sees"] = seen
         if len(places) > 1:
-            found["calls"] = [key_of(self._trace.modules[place].path, self._trace.modules[place].call) for place in places]
+            found["calls"] = [
+                key_of(self._trace.modules[place].path, self._trace.modules[place].call)
+                for place in places
+            ]
         if node.failed:
             found["failed"] = True
         if settings := self._settings.get(call.path):
@@ -231,7 +247,10 @@ def parsed(settings: str) -> list[tuple[str, str]]:
     parts.append(settings[start:])
     named = [part.strip().partition("=") for part in parts if part.strip()]
     plain = ", ".join(name for name, sign, _ in named if not sign)
-    return [*([("", plain)] if plain else []), *((name, value) for name, sign, value in named if sign)]
+    return [
+        *([("", plain)] if plain else []),
+        *((name, value) for name, sign, value in named if sign),
+    ]
 
 
 def cut(text: str) -> str:

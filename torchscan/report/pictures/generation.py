@@ -21,7 +21,9 @@ _STEPS = 12
 
 
 @explain_wrong_types
-def draw_generation(sweep: Generation | GenerationSweep, *, ax: Axes | None = None, size: Size = "screen") -> Axes:
+def draw_generation(
+    sweep: Generation | GenerationSweep, *, ax: Axes | None = None, size: Size = "screen"
+) -> Axes:
     """Draw the tokens per second of all sequences over the time from one token to the next, a point for each batch size.
 
     Batch sizes for which the memory has no room are hollow.
@@ -33,7 +35,9 @@ def draw_generation(sweep: Generation | GenerationSweep, *, ax: Axes | None = No
     """
     generations = (sweep,) if isinstance(sweep, Generation) else sweep.generations
     if len(generations) < 2:
-        raise InputError("there is one batch size only: draw a sweep_generation of several batch_sizes")
+        raise InputError(
+            "there is one batch size only: draw a sweep_generation of several batch_sizes"
+        )
     found = sorted(generations, key=lambda each: each.batch_size)
     with drawing(ax, size) as ax:
         inks = inks_of(ax)
@@ -41,14 +45,27 @@ def draw_generation(sweep: Generation | GenerationSweep, *, ax: Axes | None = No
         spots = [_spot(each) for each in found]
         ax.grid(color=inks.hair, linewidth=0.5, alpha=0.6)
         ax.set_axisbelow(True)
-        ax.plot([spot.x for spot in spots], [spot.y for spot in spots], color=colour, linewidth=1, alpha=0.5, zorder=1)
+        ax.plot(
+            [spot.x for spot in spots],
+            [spot.y for spot in spots],
+            color=colour,
+            linewidth=1,
+            alpha=0.5,
+            zorder=1,
+        )
         for each, spot in zip(found, spots, strict=True):
             inside = colour if each.fits else ax.get_facecolor()
-            ax.scatter(spot.x, spot.y, _AREA, facecolor=inside, edgecolor=colour, zorder=2, clip_on=False)
+            ax.scatter(
+                spot.x, spot.y, _AREA, facecolor=inside, edgecolor=colour, zorder=2, clip_on=False
+            )
         ax.margins(0.12)
         ax.set(xlabel="Time per token, ms", ylabel="Tokens per second")
         ax.set_ylim(bottom=0)
-        label(ax, [(spot, _said(each)) for each, spot in zip(found, spots, strict=True)], [*spots, *_along(spots)])
+        label(
+            ax,
+            [(spot, _said(each)) for each, spot in zip(found, spots, strict=True)],
+            [*spots, *_along(spots)],
+        )
     return ax
 
 
@@ -59,7 +76,11 @@ def _spot(each: Generation) -> Spot:
 def _along(spots: Sequence[Spot]) -> list[Spot]:
     """The line, which no name should hide."""
     return [
-        Spot(one.x + (other.x - one.x) * step / _STEPS, one.y + (other.y - one.y) * step / _STEPS, 1.0)
+        Spot(
+            one.x + (other.x - one.x) * step / _STEPS,
+            one.y + (other.y - one.y) * step / _STEPS,
+            1.0,
+        )
         for one, other in pairwise(spots)
         for step in range(1, _STEPS)
     ]

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 #: where words are tried, in points from the edge of the point, and in which directions
 _DISTANCES = (3.0, 10.0, 20.0, 34.0)
-_DIRECTIONS = [(math.cos(angle), math.sin(angle)) for angle in (math.pi / 4 * step for step in (1, 3, 7, 5, 0, 4, 2, 6))]
+_DIRECTIONS = [
+    (math.cos(angle), math.sin(angle))
+    for angle in (math.pi / 4 * step for step in (1, 3, 7, 5, 0, 4, 2, 6))
+]
 
 
 class Spot(NamedTuple):
@@ -25,7 +28,9 @@ class Spot(NamedTuple):
     radius: float
 
 
-def label(ax: Axes, wanted: Sequence[tuple[Spot, str]], spots: Sequence[Spot], *, size: str = "small") -> None:
+def label(
+    ax: Axes, wanted: Sequence[tuple[Spot, str]], spots: Sequence[Spot], *, size: str = "small"
+) -> None:
     """Write each text beside its spot where there is room, the first ones first; one without room is left out.
 
     Limits and scales of the axes must stand.
@@ -37,7 +42,9 @@ def label(ax: Axes, wanted: Sequence[tuple[Spot, str]], spots: Sequence[Spot], *
     taken = [_around(ax, spot, pixels) for spot in spots]
     taken += [text.get_window_extent(renderer).padded(2 * pixels) for text in ax.texts]
     for spot, text in wanted:
-        for distance, (across, up) in ((distance, way) for distance in _DISTANCES for way in _DIRECTIONS):
+        for distance, (across, up) in (
+            (distance, way) for distance in _DISTANCES for way in _DIRECTIONS
+        ):
             place = (across * (spot.radius + distance), up * (spot.radius + distance))
             written = _write(ax, spot, text, place, size)
             box = written.get_window_extent(renderer)
@@ -53,12 +60,25 @@ def _write(ax: Axes, spot: Spot, text: str, place: tuple[float, float], size: st
     ends = "bottom" if up > 0.1 else "top" if up < -0.1 else "center"
     is_far = math.hypot(across, up) > spot.radius + _DISTANCES[1] - 1
     line = (
-        {"arrowstyle": "-", "color": inks_of(ax).hair, "linewidth": 0.8, "shrinkA": 1, "shrinkB": spot.radius}
+        {
+            "arrowstyle": "-",
+            "color": inks_of(ax).hair,
+            "linewidth": 0.8,
+            "shrinkA": 1,
+            "shrinkB": spot.radius,
+        }
         if is_far
         else None
     )
     return ax.annotate(
-        text, (spot.x, spot.y), place, textcoords="offset points", ha=sides, va=ends, fontsize=size, arrowprops=line
+        text,
+        (spot.x, spot.y),
+        place,
+        textcoords="offset points",
+        ha=sides,
+        va=ends,
+        fontsize=size,
+        arrowprops=line,
     )
 
 
@@ -71,4 +91,6 @@ def _around(ax: Axes, spot: Spot, pixels: float) -> Bbox:
 
 
 def _is_within(box: Bbox, frame: Bbox) -> bool:
-    return bool(frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1)
+    return bool(
+        frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1
+    )

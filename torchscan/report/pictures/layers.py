@@ -32,7 +32,14 @@ class _Bar(NamedTuple):
 
 
 @explain_wrong_types
-def draw_layers(info: InfoDict, by: str = "macs", *, top: int = 15, ax: Axes | None = None, size: Size = "screen") -> Axes:
+def draw_layers(
+    info: InfoDict,
+    by: str = "macs",
+    *,
+    top: int = 15,
+    ax: Axes | None = None,
+    size: Size = "screen",
+) -> Axes:
     """Draw the layers with the most of something as bars, with their shares of the whole.
 
     Args:
@@ -46,10 +53,24 @@ def draw_layers(info: InfoDict, by: str = "macs", *, top: int = 15, ax: Axes | N
     places = range(len(bars))
     with drawing(ax, size, _MARGIN + _BAR_HEIGHT * len(bars)) as ax:
         inks = inks_of(ax)
-        ax.barh(places, [bar.length for bar in bars], height=0.68, color=inks.colours[_KINDS.get(by, "compute")], alpha=0.85)
+        ax.barh(
+            places,
+            [bar.length for bar in bars],
+            height=0.68,
+            color=inks.colours[_KINDS.get(by, "compute")],
+            alpha=0.85,
+        )
         for place, bar in enumerate(bars):
             beside = (bar.length, place)
-            ax.annotate(bar.text, beside, (4, 0), textcoords="offset points", va="center", fontsize="small", color=inks.soft)
+            ax.annotate(
+                bar.text,
+                beside,
+                (4, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize="small",
+                color=inks.soft,
+            )
         ax.set_yticks(places, [bar.name for bar in bars])
         ax.set(ylim=(len(bars) - 0.4, -0.6), xlim=(0, 1.25 * bars[0].length), title=heading)
         ax.title.set(ha="left", x=0.0, fontsize="medium")
@@ -65,19 +86,27 @@ def _bars(info: InfoDict, by: str, top: int) -> tuple[str, list[_Bar]]:
     check_columns([by])
     data, column = data_of(info), COLUMNS[by]
     if column.scale is None:
-        raise InputError(f"by is {by!r}, which is no figure: choose macs, params, flops, latency, …")
+        raise InputError(
+            f"by is {by!r}, which is no figure: choose macs, params, flops, latency, …"
+        )
     if isinstance(top, bool) or not isinstance(top, int) or top < 1:
         raise InputError(f"top is {top!r}: give a number of bars")
     check_estimates([by], data["layers"])
     heading, cells = column.written(data["layers"], data["overall"])
-    found = [(full_name_of(layer), cell) for layer, cell in zip(data["layers"], cells, strict=True) if cell.value]
+    found = [
+        (full_name_of(layer), cell)
+        for layer, cell in zip(data["layers"], cells, strict=True)
+        if cell.value
+    ]
     if not found:
         raise InputError(f"there is nothing to draw: no layer has any {heading.heading}")
     found.sort(key=lambda each: -each[1].value)
     whole = sum(cell.value for _, cell in found) if column.is_of_all else 0
     top += len(found) == top + 1  # one more says more than that there is one
     shown, rest = found[:top], found[top:] if column.is_of_all else []
-    bars = [_Bar(name, cell.value, f"{cell.text}{_share(cell.value, whole)}") for name, cell in shown]
+    bars = [
+        _Bar(name, cell.value, f"{cell.text}{_share(cell.value, whole)}") for name, cell in shown
+    ]
     if rest:
         remainder = sum(cell.value for _, cell in rest)
         said = column.scale(cell.value for cell in cells).text(remainder)

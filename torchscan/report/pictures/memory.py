@@ -55,10 +55,15 @@ def _draw_kinds(ax: Axes, moments: Sequence[Moment], operators: int, unit: float
     present = [kind for kind in STACK if any(moment.by_kind[kind] for moment in moments)]
     scale = operators / len(moments)
     # the last one once more, or it would have no width
-    sizes = [[moment.bytes_by_kind[KINDS.index(kind)] / unit for moment in (*moments, moments[-1])] for kind in present]
+    sizes = [
+        [moment.bytes_by_kind[KINDS.index(kind)] / unit for moment in (*moments, moments[-1])]
+        for kind in present
+    ]
     places = [scale * column for column in range(len(moments) + 1)]
     colours = [inks_of(ax).colours[kind] for kind in present]
-    ax.stackplot(places, sizes, labels=present, colors=colours, step="post", alpha=0.75, linewidth=0)
+    ax.stackplot(
+        places, sizes, labels=present, colors=colours, step="post", alpha=0.75, linewidth=0
+    )
 
 
 def _name_phases(ax: Axes, timeline: Sequence[Moment]) -> None:
@@ -84,14 +89,22 @@ def _name_peak(ax: Axes, estimate: MemoryEstimate, moments: Sequence[Moment], un
     said = f"peak {units.memory(estimate.peak_bytes)}, {estimate.peak_layer or 'the model itself'}"
     ax.plot([x], [y], "o", color=inks_of(ax).ink, markersize=4)
     ax.annotate(
-        said, (x, y), (-6 if is_late else 6, 5), textcoords="offset points", ha="right" if is_late else "left", fontsize="small"
+        said,
+        (x, y),
+        (-6 if is_late else 6, 5),
+        textcoords="offset points",
+        ha="right" if is_late else "left",
+        fontsize="small",
     )
 
 
 def near_room(estimate: MemoryEstimate) -> int | None:
     """What the device has for tensors, where a line in the picture can show it."""
     verdict = estimate.verdict
-    if verdict is None or not 0 < verdict.capacity_bytes - verdict.context_bytes <= _FAR * estimate.peak_bytes:
+    if (
+        verdict is None
+        or not 0 < verdict.capacity_bytes - verdict.context_bytes <= _FAR * estimate.peak_bytes
+    ):
         return None
     return verdict.capacity_bytes - verdict.context_bytes
 

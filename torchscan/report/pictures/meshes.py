@@ -32,7 +32,9 @@ def draw_meshes(search: MeshSearch, *, ax: Axes | None = None, size: Size = "scr
         size: of that: for a "screen", or for a paper of two columns, the width of a "column" or of the "page".
     """
     if not isinstance(search, MeshSearch):
-        raise InputError(f"search is a {type(search).__name__}: give what torchscan.search_meshes(…) returns")
+        raise InputError(
+            f"search is a {type(search).__name__}: give what torchscan.search_meshes(…) returns"
+        )
     choices = search.choices
     top = max(each.tokens_per_second for each in choices)
     with drawing(ax, size, _MARGIN + _BAR_HEIGHT * len(choices)) as ax:
@@ -52,10 +54,21 @@ def _draw(ax: Axes, place: int, choice: MeshChoice, *, is_first: bool) -> None:
     inks, rate = inks_of(ax), choice.tokens_per_second
     waits = rate * choice.waiting / choice.time_estimate
     alpha = 0.85 if choice.fits else 0.3
-    parts = (("computing", rate - waits, 0.0, "parameters"), ("waiting for links", waits, rate - waits, "gathered"))
+    parts = (
+        ("computing", rate - waits, 0.0, "parameters"),
+        ("waiting for links", waits, rate - waits, "gathered"),
+    )
     for name, length, begin, kind in parts:
         label = name if is_first else None
         ax.barh(place, length, 0.7, begin, color=inks.colours[kind], alpha=alpha, label=label)
     fits = "" if choice.fits else ", does not fit"
     text = f"{units.memory(choice.needed_bytes, 0)}{fits}"
-    ax.annotate(text, (rate, place), (4, 0), textcoords="offset points", va="center", fontsize="small", color=inks.soft)
+    ax.annotate(
+        text,
+        (rate, place),
+        (4, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize="small",
+        color=inks.soft,
+    )

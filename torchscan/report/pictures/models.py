@@ -44,7 +44,9 @@ def draw_models(
     """
     across, of_x = _metric(table, x)
     up, of_y = _metric(table, y) if isinstance(y, str) else (_given(table, y), "")
-    spots = {name: Spot(across[name], up[name], (_AREA / 3.14) ** 0.5) for name in across if name in up}
+    spots = {
+        name: Spot(across[name], up[name], (_AREA / 3.14) ** 0.5) for name in across if name in up
+    }
     if not spots:
         raise InputError(f"there is nothing to draw: y has figures for none of {', '.join(across)}")
     with drawing(ax, size) as ax:
@@ -77,8 +79,12 @@ def _scale(ax: Axes, values: Sequence[float], axis: Literal["x", "y"]) -> None:
 
         ax.set(**{f"{axis}scale": "log"})
         of_axis = getattr(ax, f"{axis}axis")
-        of_axis.set_major_locator(LogLocator(subs=(1, 2, 5) if max(values) < _MANY * min(values) else (1,)))
-        of_axis.set_major_formatter(lambda value, _: units.count(value, digits=0) if value >= 1 else f"{value:g}")
+        of_axis.set_major_locator(
+            LogLocator(subs=(1, 2, 5) if max(values) < _MANY * min(values) else (1,))
+        )
+        of_axis.set_major_formatter(
+            lambda value, _: units.count(value, digits=0) if value >= 1 else f"{value:g}"
+        )
         of_axis.set_minor_formatter(NullFormatter())
     elif max(values) < _NEAR * min(values):
         return
@@ -90,9 +96,14 @@ def _scale(ax: Axes, values: Sequence[float], axis: Literal["x", "y"]) -> None:
 
 def _metric(table: Table, key: str) -> tuple[dict[str, float], str]:
     """Of each model, in the unit of the column."""
-    at = next((number for number, column in enumerate(table.columns) if column.key == key and number), None)
+    at = next(
+        (number for number, column in enumerate(table.columns) if column.key == key and number),
+        None,
+    )
     if at is None:
-        raise InputError(f"the table has no {key!r}: there are {', '.join(column.key for column in table.columns[1:])}")
+        raise InputError(
+            f"the table has no {key!r}: there are {', '.join(column.key for column in table.columns[1:])}"
+        )
     values = {row.cells[0].value: row.cells[at].value for row in table.rows}
     if any(not isinstance(value, int | float) for value in values.values()):
         raise InputError(f"{key!r} is no figure for some of the models: choose another metric")
@@ -104,5 +115,7 @@ def _given(table: Table, figures: Mapping[str, float]) -> dict[str, float]:
     known = [row.cells[0].value for row in table.rows]
     unknown = next((name for name in figures if name not in known), None)
     if unknown is not None:
-        raise InputError(f"y has a figure for {unknown!r}, which is not in the table: there are {', '.join(known)}")
+        raise InputError(
+            f"y has a figure for {unknown!r}, which is not in the table: there are {', '.join(known)}"
+        )
     return dict(figures)

@@ -29,7 +29,9 @@ def draw_pipeline(plan: PipelinePlan, *, ax: Axes | None = None, size: Size = "s
         size: of that: for a "screen", or for a paper of two columns, the width of a "column" or of the "page".
     """
     if not isinstance(plan, PipelinePlan):
-        raise InputError(f"plan is a {type(plan).__name__}: give what torchscan.plan_pipeline(…) returns")
+        raise InputError(
+            f"plan is a {type(plan).__name__}: give what torchscan.plan_pipeline(…) returns"
+        )
     number = len(plan.processes)
     unit, name = units.scale_of_durations([plan.passes], least=1.0)[:2]
     with drawing(ax, size, _MARGIN + _HEIGHT * number) as ax:
@@ -37,7 +39,9 @@ def draw_pipeline(plan: PipelinePlan, *, ax: Axes | None = None, size: Size = "s
             _draw(ax, plan, each, unit)
         ax.set_yticks(range(number), [f"process {each}" for each in range(number)])
         ax.set(ylim=(number - 0.45, -0.55), xlim=(0, plan.passes / unit), xlabel=name)
-        ax.set_title(f"{plan.schedule}: {units.share(plan.bubble)} bubbles", loc="left", fontsize="medium")
+        ax.set_title(
+            f"{plan.schedule}: {units.share(plan.bubble)} bubbles", loc="left", fontsize="medium"
+        )
         ax.tick_params(axis="y", length=0)
         below(ax, 2)
     return ax
@@ -62,4 +66,12 @@ def _draw(ax: Axes, plan: PipelinePlan, action: Action, unit: float) -> None:
     )
     if action.end - action.start > _NARROWEST * plan.passes:
         middle = (action.start + action.end) / 2 / unit
-        ax.text(middle, action.process, f"{task.microbatch}", ha="center", va="center", fontsize="x-small", color=inks.ink)
+        ax.text(
+            middle,
+            action.process,
+            f"{task.microbatch}",
+            ha="center",
+            va="center",
+            fontsize="x-small",
+            color=inks.ink,
+        )

@@ -54,11 +54,21 @@ def _draw_kinds(ax: Axes, plan: Plan, unit: float) -> None:
     for kind in STACK:
         sizes = [each.memory.by_kind[kind] / unit for each in plan.ranks]
         if any(sizes):
-            ax.barh(range(len(sizes)), sizes, 0.68, begins, color=colours[kind], alpha=0.85, label=kind)
+            ax.barh(
+                range(len(sizes)), sizes, 0.68, begins, color=colours[kind], alpha=0.85, label=kind
+            )
         begins = [begin + length for begin, length in zip(begins, sizes, strict=True)]
     for place, each in enumerate(plan.ranks):
         said, beside = units.memory(each.memory.peak_bytes), (begins[place], place)
-        ax.annotate(said, beside, (4, 0), textcoords="offset points", va="center", fontsize="small", color=inks_of(ax).soft)
+        ax.annotate(
+            said,
+            beside,
+            (4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize="small",
+            color=inks_of(ax).soft,
+        )
 
 
 def _draw_room(ax: Axes, plan: Plan, unit: float) -> None:

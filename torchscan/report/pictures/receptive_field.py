@@ -90,7 +90,12 @@ class _Seen(NamedTuple):
         return any(axis.status == "global" for axis in self.axes)
 
 
-def _seen(layer: LayerField, unit: Sequence[int] | int | None, name: str | None, dims: Sequence[int] | None) -> _Seen:
+def _seen(
+    layer: LayerField,
+    unit: Sequence[int] | int | None,
+    name: str | None,
+    dims: Sequence[int] | None,
+) -> _Seen:
     axes = _axes_drawn(layer, name, dims)
     places = _places(axes, unit)
     top, tall = _span(axes[0], places[0]) if len(axes) == 2 else (0, 1)
@@ -101,9 +106,17 @@ def _seen(layer: LayerField, unit: Sequence[int] | int | None, name: str | None,
 def _chosen(given: LayerField | ReceptiveField | Sequence[LayerField]) -> list[LayerField]:
     if isinstance(given, LayerField):
         return [given]
-    layers = _outer(given) if isinstance(given, ReceptiveField) else list(given) if isinstance(given, Sequence) else []
+    layers = (
+        _outer(given)
+        if isinstance(given, ReceptiveField)
+        else list(given)
+        if isinstance(given, Sequence)
+        else []
+    )
     if not layers or not all(isinstance(layer, LayerField) for layer in layers):
-        raise InputError(f"this is the field of {type(given).__name__}: choose a layer of it, field['layer4'] or field.output")
+        raise InputError(
+            f"this is the field of {type(given).__name__}: choose a layer of it, field['layer4'] or field.output"
+        )
     return layers
 
 
@@ -112,7 +125,12 @@ def _outer(fields: ReceptiveField) -> list[LayerField]:
     found: list[LayerField] = []
     for layer in fields:
         sizes = [axis.size for axis in layer.axes if axis.status == "local"]
-        if "." in layer.path or not layer.path or not sizes or any(axis.status == "global" for axis in layer.axes):
+        if (
+            "." in layer.path
+            or not layer.path
+            or not sizes
+            or any(axis.status == "global" for axis in layer.axes)
+        ):
             continue
         if not found or sizes > [axis.size for axis in found[-1].axes if axis.status == "local"]:
             found.append(layer)
@@ -124,13 +142,19 @@ def _axes_drawn(layer: LayerField, name: str | None, dims: Sequence[int] | None)
     seen = [axis for axis in layer.axes if axis.status != "none"]
     known = list(dict.fromkeys(axis.input for axis in seen))
     if not known:
-        raise InputError(f"{layer.path or 'the model'} sees no axis of any input: there is nothing to draw")
+        raise InputError(
+            f"{layer.path or 'the model'} sees no axis of any input: there is nothing to draw"
+        )
     if name is not None and name not in known:
-        raise InputError(f"{layer.path or 'the model'} sees no input {name!r}: it sees {', '.join(known)}")
+        raise InputError(
+            f"{layer.path or 'the model'} sees no input {name!r}: it sees {', '.join(known)}"
+        )
     of_input = {axis.axis: axis for axis in seen if axis.input == (name or known[0])}
     wanted = list(of_input)[-2:] if dims is None else list(dims)
     if not 1 <= len(wanted) <= 2 or not of_input.keys() >= set(wanted):
-        raise InputError(f"dims is {dims}: name one or two of the dimensions {', '.join(map(str, of_input))}")
+        raise InputError(
+            f"dims is {dims}: name one or two of the dimensions {', '.join(map(str, of_input))}"
+        )
     return [of_input[dim] for dim in wanted]
 
 
@@ -138,12 +162,22 @@ def _places(axes: Sequence[AxisField], unit: Sequence[int] | int | None) -> list
     """The unit's place along each axis: one for all where a dimension of tokens holds them, and 0 where there is but one."""
     are_tokens = _are_tokens(axes)
     counts = [axis.units or 1 for axis in (axes[:1] if are_tokens else axes)]
-    given = [count // 2 for count in counts] if unit is None else [unit] if isinstance(unit, int) else list(unit)
+    given = (
+        [count // 2 for count in counts]
+        if unit is None
+        else [unit]
+        if isinstance(unit, int)
+        else list(unit)
+    )
     if len(given) != len(counts):
-        raise InputError(f"unit is {unit}: give as many numbers as dimensions of the output are drawn, {len(counts)}")
+        raise InputError(
+            f"unit is {unit}: give as many numbers as dimensions of the output are drawn, {len(counts)}"
+        )
     for place, count in zip(given, counts, strict=True):
         if not isinstance(place, int) or not 0 <= place < count:
-            raise InputError(f"unit is {unit}: {place} is none of the {count} units, which count from 0")
+            raise InputError(
+                f"unit is {unit}: {place} is none of the {count} units, which count from 0"
+            )
     return given * len(axes) if are_tokens else given
 
 
@@ -170,7 +204,9 @@ def _show(ax: Axes, picture: Any, height: int, width: int) -> None:
         try:
             ax.imshow(pixels, extent=(0, width, height, 0), aspect=aspect)
         except (TypeError, ValueError) as error:
-            raise InputError(f"picture is a {type(picture).__name__}: give an array, a tensor or a PIL image") from error
+            raise InputError(
+                f"picture is a {type(picture).__name__}: give an array, a tensor or a PIL image"
+            ) from error
     ax.set_facecolor(inks_of(ax).panel)
     ax.set_xlim(0, width)
     ax.set_ylim(height, 0)
@@ -187,7 +223,9 @@ def _pixels(picture: Any, height: int, width: int) -> Any:
     if len(shape) == 3 and shape[1:] == (height, width):
         pixels, shape = pixels.transpose(1, 2, 0), (height, width)
     if shape[:2] != (height, width):
-        raise InputError(f"the picture has shape {shape}, but what is drawn of the input is {height} high and {width} wide")
+        raise InputError(
+            f"the picture has shape {shape}, but what is drawn of the input is {height} high and {width} wide"
+        )
     return pixels
 
 
@@ -197,12 +235,21 @@ def _draw_one(ax: Axes, seen: _Seen, *, is_on_picture: bool) -> None:
 
     (height, width), colour = seen.input, inks_of(ax).colours["compute"]
     if seen.is_global:
-        ax.add_patch(Rectangle((0, 0), width, height, facecolor=colour, alpha=0.12, label="seen as a whole"))
+        ax.add_patch(
+            Rectangle((0, 0), width, height, facecolor=colour, alpha=0.12, label="seen as a whole")
+        )
     if not seen.wide or not seen.tall:
         return
     if is_on_picture and not seen.is_global:
         ax.add_patch(_around(seen, height, width))
-    frame = Rectangle((seen.left, seen.top), seen.wide, seen.tall, edgecolor=colour, linewidth=2, label="receptive field")
+    frame = Rectangle(
+        (seen.left, seen.top),
+        seen.wide,
+        seen.tall,
+        edgecolor=colour,
+        linewidth=2,
+        label="receptive field",
+    )
     frame.set_facecolor("none" if is_on_picture else f"{colour}30")
     ax.add_patch(frame)
 
@@ -217,7 +264,9 @@ def _around(seen: _Seen, height: int, width: int) -> PathPatch:
     outer = [(0, 0), (width, 0), (width, height), (0, height), (0, 0)]
     inner = [(left, top), (left, bottom), (right, bottom), (right, top), (left, top)]
     codes = [Path.MOVETO, *[Path.LINETO] * 3, Path.CLOSEPOLY]
-    return PathPatch(Path([*outer, *inner], [*codes, *codes]), facecolor="white", alpha=0.6, linewidth=0)
+    return PathPatch(
+        Path([*outer, *inner], [*codes, *codes]), facecolor="white", alpha=0.6, linewidth=0
+    )
 
 
 def _draw_nested(ax: Axes, layers: Sequence[LayerField], seen: Sequence[_Seen]) -> None:
@@ -228,18 +277,30 @@ def _draw_nested(ax: Axes, layers: Sequence[LayerField], seen: Sequence[_Seen]) 
     shades = _shades(colours["memory"], colours["compute"], len(layers))
     for layer, each, shade in reversed(list(zip(layers, seen, shades, strict=True))):
         sizes = "×".join("–" if axis.size is None else str(axis.size) for axis in each.axes)
-        frame = Rectangle((each.left, each.top), each.wide, each.tall, edgecolor=shade, linewidth=2, facecolor=f"{shade}28")
+        frame = Rectangle(
+            (each.left, each.top),
+            each.wide,
+            each.tall,
+            edgecolor=shade,
+            linewidth=2,
+            facecolor=f"{shade}28",
+        )
         frame.set_label(f"{layer.path or layer.type_name}  {sizes}")
         ax.add_patch(frame)
     handles, labels = ax.get_legend_handles_labels()
-    ax.legend(handles[::-1], labels[::-1], loc="upper left", bbox_to_anchor=(1.02, 1.0), borderaxespad=0.0)
+    ax.legend(
+        handles[::-1], labels[::-1], loc="upper left", bbox_to_anchor=(1.02, 1.0), borderaxespad=0.0
+    )
 
 
 def _shades(inner: str, outer: str, count: int) -> list[str]:
     """From the innermost to the outermost, in even steps."""
     ends = [[int(end[at : at + 2], 16) for at in (1, 3, 5)] for end in (inner, outer)]
     shares = [number / max(count - 1, 1) for number in range(count)]
-    mixed = ([round(one + share * (other - one)) for one, other in zip(*ends, strict=True)] for share in shares)
+    mixed = (
+        [round(one + share * (other - one)) for one, other in zip(*ends, strict=True)]
+        for share in shares
+    )
     return [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in mixed]
 
 
@@ -248,10 +309,26 @@ def _show_all(ax: Axes, seen: Sequence[_Seen], height: int, width: int) -> None:
     from matplotlib.patches import Rectangle
 
     framed = [each for each in seen if each.wide and each.tall]
-    left, right = min([0, *(each.left for each in framed)]), max([width, *(each.left + each.wide for each in framed)])
-    top, bottom = min([0, *(each.top for each in framed)]), max([height, *(each.top + each.tall for each in framed)])
+    left, right = (
+        min([0, *(each.left for each in framed)]),
+        max([width, *(each.left + each.wide for each in framed)]),
+    )
+    top, bottom = (
+        min([0, *(each.top for each in framed)]),
+        max([height, *(each.top + each.tall for each in framed)]),
+    )
     if (left, right, top, bottom) != (0, width, 0, height):
-        ax.add_patch(Rectangle((0, 0), width, height, fill=False, edgecolor=inks_of(ax).soft, linestyle=":", label="input"))
+        ax.add_patch(
+            Rectangle(
+                (0, 0),
+                width,
+                height,
+                fill=False,
+                edgecolor=inks_of(ax).soft,
+                linestyle=":",
+                label="input",
+            )
+        )
         room = (right - left) / 50
         ax.set_xlim(left - room, right + room)
         ax.set_ylim(bottom + room, top - room)
@@ -260,6 +337,12 @@ def _show_all(ax: Axes, seen: Sequence[_Seen], height: int, width: int) -> None:
 def _title(layer: LayerField, places: Sequence[int], axes: Sequence[AxisField]) -> str:
     unit = places[0] if len(places) == 1 or _are_tokens(axes) else tuple(places)
     sizes = "×".join("–" if axis.size is None else str(axis.size) for axis in axes)
-    reasons = dict.fromkeys(f"{each.operator} in {each.path or 'the model'}" for axis in axes for each in axis.reasons)
+    reasons = dict.fromkeys(
+        f"{each.operator} in {each.path or 'the model'}" for axis in axes for each in axis.reasons
+    )
     seen = f"unit {unit} of {layer.path or layer.type_name}: {sizes}"
-    return "\n".join([seen, *textwrap.wrap(f"and everything by {', '.join(reasons)}", _TITLE_WIDTH)]) if reasons else seen
+    return (
+        "\n".join([seen, *textwrap.wrap(f"and everything by {', '.join(reasons)}", _TITLE_WIDTH)])
+        if reasons
+        else seen
+    )

@@ -55,7 +55,12 @@ def draw_roofline(roofline: Roofline, *, ax: Axes | None = None, size: Size = "s
         left, right, ridges = _reach(roofline, points)
         low, high = min(point.rate for point in points) / 3, 2.5 * _highest(roofline, right)
         ax.set(
-            xscale="log", yscale="log", xlim=(left, right), ylim=(low, high), xlabel="FLOPs per byte", ylabel="FLOPs per second"
+            xscale="log",
+            yscale="log",
+            xlim=(left, right),
+            ylim=(low, high),
+            xlabel="FLOPs per byte",
+            ylabel="FLOPs per second",
         )
         ax.yaxis.set_major_formatter(lambda value, _: units.count(value, digits=0))
         ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -64,7 +69,10 @@ def draw_roofline(roofline: Roofline, *, ax: Axes | None = None, size: Size = "s
         _draw_points(roofline, ax, points)
         spots = [_spot(roofline, point) for point in points]
         label(
-            ax, [*_ridge(roofline, ridges), *_named(roofline, points)], [*spots, *_along(roofline, left, right)], size="x-small"
+            ax,
+            [*_ridge(roofline, ridges), *_named(roofline, points)],
+            [*spots, *_along(roofline, left, right)],
+            size="x-small",
         )
         below(ax, 2)
     return ax
@@ -85,9 +93,19 @@ def points_of(roofline: Roofline) -> list[_Point]:
     members: dict[tuple[object, ...], list[OperatorLoad]] = defaultdict(list)
     for each in roofline.operators:
         if each.flops and each.intensity and each.time_estimate:
-            key = (each.operator, each.precision, each.flops, each.bytes_read, each.bytes_written, each.limiter)
+            key = (
+                each.operator,
+                each.precision,
+                each.flops,
+                each.bytes_read,
+                each.bytes_written,
+                each.limiter,
+            )
             members[key].append(each)
-    found = [_Point(loads[0], math.fsum(each.time_estimate for each in loads), len(loads)) for loads in members.values()]
+    found = [
+        _Point(loads[0], math.fsum(each.time_estimate for each in loads), len(loads))
+        for loads in members.values()
+    ]
     return sorted(found, key=lambda point: -point.time)
 
 
@@ -98,7 +116,9 @@ def _area(roofline: Roofline, point: _Point) -> float:
 
 
 def _spot(roofline: Roofline, point: _Point) -> Spot:
-    return Spot(point.load.intensity or 0.0, point.rate, math.sqrt(_area(roofline, point) / math.pi))
+    return Spot(
+        point.load.intensity or 0.0, point.rate, math.sqrt(_area(roofline, point) / math.pi)
+    )
 
 
 def _named(roofline: Roofline, points: Sequence[_Point]) -> list[tuple[Spot, str]]:
@@ -115,9 +135,10 @@ def _named(roofline: Roofline, points: Sequence[_Point]) -> list[tuple[Spot, str
 def _ridge(roofline: Roofline, ridges: Sequence[float]) -> list[tuple[Spot, str]]:
     """Where more arithmetic for each byte is no use any more."""
     peaks = roofline.peak_flops.values()
-    return [(Spot(ridge, peak, 1.0), f"ridge: {ridge:,.0f} FLOPs per byte") for ridge, peak in zip(ridges, peaks, strict=True)][
-        :1
-    ]
+    return [
+        (Spot(ridge, peak, 1.0), f"ridge: {ridge:,.0f} FLOPs per byte")
+        for ridge, peak in zip(ridges, peaks, strict=True)
+    ][:1]
 
 
 def _along(roofline: Roofline, left: float, right: float) -> list[Spot]:
@@ -131,7 +152,13 @@ def _draw_roofs(roofline: Roofline, ax: Axes, left: float, right: float) -> None
     inks = inks_of(ax)
     highest = _highest(roofline, right)
     slope = [left, min(highest / roofline.bandwidth, right)]
-    ax.plot(slope, [roofline.bandwidth * each for each in slope], color=inks.ink, linewidth=1.2, zorder=1)
+    ax.plot(
+        slope,
+        [roofline.bandwidth * each for each in slope],
+        color=inks.ink,
+        linewidth=1.2,
+        zorder=1,
+    )
     middle = math.sqrt(slope[0] * slope[1])
     ax.annotate(
         units.count(roofline.bandwidth, "B/s", 1),
@@ -147,9 +174,23 @@ def _draw_roofs(roofline: Roofline, ax: Axes, left: float, right: float) -> None
     for form, peak in roofline.peak_flops.items():
         forms[peak].append(form)
     for peak, names in forms.items():
-        ax.plot([max(peak / roofline.bandwidth, left), right], [peak, peak], color=inks.ink, linewidth=1.2, zorder=1)
+        ax.plot(
+            [max(peak / roofline.bandwidth, left), right],
+            [peak, peak],
+            color=inks.ink,
+            linewidth=1.2,
+            zorder=1,
+        )
         said = f"{units.count(peak, 'FLOP/s', 0)} {', '.join(names)}"
-        ax.annotate(said, (right, peak), (-2, 3), textcoords="offset points", ha="right", fontsize="x-small", color=inks.soft)
+        ax.annotate(
+            said,
+            (right, peak),
+            (-2, 3),
+            textcoords="offset points",
+            ha="right",
+            fontsize="x-small",
+            color=inks.soft,
+        )
 
 
 def _draw_points(roofline: Roofline, ax: Axes, points: Sequence[_Point]) -> None:
@@ -167,7 +208,9 @@ def _draw_points(roofline: Roofline, ax: Axes, points: Sequence[_Point]) -> None
                 linewidths=0.6,
                 zorder=2,
             )
-            ax.scatter([], [], 30, marker="s", color=inks.colours[limiter], label=_share(roofline, limiter))
+            ax.scatter(
+                [], [], 30, marker="s", color=inks.colours[limiter], label=_share(roofline, limiter)
+            )
 
 
 def _share(roofline: Roofline, limiter: Limiter) -> str:

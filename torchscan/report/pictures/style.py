@@ -57,7 +57,11 @@ def drawing(ax: Axes | None, size: Size, height: float | None = None) -> Iterato
         raise InputError(f"ax is a {type(ax).__name__}: give axes of matplotlib, such as plt.gca()")
     across, up, points = _SIZES[size]
     plt = pyplot()
-    grounds = [plt.rcParams["axes.facecolor"], plt.rcParams["figure.facecolor"]] if ax is None else _grounds(ax)
+    grounds = (
+        [plt.rcParams["axes.facecolor"], plt.rcParams["figure.facecolor"]]
+        if ax is None
+        else _grounds(ax)
+    )
     inks, around = _on(*grounds), _on(*grounds[1:])
     with plt.rc_context({**_STYLE, **_colours(inks, around), "font.size": points}):
         is_own = ax is None
@@ -69,7 +73,9 @@ def drawing(ax: Axes | None, size: Size, height: float | None = None) -> Iterato
             ax.spines[side].set_visible(False)
         for side in ("left", "bottom"):
             ax.spines[side].set(color=inks.hair, linewidth=0.8)
-        ax.tick_params(which="both", color=inks.hair, labelcolor=around.soft, width=0.8, labelsize="small")
+        ax.tick_params(
+            which="both", color=inks.hair, labelcolor=around.soft, width=0.8, labelsize="small"
+        )
         yield ax
         if is_own:
             # The first layout does not know yet how wide axes of a fixed aspect become, and would clip what is beside them.
@@ -100,7 +106,9 @@ def _on(*grounds: Any) -> Inks:
 
 def _colours(inks: Inks, around: Inks) -> dict[str, str]:
     """Inside the axes, and around them, where another ground may be."""
-    softly = dict.fromkeys(("axes.labelcolor", "xtick.color", "ytick.color", "axes.titlecolor"), around.soft)
+    softly = dict.fromkeys(
+        ("axes.labelcolor", "xtick.color", "ytick.color", "axes.titlecolor"), around.soft
+    )
     return {"text.color": inks.ink, "legend.labelcolor": around.ink, **softly}
 
 
@@ -111,4 +119,10 @@ def below(ax: Axes, columns: int) -> None:
     points = pyplot().rcParams["font.size"] * (3.6 if ax.get_xlabel() else 2.2)
     figure: Any = ax.figure
     place = ax.transAxes + ScaledTranslation(0, -points / 72, figure.dpi_scale_trans)
-    ax.legend(loc="upper left", bbox_to_anchor=(0.0, 0.0), bbox_transform=place, ncols=columns, borderaxespad=0.0)
+    ax.legend(
+        loc="upper left",
+        bbox_to_anchor=(0.0, 0.0),
+        bbox_transform=place,
+        ncols=columns,
+        borderaxespad=0.0,
+    )

@@ -70,7 +70,11 @@ class _Convolution:
 
     @property
     def is_channels_last(self) -> bool:
-        return 1 in self.source.stride[1:2] and self.source.shape[1] > 1 and math.prod(self.source.shape[2:]) > 1
+        return (
+            1 in self.source.stride[1:2]
+            and self.source.shape[1] > 1
+            and math.prod(self.source.shape[2:]) > 1
+        )
 
     def filled(self, multiprocessors: int) -> float:
         """The useful share of what is computed for the result."""
@@ -93,7 +97,11 @@ class _Convolution:
         is_product = self.window == 1 and self.places % CHANNEL_STEP == 0 and self.groups == 1
         if not is_half or self.is_channels_last or is_product:
             return 0.0
-        return TURNING_AROUND * 2 * (self.source.stored_bytes + self.weight.stored_bytes + self.out.stored_bytes)
+        return (
+            TURNING_AROUND
+            * 2
+            * (self.source.stored_bytes + self.weight.stored_bytes + self.out.stored_bytes)
+        )
 
     @property
     def bytes_of_bias(self) -> int:
@@ -104,7 +112,9 @@ class _Convolution:
 
 @rule("convolution", "_convolution")
 def _convolution(signature: OpSignature, _cost: OpCost, multiprocessors: int) -> Kernel:
-    source, weight, bias, stride, _padding, _dilation, is_transposed, _more, groups = signature.args[:9]
+    source, weight, bias, stride, _padding, _dilation, is_transposed, _more, groups = (
+        signature.args[:9]
+    )
     form = _Convolution(
         source=source,
         weight=weight,
@@ -120,7 +130,19 @@ def _convolution(signature: OpSignature, _cost: OpCost, multiprocessors: int) ->
 @rule("convolution_backward")
 def _convolution_backward(signature: OpSignature, _cost: OpCost, multiprocessors: int) -> Kernel:
     """The gradients of input and weight are convolutions of the same three tensors; the gradient of the bias is a sum."""
-    out, source, weight, _sizes, stride, _padding, _dilation, is_transposed, _more, groups, wanted = signature.args[:11]
+    (
+        out,
+        source,
+        weight,
+        _sizes,
+        stride,
+        _padding,
+        _dilation,
+        is_transposed,
+        _more,
+        groups,
+        wanted,
+    ) = signature.args[:11]
     form = _Convolution(
         source=source,
         weight=weight,
@@ -131,8 +153,12 @@ def _convolution_backward(signature: OpSignature, _cost: OpCost, multiprocessors
         stride=tuple(stride),
     )
     one = _of_form(form, multiprocessors)
-    shares = [1.0] * wanted[0] + [form.filled_for_weight(multiprocessors) / form.filled(multiprocessors)] * wanted[1]
-    matrices = one.matrices * len(shares) / sum(1 / share for share in shares) if shares else one.matrices
+    shares = [1.0] * wanted[0] + [
+        form.filled_for_weight(multiprocessors) / form.filled(multiprocessors)
+    ] * wanted[1]
+    matrices = (
+        one.matrices * len(shares) / sum(1 / share for share in shares) if shares else one.matrices
+    )
     summed = out.stored_bytes * wanted[2]
     turned = one.turned_bytes * len(shares)
     cycles = one.cycles * len(shares)
@@ -163,7 +189,9 @@ def _of_form(form: _Convolution, multiprocessors: int) -> Kernel:
             cycles=form.out.numel * CYCLES_OF_GROUPED,
         )
     peak = POINTWISE_CONVOLUTIONS if form.window == 1 else MATRICES
-    return Kernel(traffic=STREAMING, matrices=peak * share, bias_bytes=form.bytes_of_bias, turned_bytes=turned)
+    return Kernel(
+        traffic=STREAMING, matrices=peak * share, bias_bytes=form.bytes_of_bias, turned_bytes=turned
+    )
 
 
 def _depthwise(form: _Convolution) -> Kernel:
@@ -171,6 +199,13 @@ def _depthwise(form: _Convolution) -> Kernel:
     if form.is_channels_last:
         rate = DEPTHWISE_CHANNELS_LAST_LARGER if form.window > 49 else 1.0
         among_compiled = 1.0 if form.window <= 9 else DEPTHWISE_COMPILED
-        return Kernel(vectors=rate, units="vector", bias_bytes=form.bytes_of_bias, among_compiled=among_compiled)
-    rate = 1.0 if form.window <= 9 else DEPTHWISE_UP_TO_25 if form.window <= 25 else DEPTHWISE_LARGER
+        return Kernel(
+            vectors=rate,
+            units="vector",
+            bias_bytes=form.bytes_of_bias,
+            among_compiled=among_compiled,
+        )
+    rate = (
+        1.0 if form.window <= 9 else DEPTHWISE_UP_TO_25 if form.window <= 25 else DEPTHWISE_LARGER
+    )
     return Kernel(vectors=rate, units="vector", cycles=form.out.numel * CYCLES_OF_DEPTHWISE)

@@ -63,7 +63,9 @@ def _product(signature: OpSignature, cost: OpCost, multiprocessors: int) -> Kern
 _BATCHED = ("aten.bmm", "aten.baddbmm")
 
 
-def _fold_batch(batch: int, rows: int, columns: int, operands: Sequence[TensorSpec]) -> tuple[int, int, int]:
+def _fold_batch(
+    batch: int, rows: int, columns: int, operands: Sequence[TensorSpec]
+) -> tuple[int, int, int]:
     """Return the products of a batch, and the rows and columns of each.
 
     If one of the two factors is the same matrix for the whole batch, there is a single product:
@@ -92,7 +94,9 @@ def _grouped_product(signature: OpSignature, cost: OpCost, multiprocessors: int)
     experts = max(1, min(right.shape[0], slots))
     rows = math.ceil(slots / experts)
     traffic = STREAMING if min(rows, columns) <= SKINNY else CONTRACTIONS
-    return Kernel(traffic=traffic, matrices=MATRICES * filled(rows, columns, sums, experts, multiprocessors))
+    return Kernel(
+        traffic=traffic, matrices=MATRICES * filled(rows, columns, sums, experts, multiprocessors)
+    )
 
 
 @rule("mv", "addmv", "dot", "vdot")
@@ -106,7 +110,11 @@ def any_product(_signature: OpSignature, _cost: OpCost, _multiprocessors: int) -
 
 
 @rule(
-    *(f"_scaled_dot_product_{name}_attention{back}" for name in ("flash", "efficient", "cudnn") for back in ("", "_backward")),
+    *(
+        f"_scaled_dot_product_{name}_attention{back}"
+        for name in ("flash", "efficient", "cudnn")
+        for back in ("", "_backward")
+    ),
     "_scaled_dot_product_flash_attention_for_cpu",
     "_scaled_dot_product_flash_attention_for_cpu_backward",
     "scaled_dot_product_attention",
@@ -124,7 +132,9 @@ def _attention(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> 
     )
 
 
-@rule("_cudnn_rnn", "_cudnn_rnn_backward", "lstm", "gru", "rnn_tanh", "rnn_relu", "mkldnn_rnn_layer")
+@rule(
+    "_cudnn_rnn", "_cudnn_rnn_backward", "lstm", "gru", "rnn_tanh", "rnn_relu", "mkldnn_rnn_layer"
+)
 def _recurrent(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
     """Each step waits for the previous one, whatever the batch."""
     source = signature.inputs[0].shape

@@ -59,7 +59,9 @@ _NOT_LAUNCHED = ("empty", "new_empty", "lift_fresh", "_local_scalar_dense")
 
 def is_launched(signature: OpSignature) -> bool:
     """Whether a call makes the device do anything."""
-    return not signature.is_view and not signature.operator.removeprefix("aten.").startswith(_NOT_LAUNCHED)
+    return not signature.is_view and not signature.operator.removeprefix("aten.").startswith(
+        _NOT_LAUNCHED
+    )
 
 
 def rule(*operators: str) -> Callable[[Rule], Rule]:

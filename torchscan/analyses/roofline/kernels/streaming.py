@@ -54,11 +54,17 @@ def _is_reordering(signature: OpSignature) -> bool:
 
 def _order(spec: TensorSpec) -> tuple[int, ...]:
     """The dimensions from the outermost to the innermost."""
-    dims = [(-step, dim) for dim, (size, step) in enumerate(zip(spec.shape, spec.stride, strict=True)) if size > 1 and step]
+    dims = [
+        (-step, dim)
+        for dim, (size, step) in enumerate(zip(spec.shape, spec.stride, strict=True))
+        if size > 1 and step
+    ]
     return tuple(dim for _, dim in sorted(dims))
 
 
-@rule("native_layer_norm", "native_layer_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward")
+@rule(
+    "native_layer_norm", "native_layer_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward"
+)
 def _row_norm(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
     """Operands that do not lie row by row are copied first."""
     source = signature.inputs[0]
@@ -69,7 +75,12 @@ def _row_norm(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> K
     return Kernel(cycles=passes * rows * CYCLES_OF_ROW, more_bytes=copied, launches=passes)
 
 
-@rule("native_group_norm", "native_group_norm_backward", "native_batch_norm_backward", "cudnn_batch_norm_backward")
+@rule(
+    "native_group_norm",
+    "native_group_norm_backward",
+    "native_batch_norm_backward",
+    "cudnn_batch_norm_backward",
+)
 def _statistics(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
     """The input is read once for the statistics, and once more; batch norms go through it channel by channel."""
     again = sum(spec.stored_bytes for spec in signature.distinct_inputs if len(spec.shape) > 1)
@@ -79,7 +90,9 @@ def _statistics(signature: OpSignature, _cost: OpCost, _multiprocessors: int) ->
     return Kernel(traffic=STREAMING / slower, more_bytes=slower * again, launches=2)
 
 
-@rule("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update")
+@rule(
+    "native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update"
+)
 def _batch_norm(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
     """Statistics of the batch take another pass over the data."""
     of_batch = signature.arguments.get("training", True)
@@ -92,22 +105,42 @@ def _joining(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Ke
 
 
 @rule(
-    *(f"{name}{back}" for name in ("avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d") for back in ("", "_backward")),
+    *(
+        f"{name}{back}"
+        for name in ("avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d")
+        for back in ("", "_backward")
+    ),
 )
 def _average(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
     places = max(spec.numel for spec in (*signature.inputs, *signature.outputs))
     return Kernel(cycles=places * CYCLES_OF_AVERAGE)
 
 
-_INTERPOLATED = [f"upsample_{way}" for way in ("linear1d", "bilinear2d", "bicubic2d", "trilinear3d", "nearest1d", "nearest2d")]
-_INTERPOLATED += ["upsample_nearest3d", "_upsample_nearest_exact2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"]
+_INTERPOLATED = [
+    f"upsample_{way}"
+    for way in ("linear1d", "bilinear2d", "bicubic2d", "trilinear3d", "nearest1d", "nearest2d")
+]
+_INTERPOLATED += [
+    "upsample_nearest3d",
+    "_upsample_nearest_exact2d",
+    "_upsample_bilinear2d_aa",
+    "_upsample_bicubic2d_aa",
+]
 
 
-@rule(*(f"{way}{back}" for way in _INTERPOLATED for back in ("", "_backward")), "grid_sampler_2d", "grid_sampler_3d")
+@rule(
+    *(f"{way}{back}" for way in _INTERPOLATED for back in ("", "_backward")),
+    "grid_sampler_2d",
+    "grid_sampler_3d",
+)
 def _interpolation(signature: OpSignature, _cost: OpCost, multiprocessors: int) -> Kernel:
     """One thread for each place of the result goes through samples and channels, unless these are innermost."""
     out = signature.outputs[0]
-    loops = signature.operator.removeprefix("aten.") in {"upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d"}
+    loops = signature.operator.removeprefix("aten.") in {
+        "upsample_bilinear2d",
+        "upsample_bicubic2d",
+        "upsample_trilinear3d",
+    }
     if not loops or 1 in signature.inputs[0].stride[1:2]:
         return Kernel(cycles=out.numel * CYCLES_OF_INTERPOLATION)
     places, turns = math.prod(out.shape[2:]), math.prod(out.shape[:2])
@@ -120,7 +153,15 @@ def _unfolded(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> K
     return Kernel(alone=signature.inputs[0].shape[0] * HOST_LOOP)
 
 
-@rule("index_put", "index_put_", "_index_put_impl_", "scatter_add", "scatter_add_", "index_add", "index_add_")
+@rule(
+    "index_put",
+    "index_put_",
+    "_index_put_impl_",
+    "scatter_add",
+    "scatter_add_",
+    "index_add",
+    "index_add_",
+)
 def _scattering(_signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
     return Kernel(traffic=SCATTERING)
 
