@@ -22,7 +22,7 @@ from benchmark_records import PRECISION, Row, is_apart, recorded, rows_of
 
 from torchscan.analyses import roofline
 from torchscan.analyses.roofline import Rates, constants, roofline_of
-from torchscan.hardware.devices import device_named
+from torchscan.hardware.device_specs import device_named
 
 #: those that eager passes in mixed precision depend on
 FITTED = (

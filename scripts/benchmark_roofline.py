@@ -18,7 +18,7 @@ from torchscan import TorchscanError
 from torchscan.analyses.roofline import Rates, roofline_of
 from torchscan.analyses.roofline.analysis import kind_of
 from torchscan.analyses.roofline.spread import Kind, Mode
-from torchscan.hardware.devices import Device, device_named
+from torchscan.hardware.device_specs import Device, device_named
 
 WORKERS = 2
 

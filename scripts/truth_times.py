@@ -16,7 +16,7 @@ from tests.far_off import FarOff, far_off, rounded_up
 from tests.how_true import range_of, stated
 from tests.marked import table
 from torchscan.analyses.roofline.spread import Kind, Mode
-from torchscan.hardware.devices import device_named
+from torchscan.hardware.device_specs import device_named
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from tests.models.catalogue import SMALL, Case
 from tests.observables import process_state
 from tests.recording.test_higher_order import Flexible
 from tests.recording.test_record import Calls
-from torchscan.hardware.devices import known_devices, save_entry
+from torchscan.hardware.device_specs import known_devices, save_entry
 from torchscan.hardware.measuring import measure
 from torchscan.hardware.process_memory import cuda_overhead
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import torchscan
 from tests.models.generating import Adapted, Echo, InPlace, Recurrent, Seeing, Window
 from torchscan.errors import InputError, RecordError
-from torchscan.hardware import devices
+from torchscan.hardware import device_specs
 
 CARD = "RTX 3090"
 
@@ -122,7 +122,7 @@ def test_memory_is_shared_out_among_sequences() -> None:
 
 
 def test_too_many_sequences_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "_registered", {})
+    monkeypatch.setattr(device_specs, "_registered", {})
     figures: dict[str, Any] = {"bandwidth_gbs": 500, "dense_tflops": {"fp32": 5}, "context_mb": 1}
     torchscan.register_device("small", memory_gb=8 / 1024, **figures)
     sweep = torchscan.sweep_generation(Echo(10, 256), 400, 2, batch_sizes=[1, 64], device="small")

@@ -231,12 +231,12 @@ def _loaded(code: str, beside: str = "sys") -> set[str]:
 
 #: by operator, formula, file or device, of which there are so many; whatever depends on shapes is kept to a limit
 KEPT_FOR_GOOD = {
-    "torchscan.hardware.devices": {"_content", "_of_package"},
+    "torchscan.hardware.device_specs": {"_content", "_of_package"},
     "torchscan.ops.registry": {"_layout", "_names_to_find"},
     "torchscan.recording.execution.calls": {"traits_of"},
     "torchscan.recording.switches": {"_of_process", "_of_thread"},
     "torchscan.report.html": {"_policy", "page_file"},
-    "torchscan.report.paging.file": {"script", "styles", "policy"},
+    "torchscan.report.paging.model_page": {"script", "styles", "policy"},
     "torchscan.report.saved": {"_schema"},
     "torchscan.trace.events": {"names_of_arguments"},
 }

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from torchscan import InputError, analyze_roofline, estimate_memory
-from torchscan.analyses.remedies import Remedies, Remedy
+from torchscan.analyses.remedies_result import Remedies, Remedy
 
 CARD: dict[str, Any] = {"device": "RTX 3090"}
 STEP: dict[str, Any] = {**CARD, "training": True, "optimizer": "AdamW", "batch_size": 8}

@@ -18,7 +18,7 @@ from torch import nn
 
 import torchscan
 from tests.report.samples import HOSTILE, UNPRINTABLE, Chain, block
-from torchscan.hardware.devices import device_named
+from torchscan.hardware.device_specs import device_named
 from torchscan.inspection import inspect
 from torchscan.report.info import Info
 from torchscan.report.table import FORMATS, Table

@@ -27,7 +27,7 @@ def _homes() -> dict[str, str]:
 _HOMES = _homes()
 __all__ = sorted(_HOMES)
 
-results.load_writers_by(lambda: _imported("torchscan.report.shown"))
+results.load_writers_by(lambda: _imported("torchscan.report.result_display"))
 
 
 def __getattr__(name: str) -> Any:

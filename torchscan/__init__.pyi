@@ -8,8 +8,8 @@ from torchscan.analyses.collectives import Collective as Collective
 from torchscan.analyses.conventions import Convention as Convention
 from torchscan.analyses.generation.formulas import Polynomial as Polynomial
 from torchscan.analyses.generation.formulas import SymbolicCosts as SymbolicCosts
-from torchscan.analyses.generation.result import Generation as Generation
-from torchscan.analyses.generation.result import GenerationSweep as GenerationSweep
+from torchscan.analyses.generation.generation_result import Generation as Generation
+from torchscan.analyses.generation.generation_result import GenerationSweep as GenerationSweep
 from torchscan.analyses.memory_estimate import (
     MemoryEstimate as MemoryEstimate,
 )
@@ -36,11 +36,11 @@ from torchscan.analyses.module_graph import (
 from torchscan.analyses.module_graph import (
     module_graph as module_graph,
 )
-from torchscan.analyses.pipeline import PipelinePlan as PipelinePlan
-from torchscan.analyses.pipeline import PipelineProcess as PipelineProcess
-from torchscan.analyses.pipeline import StagePlan as StagePlan
-from torchscan.analyses.plan import Plan as Plan
-from torchscan.analyses.plan import RankPlan as RankPlan
+from torchscan.analyses.pipeline_schedule import PipelinePlan as PipelinePlan
+from torchscan.analyses.pipeline_schedule import PipelineProcess as PipelineProcess
+from torchscan.analyses.pipeline_schedule import StagePlan as StagePlan
+from torchscan.analyses.plan_result import Plan as Plan
+from torchscan.analyses.plan_result import RankPlan as RankPlan
 from torchscan.analyses.receptive_field import (
     AxisField as AxisField,
 )
@@ -50,8 +50,8 @@ from torchscan.analyses.receptive_field import (
 from torchscan.analyses.receptive_field import (
     ReceptiveField as ReceptiveField,
 )
-from torchscan.analyses.remedies import Remedies as Remedies
-from torchscan.analyses.remedies import Remedy as Remedy
+from torchscan.analyses.remedies_result import Remedies as Remedies
+from torchscan.analyses.remedies_result import Remedy as Remedy
 from torchscan.analyses.roofline import (
     GroupLoad as GroupLoad,
 )
@@ -135,21 +135,21 @@ from torchscan.estimator import (
 from torchscan.generation import analyze_generation as analyze_generation
 from torchscan.generation import sweep_generation as sweep_generation
 from torchscan.generation import symbolic_costs as symbolic_costs
-from torchscan.hardware.devices import (
+from torchscan.hardware.device_specs import (
     Device as Device,
 )
-from torchscan.hardware.devices import (
+from torchscan.hardware.device_specs import (
     device_named as device_named,
 )
-from torchscan.hardware.devices import (
+from torchscan.hardware.device_specs import (
     register_device as register_device,
 )
 from torchscan.hardware.process_memory import get_process_gpu_ram as get_process_gpu_ram
 from torchscan.inspection import Run as Run
 from torchscan.inspection import inspect as inspect
+from torchscan.live.explore.run_page import page_of_run as page_of_run
 from torchscan.live.explore.serving import Server as Server
 from torchscan.live.explore.serving import serve as serve
-from torchscan.live.explore.shown import page_of_run as page_of_run
 from torchscan.live.history import History as History
 from torchscan.live.history import WatchedRun as WatchedRun
 from torchscan.live.opening import open_run as open_run
@@ -190,24 +190,24 @@ from torchscan.ranks.meshes import search_meshes as search_meshes
 from torchscan.ranks.pipeline import plan_pipeline as plan_pipeline
 from torchscan.ranks.plan import plan as plan
 from torchscan.report.aggregate import aggregate_info as aggregate_info
-from torchscan.report.compare import (
-    Comparison as Comparison,
-)
-from torchscan.report.compare import (
-    LayerChange as LayerChange,
-)
-from torchscan.report.compare import (
-    compare_info as compare_info,
-)
-from torchscan.report.compare import (
-    comparison_table as comparison_table,
-)
-from torchscan.report.compare import (
-    format_comparison as format_comparison,
-)
 from torchscan.report.compare_runs import CallChange as CallChange
 from torchscan.report.compare_runs import RunComparison as RunComparison
 from torchscan.report.compare_runs import TimeChange as TimeChange
+from torchscan.report.comparison import (
+    Comparison as Comparison,
+)
+from torchscan.report.comparison import (
+    LayerChange as LayerChange,
+)
+from torchscan.report.comparison import (
+    compare_info as compare_info,
+)
+from torchscan.report.comparison import (
+    comparison_table as comparison_table,
+)
+from torchscan.report.comparison import (
+    format_comparison as format_comparison,
+)
 from torchscan.report.costs import cost_table as cost_table
 from torchscan.report.data import (
     from_json as from_json,
@@ -240,8 +240,8 @@ from torchscan.report.export import (
     to_markdown as to_markdown,
 )
 from torchscan.report.fields import field_table as field_table
-from torchscan.report.formulas import formula_table as formula_table
-from torchscan.report.generation import generation_table as generation_table
+from torchscan.report.formula_table import formula_table as formula_table
+from torchscan.report.generation_table import generation_table as generation_table
 from torchscan.report.graphs.languages import (
     graph_table as graph_table,
 )
@@ -252,35 +252,37 @@ from torchscan.report.graphs.languages import (
     to_mermaid as to_mermaid,
 )
 from torchscan.report.graphs.svg import to_svg as to_svg
-from torchscan.report.group_run import group_table as group_table
+from torchscan.report.group_table import group_table as group_table
 from torchscan.report.info import Info as Info
-from torchscan.report.inspection import run_table as run_table
-from torchscan.report.memory import (
+from torchscan.report.memory_table import (
     format_memory as format_memory,
 )
-from torchscan.report.memory import (
+from torchscan.report.memory_table import (
     memory_table as memory_table,
 )
-from torchscan.report.meshes import mesh_table as mesh_table
-from torchscan.report.pictures.generation import draw_generation as draw_generation
-from torchscan.report.pictures.layers import draw_layers as draw_layers
-from torchscan.report.pictures.memory import draw_memory as draw_memory
-from torchscan.report.pictures.meshes import draw_meshes as draw_meshes
+from torchscan.report.mesh_table import mesh_table as mesh_table
+from torchscan.report.pictures.generation_plot import draw_generation as draw_generation
+from torchscan.report.pictures.layer_plot import draw_layers as draw_layers
+from torchscan.report.pictures.memory_plot import draw_memory as draw_memory
+from torchscan.report.pictures.mesh_plot import draw_meshes as draw_meshes
 from torchscan.report.pictures.models import draw_models as draw_models
-from torchscan.report.pictures.pipeline import draw_pipeline as draw_pipeline
-from torchscan.report.pictures.plan import draw_plan as draw_plan
-from torchscan.report.pictures.receptive_field import draw_receptive_field as draw_receptive_field
-from torchscan.report.pictures.roofline import draw_roofline as draw_roofline
-from torchscan.report.pipeline import pipeline_table as pipeline_table
-from torchscan.report.plan import plan_table as plan_table
-from torchscan.report.remedies import remedies_table as remedies_table
-from torchscan.report.roofline import (
+from torchscan.report.pictures.pipeline_plot import draw_pipeline as draw_pipeline
+from torchscan.report.pictures.plan_plot import draw_plan as draw_plan
+from torchscan.report.pictures.receptive_field_plot import (
+    draw_receptive_field as draw_receptive_field,
+)
+from torchscan.report.pictures.roofline_plot import draw_roofline as draw_roofline
+from torchscan.report.pipeline_table import pipeline_table as pipeline_table
+from torchscan.report.plan_table import plan_table as plan_table
+from torchscan.report.remedies_table import remedies_table as remedies_table
+from torchscan.report.roofline_table import (
     format_roofline as format_roofline,
 )
-from torchscan.report.roofline import (
+from torchscan.report.roofline_table import (
     roofline_table as roofline_table,
 )
 from torchscan.report.run_data import run_schema as run_schema
+from torchscan.report.run_table import run_table as run_table
 from torchscan.report.select import select_layers as select_layers
 from torchscan.report.table import (
     Cell as Cell,

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torchscan.analyses.conventions import Convention
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.analyses.receptive_field import ReceptiveField, receptive_fields
-from torchscan.analyses.receptive_field.result import Short
+from torchscan.analyses.receptive_field.receptive_field_result import Short
 from torchscan.analyses.totals import total_cost
 from torchscan.errors import RecordError, TorchscanError, warn_user
-from torchscan.hardware.devices import can_estimate_for
+from torchscan.hardware.device_specs import can_estimate_for
 from torchscan.ops import OpCost
 from torchscan.question import asking
 from torchscan.recording.arguments import RunArguments, ScanArguments

@@ -13,7 +13,7 @@ from torch import nn
 from torchscan.analyses.module_costs import call_costs
 from torchscan.analyses.roofline import Roofline
 from torchscan.errors import TorchscanError
-from torchscan.hardware.devices import cpu_name
+from torchscan.hardware.device_specs import cpu_name
 from torchscan.ops import OpCost
 from torchscan.recording.bookkeeping.inventory import is_on_cuda
 from torchscan.recording.call_tree import Given

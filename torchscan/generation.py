@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from torchscan.analyses.generation.cache_size import CacheSize
-from torchscan.analyses.generation.capacity import longest, work_bytes
-from torchscan.analyses.generation.formulas import Fitted, SymbolicCosts
-from torchscan.analyses.generation.parameters import (
+from torchscan.analyses.generation.active_parameters import (
     active_parameters,
     distinct_parameters,
     weights_bytes,
 )
-from torchscan.analyses.generation.result import Generation, GenerationSweep
-from torchscan.analyses.generation.serving import Serving
+from torchscan.analyses.generation.cache_size import CacheSize
+from torchscan.analyses.generation.capacity import longest, work_bytes
+from torchscan.analyses.generation.formulas import Fitted, SymbolicCosts
+from torchscan.analyses.generation.generation_result import Generation, GenerationSweep
+from torchscan.analyses.generation.serving_costs import Serving
 from torchscan.analyses.generation.stored import stored
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.analyses.roofline import (
@@ -29,12 +29,12 @@ from torchscan.analyses.roofline import (
     roofline_of,
 )
 from torchscan.errors import InputError, RecordError
-from torchscan.hardware.devices import Device, device_named
+from torchscan.hardware.device_specs import Device, device_named
 from torchscan.once import once
 from torchscan.progress import progress as told
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.folding import Folded, UnfoldableError
-from torchscan.recording.generation import Generating, Length, Step, Stepping
+from torchscan.recording.generation_passes import Generating, Length, Step, Stepping
 from torchscan.recording.precision import Precision, checked_precision, type_of
 from torchscan.recording.pretended_group import pretended
 from torchscan.recording.request import require_module, require_positive
@@ -105,7 +105,7 @@ def analyze_generation(
         _token_by_token(module, step, is_shown=progress),
         _spread(module, setting, apply) as spread,
     ):
-        return _Asked(spread, step, setting, inputs, module).answer(batch_size)
+        return _GenerationQuestion(spread, step, setting, inputs, module).answer(batch_size)
 
 
 @explain_wrong_types
@@ -163,7 +163,7 @@ def sweep_generation(
         _token_by_token(module, step, is_shown=progress),
         _spread(module, setting, apply) as spread,
     ):
-        asked = _Asked(spread, step, setting, inputs, module)
+        asked = _GenerationQuestion(spread, step, setting, inputs, module)
         return GenerationSweep(
             generations=tuple(asked.answer(each) for each in dict.fromkeys(batch_sizes)),
             price=price,
@@ -329,7 +329,7 @@ def _unpriced(*traces: Trace) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-class _Asked:
+class _GenerationQuestion:
     """A question and its records, for any number of batch sizes."""
 
     def __init__(

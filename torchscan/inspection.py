@@ -12,7 +12,7 @@ from torch import nn
 
 from torchscan.errors import AlarmError, InputError, NonFiniteError, TorchscanError, warn_user
 from torchscan.expectation import Expectation, expectation_of
-from torchscan.hardware.devices import device_named
+from torchscan.hardware.device_specs import device_named
 from torchscan.recording.call_tree import Begun
 from torchscan.recording.request import require_module
 from torchscan.runtime.checks import Check, Checked
@@ -20,7 +20,7 @@ from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.inspector import Inspector
 from torchscan.runtime.nonfinite_guard import NonFiniteGuard
 from torchscan.runtime.provenance import provenance_of
-from torchscan.runtime.run import Inspected, RunFacts, Watched, run_of
+from torchscan.runtime.run import Inspected, Observations, RunFacts, run_of
 from torchscan.runtime.step import StepCounts
 from torchscan.wrong_arguments import explain_wrong_types
 
@@ -152,14 +152,14 @@ class Run(Inspected):
             inner=expectation.inner,
         )
 
-    def _with_refined(self, watched: Watched) -> Watched:
+    def _with_refined(self, watched: Observations) -> Observations:
         """Return the facts with refined findings, without those that turned out to be intended."""
         better = [self._refined.get(_key(found), found) for found in watched.nonfinite]
         kept = tuple(found for found in better if found is not None)
         dropped = len(better) - len(kept)
         return replace(watched, nonfinite=kept, nonfinite_steps=watched.nonfinite_steps - dropped)
 
-    def _expectation(self, inspector: Inspector, watched: Watched) -> Expectation:
+    def _expectation(self, inspector: Inspector, watched: Observations) -> Expectation:
         example = inspector.example_of(watched)
         if example is None:
             return Expectation()

@@ -10,14 +10,14 @@ from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 from torchscan import units
-from torchscan.analyses.generation.result import Generation
+from torchscan.analyses.generation.generation_result import Generation
 from torchscan.analyses.memory_timeline import Moment
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
-from torchscan.analyses.plan import Plan
+from torchscan.analyses.plan_result import Plan
 from torchscan.analyses.roofline import Roofline
 from torchscan.errors import InputError
-from torchscan.hardware.devices import can_estimate_for
-from torchscan.report.generation import OF_BATCH, OF_MODEL
+from torchscan.hardware.device_specs import can_estimate_for
+from torchscan.report.generation_table import OF_BATCH, OF_MODEL
 from torchscan.scan import Scan
 from torchscan.trace.trace import Trace
 

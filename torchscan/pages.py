@@ -18,8 +18,8 @@ from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.state import original_of
 from torchscan.recording.training.optimizers import require_known
 from torchscan.report.info import info_of
-from torchscan.report.paging.data import Shown, page_data, question_of
-from torchscan.report.paging.file import model_page
+from torchscan.report.paging.model_page import model_page
+from torchscan.report.paging.page_data import PageContent, page_data, question_of
 from torchscan.scan import Scan
 from torchscan.trace.trace import Trace
 from torchscan.wrong_arguments import explain_wrong_types
@@ -73,7 +73,7 @@ def data_of_page(model: nn.Module, args: Any, kwargs: Any, *, training: bool) ->
     return page_data(_shown(scan, None, None, str))
 
 
-def _shown(scan: Scan, title: str | None, run: Measuring | None, excuse: Excuse) -> Shown:
+def _shown(scan: Scan, title: str | None, run: Measuring | None, excuse: Excuse) -> PageContent:
     """What its page shows."""
     require_known(scan.question.optimizer)
     name = type(scan.question.module).__name__ if title is None else title
@@ -133,8 +133,8 @@ def _finished(
     roofline: Roofline | None,
     measured: Measured | None,
     reasons: Mapping[str, str],
-) -> Shown:
-    return Shown(
+) -> PageContent:
+    return PageContent(
         title=title,
         question=[*_question(scan, scan.trace), *([] if measured is None else [measured.source])],
         measured=measured,
@@ -148,10 +148,10 @@ def _finished(
     )
 
 
-def _unfinished(scan: Scan, title: str, error: RecordError, said: str) -> Shown:
+def _unfinished(scan: Scan, title: str, error: RecordError, said: str) -> PageContent:
     """Up to the module that failed."""
     trace = error.so_far
-    return Shown(
+    return PageContent(
         title=title,
         question=_question(scan, trace),
         trace=trace,

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from torch import Tensor
 
 from torchscan.errors import InputError
-from torchscan.hardware.devices import is_torch_device
+from torchscan.hardware.device_specs import is_torch_device
 from torchscan.recording.arguments import DEFINITIONS
 from torchscan.recording.precision import (
     Precision,
@@ -114,7 +114,7 @@ class Question(Inputs):
             holds_output=False,
         )
 
-    def in_pieces(self, kernels: Kernels, change: Change | None = None) -> PassRequest:
+    def in_pieces(self, kernels: KernelDevice, change: Change | None = None) -> PassRequest:
         """The pass with composite operators in pieces, as that kind of device runs it, for memory and time."""
         step = replace(
             self.whole(),
@@ -135,7 +135,7 @@ DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(Que
 asking = spelled_out(DEFAULTS, DEFINITIONS)
 
 
-class Kernels(NamedTuple):
+class KernelDevice(NamedTuple):
     """The kind of device whose kernels a pass uses."""
 
     device_type: Literal["cpu", "cuda"]

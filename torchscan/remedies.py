@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from torchscan.analyses.memory_timeline import LayerMemory
 from torchscan.analyses.parameters import modules_around
-from torchscan.analyses.remedies import Remedies, Remedy, RemedyMetric
+from torchscan.analyses.remedies_result import Remedies, Remedy, RemedyMetric
 from torchscan.errors import TorchscanError
 from torchscan.recording.training.optimizers import OptimizerChoice, fused
 

@@ -17,7 +17,7 @@ from torchscan.analyses.memory_placement import Placement
 from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.analyses.receptive_field import ReceptiveField, receptive_fields
-from torchscan.analyses.remedies import Asker, Remedies, RemedyMetric
+from torchscan.analyses.remedies_result import Asker, Remedies, RemedyMetric
 from torchscan.analyses.roofline import (
     Fabric,
     Rates,
@@ -29,11 +29,11 @@ from torchscan.analyses.roofline import (
 from torchscan.analyses.totals import require_prices
 from torchscan.errors import InputError, warn_user
 from torchscan.escapes import printable
-from torchscan.hardware.devices import Device, can_estimate_for, device_named
+from torchscan.hardware.device_specs import Device, can_estimate_for, device_named
 from torchscan.hardware.process_memory import NO_OVERHEAD, Overhead, cuda_overhead
 from torchscan.once import once
 from torchscan.progress import progress
-from torchscan.question import Kernels, Question, asking
+from torchscan.question import KernelDevice, Question, asking
 from torchscan.recording.arguments import ScanArguments
 from torchscan.recording.bookkeeping.inventory import is_on_cuda
 from torchscan.recording.example_inputs import DTypes, Shapes
@@ -75,7 +75,7 @@ class Scan:
     def _ask(self, question: Question, change: Change | None = None) -> None:
         self.question = question
         self._change = change
-        self._steps: dict[Kernels, _Step] = {}
+        self._steps: dict[KernelDevice, _RecordedPass] = {}
 
     def __repr__(self) -> str:
         """A short one: which pass of which model."""
@@ -237,7 +237,7 @@ class Scan:
             self.question.module, lambda module: ask(Scan.of(Question(module=module, **arguments)))
         )
 
-    def _situation(self, device: Device | None, step: _Step) -> Situation:
+    def _situation(self, device: Device | None, step: _RecordedPass) -> Situation:
         question, trace = self.question, step.trace
         can_change_batch = (
             question.input_shape is not None and trace.provenance.execution == "abstract"
@@ -348,10 +348,10 @@ class Scan:
         return self._device
 
     @once
-    def _step(self) -> _Step:
+    def _step(self) -> _RecordedPass:
         if self._device is not None:
             return self._step_for(_kernels_of(self._device))
-        return self._step_for(Kernels("cuda" if is_on_cuda(self.question.module) else "cpu"))
+        return self._step_for(KernelDevice("cuda" if is_on_cuda(self.question.module) else "cpu"))
 
     def _telling(self, how: str = "") -> AbstractContextManager[None]:
         return progress(
@@ -359,15 +359,15 @@ class Scan:
             is_shown=self.question.progress,
         )
 
-    def _step_for(self, kernels: Kernels) -> _Step:
+    def _step_for(self, kernels: KernelDevice) -> _RecordedPass:
         """The step for these kernels; devices with the same kernels share a record."""
         if kernels not in self._steps:
             with self._telling(", operator by operator"):
-                self._steps[kernels] = _Step(self.question.in_pieces(kernels, self._change))
+                self._steps[kernels] = _RecordedPass(self.question.in_pieces(kernels, self._change))
         return self._steps[kernels]
 
 
-class _Step:
+class _RecordedPass:
     """A pass recorded in pieces, and what memory and time both read from it."""
 
     def __init__(self, request: PassRequest) -> None:
@@ -390,8 +390,8 @@ def _is_gpu(device: Device) -> bool:
     return device.vendor != "CPU"
 
 
-def _kernels_of(device: Device) -> Kernels:
-    return Kernels("cuda" if _is_gpu(device) else "cpu", device.has_flash)
+def _kernels_of(device: Device) -> KernelDevice:
+    return KernelDevice("cuda" if _is_gpu(device) else "cpu", device.has_flash)
 
 
 def _limit(roofline: Roofline) -> str:
@@ -403,7 +403,7 @@ def _limit(roofline: Roofline) -> str:
     )
 
 
-def _overflow(step: _Step, device: Device) -> list[str]:
+def _overflow(step: _RecordedPass, device: Device) -> list[str]:
     """The warning for a pass that needs more memory than the device has, if it does."""
     if device.has_allocator:
         verdict = step.on(device).verdict()

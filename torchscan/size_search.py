@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torchscan.analyses.memory_estimate import LARGEST_BATCH
 from torchscan.analyses.memory_placement import Placement
 from torchscan.analyses.memory_timeline import MemoryTimeline
-from torchscan.hardware.devices import Device
+from torchscan.hardware.device_specs import Device
 from torchscan.recording.passes import record_pass
 from torchscan.recording.request import PassRequest
 from torchscan.recording.sequences import (

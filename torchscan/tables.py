@@ -10,7 +10,7 @@ from torch import nn
 from torchscan import units
 from torchscan._version import __version__
 from torchscan.errors import InputError, naming
-from torchscan.hardware.devices import can_estimate_for
+from torchscan.hardware.device_specs import can_estimate_for
 from torchscan.metrics import METRICS, Metric, require_device
 from torchscan.question import asking
 from torchscan.recording.arguments import StepArguments

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from tests.recording.test_record import Calls
 from tests.versions import needs
 from torchscan import Scan, analyze_roofline, register_device
-from torchscan.hardware import devices
+from torchscan.hardware import device_specs
 
 ARITHMETIC, MEMORY = "a card with endless bandwidth", "a card with endless arithmetic"
 CALL, LAUNCH, CYCLE = 20e-6, 5e-6, 1 / (100 * 1e9)
@@ -27,7 +27,7 @@ CALL, LAUNCH, CYCLE = 20e-6, 5e-6, 1 / (100 * 1e9)
 
 @pytest.fixture(autouse=True)
 def two_cards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "_registered", {})
+    monkeypatch.setattr(device_specs, "_registered", {})
     common: dict[str, Any] = {"memory_gb": 1000, "multiprocessors": 100, "boost_mhz": 1000}
     register_device(
         ARITHMETIC,

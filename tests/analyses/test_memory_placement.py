@@ -22,8 +22,8 @@ from torchscan import InputError, Scan, estimate_memory, register_device
 from torchscan.analyses.memory_estimate import Verdict
 from torchscan.analyses.memory_placement import Placement
 from torchscan.analyses.memory_timeline import MemoryTimeline
-from torchscan.hardware import devices
-from torchscan.hardware.devices import device_named
+from torchscan.hardware import device_specs
+from torchscan.hardware.device_specs import device_named
 
 MIB = 2**20
 WORKSPACES = 2 * 32
@@ -31,7 +31,7 @@ WORKSPACES = 2 * 32
 
 @pytest.fixture
 def no_cards_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "_registered", {})
+    monkeypatch.setattr(device_specs, "_registered", {})
 
 
 def model() -> nn.Sequential:

@@ -20,7 +20,7 @@ from tests.versions import needs
 from torchscan import InputError, OperatorLoad, Roofline, analyze_roofline, register_device
 from torchscan.analyses.roofline.kernels.products import filled
 from torchscan.analyses.roofline.spread import COMPARED
-from torchscan.hardware import devices
+from torchscan.hardware import device_specs
 
 #: 10 TFLOP/s in fp32, ten times that in fp16, 100 GB/s: ridges at 100 and 1000 FLOPs per byte
 ROUND = "a round card"
@@ -28,7 +28,7 @@ ROUND = "a round card"
 
 @pytest.fixture(autouse=True)
 def round_card(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "_registered", {})
+    monkeypatch.setattr(device_specs, "_registered", {})
     register_device(
         ROUND,
         memory_gb=64,

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import torchscan
 from torchscan import BudgetError, InputError, UnpricedError, assert_budget
 from torchscan.budgets import Budget, check_budget, find_budget_file, read_budgets
-from torchscan.budgets.file import GenerationBudget, StepLimit
+from torchscan.budgets.budget_file import GenerationBudget, StepLimit
 
 NETS = """
 from torch import nn

@@ -26,7 +26,7 @@ from torchscan.cli.main import main, parser
 from torchscan.recording.precision import Precision
 from torchscan.recording.request import Mode
 from torchscan.report.costs import By
-from torchscan.report.roofline import Rows
+from torchscan.report.roofline_table import Rows
 from torchscan.report.table import FORMATS, Cut
 
 ROOT = Path(__file__).parent.parent.parent
@@ -738,7 +738,7 @@ def test_checking(run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert out.endswith("- c: has no target, and is checked by a test only\n")
     assert err == ""
     with monkeypatch.context() as patch:
-        patch.setattr("torchscan.budgets.check.check_model", lambda *_, **__: 1 / 0)
+        patch.setattr("torchscan.budgets.budget_check.check_model", lambda *_, **__: 1 / 0)
         status, out, err = run("check")
     assert (status, out.count("could not be checked")) == (3, 2)
     status, out, err = run("check", "d")

@@ -19,7 +19,7 @@ from torch.torch_version import TorchVersion
 
 from torchscan import open_run
 from torchscan.cli.main import main
-from torchscan.runtime.steps import device_here
+from torchscan.runtime.step_execution import device_here
 
 ROOT = Path(__file__).parent.parent.parent
 NETS = """

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from torchscan.errors import InputError
-from torchscan.hardware import devices
-from torchscan.hardware.devices import (
+from torchscan.hardware import device_specs
+from torchscan.hardware.device_specs import (
     device_named,
     known_devices,
     known_entry,
@@ -303,7 +303,7 @@ def test_no_rate_is_a_sparse_one(name: str) -> None:
 @pytest.fixture
 def own_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("TORCHSCAN_DEVICES", str(tmp_path / "below" / "devices.json"))
-    monkeypatch.setattr(devices, "_registered", {})
+    monkeypatch.setattr(device_specs, "_registered", {})
     return tmp_path / "below" / "devices.json"
 
 

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from tests.live.test_bins import of
-from torchscan.live.heat import Column, heat_of
+from torchscan.live.heat import HeatmapColumn, heat_of
 
 ONES, TWOS, ZEROS = torch.ones(64), torch.full((64,), 2.0), torch.zeros(64)
 
 
 def heat(*columns: Tensor) -> dict[str, Any]:
-    return heat_of([Column(of(each)) for each in columns])
+    return heat_of([HeatmapColumn(of(each)) for each in columns])
 
 
 def test_rows_go_from_the_greatest_to_the_least_with_one_around_zero() -> None:

@@ -17,7 +17,7 @@ import torch
 import torchscan
 from tests.browsing import opened
 from tests.live.test_bins import of
-from torchscan.live.schema import Phase, Series, Watched
+from torchscan.live.schema import Phase, SampledStep, Series
 from torchscan.live.store import Store
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def write(run: Path, steps: Steps) -> Path:
     for phase, step, number in steps:
         found = {series: of(torch.ones(4))}
         store.write(
-            Watched(
+            SampledStep(
                 step=step, phase=phase, number=number, time=1.0 + number % 1000, distributions=found
             )
         )
@@ -120,7 +120,7 @@ def write_layers(run: Path, num_layers: int) -> Path:
     for number in range(num_layers):
         series = Series(path=f"layer{number}", type_name="Linear", kind="output_grad", name="0")
         found[store.number_of(series)] = of(torch.zeros(4) if number % 3 == 0 else torch.ones(4))
-    store.write(Watched(step=0, phase="train", number=0, time=1.0, distributions=found))
+    store.write(SampledStep(step=0, phase="train", number=0, time=1.0, distributions=found))
     store.close()
     return run
 

@@ -37,7 +37,7 @@ from torchscan import (
     watch,
 )
 from torchscan.live.bins import bounds, quantiles
-from torchscan.live.sinks import colours, figures, frames, weights_and_biases
+from torchscan.live.sinks import colormaps, figures, frames, weights_and_biases
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -548,7 +548,7 @@ def test_values_of_a_series_that_there_is_none_of(tmp_path: Path) -> None:
 def test_a_thin_table_is_drawn_so_that_it_can_be_seen() -> None:
     """Two rows of a thousand columns would be less than a pixel high."""
     pytest.importorskip("PIL")
-    shown = frames.Shown(
+    shown = frames.FrameSeries(
         weight := Series(path="a", type_name="A", kind="param", name="weight"),
         distribution({254: 3}),
         None,
@@ -584,7 +584,7 @@ SHAPES = {
 )
 def test_how_a_tensor_is_drawn(shape: tuple[int, ...], drawn: str) -> None:
     assert frames.shape_of(torch.zeros(shape)) == drawn
-    shown = frames.Shown(
+    shown = frames.FrameSeries(
         Series(path="a", type_name="A", kind="output", name="0"),
         distribution({254: 3}),
         torch.zeros(shape),
@@ -605,17 +605,17 @@ def test_how_a_tensor_is_drawn(shape: tuple[int, ...], drawn: str) -> None:
 
 def test_colours_grow_by_steps_that_look_equal() -> None:
     """Of what is left once it is bytes."""
-    steps = lightness(colours.growing()).diff()
+    steps = lightness(colormaps.growing()).diff()
     assert steps.min() > 0.8 * steps.mean()
     assert steps.max() < 1.2 * steps.mean()
-    around = lightness(colours.around_zero()).diff()
+    around = lightness(colormaps.around_zero()).diff()
     assert around[:8].max() < 0 < around[8:].min()
 
 
 def lightness(scale: Tensor) -> Tensor:
     """In OKLab."""
-    light = [colours._light(f"#{bytes(each).hex()}") for each in scale[::15].tolist()]
-    return colours._to_lab(torch.stack(light))[:, 0]
+    light = [colormaps._light(f"#{bytes(each).hex()}") for each in scale[::15].tolist()]
+    return colormaps._to_lab(torch.stack(light))[:, 0]
 
 
 def test_wrong_arguments_of_a_video() -> None:

@@ -14,15 +14,15 @@ import pytest
 import torch
 
 from tests.live.test_bins import of
-from torchscan.live.schema import Phase, Series, Watched
+from torchscan.live.schema import Phase, SampledStep, Series
 from torchscan.live.store import KEPT, Reader, Store, StoreError, thinned_out
 
 ONE = Series(path="a", type_name="Linear", kind="output", name="0")
 OTHER = Series(path="a", type_name="Linear", kind="param", name="weight")
 
 
-def watched(step: int, phase: Phase = "train") -> Watched:
-    return Watched(
+def watched(step: int, phase: Phase = "train") -> SampledStep:
+    return SampledStep(
         step=step,
         phase=phase,
         number=step,

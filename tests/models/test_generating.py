@@ -17,7 +17,7 @@ from torchscan import units
 from torchscan.analyses.generation.formulas import figures_of
 from torchscan.errors import InputError, TorchscanError
 from torchscan.recording.folding.alike import difference
-from torchscan.recording.generation import Generating, Length
+from torchscan.recording.generation_passes import Generating, Length
 
 transformers = pytest.importorskip("transformers")
 

@@ -10,7 +10,13 @@ from torch import nn
 
 from tests.versions import skip_before
 from torchscan import InputError, estimate_memory, plan_pipeline
-from torchscan.analyses.pipeline import StageTimes, Task, actions_of, ideal_bubble, order_of
+from torchscan.analyses.pipeline_schedule import (
+    StageTimes,
+    Task,
+    actions_of,
+    ideal_bubble,
+    order_of,
+)
 from torchscan.recording.pretended_group import pretended
 
 FORWARD, BACKWARD = 1.0, 2.0

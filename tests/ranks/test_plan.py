@@ -12,7 +12,7 @@ from torch import nn
 
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
 from torchscan import InputError
-from torchscan.analyses.plan import Plan
+from torchscan.analyses.plan_result import Plan
 from torchscan.ranks.plan import plan
 
 transformers = pytest.importorskip("transformers")

@@ -11,7 +11,7 @@ import torch.distributed as distributed
 from torch import Tensor, nn
 
 from torchscan import InputError
-from torchscan.analyses.plan import Plan
+from torchscan.analyses.plan_result import Plan
 from torchscan.ranks.plan import plan
 
 pytestmark = pytest.mark.filterwarnings("ignore")

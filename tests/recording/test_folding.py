@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchscan import analyze_generation
 from torchscan.recording.folding import Folded, UnfoldableError
 from torchscan.recording.folding.alike import difference
-from torchscan.recording.generation import Generating, Kept, Length
+from torchscan.recording.generation_passes import Generating, Kept, Length
 
 
 class Layer(nn.Module):

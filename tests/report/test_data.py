@@ -32,7 +32,7 @@ import torchscan
 from tests.report.samples import INFOS, named
 from torchscan.report.info import Info
 from torchscan.report.info_data import InfoData
-from torchscan.report.schema import mismatch
+from torchscan.report.schema_validation import mismatch
 
 SCHEMA = torchscan.json_schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)

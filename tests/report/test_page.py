@@ -26,7 +26,7 @@ from tests.torchvision_cpu import torchvision
 from torchscan import InputError, RunFacts, Scan, TorchscanError, inspect, open_run, to_page, watch
 from torchscan import Page as ModelPage
 from torchscan.measured import Measured
-from torchscan.report.paging.file import SCRIPTS
+from torchscan.report.paging.model_page import SCRIPTS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page

@@ -22,15 +22,15 @@ from torchscan import (
     format_roofline,
     register_device,
 )
-from torchscan.hardware import devices
-from torchscan.report.roofline import roofline_table
+from torchscan.hardware import device_specs
+from torchscan.report.roofline_table import roofline_table
 
 mpl.use("Agg")
 
 
 @pytest.fixture(autouse=True)
 def round_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(devices, "_registered", {})
+    monkeypatch.setattr(device_specs, "_registered", {})
     register_device(
         "a round card", memory_gb=64, bandwidth_gbs=100, dense_tflops={"fp32": 10, "fp16": 100}
     )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from torchscan.runtime.device_times import Moment, undisturbed
+from torchscan.runtime.device_times import DeviceMark, undisturbed
 
 
 def took(*moments: tuple[int, int, int], ours: frozenset[int] = frozenset()) -> list[int]:
     """From each mark to the next."""
     return [
-        two - one for one, two in pairwise(undisturbed([Moment(*each) for each in moments], ours))
+        two - one
+        for one, two in pairwise(undisturbed([DeviceMark(*each) for each in moments], ours))
     ]
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 import torchscan
 from torchscan.inspection import inspect
-from torchscan.report.inspection import run_table
+from torchscan.report.run_table import run_table
 from torchscan.runtime.run import RunFacts
 
 

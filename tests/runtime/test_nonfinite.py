@@ -497,7 +497,7 @@ def test_a_mistake_of_ours_ends_the_watching_not_the_run(monkeypatch: pytest.Mon
     def fail(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr("torchscan.runtime.memory.MemoryWatch.note_end", fail)
+    monkeypatch.setattr("torchscan.runtime.call_memory.MemoryWatch.note_end", fail)
     model, x = nn.Linear(2, 1), torch.rand(2, 2)
     with pytest.warns(UserWarning, match="ZeroDivisionError: ours"):
         facts = steps_of(model, x, x)

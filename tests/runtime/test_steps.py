@@ -12,7 +12,7 @@ from tests.recording.test_record import Calls
 from torchscan import InputError
 from torchscan.recording.request import PassRequest
 from torchscan.runtime.script import program_of
-from torchscan.runtime.steps import RealSteps, device_here
+from torchscan.runtime.step_execution import RealSteps, device_here
 
 CPU = torch.device("cpu")
 

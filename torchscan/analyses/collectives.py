@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from torchscan.analyses.roofline.links import Fabric
-from torchscan.ops.collectives import COLLECTIVES, Kind, group_of, sent_bytes, whole_bytes
+from torchscan.ops.communication import COLLECTIVES, Kind, group_of, sent_bytes, whole_bytes
 from torchscan.trace.events import GroupSpec, OpCall, Phase
 from torchscan.trace.trace import Trace
 

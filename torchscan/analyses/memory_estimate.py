@@ -13,7 +13,7 @@ from torchscan.analyses.memory_timeline import (
     MemoryTimeline,
     Moment,
 )
-from torchscan.analyses.remedies import NOBODY, Asker, Remedies
+from torchscan.analyses.remedies_result import NOBODY, Asker, Remedies
 from torchscan.escapes import printable
 from torchscan.garbage import collected_later
 from torchscan.results import Result

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from torchscan.analyses.memory_estimate import Verdict
 from torchscan.analyses.memory_timeline import Block, MemoryTimeline
 from torchscan.hardware.allocator import AllocatedBlock, CachingAllocator, OutOfMemory
-from torchscan.hardware.devices import Device
+from torchscan.hardware.device_specs import Device
 from torchscan.once import once
 from torchscan.trace.events import OpCall, StorageRecord
 from torchscan.trace.trace import Trace
@@ -143,7 +143,7 @@ class Placement:
             yield allocator
 
     @once
-    def _steps(self) -> tuple[_Step, ...]:
+    def _steps(self) -> tuple[_BlockLifetimes, ...]:
         """The step as recorded, and, if an optimizer keeps a state, the one before it, which makes that state."""
         blocks, moments = self._timeline.blocks, len(self._trace.ops)
         made = _moments_of_state(self._trace)
@@ -158,7 +158,7 @@ class Placement:
 
     def _take(
         self,
-        step: _Step,
+        step: _BlockLifetimes,
         allocator: CachingAllocator,
         held: dict[int, AllocatedBlock | None],
         *,
@@ -181,20 +181,20 @@ class Placement:
             allocator.free(held.pop(block))
 
 
-class _Step(NamedTuple):
+class _BlockLifetimes(NamedTuple):
     """For each moment, the blocks that begin and those that have ended."""
 
     begins: Sequence[Sequence[int]]
     ends: Sequence[Sequence[int]]
 
 
-def _by_moment(blocks: Iterable[Block], moments: int) -> _Step:
+def _by_moment(blocks: Iterable[Block], moments: int) -> _BlockLifetimes:
     begins: list[list[int]] = [[] for _ in range(moments + 2)]
     ends: list[list[int]] = [[] for _ in range(moments + 2)]
     for number, block in enumerate(blocks):
         begins[block.first].append(number)
         ends[block.end].append(number)
-    return _Step(begins, ends)
+    return _BlockLifetimes(begins, ends)
 
 
 def _stays(storage: StorageRecord) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from torchscan.analyses.memory_timeline import KINDS, MemoryKind
 from torchscan.analyses.module_costs import call_costs
-from torchscan.analyses.plan import RankPlan
+from torchscan.analyses.plan_result import RankPlan
 from torchscan.analyses.roofline.links import Fabric, Waiting, link_times, waiting
 from torchscan.analyses.roofline.spread import Spread
 from torchscan.escapes import printable

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from torchscan.analyses.conventions import Convention, convention_macs
-from torchscan.analyses.routing import RoutedCalls
+from torchscan.analyses.routed_calls import RoutedCalls
 from torchscan.ops import OpCost, price
 from torchscan.trace.trace import Trace
 

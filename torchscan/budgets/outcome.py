@@ -10,7 +10,7 @@ from torchscan import units
 from torchscan.analyses.roofline import GroupLoad, Roofline
 from torchscan.errors import UnpricedError
 from torchscan.metrics import METRICS, OF_GENERATION, OF_PLAN, Measure, range_of
-from torchscan.report.compare import growth
+from torchscan.report.comparison import growth
 
 #: that are named for each limit
 MOST_LAYERS = 5

@@ -8,14 +8,14 @@ from functools import partial
 import torch
 
 from torchscan import units
-from torchscan.budgets.file import Budget
+from torchscan.budgets.budget_file import Budget
 from torchscan.errors import BudgetError
-from torchscan.hardware.devices import is_part
+from torchscan.hardware.device_specs import is_part
 from torchscan.inspection import inspect
 from torchscan.recording.request import PassRequest
 from torchscan.runtime.provenance import name_of_device
 from torchscan.runtime.run import RunFacts
-from torchscan.runtime.steps import RealSteps, device_here
+from torchscan.runtime.step_execution import RealSteps, device_here
 from torchscan.targets import Built, Target, inputs_of, with_model
 
 #: measured, after one that warms up

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from torchscan.cli.arguments import add_command
+from torchscan.cli.options import add_command
 from torchscan.cli.saying import EXCEEDED, FINE, WRONG_USE, answer, report_mistake
 from torchscan.progress import progress
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchscan.cli.arguments import (
+from torchscan.cli.options import (
     INPUTS,
     TARGETS,
     add_command,
@@ -46,7 +46,7 @@ def add_to(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from torchscan.report.compare import compare_info, comparison_table, format_comparison
+    from torchscan.report.comparison import compare_info, comparison_table, format_comparison
 
     given = {
         "--input": options.input,

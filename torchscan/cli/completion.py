@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from torchscan.cli.arguments import add_command
+from torchscan.cli.options import add_command
 from torchscan.cli.saying import answer
-from torchscan.hardware.devices import known_devices
+from torchscan.hardware.device_specs import known_devices
 from torchscan.report.columns import COLUMNS
 
 _SETUP = """\

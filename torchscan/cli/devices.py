@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from torchscan.cli.arguments import add_command, terminal_width
+from torchscan.cli.options import add_command, terminal_width
 from torchscan.cli.saying import answer
 from torchscan.errors import InputError
 
@@ -31,8 +31,8 @@ def add_to(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from torchscan.hardware.devices import device_named, known_devices
-    from torchscan.report.devices import device_list, device_text
+    from torchscan.hardware.device_specs import device_named, known_devices
+    from torchscan.report.device_table import device_list, device_text
 
     if options.measure and options.name:
         raise InputError(
@@ -51,9 +51,14 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _measured() -> str:
-    from torchscan.hardware.devices import known_devices, require_writable, save_entry, user_file
+    from torchscan.hardware.device_specs import (
+        known_devices,
+        require_writable,
+        save_entry,
+        user_file,
+    )
     from torchscan.hardware.measuring import measure
-    from torchscan.report.devices import device_text
+    from torchscan.report.device_table import device_text
 
     require_writable(user_file())
     name, entry = measure()

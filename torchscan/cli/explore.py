@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from torchscan.cli.arguments import add_command
+from torchscan.cli.options import add_command
 from torchscan.cli.saying import answer
 
 _EXAMPLES = """\
@@ -46,7 +46,7 @@ def _run(options: argparse.Namespace) -> None:
 
         explore(options.runs, options.host, PORT if options.port is None else options.port, _tell)
         return
-    from torchscan.live.explore.shown import page_of_run
+    from torchscan.live.explore.run_page import page_of_run
 
     page_of_run(*options.runs).save(options.output)
     answer(f"written to {options.output}")

@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 from typing import Any
 
-from torchscan.cli.arguments import (
+from torchscan.cli.options import (
     add_output,
     in_full,
     model_command,
@@ -59,7 +59,7 @@ def _run(options: argparse.Namespace) -> None:
 
 def _put_formulas(options: argparse.Namespace) -> None:
     from torchscan.generation import symbolic_costs
-    from torchscan.report.formulas import formula_table
+    from torchscan.report.formula_table import formula_table
 
     if options.backward or options.top is not None:
         raise InputError(

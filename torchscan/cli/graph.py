@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchscan.cli.arguments import model_command, on_scan, positive
+from torchscan.cli.options import model_command, on_scan, positive
 from torchscan.cli.saying import answer
 from torchscan.errors import InputError
 from torchscan.files import write_text

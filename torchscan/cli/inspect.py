@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchscan.cli.arguments import (
+from torchscan.cli.options import (
     add_output,
     in_full,
     model_command,
@@ -140,7 +140,7 @@ def _run(options: argparse.Namespace) -> int | None:
 
 def _put(facts: RunFacts, error: NonFiniteError | None, options: argparse.Namespace) -> int:
     """Show what was found, also where it was raised, and write it to files. The exit status."""
-    from torchscan.report.inspection import run_table
+    from torchscan.report.run_table import run_table
 
     try:
         _save(facts, options)
@@ -164,7 +164,7 @@ def _is_first(facts: RunFacts) -> bool:
 def _put_group(facts: RunFacts, options: argparse.Namespace) -> None:
     """What all processes have found, if they save it; in a file there is what the first has found."""
     from torchscan.live.opening import await_group
-    from torchscan.report.group_run import group_table
+    from torchscan.report.group_table import group_table
 
     assert facts.process is not None  # noqa: S101 - it is one of several
     if options.save is None:
@@ -203,7 +203,7 @@ def _measured(options: argparse.Namespace, built: Built) -> tuple[RunFacts, NonF
     """What was found, and what ended it."""
     from torchscan.inspection import inspect
     from torchscan.recording.request import PassRequest
-    from torchscan.runtime.steps import RealSteps, device_here
+    from torchscan.runtime.step_execution import RealSteps, device_here
     from torchscan.targets import inputs_of, parse_input
 
     inputs = inputs_of(

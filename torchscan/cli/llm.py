@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 from typing import Any
 
-from torchscan.cli.arguments import (
+from torchscan.cli.options import (
     add_command,
     add_output,
     in_full,
@@ -133,7 +133,7 @@ def _sizes(text: str) -> list[int]:
 
 def _run(options: argparse.Namespace) -> None:
     from torchscan.generation import sweep_generation
-    from torchscan.report.generation import generation_table
+    from torchscan.report.generation_table import generation_table
 
     if options.context is not None and options.context <= options.new:
         raise InputError(

@@ -26,12 +26,12 @@ from torchscan.cli import (
     llm,
     memory,
     merge,
+    model_table,
     receptive_field,
     report,
     roofline,
     runs,
     summary,
-    table,
     train,
 )
 from torchscan.cli.saying import FINE, WRONG_USE, in_options, report_mistake, say, write_no_more
@@ -63,7 +63,7 @@ _COMMANDS = (
     runs,
     explore,
     merge,
-    table,
+    model_table,
     report,
     compare,
     check,

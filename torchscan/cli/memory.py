@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 from typing import Any
 
-from torchscan.cli.arguments import (
+from torchscan.cli.options import (
     add_output,
     colours_of,
     in_full,
@@ -55,7 +55,7 @@ def add_to(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     from torchscan.estimator import memory_of
-    from torchscan.report.memory import format_memory, memory_table
+    from torchscan.report.memory_table import format_memory, memory_table
 
     if options.remedies:
         put_remedies(options, lambda scan: scan.memory)

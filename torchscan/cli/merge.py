@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from torchscan.cli.arguments import add_command
+from torchscan.cli.options import add_command
 
 _EXAMPLES = """\
 examples

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchscan.cli.arguments import model_command, on_model
+from torchscan.cli.options import model_command, on_model
 from torchscan.cli.saying import FINE, WRONG_USE, answer, in_options, say
 from torchscan.errors import RecordError, TorchscanError
 from torchscan.files import write_text
@@ -48,7 +48,7 @@ def add_to(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from torchscan.hardware.devices import can_estimate_for, device_named
+    from torchscan.hardware.device_specs import can_estimate_for, device_named
     from torchscan.live.opening import open_run
     from torchscan.pages import to_page
 

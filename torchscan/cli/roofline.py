@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 from typing import Any
 
-from torchscan.cli.arguments import (
+from torchscan.cli.options import (
     add_output,
     in_full,
     model_command,
@@ -48,7 +48,7 @@ def add_to(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from torchscan.report.roofline import format_roofline, roofline_table
+    from torchscan.report.roofline_table import format_roofline, roofline_table
 
     if options.remedies:
         put_remedies(options, lambda scan: scan.roofline)

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchscan.cli.arguments import add_command, add_output, put_table
+from torchscan.cli.options import add_command, add_output, put_table
 from torchscan.errors import InputError
 
 if TYPE_CHECKING:

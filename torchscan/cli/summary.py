@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from torchscan.cli.arguments import add_output, model_command, names, on_scan, positive, put_table
+from torchscan.cli.options import add_output, model_command, names, on_scan, positive, put_table
 from torchscan.cli.saying import explain
 from torchscan.errors import RecordError
 
@@ -70,7 +70,7 @@ def add_to(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from torchscan.hardware.devices import can_estimate_for
+    from torchscan.hardware.device_specs import can_estimate_for
     from torchscan.report.aggregate import folded_to
     from torchscan.report.columns import check_columns, needed_for, require_device, usual_columns
     from torchscan.report.data import to_csv, to_json

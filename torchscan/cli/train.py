@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 from typing import Any
 
-from torchscan.cli.arguments import (
+from torchscan.cli.options import (
     add_command,
     add_output,
     in_full,
@@ -110,7 +110,7 @@ def _mesh(text: str) -> dict[str, int]:
 
 def _run(options: argparse.Namespace) -> None:
     from torchscan.ranks.meshes import search_meshes
-    from torchscan.report.meshes import mesh_table
+    from torchscan.report.mesh_table import mesh_table
 
     search = on_generating(
         options.target,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from torchscan.hardware.devices import cpu_name, known_entry
+from torchscan.hardware.device_specs import cpu_name, known_entry
 from torchscan.hardware.process_memory import cuda_overhead
 from torchscan.torch_versions import products_in_tf32
 

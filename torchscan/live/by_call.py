@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from torchscan.live.schema import Distribution, Series, Watched
+from torchscan.live.schema import Distribution, SampledStep, Series
 from torchscan.live.uniting import together
 from torchscan.measured import Figure, Key, Measured
 
@@ -19,7 +19,7 @@ _JOINED: Mapping[Figure, Callable[[float, float], float]] = {
     "nonfinite": operator.add,
 }
 #: what one rank has written last: its series by number, and the step
-Written = tuple[Mapping[int, Series], Watched | None]
+Written = tuple[Mapping[int, Series], SampledStep | None]
 
 
 def measured_in(path: Path, ranks: Sequence[Written]) -> Measured:
@@ -45,7 +45,7 @@ def measured_in(path: Path, ranks: Sequence[Written]) -> Measured:
     )
 
 
-def place_of(watched: Watched) -> int:
+def place_of(watched: SampledStep) -> int:
     """Return where a pass stands in time: the number of a training step, or of a pass among the evaluations."""
     return watched.step if watched.phase == "train" else watched.number
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from torchscan.live.heat import Column, heat_of
+from torchscan.live.heat import HeatmapColumn, heat_of
 from torchscan.live.schema import Distribution, Phase, Series
 
 #: columns, at most
@@ -21,7 +21,7 @@ class OverSteps:
     def __init__(self, phase: Phase = "train") -> None:
         self._phase = phase
         self._width = 1
-        self._found: dict[Series, dict[int, Column]] = defaultdict(dict)
+        self._found: dict[Series, dict[int, HeatmapColumn]] = defaultdict(dict)
         #: the first and the last step of each column, by its number
         self._steps: dict[int, tuple[int, int]] = {}
 
@@ -30,7 +30,7 @@ class OverSteps:
         self._put(
             step // self._width,
             (step, step),
-            {series: Column(each) for series, each in distributions.items()},
+            {series: HeatmapColumn(each) for series, each in distributions.items()},
         )
         while max(self._steps) - min(self._steps) >= _MOST:
             self._widen()
@@ -45,7 +45,9 @@ class OverSteps:
                 {series: each[column] for series, each in found.items() if column in each},
             )
 
-    def _put(self, column: int, span: tuple[int, int], found: Mapping[Series, Column]) -> None:
+    def _put(
+        self, column: int, span: tuple[int, int], found: Mapping[Series, HeatmapColumn]
+    ) -> None:
         first, last = self._steps.get(column, span)
         self._steps[column] = min(first, span[0]), max(last, span[1])
         for series, each in found.items():
@@ -56,7 +58,9 @@ class OverSteps:
         until = self._until()
         return [(series, self._drawn(columns, until)) for series, columns in self._found.items()]
 
-    def _drawn(self, columns: Mapping[int, Column], until: Mapping[int, int]) -> dict[str, Any]:
+    def _drawn(
+        self, columns: Mapping[int, HeatmapColumn], until: Mapping[int, int]
+    ) -> dict[str, Any]:
         places = sorted(columns)
         spans = [(*self._steps[place], until[place]) for place in places]
         steps = {

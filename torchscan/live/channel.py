@@ -126,7 +126,7 @@ def take_files(end: socket.socket) -> tuple[int, int]:
     return numbers[0], numbers[1]
 
 
-class Line:
+class MessageSocket:
     """A socket that never waits: bytes without room are sent later."""
 
     def __init__(self, end: socket.socket) -> None:

@@ -19,7 +19,7 @@ _SHARES = (0.05, 0.5, 0.95)
 _HALF = BINS // 2
 
 
-class Column:
+class HeatmapColumn:
     """What is known of a series in several steps, in any order: each of its values counts as much as any other.
 
     Where ``s`` of ``n`` values were sampled, one that was counts ``n / s`` times.
@@ -41,7 +41,7 @@ class Column:
         """Of the finite values."""
         return self._sum / self._finite if self._finite else math.nan
 
-    def add(self, other: Column) -> None:
+    def add(self, other: HeatmapColumn) -> None:
         """Other steps."""
         if other is self:
             return
@@ -52,7 +52,7 @@ class Column:
         self._finite, self._sum = self._finite + other._finite, self._sum + other._sum
 
 
-def heat_of(columns: Sequence[Column]) -> dict[str, Any]:
+def heat_of(columns: Sequence[HeatmapColumn]) -> dict[str, Any]:
     """Of what is known of a series, column by column.
 
     ``nearest`` is the bin of the least values that have a row, ``up`` and ``down`` are how many rows there are above and below

@@ -15,16 +15,16 @@ from typing import NamedTuple
 from torchscan.errors import InputError
 from torchscan.live.history import ranks_in
 from torchscan.live.missing import missing_in
-from torchscan.live.schema import Distribution, Phase, Series, Watched
+from torchscan.live.schema import Distribution, Phase, SampledStep, Series
 from torchscan.live.settling import lost_in, settled_about
 from torchscan.live.store import Reader, Store, StoreError
 from torchscan.live.uniting import together
 
 
-class _Part(NamedTuple):
+class _RankStep(NamedTuple):
     """A step of one process."""
 
-    watched: Watched
+    watched: SampledStep
     series: dict[int, Series]
 
 
@@ -62,24 +62,24 @@ def _write(readers: list[Reader], path: Path, missing: list[str]) -> None:
         store.close()
 
 
-def _united(readers: Iterable[Reader], phase: Phase, store: Store) -> Iterator[Watched]:
+def _united(readers: Iterable[Reader], phase: Phase, store: Store) -> Iterator[SampledStep]:
     """Steps in their order, those of the same number together."""
     parts = [_parts(reader, phase) for reader in readers]
     for _, same in groupby(heapq.merge(*parts, key=_place), key=_place):
         yield _one(list(same), store)
 
 
-def _parts(reader: Reader, phase: Phase) -> Iterator[_Part]:
+def _parts(reader: Reader, phase: Phase) -> Iterator[_RankStep]:
     series = reader.series()
     for watched in reader.steps(phase):
-        yield _Part(watched, series)
+        yield _RankStep(watched, series)
 
 
-def _place(part: _Part) -> tuple[int, int]:
+def _place(part: _RankStep) -> tuple[int, int]:
     return part.watched.step, part.watched.number
 
 
-def _one(parts: list[_Part], store: Store) -> Watched:
+def _one(parts: list[_RankStep], store: Store) -> SampledStep:
     found: dict[Series, list[Distribution]] = defaultdict(list)
     for watched, series in parts:
         for number, distribution in watched.distributions.items():
@@ -87,7 +87,7 @@ def _one(parts: list[_Part], store: Store) -> Watched:
                 found[series[number]].append(distribution)
     first = parts[0].watched
     distributions = {store.number_of(series): together(each) for series, each in found.items()}
-    return Watched(
+    return SampledStep(
         step=first.step,
         phase=first.phase,
         number=first.number,

@@ -20,7 +20,7 @@ _MAX_NAMED = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class _RankProgress:
     """What one process has recorded."""
 
     rank: int
@@ -65,7 +65,7 @@ def missing_in(files: Sequence[Path]) -> list[str]:
     return [*said, *ended, *(lost for part in parts if (lost := _lost_by(part, number)))]
 
 
-def _lost_by(part: _Part, number: int) -> str:
+def _lost_by(part: _RankProgress, number: int) -> str:
     whose = f"process {part.rank} of {number}: " if number > 1 else ""
     if part.num_left:
         noun = "step is" if part.num_left == 1 else "steps are"
@@ -74,7 +74,7 @@ def _lost_by(part: _Part, number: int) -> str:
     return f"{whose}{said}" if said else ""
 
 
-def _part(file: Path) -> _Part:
+def _part(file: Path) -> _RankProgress:
     with contextlib.closing(Reader(file)) as reader:
         about, last = settled_about(file, reader.about()), reader.last("train")
         times = [*reader.times("train"), *reader.times("eval")]
@@ -82,7 +82,7 @@ def _part(file: Path) -> _Part:
     gone, is_trained = about.get("ended"), is_locked(file.with_suffix(".lock"))
     if gone is None and not about.get("closed", True) and not is_trained:
         gone = latest or _touched(file)  # its worker was gone with it, or has not noticed yet
-    return _Part(
+    return _RankProgress(
         rank=_rank_of(file),
         processes=int(about.get("processes", 1)),
         last=None if last is None else last[0],
@@ -106,7 +106,7 @@ def _rank_of(file: Path) -> int:
     return int(digits) if digits.isdecimal() else 0
 
 
-def _said(gone: Sequence[_Part], number: int) -> str:
+def _said(gone: Sequence[_RankProgress], number: int) -> str:
     """``process 1 of 4 was gone at 08:46:03, its last recorded step 18, and did not close the run; then process 3 (19)``."""
     first, *others = gone
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(first.gone))

@@ -13,10 +13,10 @@ from typing import Concatenate, NamedTuple, ParamSpec
 import torch
 from torch import Tensor, nn
 
+from torchscan.live.activation_bounds import Units, bounds_of, can_die
 from torchscan.live.contributions import BegunCall, Contribution, Source, edges_of_call, source_of
-from torchscan.live.layers import Units, bounds_of, can_die
 from torchscan.live.rows import Rows
-from torchscan.live.sampled import Sampled, Whole
+from torchscan.live.sampled import AllValues, Sampled
 from torchscan.live.schema import Announced, Kind, Series
 from torchscan.live.steps import Pass
 from torchscan.recording.bookkeeping.containers import tensors_in
@@ -71,7 +71,7 @@ def parameters_of(modules: Iterable[tuple[str, nn.Module]]) -> list[Parameter]:
     return list(found.values())
 
 
-class Numbers:
+class SeriesNumbers:
     """Series by the numbers that they have on the line, and those that were not announced yet."""
 
     def __init__(self, whole: Sequence[tuple[str, int]] = ()) -> None:
@@ -190,7 +190,7 @@ class Probe:
         self,
         of: Pass,
         rows: Rows,
-        numbers: Numbers,
+        numbers: SeriesNumbers,
         parameters: Sequence[Parameter],
         before: Before,
         *,
@@ -512,7 +512,9 @@ class Probe:
                 exact=self._rows.exact(),
                 pairs=_whole_numbers(pairs).view(-1, 2),
                 samples=self._rows.samples()[:, : max(self._rows.sizes, default=0)],
-                wholes=tuple(Whole(number, values) for number, values in self._rows.wholes.items()),
+                wholes=tuple(
+                    AllValues(number, values) for number, values in self._rows.wholes.items()
+                ),
             )
         self._known.clear()
         self._gradients.clear()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchscan.errors import InputError
-from torchscan.live.channel import Line, Message, Outlet
+from torchscan.live.channel import Message, MessageSocket, Outlet
 from torchscan.live.descriptors import socket_pair
 from torchscan.live.launched import processes_here, rank_here
 from torchscan.live.ledger import Entry, Ledger, lock_for_worker, read_ledger
@@ -30,14 +30,14 @@ from torchscan.live.losses import (
     lost_step,
 )
 from torchscan.live.lost_peers import is_of_lost_peer
-from torchscan.live.probe import Numbers
+from torchscan.live.probe import SeriesNumbers
 from torchscan.live.sampled import Sampled
 from torchscan.live.schema import Announced, Phase
 from torchscan.live.settling import is_settled, settled_about, settled_by
 from torchscan.live.sinks.sink import Sink
 from torchscan.live.starting import StartMethod, start_worker
 from torchscan.live.store import Reader, Store, StoreError, is_remote
-from torchscan.live.task import Guest, Task
+from torchscan.live.task import Guest, WorkerTask
 from torchscan.live.telling import tell
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ _LOCK_PATIENCE = 10.0
 _NUM_SERIES = 2000
 
 
-class Process:
+class WriterProcess:
     """Writes what it is given by way of a process of its own."""
 
     def __init__(
@@ -196,8 +196,8 @@ class Process:
         ours, theirs = socket_pair()
         try:
             self._outlet.send_files(ours, lock)
-            self.line = Line(ours)
-            task = Task(
+            self.line = MessageSocket(ours)
+            task = WorkerTask(
                 path=self.path.absolute(),
                 parent=os.getpid(),
                 session=self._session,
@@ -241,7 +241,7 @@ class Process:
                 self._session, self._num_begun, is_evaluation=is_evaluation, step=step
             )
 
-    def put(self, sampled: Sampled, numbers: Numbers) -> None:
+    def put(self, sampled: Sampled, numbers: SeriesNumbers) -> None:
         """Hand over a step, or count it as dropped. Training never waits."""
         self._hear()
         if not len(sampled.samples):  # nothing was chosen in it
@@ -262,7 +262,7 @@ class Process:
         """Count a step that was begun and is not handed over."""
         self._drop(phase, step, why)
 
-    def _announce(self, numbers: Numbers) -> None:
+    def _announce(self, numbers: SeriesNumbers) -> None:
         for start in range(0, len(numbers.new), _NUM_SERIES):
             new = numbers.new[start : start + _NUM_SERIES]
             series = [(asdict(each.series), *each[1:]) for each in new]

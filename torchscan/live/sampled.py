@@ -19,7 +19,7 @@ _ALIGNED = 8
 EXACT = ("least", "most", "dead", "sample_norm")
 
 
-class Whole(NamedTuple):
+class AllValues(NamedTuple):
     """All values of a tensor, for the series with this number."""
 
     number: int
@@ -44,7 +44,7 @@ class Sampled:
     #: rows of parameters before the step and after it
     pairs: Tensor
     samples: Tensor
-    wholes: tuple[Whole, ...] = ()
+    wholes: tuple[AllValues, ...] = ()
 
     @property
     def header(self) -> dict[str, Any]:
@@ -88,7 +88,9 @@ class Sampled:
         rest = zip(header["wholes"], tensors[len(shapes) :], strict=True)
         times = {name: header[name] for name in ("step", "phase", "number", "time")}
         return cls(
-            **times, **fixed, wholes=tuple(Whole(number, values) for (number, _), values in rest)
+            **times,
+            **fixed,
+            wholes=tuple(AllValues(number, values) for (number, _), values in rest),
         )
 
 

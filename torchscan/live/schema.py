@@ -97,7 +97,7 @@ class Distribution:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class SampledStep:
     """A step that was watched, by the number of each series."""
 
     step: int

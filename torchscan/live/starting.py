@@ -18,7 +18,7 @@ from torchscan.errors import InputError
 from torchscan.live.channel import shared_memory
 from torchscan.live.parent import Parent
 from torchscan.live.signals import IGNORED
-from torchscan.live.task import Guest, Task
+from torchscan.live.task import Guest, WorkerTask
 from torchscan.live.worker import serve
 
 StartMethod = Literal["spawn", "fork", "forkserver"]
@@ -39,7 +39,7 @@ _PROGRAM = "import sys; sys.path[:] = {path!r}; from torchscan.live.program impo
 
 
 def start_worker(
-    method: StartMethod, ours: socket.socket, theirs: socket.socket, task: Task, guest: Guest
+    method: StartMethod, ours: socket.socket, theirs: socket.socket, task: WorkerTask, guest: Guest
 ) -> Started:
     """Start a worker. ``theirs`` is its end of the line."""
     with _signals_held():
@@ -58,7 +58,7 @@ def _signals_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
-def _program(theirs: socket.socket, task: Task, guest: Guest) -> Started:
+def _program(theirs: socket.socket, task: WorkerTask, guest: Guest) -> Started:
     """Start a new interpreter. It does not need ``if __name__ == "__main__"`` in the user's program."""
     packed = _pickled(guest)
     told = pickle.dumps((theirs.fileno(), _path_of_main(packed), sys.argv, task, packed))
@@ -81,7 +81,7 @@ def _program(theirs: socket.socket, task: Task, guest: Guest) -> Started:
 
 
 def _process(
-    method: StartMethod, ours: socket.socket, theirs: socket.socket, task: Task, guest: Guest
+    method: StartMethod, ours: socket.socket, theirs: socket.socket, task: WorkerTask, guest: Guest
 ) -> Started:
     context: BaseContext = multiprocessing.get_context(method)
     others = (ours,) if method == "fork" else ()
@@ -102,7 +102,7 @@ def _process(
     return Started(int(worker.pid), wait, lambda: None)
 
 
-def _serve(end: socket.socket, task: Task, guest: Guest, *others: socket.socket) -> None:
+def _serve(end: socket.socket, task: WorkerTask, guest: Guest, *others: socket.socket) -> None:
     """``others`` are ends that it has from its parent and that are none of its business."""
     for other in others:
         other.close()

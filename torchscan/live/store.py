@@ -13,7 +13,7 @@ from typing import Any
 from torchscan.errors import InputError
 from torchscan.escapes import printable
 from torchscan.live.packing import packed, unpacked
-from torchscan.live.schema import Phase, Series, Watched
+from torchscan.live.schema import Phase, SampledStep, Series
 from torchscan.live.validation import (
     MAX_INSTRUCTIONS,
     MAX_ROWS,
@@ -123,7 +123,11 @@ class Store:
         return self._numbers[series]
 
     def write(
-        self, watched: Watched, *, thins_out: bool = True, about: Mapping[str, Any] | None = None
+        self,
+        watched: SampledStep,
+        *,
+        thins_out: bool = True,
+        about: Mapping[str, Any] | None = None,
     ) -> None:
         """Write one step, with what is to be told of the run in the same transaction; old steps are thinned out."""
         try:
@@ -141,7 +145,7 @@ class Store:
         with _told(self._path):
             return _series(self._database)
 
-    def _write(self, watched: Watched) -> int:
+    def _write(self, watched: SampledStep) -> int:
         phase = watched.phase
         row = self._database.execute(
             "SELECT max(written) FROM steps WHERE phase = ?", (phase,)
@@ -233,13 +237,13 @@ class Reader:
         with _told(self.path):
             return dict(series_of_row(row) for row in found)
 
-    def steps(self, phase: Phase) -> Iterator[Watched]:
+    def steps(self, phase: Phase) -> Iterator[SampledStep]:
         """Those that are kept, in the order in which they were written, one at a time."""
         for written in sorted(self.written(phase)):
             if (step := self.step(phase, written)) is not None:
                 yield step
 
-    def newest(self, phase: Phase) -> Watched | None:
+    def newest(self, phase: Phase) -> SampledStep | None:
         """The last step that was written; None: there is none."""
         rows = self._all(f"{_SELECT_STEP} WHERE phase = ? ORDER BY written DESC LIMIT 1", phase)
         return next((self._watched(phase, row) for row in rows), None)
@@ -250,7 +254,7 @@ class Reader:
         with _told(self.path):
             return {integer_of(number, "step number"): time_of(when) for number, when in rows}
 
-    def step(self, phase: Phase, written: int) -> Watched | None:
+    def step(self, phase: Phase, written: int) -> SampledStep | None:
         """One of them; None: it is not there any more."""
         rows = self._all(f"{_SELECT_STEP} WHERE phase = ? AND written = ?", phase, written)
         return next((self._watched(phase, row) for row in rows), None)
@@ -284,10 +288,10 @@ class Reader:
         """Read no more."""
         self._database.close()
 
-    def _watched(self, phase: Phase, row: Sequence[Any]) -> Watched:
+    def _watched(self, phase: Phase, row: Sequence[Any]) -> SampledStep:
         step, number, when, data = row
         with _told(self.path):
-            return Watched(
+            return SampledStep(
                 step=integer_of(step, "step"),
                 phase=phase,
                 number=integer_of(number, "step number"),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class WorkerTask:
     """The file to write, and the session to write for."""
 
     path: Path

@@ -22,8 +22,8 @@ from torchscan.live.accepting import choice, flag, path
 from torchscan.live.frequency import Frequency
 from torchscan.live.gate import Gate
 from torchscan.live.graphing import await_end, draw_apart
-from torchscan.live.probe import Before, Numbers, Probe, is_transformed, parameters_of
-from torchscan.live.process import Process
+from torchscan.live.probe import Before, Probe, SeriesNumbers, is_transformed, parameters_of
+from torchscan.live.process import WriterProcess
 from torchscan.live.rows import Rows
 from torchscan.live.schema import Phase
 from torchscan.live.sinks.sink import Sink
@@ -70,7 +70,7 @@ class Watcher:
     """Records what a model does while it trains. It puts nothing on the model, and changes nothing that it computes."""
 
     def __init__(
-        self, model: nn.Module, process: Process, wanted: Wanted, step: int | None
+        self, model: nn.Module, process: WriterProcess, wanted: Wanted, step: int | None
     ) -> None:
         self._model, self._process, self._wanted = model, process, wanted
         self._frequencies: dict[Phase, Frequency] = {
@@ -80,7 +80,7 @@ class Watcher:
             wanted.sample_n,
             next((tensor.device for tensor in tensors_of(model)), torch.device("cpu")),
         )
-        self._numbers, self._before = Numbers(wanted.whole), Before()
+        self._numbers, self._before = SeriesNumbers(wanted.whole), Before()
         self._steps = Steps(process.last, process.reached, step)
         self._rewrite_from(step)
         if step is None and process.last:
@@ -476,7 +476,7 @@ def watch(
         from torchscan.live.explore.serving import require_server
 
         require_server()
-    process = Process(
+    process = WriterProcess(
         folder, about_of(model, log), sinks=sinks, custom=statistics, start=start, step=step
     )
     watcher = Watcher(model, process, wanted, step)

@@ -16,7 +16,7 @@ from pathlib import Path
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import TYPE_CHECKING, Any
 
-from torchscan.live.channel import Inlet, Line, Message, take_files
+from torchscan.live.channel import Inlet, Message, MessageSocket, take_files
 from torchscan.live.descriptors import open_standard_files
 from torchscan.live.guests import Guests
 from torchscan.live.ledger import Ledger
@@ -32,10 +32,10 @@ from torchscan.live.losses import (
 from torchscan.live.packing import Distributions
 from torchscan.live.parent import Parent
 from torchscan.live.pulse import Pulse
-from torchscan.live.schema import Announced, Phase, Series, Watched
+from torchscan.live.schema import Announced, Phase, SampledStep, Series
 from torchscan.live.signals import ignore_signals
 from torchscan.live.store import Reader, Store, StoreError
-from torchscan.live.task import Guest, Task
+from torchscan.live.task import Guest, WorkerTask
 from torchscan.live.waiting import is_ready
 
 if TYPE_CHECKING:
@@ -63,7 +63,13 @@ class Worker:
     """Handler of the records in the memory, until no more can come."""
 
     def __init__(
-        self, line: Line, inlet: Inlet, store: Store, ledger: Ledger, parent: Parent, task: Task
+        self,
+        line: MessageSocket,
+        inlet: Inlet,
+        store: Store,
+        ledger: Ledger,
+        parent: Parent,
+        task: WorkerTask,
     ) -> None:
         self._line, self._inlet = line, inlet
         self._store, self._ledger = store, ledger
@@ -222,7 +228,7 @@ class Worker:
                 "written": before["written"] + 1,
                 "last": [message["phase"], message["step"]],
             }
-            step = Watched(**times, distributions=digested.numbered(numbers))
+            step = SampledStep(**times, distributions=digested.numbered(numbers))
             self._store.write(step, about={**self._untold, "session": self._session})
             self._untold = {}
         except StoreError:
@@ -284,7 +290,7 @@ class Worker:
             self._count_lost(missing_at_end(session, phase, step, count, UNDER_WAY))
 
 
-def _session_of(task: Task) -> tuple[Losses, dict[str, Any]]:
+def _session_of(task: WorkerTask) -> tuple[Losses, dict[str, Any]]:
     """Return what the store knows of the losses and of this session, of which it may be a later worker."""
     with contextlib.closing(Reader(task.path)) as reader:
         about = reader.about()
@@ -299,7 +305,7 @@ def _session_of(task: Task) -> tuple[Losses, dict[str, Any]]:
 class Place:
     """The file that is written, which may be removed meanwhile."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: WorkerTask) -> None:
         #: open for as long as the process lives: closing it would take locks of SQLite's away
         self._file = os.open(task.path, os.O_RDONLY | os.O_CLOEXEC)
 
@@ -342,7 +348,9 @@ def _tried(path: Path) -> int | None:
             probe.unlink()
 
 
-def serve(end: socket.socket, task: Task, parent: Parent, load_guest: Callable[[], Guest]) -> None:
+def serve(
+    end: socket.socket, task: WorkerTask, parent: Parent, load_guest: Callable[[], Guest]
+) -> None:
     """Work, as a process of its own, with this end of the line."""
     ignore_signals()
     open_standard_files()
@@ -352,7 +360,7 @@ def serve(end: socket.socket, task: Task, parent: Parent, load_guest: Callable[[
         file, lock = take_files(end)
     except (EOFError, OSError):
         return
-    line, inlet = Line(end), Inlet(file)
+    line, inlet = MessageSocket(end), Inlet(file)
     try:
         store, ledger = Store(task.path, {}), Ledger(task.path)
         worker = Worker(line, inlet, store, ledger, parent, task)

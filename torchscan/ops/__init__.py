@@ -3,7 +3,7 @@
 from torchscan.ops import (
     activation,
     attention,
-    collectives,
+    communication,
     convolution,
     einsum,
     embedding,
@@ -42,7 +42,7 @@ __all__ = [
     "Work",
     "activation",
     "attention",
-    "collectives",
+    "communication",
     "convolution",
     "cost_of",
     "einsum",

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 from torch import nn
 
-from torchscan.analyses.plan import Plan, RankPlan
+from torchscan.analyses.plan_result import Plan, RankPlan
 from torchscan.analyses.roofline import Fabric
 from torchscan.errors import InputError, RecordError
-from torchscan.hardware.devices import can_estimate_for, device_named
-from torchscan.ops.collectives import sent_bytes
+from torchscan.hardware.device_specs import can_estimate_for, device_named
+from torchscan.ops.communication import sent_bytes
 from torchscan.ranks.plan import Asked, names_in, offloading, plan_of, rank_plan
 from torchscan.recording.example_inputs import DTypes, Shapes, example_inputs
 from torchscan.recording.request import check_request, require_module

@@ -19,14 +19,14 @@ from torchscan.analyses.mesh_search import Extrapolated, MeshChoice, MeshSearch,
 from torchscan.analyses.roofline import Fabric, Rates
 from torchscan.analyses.roofline.spread import Spread
 from torchscan.errors import InputError, TorchscanError
-from torchscan.hardware.devices import Device, device_named
+from torchscan.hardware.device_specs import Device, device_named
 from torchscan.progress import progress as told
 from torchscan.ranks.plan import Asked as Step
 from torchscan.ranks.plan import planned
 from torchscan.recording.adapters import ADAPTERS_AS_BY_PEFT, adapt
 from torchscan.recording.bookkeeping.inventory import type_name_of
-from torchscan.recording.folding.layers import outermost_lists
-from torchscan.recording.folding.shortened import Kind, kinds_in, shortened
+from torchscan.recording.folding.layer_folds import outermost_lists
+from torchscan.recording.folding.shortened import EqualLayers, kinds_in, shortened
 from torchscan.recording.request import require_module, require_positive
 from torchscan.recording.sequences import positions_of
 from torchscan.recording.sharding import Apply, by_its_own_plan
@@ -105,7 +105,7 @@ def search_meshes(
         raise InputError(
             f"the model has {limit:,} positions, and sequences of {length:,} tokens were asked for"
         )
-    asked = _Asked(
+    asked = _MeshQuestion(
         module=module,
         device=device_named(device),
         length=length,
@@ -184,7 +184,7 @@ def _takes(module: nn.Module, name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _MeshQuestion:
     """All of a question but the mesh."""
 
     module: nn.Module
@@ -206,7 +206,7 @@ class _Asked:
         return torch.bfloat16 if self.precision == "bf16" else torch.float32
 
     def short(
-        self, mesh: Mapping[str, int], kinds: Sequence[Kind], numbers: Sequence[int]
+        self, mesh: Mapping[str, int], kinds: Sequence[EqualLayers], numbers: Sequence[int]
     ) -> Short:
         """A pass of so many layers of each kind."""
         paths: dict[str, str] = {}
@@ -299,7 +299,7 @@ def _checkpoint(layers: Sequence[Any]) -> None:
         layer.forward = partial(checkpointed, layer.forward, use_reentrant=False)
 
 
-def _searched(asked: _Asked, gpus: int, meshes: Sequence[Mapping[str, int]]) -> MeshSearch:
+def _searched(asked: _MeshQuestion, gpus: int, meshes: Sequence[Mapping[str, int]]) -> MeshSearch:
     kinds = kinds_in(asked.module, _LAYERS + 1)
     choices: list[MeshChoice] = []
     refused: dict[str, str] = {}
@@ -347,7 +347,7 @@ def _searched(asked: _Asked, gpus: int, meshes: Sequence[Mapping[str, int]]) -> 
 
 
 def _replay_best(
-    asked: _Asked, choices: Sequence[MeshChoice], kinds: Sequence[Kind]
+    asked: _MeshQuestion, choices: Sequence[MeshChoice], kinds: Sequence[EqualLayers]
 ) -> list[MeshChoice]:
     """Return the choices, the fastest that fit first; the best one with the memory of all layers.
 
@@ -365,7 +365,9 @@ def _sort_key(choice: MeshChoice) -> tuple[bool, float]:
     return not choice.fits, -choice.tokens_per_second
 
 
-def _replay_all_layers(asked: _Asked, choice: MeshChoice, kinds: Sequence[Kind]) -> MeshChoice:
+def _replay_all_layers(
+    asked: _MeshQuestion, choice: MeshChoice, kinds: Sequence[EqualLayers]
+) -> MeshChoice:
     """Return the choice with the memory that torch's allocator takes for a pass of all layers."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "FSDP2-wrapped module")
@@ -376,7 +378,7 @@ def _replay_all_layers(asked: _Asked, choice: MeshChoice, kinds: Sequence[Kind])
 
 
 def _choice(
-    asked: _Asked, mesh: Mapping[str, int], kinds: Sequence[Kind]
+    asked: _MeshQuestion, mesh: Mapping[str, int], kinds: Sequence[EqualLayers]
 ) -> tuple[MeshChoice, Short]:
     numbers = [_LAYERS] * len(kinds)
     base = asked.short(mesh, kinds, numbers)

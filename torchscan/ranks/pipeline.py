@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from torchscan.analyses.memory_timeline import KINDS, MemoryKind
-from torchscan.analyses.pipeline import PipelinePlan, Schedule, StagePlan, plan_of_stages
-from torchscan.analyses.plan import RankPlan
+from torchscan.analyses.pipeline_schedule import PipelinePlan, Schedule, StagePlan, plan_of_stages
+from torchscan.analyses.plan_result import RankPlan
 from torchscan.analyses.roofline import Fabric, Roofline
 from torchscan.errors import InputError, TorchscanError
-from torchscan.hardware.devices import device_named
+from torchscan.hardware.device_specs import device_named
 from torchscan.progress import progress as told
 from torchscan.ranks.plan import Asked, held_in, offloading, planned, rank_plan
 from torchscan.recording.bookkeeping.inventory import tensors_of

@@ -12,13 +12,13 @@ from torch import nn
 from torchscan.analyses.collectives import collectives_of
 from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
-from torchscan.analyses.plan import Plan, RankPlan
+from torchscan.analyses.plan_result import Plan, RankPlan
 from torchscan.analyses.roofline import Fabric
 from torchscan.errors import InputError, RecordError
-from torchscan.hardware.devices import can_estimate_for, device_named
-from torchscan.ops.collectives import group_of
+from torchscan.hardware.device_specs import can_estimate_for, device_named
+from torchscan.ops.communication import group_of
 from torchscan.progress import progress as told
-from torchscan.recording.bookkeeping.parameters import shared_among_processes
+from torchscan.recording.bookkeeping.parameter_records import shared_among_processes
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.recording.pretended_group import pretended, size_of
 from torchscan.recording.sharding import Apply, failed_in_parts, sharded

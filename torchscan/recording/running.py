@@ -24,8 +24,8 @@ from torchscan.recording.bookkeeping.containers import (
 from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.tensors import TensorTable, shape_of, values_of
 from torchscan.recording.execution.assumed import AssumedValues
-from torchscan.recording.execution.constants import KnownConstants
 from torchscan.recording.execution.kernels import Kernels, functions_let_through
+from torchscan.recording.execution.known_constants import KnownConstants
 from torchscan.recording.failures import explain, in_the_model
 from torchscan.recording.own_calls import own_calls_followed
 from torchscan.recording.patches import overridden, replaced
@@ -35,7 +35,7 @@ from torchscan.recording.training.autocast import Autocast, autocast_of_meta_ten
 from torchscan.recording.training.checkpoints import checkpointed
 from torchscan.recording.training.gradients import BackwardError, Substitutes, loss_of
 from torchscan.recording.training.optimizers import OptimizerError
-from torchscan.recording.training.step import differentiate, name_gradients, optimize
+from torchscan.recording.training.training_step import differentiate, name_gradients, optimize
 from torchscan.recording.undo import at_the_latest, interruptible
 from torchscan.torch_versions import (
     arrived,

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 T = TypeVar("T")
 
 
-class _Step(NamedTuple):
+class _UndoAction(NamedTuple):
     take: Callable[[], object]
     #: it puts back something of the process; else of the thread
     is_of_process: bool
@@ -29,12 +29,12 @@ class Undo:
     """What is to be put back at the end, the last change first."""
 
     def __init__(self) -> None:
-        self._steps: list[_Step] = []
+        self._steps: list[_UndoAction] = []
         self.interrupts = Interrupts()
 
     def later(self, take: Callable[[], object], *, is_of_process: bool = True) -> None:
         """Write down a step, before the change that it takes back is made."""
-        self._steps.append(_Step(take, is_of_process))
+        self._steps.append(_UndoAction(take, is_of_process))
 
     def enter(
         self,
@@ -65,7 +65,7 @@ class Undo:
         self.now()
 
 
-def _take(step: _Step, raised: list[BaseException]) -> None:
+def _take(step: _UndoAction, raised: list[BaseException]) -> None:
     """Once more if it was interrupted."""
     for _ in range(2):
         try:

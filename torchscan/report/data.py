@@ -15,7 +15,7 @@ from torchscan.report.csv import csv_of
 from torchscan.report.info import Info
 from torchscan.report.info_data import InfoDict, Layer, Sums, data_of
 from torchscan.report.saved import REPORT, content_of, read_saved
-from torchscan.report.schema import mismatch
+from torchscan.report.schema_validation import mismatch
 from torchscan.report.table import Cell, Column, Row, Table
 from torchscan.wrong_arguments import explain_wrong_types
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchscan.analyses.receptive_field import AxisField, LayerField, ReceptiveField
-from torchscan.analyses.receptive_field.result import Short, plain_short
+from torchscan.analyses.receptive_field.receptive_field_result import Short, plain_short
 from torchscan.report.columns import field_text
 from torchscan.report.table import Cell, Column, Row, Table
 from torchscan.wrong_arguments import explain_wrong_types

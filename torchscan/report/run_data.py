@@ -13,7 +13,7 @@ from torchscan.plain import made
 from torchscan.report.data import info_of
 from torchscan.report.info import Info
 from torchscan.report.saved import RUN, is_run, read_saved
-from torchscan.report.schema import mismatch
+from torchscan.report.schema_validation import mismatch
 from torchscan.runtime.run import RunFacts
 from torchscan.wrong_arguments import explain_wrong_types
 

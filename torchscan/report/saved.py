@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FileKind:
     """A kind of file, and the latest version of its schema."""
 
     name: str
@@ -53,10 +53,12 @@ class Kind:
 
 
 #: a version grows where a reader of the one before would misread the data, not with every new key
-REPORT = Kind(
+REPORT = FileKind(
     "torchscan/info", 1, "report", "write one with to_json(), or torchscan summary --format json"
 )
-RUN = Kind(run.KIND, run.SCHEMA, "run", "save one that inspect() has watched, run.save('run.json')")
+RUN = FileKind(
+    run.KIND, run.SCHEMA, "run", "save one that inspect() has watched, run.save('run.json')"
+)
 
 
 def content_of(text: str) -> Any:
@@ -82,7 +84,7 @@ def is_run(content: Any) -> bool:
     return _said(content)[0] is RUN
 
 
-def _said(content: Any) -> tuple[Kind | None, int]:
+def _said(content: Any) -> tuple[FileKind | None, int]:
     """The kind of data that it says it is, and the version."""
     given = content.get("schema") if isinstance(content, dict) else None
     for kind in (REPORT, RUN):

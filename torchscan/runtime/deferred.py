@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.call_tree import Call, Given
+from torchscan.runtime.call_memory import MemoryWatch
 from torchscan.runtime.findings import NonFinite, Phase
 from torchscan.runtime.finiteness import FINE, is_readable
-from torchscan.runtime.memory import MemoryWatch
 from torchscan.runtime.peaks import Peak, Peaks
 from torchscan.runtime.timing import StepTimes
 from torchscan.runtime.values import Gradients, Leaf, Listener, Memory, Source, Values, makes_none

@@ -14,7 +14,7 @@ from torch import Tensor
 from torchscan.recording.places import place_of_user
 from torchscan.runtime.finding_log import FindingLog, StepMark, describe_values
 from torchscan.runtime.findings import Phase
-from torchscan.runtime.finiteness import Look, is_plain, is_readable, values_of
+from torchscan.runtime.finiteness import NonFiniteCount, is_plain, is_readable, values_of
 from torchscan.runtime.root_names import RootNames
 from torchscan.runtime.trained_tensors import TrainedTensors
 from torchscan.torch_versions import norms_of, unseen
@@ -117,7 +117,7 @@ class DeviceChecks:
         is_nan = any(math.isnan(check.norms[index].item()) for index in bad)
         found = describe_values(
             check.phase,
-            Look(int(is_nan), int(not is_nan)),
+            NonFiniteCount(int(is_nan), int(not is_nan)),
             0,
             checked=self._name_checked(check.phase, tensors[0]),
             line=check.line,

@@ -49,7 +49,7 @@ class _Mark(NamedTuple):
     looked: int
 
 
-class Moment(NamedTuple):
+class DeviceMark(NamedTuple):
     """A mark in nanoseconds: when the host put it there, how long it had looked until then, and when the device passed it.
 
     The two clocks need not start at the same time.
@@ -146,7 +146,7 @@ class DeviceTimes:
             if first is not None
         ]
         moments = [
-            Moment(mark.host, mark.looked, device)
+            DeviceMark(mark.host, mark.looked, device)
             for mark, device in zip(self._marks, passed, strict=True)
         ]
         at = undisturbed(moments, self._ours)
@@ -160,7 +160,7 @@ class DeviceTimes:
         return at
 
 
-def undisturbed(moments: Sequence[Moment], ours: Container[int] = ()) -> list[int]:
+def undisturbed(moments: Sequence[DeviceMark], ours: Container[int] = ()) -> list[int]:
     """When the device would have passed each mark if nobody had looked at anything.
 
     It passes one when the host has put it there, and the work before it is done: ``at[i] = max(host[i], at[i - 1] + work[i])``,
@@ -178,7 +178,7 @@ def undisturbed(moments: Sequence[Moment], ours: Container[int] = ()) -> list[in
     return at
 
 
-def _works(moments: Sequence[Moment], ours: Container[int]) -> Iterator[int]:
+def _works(moments: Sequence[DeviceMark], ours: Container[int]) -> Iterator[int]:
     """What the device did between each mark and the next: all of the time if everything was there when it began.
 
     Else it may have waited for the host: it was busy at least from when the host put the second mark until it passed that.

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from torchscan.measured import Key
 from torchscan.recording.call_tree import Call
+from torchscan.runtime.call_memory import CallMemory, Shapes
 from torchscan.runtime.device_times import DeviceTimes
-from torchscan.runtime.finiteness import FINE, Look
-from torchscan.runtime.memory import CallMemory, Shapes
+from torchscan.runtime.finiteness import FINE, NonFiniteCount
 from torchscan.runtime.timing import LEAVES, StepTimes
 from torchscan.runtime.values import Values
 
@@ -165,7 +165,7 @@ def _with_inside(own: Sequence[int], parents: Sequence[int]) -> array[int]:
 
 
 def _counts(values: Values) -> dict[int, tuple[int, ...]]:
-    looks: tuple[Mapping[int, Look], ...] = (
+    looks: tuple[Mapping[int, NonFiniteCount], ...] = (
         values.outputs,
         values.gradients_in,
         values.gradients_out,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from torchscan.runtime.findings import Bad, NonFinite, Phase
-from torchscan.runtime.finiteness import FINE, Look, look_at
+from torchscan.runtime.finiteness import FINE, NonFiniteCount, look_at
 from torchscan.runtime.inspection_link import InspectionLink
 from torchscan.runtime.root_calls import ModuleSteps, RootCall, RootCalls
 from torchscan.runtime.root_names import RootNames
@@ -188,7 +188,7 @@ class FindingLog:
         )
 
 
-def describe_values(phase: Phase, look: Look, numel: int, **more: Any) -> NonFinite:
+def describe_values(phase: Phase, look: NonFiniteCount, numel: int, **more: Any) -> NonFinite:
     """Return a finding about ``numel`` values of a root, if ``more`` does not name a module in it."""
     placed = {"step": 0, "path": "", "type_name": "", **more}
     return NonFinite(phase=phase, invocation=0, nan=look.nan, inf=look.inf, numel=numel, **placed)

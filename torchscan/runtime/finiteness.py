@@ -32,7 +32,7 @@ _USUAL = _NARROW | {torch.float32, torch.float64}
 _COMPRESSED = frozenset({torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
 
 
-class Look(NamedTuple):
+class NonFiniteCount(NamedTuple):
     """How many values of a tensor are not finite."""
 
     nan: int = 0
@@ -43,15 +43,15 @@ class Look(NamedTuple):
         """All are finite."""
         return not self.nan and not self.inf
 
-    def __add__(self, other: object) -> Look:
+    def __add__(self, other: object) -> NonFiniteCount:
         return (
-            Look(self.nan + other.nan, self.inf + other.inf)
-            if isinstance(other, Look)
+            NonFiniteCount(self.nan + other.nan, self.inf + other.inf)
+            if isinstance(other, NonFiniteCount)
             else NotImplemented
         )
 
 
-FINE = Look()
+FINE = NonFiniteCount()
 
 
 def is_readable(tensor: Tensor) -> bool:
@@ -100,7 +100,7 @@ def max_magnitudes_of(tensors: Iterable[Tensor]) -> list[Tensor]:
         return list(norms_of(plain, math.inf)) if plain else []
 
 
-def look_at(tensor: Tensor) -> Look:
+def look_at(tensor: Tensor) -> NonFiniteCount:
     """Count what is not finite. What cannot be added up cannot be looked at, and passes."""
     if is_plain(tensor) and tensor.dtype not in _NARROW:
         with without_dispatch():  # half the time of the other way
@@ -110,7 +110,7 @@ def look_at(tensor: Tensor) -> Look:
     return _look_closely_at(tensor)
 
 
-def _look_closely_at(tensor: Tensor) -> Look:
+def _look_closely_at(tensor: Tensor) -> NonFiniteCount:
     try:
         with unseen(), without_torch_function():
             values = values_of(tensor)
@@ -150,9 +150,9 @@ def _sum(values: Tensor) -> Tensor:
     return values.sum(dtype=torch.float32) if values.dtype in _NARROW else values.sum()
 
 
-def _counted(values: Tensor) -> Look:
+def _counted(values: Tensor) -> NonFiniteCount:
     """:data:`FINE` itself if there are none: it is told by its identity."""
-    look = Look(int(torch.isnan(values).sum()), int(torch.isinf(values).sum()))
+    look = NonFiniteCount(int(torch.isnan(values).sum()), int(torch.isinf(values).sum()))
     return FINE if look.is_fine else look
 
 
@@ -161,9 +161,9 @@ class KnownTensors:
 
     def __init__(self) -> None:
         #: by identity, which others may have once the tensor is gone
-        self._looks: dict[int, tuple[weakref.ref[Tensor], int, Look]] = {}
+        self._looks: dict[int, tuple[weakref.ref[Tensor], int, NonFiniteCount]] = {}
 
-    def look_at_all(self, tensors: Iterable[Tensor]) -> Look:
+    def look_at_all(self, tensors: Iterable[Tensor]) -> NonFiniteCount:
         """All of them together."""
         total = FINE
         for tensor in tensors:
@@ -172,12 +172,12 @@ class KnownTensors:
                 total += look
         return total
 
-    def look_at(self, tensor: Tensor) -> Look:
+    def look_at(self, tensor: Tensor) -> NonFiniteCount:
         """Unless it is known since it was last written to."""
         known = self.get(tensor)
         return self.note(tensor, look_at(tensor)) if known is None else known
 
-    def get(self, tensor: Tensor) -> Look | None:
+    def get(self, tensor: Tensor) -> NonFiniteCount | None:
         """What is known of it, or of what it is a view of; nothing in inference mode, where nobody tells what is written to."""
         if tensor.is_inference():
             return None
@@ -196,7 +196,7 @@ class KnownTensors:
         )
         return FINE if is_fine else None  # who knows which part is not
 
-    def note(self, tensor: Tensor, look: Look) -> Look:
+    def note(self, tensor: Tensor, look: NonFiniteCount) -> NonFiniteCount:
         """This is so until it is written to."""
         if not tensor.is_inference():
             self._looks[id(tensor)] = weakref.ref(tensor), tensor._version, look

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchscan.runtime.finding_log import FindingLog, describe_values
 from torchscan.runtime.findings import NonFinite
-from torchscan.runtime.finiteness import FINE, Look, is_readable, look_at
+from torchscan.runtime.finiteness import FINE, NonFiniteCount, is_readable, look_at
 from torchscan.runtime.loss_graph import LossGraph
 from torchscan.runtime.root_calls import ModuleSteps, RootCall, RootCalls
 from torchscan.runtime.trained_tensors import TrainedTensors
@@ -95,7 +95,7 @@ class GradientExplainer:
             yield call, self._log.repeat_call(call, gradients)
 
     def _report_node(
-        self, graph: LossGraph, source: tuple[int, Look], steps: ModuleSteps | None
+        self, graph: LossGraph, source: tuple[int, NonFiniteCount], steps: ModuleSteps | None
     ) -> None:
         """Report a node between models and loss whose gradient is not finite."""
         index, look = source

@@ -25,7 +25,14 @@ from torchscan.recording.bookkeeping.containers import named_tensors, tensors_in
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.call_tree import FAILED, Call, CallTree, Given
 from torchscan.runtime.findings import Bad, NonFinite, Phase, Range, ranges_of
-from torchscan.runtime.finiteness import FINE, Look, is_plain, is_readable, look_at, version_of
+from torchscan.runtime.finiteness import (
+    FINE,
+    NonFiniteCount,
+    is_plain,
+    is_readable,
+    look_at,
+    version_of,
+)
 from torchscan.runtime.replay import Operator, find_operator
 from torchscan.runtime.values import (
     Gradients,
@@ -50,7 +57,7 @@ _MOST_MASKS = 3
 class _Input(NamedTuple):
     tensor: Tensor
     version: int
-    look: Look
+    look: NonFiniteCount
 
     @property
     def is_written_to(self) -> bool:
@@ -64,7 +71,7 @@ class _Suspicion:
     """Something that is not finite, of which it is not certain yet what made it."""
 
     order: int
-    look: Look
+    look: NonFiniteCount
     numel: int
     #: of infinities: "+", "-" or both
     signs: str
@@ -150,7 +157,7 @@ class ImmediateValues(Values):
                 self._believe()
         self._tell()
 
-    def _look_before(self, call: Call, mine: _Open, kwargs: dict[str, Any]) -> Look:
+    def _look_before(self, call: Call, mine: _Open, kwargs: dict[str, Any]) -> NonFiniteCount:
         """What the call was given, as it was when it started, as far as torch tells of it then."""
         before = FINE
         for each in mine.inputs:
@@ -166,7 +173,9 @@ class ImmediateValues(Values):
                     self._suspect_caller(call, tensor, look)
         return before
 
-    def _look_at_results(self, call: Call, results: Sequence[Tensor], before: Look) -> Look:
+    def _look_at_results(
+        self, call: Call, results: Sequence[Tensor], before: NonFiniteCount
+    ) -> NonFiniteCount:
         if before.is_fine and makes_none(call.module):
             for each in results:
                 self._known.note(each, FINE)
@@ -176,7 +185,7 @@ class ImmediateValues(Values):
             self.outputs[call.index] = look
         return look
 
-    def _look_at_given(self, call: Call, given: Sequence[Tensor]) -> list[Look]:
+    def _look_at_given(self, call: Call, given: Sequence[Tensor]) -> list[NonFiniteCount]:
         """What nobody has returned, whoever called this made."""
         looks = []
         for tensor in given:
@@ -188,7 +197,7 @@ class ImmediateValues(Values):
             looks.append(look)
         return looks
 
-    def _suspect_caller(self, call: Call, tensor: Tensor, look: Look) -> None:
+    def _suspect_caller(self, call: Call, tensor: Tensor, look: NonFiniteCount) -> None:
         caller = None if call.parent is None else self._open.get(call.parent.index)
         if caller is not None:
             self._suspect(caller, look, [tensor])
@@ -198,7 +207,7 @@ class ImmediateValues(Values):
                 self._next(), self._made(call, "input", look, tensor.numel(), Operator(), given)
             )
 
-    def _suspect(self, mine: _Open, look: Look, tensors: Sequence[Tensor]) -> None:
+    def _suspect(self, mine: _Open, look: NonFiniteCount, tensors: Sequence[Tensor]) -> None:
         signs = _signs(tensors) if look.inf and not look.nan else ""
         mine.suspicions.append(
             _Suspicion(
@@ -353,7 +362,7 @@ class ImmediateValues(Values):
         return self.first is not None or self._memory.has_found
 
     def _find_source(
-        self, source: Source, owner: Call, taker: Call, made: Gradients, look: Look
+        self, source: Source, owner: Call, taker: Call, made: Gradients, look: NonFiniteCount
     ) -> None:
         """What this node was given shows that the one before it made it, unless it met something else on the way."""
         operator = Operator(name=source.name, unsure=_MET)
@@ -416,21 +425,25 @@ class ImmediateValues(Values):
                     owner, self._tree.owner_of(following), self._known.look_at(gradient)
                 )
 
-    def _look_at_all(self, gradients: Gradients) -> Look:
+    def _look_at_all(self, gradients: Gradients) -> NonFiniteCount:
         return self._known.look_at_all(
             [each for each in gradients if each is not None and is_readable(each)]
         )
 
-    def _count_crossing(self, source: Call | None, target: Call | None, look: Look) -> None:
+    def _count_crossing(
+        self, source: Call | None, target: Call | None, look: NonFiniteCount
+    ) -> None:
         """A gradient leaves all calls that it was in and is not any more, and enters others."""
         left, entered = _chain(source), _chain(target)
         self._count(self.gradients_in, left - entered, look)
         self._count(self.gradients_out, entered - left, look)
 
-    def _count(self, where: dict[int, Look], calls: Iterable[int], look: Look) -> None:
+    def _count(
+        self, where: dict[int, NonFiniteCount], calls: Iterable[int], look: NonFiniteCount
+    ) -> None:
         for call in calls:
             known = where.get(call, FINE)
-            where[call] = Look(
+            where[call] = NonFiniteCount(
                 max(known.nan, look.nan), max(known.inf, look.inf)
             )  # several uses are of one gradient
 
@@ -467,7 +480,7 @@ class ImmediateValues(Values):
         self,
         call: Call,
         phase: Phase,
-        look: Look,
+        look: NonFiniteCount,
         numel: int,
         operator: Operator,
         inputs: tuple[Range, ...] = (),
@@ -594,7 +607,7 @@ def _bad_below(module: nn.Module) -> Iterator[Bad]:
             yield bad._replace(name=f"{path}.{bad.name}" if path else bad.name)
 
 
-def _is_worse(look: Look, before: Look) -> bool:
+def _is_worse(look: NonFiniteCount, before: NonFiniteCount) -> bool:
     return bool(look.nan) and not before.nan if look.nan else bool(look.inf) and before.is_fine
 
 

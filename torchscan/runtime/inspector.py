@@ -20,6 +20,7 @@ from torchscan.recording.bookkeeping.inventory import device_of, is_on_cuda, mod
 from torchscan.recording.bookkeeping.tensors import own_copy, shape_of
 from torchscan.recording.call_tree import Begun, Call, CallTree, Given, with_autograd_threads
 from torchscan.recording.undo import is_recording
+from torchscan.runtime.call_memory import MemoryWatch, Shapes
 from torchscan.runtime.checks import Check, Checked, StepChecks
 from torchscan.runtime.compiling import Compilation, CompileWatch
 from torchscan.runtime.deferred import DeferredValues
@@ -27,10 +28,9 @@ from torchscan.runtime.device_times import DeviceTimes, EventPool
 from torchscan.runtime.facts import StepFacts
 from torchscan.runtime.immediate import ImmediateValues
 from torchscan.runtime.kept import KeptSteps
-from torchscan.runtime.memory import MemoryWatch, Shapes
 from torchscan.runtime.nodes import HeldLeaves, NodeWatch
 from torchscan.runtime.replay import what_is_shared
-from torchscan.runtime.run import Watched
+from torchscan.runtime.run import Observations
 from torchscan.runtime.step import Step, StepCounts, StepLabel
 from torchscan.runtime.timing import StepTimes
 from torchscan.runtime.values import Listener, Memory, Values, masks_in
@@ -124,7 +124,7 @@ class Inspector:
             self._paths.clear()
             self._parameters = {}
 
-    def watched(self) -> Watched:
+    def watched(self) -> Observations:
         """What was seen."""
         return self._kept.watched(self._compilation)
 
@@ -334,7 +334,7 @@ class Inspector:
                 torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
             )
 
-    def example_of(self, watched: Watched) -> Given | None:
+    def example_of(self, watched: Observations) -> Given | None:
         """What the model was called with in the steps that are told of, without data."""
         calls = watched.usual.calls
         return self._examples.get(calls[0].input_shapes) if calls else None

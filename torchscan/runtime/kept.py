@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from torchscan.measured import Key
+from torchscan.runtime.call_memory import Shapes
 from torchscan.runtime.checks import Checked
 from torchscan.runtime.compiling import Compilation
 from torchscan.runtime.exchanges import Group, group_here
 from torchscan.runtime.facts import StepFacts
 from torchscan.runtime.findings import NonFinite
-from torchscan.runtime.memory import Shapes
-from torchscan.runtime.run import Watched, WatchedSteps
+from torchscan.runtime.run import Observations, WatchedSteps
 from torchscan.runtime.step import Step, StepCounts
 
 _MOST_STEPS = 1024
@@ -113,7 +113,7 @@ class KeptSteps:
             if len(self._nonfinite) < _MOST_STEPS:
                 self._nonfinite.append(step.nonfinite)
 
-    def watched(self, compilation: Compilation | None) -> Watched:
+    def watched(self, compilation: Compilation | None) -> Observations:
         """Return the usual steps that train, and apart from them the usual passes that do not.
 
         If none trains, passes are the steps, also by name.
@@ -123,7 +123,7 @@ class KeptSteps:
             self._nonfinite = [replace(each, is_evaluation=False) for each in self._nonfinite]
             self._checked = [replace(each, is_evaluation=False) for each in self._checked]
         evaluation = self._evaluation.usual(None if trains else self._group)
-        return Watched(
+        return Observations(
             usual=self._training.usual(self._group) if trains else evaluation,
             evaluation=evaluation if trains and evaluation.number else None,
             process=None if self._group is None else self._group.process,

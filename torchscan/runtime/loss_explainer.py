@@ -10,7 +10,7 @@ from torch import Tensor
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.runtime.finding_log import FindingLog, describe_values
 from torchscan.runtime.findings import NonFinite, ranges_of
-from torchscan.runtime.finiteness import FINE, Look, is_readable, look_at
+from torchscan.runtime.finiteness import FINE, NonFiniteCount, is_readable, look_at
 from torchscan.runtime.loss_graph import LossGraph, operator_of
 from torchscan.runtime.root_calls import MAX_CALLS, RootCall, RootCalls
 from torchscan.runtime.root_names import RootNames
@@ -30,7 +30,7 @@ class LossExplainer:
         self._log = log
         self._names = names
 
-    def explain(self, graph: LossGraph, look: Look, losses: Sequence[Tensor]) -> None:
+    def explain(self, graph: LossGraph, look: NonFiniteCount, losses: Sequence[Tensor]) -> None:
         """Report the call, or the operator between models and loss, that made the loss non-finite."""
         calls = [call for call in self._calls.recent if _is_suspect(call)]
         steps = self._log.find_steps()
@@ -96,7 +96,7 @@ class LossExplainer:
         self._log.report(found, call)
         return True
 
-    def _explain_by_output(self, call: RootCall, look: Look) -> bool | str:
+    def _explain_by_output(self, call: RootCall, look: NonFiniteCount) -> bool | str:
         """Report what made an output of a call non-finite; return whether anything did.
 
         Return the reason for not knowing it if outputs are gone and the call cannot be repeated.
@@ -130,7 +130,9 @@ class LossExplainer:
         )
         self._log.report(found, call)
 
-    def _describe_graph(self, graph: LossGraph, look: Look, losses: Sequence[Tensor]) -> NonFinite:
+    def _describe_graph(
+        self, graph: LossGraph, look: NonFiniteCount, losses: Sequence[Tensor]
+    ) -> NonFinite:
         """Return a finding about what the script computes between models and loss."""
         num_values = sum(each.numel() for each in losses)
         index = graph.source(nan=bool(look.nan))

@@ -21,7 +21,7 @@ from torch.utils.hooks import RemovableHandle
 
 from torchscan.runtime.finiteness import (
     FINE,
-    Look,
+    NonFiniteCount,
     is_on_device,
     is_readable,
     look_at,
@@ -77,7 +77,7 @@ class LossGraph:
         self.names = tuple(each.name() for each in self.nodes)
         self._index = {node: index for index, node in enumerate(self.nodes)}
         #: gradients that each node computed: kept, or their norms, or how they looked
-        self._gradients: dict[int, Look | list[Tensor]] = {}
+        self._gradients: dict[int, NonFiniteCount | list[Tensor]] = {}
         self._handles: list[RemovableHandle] = []
         self._operands_of: dict[Node, Tensor] | None = None
 
@@ -126,7 +126,7 @@ class LossGraph:
             if name not in _RESULTS and isinstance(value, Tensor) and is_readable(value):
                 yield name, value
 
-    def first_look(self, index: int) -> Look:
+    def first_look(self, index: int) -> NonFiniteCount:
         """Return how the result of a node looks."""
         return self._result_of(self.nodes[index]) or FINE
 
@@ -146,7 +146,7 @@ class LossGraph:
         operands = [following for following, _ in node.next_functions]
         return None in operands and not any(each in self._index for each in operands)
 
-    def _result_of(self, node: Node) -> Look | None:
+    def _result_of(self, node: Node) -> NonFiniteCount | None:
         """Return how its result looks, or None if nothing tells."""
         saved = dict(_saved(node))
         for name in _RESULTS:
@@ -192,11 +192,11 @@ class LossGraph:
             handle = node.register_hook(_Noted(self._gradients, index))
             self._handles.append(handle)
 
-    def gradient_source(self) -> tuple[int, Look] | None:
+    def gradient_source(self) -> tuple[int, NonFiniteCount] | None:
         """Return the first node, in the order of the backward pass, whose gradient is not finite."""
         for index in reversed(range(len(self.nodes))):
             noted = self._gradients.get(index, FINE)
-            look = noted if isinstance(noted, Look) else sum(map(_look, noted), FINE)
+            look = noted if isinstance(noted, NonFiniteCount) else sum(map(_look, noted), FINE)
             if not look.is_fine:
                 return index, look
         return None
@@ -218,7 +218,7 @@ class _Noted:
 
     __slots__ = ("_gradients", "_index")
 
-    def __init__(self, gradients: dict[int, Look | list[Tensor]], index: int) -> None:
+    def __init__(self, gradients: dict[int, NonFiniteCount | list[Tensor]], index: int) -> None:
         self._gradients = gradients
         self._index = index
 
@@ -249,7 +249,7 @@ def _number_of(node: Node) -> int:
     return number
 
 
-def _look(tensor: Tensor) -> Look:
+def _look(tensor: Tensor) -> NonFiniteCount:
     return look_at(tensor) if is_readable(tensor) else FINE
 
 

@@ -20,8 +20,8 @@ from torch.utils.hooks import RemovableHandle
 from torchscan.errors import TorchscanError
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.call_tree import Call, CallTree
+from torchscan.runtime.call_memory import Allocator, MemoryWatch
 from torchscan.runtime.checks import StepChecks
-from torchscan.runtime.memory import Allocator, MemoryWatch
 from torchscan.runtime.timing import LEAVES, StepTimes
 from torchscan.runtime.values import (
     Gradients,

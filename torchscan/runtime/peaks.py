@@ -37,7 +37,7 @@ class Peak(NamedTuple, Generic[T]):
     is_late: bool
 
 
-class _Waiting(NamedTuple, Generic[T]):
+class _PendingPeak(NamedTuple, Generic[T]):
     what: T
     place: int
     tensor: weakref.ref[Tensor]
@@ -57,7 +57,7 @@ class Peaks(Generic[T]):
         """What the device does in a context of ``ours`` is no part of any time."""
         self._ours = ours
         self._lock = threading.RLock()
-        self._waiting: list[_Waiting[T]] = []
+        self._waiting: list[_PendingPeak[T]] = []
         self._bytes = self._count = 0
         #: there before anything runs: what the allocator says of calls is then as without us
         self._room = _Room(_ROOM, device)
@@ -77,7 +77,7 @@ class Peaks(Generic[T]):
             return
         stream = current_stream(values.device.index) if values.is_cuda else None
         with self._lock:
-            found = _Waiting(
+            found = _PendingPeak(
                 what, self._count, weakref.ref(tensor), values, version_of(values), stream
             )
             self._waiting.append(found)
@@ -105,7 +105,7 @@ class Peaks(Generic[T]):
 
     def _look(self) -> None:
         alike: dict[
-            tuple[torch.cuda.Stream | None, torch.device, torch.dtype, bool], list[_Waiting[T]]
+            tuple[torch.cuda.Stream | None, torch.device, torch.dtype, bool], list[_PendingPeak[T]]
         ] = defaultdict(list)
         for each in self._waiting:
             if each.values.untyped_storage().nbytes():
@@ -123,7 +123,7 @@ class Peaks(Generic[T]):
             if stream is not None:
                 self._streams.add(stream)
 
-    def _look_at(self, group: Sequence[_Waiting[T]]) -> None:
+    def _look_at(self, group: Sequence[_PendingPeak[T]]) -> None:
         peaks = norms_of([each.values for each in group], math.inf)
         self._room_for(len(group)).copy_(torch.stack(list(peaks)), non_blocking=True)
         self._looked_at += [

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from torchscan._version import __version__
-from torchscan.hardware.devices import cpu_name
+from torchscan.hardware.device_specs import cpu_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

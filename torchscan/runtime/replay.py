@@ -31,7 +31,7 @@ from torchscan.recording.call_tree import Given
 from torchscan.recording.places import place_of_user
 from torchscan.recording.state import keep_random_state, original_of
 from torchscan.recording.undo import Undo, put_back_after
-from torchscan.runtime.finiteness import FINE, Look, is_readable, look_at
+from torchscan.runtime.finiteness import FINE, NonFiniteCount, is_readable, look_at
 from torchscan.torch_versions import (
     OpOverload,
     TorchDispatchMode,
@@ -99,7 +99,7 @@ def _replay(module: nn.Module, given: Given, nan: bool, undo: Undo) -> Operator 
 def _operator_in(own: nn.Module, given: Given, nan: bool) -> Operator | None:
     """Run a call of a copy, and return the operator, or None if there is no such value."""
     args, kwargs = given
-    watch = _Watch(
+    watch = _ReplayMode(
         [*own.parameters(), *(own.buffers() if nan else ())], nan=nan
     )  # infinities of buffers are masks
     threads = _OtherThreads(own, nan)
@@ -118,7 +118,7 @@ def _operator_in(own: nn.Module, given: Given, nan: bool) -> Operator | None:
     return origin
 
 
-def _has(look: Look, nan: bool) -> bool:
+def _has(look: NonFiniteCount, nan: bool) -> bool:
     return bool(look.nan if nan else look.inf)
 
 
@@ -155,7 +155,7 @@ class _OtherThreads:
             self.first = _ThreadCall(path, module, (args, kwargs))
 
 
-def _look_at_all(tensors: Iterable[Tensor]) -> Look:
+def _look_at_all(tensors: Iterable[Tensor]) -> NonFiniteCount:
     return sum((look_at(each) for each in tensors if is_readable(each)), FINE)
 
 
@@ -236,7 +236,7 @@ def _is_of_torch(hook: Callable[..., Any]) -> bool:
     return (getattr(hook, "__module__", None) or type(hook).__module__).startswith(_HOOKS_THAT_STAY)
 
 
-class _Watch(TorchDispatchMode):
+class _ReplayMode(TorchDispatchMode):
     """Looks at what each operator is given and makes, until it finds the one.
 
     A parameter that is not finite is nothing that an operator was given: the operator that takes it is the one.
@@ -293,7 +293,9 @@ class _Watch(TorchDispatchMode):
         looks = [sum(map(look_at, filter(is_readable, each)), FINE) for each in (weights, made)]
         return looks[0] == FINE != looks[1]
 
-    def _source_of_nan(self, here: Operator, before: Look, origin: Operator | None) -> Operator:
+    def _source_of_nan(
+        self, here: Operator, before: NonFiniteCount, origin: Operator | None
+    ) -> Operator:
         """Return the source of the infinities that this operator makes NaN of, or else the operator itself."""
         if before.is_fine:
             return here
@@ -335,7 +337,7 @@ class _Watch(TorchDispatchMode):
         self.found = self._marked(found)
         raise _Found
 
-    def _look_at(self, tensors: Iterable[Tensor]) -> Look:
+    def _look_at(self, tensors: Iterable[Tensor]) -> NonFiniteCount:
         return sum(
             (
                 look_at(each)

@@ -358,7 +358,7 @@ class WatchedSteps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class Observations:
     """Observations of a model: its usual steps, evaluations and findings."""
 
     #: that train, if any does; else all there were
@@ -396,7 +396,7 @@ def _first_in_each_step(
 
 
 def run_of(
-    watched: Watched,
+    watched: Observations,
     provenance: RunProvenance,
     *,
     costs: Mapping[Key, OpCost] = MappingProxyType({}),

@@ -14,11 +14,11 @@ from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.bookkeeping.tensors import shape_of
 from torchscan.recording.call_tree import Call, Given
+from torchscan.runtime.call_memory import CallMemory, Shapes
 from torchscan.runtime.checks import Checked
 from torchscan.runtime.exchanges import Clock, Exchange, Group, exchanges_of
 from torchscan.runtime.facts import COUNTED, InspectedCall, StepFacts, facts_of
 from torchscan.runtime.findings import NonFinite
-from torchscan.runtime.memory import CallMemory, Shapes
 from torchscan.runtime.nodes import NodeWatch
 from torchscan.runtime.timeline import Timeline, timeline_of
 from torchscan.torch_versions import next_node

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from torchscan import units
 from torchscan.errors import BudgetError, InputError, warn_user
-from torchscan.hardware.devices import is_part
+from torchscan.hardware.device_specs import is_part
 
 #: a call by its name, and what it took
 Named = tuple[str, float]

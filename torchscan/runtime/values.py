@@ -12,7 +12,7 @@ from torch.autograd.graph import Node
 
 from torchscan.recording.call_tree import Call, Given
 from torchscan.runtime.findings import Bad, NonFinite
-from torchscan.runtime.finiteness import KnownTensors, Look, is_readable, look_at
+from torchscan.runtime.finiteness import KnownTensors, NonFiniteCount, is_readable, look_at
 
 #: modules whose results are finite if what they are given is
 _MAKES_NONE = frozenset(
@@ -121,9 +121,9 @@ class Values(ABC):
         #: True if everything that is not finite is in the counts below
         self.is_counted = True
         #: of results, gradients of what was given, and gradients of results, by index of a call
-        self.outputs: dict[int, Look] = {}
-        self.gradients_in: dict[int, Look] = {}
-        self.gradients_out: dict[int, Look] = {}
+        self.outputs: dict[int, NonFiniteCount] = {}
+        self.gradients_in: dict[int, NonFiniteCount] = {}
+        self.gradients_out: dict[int, NonFiniteCount] = {}
 
     def tell_as(self, label: Callable[[NonFinite], NonFinite]) -> None:
         """Label findings before they are reported: by then the kind of the step is known."""

@@ -13,7 +13,7 @@ from collections.abc import Container, Mapping
 from torchscan.analyses.conventions.rules import (
     ATTENTION,
     GATES,
-    Layer,
+    CountedModule,
     ModuleRule,
     OperatorRule,
     argument,
@@ -54,34 +54,34 @@ def _samples(trace: Trace) -> int:
 # -- modules ---------------------------------------------------------------------------------------------------------------
 
 
-def _norm(layer: Layer) -> int:
+def _norm(layer: CountedModule) -> int:
     """1 per element, 2 if affine."""
     return layer.inputs[0].numel * (2 if "weight" in layer.parameters else 1)
 
 
-def _resize(layer: Layer) -> int:
+def _resize(layer: CountedModule) -> int:
     """1 per output of one sample, whatever the mode."""
     output = layer.outputs[0]
     return output.numel // max(output.shape[0], 1)
 
 
-def _linear(layer: Layer) -> int:
+def _linear(layer: CountedModule) -> int:
     """``rows · (features in · features out + features out)``, the latter for the bias."""
     features = layer.inputs[0].shape[-1]
     return layer.outputs[0].numel * (features + ("bias" in layer.parameters))
 
 
-def _convolution(layer: Layer) -> int:
+def _convolution(layer: CountedModule) -> int:
     """``positions of the output · numel(weight)``, and 1 per output for the bias."""
     return _meeting_weights(layer, layer.outputs[0].shape)
 
 
-def _transposed_convolution(layer: Layer) -> int:
+def _transposed_convolution(layer: CountedModule) -> int:
     """The same with the positions of the input."""
     return _meeting_weights(layer, layer.inputs[0].shape)
 
 
-def _meeting_weights(layer: Layer, shape: tuple[int, ...]) -> int:
+def _meeting_weights(layer: CountedModule, shape: tuple[int, ...]) -> int:
     weight: TensorSpec = argument(layer.operator_with("weight"), "weight")
     bias = layer.outputs[0].numel if "bias" in layer.parameters else 0
     return shape[0] * math.prod(shape[2:]) * weight.numel + bias
@@ -91,7 +91,7 @@ def _meeting_weights(layer: Layer, shape: tuple[int, ...]) -> int:
 _PER_UNIT = {"RNN": 1, "GRU": 7, "LSTM": 10}
 
 
-def _recurrent(layer: Layer) -> int:
+def _recurrent(layer: CountedModule) -> int:
     """``steps · directions · Σ over layers (numel of weights and biases + what a unit does)``, of the forward direction."""
     kind = layer.type_name.removesuffix("Cell")
     sizes = recurrence(layer)
@@ -105,7 +105,7 @@ def _is_forward(name: str) -> bool:
     return name.startswith(("weight_ih", "weight_hh", "bias")) and not name.endswith("_reverse")
 
 
-def _attention(layer: Layer) -> int:
+def _attention(layer: CountedModule) -> int:
     """Scaling, three projections, scores, softmax, weighing, the output projection with its bias; per sample."""
     query, key, value = layer.inputs[:3]
     scores = layer.operator_among(_SCORES)

@@ -81,7 +81,7 @@ def figure_of(signature: OpSignature, rules: OperatorRules) -> int:
 
 
 @dataclass(frozen=True)
-class Layer:
+class CountedModule:
     """A module call, with what tools that count modules ask about it."""
 
     trace: Trace
@@ -132,15 +132,15 @@ class Layer:
 
 
 #: what a tool reports for one module call
-ModuleRule = Callable[[Layer], int]
+ModuleRule = Callable[[CountedModule], int]
 
 
-def elements_in(layer: Layer) -> int:
+def elements_in(layer: CountedModule) -> int:
     """A rule: 1 per element of the first input."""
     return layer.inputs[0].numel
 
 
-def elements_out(layer: Layer) -> int:
+def elements_out(layer: CountedModule) -> int:
     """A rule: 1 per element of the first output."""
     return layer.outputs[0].numel
 
@@ -166,7 +166,9 @@ def by_module(trace: Trace, rule: ModuleRule) -> list[int]:
     owners = _owners(trace)
     for call in trace.modules:
         if call.ops:
-            layer = Layer(trace, call, parameters.get(call.path, {}), call.path not in owners)
+            layer = CountedModule(
+                trace, call, parameters.get(call.path, {}), call.path not in owners
+            )
             with contextlib.suppress(*_MADE_OTHERWISE):
                 figures[call.ops[0]] += rule(layer)
     return figures
@@ -196,7 +198,7 @@ class Recurrence:
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 
 
-def recurrence(layer: Layer) -> Recurrence:
+def recurrence(layer: CountedModule) -> Recurrence:
     """Read off the parameters: the first ``weight_ih`` is (gates · hidden, features of the input)."""
     names = [name for name in layer.parameters if name.startswith("weight_ih")]
     reverse = [name for name in names if name.endswith("_reverse")]

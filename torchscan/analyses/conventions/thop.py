@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 
 from torchscan.analyses.conventions.rules import (
-    Layer,
+    CountedModule,
     ModuleRule,
     Recurrence,
     argument,
@@ -30,7 +30,7 @@ def thop(trace: Trace) -> list[int]:
     return by_module(trace, of_class(_RULES))
 
 
-def _convolution(layer: Layer) -> int:
+def _convolution(layer: CountedModule) -> int:
     """``numel(output) · channels of the input / groups · kernel``, also of a transposed convolution."""
     operator = layer.operator_with("groups")
     weight: TensorSpec = argument(operator, "weight")
@@ -40,30 +40,30 @@ def _convolution(layer: Layer) -> int:
     )
 
 
-def _linear(layer: Layer) -> int:
+def _linear(layer: CountedModule) -> int:
     """``numel(output) · features of the input``."""
     return layer.outputs[0].numel * layer.inputs[0].shape[-1]
 
 
-def _normalisation(layer: Layer) -> int:
+def _normalisation(layer: CountedModule) -> int:
     """2 per element, 4 if affine."""
     return layer.inputs[0].numel * (4 if "weight" in layer.parameters else 2)
 
 
-def _softmax(layer: Layer) -> int:
+def _softmax(layer: CountedModule) -> int:
     """Over n elements n exponentials, n − 1 additions, n divisions."""
     summed: int = layer.inputs[0].shape[argument(layer.operator_with("dim"), "dim")]
     return layer.inputs[0].numel // summed * (3 * summed - 1)
 
 
-def _adaptive_average(layer: Layer) -> int:
+def _adaptive_average(layer: CountedModule) -> int:
     """``(window + 1)`` per output, where the window is the ratio of the sizes, a fraction."""
     before, after = layer.inputs[0].shape[2:], layer.outputs[0].shape[2:]
     window = math.prod(old / new for old, new in zip(before, after, strict=True))
     return int((window + 1) * layer.outputs[0].numel)
 
 
-def _resize(layer: Layer) -> int:
+def _resize(layer: CountedModule) -> int:
     """The operator's name ends in the mode, the number of axes and ``d``: ``upsample_bilinear2d``."""
     mode = layer.operators[0].operator.rpartition("upsample_")[2][:-2]
     return _PER_RESIZED.get(mode, 0) * layer.outputs[0].numel
@@ -87,13 +87,13 @@ def _lstm_cell(features: int, sizes: Recurrence) -> int:
 _CELLS = {"RNN": _rnn_cell, "GRU": _gru_cell, "LSTM": _lstm_cell}
 
 
-def _cell(layer: Layer) -> int:
+def _cell(layer: CountedModule) -> int:
     """One step of each sample."""
     given = layer.inputs[0].shape
     return given[0] * _CELLS[layer.type_name.removesuffix("Cell")](given[-1], recurrence(layer))
 
 
-def _recurrent(layer: Layer) -> int:
+def _recurrent(layer: CountedModule) -> int:
     """One step of each sample, of each layer in each direction; later layers read both directions of the one before."""
     sizes, cell = recurrence(layer), _CELLS[layer.type_name]
     first = cell(layer.inputs[0].shape[-1], sizes)
@@ -101,7 +101,7 @@ def _recurrent(layer: Layer) -> int:
     return _steps(layer) * sizes.directions * (first + (sizes.layers - 1) * later)
 
 
-def _steps(layer: Layer) -> int:
+def _steps(layer: CountedModule) -> int:
     """Samples times steps. A packed sequence comes with how many samples each step has; as many as at first are counted."""
     data, *others = layer.inputs
     if others and others[0].dtype is torch.int64:

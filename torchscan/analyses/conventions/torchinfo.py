@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from torchscan.analyses.conventions.rules import Layer, by_module
+from torchscan.analyses.conventions.rules import CountedModule, by_module
 from torchscan.trace.trace import Trace
 
 
@@ -13,7 +13,7 @@ def torchinfo(trace: Trace) -> list[int]:
     return by_module(trace, _module)
 
 
-def _module(layer: Layer) -> int:
+def _module(layer: CountedModule) -> int:
     """``Σ numel(parameter) · uses``."""
     if not layer.is_leaf or not layer.outputs:
         return 0

@@ -10,7 +10,7 @@ from torch import Tensor
 from torchscan.analyses.generation.stored import Stored
 from torchscan.errors import RecordError
 from torchscan.once import once
-from torchscan.recording.generation import Generating, Kept, Length
+from torchscan.recording.generation_passes import Generating, Kept, Length
 
 #: lengths at which it shows what grows with the length
 _SHORTEST = (2, 3)

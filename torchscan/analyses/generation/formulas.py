@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any
 
 from torchscan.analyses.totals import total_cost
-from torchscan.recording.generation import Generating, Kept, Length
+from torchscan.recording.generation_passes import Generating, Kept, Length
 from torchscan.results import Result
 
 #: how a factor is raised to the powers that there are, for people and for programs

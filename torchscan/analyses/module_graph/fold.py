@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from torchscan.analyses.module_graph.result import GraphEdge, GraphNode, ModuleGraph
+from torchscan.analyses.module_graph.graph_result import GraphEdge, GraphNode, ModuleGraph
 from torchscan.analyses.repeats import from_to, is_next
 
 #: names in one box

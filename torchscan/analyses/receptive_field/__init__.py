@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from torchscan.analyses.receptive_field.envelopes import Shape
 from torchscan.analyses.receptive_field.pieces import dims_of_places
 from torchscan.analyses.receptive_field.questions import Seen, Sights
-from torchscan.analyses.receptive_field.result import (
+from torchscan.analyses.receptive_field.receptive_field_result import (
     AxisField,
     LayerField,
     Places,

@@ -1,7 +1,7 @@
 """The ends of what is seen, as functions of a place in a tensor, and what each step of a way makes of them.
 
 An envelope is the least of some terms ``base + Σ_d f_d(i_d)`` at each place ``(i_0, i_1, …)``, where each ``f_d`` is a
-periodic-affine function (:mod:`~torchscan.analyses.receptive_field.lines`).
+periodic-affine function (:mod:`~torchscan.analyses.receptive_field.periodic_lines`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from torchscan.analyses.receptive_field.lines import (
+from torchscan.analyses.receptive_field.periodic_lines import (
     LEAST_NOTHING,
     NOTHING,
     Digits,
-    Line,
+    PeriodicLine,
     greatest,
     joined,
     least,
@@ -34,7 +34,7 @@ _TOO_MANY_TERMS = 48
 _LONGEST_FUSED_PERIOD = 1 << 14
 
 
-class Term(NamedTuple):  # a tuple, see Line
+class Term(NamedTuple):  # a tuple, see PeriodicLine
     """``base + Σ_d f_d(i_d)``; None for a dimension that it does not depend on."""
 
     base: int
@@ -270,7 +270,7 @@ def blocks(shape: Shape, new: Shape) -> Iterable[tuple[list[int], list[int]]]:
 
 
 def _regrouped(
-    digits: Sequence[tuple[int, Line | None]], sizes: Sequence[int], loss: _Loss
+    digits: Sequence[tuple[int, PeriodicLine | None]], sizes: Sequence[int], loss: _Loss
 ) -> list[list[Digits | None]]:
     """The same digits for dimensions of these sizes, each way to write them as a sum."""
     *outer, size = sizes
@@ -359,9 +359,9 @@ def _fused(one: Term, other: Term) -> Term | None:
     return merged[0]
 
 
-def _plus(line: Line | None, number: int) -> Line:
-    line = line or Line((0,), 0)
-    return Line(
+def _plus(line: PeriodicLine | None, number: int) -> PeriodicLine:
+    line = line or PeriodicLine((0,), 0)
+    return PeriodicLine(
         tuple([value if value >= LEAST_NOTHING else value + number for value in line.table]),
         line.rise,
     )
@@ -381,7 +381,7 @@ def _slope(digits: Digits | None) -> tuple[int, int]:
     return line.rise, len(line.table) * math.prod([count for count, _ in digits[1:]])
 
 
-def _period(line: Line | None) -> int:
+def _period(line: PeriodicLine | None) -> int:
     return 1 if line is None else len(line.table)
 
 
@@ -409,7 +409,7 @@ def _bottom(term: Term, shape: Shape) -> int:
     return term.base + sum(least(line, size) for size, line in _all_digits(term, shape))
 
 
-def _all_digits(term: Term, shape: Shape) -> Iterable[tuple[int, Line | None]]:
+def _all_digits(term: Term, shape: Shape) -> Iterable[tuple[int, PeriodicLine | None]]:
     for size, digits in zip(shape, term.dims, strict=True):
         yield from sized(digits, size)
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from torchscan.analyses.receptive_field.envelopes import Envelope, Shape, Term, fused, normal, sized
-from torchscan.analyses.receptive_field.lines import (
+from torchscan.analyses.receptive_field.periodic_lines import (
     NOTHING,
     Digits,
-    Line,
+    PeriodicLine,
     joined,
     through_within,
     values_of,
@@ -184,6 +184,6 @@ def _laid_out(terms: Sequence[tuple[Piece, Term]], size: int) -> list[Term]:
     for others, table in tables.items():
         found += normal(
             bases[others],
-            (*others[:dim], ((0, Line(tuple(table), rises[others])),), *others[dim + 1 :]),
+            (*others[:dim], ((0, PeriodicLine(tuple(table), rises[others])),), *others[dim + 1 :]),
         )
     return found

@@ -4,8 +4,9 @@ The element at ``(i_0, i_1, …)`` sees the interval from ``low`` to ``high`` wi
 
     low  = min over terms (base + Σ_d f_d(i_d))        high = −min over terms (base + Σ_d g_d(i_d))
 
-where each ``f_d``, ``g_d`` is a periodic-affine function (:mod:`~torchscan.analyses.receptive_field.lines`). Only the ends
-matter, and an end goes through an operator exactly: the lowest place that a result sees is the lowest that any of its
+where each ``f_d``, ``g_d`` is a periodic-affine function
+(:mod:`~torchscan.analyses.receptive_field.periodic_lines`). Only the ends matter, and an end goes
+through an operator exactly: the lowest place that a result sees is the lowest that any of its
 operands sees.
 """
 
@@ -26,7 +27,7 @@ from torchscan.analyses.receptive_field.envelopes import (
     top,
     unchanged,
 )
-from torchscan.analyses.receptive_field.lines import Line
+from torchscan.analyses.receptive_field.periodic_lines import PeriodicLine
 from torchscan.ops.windows import (
     HERE,
     WHOLE,
@@ -69,7 +70,7 @@ class Sight(NamedTuple):  # a tuple, as it is hashed for every question that was
 
 def identity(rank: int, dim: int) -> Sight:
     """The sight of the input itself: each element sees its own place."""
-    rising, falling = (((0, Line((0,), rise)),) for rise in (1, -1))
+    rising, falling = (((0, PeriodicLine((0,), rise)),) for rise in (1, -1))
     low, high = (
         tuple(line if at == dim else None for at in range(rank)) for line in (rising, falling)
     )

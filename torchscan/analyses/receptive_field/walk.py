@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torchscan.analyses.receptive_field.envelopes import Shape, Term
-from torchscan.analyses.receptive_field.lines import Line
+from torchscan.analyses.receptive_field.periodic_lines import PeriodicLine
 from torchscan.analyses.receptive_field.pieces import united
 from torchscan.analyses.receptive_field.questions import Answers, Seen, Sights
 from torchscan.analyses.receptive_field.sights import (
@@ -493,7 +493,7 @@ def _is_alone(term: Term, dim: int) -> bool:
     return (
         digits is not None
         and len(digits) == 1
-        and digits[0][1] == Line((0,), 1)
+        and digits[0][1] == PeriodicLine((0,), 1)
         and not any(others)
     )
 

@@ -12,7 +12,7 @@ from torchscan.analyses.roofline.analysis import group, roofline_of, rounded
 from torchscan.analyses.roofline.links import Fabric
 from torchscan.analyses.roofline.numbers import numbers_of, require_format
 from torchscan.analyses.roofline.rates import Numbers, Products, Rates
-from torchscan.analyses.roofline.result import GroupLoad, Limiter, OperatorLoad, Roofline
+from torchscan.analyses.roofline.roofline_result import GroupLoad, Limiter, OperatorLoad, Roofline
 from torchscan.analyses.roofline.spread import Spread
 
 __all__ = [

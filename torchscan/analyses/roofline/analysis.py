@@ -6,10 +6,12 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from torchscan.analyses.generation.serving import AS_IT_IS, Repriced, Serving
+from torchscan.analyses.generation.serving_costs import AS_IT_IS, Repriced, Serving
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.analyses.roofline.bound import least_bytes, needed_calls
 from torchscan.analyses.roofline.cache import bytes_in_cache
+from torchscan.analyses.roofline.call_times import NO_TIME, CallTimes, DeviceCall, Near, Seconds
+from torchscan.analyses.roofline.channels_last import makes_channels_last
 from torchscan.analyses.roofline.constants import (
     HOST_BACKWARD,
     HOST_CALL,
@@ -26,13 +28,11 @@ from torchscan.analyses.roofline.fusion import (
     traffic_when_fused,
 )
 from torchscan.analyses.roofline.kernels import is_launched
-from torchscan.analyses.roofline.layout import makes_channels_last
 from torchscan.analyses.roofline.links import Fabric, exposed, hidden_share, link_times
 from torchscan.analyses.roofline.rates import Numbers, Rates
-from torchscan.analyses.roofline.result import GroupLoad, Limiter, OperatorLoad, Roofline
+from torchscan.analyses.roofline.roofline_result import GroupLoad, Limiter, OperatorLoad, Roofline
 from torchscan.analyses.roofline.spread import Kind, Mode, Passed, spread_of
-from torchscan.analyses.roofline.timing import NO_TIME, CallTimes, Near, Run, Seconds
-from torchscan.analyses.routing import RoutedCalls
+from torchscan.analyses.routed_calls import RoutedCalls
 from torchscan.analyses.totals import paths_around
 from torchscan.garbage import collected_later
 from torchscan.ops import OpCost
@@ -151,7 +151,7 @@ def _with_bound_of_whole(
     trace: Trace,
     rates: Rates,
     costs: Sequence[OpCost],
-    runs: Sequence[Run],
+    runs: Sequence[DeviceCall],
     loads: Sequence[OperatorLoad],
 ) -> list[OperatorLoad]:
     """Of a compiled pass only the whole has a bound; calls have shares of it, in proportion to what they would take alone."""
@@ -184,7 +184,7 @@ def _in_cache(
 def _loads(
     trace: Trace,
     rates: Rates,
-    runs: Sequence[Run],
+    runs: Sequence[DeviceCall],
     kernels: Sequence[int | None],
     *,
     compiled: bool,
@@ -260,7 +260,13 @@ class _Queue:
 
 
 def _load(
-    trace: Trace, op: OpCall, run: Run, rates: Rates, bound: float, time: float, limiter: Limiter
+    trace: Trace,
+    op: OpCall,
+    run: DeviceCall,
+    rates: Rates,
+    bound: float,
+    time: float,
+    limiter: Limiter,
 ) -> OperatorLoad:
     cost = run.cost
     return OperatorLoad(
@@ -290,7 +296,7 @@ def _intensity(flops: int, moved: int) -> float | None:
 def _result(
     trace: Trace,
     rates: Rates,
-    runs: Sequence[Run],
+    runs: Sequence[DeviceCall],
     placed: tuple[Sequence[OperatorLoad], Sequence[int]],
     precision: str | None,
     compiled: bool,

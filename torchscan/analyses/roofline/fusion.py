@@ -14,7 +14,7 @@ from dataclasses import replace
 from torchscan.analyses.roofline.cache import Piece, piece_of
 from torchscan.analyses.roofline.kernels import is_launched
 from torchscan.ops import OpCost
-from torchscan.ops.collectives import COLLECTIVES
+from torchscan.ops.communication import COLLECTIVES
 from torchscan.trace.events import OpCall
 from torchscan.trace.trace import Trace
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from torchscan.errors import InputError
-from torchscan.hardware.devices import Device
-from torchscan.ops.collectives import COLLECTIVES, Kind, group_of, sent_bytes, whole_bytes
+from torchscan.hardware.device_specs import Device
+from torchscan.ops.communication import COLLECTIVES, Kind, group_of, sent_bytes, whole_bytes
 from torchscan.trace.events import GroupSpec, OpCall, Phase
 from torchscan.trace.trace import Trace
 from torchscan.units import share

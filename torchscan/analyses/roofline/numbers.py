@@ -6,7 +6,7 @@ from typing import get_args
 
 from torchscan.analyses.roofline.rates import Numbers, Products
 from torchscan.errors import InputError
-from torchscan.hardware.devices import Device
+from torchscan.hardware.device_specs import Device
 from torchscan.recording.precision import Precision
 from torchscan.torch_versions import shortened_to_tf32
 

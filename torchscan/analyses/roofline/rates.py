@@ -20,7 +20,7 @@ from torchscan.analyses.roofline.constants import (
 )
 from torchscan.analyses.roofline.kernels import Kernel
 from torchscan.errors import InputError
-from torchscan.hardware.devices import Device
+from torchscan.hardware.device_specs import Device
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpSignature
 

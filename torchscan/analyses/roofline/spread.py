@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from torchscan.hardware.devices import Device
+from torchscan.hardware.device_specs import Device
 
 Mode = Literal["eager", "compiled", "training", "compiled training"]
 #: what most time goes into, of all that has products

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from torchscan.escapes import printable
 from torchscan.live.explore.following import Followed
 from torchscan.live.explore.guard import App, Guard, Hosts, Receive, Scope, Send
-from torchscan.report.paging.file import document, policy
+from torchscan.report.paging.model_page import document, policy
 
 #: seconds from one look at the run to the next, and to the next sign of life
 _LOOKS, _BREATHES = 0.25, 15.0

@@ -10,11 +10,11 @@ from typing import Any
 
 from torchscan.live.by_call import place_of
 from torchscan.live.by_step import OverSteps
-from torchscan.live.explore.shown import data_of_run, measured_by_key, wrong_in
+from torchscan.live.explore.run_page import data_of_run, measured_by_key, wrong_in
 from torchscan.live.history import WatchedRun, ranks_in, readers_of
 from torchscan.live.schema import Phase, Series
 from torchscan.live.store import Reader
-from torchscan.report.paging.rows import key_of
+from torchscan.report.paging.layer_rows import key_of
 
 #: calls whose distributions are kept at hand
 _CALLS = 32
@@ -29,7 +29,7 @@ class Followed:
         self._run = WatchedRun(path)
         self.path, self._name = path, name or path.name
         self._lock = threading.Lock()
-        self._calls: OrderedDict[str, _Call] = OrderedDict()
+        self._calls: OrderedDict[str, _CallHistory] = OrderedDict()
 
     def page(self, *others: Followed) -> dict[str, Any]:
         """All but the distributions. ``others`` are shown beside."""
@@ -72,7 +72,7 @@ class Followed:
     def heat(self, key: str) -> dict[str, Any]:
         """The distributions of a call, by its key: first of some steps, and when asked again of all."""
         with self._lock:
-            call = self._calls.setdefault(key, _Call(key))
+            call = self._calls.setdefault(key, _CallHistory(key))
             self._calls.move_to_end(key)
             while len(self._calls) > _CALLS:
                 self._calls.popitem(last=False)
@@ -87,7 +87,7 @@ class Followed:
         return {"run": self._name, "kind": series.kind, "name": series.what, **picture}
 
 
-class _Call:
+class _CallHistory:
     """What is known of a call. Each step is read once; where a run goes back to a checkpoint, everything is read anew."""
 
     def __init__(self, key: str) -> None:

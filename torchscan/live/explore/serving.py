@@ -169,7 +169,7 @@ def _serve(runs: Sequence[Path], host: str, port: int, say: Callable[[str], obje
 
     from torchscan.live.explore.app import app_of
     from torchscan.live.explore.guard import ANYWHERE, Hosts
-    from torchscan.live.explore.shown import names_of
+    from torchscan.live.explore.run_page import names_of
 
     token = secrets.token_urlsafe(24)
     listening = _listening(host, port)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchscan.live.schema import Distribution, Series
-from torchscan.live.sinks import colours
+from torchscan.live.sinks import colormaps
 from torchscan.live.sinks.figures import histogram, merged, number_of_finite
 
 Shape = Literal["picture", "lines", "histogram"]
@@ -30,7 +30,7 @@ _CALM = 0.15
 _SHARE = 0.25
 
 
-class Shown(NamedTuple):
+class FrameSeries(NamedTuple):
     """One series of a step. ``values`` are all of them, or None."""
 
     series: Series
@@ -72,17 +72,21 @@ class Frames:
         self._size = size
         self._ranges: dict[tuple[Series, str], tuple[float, float]] = {}
 
-    def draw(self, title: str, about: str, shown: Sequence[Shown]) -> Any:
+    def draw(self, title: str, about: str, shown: Sequence[FrameSeries]) -> Any:
         """A picture of Pillow's."""
         from PIL import Image, ImageDraw
 
         width, height = (_FINE * side for side in self._size)
-        image = Image.new("RGB", (width, height), colours.GROUND)
+        image = Image.new("RGB", (width, height), colormaps.GROUND)
         pen = ImageDraw.Draw(image)
         top = _text_height(15) + 14 * _FINE
-        pen.text((12 * _FINE, 8 * _FINE), title, fill=colours.INK, font=_font(15))
+        pen.text((12 * _FINE, 8 * _FINE), title, fill=colormaps.INK, font=_font(15))
         pen.text(
-            (width - 12 * _FINE, 10 * _FINE), about, fill=colours.SOFT, font=_font(12), anchor="ra"
+            (width - 12 * _FINE, 10 * _FINE),
+            about,
+            fill=colormaps.SOFT,
+            font=_font(12),
+            anchor="ra",
         )
         for each, box in zip(
             shown, _grid(len(shown), Box(0, top, width, height).within(8 * _FINE)), strict=False
@@ -90,9 +94,9 @@ class Frames:
             self._draw(image, pen, box.within(4 * _FINE), each)
         return image.reduce(_FINE)
 
-    def _draw(self, image: Any, pen: Any, box: Box, shown: Shown) -> None:
+    def _draw(self, image: Any, pen: Any, box: Box, shown: FrameSeries) -> None:
         pen.rounded_rectangle(
-            box, radius=6 * _FINE, fill=colours.PANEL, outline=colours.HAIR, width=_FINE
+            box, radius=6 * _FINE, fill=colormaps.PANEL, outline=colormaps.HAIR, width=_FINE
         )
         inner = box.within(10 * _FINE)
         said = f"{_short(shown.found.least)} … {_short(shown.found.most)}"
@@ -100,19 +104,19 @@ class Frames:
         pen.text(
             (inner.left, inner.top),
             _fitting(pen, shown.series.said, room),
-            fill=colours.INK,
+            fill=colormaps.INK,
             font=_font(13),
         )
         pen.text(
             (inner.right, inner.top + 2 * _FINE),
             said,
-            fill=colours.SOFT,
+            fill=colormaps.SOFT,
             font=_font(11),
             anchor="ra",
         )
         self._draw_values(image, pen, inner.inside(0, _text_height(13) + 8 * _FINE, 0, 0), shown)
 
-    def _draw_values(self, image: Any, pen: Any, box: Box, shown: Shown) -> None:
+    def _draw_values(self, image: Any, pen: Any, box: Box, shown: FrameSeries) -> None:
         shape = shape_of(shown.values)
         if box.width < _LEAST or box.height < _LEAST:
             return
@@ -138,10 +142,10 @@ class Frames:
 
     # -- three ways to draw --------------------------------------------------------------------------------------------
 
-    def _draw_histogram(self, pen: Any, box: Box, shown: Shown) -> None:
+    def _draw_histogram(self, pen: Any, box: Box, shown: FrameSeries) -> None:
         """Bars as high as values are dense: a wide bar is lower than a narrow one with as many."""
         if not number_of_finite(shown.found):
-            pen.text((box.left, box.top), "no finite values", fill=colours.SOFT, font=_font(12))
+            pen.text((box.left, box.top), "no finite values", fill=colormaps.SOFT, font=_font(12))
             return
         edges, counts = histogram(shown.found)
         low, high = self._range(shown.series, "x", edges[0], edges[-1])
@@ -155,7 +159,9 @@ class Frames:
         for left, right, each in zip(places, places[1:], dense, strict=False):
             top = area.bottom - each / max(dense) * area.height
             if each:
-                pen.rectangle((left, top, max(left, right - _FINE), area.bottom), fill=colours.BAR)
+                pen.rectangle(
+                    (left, top, max(left, right - _FINE), area.bottom), fill=colormaps.BAR
+                )
         _draw_ticks(pen, area, low, high)
 
     def _draw_lines(self, pen: Any, box: Box, series: Series, values: Tensor) -> None:
@@ -174,7 +180,7 @@ class Frames:
                 [places, area.bottom - (column - low) / (high - low) * area.height], 1
             )
             points = points[points.isfinite().all(1)]
-            _draw_line(pen, points, colours.LINES[number % len(colours.LINES)])
+            _draw_line(pen, points, colormaps.LINES[number % len(colormaps.LINES)])
         _draw_ticks(pen, area, left, right)
 
     def _draw_picture(self, image: Any, pen: Any, box: Box, series: Series, values: Tensor) -> None:
@@ -211,7 +217,7 @@ def shape_of(values: Tensor | None) -> Shape:
 
 @lru_cache(2)
 def _of_sign(has_two: bool) -> Tensor:
-    return colours.around_zero() if has_two else colours.growing()
+    return colormaps.around_zero() if has_two else colormaps.growing()
 
 
 def _scale(low: float, high: float) -> Tensor:
@@ -258,21 +264,27 @@ def _draw_key(image: Any, pen: Any, box: Box, low: float, high: float) -> None:
 
 
 def _draw_ticks(pen: Any, area: Box, low: float, high: float) -> None:
-    pen.line((area.left, area.bottom, area.right, area.bottom), fill=colours.HAIR, width=_FINE)
+    pen.line((area.left, area.bottom, area.right, area.bottom), fill=colormaps.HAIR, width=_FINE)
     for tick in _round_numbers(low, high, max(2, area.width // (56 * _FINE))):
         x = area.left + (tick - low) / (high - low) * area.width
         text = _short(tick)
         half = pen.textlength(text, font=_font(11)) / 2
         x = min(max(x, area.left + half), area.right - half)
-        pen.text((x, area.bottom + 3 * _FINE), text, fill=colours.SOFT, font=_font(11), anchor="ma")
+        pen.text(
+            (x, area.bottom + 3 * _FINE), text, fill=colormaps.SOFT, font=_font(11), anchor="ma"
+        )
 
 
 def _draw_levels(pen: Any, area: Box, low: float, high: float) -> None:
     for tick in _round_numbers(low, high, max(2, area.height // (28 * _FINE))):
         y = area.bottom - (tick - low) / (high - low) * area.height
-        pen.line((area.left, y, area.right, y), fill=colours.HAIR, width=_FINE)
+        pen.line((area.left, y, area.right, y), fill=colormaps.HAIR, width=_FINE)
         pen.text(
-            (area.left - 6 * _FINE, y), _short(tick), fill=colours.SOFT, font=_font(11), anchor="rm"
+            (area.left - 6 * _FINE, y),
+            _short(tick),
+            fill=colormaps.SOFT,
+            font=_font(11),
+            anchor="rm",
         )
 
 

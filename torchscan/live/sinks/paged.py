@@ -17,7 +17,7 @@ _SHARE = 10
 _PROGRAM = """import sys; sys.path[:] = {path!r}
 from torchscan.live.parent import Parent; Parent({worker}).end_with_it()
 import torch; torch.set_num_threads(1)
-from torchscan.live.explore.shown import page_of_run; page_of_run({run!r}).save({file!r})"""
+from torchscan.live.explore.run_page import page_of_run; page_of_run({run!r}).save({file!r})"""
 
 
 class Paged:

@@ -15,7 +15,7 @@ from torchscan.live import accepting
 from torchscan.live.accepting import choice, shown, texts, whole_number
 from torchscan.live.schema import Phase
 from torchscan.live.sinks.figures import require
-from torchscan.live.sinks.frames import Frames, Shown
+from torchscan.live.sinks.frames import Frames, FrameSeries
 from torchscan.live.sinks.sink import Seen, Sink
 
 #: series that there is room for
@@ -99,7 +99,7 @@ class Video(Sink):
             self._file.close()
             self._file = None
 
-    def _chosen(self, seen: Seen) -> Iterator[Shown]:
+    def _chosen(self, seen: Seen) -> Iterator[FrameSeries]:
         """In the order of the patterns."""
         known = {series.said: series for series in seen.distributions}
         chosen = dict.fromkeys(
@@ -112,7 +112,7 @@ class Video(Sink):
                 if series in seen.values and found.numel <= self.max_elements
                 else None
             )
-            yield Shown(series, found, values)
+            yield FrameSeries(series, found, values)
 
     def _write(self, picture: Any) -> None:
         import av

@@ -15,7 +15,7 @@ from torchscan.torch_versions import is_functorch_wrapped
 from torchscan.trace.events import Sparsity, StorageKind, StorageRecord, TensorSpec, stored_size
 
 
-class _Watch(weakref.ref[object]):
+class _StorageWatch(weakref.ref[object]):
     """Tells when memory is let go of, by a callback in C: what a signal raises in one in Python would be lost."""
 
     __slots__ = ("number", "pointer")
@@ -41,9 +41,9 @@ class Storages:
         #: by number how many more tensors' memory keeps a block alive than its own: what functions were handed instead
         self._more_holders: dict[int, int] = {}
         self._of_pointer: dict[int, int] = {}
-        self._watches: dict[int, _Watch] = {}
+        self._watches: dict[int, _StorageWatch] = {}
         #: those that told, and were not looked at yet
-        self._gone: list[_Watch] = []
+        self._gone: list[_StorageWatch] = []
         self._leaves_out_host = False
 
     def records(self) -> tuple[StorageRecord, ...]:
@@ -172,7 +172,7 @@ class Storages:
 
     def _hold(self, memory: Tensor | torch.UntypedStorage, pointer: int, number: int) -> None:
         """Notice when it is let go of. What was at this address before must have been settled."""
-        watch = _Watch(memory, self._gone.append)
+        watch = _StorageWatch(memory, self._gone.append)
         watch.number, watch.pointer = number, pointer
         self._of_pointer[pointer] = number
         self._watches[pointer] = watch

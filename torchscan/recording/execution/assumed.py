@@ -1,9 +1,11 @@
 """Values that a pass makes up, followed to where they leave the tensors.
 
-On shapes alone the indices that a router picks are spread evenly: see :mod:`torchscan.recording.execution.routing`. How many
-tokens each expert gets, and which ones, is what was assumed, and what a mixture of experts reads. Which expert a token gets is
-not: a branch that reads it could as well go another way. :mod:`torchscan.recording.execution.picks` tells the two apart.
-How many tokens a certain one gets may be either: that is decided at the end, when it is known how many others were asked for.
+On shapes alone the indices that a router picks are spread evenly: see
+:mod:`torchscan.recording.execution.balanced_routing`. How many tokens each expert gets, and which
+ones, is what was assumed, and what a mixture of experts reads. Which expert a token gets is not: a
+branch that reads it could as well go another way. :mod:`torchscan.recording.execution.picks` tells
+the two apart. How many tokens a certain one gets may be either: that is decided at the end, when it
+is known how many others were asked for.
 
 In a real pass on made-up inputs the same is done for what is computed from them, and in any pass for what is computed from
 random numbers that the model draws. None of it is read without a remark.

@@ -16,7 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchscan.recording.execution.recurrent import RECURRENT, recurrent_on_cpu, recurrent_on_cuda
+from torchscan.recording.execution.recurrent_kernels import (
+    RECURRENT,
+    recurrent_on_cpu,
+    recurrent_on_cuda,
+)
 from torchscan.recording.execution.shape_rules import runs_in_one_kernel
 from torchscan.recording.patches import replaced
 from torchscan.torch_versions import (

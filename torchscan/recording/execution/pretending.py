@@ -30,7 +30,7 @@ _OF_CARDS = frozenset({aten._cudnn_rnn.default, aten._cudnn_rnn_backward.default
 _WAIT = "_c10d_functional.wait_tensor.default"
 
 
-class _Plan(NamedTuple):
+class _PretendingPlan(NamedTuple):
     """What a call with a given key does."""
 
     signature: OpSignature
@@ -44,7 +44,7 @@ class PretendingExecution(RealExecution):
     def __init__(self, without_data: WithoutData) -> None:
         super().__init__()
         self._without_data = without_data
-        self._plans: dict[tuple[Any, ...], _Plan] = {}
+        self._plans: dict[tuple[Any, ...], _PretendingPlan] = {}
 
     def _is_at_risk(self, tensor: Tensor) -> bool:
         return not is_fake_type(type(tensor))
@@ -95,7 +95,9 @@ class PretendingExecution(RealExecution):
         outcome = self._by_rule(request) if is_of_cards else super()._outcome(request)
         make = self._again(request, outcome) if request.op.namespace == "aten" else None
         if make is not None:
-            self._plans[request.key] = _Plan(outcome.signature, tuple(outcome.alias_of), make)
+            self._plans[request.key] = _PretendingPlan(
+                outcome.signature, tuple(outcome.alias_of), make
+            )
         return outcome
 
     def _again(self, request: OpRequest, outcome: OpOutcome) -> Callable[[OpRequest], Any] | None:

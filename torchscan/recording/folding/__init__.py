@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from torchscan.recording.folding.layers import Fold, folds_of
+from torchscan.recording.folding.layer_folds import Fold, folds_of
 from torchscan.recording.folding.thinned import UnfoldableError, thinned
 from torchscan.recording.folding.unfolded import require_alike, times_of_caches, unfolded
 from torchscan.trace.trace import Trace

@@ -9,11 +9,11 @@ from typing import Any
 
 from torch import nn
 
-from torchscan.recording.folding.layers import equal_layers
+from torchscan.recording.folding.layer_folds import equal_layers
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class EqualLayers:
     """Equal layers of a list."""
 
     path: str
@@ -25,13 +25,15 @@ class Kind:
         return len(self.indices)
 
 
-def kinds_in(module: nn.Module, more_than: int) -> list[Kind]:
+def kinds_in(module: nn.Module, more_than: int) -> list[EqualLayers]:
     """The kinds of layers of which there are more than so many."""
     found = ((path, tuple(indices)) for path, groups in equal_layers(module) for indices in groups)
-    return [Kind(path, indices) for path, indices in found if len(indices) > more_than]
+    return [EqualLayers(path, indices) for path, indices in found if len(indices) > more_than]
 
 
-def shortened(module: nn.Module, kinds: Sequence[Kind], numbers: Sequence[int]) -> dict[str, str]:
+def shortened(
+    module: nn.Module, kinds: Sequence[EqualLayers], numbers: Sequence[int]
+) -> dict[str, str]:
     """Keep so many of each kind, one half from the beginning and the other from the end: by new paths the former ones."""
     _own_configs(module)
     left_out: dict[str, set[int]] = {kind.path: set() for kind in kinds}

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from torchscan.recording.bookkeeping.containers import tensors_in
-from torchscan.recording.folding.layers import Fold
+from torchscan.recording.folding.layer_folds import Fold
 
 
 class UnfoldableError(Exception):

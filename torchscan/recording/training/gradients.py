@@ -32,8 +32,8 @@ from torchscan.recording.bookkeeping.tensors import (
     meta_copy,
 )
 from torchscan.recording.execution.assumed import AssumedValues
-from torchscan.recording.execution.constants import note_values
 from torchscan.recording.execution.kernels import Kernels
+from torchscan.recording.execution.known_constants import note_values
 from torchscan.recording.execution.reads import CHECKING, COMPARING_DEVICES, READING_FUNCTIONS
 from torchscan.recording.execution.whereabouts import told
 from torchscan.recording.training.autocast import Autocast

@@ -9,9 +9,9 @@ from typing import Any
 from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.roofline import Roofline
 from torchscan.escapes import printable
-from torchscan.report.memory import STACK, columns_of
-from torchscan.report.paging.rows import rounded
-from torchscan.report.pictures.roofline import points_of
+from torchscan.report.memory_table import STACK, columns_of
+from torchscan.report.paging.layer_rows import rounded
+from torchscan.report.pictures.roofline_plot import points_of
 
 #: columns of a chart, each the largest moment of a stretch
 _MOST_COLUMNS = 360

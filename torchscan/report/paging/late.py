@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torchscan.measured import Key
-from torchscan.report.paging.rows import cut, key_of
+from torchscan.report.paging.layer_rows import cut, key_of
 
 Row = dict[str, Any]
 Level = dict[str, Any]

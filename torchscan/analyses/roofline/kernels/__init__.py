@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from torchscan.analyses.roofline.kernels import convolutions as convolutions  # registers its rules
+from torchscan.analyses.roofline.kernels.kernel_registry import Kernel, is_launched, rules
 from torchscan.analyses.roofline.kernels.products import any_product
-from torchscan.analyses.roofline.kernels.registry import Kernel, is_launched, rules
 from torchscan.analyses.roofline.kernels.streaming import any_streaming
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpSignature

@@ -20,8 +20,8 @@ from torchscan.analyses.roofline.constants import (
     STREAMING,
     TURNING_AROUND,
 )
+from torchscan.analyses.roofline.kernels.kernel_registry import Kernel, rule
 from torchscan.analyses.roofline.kernels.products import filled, padded_to
-from torchscan.analyses.roofline.kernels.registry import Kernel, rule
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpSignature, TensorSpec
 

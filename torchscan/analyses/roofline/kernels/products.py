@@ -17,7 +17,7 @@ from torchscan.analyses.roofline.constants import (
     SUM_STEP,
     TILES,
 )
-from torchscan.analyses.roofline.kernels.registry import Kernel, rule
+from torchscan.analyses.roofline.kernels.kernel_registry import Kernel, rule
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpSignature, TensorSpec
 

@@ -21,7 +21,7 @@ from torchscan.analyses.roofline.constants import (
     SERIAL_TURN,
     STREAMING,
 )
-from torchscan.analyses.roofline.kernels.registry import Kernel, rule
+from torchscan.analyses.roofline.kernels.kernel_registry import Kernel, rule
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpSignature, TensorSpec
 

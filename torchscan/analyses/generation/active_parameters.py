@@ -1,0 +1,67 @@
+"""How many parameters a generation has, how many of them a token meets, and how many bytes they are stored in."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from torchscan.analyses.generation.serving_costs import packed_weights
+from torchscan.analyses.generation.stored import Stored
+from torchscan.analyses.routed_calls import RoutedCalls
+from torchscan.ops.routing import UNKNOWN
+from torchscan.trace.events import ParameterRecord
+from torchscan.trace.trace import Trace
+
+
+def distinct_parameters(trace: Trace) -> list[ParameterRecord]:
+    """Parameters, not buffers, each once."""
+    return [
+        each
+        for at, each in enumerate(trace.parameters)
+        if not each.is_buffer and each.identity == at
+    ]
+
+
+def active_parameters(trace: Trace) -> int:
+    """Those that the routed rows of one token can reach: all, but of experts ``k`` of ``E``."""
+    share = _routed_shares(trace)
+    return sum(
+        each.numel
+        if not each.storages
+        else round(each.numel * share.get(each.storages[0], Fraction(1)))
+        for each in distinct_parameters(trace)
+    )
+
+
+def _routed_shares(trace: Trace) -> dict[int, Fraction]:
+    """By storage of the weights of experts, the share of them that a token picks."""
+    routed = RoutedCalls(trace)
+    found: dict[int, Fraction] = {}
+    for index, op in enumerate(trace.ops):
+        routing = routed.routing(index)
+        for tensor in op.inputs if routing is not UNKNOWN else ():
+            record = trace.tensors[tensor]
+            is_weight = trace.storages[record.storage].kind == "parameter"
+            if is_weight and record.spec.shape and record.spec.shape[0] == routing.choices:
+                found[record.storage] = Fraction(routing.picks, routing.choices)
+    return found
+
+
+def weights_bytes(trace: Trace, weights: Stored | None) -> int:
+    """Bytes of all that a model keeps, weights that products take in the format that they are stored in."""
+    packed = {} if weights is None else packed_weights(trace, weights)
+    held = [each for at, each in enumerate(trace.parameters) if each.identity == at]
+    return _other_bytes(trace) + sum(
+        round(each.stored_bytes * packed.get(each.storages[0], Fraction(1)))
+        if each.storages
+        else each.stored_bytes
+        for each in held
+    )
+
+
+def _other_bytes(trace: Trace) -> int:
+    """Of tensors that are neither parameters nor buffers, such as the scales of packed weights."""
+    return sum(
+        each.size
+        for each in trace.storages
+        if each.kind == "constant" and each.born is None and each.died is None
+    )

@@ -1,0 +1,154 @@
+"""What generating text costs: results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from torchscan.analyses.roofline import Roofline
+from torchscan.analyses.roofline.roofline_result import Limiter
+from torchscan.results import Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation(Result):
+    """What a language model takes, and how fast it answers, on a device. Times are in seconds."""
+
+    device: str
+    precision: str | None
+    #: the formats in which weights, and keys and values, are stored; None: as they are
+    weights: str | None
+    cache: str | None
+    #: tokens given, tokens generated, and how many sequences at once
+    prompt: int
+    new: int
+    batch_size: int
+    #: the devices among which the model is spread, by dimension; None: one. Bytes and times are those of one device
+    mesh: Mapping[str, int] | None
+    params: int
+    #: those that a token meets: of experts, the ones that it is routed to
+    active_params: int
+    weights_bytes: int
+    #: of one sequence at its end, and by how much a token at its end makes that grow
+    cache_bytes: int
+    cache_bytes_per_token: int
+    #: memory that a token needs beside weights and caches, for all sequences
+    work_bytes: int
+    #: tokens of each sequence, at most, prompt included; 0: none fits. None: as many as one likes
+    max_context: int | None
+    #: sequences at once, at most; None: as many as one likes
+    max_batch: int | None
+    #: until the first new token is there, and from one to the next, on average
+    first_token: float
+    per_token: float
+    prefill: Roofline
+    #: of a token in the middle of those generated
+    decode: Roofline
+    #: how many passes were recorded
+    records: int
+    #: operators without a price, and modules that were not followed: if there are any, times are lower bounds
+    unpriced: tuple[str, ...]
+    #: weights that cannot be read: if there are any, parameters and their memory are lower bounds
+    unread: tuple[str, ...]
+    assumptions: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def tokens_per_second(self) -> float:
+        """New tokens of all sequences on all devices, over all the time that they take, that for the prompt included."""
+        return (
+            self.replicas
+            * self.batch_size
+            * self.new
+            / (self.first_token + (self.new - 1) * self.per_token)
+        )
+
+    @property
+    def devices(self) -> int:
+        """How many there are."""
+        return 1 if self.mesh is None else math.prod(self.mesh.values())
+
+    @property
+    def replicas(self) -> int:
+        """How many groups of devices have a batch of their own: as many as there are along ``dp``."""
+        return 1 if self.mesh is None else self.mesh.get("dp", 1)
+
+    @property
+    def fits(self) -> bool:
+        """Whether weights and caches find room."""
+        return self.max_batch is None or self.batch_size <= self.max_batch
+
+    @property
+    def limiter(self) -> Limiter:
+        """What most of the time of a token goes by."""
+        return self.decode.total.limiter
+
+    def __repr__(self) -> str:
+        """A short one."""
+        return (
+            f"<Generation on {self.device}: first token after {1000 * self.first_token:.3g} ms, "
+            f"then {1000 * self.per_token:.3g} ms each, {self.tokens_per_second:.3g} tokens/s>"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON-serialisable data."""
+        plain = {
+            each.name: getattr(self, each.name)
+            for each in fields(self)
+            if each.name not in ("prefill", "decode", "mesh")
+        }
+        figures: dict[str, Any] = {
+            "tokens_per_second": self.tokens_per_second,
+            "limiter": self.limiter,
+            "fits": self.fits,
+        }
+        told = {
+            name: list(getattr(self, name))
+            for name in ("unpriced", "unread", "assumptions", "warnings")
+        }
+        figures["mesh"] = None if self.mesh is None else dict(self.mesh)
+        return {
+            **plain,
+            **figures,
+            **told,
+            "prefill": self.prefill.as_dict(),
+            "decode": self.decode.as_dict(),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationSweep(Result):
+    """The same question for several batch sizes."""
+
+    generations: tuple[Generation, ...]
+    #: what the device costs an hour; None: nobody said
+    price: float | None
+
+    def price_per_million(self, generation: Generation) -> float | None:
+        """What a million new tokens costs, in the currency of the price."""
+        return (
+            None
+            if self.price is None
+            else generation.devices * self.price / 3600 / generation.tokens_per_second * 1e6
+        )
+
+    @property
+    def records(self) -> int:
+        """How many passes were recorded."""
+        return sum(each.records for each in self.generations)
+
+    def __repr__(self) -> str:
+        """A short one."""
+        sizes = ", ".join(str(each.batch_size) for each in self.generations)
+        return f"<GenerationSweep on {self.generations[0].device}: batch sizes {sizes}, {self.records} records>"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON-serialisable data."""
+        prices = [self.price_per_million(each) for each in self.generations]
+        each = [
+            {**one.as_dict(), "price_per_million": price}
+            for one, price in zip(self.generations, prices, strict=True)
+        ]
+        return {"price": self.price, "records": self.records, "generations": each}

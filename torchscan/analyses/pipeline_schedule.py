@@ -1,0 +1,357 @@
+"""Stages of a model in several processes: which of them does what when, for how long it waits, and what it holds meanwhile.
+
+Of ``p`` processes, ``m`` microbatches and ``v`` stages in each process that all take the same, bubbles are a share of a step::
+
+    GPipe, 1F1B:       (p − 1) / (m + p − 1)
+    Interleaved1F1B:   (p − 1) / (v · m + p − 1)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple
+
+from torchscan.analyses.plan_result import RankPlan
+from torchscan.results import Result
+from torchscan.units import duration, memory, share
+
+Schedule = Literal["GPipe", "1F1B", "Interleaved1F1B"]
+Direction = Literal["forward", "backward"]
+
+
+class Task(NamedTuple):
+    """A pass of one microbatch through one stage."""
+
+    stage: int
+    direction: Direction
+    microbatch: int
+
+
+class Action(NamedTuple):
+    """When a process does it, in seconds from the start of the step."""
+
+    process: int
+    task: Task
+    start: float
+    end: float
+
+
+def order_of(
+    schedule: Schedule, processes: int, microbatches: int, stages: int
+) -> list[list[Task]]:
+    """What each process does, one after the other. Stage ``s`` is in process ``s % processes``."""
+    return [
+        _ORDERS[schedule](process, processes, microbatches, stages // processes)
+        for process in range(processes)
+    ]
+
+
+def _gpipe(process: int, _: int, microbatches: int, __: int) -> list[Task]:
+    """All forward passes, then all backward passes."""
+    passes: tuple[Direction, ...] = ("forward", "backward")
+    return [Task(process, direction, each) for direction in passes for each in range(microbatches)]
+
+
+def _one_by_one(process: int, processes: int, microbatches: int, _: int) -> list[Task]:
+    """As many forward passes as there are stages from here on, then one backward and one forward pass in turn."""
+    early = min(microbatches, processes - process)
+    return _in_turn(
+        [Task(process, "forward", each) for each in range(microbatches)],
+        [Task(process, "backward", each) for each in range(microbatches)],
+        early - 1,
+    )
+
+
+def _interleaved(process: int, processes: int, microbatches: int, chunks: int) -> list[Task]:
+    """The same with several stages in each process: of a round of microbatches all go through one, then through the next."""
+    size = microbatches // max(1, microbatches // processes)
+    number = microbatches * chunks
+    early = min(number, (chunks - 1) * size + 2 * (processes - 1 - process))
+    forward = [
+        _chunk(place, size, chunks, processes, process, "forward") for place in range(number)
+    ]
+    backward = [
+        _chunk(place, size, chunks, processes, process, "backward") for place in range(number)
+    ]
+    return _in_turn(forward, backward, early)
+
+
+def _chunk(
+    place: int, size: int, chunks: int, processes: int, process: int, direction: Direction
+) -> Task:
+    """The pass number ``place`` of a process: rounds of ``size`` microbatches, in each of which all chunks have their turn."""
+    turn, within = divmod(place, size)
+    chunk = turn % chunks if direction == "forward" else chunks - 1 - turn % chunks
+    return Task(chunk * processes + process, direction, turn // chunks * size + within)
+
+
+def _in_turn(forward: Sequence[Task], backward: Sequence[Task], early: int) -> list[Task]:
+    """So many of the first, then one of each in turn, then what is left of the second."""
+    pairs = [each for pair in zip(forward[early:], backward, strict=False) for each in pair]
+    return [*forward[:early], *pairs, *backward[len(forward) - early :]]
+
+
+_ORDERS = {"GPipe": _gpipe, "1F1B": _one_by_one, "Interleaved1F1B": _interleaved}
+
+
+class StageTimes(NamedTuple):
+    """Seconds that a microbatch takes in a stage, and on the way to the next one."""
+
+    forward: float
+    backward: float
+    handing_over: float
+
+
+def actions_of(orders: Sequence[Sequence[Task]], times: Sequence[StageTimes]) -> list[Action]:
+    """Each as soon as its process is free and what it needs has come: forward from the stage before, backward from the next."""
+    left = [deque(order) for order in orders]
+    free = [0.0] * len(orders)
+    done: dict[Task, float] = {}
+    found: list[Action] = []
+    while any(left):
+        ready = [
+            (process, since)
+            for process, order in enumerate(left)
+            if order and (since := _ready(order[0], times, done)) is not None
+        ]
+        if not ready:
+            raise ValueError("these processes wait for each other for ever")
+        for process, since in ready:
+            task = left[process].popleft()
+            start = max(free[process], since)
+            free[process] = done[task] = start + (
+                times[task.stage].forward
+                if task.direction == "forward"
+                else times[task.stage].backward
+            )
+            found.append(Action(process, task, start, done[task]))
+    return found
+
+
+def _ready(task: Task, times: Sequence[StageTimes], done: Mapping[Task, float]) -> float | None:
+    """When what it needs is there; None: nobody knows yet."""
+    stage, direction, microbatch = task
+    if direction == "forward":
+        return (
+            0.0
+            if stage == 0
+            else _come(done.get(Task(stage - 1, direction, microbatch)), times[stage - 1])
+        )
+    if stage == len(times) - 1:
+        return done.get(Task(stage, "forward", microbatch))
+    return _come(done.get(Task(stage + 1, direction, microbatch)), times[stage])
+
+
+def _come(done: float | None, way: StageTimes) -> float | None:
+    return None if done is None else done + way.handing_over
+
+
+def ideal_bubble(processes: int, microbatches: int, chunks: int = 1) -> float:
+    """The share of a step that each process is idle, where all stages take the same and nothing takes time on its way."""
+    return (processes - 1) / (chunks * microbatches + processes - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePlan:
+    """One stage. Bytes are those of one process."""
+
+    number: int
+    process: int
+    #: of one microbatch
+    plan: RankPlan
+    forward: float
+    backward: float
+    #: seconds of the optimizer's step
+    optimizer: float
+    #: what a microbatch leaves for the next stage, and how long it is on its way
+    sent_bytes: int
+    handing_over: float
+    #: parameters, their gradients and the state of the optimizer
+    held_bytes: int
+    #: what one microbatch keeps from its forward pass to its backward pass
+    kept_bytes: int
+    #: the most that a pass needs beyond what is held, with what its own microbatch keeps
+    forward_bytes: int
+    backward_bytes: int
+    optimizer_bytes: int
+    #: what the allocator needs besides tensors, with the context
+    around_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineProcess:
+    """One process of the pipeline."""
+
+    number: int
+    stages: tuple[int, ...]
+    #: seconds in which it computes, and the share of the step in which it does not
+    busy: float
+    bubble: float
+    #: microbatches that are on their way in it at once, at most, each stage's counted
+    in_flight: int
+    peak_bytes: int
+    needed_bytes: int
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelinePlan(Result):
+    """A training step of a model in stages."""
+
+    schedule: Schedule
+    microbatches: int
+    #: of a microbatch; None: inputs were given
+    batch_size: int | None
+    device: str
+    #: what each stage is spread over; None: over nothing
+    mesh: Mapping[str, int] | None
+    stages: tuple[StagePlan, ...]
+    processes: tuple[PipelineProcess, ...]
+    #: forward and backward passes, in no order
+    actions: tuple[Action, ...]
+    #: seconds of the passes, and of the whole step with the optimizer
+    passes: float
+    time_estimate: float
+    assumptions: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def bubble(self) -> float:
+        """The share of the passes' time in which processes wait, in the mean."""
+        return 1 - sum(each.busy for each in self.processes) / (len(self.processes) * self.passes)
+
+    @property
+    def ideal_bubble(self) -> float:
+        """The same if all stages took the same, and nothing were on its way."""
+        return ideal_bubble(
+            len(self.processes), self.microbatches, len(self.stages) // len(self.processes)
+        )
+
+    @property
+    def fullest(self) -> PipelineProcess:
+        """The process that needs the most memory."""
+        return max(self.processes, key=lambda each: each.needed_bytes)
+
+    @property
+    def params(self) -> int:
+        """That all stages hold."""
+        return sum(each.plan.local_params for each in self.stages)
+
+    def __repr__(self) -> str:
+        """A short one: there may be thousands of passes."""
+        what = f"{len(self.stages)} stages, {self.microbatches} microbatches, {self.schedule}"
+        how = f"{duration(self.time_estimate)} a step, {share(self.bubble)} bubbles, {memory(self.fullest.needed_bytes)}"
+        return f"<PipelinePlan of {what}: {how}>"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON-serialisable data."""
+        names = (
+            "schedule",
+            "microbatches",
+            "batch_size",
+            "device",
+            "passes",
+            "time_estimate",
+            "bubble",
+            "ideal_bubble",
+            "params",
+        )
+        return {
+            **{name: getattr(self, name) for name in names},
+            "mesh": None if self.mesh is None else dict(self.mesh),
+            "assumptions": list(self.assumptions),
+            "warnings": list(self.warnings),
+            "stages": [
+                {
+                    name: each.plan.as_dict() if name == "plan" else getattr(each, name)
+                    for name in StagePlan.__slots__
+                }
+                for each in self.stages
+            ],
+            "processes": [asdict(each) for each in self.processes],
+            "actions": [
+                {
+                    "process": each.process,
+                    **each.task._asdict(),
+                    "start": each.start,
+                    "end": each.end,
+                }
+                for each in self.actions
+            ],
+        }
+
+
+def plan_of_stages(
+    schedule: Schedule,
+    microbatches: int,
+    stages: Sequence[StagePlan],
+    number: int,
+    memory_bytes: int,
+    **told: Any,
+) -> PipelinePlan:
+    """What follows from the stages, which are alike in all that is not said here: the order, the times, and who holds what."""
+    times = [StageTimes(each.forward, each.backward, each.handing_over) for each in stages]
+    actions = actions_of(order_of(schedule, number, microbatches, len(stages)), times)
+    passes = max(each.end for each in actions)
+    own = [[stage for stage in stages if stage.process == process] for process in range(number)]
+    ends = [
+        max(each.end for each in actions if each.process == process) for process in range(number)
+    ]
+    return PipelinePlan(
+        schedule=schedule,
+        microbatches=microbatches,
+        stages=tuple(stages),
+        processes=tuple(
+            _process(each, held, actions, passes, memory_bytes) for each, held in enumerate(own)
+        ),
+        actions=tuple(actions),
+        passes=passes,
+        time_estimate=max(
+            end + sum(each.optimizer for each in held) for end, held in zip(ends, own, strict=True)
+        ),
+        **told,
+    )
+
+
+def _process(
+    number: int,
+    stages: Sequence[StagePlan],
+    actions: Sequence[Action],
+    passes: float,
+    memory_bytes: int,
+) -> PipelineProcess:
+    own = sorted((each for each in actions if each.process == number), key=lambda each: each.start)
+    busy = sum(each.end - each.start for each in own)
+    peak, in_flight = _most_at_once(
+        {each.number: each for each in stages}, [each.task for each in own]
+    )
+    needed = peak + max(each.around_bytes for each in stages)
+    return PipelineProcess(
+        number=number,
+        stages=tuple(each.number for each in stages),
+        busy=busy,
+        bubble=1 - busy / passes,
+        in_flight=in_flight,
+        peak_bytes=peak,
+        needed_bytes=needed,
+        fits=needed <= memory_bytes,
+    )
+
+
+def _most_at_once(stages: Mapping[int, StagePlan], tasks: Sequence[Task]) -> tuple[int, int]:
+    """Bytes, and microbatches on their way. A pass needs its own beside what the others in flight keep."""
+    held = sum(each.held_bytes for each in stages.values())
+    kept, flying = 0, 0
+    peak, most = held + max(each.optimizer_bytes for each in stages.values()), 0
+    for task in tasks:
+        stage = stages[task.stage]
+        if task.direction == "forward":
+            peak = max(peak, held + kept + stage.forward_bytes)
+            kept, flying = kept + stage.kept_bytes, flying + 1
+        else:
+            kept, flying = kept - stage.kept_bytes, flying - 1
+            peak = max(peak, held + kept + stage.backward_bytes)
+        most = max(most, flying)
+    return peak, most

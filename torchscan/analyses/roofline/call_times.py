@@ -1,0 +1,248 @@
+"""Seconds that a call takes on a device: for each kind of work, at the data sheet's rates and at those that kernels reach."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from torchscan.analyses.roofline.channels_last import with_channels_last
+from torchscan.analyses.roofline.constants import (
+    EPILOGUES,
+    OVERLAP,
+    ROWS_UNPACKED,
+    STREAMING,
+    UNPACKING,
+    VECTORS,
+)
+from torchscan.analyses.roofline.fusion import begins_kernel, is_fusible
+from torchscan.analyses.roofline.kernels import Kernel, kernel_of
+from torchscan.analyses.roofline.rates import Format, Numbers, Rates, format_of
+from torchscan.analyses.roofline.roofline_result import Limiter
+from torchscan.ops import OpCost
+from torchscan.trace.events import OpCall, OpSignature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seconds:
+    """Seconds that a call needs for each kind of work; calls in one kernel add up."""
+
+    #: at the rates of the data sheet: arithmetic, bytes of memory, bytes of the cache
+    least: tuple[float, float, float]
+    #: the same with the fewest products that any algorithm takes, and the fewest bytes that any routing reads
+    fewest: tuple[float, float, float]
+    #: of the fewest products alone, at their peak rate
+    products: float
+    #: at the rates that kernels of their class reach: arithmetic, traffic
+    arithmetic: float
+    traffic: float
+    #: before and after, without overlap
+    around: float
+
+    def __add__(self, other: Seconds) -> Seconds:
+        return Seconds(
+            least=_both(self.least, other.least),
+            fewest=_both(self.fewest, other.fewest),
+            products=self.products + other.products,
+            arithmetic=self.arithmetic + other.arithmetic,
+            traffic=self.traffic + other.traffic,
+            around=self.around + other.around,
+        )
+
+    @property
+    def bound(self) -> float:
+        """The bound: at best, all of them overlap."""
+        return max(self.fewest)
+
+    @property
+    def busy(self) -> float:
+        """``(arithmetic^p + traffic^p)^(1/p)``, and what comes before and after."""
+        overlapped = float((self.arithmetic**OVERLAP + self.traffic**OVERLAP) ** (1 / OVERLAP))
+        return max(overlapped + self.around, *self.least)
+
+    @property
+    def limiter(self) -> Limiter:
+        """Which of the three takes longest at the data sheet's rates."""
+        compute, memory, cache = self.least
+        if memory >= max(compute, cache):
+            return "memory"
+        return "compute" if compute >= cache else "cache"
+
+
+def _both(
+    one: tuple[float, float, float], other: tuple[float, float, float]
+) -> tuple[float, float, float]:
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
+
+
+NO_TIME = Seconds(
+    least=(0.0, 0.0, 0.0),
+    fewest=(0.0, 0.0, 0.0),
+    products=0.0,
+    arithmetic=0.0,
+    traffic=0.0,
+    around=0.0,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceCall:
+    """One call on the device."""
+
+    index: int
+    cost: OpCost
+    form: Format
+    work: Seconds
+    launches: int
+
+
+class _Moved(NamedTuple):
+    """Bytes that a call reads and writes."""
+
+    by_memory: int
+    by_cache: int
+
+
+class Near(NamedTuple):
+    """Bytes of a call that need not come from memory, or go there."""
+
+    #: read and written in the cache, with the bytes that are expected to be read, and with the fewest
+    cached: tuple[int, int]
+    cached_at_least: tuple[int, int]
+    #: between a product and the pointwise kernel after it
+    handed_over: int
+    #: weights that are stored in fewer bits than they are computed in
+    unpacked: int = 0
+
+
+def _moved(read: int, cost: OpCost, cached: tuple[int, int]) -> _Moved:
+    hit = min(cached[0], read) + min(cached[1], cost.bytes_written)
+    return _Moved(read + cost.bytes_written - hit, hit)
+
+
+class CallTimes:
+    """Times calls on a device."""
+
+    def __init__(self, rates: Rates, numbers: Numbers, *, compiled: bool, turned: bool) -> None:
+        """``turned``: convolutions find and leave their operands with the channels last."""
+        self._rates = rates
+        self._numbers = numbers
+        self._compiled = compiled
+        self._turned = turned
+        self._kernels: dict[int, tuple[Kernel, Format]] = {}
+        self._times: dict[tuple[object, ...], tuple[OpCost, Format, Seconds, int]] = {}
+
+    def run(self, index: int, op: OpCall, cost: OpCost, near: Near) -> DeviceCall:
+        """One call; equal ones are timed once."""
+        key = (id(op.signature), cost, near)
+        known = self._times.get(key)
+        if known is None:
+            known = self._times[key] = self._time(op, cost, near)
+        cost, form, work, launches = known
+        return DeviceCall(index=index, cost=cost, form=form, work=work, launches=launches)
+
+    def _time(self, op: OpCall, cost: OpCost, near: Near) -> tuple[OpCost, Format, Seconds, int]:
+        kernel, form = self._kernel(op, cost)
+        cost = _in_eight_bits(op.signature, cost) if form == "fp8" else cost
+        moved, fewest = (
+            _moved(cost.bytes_read, cost, near.cached),
+            _moved(cost.least_bytes_read, cost, near.cached_at_least),
+        )
+        return cost, form, self._work(kernel, cost, form, (moved, fewest), near), kernel.launches
+
+    def _kernel(self, op: OpCall, cost: OpCost) -> tuple[Kernel, Format]:
+        key = id(op.signature)
+        if key not in self._kernels:
+            self._kernels[key] = (
+                self._kernel_for(op, cost),
+                format_of(op.signature, cost, self._numbers),
+            )
+        return self._kernels[key]
+
+    def _kernel_for(self, op: OpCall, cost: OpCost) -> Kernel:
+        """A host's kernels are nothing but what they compute, and so are those that a compiler writes."""
+        if self._compiled and is_fusible(op, cost) and not begins_kernel(op):
+            return Kernel()
+        signature = with_channels_last(op.signature) if self._turned else op.signature
+        kernel = kernel_of(signature, cost, self._rates.device.multiprocessors)
+        return Kernel(transformed=kernel.transformed) if self._rates.is_host else kernel
+
+    def _work(
+        self,
+        kernel: Kernel,
+        cost: OpCost,
+        form: Format,
+        bytes_moved: tuple[_Moved, _Moved],
+        near: Near,
+    ) -> Seconds:
+        moved, fewest = bytes_moved
+        rates = self._rates
+        if near.unpacked:
+            kernel = _for_few_rows(kernel, cost.macs / near.unpacked)
+        efficiency = (
+            kernel.traffic * rates.streamed * (kernel.among_compiled if self._compiled else 1.0)
+        )
+        products = 2 * cost.macs * kernel.least / rates.peak(form) if cost.macs else 0.0
+        unavoidable = 2 * cost.macs * rates.least_seconds(form, kernel) if cost.macs else 0.0
+        others = max(0, cost.flops - 2 * cost.macs) / rates.vector_peak(form)
+        apart = kernel.turned_bytes + (0.0 if self._compiled else kernel.bias_bytes)
+        quantised = 3 * cost.bytes_read if form == "fp8" else 0  # read in 16 bits, written in 8
+        return Seconds(
+            least=self._least(max(products, others), moved),
+            fewest=self._least(max(unavoidable, others), fewest),
+            products=unavoidable,
+            arithmetic=max(
+                self._products(kernel, cost, form), others / VECTORS, self._cycles(kernel)
+            ),
+            traffic=max(0.0, moved.by_memory - EPILOGUES * near.handed_over)
+            / (rates.bandwidth * efficiency)
+            + moved.by_cache / rates.cache_estimate,
+            around=(kernel.more_bytes + apart + quantised)
+            / (rates.bandwidth * STREAMING * rates.streamed)
+            + UNPACKING * near.unpacked / rates.vector_peak("fp32")
+            + kernel.alone,
+        )
+
+    def _least(self, arithmetic: float, moved: _Moved) -> tuple[float, float, float]:
+        return (
+            arithmetic,
+            moved.by_memory / self._rates.bandwidth,
+            moved.by_cache / self._rates.cache_bound,
+        )
+
+    def _products(self, kernel: Kernel, cost: OpCost, form: Format) -> float:
+        if not cost.macs:
+            return 0.0
+        flops = 2 * cost.macs * kernel.executed
+        on_matrices = flops / (self._rates.sustained(form) * kernel.matrices)
+        on_vectors = flops / (self._rates.vector_peak(form) * kernel.vectors)
+        return {
+            "matrix": on_matrices,
+            "vector": on_vectors,
+            "faster": min(on_matrices, on_vectors),
+        }[kernel.units]
+
+    def _cycles(self, kernel: Kernel) -> float:
+        device = self._rates.device
+        return (
+            kernel.cycles / (device.multiprocessors * device.clock_hz)
+            if device.multiprocessors and device.clock_hz
+            else 0.0
+        )
+
+
+def _for_few_rows(kernel: Kernel, rows: float) -> Kernel:
+    """Kernels that unpack weights are written for decoding: their tiles have as few rows as matrix units take."""
+    return Kernel(executed=ROWS_UNPACKED / max(rows, 1.0)) if rows <= ROWS_UNPACKED else kernel
+
+
+def _in_eight_bits(signature: OpSignature, cost: OpCost) -> OpCost:
+    """Both factors of a product take half of their 16 bits."""
+    saved = (
+        sum(spec.stored_bytes for spec in signature.distinct_inputs if len(spec.shape) >= 2) // 2
+    )
+    read = cost.bytes_read - saved
+    return replace(
+        cost,
+        bytes_read=read,
+        avoidable_bytes_read=cost.avoidable_bytes_read * read // max(cost.bytes_read, 1),
+    )

@@ -1,0 +1,184 @@
+"""The roofline of a pass: results."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from math import fsum
+from typing import Any, Literal
+
+from torchscan.analyses.remedies_result import NOBODY, Asker, Remedies
+from torchscan.analyses.roofline.rates import Format
+from torchscan.analyses.roofline.spread import Spread
+from torchscan.results import Result
+from torchscan.trace.events import Phase
+
+#: what keeps an operator from being faster: arithmetic, memory, the second-level cache, its launch, or links to other devices
+Limiter = Literal["compute", "memory", "cache", "launch", "links"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Load:
+    """Something that runs on the device. Times are in seconds."""
+
+    macs: int
+    flops: int
+    elements_read: int
+    elements_written: int
+    bytes_read: int
+    bytes_written: int
+    #: FLOPs per byte of necessary traffic; None: there is no traffic
+    intensity: float | None
+    #: the intensity from which on arithmetic is the limit: the device's FLOPs per byte in this precision (for several calls,
+    #: that of the slowest one); None: not known
+    ridge: float | None
+    #: for several calls, what most of the time is lost to
+    limiter: Limiter
+    #: the shortest time that the data sheet allows
+    time_bound: float
+    #: the time to expect
+    time_estimate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorLoad(_Load):
+    """One call of an operator on the device."""
+
+    operator: str
+    #: path of the module that called it, and in which of its calls, from 0 on
+    layer: str
+    call: int
+    phase: Phase
+    #: the format in which its products are computed
+    precision: Format
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return _plain(self, "operator", "layer", "call", "phase", "precision", *_FIGURES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLoad(_Load):
+    """Several calls: all of one operator, or all in a layer."""
+
+    #: the operator, or the path of the layer; "" is the model
+    name: str
+    calls: int
+    #: the format of the operator that takes the most time
+    precision: Format | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        before = _FIGURES.index("limiter")
+        return _plain(self, "name", "calls", *_FIGURES[:before], "precision", *_FIGURES[before:])
+
+
+_FIGURES = tuple(each.name for each in fields(_Load))
+
+
+def _plain(load: _Load, *names: str) -> dict[str, Any]:
+    return {name: getattr(load, name) for name in names}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline(Result):
+    """What limits each operator of a pass on a device, and how long the pass takes."""
+
+    device: str
+    #: the requested precision; None: the model as it is
+    precision: str | None
+    batch_size: int | None
+    compiled: bool
+    #: the shortest time that the data sheet allows, in seconds
+    time_bound: float
+    #: the time to expect, in seconds
+    time_estimate: float
+    #: four of five measured times are expected within the estimate times 1 ± ``spread.share``
+    spread: Spread
+    #: the estimate of each phase
+    time_by_phase: Mapping[Phase, float]
+    #: operations per second of products, for each format that the pass computes in
+    peak_flops: Mapping[str, float]
+    #: memory bandwidth, in bytes per second
+    bandwidth: float
+    #: the share of the estimated time that products would take at their peak rate
+    compute_utilisation: float
+    #: the share of the estimated time that memory traffic would take at full bandwidth
+    memory_utilisation: float
+    operators: tuple[OperatorLoad, ...]
+    layers: tuple[GroupLoad, ...]
+    by_kind: Mapping[str, GroupLoad]
+    assumptions: tuple[str, ...]
+    #: problems with the question, such as a batch that does not fit the device
+    warnings: tuple[str, ...]
+    _asker: Asker = field(default=NOBODY, repr=False, compare=False)
+
+    def remedies(self) -> Remedies:
+        """What would make it faster: each change estimated by itself, the best first."""
+        return self._asker.remedies()
+
+    @property
+    def time_range(self) -> tuple[float, float]:
+        """The times within which four of five measured ones are expected, in seconds."""
+        low, high = (self.time_estimate * (1 + sign * self.spread.share) for sign in (-1, 1))
+        return max(low, self.time_bound), high
+
+    @property
+    def time_by_limiter(self) -> Mapping[Limiter, float]:
+        """How much of the estimate is of operators with each limit, the most first."""
+        times: dict[Limiter, list[float]] = defaultdict(list)
+        for each in self.operators:
+            times[each.limiter].append(each.time_estimate)
+        return dict(
+            sorted(
+                ((limiter, fsum(each)) for limiter, each in times.items()),
+                key=lambda each: -each[1],
+            )
+        )
+
+    def time_share(self, limiter: Limiter) -> float:
+        """Of the estimate, the share of operators with this limit."""
+        return (
+            self.time_by_limiter.get(limiter, 0.0) / self.time_estimate
+            if self.time_estimate
+            else 0.0
+        )
+
+    @property
+    def total(self) -> GroupLoad:
+        """The whole pass."""
+        return self.layers[0]
+
+    def __repr__(self) -> str:
+        """A short one: there are thousands of operators."""
+        estimate, bound = 1000 * self.time_estimate, 1000 * self.time_bound
+        times = f"{estimate:.3g} ms ± {100 * self.spread.share:.0f} %, at least {bound:.3g} ms"
+        return f"<Roofline on {self.device}: {times}, {self.total.limiter}>"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON-serialisable data."""
+        plain = (
+            "device",
+            "precision",
+            "batch_size",
+            "compiled",
+            "time_bound",
+            "time_estimate",
+            "bandwidth",
+        )
+        return {
+            **{name: getattr(self, name) for name in plain},
+            "time_range": list(self.time_range),
+            "time_range_reason": self.spread.reason,
+            "time_by_phase": dict(self.time_by_phase),
+            "time_by_limiter": dict(self.time_by_limiter),
+            "peak_flops": dict(self.peak_flops),
+            "compute_utilisation": self.compute_utilisation,
+            "memory_utilisation": self.memory_utilisation,
+            "operators": [each.as_dict() for each in self.operators],
+            "layers": [each.as_dict() for each in self.layers],
+            "by_kind": {name: each.as_dict() for name, each in self.by_kind.items()},
+            "assumptions": list(self.assumptions),
+            "warnings": list(self.warnings),
+        }

@@ -1,0 +1,366 @@
+"""The budget file: ``torchscan.toml``, or ``[tool.torchscan]`` in ``pyproject.toml``."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+import tomllib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, get_args
+
+from torchscan.analyses.generation.stored import stored
+from torchscan.errors import InputError
+from torchscan.files import read_text
+from torchscan.metrics import METRICS, OF_GENERATION, Measure, limits_in, limits_of
+from torchscan.recording.precision import Precision, checked_precision
+from torchscan.recording.request import Mode
+from torchscan.targets.inputs import InputSpec, checked_dtype, parse_input
+from torchscan.targets.parsing import Target, parse_target
+from torchscan.units import checked_seconds, parse_duration, parse_share
+
+#: the metrics compared with a baseline, which may have a tolerance
+BASELINE_METRICS = ("params", "model_size", "macs", "flops")
+
+_NAMES = ("torchscan.toml", "pyproject.toml")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLimit:
+    """The most that a real step may take, on one device."""
+
+    #: seconds
+    most: float
+    #: its name, or words of it
+    measured_on: str
+    #: the share by which it may take longer
+    tolerance: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationBudget:
+    """The budget of generating text with a model."""
+
+    prompt: int
+    new: int
+    #: the formats in which weights, and keys and values, are stored; None: as they are
+    weights: str | None = None
+    cache: str | None = None
+    eager: bool = False
+    #: metric -> its limit
+    limits: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """The budget of one model."""
+
+    name: str
+    #: None: a test provides the model
+    target: Target | None = None
+    inputs: tuple[InputSpec, ...] = ()
+    dtype: str | None = None
+    batch_size: int = 1
+    mode: Mode | None = None
+    training: bool = False
+    optimizer: str | None = None
+    precision: Precision | None = None
+    device: str | None = None
+    #: True if limits of costs and latency are of one sample of the batch
+    per_sample: bool = False
+    #: whether to refuse unpriced operators if costs are limited
+    strict: bool = True
+    #: metric -> its limit
+    limits: Mapping[str, float] = field(default_factory=dict)
+    baseline: Path | None = None
+    #: metric -> the share by which it may exceed the baseline
+    tolerance: Mapping[str, float] = field(default_factory=dict)
+    #: checked only where timings are asked for
+    step_time: StepLimit | None = None
+    #: on the device, in the precision and for the batch size above
+    generation: GenerationBudget | None = None
+    #: where it is defined: for messages, and for relative paths
+    place: str = ""
+    folder: Path | None = None
+
+
+_OURS = ("name", "limits", "step_time", "place", "folder")
+_STEP_TIME = ("max_step_time", "measured_on", "step_time_tolerance")
+_KEYS = [
+    *_STEP_TIME,
+    *(
+        "input" if each.name == "inputs" else each.name
+        for each in fields(Budget)
+        if each.name not in _OURS
+    ),
+]
+
+
+def find_budget_file(start: Path) -> Path:
+    """``torchscan.toml``, or a ``pyproject.toml`` with budgets, in this folder or the nearest one above that has either."""
+    for folder in (start, *start.parents):
+        for name in _NAMES:
+            path = folder / name
+            if path.is_file() and (name == "torchscan.toml" or _has_budgets(path)):
+                return path
+    raise InputError(
+        f"there is no torchscan.toml and no pyproject.toml with [tool.torchscan] in {start} or above: "
+        'create one with [budgets.my-model], target = "package.module:callable" and max_params = "25M"'
+    )
+
+
+def read_budgets(path: Path) -> dict[str, Budget]:
+    """The budgets of a file by name. Errors say where in the file they are."""
+    settings = _settings(path, _content(path))
+    budgets = settings.get("budgets")
+    unknown = [key for key in settings if key != "budgets"]
+    if unknown:
+        raise InputError(
+            f"{path}: {unknown[0]!r} is not known: each budget is a table of its own, [budgets.my-model]"
+        )
+    if (
+        not isinstance(budgets, dict)
+        or not all(isinstance(table, dict) for table in budgets.values())
+        or not budgets
+    ):
+        raise InputError(f"{path}: it has no budgets: give each a table, [budgets.my-model]")
+    return {name: _BudgetReader(path, name, table).budget() for name, table in budgets.items()}
+
+
+def require_budget(budgets: Mapping[str, Budget], name: str) -> Budget:
+    """The budget with this name."""
+    if name in budgets:
+        return budgets[name]
+    near = difflib.get_close_matches(name, budgets, 1)
+    raise InputError(
+        f"there is no budget {name!r}: "
+        + (f"did you mean {near[0]}?" if near else f"there are {', '.join(budgets)}")
+    )
+
+
+def _content(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(read_text(path, "the budget file"))
+    except (ValueError, RecursionError) as error:  # invalid, or a number with thousands of digits
+        raise InputError(f"{path} is not valid TOML: {str(error)[:200]}") from error
+
+
+def _has_budgets(path: Path) -> bool:
+    """Whether it has budgets. A broken ``pyproject.toml`` on the way up is skipped, unless it mentions torchscan."""
+    try:
+        tool = _content(path).get("tool")
+    except InputError:
+        if "tool.torchscan" in read_text(path, "the budget file"):
+            raise
+        return False
+    return isinstance(tool, dict) and "torchscan" in tool
+
+
+def _settings(path: Path, content: dict[str, Any]) -> dict[str, Any]:
+    if path.name != "pyproject.toml":
+        return content
+    tool = content.get("tool", {})
+    settings = tool.get("torchscan", {}) if isinstance(tool, dict) else {}
+    if not isinstance(settings, dict):
+        raise InputError(
+            f"{path}: tool.torchscan is not a table: give each budget one, [tool.torchscan.budgets.my-model]"
+        )
+    return settings
+
+
+class _BudgetReader:
+    """Reads the table of one budget."""
+
+    def __init__(self, path: Path, name: str, table: dict[str, Any]) -> None:
+        self._path = path
+        self._name = name
+        self._table = table
+
+    def budget(self) -> Budget:
+        """The budget, with every key and value checked."""
+        self._require_known(self._table, [*_KEYS, *limits_in(METRICS)], "")
+        limits, baseline = self._limits(METRICS), self._text("baseline")
+        step_time, generation = self._step_time(), self._generation()
+        if not limits and baseline is None and step_time is None and generation is None:
+            self._refuse(
+                "", 'nothing is limited: give a limit, such as max_params = "25M", or a baseline'
+            )
+        if baseline is None and "tolerance" in self._table:
+            self._refuse("tolerance", "a tolerance needs a baseline, and there is none")
+        if "latency" in limits and "device" not in self._table:
+            self._refuse("max_latency", 'a latency needs a device, such as device = "NVIDIA H200"')
+        return Budget(
+            name=self._name,
+            target=self._parsed("target", parse_target),
+            inputs=self._inputs(),
+            dtype=self._parsed("dtype", checked_dtype),
+            batch_size=self._positive("batch_size", 1),
+            mode=self._one_of("mode", get_args(Mode)),
+            training=self._flag("training", default=False),
+            optimizer=self._text("optimizer"),
+            precision=self._parsed("precision", checked_precision),
+            device=self._text("device"),
+            per_sample=self._flag("per_sample", default=False),
+            strict=self._flag("strict", default=True),
+            limits=limits,
+            baseline=None if baseline is None else self._path.parent / baseline,
+            tolerance=self._tolerance(),
+            step_time=step_time,
+            generation=generation,
+            place=f"{self._path.name}: {self._name}",
+            folder=self._path.parent.absolute(),
+        )
+
+    def _refuse(self, key: str, why: str) -> Any:
+        place = ".".join(["budgets", self._name, *([key] if key else [])])
+        raise InputError(f"{self._path}: {place}: {why}")
+
+    def _require_known(self, keys: Collection[str], known: Collection[str], inside: str) -> None:
+        for key in keys:
+            if key not in known:
+                near = difflib.get_close_matches(key, known, 1)
+                said = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+                self._refuse(f"{inside}{key}", f"unknown key; {said}")
+
+    def _text(self, key: str) -> str | None:
+        value = self._table.get(key)
+        if value is not None and (not isinstance(value, str) or not value or "\0" in value):
+            self._refuse(key, f"it is {value!r} and should be a string")
+        return value
+
+    def _parsed(self, key: str, parse: Any) -> Any:
+        text = self._text(key)
+        return None if text is None else self._try(key, lambda: parse(text))
+
+    def _try(self, key: str, parse: Any) -> Any:
+        try:
+            return parse()
+        except InputError as error:
+            return self._refuse(key, str(error))
+
+    def _inputs(self) -> tuple[InputSpec, ...]:
+        value = self._table.get("input", [])
+        texts = [value] if isinstance(value, str) else value
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            self._refuse(
+                "input",
+                f'it is {value!r} and should be a string or a list of strings, such as "3,224,224"',
+            )
+        return tuple(self._try("input", lambda text=text: parse_input(text)) for text in texts)
+
+    def _positive(self, key: str, default: int) -> int:
+        value = self._table.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            self._refuse(key, f"it is {value!r} and should be a positive number")
+        return int(value)
+
+    def _one_of(self, key: str, known: Collection[str]) -> Any:
+        value = self._table.get(key)
+        if value is not None and value not in known:
+            self._refuse(key, f"it is {value!r} and should be one of {', '.join(known)}")
+        return value
+
+    def _flag(self, key: str, *, default: bool) -> bool:
+        value = self._table.get(key, default)
+        if not isinstance(value, bool):
+            self._refuse(key, f"it is {value!r} and should be true or false")
+        return bool(value)
+
+    def _limits(self, metrics: Mapping[str, Measure[Any]]) -> dict[str, float]:
+        keys = [key for key in self._table if key in limits_in(metrics)]
+        return {name: limit for key in keys for name, limit in self._limit(key, metrics).items()}
+
+    def _limit(self, key: str, metrics: Mapping[str, Measure[Any]]) -> dict[str, float]:
+        value = self._table[key]
+        if isinstance(value, dict | list):
+            self._refuse(key, f"it is {value!r} and should be a number, or a string with a unit")
+        limits: dict[str, float] = self._try(key, lambda: limits_of({key: value}, metrics))
+        return limits
+
+    def _generation(self) -> GenerationBudget | None:
+        table = self._table.get("generation")
+        if table is None:
+            return None
+        if not isinstance(table, dict):
+            self._refuse(
+                "generation",
+                f"it is {str(table)[:40]!r} and should be a table, [budgets.{self._name}.generation]",
+            )
+        if "device" not in self._table:
+            self._refuse(
+                "generation", 'generating text needs a device, such as device = "NVIDIA L4"'
+            )
+        return _BudgetReader(self._path, f"{self._name}.generation", table).generation()
+
+    def generation(self) -> GenerationBudget:
+        """The table inside one of a budget."""
+        known = [each.name for each in fields(GenerationBudget) if each.name != "limits"]
+        self._require_known(self._table, [*known, *limits_in(OF_GENERATION)], "")
+        limits = self._limits(OF_GENERATION)
+        if not limits:
+            self._refuse(
+                "", 'nothing is limited: give a limit, such as max_time_per_token = "60 ms"'
+            )
+        return GenerationBudget(
+            prompt=self._positive("prompt", 512),
+            new=self._positive("new", 128),
+            weights=self._format("weights"),
+            cache=self._format("cache"),
+            eager=self._flag("eager", default=False),
+            limits=limits,
+        )
+
+    def _format(self, key: str) -> str | None:
+        text = self._text(key)
+        if text is not None:
+            self._try(key, lambda: stored(text, key))
+        return text
+
+    def _step_time(self) -> StepLimit | None:
+        if "max_step_time" not in self._table:
+            useless = next((key for key in _STEP_TIME if key in self._table), None)
+            return (
+                None
+                if useless is None
+                else self._refuse(useless, "it is for a max_step_time, and there is none")
+            )
+        most = self._number(
+            "max_step_time",
+            self._table["max_step_time"],
+            parse_duration,
+            'a duration, such as "120 ms"',
+        )
+        measured_on = self._text("measured_on")
+        if measured_on is None:
+            self._refuse(
+                "max_step_time",
+                'it needs the device that it was measured on, such as measured_on = "H100"',
+            )
+        tolerance = self._share("step_time_tolerance", self._table.get("step_time_tolerance", 0))
+        return StepLimit(most=most, measured_on=str(measured_on), tolerance=tolerance)
+
+    def _tolerance(self) -> dict[str, float]:
+        value = self._table.get("tolerance", 0)
+        if isinstance(value, dict):
+            self._require_known(value, BASELINE_METRICS, "tolerance.")
+            return {key: self._share(f"tolerance.{key}", each) for key, each in value.items()}
+        return dict.fromkeys(BASELINE_METRICS, self._share("tolerance", value))
+
+    def _share(self, key: str, value: Any) -> float:
+        return self._number(key, value, parse_share, 'a share, such as "1%" or 0.01')
+
+    def _number(self, key: str, value: Any, parse: Callable[[str], float], should_be: str) -> float:
+        if isinstance(value, str):
+            return float(self._try(key, lambda: parse(value)))
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not 0 <= value <= sys.float_info.max
+        ):
+            self._refuse(key, f"it is {str(value)[:40]} and should be {should_be}")
+        return float(
+            self._try(key, lambda: checked_seconds("it", value))
+            if parse is parse_duration
+            else value
+        )

@@ -1,0 +1,49 @@
+"""``torchscan table``: several models, one per row, for a paper or a page."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from typing import Any
+
+from torchscan.cli.options import add_output, model_command, names, on_one_of_several, put_table
+
+_METRICS = """\
+Metrics: params trainable_params model_size macs flops dmas activation_memory peak_memory
+receptive_field latency. A latency is an estimate for a --device."""
+_EXAMPLES = """\
+examples
+  torchscan table torchvision:resnet18 torchvision:resnet50 --format latex
+  torchscan table timm:vit_tiny_patch16_224 timm:vit_base_patch16_224 --device "RTX 4090"
+  torchscan table torchvision:resnet50 torchvision:vit_b_16 --metrics params,macs --format markdown"""
+
+
+def add_to(commands: Any) -> None:
+    """Register the command."""
+    help_ = "several models, one per row, for a paper"
+    parser = model_command(
+        commands, "table", help_, _METRICS, _EXAMPLES, run=_run, models="+", step=True
+    )
+    parser.add_argument(
+        "--metrics", metavar="A,B", type=names, help="what to list for each model; see below"
+    )
+    parser.add_argument("--device", metavar="NAME", help="estimate the latency on it")
+    add_output(parser)
+
+
+def _run(options: argparse.Namespace) -> None:
+    from torchscan.tables import chosen_metrics, read, table_of
+
+    metrics = chosen_metrics(options.metrics, options.device)
+    called = {target: _name(target, options.target) for target in options.target}
+    scans = {
+        name: on_one_of_several(options, target, partial(read, metrics=metrics))
+        for target, name in called.items()
+    }
+    put_table(table_of(scans, metrics), options)
+
+
+def _name(target: str, others: list[str]) -> str:
+    """The name without its collection or module, unless another model has the same name."""
+    name = target.rpartition(":")[2]
+    return name if sum(other.endswith(f":{name}") for other in others) == 1 else target

@@ -1,0 +1,342 @@
+"""A memory estimate as a table, and as text with a chart."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from torchscan import units
+from torchscan.analyses.memory_estimate import LARGEST_BATCH, MemoryEstimate, Verdict
+from torchscan.analyses.memory_timeline import LayerMemory, MemoryKind, Moment
+from torchscan.analyses.parameters import modules_around
+from torchscan.report.chart import SIGNS, axis, stacked, ticks
+from torchscan.report.colours import in_colour
+from torchscan.report.table import (
+    Cell,
+    Column,
+    Row,
+    Screen,
+    Table,
+    check_width,
+    in_one_unit,
+    in_words,
+    totals_table,
+)
+from torchscan.report.text import grid, needed, paragraphs, totals_of
+from torchscan.wrong_arguments import explain_wrong_types
+
+_NARROWEST, _PLOT_HEIGHT, _LABEL_WIDTH, _LAYERS = 40, 12, 12, 8
+
+#: the number of a block in its list, as a part of a path
+_INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
+
+#: from the bottom up: what is always there first
+STACK: Sequence[MemoryKind] = (
+    "parameters",
+    "buffers",
+    "optimizer",
+    "inputs",
+    "cache",
+    "gradients",
+    "gathered",
+    "activations",
+    "temporary",
+)
+
+
+@explain_wrong_types
+def memory_table(estimate: MemoryEstimate) -> Table:
+    """Return the layers that keep the most, equal ones in one row, and the layer that peaks.
+
+    The totals are the peak by kind and, for a device, the verdict.
+    """
+    groups = _groups_of(_keeping(estimate.layers))
+    shown = _shown_groups(groups, estimate)
+    columns, cells = zip(*_written(shown), strict=True)
+    rows = [
+        Row(cells=row, repeats=len(group.paths))
+        for row, group in zip(zip(*cells, strict=True), shown, strict=True)
+    ]
+    return Table(
+        title="Layers that keep the most",
+        columns=columns,
+        rows=rows,
+        summary=[_peak(estimate)],
+        totals=[
+            _by_kind(estimate),
+            *([_verdict(estimate.verdict)] if estimate.verdict is not None else []),
+        ],
+        totals_first=True,
+        remarks=[
+            *_left_out(groups, shown),
+            *closeness(estimate.verdict),
+            *(f"Assumed {text}." for text in estimate.assumptions),
+        ],
+        noun="layers",
+    )
+
+
+@explain_wrong_types
+def format_memory(estimate: MemoryEstimate, width: int = 80, *, colours: bool = False) -> str:
+    """The estimate as text: the peak and what it holds, memory over time, the layers that keep the most, and the verdict.
+
+    With ``colours`` for a terminal that has them.
+    """
+    check_width(width)
+    screen = Screen(max(width, _NARROWEST), colours)
+    width = screen.width
+    table = needed(memory_table(estimate), width)
+    by_kind, *verdict = table.totals
+    return "\n\n".join(
+        [
+            *paragraphs(table.summary, width),
+            _legend(by_kind, screen),
+            *([_chart(estimate, screen)] if estimate.timeline else []),
+            *([grid(table, screen)] if table.rows else []),
+            *(totals_of(each, width) for each in verdict),
+            *paragraphs(table.remarks, width),
+        ]
+    )
+
+
+# -- table ---------------------------------------------------------------------------------------------------------------
+
+
+def _peak(estimate: MemoryEstimate) -> str:
+    in_layer = f"in {_layer_name(estimate.peak_layer)}, {estimate.peak_phase}"
+    where = f"at {estimate.peak_operator} {in_layer if estimate.peak_phase != 'optimizer' else 'in the step of the optimizer'}"
+    batch = "" if estimate.batch_size is None else f", batch size {estimate.batch_size}"
+    return f"Peak memory {units.memory(estimate.peak_bytes)} {where}{batch}"
+
+
+def _by_kind(estimate: MemoryEstimate) -> Table:
+    shares = {
+        kind: size / estimate.peak_bytes for kind in STACK if (size := estimate.by_kind[kind])
+    }
+    rows = [
+        [Cell(kind, kind), _bytes(estimate.by_kind[kind]), Cell(share, units.share(share))]
+        for kind, share in shares.items()
+    ]
+    return totals_table(rows, ("", "", ""))
+
+
+def _verdict(verdict: Verdict) -> Table:
+    left, name = verdict.left_bytes, "Left" if verdict.fits else "Short by at least"
+    rows = [
+        [Cell("capacity_bytes", "Memory for programs"), _bytes(verdict.capacity_bytes)],
+        [
+            Cell("context_bytes", "Context and kernels"),
+            _with_range(verdict.context_bytes, verdict.context_range),
+        ],
+        [Cell("allocated_bytes", "Tensors and workspaces"), _bytes(verdict.allocated_bytes)],
+        [
+            Cell("reserved_bytes", "Reserved for them"),
+            _with_range(verdict.reserved_bytes, verdict.reserved_range),
+        ],
+        [Cell("left_bytes", name), Cell(left, units.memory(left if verdict.fits else -left))],
+    ]
+    if verdict.largest_batch_size is not None:
+        rows.append(
+            [
+                Cell("largest_batch_size", "Largest batch size"),
+                _searched(verdict.largest_batch_size, verdict.safe_batch_size),
+            ]
+        )
+    if verdict.longest_sequence is not None:
+        rows.append(
+            [
+                Cell("longest_sequence", "Longest sequence"),
+                _searched(verdict.longest_sequence, verdict.safe_sequence),
+            ]
+        )
+    return totals_table(rows, title=f"{verdict.device}: {_judgement(verdict)}")
+
+
+def _judgement(verdict: Verdict) -> str:
+    return f"{'fits' if verdict.fits else 'does not fit'}{', but it is close' if verdict.is_close else ''}"
+
+
+def closeness(verdict: Verdict | None) -> list[str]:
+    """Where the context decides, what it would take for the opposite."""
+    if verdict is None or not verdict.is_close:
+        return []
+    least, most = map(units.memory, verdict.context_range)
+    return [
+        f"With a context of {most} it would not fit."
+        if verdict.fits
+        else f"With a context of {least} it would fit."
+    ]
+
+
+def _with_range(size: int, least_and_most: tuple[int, int]) -> Cell:
+    least, most = least_and_most
+    scope = "" if least == most else f" ({_roughly(least)} … {_roughly(most)})"
+    return Cell(size, f"{units.memory(size)}{scope}")
+
+
+def _roughly(size: int) -> str:
+    return units.memory(size, 0 if size < 2**30 else 1)
+
+
+def _searched(largest: int, safe: int | None) -> Cell:
+    """Return the size that fits within the error margin, then the one that fits only if the estimate is exact."""
+    text = f"{units.exact(largest)}{' or more' if largest == LARGEST_BATCH else ''}"
+    if safe is None or safe == largest:
+        return Cell(largest, text)
+    return Cell(largest, f"{units.exact(safe)}, or {text} if the estimate is exact")
+
+
+class _LayerGroup(NamedTuple):
+    """Layers that keep equally much, in equal blocks of the model: one row."""
+
+    #: of several layers with a star in place of the numbers that differ: "layer1.*.bn3"
+    path: str
+    type_name: str
+    #: of all of them
+    activation_bytes: int
+    #: the greatest of them
+    peak_bytes: int
+    paths: tuple[str, ...]
+
+
+def _keeping(layers: Sequence[LayerMemory]) -> list[LayerMemory]:
+    """Return the layers that keep something and contain no other such layer."""
+    keeping = [layer for layer in layers if layer.activation_bytes]
+    outer = {
+        above for layer in keeping if layer.path for above in ("", *modules_around(layer.path))
+    }
+    return [layer for layer in keeping if layer.path not in outer]
+
+
+def _groups_of(layers: Sequence[LayerMemory]) -> list[_LayerGroup]:
+    """Return the groups of layers, those that keep the most first."""
+    alike: dict[tuple[str, str, int], list[LayerMemory]] = defaultdict(list)
+    for layer in layers:
+        alike[_INDEX.sub("*", layer.path), layer.type_name, layer.activation_bytes].append(layer)
+    groups = [_group_of(members) for members in alike.values()]
+    return sorted(groups, key=lambda group: -group.activation_bytes)
+
+
+def _group_of(layers: Sequence[LayerMemory]) -> _LayerGroup:
+    names = zip(*(layer.path.split(".") for layer in layers), strict=True)
+    path = ".".join(parts[0] if len(set(parts)) == 1 else "*" for parts in names)
+    return _LayerGroup(
+        path=path,
+        type_name=layers[0].type_name,
+        activation_bytes=sum(layer.activation_bytes for layer in layers),
+        peak_bytes=max(layer.peak_bytes for layer in layers),
+        paths=tuple(layer.path for layer in layers),
+    )
+
+
+def _shown_groups(groups: Sequence[_LayerGroup], estimate: MemoryEstimate) -> list[_LayerGroup]:
+    """Return the groups that keep the most, and the layer at the peak, which may keep nothing itself."""
+    shown = list(groups[:_LAYERS])
+    is_shown = any(estimate.peak_layer in group.paths for group in shown)
+    at_peak = [
+        layer
+        for layer in estimate.layers
+        if layer.path == estimate.peak_layer and layer.path and not is_shown
+    ]
+    inner = {path for group in groups for path in group.paths}
+    for layer in at_peak:
+        # What a layer keeps includes what those inside of it keep, which have rows of their own.
+        own = layer.activation_bytes if layer.path in inner else 0
+        shown.append(_group_of([replace(layer, activation_bytes=own)]))
+    return shown
+
+
+def _left_out(groups: Sequence[_LayerGroup], shown: Sequence[_LayerGroup]) -> list[str]:
+    seen = {path for group in shown for path in group.paths}
+    rest = [
+        (path, group.activation_bytes // len(group.paths))
+        for group in groups
+        for path in group.paths
+        if path not in seen
+    ]
+    if not rest:
+        return []
+    number, kept = len(rest), sum(size for _, size in rest)
+    layers = "1 more layer keeps" if number == 1 else f"{number:,} more layers keep"
+    return [f"{layers} {units.memory(kept)}; --format json and as_dict() list all."]
+
+
+def _written(layers: Sequence[_LayerGroup]) -> list[tuple[Column, list[Cell]]]:
+    path = Column(key="path", heading="Layer", is_number=False, narrowest=5)
+    type_ = Column(key="type", heading="Type", is_number=False, narrowest=4, dispensable=1)
+    kept = Column(key="activation_bytes", heading="Activations", unit="B", adds_up=True)
+    peak = Column(key="peak_bytes", heading="Peak", unit="B")
+    return [
+        in_words(path, [each.path for each in layers], _layer_name),
+        in_words(type_, [each.type_name for each in layers]),
+        in_one_unit(kept, [each.activation_bytes for each in layers], units.scale_of_memory),
+        in_one_unit(peak, [each.peak_bytes for each in layers], units.scale_of_memory),
+    ]
+
+
+def _bytes(size: int) -> Cell:
+    return Cell(size, units.memory(size))
+
+
+def _layer_name(path: str) -> str:
+    return path or "the model itself"
+
+
+# -- chart in a terminal -------------------------------------------------------------------------------------------------
+
+
+def _legend(by_kind: Table, screen: Screen) -> str:
+    """What each kind holds, beside what stands for it in the chart."""
+    rows = totals_of(by_kind, screen.width - 2).split("\n")
+    kinds = [row.cells[0].value for row in by_kind.rows]
+    signs = [in_colour("█", kind) if screen.has_colours else SIGNS[kind] for kind in kinds]
+    return "\n".join(f"{sign} {row}" for sign, row in zip(signs, rows, strict=True))
+
+
+def _chart(estimate: MemoryEstimate, screen: Screen) -> str:
+    """One column for several moments: the one with the most."""
+    columns = list(columns_of(estimate.timeline, screen.width - _LABEL_WIDTH))
+    sizes = [[moment.by_kind[kind] for kind in STACK] for moment in columns]
+    labels = _labels(max(moment.total for moment in columns))
+    rows = stacked(sizes, STACK, _PLOT_HEIGHT, has_colours=screen.has_colours)
+    lines = [
+        f"{label:>{_LABEL_WIDTH - 1}} {row}".rstrip()
+        for label, row in zip(labels, rows, strict=True)
+    ]
+    return "\n".join(
+        [
+            _peak_mark(estimate, columns, screen.width),
+            *lines,
+            " " * _LABEL_WIDTH + axis([each.phase for each in columns]),
+        ]
+    )
+
+
+def _labels(top: int) -> list[str]:
+    """Round numbers beside the rows that reach them, from the top down."""
+    size, unit = units.unit_of_memory(top)
+    found = {math.ceil(_PLOT_HEIGHT * tick * size / top) - 1: tick for tick in ticks(top / size, 4)}
+    return [
+        f"{found[row]:g} {unit}" if row in found else "" for row in reversed(range(_PLOT_HEIGHT))
+    ]
+
+
+def _peak_mark(estimate: MemoryEstimate, columns: Sequence[Moment], width: int) -> str:
+    """``▼ peak, layer4.2.relu`` above the column, or to the left of it."""
+    place = _LABEL_WIDTH + max(range(len(columns)), key=lambda column: columns[column].total)
+    said = f"peak, {_layer_name(estimate.peak_layer)}"
+    if place + 2 + len(said) <= width:
+        return f"{'':{place}}▼ {said}"
+    return f"{said} ▼".rjust(place + 1) if len(said) + 2 <= place else f"{'':{place}}▼"
+
+
+def columns_of(timeline: Sequence[Moment], count: int) -> Iterator[Moment]:
+    """The largest moment of each of so many stretches."""
+    count = min(count, len(timeline))
+    for column in range(count):
+        begin, end = column * len(timeline) // count, (column + 1) * len(timeline) // count
+        yield max(timeline[begin:end], key=lambda moment: moment.total)

@@ -1,0 +1,264 @@
+"""The layers of a page and the graphs inside them, equal ones folded: what is the same is there once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from torchscan.analyses.module_graph import GraphNode, ModuleGraph, ModuleGraphs
+from torchscan.analyses.receptive_field import AxisField, LayerField, ReceptiveField
+from torchscan.analyses.roofline import Roofline
+from torchscan.escapes import printable
+from torchscan.report.columns import field_text, sizes
+from torchscan.report.graphs.words import shape_of
+from torchscan.report.info import tree_order
+from torchscan.report.info_data import InfoData
+from torchscan.trace.trace import Trace
+
+#: characters that a page shows of a name or a setting
+_LONGEST = 300
+#: of windows that do not repeat, starts that a page has for an axis
+_PHASES = 64
+#: that add up
+_FIGURES = ("params", "macs", "flops", "bytes", "time")
+Settings = Mapping[str, str]
+
+
+@dataclass(slots=True)
+class LayerRows:
+    """All rows, each after the one that it is in, and the levels that they open."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    levels: list[dict[str, Any]] = field(default_factory=list)
+
+
+class _PendingRow(NamedTuple):
+    """A row to be made, for equal calls at these places, in the row above."""
+
+    node: GraphNode
+    places: Sequence[int]
+    above: int | None
+    depth: int
+    #: in the graph, which is told the number of the row
+    box: dict[str, Any]
+
+
+class Paging:
+    """Makes the rows of a record."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        info: InfoData,
+        *,
+        roofline: Roofline | None,
+        settings: Settings,
+        failed: int | None,
+        fields: ReceptiveField | None,
+    ) -> None:
+        """``settings`` are what modules say of themselves (``extra_repr``), by their paths."""
+        self._fields = [] if fields is None else list(fields)
+        self._trace = trace
+        self._graphs = ModuleGraphs(trace, failed)
+        self._layers = dict(zip(tree_order(trace), info["layers"], strict=True))
+        self._settings = settings
+        self._limits = {} if roofline is None else _limits(roofline)
+        self._totals = self._summed_up()
+
+    def rows(self) -> LayerRows:
+        """From the model down, each row after the one that it is in."""
+        root = self._trace.root
+        found, node = (
+            LayerRows(),
+            GraphNode(kind="module", name=root.type_name, type_name=root.type_name, calls=(0,)),
+        )
+        waiting = [_PendingRow(node, [0], None, 0, {})]
+        while waiting:
+            each = waiting.pop()
+            number, call = len(found.rows), self._trace.modules[each.node.calls[0]]
+            each.box["row"] = number
+            found.rows.append(
+                {**self._row(each.node, each.places), "in": each.above, "depth": each.depth}
+            )
+            if call.children or call.ops or number == 0:
+                found.rows[number]["level"] = len(found.levels)
+                level, inside = self._level(each, number)
+                found.levels.append(level)
+                waiting += reversed(inside)
+        return found
+
+    def _summed_up(self) -> list[dict[str, Any]]:
+        """By call, with everything that it calls."""
+        found = [self._own(call.index) for call in self._trace.modules]
+        for call in reversed(self._trace.modules):  # children come after their parents
+            if call.parent is not None:
+                above = found[call.parent]
+                for name in _FIGURES:
+                    above[name] += found[call.index][name]
+                for limiter, time in found[call.index]["limits"].items():
+                    above["limits"][limiter] = above["limits"].get(limiter, 0.0) + time
+        return found
+
+    def _own(self, call: int) -> dict[str, Any]:
+        layer = self._layers[call]
+        return {
+            "params": layer["grad_params"] + layer["nograd_params"],
+            "macs": layer["macs"],
+            "flops": layer["flops"],
+            "bytes": layer["bytes_read"] + layer["bytes_written"],
+            "time": layer.get("time_estimate", 0.0),
+            "limits": dict(self._limits.get((layer["path"], layer["call"]), {})),
+        }
+
+    def _level(self, row: _PendingRow, number: int) -> tuple[dict[str, Any], list[_PendingRow]]:
+        """What is inside a row, and the rows that are there; of equal blocks the inside of the first."""
+        call = row.node.calls[0]
+        graph = self._graphs.folded(self._graphs.in_call(call))
+        boxes = [_box(graph, at) for at in range(len(graph.nodes))]
+        inside = [
+            _PendingRow(node, self._places_of(node, call, row.places), number, row.depth + 1, box)
+            for node, box in zip(graph.nodes, boxes, strict=True)
+            if node.kind == "module"
+        ]
+        edges = [
+            [source, target, _carried(graph, tensors)] for source, target, tensors in graph.edges
+        ]
+        return {"nodes": boxes, "edges": edges}, inside
+
+    def _places_of(self, node: GraphNode, call: int, places: Sequence[int]) -> list[int]:
+        """The same children of all equal calls."""
+        children = self._trace.modules[call].children
+        positions = [children.index(each) for each in node.calls]
+        return [
+            self._trace.modules[place].children[position]
+            for place in places
+            for position in positions
+        ]
+
+    def _row(self, node: GraphNode, places: Sequence[int]) -> dict[str, Any]:
+        run = node.calls
+        layer, call = self._layers[run[-1]], self._trace.modules[run[0]]
+        totals = [self._totals[place] for place in places]
+        found: dict[str, Any] = {
+            "name": cut(node.name),
+            "path": cut(call.path),
+            "key": key_of(call.path, call.call),
+            "type": cut(node.type_name),
+            "repeats": len(run),
+            "input": _shape(layer["input_shape"]),
+            "output": _shape(layer["output_shape"]),
+            "rf": "" if layer["rf"] is None else field_text(layer["rf"]),
+            "complete": all(self._layers[place]["complete"] for place in places),
+            **{name: sum(each[name] for each in totals) for name in _FIGURES if name != "time"},
+        }
+        if "time_estimate" in layer:
+            found["time"] = rounded(math.fsum(each["time"] for each in totals))
+            found["limiter"] = _most([each["limits"] for each in totals])
+        if "peak_bytes" in layer:
+            found["activations"] = sum(
+                self._layers[place].get("activation_bytes") or 0 for place in places
+            )
+            found["peak"] = max(self._layers[place].get("peak_bytes") or 0 for place in places)
+        if self._fields and (seen := seen_by(self._fields[run[-1]])) is not None:
+            found["sees"] = seen
+        if len(places) > 1:
+            found["calls"] = [
+                key_of(self._trace.modules[place].path, self._trace.modules[place].call)
+                for place in places
+            ]
+        if node.failed:
+            found["failed"] = True
+        if settings := self._settings.get(call.path):
+            found["settings"] = [[cut(name), cut(value)] for name, value in parsed(settings)]
+        return found
+
+
+def key_of(path: str, call: int) -> str:
+    """Of a call, in the page's address."""
+    return printable(path) + (f"@{call + 1}" if call else "")
+
+
+def _limits(roofline: Roofline) -> dict[tuple[str, int], dict[str, float]]:
+    found: dict[tuple[str, int], dict[str, float]] = {}
+    for each in roofline.operators:
+        times = found.setdefault((each.layer, each.call), {})
+        times[each.limiter] = times.get(each.limiter, 0.0) + each.time_estimate
+    return found
+
+
+def seen_by(layer: LayerField) -> dict[str, dict[str, Any]] | None:
+    """What units see of a picture, axis by axis; None: that cannot be drawn."""
+    local = [axis for axis in layer.axes if axis.status == "local"]
+    if len(local) != 2 or len({axis.input for axis in local}) > 1:
+        return None
+    if local[0].dim is None or local[1].dim is None or local[0].dim >= local[1].dim:
+        return None  # flattened, or turned
+    if any(axis.units is None or not 0 < len(axis.starts) <= _PHASES for axis in local):
+        return None
+    return {name: _axis(axis) for name, axis in zip("yx", local, strict=True)}
+
+
+def _axis(axis: AxisField) -> dict[str, Any]:
+    return {
+        "units": axis.units,
+        "length": axis.length,
+        "starts": axis.starts,
+        "rise": axis.rise,
+        "sizes": axis.sizes,
+        "inside": axis.inside,
+    }
+
+
+def _most(times: Sequence[Mapping[str, float]]) -> str:
+    """The limit of most of the time."""
+    found: dict[str, float] = {}
+    for each in times:
+        for limiter, time in each.items():
+            found[limiter] = found.get(limiter, 0.0) + time
+    return max(found, key=found.__getitem__, default="")
+
+
+def _box(graph: ModuleGraph, at: int) -> dict[str, Any]:
+    node = graph.nodes[at]
+    return {"kind": node.kind, "name": cut(node.name), "shape": shape_of(graph, at)}
+
+
+def _carried(graph: ModuleGraph, tensors: Sequence[int]) -> str:
+    return ", ".join(dict.fromkeys(sizes(list(graph.specs[each].shape)) for each in tensors))
+
+
+def _shape(shapes: Any) -> list[str]:
+    if shapes is None:
+        return []
+    several = shapes if shapes and isinstance(shapes[0], list) else [shapes]
+    return [sizes(each) for each in several[:8]]
+
+
+def parsed(settings: str) -> list[tuple[str, str]]:
+    """``"3, 64, kernel_size=(7, 7)"`` -> settings by name; what has none is said first."""
+    parts, depth, start = [], 0, 0
+    for at, sign in enumerate(settings):
+        depth = max(0, depth + (sign in "([{") - (sign in ")]}"))
+        if sign == "," and depth == 0:
+            parts.append(settings[start:at])
+            start = at + 1
+    parts.append(settings[start:])
+    named = [part.strip().partition("=") for part in parts if part.strip()]
+    plain = ", ".join(name for name, sign, _ in named if not sign)
+    return [
+        *([("", plain)] if plain else []),
+        *((name, value) for name, sign, value in named if sign),
+    ]
+
+
+def cut(text: str) -> str:
+    """As a page shows it."""
+    said = printable(text)
+    return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"
+
+
+def rounded(value: float) -> float:
+    """To as many digits as a picture shows."""
+    return float(f"{value:.4g}")

@@ -1,0 +1,77 @@
+"""What the processes of a pipeline do when."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchscan import units
+from torchscan.analyses.pipeline_schedule import Action, PipelinePlan
+from torchscan.errors import InputError
+from torchscan.report.pictures.style import Size, below, drawing, inks_of
+from torchscan.wrong_arguments import explain_wrong_types
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: inches: of a process, and of what is above and below all
+_HEIGHT, _MARGIN = 0.34, 1.15
+#: of the step: what is narrower has no number in it
+_NARROWEST = 0.025
+
+
+@explain_wrong_types
+def draw_pipeline(plan: PipelinePlan, *, ax: Axes | None = None, size: Size = "screen") -> Axes:
+    """Draw the passes of each process over time, by microbatch; what is empty is a bubble.
+
+    Args:
+        plan: of :func:`plan_pipeline`.
+        ax: where to draw; by default in a new figure, as high as it takes.
+        size: of that: for a "screen", or for a paper of two columns, the width of a "column" or of the "page".
+    """
+    if not isinstance(plan, PipelinePlan):
+        raise InputError(
+            f"plan is a {type(plan).__name__}: give what torchscan.plan_pipeline(…) returns"
+        )
+    number = len(plan.processes)
+    unit, name = units.scale_of_durations([plan.passes], least=1.0)[:2]
+    with drawing(ax, size, _MARGIN + _HEIGHT * number) as ax:
+        for each in plan.actions:
+            _draw(ax, plan, each, unit)
+        ax.set_yticks(range(number), [f"process {each}" for each in range(number)])
+        ax.set(ylim=(number - 0.45, -0.55), xlim=(0, plan.passes / unit), xlabel=name)
+        ax.set_title(
+            f"{plan.schedule}: {units.share(plan.bubble)} bubbles", loc="left", fontsize="medium"
+        )
+        ax.tick_params(axis="y", length=0)
+        below(ax, 2)
+    return ax
+
+
+def _draw(ax: Axes, plan: PipelinePlan, action: Action, unit: float) -> None:
+    """Of several stages in a process the later ones are paler."""
+    inks, task = inks_of(ax), action.task
+    chunk, chunks = task.stage // len(plan.processes), len(plan.stages) // len(plan.processes)
+    colour = inks.colours["activations" if task.direction == "forward" else "gradients"]
+    is_first = task.microbatch == 0 and task.stage == 0
+    ax.barh(
+        action.process,
+        (action.end - action.start) / unit,
+        0.86,
+        action.start / unit,
+        color=colour,
+        alpha=0.9 - 0.5 * chunk / chunks,
+        edgecolor=ax.get_facecolor(),
+        linewidth=0.6,
+        label=task.direction if is_first else None,
+    )
+    if action.end - action.start > _NARROWEST * plan.passes:
+        middle = (action.start + action.end) / 2 / unit
+        ax.text(
+            middle,
+            action.process,
+            f"{task.microbatch}",
+            ha="center",
+            va="center",
+            fontsize="x-small",
+            color=inks.ink,
+        )

@@ -1,0 +1,279 @@
+"""What each call keeps in memory: parameters, gradients, what it was given and returned, what autograd saved in it.
+
+Bytes are those of memory blocks, each counted once. All of this is the same in each step, so it is read in the first one, which
+warms up: asking costs time. On CUDA the allocator says besides how much there was before and after, and at most.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import Node
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from torchscan.recording.bookkeeping.inventory import device_of
+from torchscan.recording.call_tree import Call
+from torchscan.torch_versions import TELLS_UNPACKING
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallMemory:
+    """What one call has in memory, with everything inside it, in bytes."""
+
+    num_parameters: int
+    num_learnable_parameters: int
+    param_memory: int
+    #: of its parameters, in the step in which this was read
+    gradient_memory: int
+    input_memory: int
+    output_memory: int
+    #: kept by autograd for the backward pass, parameters and buffers apart; None: this torch does not tell
+    saved_memory: int | None
+    #: parameters, gradients, and what was given, returned or saved, each block once
+    total_memory: int
+    #: what the forward pass left behind: on CUDA by the allocator, else what was returned or saved and not given
+    memory_delta_fwd: int
+    #: CUDA alone: what the nodes of the backward pass left behind
+    memory_delta_bwd: int | None
+    #: CUDA alone: the most that was allocated, as far as seen at the ends of calls and nodes; where the process allocated more
+    #: than ever before, it is exact
+    memory_peak_fwd: int | None
+    memory_peak_bwd: int | None
+
+
+class StorageBlock(NamedTuple):
+    """A memory block. The weak reference keeps others from having its identity."""
+
+    reference: StorageWeakRef
+    size: int
+
+
+Blocks = dict[int, StorageBlock]
+#: a call, given tensors of these shapes, with or without a graph
+Key = tuple[str, int, Shapes, bool]
+#: as many are known at a time
+_MOST_CALLS = 10_000
+
+
+def blocks_of(tensors: Iterable[Tensor]) -> Blocks:
+    """The memory blocks of tensors that have any, by identity."""
+    blocks: Blocks = {}
+    for tensor in tensors:
+        try:
+            storage = tensor.untyped_storage()
+        except (
+            NotImplementedError,
+            RuntimeError,
+            ValueError,
+        ):  # none: sparse, not initialised yet, or a subclass without one
+            continue
+        reference = StorageWeakRef(storage)
+        blocks[reference.cdata] = StorageBlock(reference, storage.nbytes())
+    return blocks
+
+
+def bytes_in(blocks: Mapping[int, StorageBlock]) -> int:
+    """All of them together."""
+    return sum(block.size for block in blocks.values())
+
+
+class Allocator(NamedTuple):
+    """What CUDA's allocator has given out: now, and at most since the process began (or its owner reset that)."""
+
+    now: int
+    most: int
+
+    @classmethod
+    def read(cls, device: torch.device) -> Allocator:
+        """That of a device."""
+        allocated = torch.cuda.memory_stats_as_nested_dict(device)["allocated_bytes"]["all"]
+        return cls(allocated["current"], allocated["peak"])
+
+    def peak_since(self, before: Allocator) -> int:
+        """At least: the peak is seen where it is a new one."""
+        return self.most if self.most > before.most else max(self.now, before.now)
+
+
+class _Unread:
+    """A call whose memory is not known yet."""
+
+    def __init__(self, call: Call, start: Allocator | None) -> None:
+        self.call = call
+        #: None: what it works on is not on CUDA
+        self.start = start
+        self.end: Allocator | None = None
+        self.given: Blocks = {}
+        self.returned: Blocks = {}
+        self.saved: Blocks = {}
+        self.delta_bwd = self.peak_bwd = 0
+
+
+class MemoryWatch:
+    """Reads the memory of calls that it has not seen, on tensors of these shapes."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._known: dict[Key, CallMemory] = {}
+        self._own: Blocks = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        self._unread: dict[int, _Unread] = {}
+        self._device = device_of(self._model)
+        self._keys: dict[int, Key] = {}
+        #: by identity of a parameter
+        self._gradients: dict[int, int] = {}
+
+    def allocated(self) -> Allocator | None:
+        """What there is on the device that the model is on now; None: it is on none."""
+        return (
+            Allocator.read(self._device)
+            if self._device is not None and self._device.type == "cuda"
+            else None
+        )
+
+    def is_new(self, call: Call, shapes: Shapes) -> bool:
+        """Whether its memory is to be read."""
+        return _key(call, shapes) not in self._known
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether there are calls in this step whose memory is read."""
+        return bool(self._unread)
+
+    def note_start(self, call: Call, shapes: Shapes) -> None:
+        """A call has started."""
+        key = self._keys[call.index] = _key(call, shapes)
+        if key not in self._known:
+            self._unread[call.index] = _Unread(call, self.allocated())
+
+    def note_end(self, call: Call, given: Sequence[Tensor], returned: Sequence[Tensor]) -> None:
+        """A call has ended."""
+        unread = self._unread.get(call.index)
+        if unread is not None:
+            unread.end = self.allocated()
+            unread.given, unread.returned = blocks_of(given), blocks_of(returned)
+
+    def note_made(self, owner: Call | None, node: Node) -> None:
+        """A node of the graph was made in this call, or in none that is known."""
+        unread = None if owner is None else self._unread.get(owner.index)
+        if unread is not None:
+            unread.saved |= blocks_of(_saved_by(node))
+
+    def follows(self, owner: Call | None) -> bool:
+        """Whether the allocator is to be read before and after the nodes of this call."""
+        return owner is not None and owner.index in self._unread and self.allocated() is not None
+
+    def note_node(self, owner: Call, before: Allocator) -> None:
+        """A node of this call has run."""
+        unread, after = self._unread[owner.index], self.allocated()
+        if after is None:
+            return
+        unread.delta_bwd += after.now - before.now
+        unread.peak_bwd = max(unread.peak_bwd, after.peak_since(before))
+
+    def note_stored(self, parameter: Tensor) -> None:
+        """A gradient was added to ``.grad``."""
+        if self._unread and parameter.grad is not None:
+            self._gradients[id(parameter)] = bytes_in(blocks_of([parameter.grad]))
+
+    def close_step(self) -> dict[int, CallMemory]:
+        """What is known of the calls of the step that is over, by their index."""
+        if self._unread:
+            self._own = blocks_of([*self._model.parameters(), *self._model.buffers()])
+            inside = self._saved_inside()
+            self._known |= {
+                self._keys[index]: self._read(each, inside[index])
+                for index, each in self._unread.items()
+            }
+        known = {index: self._known[key] for index, key in self._keys.items()}
+        if len(self._known) > _MOST_CALLS:
+            self._known.clear()
+        self._begin()
+        return known
+
+    def _saved_inside(self) -> dict[int, Blocks]:
+        """What each call saved, and those in it."""
+        inside: dict[int, Blocks] = defaultdict(dict)
+        for index in sorted(self._unread, reverse=True):  # those in a call come after it
+            unread = self._unread[index]
+            inside[index] |= {
+                key: block for key, block in unread.saved.items() if key not in self._own
+            }
+            if unread.call.parent is not None:
+                inside[unread.call.parent.index] |= inside[index]
+        return inside
+
+    def _read(self, unread: _Unread, saved: Blocks) -> CallMemory:
+        parameters = list(unread.call.module.parameters())
+        param_memory = bytes_in(blocks_of(parameters))
+        gradients = sum(self._gradients.get(id(each), 0) for each in parameters)
+        kept = {
+            key: block
+            for key, block in {**unread.returned, **saved}.items()
+            if key not in unread.given
+        }
+        values = {
+            key: block for key, block in {**unread.given, **kept}.items() if key not in self._own
+        }
+        start, end = unread.start, unread.end
+        return CallMemory(
+            num_parameters=sum(
+                each.numel() for each in parameters if not nn.parameter.is_lazy(each)
+            ),
+            num_learnable_parameters=sum(
+                each.numel()
+                for each in parameters
+                if each.requires_grad and not nn.parameter.is_lazy(each)
+            ),
+            param_memory=param_memory,
+            gradient_memory=gradients,
+            input_memory=bytes_in(unread.given),
+            output_memory=bytes_in(unread.returned),
+            saved_memory=bytes_in(saved) if TELLS_UNPACKING else None,
+            total_memory=param_memory + gradients + bytes_in(values),
+            memory_delta_fwd=bytes_in(kept)
+            if start is None or end is None
+            else end.now - start.now,
+            memory_delta_bwd=None if start is None else unread.delta_bwd,
+            memory_peak_fwd=None if start is None or end is None else end.peak_since(start),
+            memory_peak_bwd=None if start is None else unread.peak_bwd,
+        )
+
+
+def _key(call: Call, shapes: Shapes) -> Key:
+    return call.path, call.invocation, shapes, torch.is_grad_enabled()
+
+
+def _saved_by(node: Any) -> Iterator[Tensor]:
+    """What a node keeps as it is. What hooks pack (a checkpoint's, say) is theirs, and unpacking it may take a forward pass."""
+    if not TELLS_UNPACKING:
+        return
+    with contextlib.suppress(RuntimeError):  # it has run, and freed everything
+        for name in _saved_names(type(node)):
+            found = getattr(node, name, None)
+            for saved in found if isinstance(found, list | tuple) else (found,):
+                if (
+                    saved is not None
+                    and saved.unpack_hook is None
+                    and isinstance(saved.data, Tensor)
+                ):
+                    yield saved.data
+
+
+_names: weakref.WeakKeyDictionary[type, tuple[str, ...]] = weakref.WeakKeyDictionary()
+
+
+def _saved_names(kind: type) -> tuple[str, ...]:
+    if kind not in _names:
+        _names[kind] = tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
+    return _names[kind]
