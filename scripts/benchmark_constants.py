@@ -102,7 +102,7 @@ def print_checked(findings: list[Checked]) -> None:
             for name, value in each.changed.items()
         )
         print(f"constants set from {each.fitted} alone: {changed or 'as they are'}")
-        so = f"{_said(each.before)} as they are, {_said(each.after)} so"
+        so = f"{_format_errors(each.before)} as they are, {_format_errors(each.after)} so"
         print(f"  {each.checked}, {each.models} models held out: {so}")
 
 
@@ -183,5 +183,5 @@ def _ratio(card: str, row: Row) -> float:
     return result.time_estimate / row.seconds
 
 
-def _said(errors: list[float]) -> str:
+def _format_errors(errors: list[float]) -> str:
     return f"median {100 * statistics.median(errors):.1f} %, mean {100 * statistics.mean(errors):.1f} %"

@@ -83,21 +83,21 @@ def _outcome(program: Path, step: int | None, says: tuple[str, ...]) -> Outcome:
             return Outcome("failed", None, done.stderr[-200:])
         found = json.loads(saved.read_text())["nonfinite"]
     if step == -1:
-        return Outcome("?", found[0]["step"] if found else None, _said(done.stderr))
+        return Outcome("?", found[0]["step"] if found else None, _format_finding(done.stderr))
     if step is None:
         return Outcome(
-            "false alarm" if found else "right", None, _said(done.stderr) if found else ""
+            "false alarm" if found else "right", None, _format_finding(done.stderr) if found else ""
         )
     if not found:
         return Outcome("not at all", None, "")
-    said, first = _said(done.stderr), found[0]["step"]
+    said, first = _format_finding(done.stderr), found[0]["step"]
     if first != step:
         return Outcome("late" if first > step else "early", first, said)
     is_right = all(part in said for part in says)
     return Outcome("right" if is_right else "in part", first, said)
 
 
-def _said(text: str) -> str:
+def _format_finding(text: str) -> str:
     """Return the remark with the finding, in one line."""
     words = " ".join(text.split())
     start = re.search(r"(Step \d+( \(optimizer step \d+\))?:|In \d+ steps, first in step)", words)

@@ -65,7 +65,7 @@ def recorded(row: Row, *, training: bool) -> Trace:
         input_shape=(3, row.size, row.size),
         batch_size=row.batch,
         execute="abstract",
-        in_pieces=True,
+        is_decomposed=True,
         device_type="cuda",
         **(_TRAINING if training else {}),
     )

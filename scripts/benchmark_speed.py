@@ -78,9 +78,9 @@ def _bare(model: nn.Module, example: Tensor, mode: Any) -> None:
         model(example)
 
 
-def _quietly(verb: Callable[..., object], *args: Any, **kwargs: Any) -> None:
+def _quietly(function: Callable[..., object], *args: Any, **kwargs: Any) -> None:
     with contextlib.redirect_stdout(io.StringIO()):
-        verb(*args, **kwargs)
+        function(*args, **kwargs)
 
 
 def _counted(model: nn.Module, example: Tensor) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 
 from tests.models.language_models import LANGUAGE_MODELS, LanguageModel
 from torchscan import Trace, crawl_module, record
-from torchscan.ops import price
+from torchscan.ops import compute_cost
 
 
 def compare_transformers(only: str = "") -> int:
@@ -71,7 +71,7 @@ def _parameters(overall: dict[str, Any]) -> int:
 
 def _note_operators(trace: Trace, states: dict[str, set[str]]) -> None:
     for call in trace.ops:
-        states.setdefault(str(call.signature.op), set()).add(price(call.signature).state)
+        states.setdefault(str(call.signature.op), set()).add(compute_cost(call.signature).state)
 
 
 #: an operator that is priced on floating-point numbers and free on integers counts as priced

@@ -42,12 +42,14 @@ def measure_over_time() -> None:
             time.sleep(STARTS)
             took, sizes = _watched(model, x, watcher, Path(folder))
         plain.append(_median_of_steps(model, x))
-    print(f"\nplain steps before and after, in CPU time: {_said(plain[0])} and {_said(plain[1])}")
+    print(
+        f"\nplain steps before and after, in CPU time: {_format_duration(plain[0])} and {_format_duration(plain[1])}"
+    )
     for what, place in (("median", 5), ("fastest tenth", 1)):
         early, late = (
             _tenth(place, took[step - _AROUND : step + _AROUND]) for step in (_EARLY, _STEPS)
         )
-        ratio = f"{_said(early)} and {_said(late)}: {late / early:.3f} times"
+        ratio = f"{_format_duration(early)} and {_format_duration(late)}: {late / early:.3f} times"
         print(f"watched steps around step {_EARLY:,} and {_STEPS:,}, {what}: {ratio}")
     slopes = [
         _slope([(step, getattr(each, name)) for step, each in sizes.items() if step >= 2000])
@@ -71,7 +73,7 @@ def _watched(
             sizes[step] = _sizes(watcher._process.number, folder)
             figures = "".join(f"{each:9.2f} MB" for each in sizes[step])
             print(
-                f"{step:7,}{figures}{_said(statistics.median(took[-2 * _AROUND :])):>12}",
+                f"{step:7,}{figures}{_format_duration(statistics.median(took[-2 * _AROUND :])):>12}",
                 flush=True,
             )
     return took, sizes
@@ -111,5 +113,5 @@ def _slope(sizes: Sequence[tuple[int, float]]) -> float:
     return 1000 * statistics.linear_regression(steps, values).slope
 
 
-def _said(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     return f"{1e6 * seconds:,.0f} µs"

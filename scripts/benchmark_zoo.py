@@ -12,7 +12,7 @@ import torch
 from tests.models.zoo import Row, rows
 from torchscan import TorchscanError, record
 from torchscan.analyses.conventions import Convention, convention_macs
-from torchscan.ops import price
+from torchscan.ops import compute_cost
 from torchscan.trace.trace import Trace
 
 #: what the figures of a table count: torchvision publishes contractions only, timm what fvcore reports
@@ -32,7 +32,7 @@ class Findings:
 
     def note_operators(self, trace: Trace) -> None:
         """Take note of the operators of a pass and of how they are priced."""
-        states = {id(op.signature): price(op.signature).state for op in trace.ops}
+        states = {id(op.signature): compute_cost(op.signature).state for op in trace.ops}
         for op in trace.ops:
             self.operators.setdefault(str(op.signature.op), Counter())[
                 states[id(op.signature)]

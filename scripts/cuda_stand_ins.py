@@ -27,14 +27,15 @@ def main(environment: Path) -> None:
     libraries = sorted(folder.glob("*.so*"))
     own = {each.name for each in libraries}
     missing = sorted(
-        {name for each in libraries for name in _needed(each) if name.startswith(_CUDA)} - own
+        {name for each in libraries for name in _needed_libraries(each) if name.startswith(_CUDA)}
+        - own
     )
     symbols = {symbol for each in libraries for symbol in _undefined(each)}
     for name in missing:
         _compile(folder / name, *_symbols_of(name, symbols, is_first=name == missing[0]))
 
 
-def _needed(library: Path) -> list[str]:
+def _needed_libraries(library: Path) -> list[str]:
     lines = _output("readelf", "--dynamic", "--wide", str(library)).splitlines()
     return [line.partition("[")[2].rstrip("]") for line in lines if "(NEEDED)" in line]
 

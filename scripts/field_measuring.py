@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map_only
 from torchscan import Scan, TorchscanError
 
 #: models with more parameters are not built with data
-_MOST_WITH_DATA = 1_500_000_000
+_MAX_WITH_DATA = 1_500_000_000
 
 Answer = dict[str, Any]
 NOT_RUN = ("no input", "not built")
@@ -37,7 +37,7 @@ def measure(case: Case) -> Answer:
     return {"name": case.name, **answer, "seconds": round(time.perf_counter() - start, 2)}
 
 
-def said(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """The type of an error and the first lines of what it says."""
     return f"{type(error).__name__}: {' | '.join(str(error).strip().splitlines()[:4])[:700]}"
 
@@ -48,7 +48,7 @@ def _measured(build: Build, device: str) -> Answer:
     except NoInputKnownError as error:
         return {"outcome": "no input", "detail": f"no rule for {error}"}
     except Exception as error:
-        return {"outcome": "not built", "detail": said(error)}
+        return {"outcome": "not built", "detail": format_error(error)}
     answer = {"class": type(built.model).__name__, **_scanned(built)}
     if "macs" in answer:
         return answer | _compared(build, device, built, answer)
@@ -65,10 +65,10 @@ def _scanned(built: Built) -> Answer:
         scan = Scan(built.model, args=built.args, kwargs=built.kwargs)
         trace, info = scan.trace, scan.info
     except TorchscanError as error:
-        return {"outcome": "refused", "detail": said(error)}
+        return {"outcome": "refused", "detail": format_error(error)}
     except Exception as error:
         where = " | ".join(traceback.format_exc().strip().splitlines()[-5:-1])
-        return {"outcome": "crashed", "detail": f"{said(error)} at {where}"}
+        return {"outcome": "crashed", "detail": f"{format_error(error)} at {where}"}
     overall = info["overall"]
     return {
         "outcome": "shapes" if trace.provenance.execution == "abstract" else "real",
@@ -112,8 +112,8 @@ def _compared(build: Build, device: str, built: Built, answer: Answer) -> Answer
     if "BF16" in str(failed):
         return _in_bfloat16(build, device, answer)
     if device == "cpu":
-        return {"not_counted": said(failed)}
-    return {"not_counted": said(failed)} | _with_data(build)
+        return {"not_counted": format_error(failed)}
+    return {"not_counted": format_error(failed)} | _with_data(build)
 
 
 def _with_data(build: Build) -> Answer:
@@ -129,11 +129,11 @@ def _with_data(build: Build) -> Answer:
             else {}
         )
     except Exception as error:
-        return {"not_counted": said(error)}
+        return {"not_counted": format_error(error)}
 
 
 def _small(build: Build) -> Built | None:
-    if _parameters(build("meta", True).model) > _MOST_WITH_DATA:
+    if _parameters(build("meta", True).model) > _MAX_WITH_DATA:
         return None
     return build("cpu", True)
 
@@ -151,7 +151,7 @@ def _in_bfloat16(build: Build, device: str, answer: Answer) -> Answer:
     try:
         return _difference("in bfloat16", answer, _counted(build(device, False), device))
     except Exception as error:
-        return {"not_counted": said(error)}
+        return {"not_counted": format_error(error)}
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -177,7 +177,7 @@ def _judged(build: Build, device: str, built: Built, detail: str) -> Answer:
     if alone is None:
         return {}
     if device == "cpu" or _is_same(alone, detail):
-        return {"outcome": "no input", "detail": said(alone)}
+        return {"outcome": "no input", "detail": format_error(alone)}
     try:
         small = _small(build)
     except Exception:
@@ -189,7 +189,7 @@ def _judged_with_data(build: Build, small: Built, needs_values: bool) -> Answer:
     """Without its values the whole model is refused in any case; the small one says what happens to it with data."""
     alone = _error_alone(small, "cpu")
     if alone is not None:
-        return {} if needs_values else {"outcome": "no input", "detail": said(alone)}
+        return {} if needs_values else {"outcome": "no input", "detail": format_error(alone)}
     return {"with_data": _scanned(small)["outcome"], **_with_data(build)}
 
 

@@ -29,7 +29,7 @@ def _called(name: str) -> Callable[[Callable[[], Call]], Callable[[], Call]]:
     return add
 
 
-def _made(library: str, module: str, name: str, *shape: int, **options: Any) -> None:
+def _measure_class(library: str, module: str, name: str, *shape: int, **options: Any) -> None:
     """A class of a library, called with one tensor of this shape."""
 
     def make() -> Call:
@@ -111,9 +111,9 @@ _denoiser(
     num_attention_heads=12,
     ffn_dim=8960,
 )
-_made("diffusers", "diffusers", "AutoencoderTiny", 1, 3, 256, 256)
-_made("diffusers", "diffusers", "VQModel", 1, 3, 64, 64)
-_made(
+_measure_class("diffusers", "diffusers", "AutoencoderTiny", 1, 3, 256, 256)
+_measure_class("diffusers", "diffusers", "VQModel", 1, 3, 64, 64)
+_measure_class(
     *("diffusers", "diffusers", "AutoencoderKL", 1, 3, 256, 256),
     block_out_channels=(128, 256, 512, 512),
     down_block_types=("DownEncoderBlock2D",) * 4,
@@ -212,7 +212,7 @@ def _relations() -> Call:
 # Medical images.
 
 _NETS = ("monai", "monai.networks.nets")
-_made(
+_measure_class(
     *(*_NETS, "UNet", 1, 1, 64, 64, 64),
     spatial_dims=3,
     in_channels=1,
@@ -221,13 +221,21 @@ _made(
     strides=(2, 2, 2, 2),
     num_res_units=2,
 )
-_made(*_NETS, "SwinUNETR", 1, 1, 64, 64, 64, in_channels=1, out_channels=14, feature_size=24)
-_made(*_NETS, "UNETR", 1, 1, 96, 96, 96, in_channels=1, out_channels=14, img_size=(96, 96, 96))
-_made(*_NETS, "DenseNet121", 1, 1, 64, 64, 64, spatial_dims=3, in_channels=1, out_channels=2)
-_made(*_NETS, "SegResNet", 1, 1, 64, 64, 64, init_filters=16)
-_made(*_NETS, "VNet", 1, 1, 64, 64, 64)
-_made(*_NETS, "EfficientNetBN", 1, 3, 224, 224, model_name="efficientnet-b0", pretrained=False)
-_made(
+_measure_class(
+    *_NETS, "SwinUNETR", 1, 1, 64, 64, 64, in_channels=1, out_channels=14, feature_size=24
+)
+_measure_class(
+    *_NETS, "UNETR", 1, 1, 96, 96, 96, in_channels=1, out_channels=14, img_size=(96, 96, 96)
+)
+_measure_class(
+    *_NETS, "DenseNet121", 1, 1, 64, 64, 64, spatial_dims=3, in_channels=1, out_channels=2
+)
+_measure_class(*_NETS, "SegResNet", 1, 1, 64, 64, 64, init_filters=16)
+_measure_class(*_NETS, "VNet", 1, 1, 64, 64, 64)
+_measure_class(
+    *_NETS, "EfficientNetBN", 1, 3, 224, 224, model_name="efficientnet-b0", pretrained=False
+)
+_measure_class(
     *(*_NETS, "AttentionUnet", 1, 1, 64, 64),
     spatial_dims=2,
     in_channels=1,
@@ -235,7 +243,7 @@ _made(
     channels=(16, 32, 64, 128),
     strides=(2, 2, 2),
 )
-_made(
+_measure_class(
     *(*_NETS, "DynUNet", 1, 1, 64, 64, 64),
     spatial_dims=3,
     in_channels=1,
@@ -273,10 +281,10 @@ _yolo("rtdetr-l", "RTDETRDetectionModel")
 # Speech.
 
 _SPEECH = "speechbrain.lobes.models"
-_made("speechbrain", f"{_SPEECH}.ECAPA_TDNN", "ECAPA_TDNN", 1, 200, 80, input_size=80)
-_made("speechbrain", f"{_SPEECH}.Xvector", "Xvector", 1, 200, 40, in_channels=40)
-_made("speechbrain", f"{_SPEECH}.CRDNN", "CRDNN", 1, 100, 80, input_shape=[1, 100, 80])
-_made(
+_measure_class("speechbrain", f"{_SPEECH}.ECAPA_TDNN", "ECAPA_TDNN", 1, 200, 80, input_size=80)
+_measure_class("speechbrain", f"{_SPEECH}.Xvector", "Xvector", 1, 200, 40, in_channels=40)
+_measure_class("speechbrain", f"{_SPEECH}.CRDNN", "CRDNN", 1, 100, 80, input_shape=[1, 100, 80])
+_measure_class(
     *("speechbrain", f"{_SPEECH}.HifiGAN", "HifiganGenerator", 1, 80, 50),
     in_channels=80,
     out_channels=1,
@@ -380,7 +388,7 @@ _VIT = {
 
 
 def _vit(module: str, name: str, *, size: int = 224, **options: Any) -> None:
-    _made("vit_pytorch", f"vit_pytorch.{module}", name, 1, 3, size, size, **options)
+    _measure_class("vit_pytorch", f"vit_pytorch.{module}", name, 1, 3, size, size, **options)
 
 
 _vit("vit", "ViT", **_VIT)
@@ -475,7 +483,7 @@ _HEADS = (
     "UPerNet",
 )
 for _name in _HEADS:
-    _made(
+    _measure_class(
         *("segmentation_models_pytorch",) * 2,
         _name,
         1,

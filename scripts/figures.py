@@ -170,7 +170,7 @@ def models() -> Iterator[tuple[str, Callable[[], nn.Module], dict[str, Any]]]:
     for number in range(50):
         yield (
             f"drawn {number}",
-            lambda number=number: _drawn(random.Random(number)),  # noqa: S311
+            lambda number=number: _random_model(random.Random(number)),  # noqa: S311
             {"input_shape": (8, 32, 32)},
         )
 
@@ -237,7 +237,7 @@ class _Sequence(nn.Module):
         return (out[0] if isinstance(out, tuple) else out).transpose(1, 2).reshape(x.shape)
 
 
-def _drawn(draw: random.Random) -> nn.Module:
+def _random_model(draw: random.Random) -> nn.Module:
     """A stack of layers that keep their channels, with branches, repeats, frozen and tied parts."""
     layers = [_layer(draw, depth=0) for _ in range(draw.randint(2, 7))]
     if draw.random() < 0.3:

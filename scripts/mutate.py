@@ -314,7 +314,7 @@ def tried(changes: Iterable[Change], runners: Runners) -> Iterator[tuple[Change,
                 yield trial.change, outcome
 
 
-def drawn(count: int, seed: int, files: list[Path]) -> Iterator[Change]:
+def draw_changes(count: int, seed: int, files: list[Path]) -> Iterator[Change]:
     """So many changes, each place as likely as any other."""
     places = [place for file in files for place in places_of(file)]
     chance = random.Random(seed)  # noqa: S311
@@ -393,7 +393,9 @@ def main() -> None:
         importlib.import_module(name)
     leave_out_what_fails_anyway(runners)
     files = wanted.files or sorted((ROOT / "torchscan").rglob("*.py"))
-    changes = list(_survivors() if wanted.survivors else drawn(wanted.count, wanted.seed, files))
+    changes = list(
+        _survivors() if wanted.survivors else draw_changes(wanted.count, wanted.seed, files)
+    )
     known = {} if wanted.survivors else _recorded()
     outcomes = {change: known[change.name]["outcome"] for change in changes if change.name in known}
     for change, outcome in tried((change for change in changes if change not in outcomes), runners):

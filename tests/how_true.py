@@ -8,7 +8,7 @@ from torchscan.analyses.roofline.spread import COMPARED
 def stated() -> dict[str, tuple[str, str]]:
     """Models and range, by what was compared."""
     return {
-        f"{each.mode}, {each.card.removeprefix('NVIDIA GeForce ')}, {each.kind}": (
+        f"{each.mode}, {each.gpu.removeprefix('NVIDIA GeForce ')}, {each.kind}": (
             f"{each.models:,}",
             range_of(each.share),
         )

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import torchscan
 from torchscan import OpCost
-from torchscan.ops import price
+from torchscan.ops import compute_cost
 from torchscan.report.info_data import COST_SUMS, PARAMETER_SUMS
 
 RELAXED = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
@@ -158,7 +158,8 @@ def test_a_module_costs_what_its_children_cost_and_its_own(model: nn.Module) -> 
     for call in trace.modules:
         calls = [each for each in trace.modules if each.path == call.path]
         own = sum(
-            (price(trace.ops[op].signature).cost for each in calls for op in each.ops), OpCost()
+            (compute_cost(trace.ops[op].signature).cost for each in calls for op in each.ops),
+            OpCost(),
         )
         children = {trace.modules[child].path for each in calls for child in each.children}
         if all(sum(each.path == child for each in trace.modules) == 1 for child in children):

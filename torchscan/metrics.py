@@ -39,7 +39,7 @@ class Measure(ABC, Generic[Answer]):
     #: text to number, for limits; None: it can't be limited
     parse: Callable[[str], float] | None = None
     #: whether its limit is the least that it may be
-    is_least: bool = False
+    is_min: bool = False
     #: of an estimate, the share by which it may be off
     share_off: Callable[[Answer], float] | None = None
 
@@ -49,7 +49,7 @@ class Measure(ABC, Generic[Answer]):
 
     def exceeds(self, value: float, limit: float) -> bool:
         """Whether it is beyond its limit."""
-        return value < limit if self.is_least else value > limit
+        return value < limit if self.is_min else value > limit
 
     def read(self, answer: Answer, scale: units.Scale | None = None) -> str:
         """As text, by default with a unit of its own, with the range of an estimate; a bound is marked."""
@@ -63,7 +63,7 @@ class Measure(ABC, Generic[Answer]):
 
     def written(self, value: Any, *, is_bound: bool, scale: units.Scale | None = None) -> str:
         """As text; a bound is marked."""
-        sign = "≤ " if self.is_least else "≥ "
+        sign = "≤ " if self.is_min else "≥ "
         return (
             f"{sign if is_bound else ''}{self.text(value) if scale is None else scale.text(value)}"
         )
@@ -294,12 +294,12 @@ OF_GENERATION: Mapping[str, GenerationMetric] = {
         "first_token", units.parse_duration, share_off=lambda made: made.prefill.spread.share
     ),
     "tokens_per_second": _generated(
-        "tokens_per_second", units.parse_count, is_least=True, share_off=_share_of_all
+        "tokens_per_second", units.parse_count, is_min=True, share_off=_share_of_all
     ),
     "weights": _generated("weights_bytes", units.parse_memory, has_weights=True),
     "cache_per_token": _generated("cache_bytes_per_token", units.parse_memory),
-    "context": _generated("max_context", units.parse_tokens, is_least=True, has_weights=True),
-    "batch": _generated("max_batch", units.parse_count, is_least=True, has_weights=True),
+    "context": _generated("max_context", units.parse_tokens, is_min=True, has_weights=True),
+    "batch": _generated("max_batch", units.parse_count, is_min=True, has_weights=True),
 }
 
 #: what a process of a mesh holds, sends and takes
@@ -344,7 +344,7 @@ OF_PLAN: Mapping[str, PlanMetric] = {
 def limits_in(metrics: Mapping[str, Measure[Any]]) -> dict[str, str]:
     """The names of limits, each with what it limits: ``{"max_params": "params", "min_context": "context"}``."""
     return {
-        f"{'min' if metric.is_least else 'max'}_{name}": name
+        f"{'min' if metric.is_min else 'max'}_{name}": name
         for name, metric in metrics.items()
         if metric.parse is not None
     }

@@ -63,17 +63,17 @@ def to_page(
         run: what has measured the model in real steps: an inspection (``inspect``, ``open_run``) or a run that was watched.
         excuse: what to say where a part of it has no answer, from the error.
     """
-    return Page(model_page(_shown(scan, title, run, excuse)))
+    return Page(model_page(_collect(scan, title, run, excuse)))
 
 
 def data_of_page(model: nn.Module, args: Any, kwargs: Any, *, training: bool) -> dict[str, Any]:
     """Of a model's page, as plain data, from a pass on shapes alone."""
     scan = Scan(model, args=args, kwargs=kwargs, mode="same", execute="abstract", training=training)
     scan.trace  # noqa: B018 - a pass that fails has no page here
-    return page_data(_shown(scan, None, None, str))
+    return page_data(_collect(scan, None, None, str))
 
 
-def _shown(scan: Scan, title: str | None, run: Measuring | None, excuse: Excuse) -> PageContent:
+def _collect(scan: Scan, title: str | None, run: Measuring | None, excuse: Excuse) -> PageContent:
     """What its page shows."""
     require_known(scan.question.optimizer)
     name = type(scan.question.module).__name__ if title is None else title

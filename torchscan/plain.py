@@ -13,30 +13,30 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """As dicts, lists, texts, numbers and None. What is not a finite number becomes one of ``NOT_FINITE``."""
     if is_record(type(value)):
-        return {name: plain(getattr(value, name)) for name in field_types(type(value))}
+        return {name: to_plain(getattr(value, name)) for name in field_types(type(value))}
     if isinstance(value, Mapping):
-        return {key: plain(each) for key, each in value.items()}
+        return {key: to_plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [to_plain(each) for each in value]
     return _named(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def made(kind: Any, data: Any) -> Any:
-    """What :func:`plain` took apart, put together as this type. The data must have its form; keys too many are left alone."""
+def from_plain(kind: Any, data: Any) -> Any:
+    """What :func:`to_plain` took apart, put together as this type. The data must have its form; extra keys are left alone."""
     arguments = get_args(kind)
     if is_optional(kind):
-        return None if data is None else made(arguments[0], data)
+        return None if data is None else from_plain(arguments[0], data)
     if get_origin(kind) is tuple:
-        return tuple(made(arguments[0], each) for each in data)
+        return tuple(from_plain(arguments[0], each) for each in data)
     if get_origin(kind) in (dict, Mapping):
-        return {key: made(arguments[1], each) for key, each in data.items()}
+        return {key: from_plain(arguments[1], each) for key, each in data.items()}
     if is_record(kind):
         return kind(
             **{
-                name: made(each, data[name])
+                name: from_plain(each, data[name])
                 for name, each in field_types(kind).items()
                 if name in data
             }

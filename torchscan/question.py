@@ -92,7 +92,7 @@ class Question(Inputs):
             return self.loss
         return self.training if self.backward is False else self.backward
 
-    def whole(self) -> PassRequest:
+    def fused_pass(self) -> PassRequest:
         """The pass with composite operators whole, for costs and receptive fields."""
         return PassRequest(
             **{field.name: getattr(self, field.name) for field in fields(Inputs)},
@@ -105,7 +105,7 @@ class Question(Inputs):
         """The same question without a backward pass, in the same mode."""
         return replace(
             self,
-            mode=self.whole().mode,
+            mode=self.fused_pass().mode,
             training=False,
             backward=False,
             loss=None,
@@ -114,14 +114,14 @@ class Question(Inputs):
             holds_output=False,
         )
 
-    def in_pieces(self, kernels: KernelDevice, change: Change | None = None) -> PassRequest:
+    def decomposed_pass(self, kernels: KernelDevice, change: Change | None = None) -> PassRequest:
         """The pass with composite operators in pieces, as that kind of device runs it, for memory and time."""
         step = replace(
-            self.whole(),
+            self.fused_pass(),
             optimizer=self.optimizer,
             accumulate=self.accumulate,
             holds_output=self.holds_output,
-            in_pieces=True,
+            is_decomposed=True,
             device_type=kernels.device_type,
             has_flash=kernels.has_flash,
             checkpointed=() if change is None else change.checkpointed,

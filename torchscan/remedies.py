@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from torchscan.analyses.memory_timeline import LayerMemory
-from torchscan.analyses.parameters import modules_around
+from torchscan.analyses.parameters import enclosing_modules
 from torchscan.analyses.remedies_result import Remedies, Remedy, RemedyMetric
 from torchscan.errors import TorchscanError
 from torchscan.recording.training.optimizers import OptimizerChoice, fused
 
 #: what saves less is not worth a line
-_LEAST = 0.01
+_MIN_SAVED = 0.01
 #: how many times as many samples larger batches have: the most that fit and help
 _LARGER = (4, 2)
 #: from the outermost blocks inwards, how often to try
@@ -135,21 +135,21 @@ def remedies_of(
             continue
         if each.name not in tried or tried[each.name][1].saves < remedy.saves:
             tried[each.name] = each, remedy
-    helping = [remedy for _, remedy in tried.values() if remedy.saves >= _LEAST]
-    together = _together(
+    helping = [remedy for _, remedy in tried.values() if remedy.saves >= _MIN_SAVED]
+    together = _combine(
         [change for change, _ in tried.values()],
         [remedy.change for remedy in helping],
         as_it_is.after,
         ask,
     )
     if together is not None and together.saves > max(
-        (remedy.saves for remedy in helping), default=_LEAST
+        (remedy.saves for remedy in helping), default=_MIN_SAVED
     ):
         helping.append(together)
     others = [
         f"{remedy.change}: {_cost(remedy.saves)}"
         for _, remedy in tried.values()
-        if remedy.saves < _LEAST
+        if remedy.saves < _MIN_SAVED
     ]
     others += [
         f"{', '.join(dict.fromkeys(names))}: {reason}"
@@ -180,7 +180,7 @@ def _remedy(change: Change, before: float | None, ask: Ask) -> Remedy:
     )
 
 
-def _together(
+def _combine(
     tried: Sequence[Change], helping: Sequence[str], before: float, ask: Ask
 ) -> Remedy | None:
     """The best of all changes that help, with each of the precisions that were tried, whether it helps by itself or not.
@@ -245,7 +245,7 @@ def block_choices(layers: Sequence[LayerMemory]) -> Iterator[tuple[str, ...]]:
 
 def _blocks_in(layers: Sequence[LayerMemory], outside: tuple[str, ...]) -> tuple[str, ...]:
     """The next blocks inside of these; () stands for the model."""
-    containing = {around for layer in layers for around in modules_around(layer.path)}
+    containing = {around for layer in layers for around in enclosing_modules(layer.path)}
     siblings: dict[tuple[str, str], list[str]] = {}
     for layer in sorted(layers, key=lambda each: each.depth):
         if (

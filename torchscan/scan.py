@@ -117,7 +117,7 @@ class Scan:
         on_cuda = is_on_cuda(self.question.module)
         before = cuda_overhead() if on_cuda else NO_OVERHEAD
         with self._telling():
-            trace = record_pass(self.question.whole())
+            trace = record_pass(self.question.fused_pass())
         return trace, (before, cuda_overhead() if on_cuda else NO_OVERHEAD)
 
     # -- costs -------------------------------------------------------------------------------------------------------
@@ -175,9 +175,9 @@ class Scan:
             raise InputError(
                 "memory is not estimated for fp8, whose weights can be stored in many ways: give 'bf16', say"
             )
-        if self._card is None and self.question.context_bytes is not None:
+        if self._gpu is None and self.question.context_bytes is not None:
             raise InputError("context_bytes is held on a device: give device='NVIDIA H200', say")
-        verdict = None if self._card is None else self._step.on(self._card).verdict()
+        verdict = None if self._gpu is None else self._step.on(self._gpu).verdict()
         estimate = estimate_of(self._step.trace, self._step.timeline, verdict)
         assumptions = estimate.assumptions
         if self._step.request.drops_output:
@@ -185,11 +185,11 @@ class Scan:
         return replace(estimate, assumptions=assumptions, _asker=self._asker(Scan._memory_remedies))
 
     def _memory_remedies(self) -> Remedies:
-        metric: RemedyMetric = "peak_bytes" if self._card is None else "reserved_bytes"
+        metric: RemedyMetric = "peak_bytes" if self._gpu is None else "reserved_bytes"
         changes = for_memory(
             replace(self._situation(self._device, self._step), layers=self._step.timeline.layers)
         )
-        return remedies_of(metric, self._said, changes, self._memory_with)
+        return remedies_of(metric, self._question_text, changes, self._memory_with)
 
     def _memory_with(self, change: Change) -> Answer:
         estimate = self._with(change).memory
@@ -203,7 +203,10 @@ class Scan:
     def _time_remedies(self) -> Remedies:
         changes = for_time(self._situation(self._target, self._step_for(_kernels_of(self._target))))
         return remedies_of(
-            "time_estimate", f"{self._said}{_limit(self._roofline)}", changes, self._time_with
+            "time_estimate",
+            f"{self._question_text}{_limit(self._roofline)}",
+            changes,
+            self._time_with,
         )
 
     def _time_with(self, change: Change) -> Answer:
@@ -215,7 +218,7 @@ class Scan:
         return Answer(scan._roofline.time_estimate, share_off=scan._roofline.spread.share)
 
     @property
-    def _said(self) -> str:
+    def _question_text(self) -> str:
         """The question in a line."""
         question = self.question
         device = "no device" if self._device is None else self._device.name
@@ -264,7 +267,7 @@ class Scan:
 
     def batch_search(self) -> SizeSearch:
         """The search, before it starts. Raises if this question allows none."""
-        if self._card is not None and self.question.input_shape is None:
+        if self._gpu is not None and self.question.input_shape is None:
             raise InputError(
                 "the largest batch needs inputs made from input_shape, and complete arguments were given"
             )
@@ -283,11 +286,11 @@ class Scan:
         return SizeSearch(lengths(self._step.request), card, self._step.on(card))
 
     def _card_for(self, what: str) -> Device:
-        if self._card is None:
+        if self._gpu is None:
             raise InputError(f"{what} depends on the device: give device='NVIDIA H200', say")
         if self._step.trace.provenance.execution != "abstract":
             raise InputError(f"{what} is found on shapes alone, and this pass needs data")
-        return self._card
+        return self._gpu
 
     @once
     def roofline(self) -> Roofline:
@@ -339,7 +342,7 @@ class Scan:
         return device if context is None else replace(device, known_context_bytes=context)
 
     @property
-    def _card(self) -> Device | None:
+    def _gpu(self) -> Device | None:
         """The device. Raises if its memory is not managed by torch's allocator."""
         if self._device is not None and not self._device.has_allocator:
             raise InputError(
@@ -363,7 +366,9 @@ class Scan:
         """The step for these kernels; devices with the same kernels share a record."""
         if kernels not in self._steps:
             with self._telling(", operator by operator"):
-                self._steps[kernels] = _RecordedPass(self.question.in_pieces(kernels, self._change))
+                self._steps[kernels] = _RecordedPass(
+                    self.question.decomposed_pass(kernels, self._change)
+                )
         return self._steps[kernels]
 
 

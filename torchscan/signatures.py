@@ -37,18 +37,18 @@ def spelled_out(
         for name, text in _entries(inspect.getdoc(each) or "").items()
     }
 
-    def decorate(verb: Callable[Given, Result]) -> Callable[Given, Result]:
-        parameters = _parameters(verb, defaults)
-        called = verb.__qualname__.removesuffix(".__init__")
+    def decorate(function: Callable[Given, Result]) -> Callable[Given, Result]:
+        parameters = _parameters(function, defaults)
+        called = function.__qualname__.removesuffix(".__init__")
         known = {each.name for each in parameters if each.kind is not each.POSITIONAL_ONLY}
 
-        @functools.wraps(verb)
+        @functools.wraps(function)
         def checked(*args: Given.args, **kwargs: Given.kwargs) -> Result:
             __tracebackhide__ = True  # pytest shows the line that asked
             if not kwargs.keys() <= known:
                 raise TypeError(_unknown(called, kwargs.keys() - known, known))
             try:
-                return verb(*args, **kwargs)
+                return function(*args, **kwargs)
             except (
                 RecordError
             ) as error:  # what the model raised is chained to it; our own lines say nothing
@@ -62,22 +62,24 @@ def spelled_out(
                 raise InputError(message) from error
 
         shown: Any = checked
-        returned = get_type_hints(verb)["return"]
+        returned = get_type_hints(function)["return"]
         returned = None if returned is type(None) else returned
         shown.__signature__ = inspect.Signature(parameters, return_annotation=returned)
         shown.__annotations__ = {each.name: each.annotation for each in parameters} | {
             "return": returned
         }
-        shown.__doc__ = _explained(verb.__doc__ or "", explained, parameters)
+        shown.__doc__ = _explained(function.__doc__ or "", explained, parameters)
         return checked
 
     return decorate
 
 
-def _parameters(verb: Callable[..., Any], defaults: Mapping[str, Any]) -> list[inspect.Parameter]:
+def _parameters(
+    function: Callable[..., Any], defaults: Mapping[str, Any]
+) -> list[inspect.Parameter]:
     """The verb's own arguments, with the definition's inserted before its keywords."""
-    hints = get_type_hints(verb)
-    declared = inspect.signature(verb).parameters.values()
+    hints = get_type_hints(function)
+    declared = inspect.signature(function).parameters.values()
     own = [each.replace(annotation=hints.get(each.name, each.empty)) for each in declared]
     shared: type = get_args(own[-1].annotation)[0]
     keyword = inspect.Parameter.KEYWORD_ONLY

@@ -50,7 +50,7 @@ class _Fit(NamedTuple):
     """What is known of a pass of one size. Its record is not kept."""
 
     #: bytes at each moment
-    needed: tuple[int, ...]
+    required_bytes: tuple[int, ...]
     fits: bool
     fits_within_margin: bool
 
@@ -113,7 +113,7 @@ class SizeSearch:
     def _bound_by_growth(self) -> int:
         """Return the largest size for which ``a + b·size`` bytes fit the device at every moment."""
         small, large = self._pair(self._sizes.asked)
-        needed = [self._fit(size).needed for size in (small, large)]
+        needed = [self._fit(size).required_bytes for size in (small, large)]
         if len(needed[0]) != len(needed[1]):
             needed = [(max(each),) for each in needed]
         bounds = [
@@ -130,7 +130,7 @@ class SizeSearch:
 
 
 def _fit_of(placement: Placement) -> _Fit:
-    return _Fit(placement.needed, placement.fits, placement.fits_within_margin)
+    return _Fit(placement.required_bytes, placement.fits, placement.fits_within_margin)
 
 
 def _bound(room: int, sizes: tuple[int, int], needed: tuple[int, int]) -> int:

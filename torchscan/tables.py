@@ -91,7 +91,7 @@ def table_of(scans: Mapping[str, Scan], metrics: Sequence[str], *, title: str = 
     return Table(
         title=title,
         columns=[
-            Column(key="model", heading="Model", is_number=False, narrowest=12),
+            Column(key="model", heading="Model", is_number=False, min_width=12),
             *(column for column, _ in written),
         ],
         rows=[
@@ -111,7 +111,7 @@ def _written(name: str, scans: Sequence[Scan]) -> tuple[Column, list[Cell]]:
     column = Column(
         key=name,
         heading=metric.heading,
-        dispensable=_LEFT_OUT.index(name) + 1 if name in _LEFT_OUT else 0,
+        priority=_LEFT_OUT.index(name) + 1 if name in _LEFT_OUT else 0,
     )
     cells = [
         Cell(value, metric.read(scan, scale)) for value, scan in zip(values, scans, strict=True)

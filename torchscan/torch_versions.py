@@ -71,7 +71,7 @@ __all__ = [
     "is_offloaded",
     "is_placed_elsewhere",
     "is_sharded_by_fsdp",
-    "is_spread_type",
+    "is_sharded_type",
     "is_transforming",
     "is_wrapped_by_ddp",
     "keeps_for_gradients",
@@ -105,7 +105,6 @@ __all__ = [
     "strip_hooks",
     "sum_up_in_python",
     "traces",
-    "unseen",
     "waiting_verbs",
     "with_buckets_without_data",
     "without_dispatch",
@@ -114,6 +113,7 @@ __all__ = [
     "without_modes",
     "without_python_dispatcher",
     "without_torch_function",
+    "without_tracing",
 ]
 
 _C: Any = torch._C
@@ -313,7 +313,7 @@ def outside_of_everything() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def unseen() -> Iterator[None]:
+def without_tracing() -> Iterator[None]:
     """The same in a fifth of the time, for what enters no mode of its own."""
     if is_transforming():
         with outside_of_everything():
@@ -742,7 +742,7 @@ def sum_up_in_python(module: nn.Module) -> None:
     wrapper.register_comm_hook(wrapper.process_group, summed)
 
 
-def is_spread_type(kind: type) -> bool:
+def is_sharded_type(kind: type) -> bool:
     """Whether tensors of this type are spread over processes, as DTensors are."""
     api = sys.modules.get("torch.distributed.tensor._api")
     return api is not None and issubclass(kind, api.DTensor)
@@ -750,14 +750,14 @@ def is_spread_type(kind: type) -> bool:
 
 def whole_mesh_of(module: nn.Module) -> Any:
     """The ``DeviceMesh`` that its parameters are spread over, of which FSDP and tensor parallelism may each know a part."""
-    spread: list[Any] = [each for each in module.parameters() if is_spread_type(type(each))]
+    spread: list[Any] = [each for each in module.parameters() if is_sharded_type(type(each))]
     meshes = {id(root): root for each in spread if (root := _root_of(each.device_mesh)) is not None}
     return max(meshes.values(), key=lambda mesh: mesh.ndim, default=None)
 
 
 def dimensions_of(module: nn.Module) -> set[str]:
     """The dimensions of meshes that its parameters are spread or copied along; others are of a pipeline, say."""
-    spread: list[Any] = [each for each in module.parameters() if is_spread_type(type(each))]
+    spread: list[Any] = [each for each in module.parameters() if is_sharded_type(type(each))]
     return {name for each in spread for name in each.device_mesh.mesh_dim_names or ()}
 
 
@@ -774,14 +774,14 @@ def local_part(tensor: Tensor) -> Tensor:
     if type(tensor) in (Tensor, nn.Parameter):
         return tensor
     part: Any = tensor
-    if is_spread_type(type(part)):
+    if is_sharded_type(type(part)):
         part = part._local_tensor
     return part.elem if _is_on_its_way(part) else part  # type: ignore[no-any-return]
 
 
 def stands_for_itself(tensor: Tensor) -> bool:
     """Whether nothing else can be computed with in its place: it is spread over processes, or has a device and no data."""
-    return is_spread_type(type(tensor)) or is_fake_type(type(tensor))
+    return is_sharded_type(type(tensor)) or is_fake_type(type(tensor))
 
 
 def is_placed_elsewhere(tensor: Tensor | None, other: Tensor) -> bool:
@@ -789,7 +789,7 @@ def is_placed_elsewhere(tensor: Tensor | None, other: Tensor) -> bool:
     both: Any = tensor, other
     return (
         tensor is not None
-        and all(is_spread_type(type(each)) for each in both)
+        and all(is_sharded_type(type(each)) for each in both)
         and both[0].placements != both[1].placements
     )
 
@@ -797,7 +797,7 @@ def is_placed_elsewhere(tensor: Tensor | None, other: Tensor) -> bool:
 def is_divided_unevenly(tensor: Tensor) -> bool:
     """Whether some processes have more of a DTensor than others."""
     spread: Any = tensor
-    if not is_spread_type(type(tensor)):
+    if not is_sharded_type(type(tensor)):
         return False
     pairs = zip(spread.placements, spread.device_mesh.shape, strict=True)
     return any(
@@ -828,7 +828,7 @@ def on_its_way(tensor: Tensor) -> Tensor:
 
 def arrived(tensor: Tensor) -> None:
     """Wait for what other processes send, if this is what they do."""
-    part: Any = tensor._local_tensor if is_spread_type(type(tensor)) else tensor  # type: ignore[attr-defined]
+    part: Any = tensor._local_tensor if is_sharded_type(type(tensor)) else tensor  # type: ignore[attr-defined]
     if _is_on_its_way(part):
         part.trigger_wait()
 

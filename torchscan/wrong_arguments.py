@@ -69,7 +69,7 @@ def misfit(
             continue
         hint = _hint_of(parameter, function)
         if not _fits(value, hint):
-            return f"{name} is {_shown(value)}: give {_words_for(hint)}"
+            return f"{name} is {_format_argument(value)}: give {_words_for(hint)}"
     return None
 
 
@@ -173,7 +173,7 @@ def _words_for_class(kind: Any, *, is_generic: bool) -> str:
     return f"{'an' if name[:1] in 'AEIOU' else 'a'} {name}"
 
 
-def _shown(value: Any) -> str:
+def _format_argument(value: Any) -> str:
     if type(value).__module__ == "torch" and type(value).__name__ != "Tensor":
         return repr(value)
     if isinstance(value, str | bytes | int | float | list | tuple | dict | type(None)):

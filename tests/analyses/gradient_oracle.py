@@ -110,7 +110,7 @@ def _box(gradient: Tensor | None, rank: int) -> dict[int, tuple[int, int] | None
     return box
 
 
-def fresh_inputs(shapes: Iterable[Sequence[int]]) -> list[Tensor]:
+def new_inputs(shapes: Iterable[Sequence[int]]) -> list[Tensor]:
     """Positive numbers of these shapes, with a batch of one."""
     generator = torch.Generator().manual_seed(1)
     return [

@@ -17,7 +17,7 @@ from tests.models.zoo import rows
 from tests.torchvision_cpu import torchvision
 from torchscan import InputError, record, total_cost
 from torchscan.analyses.conventions import Convention, convention_macs
-from torchscan.ops import price
+from torchscan.ops import compute_cost
 
 # isort: split
 from torchvision.models.segmentation.deeplabv3 import DeepLabHead
@@ -551,7 +551,7 @@ def test_each_operator_call_has_a_figure() -> None:
 def test_torchscans_own_convention_is_its_price() -> None:
     trace = record(_vision_transformer(), (3, 32, 32))
     assert convention_macs(trace, "torchscan") == tuple(
-        price(op.signature).cost.macs for op in trace.ops
+        compute_cost(op.signature).cost.macs for op in trace.ops
     )
 
 

@@ -166,7 +166,7 @@ def history(
 ) -> list[int]:
     """The estimate; a run under a dispatch mode does not sum gradients in place."""
     trace = record_pass(
-        PassRequest(module=model, args=(x,), execute="abstract", in_pieces=True, **request)
+        PassRequest(module=model, args=(x,), execute="abstract", is_decomposed=True, **request)
     )
     return [moment.total for moment in MemoryTimeline(trace, in_place_sums=in_place_sums).moments]
 

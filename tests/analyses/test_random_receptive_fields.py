@@ -373,7 +373,7 @@ def test_random_graphs_of_images(steps: list[Step]) -> None:
 
 
 def _agrees(model: Graph, shape: tuple[int, ...], margin: int) -> None:
-    (x,) = oracle.fresh_inputs([shape])
+    (x,) = oracle.new_inputs([shape])
     dims = tuple(range(2, x.dim()))
     field = torchscan.receptive_field(model, args=(x,), axes={"args[0]": dims})
     output = model(x)

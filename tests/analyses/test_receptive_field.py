@@ -29,7 +29,7 @@ def agrees(
     Outputs are laid out as the inputs are.
     """
     model = oracle.transparent(model)
-    inputs = oracle.fresh_inputs(shapes)
+    inputs = oracle.new_inputs(shapes)
     field = torchscan.receptive_field(model, args=inputs)
     outputs = oracle.outputs_of(model, inputs, paths)
     for path in paths:
@@ -792,7 +792,7 @@ def mixed_after_a_roll(x: Tensor) -> Tensor:
 def test_nothing_is_said_to_see_less_than_it_does(
     function: Callable[[Tensor], Tensor], shape: tuple[int, ...]
 ) -> None:
-    (x,) = oracle.fresh_inputs([shape])
+    (x,) = oracle.new_inputs([shape])
     output = function(x)
     dims = tuple(range(2, x.dim()))
     field = torchscan.receptive_field(

@@ -960,7 +960,7 @@ def test_where_such_models_were_compared_the_range_is_theirs(
     (known,) = (
         each
         for each in COMPARED
-        if (device in each.card, each.mode, each.kind) == (True, mode, "convolutions")
+        if (device in each.gpu, each.mode, each.kind) == (True, mode, "convolutions")
     )
     assert result.spread.share == known.share
     assert f"four of five of {known.models}" in result.spread.reason

@@ -36,7 +36,7 @@ def _asserted(model: Any = None, **limits: Any) -> None:
     assert_generation(model or Echo(), 4, 2, device=CARD, **limits)
 
 
-def _made(model: Any = None, **options: Any) -> Generation:
+def _analyze(model: Any = None, **options: Any) -> Generation:
     return analyze_generation(model or Echo(), 4, 2, device=CARD, **options)
 
 
@@ -53,7 +53,7 @@ def test_a_limit_on_memory_holds_to_the_last_byte(limit: str, most: int) -> None
 def test_context_and_batch_are_those_that_there_is_memory_for() -> None:
     """Of float32: 256 numbers of each of 10 letters, key and value of 256 · 256, scores; a key and a value for each token."""
     model, cache = Echo(10, 256), 2 * 256 * 4
-    work = _made(model, batch_size=2).work_bytes
+    work = _analyze(model, batch_size=2).work_bytes
     room = device_named(CARD).room_bytes - 4 * (2 * 10 * 256 + 2 * 256 * 256)
     context, batch = (room - work) // 2 // cache, room // (6 * cache + work // 2)
     _asserted(model, batch_size=2, min_context=context, min_batch=batch)
@@ -83,7 +83,7 @@ def test_a_state_leaves_room_for_any_context() -> None:
     ],
 )
 def test_times_are_compared_as_they_are_estimated(limit: str, attribute: str) -> None:
-    exact = getattr(_made(batch_size=3), attribute)
+    exact = getattr(_analyze(batch_size=3), attribute)
     beyond = 1.01 if limit.startswith("min") else 0.99
     _asserted(batch_size=3, **{limit: exact})
     with pytest.raises(BudgetError):
@@ -102,13 +102,13 @@ def test_the_error_says_what_is_exceeded_by_how_much_and_where() -> None:
         "  Cache per token: 64 B, at most 63 B (+1.59 %)",
     )
     assert time.startswith("  Each further token after: ")
-    assert f" ± {100 * _made().decode.spread.share:.0f} %, at most 1.00 µs (+" in time
+    assert f" ± {100 * _analyze().decode.spread.share:.0f} %, at most 1.00 µs (+" in time
     (first,) = layers  # no layer of so small a model is to blame
     assert first.startswith("    launch overhead of 9 operators: ")
 
 
 def test_what_a_rate_may_be_off_is_what_its_times_may_be() -> None:
-    made = _made(batch_size=2)
+    made = _analyze(batch_size=2)
     off = made.first_token * made.prefill.spread.share + made.per_token * made.decode.spread.share
     rate = OF_GENERATION["tokens_per_second"]
     assert rate.off(made) == pytest.approx(off / (made.first_token + made.per_token))
@@ -119,7 +119,7 @@ def test_what_a_rate_may_be_off_is_what_its_times_may_be() -> None:
 
 
 def test_numbers_have_the_words_of_the_table() -> None:
-    made = _made()
+    made = _analyze()
     table = {row.cells[0].text: row.cells[1].text for row in generation_table(made).rows}
     for metric in OF_GENERATION.values():
         assert metric.text(metric.value(made)) == table[metric.heading]
@@ -146,8 +146,8 @@ def test_what_is_only_a_bound_is_within_no_limit() -> None:
         _asserted(Unpriced(), max_time_per_token="1 s", strict=False)
     with pytest.warns(UserWarning, match="a lower bound"):
         _asserted(Unpriced(), max_weights=WEIGHTS)  # which is known
-    assert OF_GENERATION["time_per_token"].read(_made(Unpriced())).startswith("≥ ")
-    assert OF_GENERATION["tokens_per_second"].read(_made(Unpriced())).startswith("≤ ")
+    assert OF_GENERATION["time_per_token"].read(_analyze(Unpriced())).startswith("≥ ")
+    assert OF_GENERATION["tokens_per_second"].read(_analyze(Unpriced())).startswith("≤ ")
 
 
 def test_what_the_card_has_no_memory_for_is_said() -> None:
@@ -248,7 +248,7 @@ def test_precision_and_batch_are_those_of_the_budget() -> None:
     )
     outcome = check_budget(read_budgets(path)["echo"])
     assert outcome.is_fine
-    assert outcome.values["first_token"] == _made(batch_size=3, precision="bf16").first_token
+    assert outcome.values["first_token"] == _analyze(batch_size=3, precision="bf16").first_token
 
 
 def test_a_pass_may_be_limited_as_well() -> None:

@@ -19,7 +19,7 @@ from torch.torch_version import TorchVersion
 
 from torchscan import open_run
 from torchscan.cli.main import main
-from torchscan.runtime.step_execution import device_here
+from torchscan.runtime.step_execution import local_device
 
 ROOT = Path(__file__).parent.parent.parent
 NETS = """
@@ -296,7 +296,7 @@ def test_wrong_use_is_a_line_and_status_2(
 
 
 def test_the_device_is_the_fastest_one_here() -> None:
-    assert device_here(None).type == ("cuda" if torch.cuda.is_available() else "cpu")
+    assert local_device(None).type == ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 # -- what is not finite, and files ---------------------------------------------------------------------------------------

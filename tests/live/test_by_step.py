@@ -17,7 +17,7 @@ ONE, TWO = of(torch.ones(8)), of(torch.full((8,), 2.0))
 
 
 def drawn(over: OverSteps) -> dict[str, Any]:
-    ((series, found),) = over.drawn()
+    ((series, found),) = over.columns_by_series()
     assert series == SERIES
     return found
 

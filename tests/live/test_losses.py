@@ -79,7 +79,9 @@ def test_what_no_process_could_write_down_is_the_difference_of_begun_and_written
             phase="train", first=7, last=9, count=3, why="the process that writes the run had ended"
         )
     ]
-    ledger.tell({"closed": True, "session": {**about["session"], "lost": 4, "is_settled": True}})  # type: ignore[dict-item]
+    ledger.write_metadata(
+        {"closed": True, "session": {**about["session"], "lost": 4, "is_settled": True}}  # type: ignore[dict-item]
+    )
     assert settled_about(path, about)["closed"] is True
     other = {"session": {"id": "another", "written": 6, "lost": 1, "last": None}}
     assert settled_about(path, other) == other, "it is of another run, that was copied here"

@@ -147,7 +147,7 @@ def test_histograms_have_edges_that_grow_and_all_counts() -> None:
 
 
 def test_only_figures_that_say_something() -> None:
-    found = figures.figures_of(
+    found = figures.to_statistics(
         distribution({254: 1}, nan=2, update=0.5, custom={"mine": 3.0, "none": float("nan")})
     )
     assert found == {
@@ -199,7 +199,7 @@ def test_tensorboard_has_what_the_run_has(tmp_path: Path) -> None:
             ]
             assert value.bucket_limit == sorted(set(value.bucket_limit)), "they grow"
             assert value.sum == pytest.approx(found.mean * found.sampled, abs=1e-6)
-            for name, figure in figures.figures_of(found).items():
+            for name, figure in figures.to_statistics(found).items():
                 (scalar,) = (
                     each for each in read.Scalars(f"{phase}/{said}/{name}") if each.step == step
                 )
@@ -279,7 +279,7 @@ def test_weights_and_biases_has_what_the_run_has(tmp_path: Path) -> None:
             assert row[name]["_type"] == "histogram"
             assert row[name]["values"] == counts
             assert row[name]["bins"] == pytest.approx(edges)
-            for figure, value in figures.figures_of(found).items():
+            for figure, value in figures.to_statistics(found).items():
                 assert row[f"{name}/{figure}"] == pytest.approx(value)
 
 
@@ -413,7 +413,7 @@ def test_mlflow_has_what_the_run_has(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for phase in ("train", "eval"):
         for said, step, found in each_step(run, phase):
             name = f"{phase}/{said}".replace("(", "_").replace(")", "_")
-            known = figures.figures_of(found) | {"median": quantiles(found.counts, [0.5])[0]}
+            known = figures.to_statistics(found) | {"median": quantiles(found.counts, [0.5])[0]}
             for figure, value in known.items():
                 metrics = client.get_metric_history(written.info.run_id, f"{name}/{figure}")
                 (metric,) = (each for each in metrics if each.step == step)

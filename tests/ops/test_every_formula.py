@@ -15,7 +15,7 @@ from torch._ops import OpOverload
 import tests.torchvision_cpu  # noqa: F401 - defines torchvision's operators
 from tests.versions import lacks, skip_without
 from torchscan import OpSignature, TensorSpec
-from torchscan.ops import price, registry
+from torchscan.ops import compute_cost, registry
 from torchscan.trace.events import Sparsity
 
 
@@ -1877,7 +1877,7 @@ ALL = [
 @pytest.mark.parametrize("case", ALL, ids=[f"{each.op}-{index}" for index, each in enumerate(ALL)])
 def test_count(case: Case) -> None:
     skip_without(f"ops.{case.op}")
-    priced = price(case.signature())
+    priced = compute_cost(case.signature())
     assert priced.state != "unpriced"
     assert (priced.cost.macs, priced.cost.flops) == (case.macs, 2 * case.macs + case.other)
     if case.read is not None:
@@ -1920,7 +1920,7 @@ def _code_of(formula: Any) -> Any:
     ids=["nobody has counted it"],
 )
 def test_what_cannot_be_told_is_unpriced(case: Case) -> None:
-    assert price(case.signature()).state == "unpriced"
+    assert compute_cost(case.signature()).state == "unpriced"
 
 
 @pytest.mark.parametrize(
@@ -1984,7 +1984,7 @@ def test_what_cannot_be_told_is_unpriced(case: Case) -> None:
     ],
 )
 def test_what_depends_on_values_has_a_lower_bound(case: Case) -> None:
-    priced = price(case.signature())
+    priced = compute_cost(case.signature())
     assert priced.state == "unpriced"
     assert not priced.cost.is_complete
     assert (priced.cost.macs, priced.cost.flops) == (case.macs, 2 * case.macs + case.other)

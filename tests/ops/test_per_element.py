@@ -12,7 +12,7 @@ import torch
 from tests.ops.test_every_formula import C, Case, T
 from tests.versions import skip_without
 from torchscan import TensorSpec
-from torchscan.ops import price
+from torchscan.ops import compute_cost
 
 PER_ELEMENT = {
     1: """relu threshold mul div reciprocal neg sign signbit sgn abs maximum minimum fmax fmin fmod remainder clamp_min
@@ -76,7 +76,7 @@ def flops(op: str, of: TensorSpec, out: TensorSpec) -> int:
     ]
     if name in ("cat", "stack"):
         values[0] = (of, of)  # type: ignore[call-overload]
-    priced = price(Case(f"{op}.{overload._overloadname}", tuple(values), out).signature())
+    priced = compute_cost(Case(f"{op}.{overload._overloadname}", tuple(values), out).signature())
     assert priced.state != "unpriced"
     return priced.cost.flops
 

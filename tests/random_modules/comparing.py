@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from tests.observables import observables
 from tests.random_modules.models import Case
 from torchscan import NeedsValuesError, RecordError, Scan, TorchscanError
-from torchscan.ops import price
+from torchscan.ops import compute_cost
 from torchscan.trace.events import OpCall, TensorSpec
 from torchscan.trace.trace import Trace
 
@@ -264,7 +264,7 @@ def _of_calls(one: OpCall | None, other: OpCall | None) -> tuple[str, str, str] 
     places = [_values(op, ("module_call", "phase", "origin")) for op in (one, other)]
     if places[0] != places[1]:
         return "place", operator, f"{places[0]} instead of {places[1]}"
-    costs = [price(op.signature).cost for op in (one, other)]
+    costs = [compute_cost(op.signature).cost for op in (one, other)]
     for what in _OF_COSTS:
         values = [getattr(cost, what) for cost in costs]
         if values[0] != values[1]:

@@ -320,13 +320,13 @@ def figures() -> Iterator[None]:
     plt.close("all")
 
 
-def _drawn(plan: Plan, **options: Any) -> Any:
+def _draw(plan: Plan, **options: Any) -> Any:
     return torchscan.draw_plan(plan, **options)
 
 
 @pytest.mark.usefixtures("figures")
 def test_bars_are_as_long_as_the_memory_of_processes(made: Plan) -> None:
-    ax = _drawn(made)
+    ax = _draw(made)
     ends = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in ax.patches]
     assert [begin for begin, _ in ends] == pytest.approx([0, *(end for _, end in ends[:-1])])
     assert ends[-1][1] == pytest.approx(made.memory.peak_bytes / 1024)
@@ -344,7 +344,7 @@ def test_a_line_is_what_the_device_has(width: int) -> None:
     found = torchscan.plan(
         lambda: nn.Linear(64, width), (64,), mesh={"dp": 8}, apply=_whole, device="L4", ranks=[0, 7]
     )
-    ax = _drawn(found, size="column")
+    ax = _draw(found, size="column")
     verdict = found.memory.verdict
     assert verdict is not None
     (line,) = ax.get_lines() or [None]

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 import torchscan
 from tests.recording.test_record import Calls, op_names, output_shapes
 from tests.versions import before
-from torchscan.ops import price
+from torchscan.ops import compute_cost
 from torchscan.trace.events import TensorSpec
 
 
@@ -559,7 +559,7 @@ class Costs:
 
     def of(self, execute: Any) -> list[Any]:
         trace = torchscan.record(self.model, args=(self.x,), execute=execute)
-        costs = [price(op.signature) for op in trace.ops]
+        costs = [compute_cost(op.signature) for op in trace.ops]
         return [*zip(described(trace), costs, strict=True)]
 
 

@@ -105,7 +105,7 @@ def test_a_layer_that_is_called_twice_has_the_gradients_of_both_calls() -> None:
     trace = record(Twice(), (4,), backward=True)
     costs = [
         sum(
-            torchscan.ops.price(op.signature).cost.macs
+            torchscan.ops.compute_cost(op.signature).cost.macs
             for op in trace.ops
             if op.module_call == index and op.phase == "backward"
         )

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.recording.test_record import Calls
-from torchscan.ops import price
+from torchscan.ops import compute_cost
 
 Shaping = Callable[[Tensor, Tensor], Any]
 
@@ -67,7 +67,9 @@ class Shapes(nn.Module):
 def moved(trace: torchscan.Trace) -> list[Any]:
     """For each operator call that is not a view what it costs; and the size of all that was allocated."""
     costs = [
-        (str(op.signature.op), price(op.signature)) for op in trace.ops if not op.signature.is_view
+        (str(op.signature.op), compute_cost(op.signature))
+        for op in trace.ops
+        if not op.signature.is_view
     ]
     views = [str(op.signature.op) for op in trace.ops if op.signature.is_view]
     return [costs, views]

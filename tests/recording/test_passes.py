@@ -34,7 +34,7 @@ def test_a_request_that_is_settled_says_how_it_ran() -> None:
 
 def test_in_pieces_shapes_come_first() -> None:
     model = nn.Linear(4, 3)
-    trace, settled = record_step(PassRequest(module=model, input_shape=(4,), in_pieces=True))
+    trace, settled = record_step(PassRequest(module=model, input_shape=(4,), is_decomposed=True))
     assert (settled.execute, settled.module is model) == ("abstract", True)
     assert trace == record_pass(settled)
 
@@ -44,7 +44,7 @@ def test_in_pieces_a_model_whose_parameters_autograd_is_handed_directly_is_copie
 ):
     model = with_own_function()
     request = PassRequest(
-        module=model, input_shape=(8,), mode="train", backward=True, in_pieces=True
+        module=model, input_shape=(8,), mode="train", backward=True, is_decomposed=True
     )
     trace, settled = record_step(request)
     assert settled.is_converted
@@ -55,7 +55,7 @@ def test_in_pieces_a_model_whose_parameters_autograd_is_handed_directly_is_copie
 
 def test_in_pieces_a_model_that_asks_for_values_runs_on_data_and_says_so() -> None:
     trace, settled = record_step(
-        PassRequest(module=asks_for_values(), args=(torch.ones(2, 4),), in_pieces=True)
+        PassRequest(module=asks_for_values(), args=(torch.ones(2, 4),), is_decomposed=True)
     )
     assert settled.execute == trace.provenance.execution == "real"
     assert "on these data, because on shapes alone " in trace.provenance.assumptions[-1]
@@ -64,11 +64,14 @@ def test_in_pieces_a_model_that_asks_for_values_runs_on_data_and_says_so() -> No
 def test_in_pieces_what_has_no_data_to_fall_back_to_is_refused() -> None:
     model = asks_for_values().to("meta")
     with pytest.raises(NeedsValuesError, match="try: a model with data, as it is"):
-        record_pass(PassRequest(module=model, input_shape=(4,), in_pieces=True))
+        record_pass(PassRequest(module=model, input_shape=(4,), is_decomposed=True))
     with pytest.raises(NeedsValuesError, match="try: a model with data, as it is"):
         record_pass(
             PassRequest(
-                module=asks_for_values(), input_shape=(4,), in_pieces=True, autocast=torch.bfloat16
+                module=asks_for_values(),
+                input_shape=(4,),
+                is_decomposed=True,
+                autocast=torch.bfloat16,
             )
         )
 
@@ -78,25 +81,25 @@ def test_a_model_that_asks_for_values_and_cannot_be_copied_runs_on_data() -> Non
     model.lock = threading.Lock()  # type: ignore[assignment] # which no copy can be made of
     assert (
         record_pass(
-            PassRequest(module=model, args=(torch.ones(2, 4),), in_pieces=True)
+            PassRequest(module=model, args=(torch.ones(2, 4),), is_decomposed=True)
         ).provenance.execution
         == "real"
     )
 
 
 def test_nothing_else_is_tried_where_shapes_were_asked_for() -> None:
-    for in_pieces in (True, False):
+    for is_decomposed in (True, False):
         with pytest.raises(NeedsValuesError, match="depend on the data"):
             record_pass(
                 PassRequest(
                     module=asks_for_values(),
                     input_shape=(4,),
                     execute="abstract",
-                    in_pieces=in_pieces,
+                    is_decomposed=is_decomposed,
                 )
             )
 
 
 def test_nothing_else_is_tried_where_the_arguments_are_wrong() -> None:
     with pytest.raises(InputError, match="no input was given"):
-        record_pass(PassRequest(module=nn.Linear(4, 3), in_pieces=True))
+        record_pass(PassRequest(module=nn.Linear(4, 3), is_decomposed=True))

@@ -322,10 +322,10 @@ def test_gradients_as_on_data(kind: Callable[[random.Random], Drawn], number: in
     abstract, real = (
         record(Applied(function), **options, execute=way) for way in ("abstract", "real")
     )
-    assert _made(abstract) == _made(real)
+    assert _produced_by_op(abstract) == _produced_by_op(real)
 
 
-def _made(trace: Trace) -> list[Any]:
+def _produced_by_op(trace: Trace) -> list[Any]:
     """What each operator made."""
     return [
         (

@@ -26,7 +26,7 @@ def figures() -> Iterator[None]:
     plt.close("all")
 
 
-def drawn(ax: Axes) -> dict[str, tuple[float, float, float, float]]:
+def find_boxes(ax: Axes) -> dict[str, tuple[float, float, float, float]]:
     """Left, top, width and height of what is drawn."""
     boxes = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
     return {
@@ -41,18 +41,18 @@ def test_the_frame_of_a_unit_is_its_interval() -> None:
     layer = torchscan.receptive_field(MODEL, (3, 64, 48)).output
     ax = torchscan.draw_receptive_field(layer, (8, 6), torch.rand(64, 48, 3))
     # by hand: rows 4·8 − 4 = 28 up to 28 + 9; columns 4·6 − 3 = 21 up to 21 + 7
-    assert drawn(ax) == {"receptive field": (21, 28, 7, 9)}
+    assert find_boxes(ax) == {"receptive field": (21, 28, 7, 9)}
     assert (ax.get_xlim(), ax.get_ylim()) == ((0, 48), (64, 0))
     assert ax.get_title() == "unit (8, 6) of Sequential: 9×7"
     bare = torchscan.draw_receptive_field(layer)
-    assert drawn(bare) == {"receptive field": (21, 28, 7, 9)}  # the middle
+    assert find_boxes(bare) == {"receptive field": (21, 28, 7, 9)}  # the middle
     assert (bare.get_xlim(), bare.get_ylim()) == ((0, 48), (64, 0))
 
 
 def test_what_reaches_into_the_padding_is_shown() -> None:
     layer = torchscan.receptive_field(MODEL, (3, 64, 48)).output
     ax = torchscan.draw_receptive_field(layer, (0, 0))
-    assert drawn(ax) == {"receptive field": (-3, -4, 7, 9), "input": (0, 0, 48, 64)}
+    assert find_boxes(ax) == {"receptive field": (-3, -4, 7, 9), "input": (0, 0, 48, 64)}
     assert ax.get_xlim()[0] < -3
     assert ax.get_ylim()[1] < -4
 
@@ -60,7 +60,7 @@ def test_what_reaches_into_the_padding_is_shown() -> None:
 def test_what_is_seen_as_a_whole_is_tinted_and_said() -> None:
     model = nn.Sequential(nn.Conv1d(1, 2, 3), nn.AdaptiveAvgPool1d(1))
     ax = torchscan.draw_receptive_field(torchscan.receptive_field(model, (1, 30)).output)
-    assert drawn(ax) == {"seen as a whole": (0, 0, 30, 1)}
+    assert find_boxes(ax) == {"seen as a whole": (0, 0, 30, 1)}
     assert "everything by aten.adaptive_avg_pool1d in 1" in ax.get_title()
 
 
@@ -71,7 +71,7 @@ def test_of_tokens_one_number_says_which() -> None:
     ax = torchscan.draw_receptive_field(
         layer, 15, torch.rand(3, 32, 48)
     )  # the fourth of 12 in the second row
-    assert drawn(ax) == {"receptive field": (12, 4, 4, 4)}
+    assert find_boxes(ax) == {"receptive field": (12, 4, 4, 4)}
     assert ax.get_title() == "unit 15 of Sequential: 4×4"
 
 
@@ -96,7 +96,7 @@ def test_two_axes_of_three_and_one_of_several_inputs() -> None:
     ax = torchscan.draw_receptive_field(
         layer, (4, 9), name="args[1]", dims=(2, 4), ax=plt.subplots()[1]
     )
-    assert drawn(ax) == {"receptive field": (9, 4, 7, 3)}
+    assert find_boxes(ax) == {"receptive field": (9, 4, 7, 3)}
 
 
 def test_what_cannot_be_drawn_is_said() -> None:
@@ -118,11 +118,11 @@ def test_what_cannot_be_drawn_is_said() -> None:
 def test_fields_of_several_layers_are_nested_with_their_names_beside_them() -> None:
     fields = torchscan.receptive_field(MODEL, (3, 64, 48))
     ax = torchscan.draw_receptive_field(fields)
-    assert drawn(ax) == {"0  5×3": (23, 30, 3, 5), "1  9×7": (21, 28, 7, 9)}
+    assert find_boxes(ax) == {"0  5×3": (23, 30, 3, 5), "1  9×7": (21, 28, 7, 9)}
     legend = ax.get_legend()
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()] == ["0  5×3", "1  9×7"]
-    assert drawn(torchscan.draw_receptive_field([fields["0"], fields["1"]])) == drawn(ax)
+    assert find_boxes(torchscan.draw_receptive_field([fields["0"], fields["1"]])) == find_boxes(ax)
     with pytest.raises(torchscan.InputError, match="unit is that of one layer"):
         torchscan.draw_receptive_field(fields, (8, 6))
 

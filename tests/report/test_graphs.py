@@ -23,7 +23,7 @@ from torchscan import (
     to_mermaid,
     to_svg,
 )
-from torchscan.report.graphs.layout import Layout, Size, laid_out
+from torchscan.report.graphs.layout import Layout, Size, lay_out
 
 
 def block() -> ModuleGraph:
@@ -35,9 +35,9 @@ def block() -> ModuleGraph:
 # -- layout --------------------------------------------------------------------------------------------------------------
 
 
-def drawn(number: int, edges: list[tuple[int, int]]) -> tuple[Layout, list[Size]]:
+def lay_out_graph(number: int, edges: list[tuple[int, int]]) -> tuple[Layout, list[Size]]:
     sizes = [Size(40.0 + 13 * (at % 5), 36.0 if at % 3 else 22.0) for at in range(number)]
-    return laid_out(sizes, edges), sizes
+    return lay_out(sizes, edges), sizes
 
 
 def a_graph(seed: int, number: int) -> list[tuple[int, int]]:
@@ -50,7 +50,7 @@ def a_graph(seed: int, number: int) -> list[tuple[int, int]]:
 def test_boxes_are_apart_and_below_what_they_read(seed: int) -> None:
     number = 3 + 4 * seed
     edges = a_graph(seed, number)
-    layout, sizes = drawn(number, edges)
+    layout, sizes = lay_out_graph(number, edges)
     boxes = [
         (x - size.wide / 2, y - size.tall / 2, x + size.wide / 2, y + size.tall / 2)
         for (x, y), size in zip(layout.places, sizes, strict=True)
@@ -66,7 +66,7 @@ def test_boxes_are_apart_and_below_what_they_read(seed: int) -> None:
 def test_lines_go_from_box_to_box_and_bend_between_the_others(seed: int) -> None:
     """At each layer that a line crosses, it is beside the boxes there."""
     edges = a_graph(seed, 30)
-    layout, sizes = drawn(30, edges)
+    layout, sizes = lay_out_graph(30, edges)
     for (source, target), way in zip(edges, layout.ways, strict=True):
         assert way[0] == (
             layout.places[source][0],
@@ -84,7 +84,7 @@ def test_lines_go_from_box_to_box_and_bend_between_the_others(seed: int) -> None
 
 def test_a_chain_is_straight_and_a_shortcut_is_beside_it() -> None:
     edges = [*itertools.pairwise(range(6)), (0, 4)]
-    layout, _ = drawn(6, edges)
+    layout, _ = lay_out_graph(6, edges)
     assert len({round(x, 3) for x, _ in layout.places[1:4]}) == 1
     assert len({round(x, 3) for x, _ in layout.ways[-1][2:-2]}) == 1, "straight all along"
 
@@ -92,14 +92,14 @@ def test_a_chain_is_straight_and_a_shortcut_is_beside_it() -> None:
 def test_lines_that_need_not_cross_do_not() -> None:
     """Two chains side by side, whose boxes are called in turn."""
     edges = [(0, 1), (0, 2), (1, 3), (2, 4), (3, 5), (4, 6), (5, 7), (6, 7)]
-    layout, _ = drawn(8, edges)
+    layout, _ = lay_out_graph(8, edges)
     sides = [layout.places[at][0] - layout.places[0][0] for at in (1, 3, 5)]
     assert len({side > 0 for side in sides}) == 1
 
 
 def test_nothing_is_laid_out_and_so_is_one() -> None:
-    assert laid_out([], []).size == Size(0.0, 0.0)
-    assert laid_out([Size(10, 20)], []).places == [(5.0, 10.0)]
+    assert lay_out([], []).size == Size(0.0, 0.0)
+    assert lay_out([Size(10, 20)], []).places == [(5.0, 10.0)]
 
 
 # -- pictures ------------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 import torchscan
 from tests.browsing import least_contrast, opened
 from tests.recording.test_record import Calls
-from tests.report.test_graphs import a_graph, drawn
+from tests.report.test_graphs import a_graph, lay_out_graph
 from tests.torchvision_cpu import torchvision
 from torchscan import InputError, RunFacts, Scan, TorchscanError, inspect, open_run, to_page, watch
 from torchscan import Page as ModelPage
@@ -651,7 +651,7 @@ def test_a_page_lays_graphs_out_as_pictures_do(visit: Visit) -> None:
     with visit(to_page(Scan(nn.Linear(4, 4), (4,)))) as page:
         for seed in range(12):
             edges = a_graph(seed, 3 + 4 * seed)
-            layout, sizes = drawn(3 + 4 * seed, edges)
+            layout, sizes = lay_out_graph(3 + 4 * seed, edges)
             given = [[size._asdict() for size in sizes], edges]
             found = page.evaluate("([sizes, edges]) => $layout.laidOut(sizes, edges)", given)
             assert [tuple(each) for each in found["places"]] == [

@@ -76,7 +76,9 @@ def events(facts: RunFacts, track: str) -> list[dict[str, Any]]:
     return [each for each in trace if each["ph"] == "X" and each["tid"] == numbers.get(track)]
 
 
-def around(slices: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
+def with_enclosing_slices(
+    slices: list[dict[str, Any]],
+) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
     """Each slice with the innermost one that it is in; slices that overlap otherwise are an error."""
     open_: list[dict[str, Any]] = []
     for each in slices:
@@ -110,7 +112,7 @@ def test_slices_of_a_track_nest_and_come_in_order(name: str) -> None:
     for track in ("forward", "backward"):
         slices = events(facts, track)
         assert [each["ts"] for each in slices] == sorted(each["ts"] for each in slices)
-        list(around(slices))
+        list(with_enclosing_slices(slices))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -120,7 +122,9 @@ def test_calls_are_inside_the_calls_that_they_are_in(name: str) -> None:
         (call.path, call.invocation): None if call.parent is None else facts.calls[call.parent]
         for call in facts.calls
     }
-    found = {key(each): key(parent) for each, parent in around(events(facts, "forward"))}
+    found = {
+        key(each): key(parent) for each, parent in with_enclosing_slices(events(facts, "forward"))
+    }
     first = [call for call in facts.calls if not call.is_again]
     assert set(found) == {(call.path, call.invocation) for call in first}
     for call in first:
@@ -200,7 +204,10 @@ def test_a_call_that_an_exception_left_holds_what_ran_in_it() -> None:
     model = Calls(fail, inner=nn.Linear(4, 4))
     with pytest.raises(ValueError, match=r"^$"), torchscan.inspect(model) as run:
         model(X)
-    assert [key(parent) for _, parent in around(events(run.facts, "forward"))] == [None, ("", 0)]
+    assert [key(parent) for _, parent in with_enclosing_slices(events(run.facts, "forward"))] == [
+        None,
+        ("", 0),
+    ]
 
 
 def test_an_opened_run_has_its_trace_too(tmp_path: Path) -> None:

@@ -34,12 +34,12 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
     now = Inspector._values
 
     def as_on_a_device(self: Inspector, times: StepTimes) -> Values:
-        if self._found.is_alarmed:
+        if self._guard_memory.is_alarmed:
             return now(self, times)
         place = torch.device("cpu")
         return DeferredValues(
             self._number,
-            self._found,
+            self._guard_memory,
             self._listener,
             device=place,
             allocated=self._memory,

@@ -56,7 +56,7 @@ def test_the_first_producer_is_named(name: str) -> None:
 # -- drawn by chance -----------------------------------------------------------------------------------------------------
 
 
-def drawn(choices: list[T]) -> T:
+def pick(choices: list[T]) -> T:
     return choices[int(torch.randint(len(choices), ()))]
 
 
@@ -80,7 +80,7 @@ def test_a_parameter_drawn_by_chance_is_named(
 ) -> None:
     torch.manual_seed(seed)
     model, x = make()
-    name, parameter = drawn(list(model.named_parameters()))
+    name, parameter = pick(list(model.named_parameters()))
     with torch.no_grad():
         parameter.fill_(math.nan)
     with inspect(model) as run:
@@ -106,7 +106,7 @@ def test_a_gradient_drawn_by_chance_is_named(
         for path, each in model.named_modules()
         if not list(each.children()) and "out_proj" not in path
     ]
-    path = drawn(leaves)
+    path = pick(leaves)
     parent = model.get_submodule(path.rpartition(".")[0])
     name = path.rpartition(".")[2]
     parent.register_module(name, nn.Sequential(getattr(parent, name), Scaled(math.inf)))

@@ -12,7 +12,7 @@ from tests.recording.test_record import Calls
 from torchscan import InputError
 from torchscan.recording.request import PassRequest
 from torchscan.runtime.script import program_of
-from torchscan.runtime.step_execution import RealSteps, device_here
+from torchscan.runtime.step_execution import RealSteps, local_device
 
 CPU = torch.device("cpu")
 
@@ -89,17 +89,17 @@ def test_a_part_without_data_is_one_too_many() -> None:
 def test_devices_of_a_machine_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    assert (device_here(None), device_here("cpu")) == (CPU, CPU)
+    assert (local_device(None), local_device("cpu")) == (CPU, CPU)
     with pytest.raises(
         InputError, match=r"there is no cuda that this torch can use here: give cpu$"
     ):
-        device_here("cuda")
+        local_device("cuda")
 
 
 def test_devices_of_a_machine_with_two_cards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    assert [str(device_here(name)) for name in (None, "cuda", "cuda:1")] == [
+    assert [str(local_device(name)) for name in (None, "cuda", "cuda:1")] == [
         "cuda",
         "cuda",
         "cuda:1",
@@ -107,7 +107,7 @@ def test_devices_of_a_machine_with_two_cards(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(
         InputError, match=r"there is no cuda:2 that this torch can use here: give cpu, or cuda$"
     ):
-        device_here("cuda:2")
+        local_device("cuda:2")
 
 
 def test_a_program_is_unbuffered_where_it_says_so() -> None:

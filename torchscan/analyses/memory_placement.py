@@ -33,7 +33,7 @@ class Placement:
         self._device = device
 
     @once
-    def needed(self) -> tuple[int, ...]:
+    def required_bytes(self) -> tuple[int, ...]:
         """Bytes of tensors and cuBLAS's workspaces at each moment, before rounding."""
         fixed = self._device.cublas_workspace_bytes * self._threads
         return tuple([total + fixed for total in self._timeline.totals])

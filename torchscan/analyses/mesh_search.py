@@ -78,7 +78,9 @@ class MeshSearch(Result):
 
     def __repr__(self) -> str:
         """A short one."""
-        found = "none fits" if self.best is None else f"best {printable(said(self.best.mesh))}"
+        found = (
+            "none fits" if self.best is None else f"best {printable(format_mesh(self.best.mesh))}"
+        )
         return f"<MeshSearch for {self.gpus} {self.device}: {len(self.choices)} meshes, {found}>"
 
     def as_dict(self) -> dict[str, Any]:
@@ -112,7 +114,7 @@ class MeshSearch(Result):
         }
 
 
-def said(mesh: Mapping[str, int]) -> str:
+def format_mesh(mesh: Mapping[str, int]) -> str:
     """``dp 8 × tp 8``."""
     return " × ".join(f"{name} {size}" for name, size in mesh.items())
 
@@ -207,11 +209,13 @@ def _waits(short: Short) -> dict[Phase, Waiting]:
 def _products(rank: RankPlan) -> int:
     pairs = zip(rank.trace.ops, call_costs(rank.trace), strict=True)
     return sum(
-        _needed(op.signature.operator, cost.macs) for op, cost in pairs if op.origin != "checkpoint"
+        _needed_macs(op.signature.operator, cost.macs)
+        for op, cost in pairs
+        if op.origin != "checkpoint"
     )
 
 
-def _needed(operator: str, macs: int) -> int:
+def _needed_macs(operator: str, macs: int) -> int:
     """Of its five products, the backward pass of fused attention has computed one before, in the forward pass."""
     is_attention = "attention" in operator and operator.endswith("backward")
     return macs * 4 // 5 if is_attention else macs

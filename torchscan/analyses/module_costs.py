@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from torchscan.analyses.conventions import Convention, convention_macs
 from torchscan.analyses.routed_calls import RoutedCalls
-from torchscan.ops import OpCost, price
+from torchscan.ops import OpCost, compute_cost
 from torchscan.trace.trace import Trace
 
 
@@ -28,7 +28,7 @@ def call_costs(
         key: (op.signature, routing)
         for key, op, routing in zip(keys, trace.ops, routings, strict=True)
     }
-    prices = {key: price(*each).cost for key, each in distinct.items()}
+    prices = {key: compute_cost(*each).cost for key, each in distinct.items()}
     costs = routed.with_avoidable_bytes(tuple(prices[key] for key in keys))
     if convention == "torchscan":
         return costs

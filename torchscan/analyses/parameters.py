@@ -40,7 +40,7 @@ def parameters_by_call(trace: Trace) -> tuple[ParameterCount, ...]:
 
 def unused_parameters(trace: Trace) -> dict[str, int]:
     """Path -> elements of the parameters that no operator used, by the outermost module that has only such parameters."""
-    used = {prefix for path in _paths_of_used(trace) for prefix in modules_around(path)}
+    used = {prefix for path in _paths_of_used(trace) for prefix in enclosing_modules(path)}
     unused: dict[str, int] = {}
     seen: set[int] = {each.identity for each in trace.parameters if each.is_used}
     for record in trace.parameters:
@@ -85,10 +85,10 @@ def _count(slots: list[ParameterRecord], seen: set[int]) -> ParameterCount:
 
 def _outermost_unused(path: str, used: set[str]) -> str:
     """The outermost module around ``path`` without used parameters, else ``path`` itself."""
-    return next((module for module in modules_around(path) if module not in used), path)
+    return next((module for module in enclosing_modules(path) if module not in used), path)
 
 
-def modules_around(path: str) -> list[str]:
+def enclosing_modules(path: str) -> list[str]:
     """``a.b.weight -> [a, a.b]``, from the outermost in."""
     parts = path.split(".")
     return [".".join(parts[:length]) for length in range(1, len(parts))]

@@ -104,7 +104,7 @@ class RoutedCalls:
         sizes, rows_of_call, needed = (
             weights | masks,
             self._rows_of_call | self._told_by,
-            self._needed(hit),
+            self._count_experts(hit),
         )
         return tuple(
             _with_avoidable(cost, sizes[index], *needed[rows_of_call[index][0]])
@@ -113,7 +113,7 @@ class RoutedCalls:
             for index, cost in enumerate(costs)
         )
 
-    def _needed(self, hit: set[_Rows]) -> dict[int, tuple[int, int]]:
+    def _count_experts(self, hit: set[_Rows]) -> dict[int, tuple[int, int]]:
         """By router, how many experts are needed, and how many got rows.
 
         If its picks are not all accounted for, nothing but that each row picked an expert is certain.

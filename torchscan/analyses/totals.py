@@ -51,7 +51,7 @@ def by_module(
     trace: Trace, *, convention: Convention = "torchscan", phase: Phase | None = None
 ) -> dict[str, OpCost]:
     """Path of a module -> the cost of all its calls, including what they call; ``""`` is the model."""
-    around = paths_around(trace)
+    around = enclosing_paths(trace)
     costs = {call.path: OpCost() for call in trace.modules}
     for op, cost in _of_phase(trace, call_costs(trace, convention), phase):
         for path in around[op.module_call]:
@@ -64,7 +64,7 @@ def by_module_and_operator(
     trace: Trace, *, convention: Convention = "torchscan", phase: Phase | None = None
 ) -> dict[str, dict[str, OpCost]]:
     """Path of a module -> operator -> the cost of its calls in the module and in everything that it calls."""
-    around = paths_around(trace)
+    around = enclosing_paths(trace)
     costs: dict[str, dict[str, OpCost]] = {call.path: {} for call in trace.modules}
     for op, cost in _of_phase(trace, call_costs(trace, convention), phase):
         for path in around[op.module_call]:
@@ -113,7 +113,7 @@ def _require_phase(trace: Trace, phase: Phase | None) -> None:
         )
 
 
-def paths_around(trace: Trace) -> list[tuple[str, ...]]:
+def enclosing_paths(trace: Trace) -> list[tuple[str, ...]]:
     """For each module call, the distinct paths of itself and of the calls around it."""
     around: list[tuple[str, ...]] = []
     for call in trace.modules:  # parents come before their children

@@ -13,7 +13,7 @@ from torch import nn
 from torchscan.budgets.budget_file import BASELINE_METRICS, Budget
 from torchscan.budgets.generation_limits import check_generation
 from torchscan.budgets.outcome import (
-    MOST_LAYERS,
+    MAX_LAYERS,
     Excess,
     Layers,
     Outcome,
@@ -235,7 +235,7 @@ def _largest_of_estimates(name: str, scan: Scan, *, is_per_sample: bool) -> Laye
 
 
 def _largest_layers(metric: Metric, scan: Scan, samples: int) -> Layers:
-    largest = sorted(scan.forward.counts["layers"], key=metric.of_info, reverse=True)[:MOST_LAYERS]
+    largest = sorted(scan.forward.counts["layers"], key=metric.of_info, reverse=True)[:MAX_LAYERS]
     owning = [layer for layer in largest if metric.of_info(layer)]
     return tuple(
         (f"{full_name_of(layer)} ({layer['type']})", metric.text(metric.of_info(layer) / samples))
@@ -321,9 +321,7 @@ def _grown(name: str, comparison: Comparison) -> list[tuple[str, str]]:
             f"{full_name_of(each.layer)} ({each.layer['type']})",
             f"{'new, ' if each.kind == 'added' else ''}+{text(each.difference(*keys))}",
         )
-        for each in grown[:MOST_LAYERS]
+        for each in grown[:MAX_LAYERS]
     ]
-    more = (
-        [(f"… and {len(grown) - MOST_LAYERS} more layers", "")] if len(grown) > MOST_LAYERS else []
-    )
+    more = [(f"… and {len(grown) - MAX_LAYERS} more layers", "")] if len(grown) > MAX_LAYERS else []
     return lines + more

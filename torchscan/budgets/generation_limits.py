@@ -144,13 +144,13 @@ def _compared(
         name=printable(name),
         bounds=bounds_among(place or name, made, metrics, strict=strict),
         values={each: metric.value(made) for each, metric in metrics.items()},
-        excesses=excesses_among(made, metrics, limits, _to_look_at),
+        excesses=excesses_among(made, metrics, limits, _largest_layers),
         shares_off=shares_off_among(made, metrics),
         remarks=(*_without_room(made), *made.warnings),
     )
 
 
-def _to_look_at(name: str, made: Generation) -> Layers:
+def _largest_layers(name: str, made: Generation) -> Layers:
     """Of times the slowest layers, and of the batch what occupies memory; a context may end with the model's positions."""
     if name == "batch":
         held = (("weights", made.weights_bytes), ("cache of a sequence", made.cache_bytes))

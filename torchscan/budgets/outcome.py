@@ -13,7 +13,7 @@ from torchscan.metrics import METRICS, OF_GENERATION, OF_PLAN, Measure, range_of
 from torchscan.report.comparison import growth
 
 #: that are named for each limit
-MOST_LAYERS = 5
+MAX_LAYERS = 5
 #: layers to look at, each with what it adds
 Layers = tuple[tuple[str, str], ...]
 Answer = TypeVar("Answer")
@@ -44,7 +44,7 @@ class Excess:
         if value == allowed:  # the excess is smaller than the digits shown
             value, allowed = f"{self.value:,.12g}", f"{self.allowed:,.12g}"
         before = "" if self.before is None else f"{metric.text(self.before)} before, "
-        limit = f"at {'least' if metric.is_least else 'most'} {allowed}"
+        limit = f"at {'least' if metric.is_min else 'most'} {allowed}"
         found = (
             f"{metric.heading}: {value}{range_of(self.share_off)}{self.basis and f' {self.basis}'}"
         )
@@ -132,7 +132,7 @@ def bounds_among(
     if strict and doubts:
         first = metrics[next(iter(doubts))]
         raise UnpricedError(
-            f"{place}: only {'an upper' if first.is_least else 'a lower'} bound is known for {first.heading}, because this is "
+            f"{place}: only {'an upper' if first.is_min else 'a lower'} bound is known for {first.heading}, because this is "
             f"not counted: {', '.join(dict.fromkeys(each for found in doubts.values() for each in found))}; "
             "price operators (docs/adding-operators.md), or accept the bound with strict=False"
         )
@@ -183,7 +183,7 @@ def launch_overhead(roofline: Roofline, *, is_per_sample: bool = False) -> Layer
 
 def slowest(layers: list[GroupLoad]) -> Layers:
     """The layers that take the longest."""
-    longest = sorted(layers, key=lambda each: -each.time_estimate)[:MOST_LAYERS]
+    longest = sorted(layers, key=lambda each: -each.time_estimate)[:MAX_LAYERS]
     return tuple(
         (each.name or "the model", units.duration(each.time_estimate))
         for each in longest

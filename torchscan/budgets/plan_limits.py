@@ -8,7 +8,7 @@ from typing import Any, TypedDict, Unpack
 from torchscan import units
 from torchscan.analyses.plan_result import Plan
 from torchscan.budgets.outcome import (
-    MOST_LAYERS,
+    MAX_LAYERS,
     Layers,
     Outcome,
     bounds_among,
@@ -63,7 +63,7 @@ def assert_plan(plan: Plan, *, strict: bool = True, **limits: Unpack[PlanLimits]
         name=name,
         bounds=bounds_among(name, plan, metrics, strict=strict),
         values={each: metric.value(plan) for each, metric in metrics.items()},
-        excesses=excesses_among(plan, metrics, chosen, _to_look_at),
+        excesses=excesses_among(plan, metrics, chosen, _largest_layers),
         shares_off=shares_off_among(plan, metrics),
         remarks=plan.warnings,
     )
@@ -73,7 +73,7 @@ def assert_plan(plan: Plan, *, strict: bool = True, **limits: Unpack[PlanLimits]
         raise BudgetError(str(outcome))
 
 
-def _to_look_at(name: str, plan: Plan) -> Layers:
+def _largest_layers(name: str, plan: Plan) -> Layers:
     """Of memory what occupies it at the peak; of all else, the layers that have the most."""
     if name == "peak_memory":
         return _largest(plan.memory.by_kind.items(), units.memory)
@@ -95,5 +95,5 @@ def _largest(amounts: Iterable[tuple[str, float]], text: Callable[[float], str])
     sums: dict[str, float] = {}
     for name, amount in amounts:
         sums[name] = sums.get(name, 0) + amount
-    largest = sorted(sums.items(), key=lambda each: -each[1])[:MOST_LAYERS]
+    largest = sorted(sums.items(), key=lambda each: -each[1])[:MAX_LAYERS]
     return tuple((name or "the model itself", text(amount)) for name, amount in largest if amount)

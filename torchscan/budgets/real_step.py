@@ -15,7 +15,7 @@ from torchscan.inspection import inspect
 from torchscan.recording.request import PassRequest
 from torchscan.runtime.provenance import name_of_device
 from torchscan.runtime.run import RunFacts
-from torchscan.runtime.step_execution import RealSteps, device_here
+from torchscan.runtime.step_execution import RealSteps, local_device
 from torchscan.targets import Built, Target, inputs_of, with_model
 
 #: measured, after one that warms up
@@ -61,7 +61,7 @@ def check_step_time(budget: Budget, target: Target, *, timings: bool) -> StepOut
 def _device_for(measured_on: str) -> torch.device:
     """The card of this machine, if there is one; for a limit on its processor, that."""
     cpu = torch.device("cpu")
-    return cpu if is_part(measured_on, name_of_device(cpu)) else device_here(None)
+    return cpu if is_part(measured_on, name_of_device(cpu)) else local_device(None)
 
 
 def _measured(budget: Budget, device: torch.device, built: Built) -> RunFacts:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from torchscan.cli.options import add_command
-from torchscan.cli.saying import EXCEEDED, FINE, WRONG_USE, answer, report_mistake
+from torchscan.cli.saying import EXCEEDED, FINE, WRONG_USE, answer, report_internal_error
 from torchscan.progress import progress
 
 _FILE = """\
@@ -96,7 +96,7 @@ def _checked(budget: Any, options: argparse.Namespace) -> int:
         return WRONG_USE
     except Exception as error:
         _put(f"? {budget.name}: could not be checked", options)
-        return report_mistake(error)
+        return report_internal_error(error)
     _put(f"{'✗' if not outcome.is_fine else '-' if outcome.is_empty else '✓'} {outcome}", options)
     return FINE if outcome.is_fine else EXCEEDED
 

@@ -14,9 +14,9 @@ from torchscan.cli.options import (
     add_command,
     add_inputs,
     add_output,
-    in_full,
     on_one_of_several,
     put_table,
+    to_complete_json,
 )
 from torchscan.errors import InputError
 
@@ -68,7 +68,7 @@ def _run(options: argparse.Namespace) -> None:
         options,
         text=text,
         markdown=markdown,
-        json=partial(in_full, comparison),
+        json=partial(to_complete_json, comparison),
     )
 
 

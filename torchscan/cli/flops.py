@@ -8,12 +8,12 @@ from typing import Any
 
 from torchscan.cli.options import (
     add_output,
-    in_full,
     model_command,
     on_generating,
     on_scan,
     positive,
     put_table,
+    to_complete_json,
 )
 from torchscan.errors import InputError
 
@@ -72,4 +72,4 @@ def _put_formulas(options: argparse.Namespace) -> None:
             built.converted(options.dtype).module.eval(), progress=False, **near
         ),
     )
-    put_table(formula_table(costs), options, json=partial(in_full, costs))
+    put_table(formula_table(costs), options, json=partial(to_complete_json, costs))

@@ -12,13 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 from torchscan.cli.options import (
     add_output,
-    in_full,
     model_command,
     positive,
     put_table,
     require_step_for_optimizer,
+    to_complete_json,
 )
-from torchscan.cli.saying import EXCEEDED, FINE, WRONG_USE, in_options, report_mistake, say
+from torchscan.cli.saying import (
+    EXCEEDED,
+    FINE,
+    WRONG_USE,
+    in_options,
+    print_remark,
+    report_internal_error,
+)
 from torchscan.errors import InputError, NonFiniteError, TorchscanError
 from torchscan.progress import progress
 
@@ -147,12 +154,14 @@ def _put(facts: RunFacts, error: NonFiniteError | None, options: argparse.Namesp
     finally:  # steps are not taken again for a file that cannot be written
         if _is_first(facts):
             put_table(
-                run_table(facts, max_depth=_depth(options)), options, json=partial(in_full, facts)
+                run_table(facts, max_depth=_depth(options)),
+                options,
+                json=partial(to_complete_json, facts),
             )
     if _is_first(facts) and facts.process is not None:
         _put_group(facts, options)
     if error is not None:
-        say(str(error))
+        print_remark(str(error))
     return FINE if error is None else EXCEEDED
 
 
@@ -168,7 +177,7 @@ def _put_group(facts: RunFacts, options: argparse.Namespace) -> None:
 
     assert facts.process is not None  # noqa: S101 - it is one of several
     if options.save is None:
-        say(
+        print_remark(
             f"note: this is process 0 of {facts.process.processes}; --save FOLDER also says who keeps the others waiting"
         )
     elif options.output is None and options.format == "text":
@@ -203,7 +212,7 @@ def _measured(options: argparse.Namespace, built: Built) -> tuple[RunFacts, NonF
     """What was found, and what ended it."""
     from torchscan.inspection import inspect
     from torchscan.recording.request import PassRequest
-    from torchscan.runtime.step_execution import RealSteps, device_here
+    from torchscan.runtime.step_execution import RealSteps, local_device
     from torchscan.targets import inputs_of, parse_input
 
     inputs = inputs_of(
@@ -217,7 +226,7 @@ def _measured(options: argparse.Namespace, built: Built) -> tuple[RunFacts, NonF
         batch_size=options.batch_size,
         **inputs,
     )
-    steps = RealSteps(request, device_here(options.device), options.precision)
+    steps = RealSteps(request, local_device(options.device), options.precision)
     error: NonFiniteError | None = None
     try:
         run = inspect(steps.module, warm_up=1, on_nonfinite=options.on_nonfinite)
@@ -267,20 +276,20 @@ def _watch(
 def _show(largest: LargestModule, options: argparse.Namespace) -> int:
     """How that went, as far as it is up to the user, or to the values of the script's model."""
     try:
-        if largest.mistake is not None:
-            report_mistake(largest.mistake)
+        if largest.internal_error is not None:
+            report_internal_error(largest.internal_error)
             return FINE
         facts, error = _facts_of(largest)
         if facts is None:
-            say(
+            print_remark(
                 "the script has called no module of torch in this process, so there is nothing to show"
             )
             return FINE
         if not largest.trains:
-            say("note: no module of the script trains: this is the largest that it calls")
+            print_remark("note: no module of the script trains: this is the largest that it calls")
         return _put(facts, error, options)
     except TorchscanError as error:
-        say(in_options(str(error)))
+        print_remark(in_options(str(error)))
         return WRONG_USE
 
 

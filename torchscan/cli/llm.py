@@ -9,10 +9,10 @@ from typing import Any
 from torchscan.cli.options import (
     add_command,
     add_output,
-    in_full,
     on_generating,
     positive,
     put_table,
+    to_complete_json,
 )
 from torchscan.errors import InputError
 
@@ -158,4 +158,4 @@ def _run(options: argparse.Namespace) -> None:
             **asked,
         ),
     )
-    put_table(generation_table(sweep), options, json=partial(in_full, sweep))
+    put_table(generation_table(sweep), options, json=partial(to_complete_json, sweep))

@@ -34,7 +34,14 @@ from torchscan.cli import (
     summary,
     train,
 )
-from torchscan.cli.saying import FINE, WRONG_USE, in_options, report_mistake, say, write_no_more
+from torchscan.cli.saying import (
+    FINE,
+    WRONG_USE,
+    in_options,
+    print_remark,
+    report_internal_error,
+    write_no_more,
+)
 from torchscan.errors import TorchscanError
 from torchscan.files import shortened
 
@@ -143,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         return FINE if status is None else int(status)
     except TorchscanError as error:
-        say(in_options(str(error)))
+        print_remark(in_options(str(error)))
         return WRONG_USE
     except (
         BrokenPipeError
@@ -154,15 +161,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except OSError as error:
         if error.filename is not None and error.errno in _OF_PATHS:
-            say(f"{shortened(error.filename)} cannot be used: {error.strerror}")
+            print_remark(f"{shortened(error.filename)} cannot be used: {error.strerror}")
             return WRONG_USE
         if error.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF):
-            return report_mistake(error)
-        say(f"the answer cannot be written: {error.strerror}")
+            return report_internal_error(error)
+        print_remark(f"the answer cannot be written: {error.strerror}")
         write_no_more(sys.stdout)
         return WRONG_USE
     except Exception as error:
-        return report_mistake(error)
+        return report_internal_error(error)
 
 
 def _describe_unknown(options: argparse.Namespace, unknown: Sequence[str]) -> str:
@@ -185,7 +192,7 @@ def _notes() -> Iterator[None]:
     def show(message: Any, *_: Any, **__: Any) -> None:
         if str(message) not in told:
             told.add(str(message))
-            say(f"note: {in_options(str(message))}")
+            print_remark(f"note: {in_options(str(message))}")
 
     with warnings.catch_warnings():
         warnings.simplefilter("default")

@@ -9,12 +9,12 @@ from typing import Any
 from torchscan.cli.options import (
     add_output,
     colours_of,
-    in_full,
     memory_size,
     model_command,
     on_scan,
     put_remedies,
     put_table,
+    to_complete_json,
 )
 
 _EXAMPLES = """\
@@ -66,4 +66,4 @@ def _run(options: argparse.Namespace) -> None:
     }
     estimate = on_scan(options, lambda scan: memory_of(scan, **searched))
     text = partial(format_memory, estimate, options.width, colours=colours_of(options))
-    put_table(memory_table(estimate), options, text=text, json=partial(in_full, estimate))
+    put_table(memory_table(estimate), options, text=text, json=partial(to_complete_json, estimate))

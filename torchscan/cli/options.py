@@ -161,9 +161,9 @@ def names(text: str) -> list[str]:
 
 
 def on_model(
-    options: argparse.Namespace, target: str, verb: Callable[[Built, Scan], Result]
+    options: argparse.Namespace, target: str, function: Callable[[Built, Scan], Result]
 ) -> Result:
-    """What ``verb`` says about the named model, given that model and the scan that the options ask for."""
+    """What ``function`` says about the named model, given that model and the scan that the options ask for."""
     from torchscan.question import DEFAULTS
     from torchscan.scan import Scan
     from torchscan.targets import inputs_of, parse_input, parse_target, with_model
@@ -174,7 +174,7 @@ def on_model(
 
     def ask(found: Built) -> Result:
         built = found.converted(options.dtype)
-        return verb(
+        return function(
             built, Scan(built.module, **{**asked, **inputs_of(target, built, specs, options.dtype)})
         )
 
@@ -183,13 +183,13 @@ def on_model(
         return with_model(parse_target(target), ask)
 
 
-def on_generating(target: str, verb: Callable[[Built], Result]) -> Result:
-    """What ``verb`` says about the named model, which is given tokens, so that nobody need say what its inputs are."""
+def on_generating(target: str, function: Callable[[Built], Result]) -> Result:
+    """What ``function`` says about the named model, which is given tokens, so that nobody need say what its inputs are."""
     from torchscan.targets import parse_target, with_model
 
     # what a model prints while being built is not part of the answer
     with progress(f"torchscan: {target}"), contextlib.redirect_stdout(sys.stderr):
-        return with_model(parse_target(target), verb)
+        return with_model(parse_target(target), function)
 
 
 def require_step_for_optimizer(options: argparse.Namespace) -> None:
@@ -199,16 +199,16 @@ def require_step_for_optimizer(options: argparse.Namespace) -> None:
 
 
 def on_one_of_several(
-    options: argparse.Namespace, target: str, verb: Callable[[Scan], Result]
+    options: argparse.Namespace, target: str, function: Callable[[Scan], Result]
 ) -> Result:
-    """What ``verb`` says about this model; errors say which one it is."""
+    """What ``function`` says about this model; errors say which one it is."""
     with naming(target):
-        return on_model(options, target, lambda _, scan: verb(scan))
+        return on_model(options, target, lambda _, scan: function(scan))
 
 
-def on_scan(options: argparse.Namespace, verb: Callable[[Scan], Result]) -> Result:
-    """What ``verb`` says about the one named model."""
-    return on_model(options, options.target, lambda _, scan: verb(scan))
+def on_scan(options: argparse.Namespace, function: Callable[[Scan], Result]) -> Result:
+    """What ``function`` says about the one named model."""
+    return on_model(options, options.target, lambda _, scan: function(scan))
 
 
 def colours_of(options: argparse.Namespace) -> bool:
@@ -232,14 +232,14 @@ def put_table(table: Table, options: argparse.Namespace, **special: Callable[[],
         write_text(options.output, text if text.endswith("\n") else f"{text}\n")
 
 
-def put_remedies(options: argparse.Namespace, verb: Callable[[Scan], Any]) -> None:
-    """Print what would help what ``verb`` says about the one named model."""
+def put_remedies(options: argparse.Namespace, function: Callable[[Scan], Any]) -> None:
+    """Print what would help what ``function`` says about the one named model."""
     from torchscan.report.remedies_table import remedies_table
 
-    remedies = on_scan(options, lambda scan: verb(scan).remedies())
-    put_table(remedies_table(remedies), options, json=partial(in_full, remedies))
+    remedies = on_scan(options, lambda scan: function(scan).remedies())
+    put_table(remedies_table(remedies), options, json=partial(to_complete_json, remedies))
 
 
-def in_full(result: Any) -> str:
+def to_complete_json(result: Any) -> str:
     """A writer of complete JSON, which holds more than the table shows."""
     return json.dumps(result.as_dict(), indent=2)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchscan.cli.options import model_command, on_model
-from torchscan.cli.saying import FINE, WRONG_USE, answer, in_options, say
+from torchscan.cli.saying import FINE, WRONG_USE, answer, in_options, print_remark
 from torchscan.errors import RecordError, TorchscanError
 from torchscan.files import write_text
 
@@ -64,7 +64,7 @@ def _run(options: argparse.Namespace) -> int:
     write_text(options.output, page)
     answer(f"written to {options.output}")
     for each in failures:
-        say(each)
+        print_remark(each)
     return WRONG_USE if failures else FINE
 
 

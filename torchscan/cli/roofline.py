@@ -8,12 +8,12 @@ from typing import Any
 
 from torchscan.cli.options import (
     add_output,
-    in_full,
     model_command,
     on_scan,
     positive,
     put_remedies,
     put_table,
+    to_complete_json,
 )
 
 _EXAMPLES = """\
@@ -57,5 +57,8 @@ def _run(options: argparse.Namespace) -> None:
     shown: dict[str, Any] = {"by": options.by, "max_depth": options.depth, "rows": options.top}
     text = partial(format_roofline, roofline, **shown, width=options.width)
     put_table(
-        roofline_table(roofline, **shown), options, text=text, json=partial(in_full, roofline)
+        roofline_table(roofline, **shown),
+        options,
+        text=text,
+        json=partial(to_complete_json, roofline),
     )

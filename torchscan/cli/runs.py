@@ -65,13 +65,13 @@ def _table(runs: list[WatchedRun], folder: Path) -> Table:
     return Table(
         title="Runs",
         columns=[
-            Column(key="run", heading="Run", is_number=False, narrowest=8, cut="head"),
-            Column(key="model", heading="Model", is_number=False, narrowest=8),
+            Column(key="run", heading="Run", is_number=False, min_width=8, truncate="head"),
+            Column(key="model", heading="Model", is_number=False, min_width=8),
             Column(key="step", heading="Last step"),
             Column(key="kept", heading="Kept"),
-            Column(key="series", heading="Series", dispensable=2),
-            Column(key="ranks", heading="Processes", dispensable=3),
-            Column(key="written", heading="Written", is_number=False, dispensable=1),
+            Column(key="series", heading="Series", priority=2),
+            Column(key="ranks", heading="Processes", priority=3),
+            Column(key="written", heading="Written", is_number=False, priority=1),
         ],
         rows=rows,
         remarks=remarks,

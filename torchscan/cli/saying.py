@@ -73,7 +73,7 @@ def in_options(text: str) -> str:
     )
 
 
-def say(text: str) -> None:
+def print_remark(text: str) -> None:
     """Print a remark on standard error."""
     explain(f"torchscan: {text}")
 
@@ -104,12 +104,12 @@ def answer(text: str, *, is_document: bool = False) -> None:
         print(_in(sys.stdout.encoding, printable_styled(text)), flush=True)  # noqa: T201 - printing is what it is for
 
 
-def report_mistake(error: Exception) -> int:
+def report_internal_error(error: Exception) -> int:
     """Report a bug of torchscan's, and return its exit status."""
     if "TORCHSCAN_DEBUG" in os.environ:
         with contextlib.suppress(OSError):
             traceback.print_exception(error)
-    say(
+    print_remark(
         f"this is a mistake of torchscan's, please report it: {error!r} (TORCHSCAN_DEBUG=1 shows where)"
     )
     return FAILED

@@ -9,10 +9,10 @@ from typing import Any
 from torchscan.cli.options import (
     add_command,
     add_output,
-    in_full,
     on_generating,
     positive,
     put_table,
+    to_complete_json,
 )
 
 _EXAMPLES = """\
@@ -131,4 +131,4 @@ def _run(options: argparse.Namespace) -> None:
             progress=False,
         ),
     )
-    put_table(mesh_table(search), options, json=partial(in_full, search))
+    put_table(mesh_table(search), options, json=partial(to_complete_json, search))

@@ -57,7 +57,7 @@ class CachingAllocator:
     allocated: int = 0
     peak_allocated: int = 0
     _free: dict[bool, list[AllocatedBlock]] = field(default_factory=lambda: {True: [], False: []})
-    _made: int = 0
+    _num_blocks: int = 0
 
     def allocate(self, size: int) -> AllocatedBlock | None:
         """Serve a request; one for zero bytes takes no block."""
@@ -128,8 +128,8 @@ class CachingAllocator:
         self._keep(other)
 
     def _block(self, size: int, is_small: bool) -> AllocatedBlock:
-        self._made += 1
-        return AllocatedBlock(size=size, is_small=is_small, number=self._made)
+        self._num_blocks += 1
+        return AllocatedBlock(size=size, is_small=is_small, number=self._num_blocks)
 
     def _keep(self, block: AllocatedBlock) -> None:
         bisect.insort(self._free[block.is_small], block, key=lambda each: each.order)

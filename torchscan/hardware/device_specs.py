@@ -174,7 +174,7 @@ def device_named(name: str) -> Device:
         return known[matches[0]]
     near = [full for full in known if _has_words(name, full)]
     if not near and lower not in _KINDS:
-        near = _alike(name, known)
+        near = _most_similar(name, known)
     problem = "matches several devices" if matches else "is not known"
     advice = (
         ""
@@ -204,7 +204,7 @@ def _meant(name: str, fitting: list[str]) -> list[str]:
 _ALIKE = 0.6
 
 
-def _alike(name: str, known: Iterable[str]) -> list[str]:
+def _most_similar(name: str, known: Iterable[str]) -> list[str]:
     """The three most like it: those whose words are."""
     likeness = {full: _likeness(_words(name), _words(full)) for full in known}
     return sorted(

@@ -24,7 +24,7 @@ def whole_number(
     found = None if _is_boolean(value) else _index_of(value)
     if found is None or not least <= found <= most:
         limits = f"{least} or more" if most >= MAX_STEP else f"{least} to {most}"
-        raise InputError(f"{name} is {shown(value)}: give {what} ({limits})")
+        raise InputError(f"{name} is {quote(value)}: give {what} ({limits})")
     return found
 
 
@@ -32,7 +32,7 @@ def number_above_zero(name: str, value: object, what: str, most: float = math.in
     """Return a float above 0, which may be one of numpy's or a tensor's."""
     found = None if _is_boolean(value) else _float_of(value)
     if found is None or not 0 < found <= most:
-        raise InputError(f"{name} is {shown(value)}: give {what}")
+        raise InputError(f"{name} is {quote(value)}: give {what}")
     return found
 
 
@@ -40,21 +40,21 @@ def flag(name: str, value: object) -> bool:
     """Return a boolean."""
     if _is_boolean(value) or (type(value) is int and value in (0, 1)):
         return bool(value)
-    raise InputError(f"{name} is {shown(value)}: give True or False")
+    raise InputError(f"{name} is {quote(value)}: give True or False")
 
 
 def list_of(name: str, value: object, what: str, *, is_one: Callable[[Any], bool]) -> list[Any]:
     """Return a list of wanted values, from any iterable."""
     if isinstance(value, str) or is_one(value):
         noun = "text" if isinstance(value, str) else type(value).__name__
-        raise InputError(f"{name} is a single {noun}: give a list, {name}=[{shown(value)}]")
+        raise InputError(f"{name} is a single {noun}: give a list, {name}=[{quote(value)}]")
     try:
         found: list[Any] = list(value)  # type: ignore[call-overload]
     except TypeError as error:
-        raise InputError(f"{name} is {shown(value)}: give a list of {what}") from error
+        raise InputError(f"{name} is {quote(value)}: give a list of {what}") from error
     wrong = [each for each in found if not is_one(each)]
     if wrong:
-        raise InputError(f"{name} has {shown(wrong[0])}: give a list of {what}")
+        raise InputError(f"{name} has {quote(wrong[0])}: give a list of {what}")
     return found
 
 
@@ -67,18 +67,18 @@ def path(name: str, value: object, what: str) -> Path:
     """Return a path whose text is one that can be opened: not empty, and without NUL."""
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text:
-        raise InputError(f"{name} is {shown(value)}: give {what}")
+        raise InputError(f"{name} is {quote(value)}: give {what}")
     return Path(text)
 
 
 def choice(name: str, value: object, known: Sequence[str]) -> str:
     """Return one of several strings."""
     if not isinstance(value, str) or value not in known:
-        raise InputError(f"{name} is {shown(value)}: choose from {', '.join(known)}")
+        raise InputError(f"{name} is {quote(value)}: choose from {', '.join(known)}")
     return value
 
 
-def shown(value: object) -> str:
+def quote(value: object) -> str:
     """Return a value as it is named in a message, in one line."""
     try:
         text = " ".join(repr(value).split())

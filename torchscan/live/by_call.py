@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from torchscan.live.schema import Distribution, SampledStep, Series
-from torchscan.live.uniting import together
+from torchscan.live.uniting import merge_distributions
 from torchscan.measured import Figure, Key, Measured
 
 #: how figures of several tensors of a call are one: norms as norms are, of changes the greatest, counts added up
@@ -35,7 +35,7 @@ def measured_in(path: Path, ranks: Sequence[Written]) -> Measured:
     figures: dict[Key, dict[Figure, float]] = defaultdict(dict)
     for each, distributions in found.items():
         of_call = figures[each.path, each.invocation]
-        for name, value in _figures(each, together(distributions)):
+        for name, value in _figures(each, merge_distributions(distributions)):
             of_call[name] = _JOINED[name](of_call.get(name, 0.0), value)
     noun = "evaluation pass" if "eval" in {each.phase for each in newest} else "step"
     return Measured(

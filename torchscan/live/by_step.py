@@ -12,7 +12,7 @@ from torchscan.live.heat import HeatmapColumn, heat_of
 from torchscan.live.schema import Distribution, Phase, Series
 
 #: columns, at most
-_MOST = 160
+_MAX_COLUMNS = 160
 
 
 class OverSteps:
@@ -21,7 +21,7 @@ class OverSteps:
     def __init__(self, phase: Phase = "train") -> None:
         self._phase = phase
         self._width = 1
-        self._found: dict[Series, dict[int, HeatmapColumn]] = defaultdict(dict)
+        self._columns_by_series: dict[Series, dict[int, HeatmapColumn]] = defaultdict(dict)
         #: the first and the last step of each column, by its number
         self._steps: dict[int, tuple[int, int]] = {}
 
@@ -32,12 +32,12 @@ class OverSteps:
             (step, step),
             {series: HeatmapColumn(each) for series, each in distributions.items()},
         )
-        while max(self._steps) - min(self._steps) >= _MOST:
+        while max(self._steps) - min(self._steps) >= _MAX_COLUMNS:
             self._widen()
 
     def _widen(self) -> None:
-        found, steps = self._found, self._steps
-        self._width, self._found, self._steps = 2 * self._width, defaultdict(dict), {}
+        found, steps = self._columns_by_series, self._steps
+        self._width, self._columns_by_series, self._steps = 2 * self._width, defaultdict(dict), {}
         for column, span in steps.items():
             self._put(
                 column // 2,
@@ -51,14 +51,17 @@ class OverSteps:
         first, last = self._steps.get(column, span)
         self._steps[column] = min(first, span[0]), max(last, span[1])
         for series, each in found.items():
-            self._found[series].setdefault(column, each).add(each)
+            self._columns_by_series[series].setdefault(column, each).add(each)
 
-    def drawn(self) -> list[tuple[Series, dict[str, Any]]]:
+    def columns_by_series(self) -> list[tuple[Series, dict[str, Any]]]:
         """For a page: the columns in which a series was seen, and the step ``until`` which each reaches."""
         until = self._until()
-        return [(series, self._drawn(columns, until)) for series, columns in self._found.items()]
+        return [
+            (series, self._to_plot(columns, until))
+            for series, columns in self._columns_by_series.items()
+        ]
 
-    def _drawn(
+    def _to_plot(
         self, columns: Mapping[int, HeatmapColumn], until: Mapping[int, int]
     ) -> dict[str, Any]:
         places = sorted(columns)

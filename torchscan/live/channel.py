@@ -136,7 +136,7 @@ class MessageSocket:
         self._received = bytearray()
         self.is_open = True
 
-    def say(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """Send a message as soon as there is room."""
         self._waiting += json.dumps(message).encode() + b"\n"
         self.flush()
@@ -161,7 +161,7 @@ class MessageSocket:
             self._waiting.clear()
 
     @property
-    def has_said_all(self) -> bool:
+    def is_drained(self) -> bool:
         """True if nothing waits."""
         return not self._waiting
 
@@ -216,7 +216,7 @@ class Outlet:
         """Send a worker its files over a new socket."""
         socket.send_fds(end, [b"m"], [self._file, lock])
 
-    def say(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """Put a message, as soon as there is room."""
         self._waiting.append(message)
         self.flush()

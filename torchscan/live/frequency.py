@@ -14,7 +14,7 @@ _IN_TURN = 16
 #: cold afterwards, and the worker has a core that training may want. Of a ResNet-18 on two cores it was 16 ms for 5
 _BESIDES = 3.0
 #: the power of two that is the longest way from one to the next
-_MOST = 13
+_MAX_EXPONENT = 13
 #: in each doubling of their number so many passes are looked at, whatever that costs: 64 of the first 2,000
 _IN_A_DOUBLING = 8
 
@@ -76,5 +76,5 @@ class Frequency:
         if self._is_auto and self._periods:
             share = _BESIDES * nanoseconds * 1e-9 / statistics.median(self._periods)
             self.every = 2 ** max(
-                1, math.ceil(min(_MOST, math.log2(max(share / self._budget, 1.0))))
+                1, math.ceil(min(_MAX_EXPONENT, math.log2(max(share / self._budget, 1.0))))
             )

@@ -95,7 +95,7 @@ class Guests:
         except (Exception, SystemExit) as error:
             del self._sinks[id(sink)]
             self._tell(
-                f"{type(sink).__name__} is shown nothing any more: {method.__name__} raised {_said(error)}"
+                f"{type(sink).__name__} is shown nothing any more: {method.__name__} raised {_format_error(error)}"
             )
 
     def _figure(self, name: str, statistic: Statistic, values: Tensor) -> float:
@@ -107,7 +107,7 @@ class Guests:
         except (Exception, SystemExit) as error:
             self._failed.add(name)
             self._tell(
-                f"the statistic {name!r} is not worked out any more: it raised {_said(error)}"
+                f"the statistic {name!r} is not worked out any more: it raised {_format_error(error)}"
             )
             return math.nan
 
@@ -132,5 +132,5 @@ def _limited(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _said(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:300]

@@ -24,11 +24,11 @@ from torchscan.live.by_call import measured_in, place_of
 from torchscan.live.by_step import OverSteps
 from torchscan.live.losses import LostSteps, describe_lost
 from torchscan.live.missing import missing_in
-from torchscan.live.schema import FIGURES, KINDS, Distribution, Kind, Phase, Series
+from torchscan.live.schema import KINDS, STATISTICS, Distribution, Kind, Phase, Series
 from torchscan.live.settling import lost_in, settled_about
 from torchscan.live.sinks.sink import Seen, Sink
 from torchscan.live.store import Reader
-from torchscan.live.uniting import together
+from torchscan.live.uniting import merge_distributions
 from torchscan.live.validation import is_plain_file
 from torchscan.measured import Measured
 
@@ -57,11 +57,13 @@ class History:
 
     def figure(self, name: str) -> list[float]:
         """One figure of a :class:`Distribution` in each step, by its name: ``"mean"``, ``"least"``, or a statistic of yours."""
-        if name in FIGURES:
+        if name in STATISTICS:
             return [getattr(each, name) for each in self.distributions]
         custom = dict.fromkeys(known for each in self.distributions for known in each.custom)
         if name not in custom:
-            raise InputError(f"{name!r} is no figure: there are {', '.join([*FIGURES, *custom])}")
+            raise InputError(
+                f"{name!r} is no figure: there are {', '.join([*STATISTICS, *custom])}"
+            )
         return [each.custom.get(name, math.nan) for each in self.distributions]
 
     def quantiles(self, *shares: float) -> list[list[float]]:
@@ -81,7 +83,7 @@ def _history(
     series: Series, phase: Phase, found: Mapping[tuple[int, int], Sequence[Distribution]]
 ) -> History:
     keys = sorted(found)
-    distributions = tuple(together(found[key]) for key in keys)
+    distributions = tuple(merge_distributions(found[key]) for key in keys)
     return History(
         series=series,
         phase=phase,
@@ -225,7 +227,11 @@ class WatchedRun:
         parts = [frozenset(series[at : at + _AT_ONCE]) for at in range(0, len(series), _AT_ONCE)]
         return replace(
             self.last(),
-            histories=[_drawn(*each) for part in parts for each in self._over_steps(part).drawn()],
+            histories=[
+                _to_page_data(*each)
+                for part in parts
+                for each in self._over_steps(part).columns_by_series()
+            ],
         )
 
     def _over_steps(self, series: Collection[Series]) -> OverSteps:
@@ -279,7 +285,11 @@ class WatchedRun:
                     "name": each.name,
                     "invocation": each.invocation,
                 }
-                yield {**place, **{name: getattr(found, name) for name in FIGURES}, **found.custom}
+                yield {
+                    **place,
+                    **{name: getattr(found, name) for name in STATISTICS},
+                    **found.custom,
+                }
 
     def _named(self, said: str) -> Series:
         found = next((each for each in self.series if each.said == said), None)
@@ -298,7 +308,7 @@ class WatchedRun:
             yield ask(reader)
 
 
-def _drawn(series: Series, picture: Mapping[str, Any]) -> dict[str, Any]:
+def _to_page_data(series: Series, picture: Mapping[str, Any]) -> dict[str, Any]:
     """For a page."""
     return {
         "call": [series.path, series.invocation],
@@ -347,7 +357,7 @@ def _joined(parts: Sequence[Seen]) -> Seen:
     for part in parts:
         for series, distribution in part.distributions.items():
             found[series].append(distribution)
-    distributions = {series: together(each) for series, each in found.items()}
+    distributions = {series: merge_distributions(each) for series, each in found.items()}
     return replace(parts[0], time=min(part.time for part in parts), distributions=distributions)
 
 

@@ -7,7 +7,7 @@ import os
 import torch
 
 
-def rank_here() -> int:
+def current_rank() -> int:
     """Of this process among those that train together. Some launchers set no ``RANK``, and some only that of the machine."""
     if "RANK" in os.environ:
         return int(os.environ["RANK"])
@@ -16,7 +16,7 @@ def rank_here() -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
-def processes_here() -> int:
+def current_world_size() -> int:
     """How many train together, as far as it is known by now."""
     if "WORLD_SIZE" in os.environ:
         return int(os.environ["WORLD_SIZE"])

@@ -70,7 +70,7 @@ class Ledger:
         with contextlib.suppress(OSError):
             os.pwrite(self._file, head, 0)
 
-    def tell(self, about: Mapping[str, Any]) -> None:
+    def write_metadata(self, about: Mapping[str, Any]) -> None:
         """Write what the store cannot take. If it is too long, the earlier text stays."""
         text = json.dumps(about).encode()
         if len(text) < _SIZE - _TEXT:

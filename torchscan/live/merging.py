@@ -18,7 +18,7 @@ from torchscan.live.missing import missing_in
 from torchscan.live.schema import Distribution, Phase, SampledStep, Series
 from torchscan.live.settling import lost_in, settled_about
 from torchscan.live.store import Reader, Store, StoreError
-from torchscan.live.uniting import together
+from torchscan.live.uniting import merge_distributions
 
 
 class _RankStep(NamedTuple):
@@ -86,7 +86,9 @@ def _one(parts: list[_RankStep], store: Store) -> SampledStep:
             if number in series:
                 found[series[number]].append(distribution)
     first = parts[0].watched
-    distributions = {store.number_of(series): together(each) for series, each in found.items()}
+    distributions = {
+        store.number_of(series): merge_distributions(each) for series, each in found.items()
+    }
     return SampledStep(
         step=first.step,
         phase=first.phase,

@@ -61,7 +61,7 @@ def missing_in(files: Sequence[Path]) -> list[str]:
         said.append(f"{num_others} other processes of {number} have recorded nothing")
     gone = [part for part in parts if part.gone is not None]
     gone.sort(key=lambda part: (part.has_lost_peer, part.gone or 0.0))
-    ended = [_said(gone, number)] if gone else []
+    ended = [_describe_missing(gone, number)] if gone else []
     return [*said, *ended, *(lost for part in parts if (lost := _lost_by(part, number)))]
 
 
@@ -106,7 +106,7 @@ def _rank_of(file: Path) -> int:
     return int(digits) if digits.isdecimal() else 0
 
 
-def _said(gone: Sequence[_RankProgress], number: int) -> str:
+def _describe_missing(gone: Sequence[_RankProgress], number: int) -> str:
     """``process 1 of 4 was gone at 08:46:03, its last recorded step 18, and did not close the run; then process 3 (19)``."""
     first, *others = gone
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(first.gone))

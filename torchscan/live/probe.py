@@ -44,7 +44,7 @@ LOGGED: dict[str, Kind] = {
     "param_grads": "param_grad",
 }
 #: in a step: whoever calls a model for ever, and asks for no gradients, is seen so often
-_MOST_ROWS = 20_000
+_MAX_ROWS = 20_000
 _GRADIENT_OF: dict[Kind, Kind] = {
     "input": "input_grad",
     "output": "output_grad",
@@ -214,7 +214,7 @@ class Probe:
         )
         self._sample_norms = sample_norms
         #: series, and their rows
-        self._found: dict[int, int] = {}
+        self._rows_by_series: dict[int, int] = {}
         self._units = Units()
         #: rows of tensors that were looked at, until they are written to
         self._known: dict[int, tuple[weakref.ref[Tensor], int, int]] = {}
@@ -272,7 +272,7 @@ class Probe:
             self._follows(call.path)
             and not self.is_aside
             and not is_in_backward_pass()
-            and len(self._rows) < _MOST_ROWS
+            and len(self._rows) < _MAX_ROWS
         )
 
     @_guarded
@@ -335,7 +335,7 @@ class Probe:
         return self._rows.add(tensor, is_exact=self._is_exact(len(self._rows)), unit_dim=unit_dim)
 
     def _keep(self, number: int, row: int, tensor: Tensor) -> None:
-        self._found[number] = row
+        self._rows_by_series[number] = row
         if tensor.numel() <= self._numbers.wholes.get(number, -1):
             self._rows.add_whole(number, tensor)
 
@@ -429,7 +429,7 @@ class Probe:
         self, use: weakref.ref[_Use], number: int, index: int, gradients: tuple[Tensor | None, ...]
     ) -> None:
         gradient = gradients[index] if index < len(gradients) else None
-        if use() is not None or number in self._found or gradient is None:
+        if use() is not None or number in self._rows_by_series or gradient is None:
             return
         self._await_end()
         row = self._look(gradient)
@@ -506,7 +506,7 @@ class Probe:
                 phase=self._pass.phase,
                 number=self._pass.number,
                 time=time.time(),
-                series=_whole_numbers(list(self._found.items())).view(-1, 2),
+                series=_whole_numbers(list(self._rows_by_series.items())).view(-1, 2),
                 numels=_whole_numbers(self._rows.numels),
                 sizes=_whole_numbers(self._rows.sizes),
                 exact=self._rows.exact(),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from torchscan.errors import InputError
 from torchscan.live.channel import Message, MessageSocket, Outlet
 from torchscan.live.descriptors import socket_pair
-from torchscan.live.launched import processes_here, rank_here
+from torchscan.live.launched import current_rank, current_world_size
 from torchscan.live.ledger import Entry, Ledger, lock_for_worker, read_ledger
 from torchscan.live.lock import Lock
 from torchscan.live.losses import (
@@ -38,7 +38,7 @@ from torchscan.live.sinks.sink import Sink
 from torchscan.live.starting import StartMethod, start_worker
 from torchscan.live.store import Reader, Store, StoreError, is_remote
 from torchscan.live.task import Guest, WorkerTask
-from torchscan.live.telling import tell
+from torchscan.live.telling import warn_or_print
 
 if TYPE_CHECKING:
     from torchscan.live.task import Statistic
@@ -71,9 +71,9 @@ class WriterProcess:
         """``step``: what was recorded from there on is recorded anew."""
         self.folder = folder
         #: of what this process writes
-        self.path = folder / f"rank{rank_here()}.sqlite"
+        self.path = folder / f"rank{current_rank()}.sqlite"
         #: of the processes that train together
-        self.is_first = rank_here() == 0
+        self.is_first = current_rank() == 0
         #: the training step that would have come next when the run was closed
         self.reached = 0
         self._start, self._guest = start, Guest(sinks=sinks, custom=custom)
@@ -115,7 +115,7 @@ class WriterProcess:
         idle, seen = 0.0, self._written_at()
         word = _Word(f"an earlier process's steps are still being written to {str(self.folder)!r}")
         while (lock := lock_for_worker(self.path)) is None:
-            word.say()
+            word.remind()
             time.sleep(_LOOK)
             now = self._written_at()
             idle = idle + _LOOK if now == seen else 0.0
@@ -162,7 +162,7 @@ class WriterProcess:
         session = {"id": self._session, "handled": 0, "written": 0, "lost": 0, "last": None}
         earlier = self._lost_earlier()
         begun = {
-            "processes": processes_here(),
+            "processes": current_world_size(),
             "closed": False,
             "ended": None,
             "raised": None,
@@ -223,9 +223,9 @@ class WriterProcess:
             lost = max(lost, sum(each.count for each in self._lost))
         return lost + self._num_left
 
-    def say(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """Tell the worker."""
-        self._outlet.say(message)
+        self._outlet.send(message)
         self.line.wake()
 
     def begin(self, phase: Phase, step: int) -> None:
@@ -266,7 +266,7 @@ class WriterProcess:
         for start in range(0, len(numbers.new), _NUM_SERIES):
             new = numbers.new[start : start + _NUM_SERIES]
             series = [(asdict(each.series), *each[1:]) for each in new]
-            self._outlet.say({"is": "series", "first": len(self._announced), "series": series})
+            self._outlet.send({"is": "series", "first": len(self._announced), "series": series})
             self._announced += new
         numbers.new.clear()
 
@@ -276,7 +276,7 @@ class WriterProcess:
 
     def _say_lost(self) -> None:
         if self._untold.ranges:
-            self._outlet.say({"is": "lost", "lost": self._untold.to_data()})
+            self._outlet.send({"is": "lost", "lost": self._untold.to_data()})
             self._untold = Losses()
 
     def _hear(self) -> None:
@@ -292,9 +292,11 @@ class WriterProcess:
         for message in self.line.heard():
             if message["is"] == "failed":
                 self._is_gone |= bool(message.get("is_final"))
-                tell(f"writing the run has stopped: {message['why']}; training is not affected")
+                warn_or_print(
+                    f"writing the run has stopped: {message['why']}; training is not affected"
+                )
             elif message["is"] == "told":
-                tell(message["what"])
+                warn_or_print(message["what"])
             elif message["is"] == "end":
                 self._has_ended, self._lost = True, lost_from(message["lost"])
 
@@ -318,7 +320,7 @@ class WriterProcess:
 
     def _give_up(self, how: str) -> None:
         self._is_gone = True
-        tell(
+        warn_or_print(
             f"the process that writes the run has ended{how}: no more steps are recorded; training is not affected"
         )
 
@@ -337,7 +339,7 @@ class WriterProcess:
             _close_quietly(lock)
             self._give_up(how)
         else:
-            tell(
+            warn_or_print(
                 f"the process that writes the run has ended{how}: another one continues where it stopped"
             )
 
@@ -354,11 +356,11 @@ class WriterProcess:
         if error is not None:
             said = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
             is_lost = is_of_lost_peer(error)
-            self._outlet.say(
+            self._outlet.send(
                 {"is": "raised", "what": said, "when": time.time(), "lost_peer": is_lost}
             )
         self._say_lost()
-        self.say({"is": "reached", "step": step})
+        self.send({"is": "reached", "step": step})
         why = ""
         try:
             why = self._await_end()
@@ -390,7 +392,7 @@ class WriterProcess:
             now, alive = time.monotonic(), self._life()
             idle = idle + min(now - last, _LONGEST_LOOK) if alive == life else 0.0
             last, life = now, alive
-            word.say()
+            word.remind()
         return "" if self._is_gone else f"its process has made no progress for {_PATIENCE:.0f} s"
 
     def _life(self) -> tuple[int, int]:
@@ -406,7 +408,7 @@ class WriterProcess:
             what = f"{self._num_left} {noun} not written to {str(self.folder)!r} yet"
         else:
             what = f"the run {str(self.folder)!r} is not finished yet"
-        tell(
+        warn_or_print(
             f"{what}, because {why}: process {self.number} writes the rest when it can; do not end it"
         )
 
@@ -441,7 +443,7 @@ class WriterProcess:
         lost = self._untold.ranges if self._lost is None else self._lost
         said = describe_lost(lost)
         if said:
-            tell(f"{said}; training is not affected")
+            warn_or_print(f"{said}; training is not affected")
 
 
 class _Word:
@@ -451,7 +453,7 @@ class _Word:
         self._what = what
         self._next = time.monotonic() + _FIRST_WORD
 
-    def say(self) -> None:
+    def remind(self) -> None:
         """Write the line if it is time."""
         if time.monotonic() > self._next:
             self._next = time.monotonic() + _NEXT_WORD

@@ -88,7 +88,7 @@ class Rows:
             return None
         if is_exact and values is not None and row is not None:
             with contextlib.suppress(RuntimeError):  # eight-bit floats have no kernels for it
-                self._look_at_all(row, values, unit_dim)
+                self._add_exact(row, values, unit_dim)
         return row
 
     def _placed(self, values: Tensor, numel: int) -> int:
@@ -112,7 +112,7 @@ class Rows:
             slot.copy_(torch.take(values, places), non_blocking=True)
         return self.width
 
-    def _look_at_all(self, row: int, values: Tensor, unit_dim: int | None) -> None:
+    def _add_exact(self, row: int, values: Tensor, unit_dim: int | None) -> None:
         if unit_dim is None:
             least, most = torch.aminmax(values)
         else:

@@ -19,7 +19,7 @@ Kind = Literal[
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Phase = Literal["train", "eval"]
 #: what is known of one series in one step, besides its counts and the user's own statistics
-FIGURES = (
+STATISTICS = (
     *("numel", "sampled", "nan", "inf", "zero", "mean", "std", "least", "most", "is_exact"),
     *("update", "saturated", "dead", "sample_norm"),
 )

@@ -59,7 +59,7 @@ _MAX_TABLES = 64
 _SELECT_SERIES = "SELECT number, path, type_name, kind, name, invocation FROM series"
 _SELECT_STEP = "SELECT step, number, time, data FROM steps"
 #: the greatest whole number in a table
-_MOST = 2**63 - 1
+_MAX_INTEGER = 2**63 - 1
 
 _TABLES = f"""
 CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -94,12 +94,12 @@ class Store:
             )
             self._database.execute("PRAGMA synchronous = NORMAL")
             self._database.executescript(_TABLES)
-            self.tell(about)
+            self.write_metadata(about)
         self._numbers = {each: number for number, each in self._known().items()}
 
-    def tell(self, about: Mapping[str, Any]) -> None:
+    def write_metadata(self, about: Mapping[str, Any]) -> None:
         """Of the run as a whole."""
-        with _told(self._path), self._database:
+        with _explain_errors(self._path), self._database:
             self._tell(about)
 
     def _tell(self, about: Mapping[str, Any]) -> None:
@@ -108,7 +108,7 @@ class Store:
 
     def keep_graph(self, graph: Mapping[str, Any]) -> None:
         """The data of the model's page."""
-        self.tell({_GRAPH: graph})
+        self.write_metadata({_GRAPH: graph})
 
     def number_of(self, series: Series) -> int:
         """Of a series, which may be new: then it is written with the next step."""
@@ -116,7 +116,7 @@ class Store:
             values = (series.path, series.type_name, series.kind, series.name, series.invocation)
             insert = "INSERT OR IGNORE INTO series (path, type_name, kind, name, invocation) VALUES (?, ?, ?, ?, ?)"
             select = "SELECT number FROM series WHERE path = ? AND kind = ? AND name = ? AND invocation = ?"
-            with _told(self._path):
+            with _explain_errors(self._path):
                 self._database.execute(insert, values)
                 found = self._database.execute(select, (series.path, *values[2:])).fetchone()
             self._numbers[series] = int(found[0])
@@ -131,7 +131,7 @@ class Store:
     ) -> None:
         """Write one step, with what is to be told of the run in the same transaction; old steps are thinned out."""
         try:
-            with _told(self._path), self._database:
+            with _explain_errors(self._path), self._database:
                 written = self._write(watched)
                 self._tell(about or {})
                 if thins_out:
@@ -142,7 +142,7 @@ class Store:
             raise
 
     def _known(self) -> dict[int, Series]:
-        with _told(self._path):
+        with _explain_errors(self._path):
             return _series(self._database)
 
     def _write(self, watched: SampledStep) -> int:
@@ -173,15 +173,15 @@ class Store:
 
         An evaluation that stands at this step ran before it, and stays.
         """
-        with _told(self._path), self._database:
+        with _explain_errors(self._path), self._database:
             self._database.execute(
                 "DELETE FROM steps WHERE step >= ? AND (phase = 'train' OR step > ?)", (step, step)
             )
-        self.tell({"reached": step})
+        self.write_metadata({"reached": step})
 
     def note(self, what: str, when: float | None = None) -> None:
         """Something that happened to the run, now or then."""
-        with _told(self._path), self._database:
+        with _explain_errors(self._path), self._database:
             self._database.execute(
                 "INSERT INTO events VALUES (?, ?)", (time.time() if when is None else when, what)
             )
@@ -200,7 +200,7 @@ class Reader:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with _told(path):
+        with _explain_errors(path):
             require_file(path)
         self._database = _connected(path, mode="ro")
         with _closed_if_refused(self._database, path):
@@ -214,13 +214,13 @@ class Reader:
     def about(self) -> dict[str, Any]:
         """What was said of the run when it began."""
         found = self._all("SELECT name, value FROM about WHERE name != ?", _GRAPH)
-        with _told(self.path):
+        with _explain_errors(self.path):
             return about_of_run({str(name): json_of(value) for name, value in found})
 
     def graph(self) -> dict[str, Any] | None:
         """The data of the model's page; None: it is not there, or not yet."""
         found = self._all("SELECT value FROM about WHERE name = ?", _GRAPH)
-        with _told(self.path):
+        with _explain_errors(self.path):
             return graph_of_run(json_of(found[0][0])) if found else None
 
     def has_graph(self) -> bool:
@@ -234,7 +234,7 @@ class Reader:
     def series(self) -> dict[int, Series]:
         """By their numbers."""
         found = self._all(_SELECT_SERIES)
-        with _told(self.path):
+        with _explain_errors(self.path):
             return dict(series_of_row(row) for row in found)
 
     def steps(self, phase: Phase) -> Iterator[SampledStep]:
@@ -251,7 +251,7 @@ class Reader:
     def written(self, phase: Phase) -> dict[int, float]:
         """When the steps were written that are kept, by their numbers in the file."""
         rows = self._all("SELECT written, time FROM steps WHERE phase = ?", phase)
-        with _told(self.path):
+        with _explain_errors(self.path):
             return {integer_of(number, "step number"): time_of(when) for number, when in rows}
 
     def step(self, phase: Phase, written: int) -> SampledStep | None:
@@ -262,14 +262,14 @@ class Reader:
     def times(self, phase: Phase) -> list[tuple[int, float]]:
         """The steps that are kept, and when each was written, without what is in them."""
         rows = self._all("SELECT step, time FROM steps WHERE phase = ? ORDER BY written", phase)
-        with _told(self.path):
+        with _explain_errors(self.path):
             return [(integer_of(step, "step"), time_of(when)) for step, when in rows]
 
     def last(self, phase: Phase, up_to: int | None = None) -> tuple[int, int] | None:
         """The last step that was written, of those up to this one, and which of its phase it was; None: there is none."""
         statement = "SELECT step, number FROM steps WHERE phase = ? AND step <= ? ORDER BY written DESC LIMIT 1"
-        rows = self._all(statement, phase, _MOST if up_to is None else up_to)
-        with _told(self.path):
+        rows = self._all(statement, phase, _MAX_INTEGER if up_to is None else up_to)
+        with _explain_errors(self.path):
             return next(
                 (
                     (integer_of(step, "step"), integer_of(number, "step number"))
@@ -281,7 +281,7 @@ class Reader:
     def events(self) -> list[tuple[float, str]]:
         """What happened to the run, and when."""
         found = self._all("SELECT time, what FROM events ORDER BY rowid")
-        with _told(self.path):
+        with _explain_errors(self.path):
             return [event_of(row) for row in found]
 
     def close(self) -> None:
@@ -290,7 +290,7 @@ class Reader:
 
     def _watched(self, phase: Phase, row: Sequence[Any]) -> SampledStep:
         step, number, when, data = row
-        with _told(self.path):
+        with _explain_errors(self.path):
             return SampledStep(
                 step=integer_of(step, "step"),
                 phase=phase,
@@ -301,7 +301,7 @@ class Reader:
 
     def _all(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         """Return all rows of an answer, of which there may not be too many."""
-        with _told(self.path):
+        with _explain_errors(self.path):
             self._require_tables()
             self._instructions = 0
             rows = self._database.execute(statement, values).fetchmany(MAX_ROWS + 1)
@@ -366,7 +366,7 @@ def _series(database: sqlite3.Connection) -> dict[int, Series]:
 
 
 def _connected(path: Path, mode: str = "rwc") -> sqlite3.Connection:
-    with _told(path):
+    with _explain_errors(path):
         return sqlite3.connect(f"{path.resolve().as_uri()}?mode={mode}", uri=True, timeout=5.0)
 
 
@@ -385,7 +385,7 @@ def _require_version(database: sqlite3.Connection, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _explain_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except BrokenRunError as error:
@@ -397,7 +397,7 @@ def _told(path: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _closed_if_refused(database: sqlite3.Connection, path: Path) -> Iterator[None]:
     try:
-        with _told(path):
+        with _explain_errors(path):
             yield
     except StoreError:
         database.close()

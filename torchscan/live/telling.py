@@ -9,7 +9,7 @@ from torchscan.errors import warn_user
 from torchscan.escapes import printable_text
 
 
-def tell(what: str) -> None:
+def warn_or_print(what: str) -> None:
     """As a warning; where warnings are errors, as a line."""
     with contextlib.suppress(OSError, ValueError):  # standard error is closed, or has no reader
         try:

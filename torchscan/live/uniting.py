@@ -13,7 +13,7 @@ from torchscan.live.schema import Distribution
 _SUMS = ("numel", "sampled", "nan", "inf", "zero")
 
 
-def together(parts: Sequence[Distribution]) -> Distribution:
+def merge_distributions(parts: Sequence[Distribution]) -> Distribution:
     """Each part weighs as much as it has values, of which as many may be sampled as of a larger one."""
     if len(parts) == 1:
         return parts[0]

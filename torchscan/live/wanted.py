@@ -16,12 +16,12 @@ from torchscan.live.accepting import (
     flag,
     list_of,
     number_above_zero,
-    shown,
+    quote,
     texts,
     whole_number,
 )
 from torchscan.live.probe import LOGGED
-from torchscan.live.schema import FIGURES, Kind
+from torchscan.live.schema import STATISTICS, Kind
 from torchscan.live.sinks.sink import Sink
 from torchscan.recording.bookkeeping.inventory import modules_of
 
@@ -99,7 +99,7 @@ def _every(every: object) -> int:
         return whole_number("every", every, 1, MAX_STEP)
     except InputError as error:
         raise InputError(
-            f"every is {shown(every)}: give a number of steps (1 or more) or 'auto'"
+            f"every is {quote(every)}: give a number of steps (1 or more) or 'auto'"
         ) from error
 
 
@@ -147,16 +147,16 @@ def statistics_of(custom: object) -> dict[str, Any]:
     if custom is None:
         return {}
     if not isinstance(custom, Mapping):
-        raise InputError(f"custom is {shown(custom)}: give a dict such as {{'kurtosis': function}}")
+        raise InputError(f"custom is {quote(custom)}: give a dict such as {{'kurtosis': function}}")
     for name, statistic in custom.items():
         if not isinstance(name, str) or not name:
-            raise InputError(f"custom has the name {shown(name)}: give a string")
-        if name in FIGURES:
+            raise InputError(f"custom has the name {quote(name)}: give a string")
+        if name in STATISTICS:
             raise InputError(
                 f"custom has {name!r}, which is already a statistic: give another name"
             )
         if not callable(statistic):
-            raise InputError(f"custom[{name!r}] is {shown(statistic)}: give a function of a tensor")
+            raise InputError(f"custom[{name!r}] is {quote(statistic)}: give a function of a tensor")
     return dict(custom)
 
 
@@ -169,7 +169,7 @@ def chosen_by(modules: object, model: nn.Module) -> list[Chosen]:
         if not any(_matches(each, path, module) for path, module in modules_of(model)):
             some = ", ".join(repr(path) for path, _ in modules_of(model) if path)
             raise InputError(
-                f"modules has {shown(each)}, which matches no module of the model: choose from {some[:200] or 'no parts'}"
+                f"modules has {quote(each)}, which matches no module of the model: choose from {some[:200] or 'no parts'}"
             )
     return chosen
 
@@ -198,5 +198,5 @@ def _matches(chosen: Chosen, path: str, module: nn.Module) -> bool:
     except Exception as error:
         said = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise InputError(
-            f"modules has {shown(chosen)}, which raised {said} for {path!r}: give a function of path and module"
+            f"modules has {quote(chosen)}, which raised {said} for {path!r}: give a function of path and module"
         ) from error

@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torchscan.live.about import about_of
 from torchscan.live.accepting import choice, flag, path
 from torchscan.live.frequency import Frequency
-from torchscan.live.gate import Gate
+from torchscan.live.gate import ModelHook
 from torchscan.live.graphing import await_end, draw_apart
 from torchscan.live.probe import Before, Probe, SeriesNumbers, is_transformed, parameters_of
 from torchscan.live.process import WriterProcess
@@ -28,8 +28,8 @@ from torchscan.live.rows import Rows
 from torchscan.live.schema import Phase
 from torchscan.live.sinks.sink import Sink
 from torchscan.live.starting import START_METHODS, StartMethod
-from torchscan.live.steps import Pass, Steps
-from torchscan.live.telling import tell
+from torchscan.live.steps import Pass, StepCounter
+from torchscan.live.telling import warn_or_print
 from torchscan.live.wanted import (
     Chosen,
     Wanted,
@@ -81,7 +81,7 @@ class Watcher:
             next((tensor.device for tensor in tensors_of(model)), torch.device("cpu")),
         )
         self._numbers, self._before = SeriesNumbers(wanted.whole), Before()
-        self._steps = Steps(process.last, process.reached, step)
+        self._steps = StepCounter(process.last, process.reached, step)
         self._rewrite_from(step)
         if step is None and process.last:
             self._tell_of_going_on(self._steps.next)
@@ -99,14 +99,14 @@ class Watcher:
         self._thread: int | None = None
         self._tree = CallTree(self._path_of, with_autograd_threads())
         self._is_following = False
-        self._gate = Gate(model, self._begin, self._note_backward)
+        self._model_hook = ModelHook(model, self._begin, self._note_backward)
         self._optimizers = register_optimizer_step_post_hook(
             lambda optimizer, *_: self._note_optimizer(optimizer)
         )
         self._knows_compiler = False
         self._compiler = CompileWatch(self._pause, self._go_on)
         self._compiler.listen()
-        self._gate.open()
+        self._model_hook.await_call()
         self._go_on()
         _watchers.add(self)
         atexit.register(self._close_at_exit)
@@ -118,20 +118,20 @@ class Watcher:
             self._knows_compiler = True
             self._compiler.ignore_hooks()
             self._compiler.listen()
-            self._gate.keep_compiler_out()
-        self._gate.go_on()
+            self._model_hook.keep_compiler_out()
+        self._model_hook.go_on()
         if self._is_following:
             self._tree.go_on()
 
     def _pause(self) -> None:
-        self._gate.pause()
+        self._model_hook.pause()
         self._tree.pause()
 
     def _note_backward(self) -> None:
         """Gradients come: the next forward pass may be one to be looked at."""
         if not self._is_closed:
             self._steps.note_backward()
-            self._gate.open()
+            self._model_hook.await_call()
 
     def _note_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer has made its step, which may be another model's: parameters are what they will be."""
@@ -167,7 +167,7 @@ class Watcher:
             return
         with self._guarded():
             self._thread = threading.get_ident()
-            self._gate.note_entry(module, is_first=not self._has_begun)
+            self._model_hook.note_entry(module, is_first=not self._has_begun)
             self._has_begun = True
             self._begin_pass(module, args)
 
@@ -176,28 +176,30 @@ class Watcher:
         if is_open(module):
             return True
         current = (
-            self._tree.current if self._is_following and not self._gate.is_model(module) else None
+            self._tree.current
+            if self._is_following and not self._model_hook.is_model(module)
+            else None
         )
         return current is not None and current.module is not module and is_running(current.module)
 
     def _begin_pass(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         phase: Phase = "train" if module.training and torch.is_grad_enabled() else "eval"
-        part = None if self._gate.is_model(module) else id(module)
-        place = self._steps.place_of(phase, part)
+        part = None if self._model_hook.is_model(module) else id(module)
+        place = self._steps.relation_of(phase, part)
         if self._probe is not None:
             self._probe.is_aside = place == "aside"
         if place == "same" and self._probe is not None:
             self._tree.forget_interrupted()
         elif place == "same" and phase == "train":
-            self._gate.await_result(module)
+            self._model_hook.await_result(module)
         if place != "new":
             return
         self._finish()
         begun = self._steps.begin(phase, part)
         if self._is_due(begun):
             self._arm(module, args)
-        elif phase == "train" and not self._steps.is_told:
-            self._gate.await_result(module)
+        elif phase == "train" and not self._steps.is_manual:
+            self._model_hook.await_result(module)
 
     def _is_due(self, begun: Pass) -> bool:
         frequency = self._frequencies[begun.phase]
@@ -241,14 +243,18 @@ class Watcher:
 
     def _note_start(self, call: Call, args: tuple[Any, ...]) -> None:
         if call.parent is None:
-            self._gate.note_entry(call.module, is_first=False)
+            self._model_hook.note_entry(call.module, is_first=False)
         if self._probe is not None:
             self._probe.note_start(call, args)
 
     def _note_end(self, call: Call, given: Given, result: object) -> None:
         if self._probe is not None:
             self._probe.note_end(call, given, result)
-            if self._awaits_graph and call.parent is None and self._gate.is_model(call.module):
+            if (
+                self._awaits_graph
+                and call.parent is None
+                and self._model_hook.is_model(call.module)
+            ):
                 self._draw_graph(given)
         if call.parent is None:
             self._tree.forget_exception()  # which holds all that was computed
@@ -273,7 +279,7 @@ class Watcher:
         try:
             self._drawing = draw_apart(self._model, given, self._process.path)
         except Exception as error:  # the graph is not worth the watching
-            self._process.say(
+            self._process.send(
                 {"is": "note", "what": f"no graph of the model could be drawn: {error}"[:300]}
             )
 
@@ -283,22 +289,22 @@ class Watcher:
         if self._is_closed or not self._is_here:
             return
         with self._guarded():
-            self._gate.open()
+            self._model_hook.await_call()
             self._finish()
             if number is not None and number < self._steps.next:
                 self._rewrite_from(number)
             self._steps.end(number)
 
     def _tell_of_going_on(self, step: int) -> None:
-        self._process.say({"is": "note", "what": f"goes on with step {step}"})
+        self._process.send({"is": "note", "what": f"goes on with step {step}"})
         meant = f"say step={step} if that is meant, or give another folder"
-        tell(
+        warn_or_print(
             f"the run {str(self._process.folder)!r} is there already and goes on with step {step}: {meant}"
         )
 
     def _rewrite_from(self, step: int | None) -> None:
         if step is not None:
-            self._process.say({"is": "from", "step": step})
+            self._process.send({"is": "from", "step": step})
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -321,7 +327,7 @@ class Watcher:
                 self._steps.current.step,
                 "an internal error of torchscan",
             )
-        tell(
+        warn_or_print(
             f"torchscan hit an internal error and stopped watching; training is not affected: {said}"
         )
 
@@ -330,7 +336,7 @@ class Watcher:
         self._is_closed = True
         self._probe = None
         self._tree.stop()
-        self._gate.close()
+        self._model_hook.close()
 
     # -- the user's ----------------------------------------------------------------------------------------------------
 
@@ -383,7 +389,7 @@ class Watcher:
 
     def _tell_of_unmet(self) -> None:
         for pattern in self._numbers.unmet if self._has_begun else ():
-            tell(
+            warn_or_print(
                 f"no series was called {pattern!r}, whose values were asked for: open_run(…).find() has all"
             )
 
@@ -392,7 +398,7 @@ class Watcher:
         self._is_following = False
         self._tree.stop()
         self._compiler.close()
-        self._gate.close()
+        self._model_hook.close()
         self._optimizers.remove()
         _watchers.discard(self)
 

@@ -112,7 +112,7 @@ class Worker:
             is_ready(
                 self._line.socket,
                 _LOOKS,
-                EVENT_READ if self._line.has_said_all else EVENT_READ | EVENT_WRITE,
+                EVENT_READ if self._line.is_drained else EVENT_READ | EVENT_WRITE,
             )
             self._line.flush()
             for _ in self._line.heard():  # which only wakes
@@ -145,7 +145,7 @@ class Worker:
         """Tell the trainer once, until a step succeeds, and return the reason."""
         why = reason_of(self._path, error)
         if not self._has_failed:
-            self._line.say({"is": "failed", "why": why})
+            self._line.send({"is": "failed", "why": why})
         self._has_failed = True
         return why
 
@@ -179,7 +179,7 @@ class Worker:
         self._session["lost"] += lost.count
 
     def _tell(self, what: str) -> None:
-        self._line.say({"is": "told", "what": what})
+        self._line.send({"is": "told", "what": what})
         with contextlib.suppress(StoreError):
             self._store.note(what)
 
@@ -188,12 +188,12 @@ class Worker:
         self._untold |= about
         try:
             self._place.require()
-            self._store.tell(self._untold)
+            self._store.write_metadata(self._untold)
             self._untold = {}
         except StoreError as error:
             self._tell_failure(error)
             brief = {"lost": self._losses.to_brief_data()}
-            self._ledger.tell({**self._untold, **self._accounts(), **brief})
+            self._ledger.write_metadata({**self._untold, **self._accounts(), **brief})
 
     def _accounts(self) -> dict[str, Any]:
         return {"session": dict(self._session), "lost": self._losses.to_data()}
@@ -274,7 +274,7 @@ class Worker:
             with contextlib.suppress(StoreError):
                 self._store.note("the training process ended without closing the run")
         self._keep({**ended, **self._accounts()})
-        self._line.say({"is": "end", "lost": self._own_losses.to_data()})
+        self._line.send({"is": "end", "lost": self._own_losses.to_data()})
         self.guests.close(is_orphan=not self._is_over)
         self._store.close()
         self._ledger.close()
@@ -365,13 +365,13 @@ def serve(
         store, ledger = Store(task.path, {}), Ledger(task.path)
         worker = Worker(line, inlet, store, ledger, parent, task)
     except (StoreError, OSError) as error:
-        line.say({"is": "failed", "why": reason_of(task.path, error), "is_final": True})
+        line.send({"is": "failed", "why": reason_of(task.path, error), "is_final": True})
         return
     Pulse(inlet.counters, parent, lambda: worker.guests.deadline)
     try:
         guest = load_guest()
     except Exception as error:
-        line.say(
+        line.send(
             {"is": "failed", "why": f"{type(error).__name__}: {error}"[:500], "is_final": True}
         )
         return

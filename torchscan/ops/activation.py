@@ -5,7 +5,7 @@ The backward operators count what they compute from the gradient ``g`` and what 
 
 from __future__ import annotations
 
-from torchscan.ops.elementwise import Output, first, per_element
+from torchscan.ops.elementwise import Output, first_output, per_element
 from torchscan.ops.registry import Work, cost_of, pointwise, window_of
 from torchscan.ops.windows import HERE, Along, Look, Looks, Way, broadcast, here, mixed, shifted
 from torchscan.torch_versions import aten
@@ -126,4 +126,4 @@ def native_dropout(
 @cost_of(aten._fused_dropout)
 def fused_dropout(self: TensorSpec, *_: object, out: Output) -> Work:
     """As above, in training."""
-    return Work(other_flops=2 * first(out).numel)
+    return Work(other_flops=2 * first_output(out).numel)

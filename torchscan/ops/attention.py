@@ -17,7 +17,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from torchscan.ops.elementwise import first
+from torchscan.ops.elementwise import first_output
 from torchscan.ops.registry import Work, cost_of, window_of
 from torchscan.ops.windows import WHOLE, Dim, Looks, Ways, broadcast_dims, here, look
 from torchscan.torch_versions import aten
@@ -62,7 +62,7 @@ def attention_window(
     out: TensorSpec | tuple[TensorSpec, ...],
 ) -> Looks:
     """Its own query, all keys and values (even if masked), and its own row of a mask."""
-    result, mask = first(out), attn_mask if attn_mask is not None else attn_bias
+    result, mask = first_output(out), attn_mask if attn_mask is not None else attn_bias
     batch = len(result.shape) - 2
     masked: list[Ways] = (
         []

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from torchscan.ops.registry import free
+from torchscan.ops.registry import declare_costless
 from torchscan.trace.events import GroupSpec, OpSignature, TensorSpec
 
 Kind = Literal[
@@ -52,8 +52,8 @@ COLLECTIVES: Mapping[str, Kind] = {
     "c10d.recv_": "receive",
 }
 
-free(*(name.replace(".", "::") for name in COLLECTIVES))
-free("c10d::barrier", "_c10d_functional::wait_tensor")
+declare_costless(*(name.replace(".", "::") for name in COLLECTIVES))
+declare_costless("c10d::barrier", "_c10d_functional::wait_tensor")
 
 
 def group_of(signature: OpSignature) -> GroupSpec | None:

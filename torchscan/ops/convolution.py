@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from torchscan.ops.elementwise import Output, first
+from torchscan.ops.elementwise import Output, first_output
 from torchscan.ops.registry import Work, cost_of, elements, window_of
 from torchscan.ops.windows import (
     WHOLE,
@@ -48,7 +48,7 @@ def convolution(
     input: TensorSpec, weight: TensorSpec, *_: object, out: Output, **_kwargs: object
 ) -> Work:
     """MACs = numel(out) · k; as many elements read, besides weights and bias. ``weight`` is (C_out, C_in/groups, *kernel)."""
-    return _windowed(first(out).numel * math.prod(weight.shape[1:]), weight, *_biases(_))
+    return _windowed(first_output(out).numel * math.prod(weight.shape[1:]), weight, *_biases(_))
 
 
 @cost_of(aten.cudnn_convolution_relu, aten.miopen_convolution_relu)
@@ -158,7 +158,7 @@ def convolution_window(
         input,
         [window(*numbers) for numbers in each],
         input.shape[-len(kernel) - 1] // per_group,
-        first(out),
+        first_output(out),
     )
 
 

@@ -122,7 +122,7 @@ def _spell_out(term: str, hidden: int) -> str:
 def _sizes(term: str, shape: Sequence[int]) -> Sizes:
     sizes: Sizes = {}
     for index, size in zip(term, shape, strict=True):
-        sizes[index] = _together(size, sizes.get(index, 1))
+        sizes[index] = _broadcast_size(size, sizes.get(index, 1))
     return sizes
 
 
@@ -148,11 +148,11 @@ def _merge(operands: Sequence[Sizes]) -> Sizes:
     merged: Sizes = {}
     for sizes in operands:
         for index, size in sizes.items():
-            merged[index] = _together(size, merged.get(index, 1))
+            merged[index] = _broadcast_size(size, merged.get(index, 1))
     return merged
 
 
-def _together(size: int, other: int) -> int:
+def _broadcast_size(size: int, other: int) -> int:
     """A size of one is broadcast to the other, which may be missing."""
     return size if other == 1 else other
 

@@ -45,7 +45,7 @@ def per_listed_element(flops: int, *operators: Operator) -> None:
     cost_of(*operators)(formula)
 
 
-def first(out: Output) -> TensorSpec:
+def first_output(out: Output) -> TensorSpec:
     """The first result of an operator."""
     return out[0] if isinstance(out, tuple) else out
 
@@ -59,7 +59,7 @@ def _formula(flops: int, complex_flops: int) -> Formula:
     def elementwise(
         self: TensorSpec | float, *others: object, out: Output, **_kwargs: object
     ) -> Work:
-        result = first(out)
+        result = first_output(out)
         operands = (result, self, *others)
         is_complex = any(
             isinstance(each, TensorSpec) and each.dtype.is_complex for each in operands

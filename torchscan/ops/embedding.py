@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchscan.ops.elementwise import Output, first
+from torchscan.ops.elementwise import Output, first_output
 from torchscan.ops.indexing import routed
 from torchscan.ops.registry import Work, cost_of, traffic_of, window_of
 from torchscan.ops.routing import UNKNOWN, Routing
@@ -41,13 +41,13 @@ def embedding_bag(
 ) -> Work:
     """A bag of n rows takes n − 1 sums (or comparisons) per element; a mean 1 more, weights n more."""
     read = indices.numel * weight.shape[1]
-    results = first(out).numel
+    results = first_output(out).numel
     flops = (
         max(read - results, 0)
         + (results if mode == _MEAN else 0)
         + (read if per_sample_weights is not None else 0)
     )
-    bags = first(
+    bags = first_output(
         out
     )  # the other results are for the backward pass, and differ from kernel to kernel
     others = [indices, offsets] + ([] if per_sample_weights is None else [per_sample_weights])

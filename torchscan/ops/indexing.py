@@ -11,8 +11,8 @@ import torch
 from torchscan.ops.registry import (
     Work,
     cost_of,
+    declare_costless,
     elements,
-    free,
     stored_bytes,
     traffic_of,
     window_of,
@@ -93,7 +93,7 @@ def index(
     out: TensorSpec,
 ) -> Work:
     """Reads the indices and one element for each output; of what a router picks, each choice once."""
-    given = _given(indices)
+    given = _without_none(indices)
     if len(given) != 1:
         return _picked(self, given, out)
     return routed(self, list(indices).index(given[0]), given[0], out, routing)
@@ -199,7 +199,7 @@ def masked_index(
     out: TensorSpec,
 ) -> Work:
     """The same, and a selection per output."""
-    return replace(_picked(self, [mask, *_given(indices)], out), other_flops=out.numel)
+    return replace(_picked(self, [mask, *_without_none(indices)], out), other_flops=out.numel)
 
 
 def _picked(source: TensorSpec, indices: Sequence[TensorSpec], out: TensorSpec) -> Work:
@@ -235,7 +235,9 @@ def _takes_whole(index: TensorSpec, out: TensorSpec, size: int, routing: Routing
 # The operators that return a new tensor read and write all of it. Those that work in place read the indices and the new
 # elements, and write as many; if they add to existing elements, those are read too, and each costs a sum.
 
-free(aten.masked_scatter, aten.index_put, aten.index_copy, aten.index_fill, aten.put, aten.scatter)
+declare_costless(
+    aten.masked_scatter, aten.index_put, aten.index_copy, aten.index_fill, aten.put, aten.scatter
+)
 
 
 def _put(
@@ -268,7 +270,7 @@ def index_put(
 ) -> Work:
     """The number of elements that the indices select, broadcast together, times the dimensions without an index."""
     count = _named(self.shape, indices, values)
-    return _put(self, values, _given(indices), count, accumulate, count if accumulate else 0)
+    return _put(self, values, _without_none(indices), count, accumulate, count if accumulate else 0)
 
 
 @traffic_of("aten::scatter_")
@@ -374,8 +376,8 @@ def put_in_place(
 
 def _named(shape: Sequence[int], indices: Sequence[TensorSpec | None], values: TensorSpec) -> int:
     """How many elements indices select. For masks, the values tell how many; otherwise at most all that they cover."""
-    masks = [each for each in _given(indices) if _is_mask(each)]
-    others = [each.shape for each in _given(indices) if not _is_mask(each)]
+    masks = [each for each in _without_none(indices) if _is_mask(each)]
+    others = [each.shape for each in _without_none(indices) if not _is_mask(each)]
     whole, position = [], 0
     for each in indices:
         whole += [shape[position]] if each is None else []
@@ -395,5 +397,5 @@ def _is_mask(index: TensorSpec) -> bool:
     return index.dtype in (torch.bool, torch.uint8)
 
 
-def _given(indices: Sequence[TensorSpec | None]) -> list[TensorSpec]:
+def _without_none(indices: Sequence[TensorSpec | None]) -> list[TensorSpec]:
     return [each for each in indices if each is not None]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
-from torchscan.ops.elementwise import Output, first
-from torchscan.ops.registry import Formula, Work, cost_of, free
+from torchscan.ops.elementwise import Output, first_output
+from torchscan.ops.registry import Formula, Work, cost_of, declare_costless
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
@@ -42,13 +42,13 @@ def lu_factorisation(A: TensorSpec, *_: object, out: Output, **_kwargs: object) 
 def solve(A: TensorSpec, B: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:
     """An LU factorisation, 2n³/3, and two triangular systems, 2n² per right-hand side."""
     matrices, _rows, size = _sizes(A)
-    return Work(other_flops=matrices * 2 * size**3 // 3 + 2 * size * first(out).numel)
+    return Work(other_flops=matrices * 2 * size**3 // 3 + 2 * size * first_output(out).numel)
 
 
 @cost_of(aten.linalg_solve_triangular, aten.triangular_solve)
 def solve_triangular(*_: object, out: Output, **_kwargs: object) -> Work:
     """FLOPs = n² per right-hand side: n per element of the result."""
-    return Work(other_flops=_height(first(out)) * first(out).numel)
+    return Work(other_flops=_height(first_output(out)) * first_output(out).numel)
 
 
 @cost_of(
@@ -56,7 +56,7 @@ def solve_triangular(*_: object, out: Output, **_kwargs: object) -> Work:
 )
 def solve_factorised(*_: object, out: Output, **_kwargs: object) -> Work:
     """Two triangular systems: 2n² per right-hand side."""
-    return Work(other_flops=2 * _height(first(out)) * first(out).numel)
+    return Work(other_flops=2 * _height(first_output(out)) * first_output(out).numel)
 
 
 @cost_of(aten.linalg_qr)
@@ -147,7 +147,7 @@ def cross_product(
     return Work(other_flops=3 * out.numel)
 
 
-free(aten.lu_unpack, aten._linalg_check_errors)
+declare_costless(aten.lu_unpack, aten._linalg_check_errors)
 
 
 def _sizes(matrix: TensorSpec) -> tuple[int, int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchscan.ops.elementwise import Output, first, per_element
+from torchscan.ops.elementwise import Output, first_output, per_element
 from torchscan.ops.registry import Formula, Operator, Work, cost_of, window_of
 from torchscan.ops.windows import Looks, elementwise
 from torchscan.torch_versions import aten
@@ -96,7 +96,7 @@ def connectionist_temporal_classification(
     labels = (
         targets.shape[1] if len(targets.shape) == 2 else targets.numel // max(log_probs.shape[1], 1)
     )
-    return Work(other_flops=13 * steps * first(out).numel * (2 * labels + 1))
+    return Work(other_flops=13 * steps * first_output(out).numel * (2 * labels + 1))
 
 
 @cost_of(aten._ctc_loss_backward)

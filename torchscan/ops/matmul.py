@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from torchscan.ops.elementwise import per_element, per_input
-from torchscan.ops.registry import Work, cost_of, free, window_of
+from torchscan.ops.registry import Work, cost_of, declare_costless, window_of
 from torchscan.ops.windows import WHOLE, Dim, Looks, broadcast, broadcast_dims, here, look, reduced
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
@@ -489,15 +489,15 @@ per_element(4, "quantized::leaky_relu", "quantized::sigmoid")
 per_element(5, "quantized::hardswish")
 per_element(5, "quantized::softmax", mixes=True)
 per_element(6, "quantized::elu", "quantized::celu")
-free(
+declare_costless(
     "aten::int_repr",
     "aten::q_scale",
     "aten::q_zero_point",
     "quantized::cat",
     "quantized::linear_prepack",
 )
-free("aten::_convert_weight_to_int4pack", "aten::_convert_weight_to_int4pack_for_cpu")
-free(
+declare_costless("aten::_convert_weight_to_int4pack", "aten::_convert_weight_to_int4pack_for_cpu")
+declare_costless(
     "aten::_make_per_tensor_quantized_tensor",
     "aten::_make_per_channel_quantized_tensor",
     "aten::_empty_affine_quantized",

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from torchscan.ops.elementwise import Output, per_input
-from torchscan.ops.registry import Work, free, pointwise, traffic_of, window_of
+from torchscan.ops.registry import Work, declare_costless, pointwise, traffic_of, window_of
 from torchscan.ops.windows import (
     NOT_READ,
     Along,
@@ -41,7 +41,7 @@ from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
 # Copies, casts, joins.
-free(
+declare_costless(
     aten.contiguous,
     aten.clone,
     aten.to,
@@ -52,7 +52,7 @@ free(
     aten.concatenate,
     aten.stack,
 )
-free(
+declare_costless(
     aten.hstack,
     aten.vstack,
     aten.dstack,
@@ -61,32 +61,34 @@ free(
     aten.tile,
     aten.repeat_interleave,
 )
-free(
+declare_costless(
     "fsdp::all_gather_copy_in",
     "fsdp::split_with_sizes_copy",
     "fsdp::chunk_cat",
     "_c10d_functional::_wrap_tensor_autograd",
 )
 # FSDP2 of torch 2.15 concatenates gradients of several types, and orders the release of its buffers after a stream.
-free("fsdp::chunk_cat_mixed_dtype", "fsdp::record_grad_output_stream")
-free(aten.roll, aten.flip, aten.fliplr, aten.flipud, aten.rot90, aten.tril, aten.triu)
-free(
+declare_costless("fsdp::chunk_cat_mixed_dtype", "fsdp::record_grad_output_stream")
+declare_costless(aten.roll, aten.flip, aten.fliplr, aten.flipud, aten.rot90, aten.tril, aten.triu)
+declare_costless(
     aten.pad,
     aten.constant_pad_nd,
     aten.reflection_pad1d,
     aten.reflection_pad2d,
     aten.reflection_pad3d,
 )
-free(aten.replication_pad1d, aten.replication_pad2d, aten.replication_pad3d, aten._pad_circular)
-free(
+declare_costless(
+    aten.replication_pad1d, aten.replication_pad2d, aten.replication_pad3d, aten._pad_circular
+)
+declare_costless(
     aten.im2col,
     aten.pixel_shuffle,
     aten.pixel_unshuffle,
     aten.channel_shuffle,
     aten.native_channel_shuffle,
 )
-free(aten.bernoulli, aten.meshgrid, aten.diag_embed, aten.broadcast_tensors)
-free(
+declare_costless(aten.bernoulli, aten.meshgrid, aten.diag_embed, aten.broadcast_tensors)
+declare_costless(
     aten.item,
     aten.is_nonzero,
     aten._local_scalar_dense,
@@ -94,13 +96,13 @@ free(
     aten._assert_tensor_metadata,
     aten._assert_scalar,
 )
-free(
+declare_costless(
     aten._pack_padded_sequence,
     aten._pad_packed_sequence,
     aten._pack_padded_sequence_backward,
     aten._reshape_from_tensor,
 )
-free(
+declare_costless(
     aten.masked_select,
     aten.to_dense,
     aten._to_dense,
@@ -109,7 +111,7 @@ free(
     aten.coalesce,
     aten._coalesce,
 )
-free(
+declare_costless(
     aten._to_sparse_csr,
     aten._to_sparse_csc,
     aten._to_sparse_bsr,
@@ -117,7 +119,7 @@ free(
     aten.to_mkldnn,
     aten.mkldnn_reorder_conv2d_weight,
 )
-free(
+declare_costless(
     aten.values,
     aten._values,
     aten.indices,
@@ -127,7 +129,7 @@ free(
     aten.sparse_mask,
     aten.is_coalesced,
 )
-free(
+declare_costless(
     aten.slice_scatter,
     aten.select_scatter,
     aten.diagonal_scatter,
@@ -135,29 +137,29 @@ free(
     aten.block_diag,
     aten._chunk_cat,
 )
-free(
+declare_costless(
     aten._nested_tensor_from_tensor_list,
     aten._nested_tensor_from_mask,
     aten._nested_from_padded_tensor,
 )
-free(
+declare_costless(
     aten._nested_view_from_buffer,
     aten._nested_tensor_size,
     aten._nested_tensor_strides,
     aten._nested_tensor_storage_offsets,
 )
-free(
+declare_costless(
     aten.nested_to_padded_tensor,
     aten._jagged_to_padded_dense_forward,
     aten._padded_dense_to_jagged_forward,
 )
-free(
+declare_costless(
     aten._nested_view_from_jagged,
     aten._nested_get_values,
     aten._nested_from_padded,
     aten.to_padded_tensor,
 )
-free(
+declare_costless(
     aten._pin_memory,
     aten.pin_memory,
     aten.record_stream,
@@ -167,11 +169,13 @@ free(
     aten.resize_as_,
     aten.is_same_size,
 )
-free(aten._resize_output, aten._lazy_clone, aten._fused_sdp_choice)
+declare_costless(aten._resize_output, aten._lazy_clone, aten._fused_sdp_choice)
 
 # Gradients of views: elements that were not read get zero. The gradient of padding adds up the copies.
-free(aten.select_backward, aten.slice_backward, aten.diagonal_backward, aten.index_select_backward)
-free(aten.masked_scatter_backward, aten.trace_backward, aten.masked_select_backward)
+declare_costless(
+    aten.select_backward, aten.slice_backward, aten.diagonal_backward, aten.index_select_backward
+)
+declare_costless(aten.masked_scatter_backward, aten.trace_backward, aten.masked_select_backward)
 per_input(1, aten.unfold_backward, aten.reflection_pad1d_backward, aten.reflection_pad2d_backward)
 per_input(
     1,
@@ -182,7 +186,7 @@ per_input(
 per_input(1, aten.replication_pad3d_backward, aten.col2im)
 
 
-free(aten._has_same_storage_numel, aten._new_zeros_with_same_feature_meta)
+declare_costless(aten._has_same_storage_numel, aten._new_zeros_with_same_feature_meta)
 
 
 @traffic_of(

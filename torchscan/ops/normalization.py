@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from torchscan.ops.elementwise import Output, first, per_input
+from torchscan.ops.elementwise import Output, first_output, per_input
 from torchscan.ops.registry import Work, cost_of, window_of
 from torchscan.ops.windows import (
     HERE,
@@ -140,7 +140,7 @@ def batch_norm_without_statistics(
     out: Output,
 ) -> Work:
     """The kernel below batch_norm if there are no running statistics to update."""
-    return batch_norm(input, weight, bias, None, None, training, out=first(out))
+    return batch_norm(input, weight, bias, None, None, training, out=first_output(out))
 
 
 @cost_of("aten::_native_batch_norm_legit_no_training", "aten::_batch_norm_no_update")
@@ -148,7 +148,7 @@ def batch_norm_without_training(
     input: TensorSpec, weight: TensorSpec | None, bias: TensorSpec | None, *_: object, out: Output
 ) -> Work:
     """The kernel below batch_norm in evaluation."""
-    return batch_norm(input, weight, bias, None, None, False, out=first(out))
+    return batch_norm(input, weight, bias, None, None, False, out=first_output(out))
 
 
 @cost_of("aten::_batch_norm_with_update")
@@ -162,7 +162,7 @@ def batch_norm_with_update(
     out: Output,
 ) -> Work:
     """The kernel below batch_norm in training."""
-    return batch_norm(input, weight, bias, running_mean, running_var, True, out=first(out))
+    return batch_norm(input, weight, bias, running_mean, running_var, True, out=first_output(out))
 
 
 @cost_of(
@@ -182,7 +182,9 @@ def native_batch_norm(
     out: Output,
 ) -> Work:
     """The kernel below batch_norm: the same."""
-    return batch_norm(input, weight, bias, running_mean, running_var, training, out=first(out))
+    return batch_norm(
+        input, weight, bias, running_mean, running_var, training, out=first_output(out)
+    )
 
 
 @cost_of(aten.layer_norm)
@@ -209,7 +211,7 @@ def native_layer_norm(
     out: Output,
 ) -> Work:
     """The kernel below layer_norm: the same."""
-    return layer_norm(input, normalized_shape, weight, bias, out=first(out))
+    return layer_norm(input, normalized_shape, weight, bias, out=first_output(out))
 
 
 @cost_of(aten.group_norm)
@@ -239,7 +241,7 @@ def native_group_norm(
     out: Output,
 ) -> Work:
     """The kernel below group_norm: the same."""
-    return group_norm(input, num_groups, weight, bias, out=first(out))
+    return group_norm(input, num_groups, weight, bias, out=first_output(out))
 
 
 @cost_of(aten.instance_norm)
@@ -286,7 +288,7 @@ def fused_rms_norm(
     out: Output,
 ) -> Work:
     """The kernel below rms_norm: the same."""
-    return rms_norm(input, normalized_shape, weight, out=first(out))
+    return rms_norm(input, normalized_shape, weight, out=first_output(out))
 
 
 # -- gradients -----------------------------------------------------------------------------------------------------------

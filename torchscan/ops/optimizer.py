@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torchscan.ops.elementwise import per_listed_element
-from torchscan.ops.registry import Work, cost_of, elements, free, traffic_of
+from torchscan.ops.registry import Work, cost_of, declare_costless, elements, traffic_of
 from torchscan.trace.events import TensorSpec
 
 Tensors = Sequence[TensorSpec]
@@ -38,7 +38,7 @@ _foreach(2, "frac", "norm", "powsum")
 _foreach(3, "lerp")
 _foreach(4, "sigmoid")
 _foreach(6, "tanh")
-free("aten::_foreach_copy", "aten::_foreach_clone")
+declare_costless("aten::_foreach_copy", "aten::_foreach_clone")
 
 
 @traffic_of("aten::_foreach_zero")

@@ -6,7 +6,7 @@ A complex number costs what its two parts cost: 2 for a sum, 4 products and 2 su
 from __future__ import annotations
 
 from torchscan.ops.elementwise import per_element, real_parts
-from torchscan.ops.registry import Work, cost_of, free, pointwise, window_of
+from torchscan.ops.registry import Work, cost_of, declare_costless, pointwise, window_of
 from torchscan.ops.windows import WHOLE, Looks, here, look
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
@@ -99,8 +99,10 @@ per_element(3, aten.logit)  # log(x / (1 - x))
 per_element(2, aten._add_relu)
 per_element(1, aten._conj_physical, "prims::add", "prims::sub", "prims::mul", "prims::div")
 
-free(aten.view_as_complex, aten.view_as_real, aten.complex, aten.real, aten.imag, aten.frexp)
-free(
+declare_costless(
+    aten.view_as_complex, aten.view_as_real, aten.complex, aten.real, aten.imag, aten.frexp
+)
+declare_costless(
     aten.bitwise_and,
     aten.bitwise_or,
     aten.bitwise_xor,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from torchscan.ops.elementwise import Output, first
-from torchscan.ops.registry import Formula, Operator, Work, cost_of, free, window_of
+from torchscan.ops.elementwise import Output, first_output
+from torchscan.ops.registry import Formula, Operator, Work, cost_of, declare_costless, window_of
 from torchscan.ops.windows import (
     WHOLE,
     Along,
@@ -31,7 +31,7 @@ def _max_pool(axes: int) -> Formula:
     ) -> Work:
         """Window − 1 comparisons per output."""
         window = _window(kernel_size, axes)
-        pooled = first(out).numel
+        pooled = first_output(out).numel
         return Work(other_flops=(window - 1) * pooled, elements_read=window * pooled)
 
     return max_pool
@@ -43,7 +43,7 @@ def _avg_pool(axes: int) -> Formula:
     ) -> Work:
         """Window − 1 additions and a division per output."""
         window = _window(kernel_size, axes)
-        pooled = first(out).numel
+        pooled = first_output(out).numel
         return Work(other_flops=window * pooled, elements_read=window * pooled)
 
     return avg_pool
@@ -54,8 +54,8 @@ def _adaptive_pool(axes: int, flops_saved: int) -> Formula:
         self: TensorSpec, output_size: Sizes, *_: object, out: Output, **_kwargs: object
     ) -> Work:
         """As above, with windows from ``⌊i·in/out⌋`` to ``⌈(i+1)·in/out⌉``, whose sizes vary."""
-        reads = _total_of_windows(self, first(out), axes)
-        return Work(other_flops=reads - flops_saved * first(out).numel, elements_read=reads)
+        reads = _total_of_windows(self, first_output(out), axes)
+        return Work(other_flops=reads - flops_saved * first_output(out).numel, elements_read=reads)
 
     return adaptive_pool
 
@@ -124,14 +124,14 @@ def _declare_windows(axes: int, *operators: Operator) -> None:
             *(per_axis(value, axes) for value in (kernel_size, steps, padding, dilation)),
             strict=True,
         )
-        return (along_last(self, [window(*numbers) for numbers in each], first(out)),)
+        return (along_last(self, [window(*numbers) for numbers in each], first_output(out)),)
 
 
 def _declare_bins(axes: int, *operators: Operator) -> None:
     @window_of(*operators)
     def adaptive_pool_window(self: TensorSpec, *_: object, out: Output) -> Looks:
         """Place j looks at its bin; a single bin holds everything."""
-        result, outer = first(out), len(self.shape) - axes
+        result, outer = first_output(out), len(self.shape) - axes
         sizes = zip(self.shape[outer:], result.shape[outer:], strict=True)
         dims: list[Dim] = [
             WHOLE if count == 1 else Along(outer + at, bins(size, count))
@@ -164,7 +164,7 @@ def max_pool_backward(grad_output: TensorSpec, *_: object, out: Output, **_kwarg
     return Work(other_flops=grad_output.numel)
 
 
-free(aten.max_unpool2d, aten.max_unpool3d)  # each element is copied to where it was
+declare_costless(aten.max_unpool2d, aten.max_unpool3d)  # each element is copied to where it was
 
 
 @cost_of("torchvision::roi_align", "torchvision::ps_roi_align")
@@ -186,7 +186,7 @@ def roi_align(
     where boxes may be empty, aligned or position-sensitive ones.
     """
     samples = _fewest_samples(sampling_ratio, aligned)
-    results = first(out).numel
+    results = first_output(out).numel
     places = rois.shape[0] * pooled_height * pooled_width * samples
     return Work(
         other_flops=8 * samples * results + 14 * places,

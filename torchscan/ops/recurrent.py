@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torchscan.ops.elementwise import Output, first
+from torchscan.ops.elementwise import Output, first_output
 from torchscan.ops.registry import Formula, Operator, Work, cost_of, window_of
 from torchscan.ops.windows import WHOLE, EachOutput, Looks, Windows, here, look
 from torchscan.torch_versions import aten
@@ -45,7 +45,7 @@ def _layers(cell: _Cell, *, packed: bool) -> Formula:
             packed : packed + 7
         ]
         cells = num_layers * (2 if bidirectional else 1)
-        dropped = 2 * first(out).numel * (num_layers - 1) if train and dropout else 0
+        dropped = 2 * first_output(out).numel * (num_layers - 1) if train and dropout else 0
         return _work(cell, _rows(input), weights, cells, dropped)
 
     return recurrent
@@ -79,7 +79,7 @@ def cell_window(
     input: TensorSpec, *_: object, inputs: tuple[TensorSpec, ...], out: Output
 ) -> Looks:
     """All channels of its row, in the input and in the state."""
-    result = first(out)
+    result = first_output(out)
     rows = [spec for spec in inputs if len(spec.shape) == 2 and spec.shape[0] == result.shape[0]]
     return tuple(
         look(result, here(0), WHOLE)
@@ -139,7 +139,7 @@ def layers_of_cudnn(
     out: Output,
 ) -> Work:
     """All layers, on a GPU."""
-    dropped = 2 * first(out).numel * (num_layers - 1) if train and dropout else 0
+    dropped = 2 * first_output(out).numel * (num_layers - 1) if train and dropout else 0
     return _work(
         _BY_MODE[mode], _rows(input), weight, num_layers * (2 if bidirectional else 1), dropped
     )

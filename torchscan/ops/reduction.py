@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from torchscan.ops.elementwise import Output, first, per_element, per_input, real_parts
+from torchscan.ops.elementwise import Output, first_output, per_element, per_input, real_parts
 from torchscan.ops.registry import Formula, Operator, Work, cost_of, traffic_of, window_of
 from torchscan.ops.windows import Looks, elementwise, mixed, reduced
 from torchscan.torch_versions import aten
@@ -16,7 +16,7 @@ from torchscan.trace.events import TensorSpec
 def _reduction(per_input: int, per_output: int, of_complex: int = 2) -> Formula:
     def reduce(self: TensorSpec, *_: Any, out: Output, **_kwargs: Any) -> Work:
         """FLOPs = per_input · numel(in) + per_output · numel(out)."""
-        flops = per_input * self.accessed_numel + per_output * first(out).numel
+        flops = per_input * self.accessed_numel + per_output * first_output(out).numel
         return Work(other_flops=max(flops * (of_complex if self.dtype.is_complex else 1), 0))
 
     return reduce
@@ -31,7 +31,7 @@ def reduction_window(
     self: TensorSpec, *_: object, dim: Sequence[int] | int | None = None, out: Output
 ) -> Looks:
     """All elements along the named dimensions, or along all if none are named."""
-    return (reduced(self, dim, first(out)),)
+    return (reduced(self, dim, first_output(out)),)
 
 
 # n inputs per output: n − 1 steps
@@ -84,7 +84,7 @@ _declare(2, 0, aten.histc)
 def extreme(self: TensorSpec, *others: Any, out: Output) -> Work | None:
     """Over a dimension or everything: n − 1 comparisons per output; of two tensors: one per element."""
     if others and isinstance(others[0], TensorSpec):
-        return Work(other_flops=first(out).numel)
+        return Work(other_flops=first_output(out).numel)
     return _reduction(1, -1)(self, out=out)
 
 
@@ -106,7 +106,7 @@ def extreme_window(
 @window_of(aten.sort, aten.argsort, aten.topk)
 def along_dimension_window(self: TensorSpec, *_: object, dim: int = -1, out: Output) -> Looks:
     """All elements along the dimension, although a running sum only looks back."""
-    return (mixed(self, dim, first(out)) if self.shape else None,)
+    return (mixed(self, dim, first_output(out)) if self.shape else None,)
 
 
 @window_of(aten.renorm)

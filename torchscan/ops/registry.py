@@ -112,7 +112,7 @@ class OpCost:
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
+class CallCost:
     """The cost of a call, and whether the call is priced, free or unpriced."""
 
     state: Literal["priced", "free", "unpriced"]
@@ -128,7 +128,7 @@ W = TypeVar("W", bound=WindowRule)
 T = TypeVar("T")
 
 _NOTHING = OpCost()
-_UNPRICED = Price("unpriced", OpCost(is_complete=False))
+_UNPRICED = CallCost("unpriced", OpCost(is_complete=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ def traffic_of(*operators: Operator) -> Callable[[F], F]:
     return register
 
 
-def free(*operators: Operator) -> None:
+def declare_costless(*operators: Operator) -> None:
     """Declare operators that do no arithmetic: views and copies. All but views read their operands and write their result."""
     traffic_of(*operators)(_copies)
 
@@ -217,13 +217,13 @@ def windows(signature: OpSignature) -> Windows | None:
         return None
 
 
-def price(signature: OpSignature, routing: Routing = UNKNOWN) -> Price:
+def compute_cost(signature: OpSignature, routing: Routing = UNKNOWN) -> CallCost:
     """What a call costs. Views cost nothing; integer arithmetic counts only as traffic.
 
     ``routing``: how the indices that it was given were picked.
     """
     if signature.is_view or _makes_nothing(signature):
-        return Price("free", _NOTHING)
+        return CallCost("free", _NOTHING)
     entry = _find(_entries, signature.op)
     if any(spec.is_nested for spec in signature.inputs) and not _goes_by_elements(
         entry, signature.op
@@ -259,15 +259,15 @@ def _makes_nothing(signature: OpSignature) -> bool:
     return torch.Tag.dynamic_output_shape not in signature.op.tags
 
 
-def _without_arithmetic(priced: Price) -> Price:
+def _without_arithmetic(priced: CallCost) -> CallCost:
     return (
         priced
         if priced.state == "unpriced"
-        else Price("free", dataclasses.replace(priced.cost, macs=0, flops=0))
+        else CallCost("free", dataclasses.replace(priced.cost, macs=0, flops=0))
     )
 
 
-def _priced(entry: _Entry, signature: OpSignature, routing: Routing) -> Price:
+def _priced(entry: _Entry, signature: OpSignature, routing: Routing) -> CallCost:
     """The price from a formula. A failing formula must not cost the user the other numbers: the call counts as unpriced."""
     try:
         work = _apply(entry.formula, signature, routing)
@@ -275,9 +275,9 @@ def _priced(entry: _Entry, signature: OpSignature, routing: Routing) -> Price:
             return _UNPRICED
         cost = _complete(work, signature)
         return (
-            Price("unpriced", dataclasses.replace(cost, is_complete=False))
+            CallCost("unpriced", dataclasses.replace(cost, is_complete=False))
             if work.is_lower_bound
-            else Price(entry.state, cost)
+            else CallCost(entry.state, cost)
         )
     except Exception as error:
         call = f"{signature.op}({', '.join(map(str, signature.args))})"
@@ -365,15 +365,15 @@ def _complete(work: Work, signature: OpSignature) -> OpCost:
     return OpCost(
         macs=work.macs,
         flops=2 * work.macs + work.other_flops,
-        elements_read=_given(work.elements_read, elements, signature.inputs),
-        elements_written=_given(work.elements_written, elements, written),
-        bytes_read=_given(work.bytes_read, stored_bytes, signature.distinct_inputs),
-        bytes_written=_given(work.bytes_written, stored_bytes, written),
+        elements_read=_value_or_count(work.elements_read, elements, signature.inputs),
+        elements_written=_value_or_count(work.elements_written, elements, written),
+        bytes_read=_value_or_count(work.bytes_read, stored_bytes, signature.distinct_inputs),
+        bytes_written=_value_or_count(work.bytes_written, stored_bytes, written),
         avoidable_bytes_read=work.avoidable_bytes_read,
     )
 
 
-def _given(
+def _value_or_count(
     figure: int | None, count: Callable[[Iterable[TensorSpec]], int], specs: Iterable[TensorSpec]
 ) -> int:
     return count(specs) if figure is None else figure

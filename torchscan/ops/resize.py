@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 
 from torchscan.ops.elementwise import per_element, per_input
-from torchscan.ops.registry import Formula, Operator, Work, cost_of, free, window_of
+from torchscan.ops.registry import Formula, Operator, Work, cost_of, declare_costless, window_of
 from torchscan.ops.windows import Looks, along_last, interpolated, nearest
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
@@ -19,8 +19,10 @@ from torchscan.trace.events import TensorSpec
 #: a factor for one axis, or for each
 Factors = float | None | Sequence[float]
 
-free(aten.upsample_nearest1d, aten.upsample_nearest2d, aten.upsample_nearest3d)
-free(aten._upsample_nearest_exact1d, aten._upsample_nearest_exact2d, aten._upsample_nearest_exact3d)
+declare_costless(aten.upsample_nearest1d, aten.upsample_nearest2d, aten.upsample_nearest3d)
+declare_costless(
+    aten._upsample_nearest_exact1d, aten._upsample_nearest_exact2d, aten._upsample_nearest_exact3d
+)
 per_element(3, aten.upsample_linear1d, mixes=True)
 per_element(7, aten.upsample_bilinear2d, mixes=True)
 per_element(15, aten.upsample_trilinear3d, mixes=True)

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from torchscan.ops.elementwise import Output
-from torchscan.ops.registry import free, window_of
+from torchscan.ops.registry import declare_costless, window_of
 from torchscan.ops.windows import (
     NOT_READ,
     Along,
@@ -28,7 +28,7 @@ from torchscan.ops.windows import (
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
-free(
+declare_costless(
     aten.view,
     aten.reshape,
     aten.reshape_as,
@@ -37,7 +37,7 @@ free(
     aten._reshape_alias,
     aten.unsafe_chunk,
 )
-free(
+declare_costless(
     aten.flatten,
     aten.unflatten,
     aten.squeeze,
@@ -46,7 +46,7 @@ free(
     aten.expand_as,
     aten.ravel,
 )
-free(
+declare_costless(
     aten.permute,
     aten.transpose,
     aten.t,
@@ -57,7 +57,7 @@ free(
     aten.swapaxes,
     aten.swapdims,
 )
-free(
+declare_costless(
     aten.movedim,
     aten.moveaxis,
     aten.select,
@@ -67,12 +67,12 @@ free(
     aten.unfold,
     aten.as_strided,
 )
-free(
+declare_costless(
     aten.split, aten.split_with_sizes, aten.chunk, aten.tensor_split, aten.unbind, aten.unsafe_split
 )
-free(aten.hsplit, aten.vsplit, aten.dsplit, aten.unsafe_split_with_sizes)
-free(aten._conj, aten.conj, aten.resolve_conj, aten.resolve_neg, aten._neg_view)
-free(
+declare_costless(aten.hsplit, aten.vsplit, aten.dsplit, aten.unsafe_split_with_sizes)
+declare_costless(aten._conj, aten.conj, aten.resolve_conj, aten.resolve_neg, aten._neg_view)
+declare_costless(
     aten.detach,
     aten.alias,
     aten.lift_fresh,
@@ -83,7 +83,7 @@ free(
 )
 
 # Operators that copy instead.
-free(
+declare_costless(
     "aten::view_copy",
     "aten::expand_copy",
     "aten::permute_copy",
@@ -91,7 +91,7 @@ free(
     "aten::slice_copy",
     "aten::select_copy",
 )
-free(
+declare_costless(
     "aten::squeeze_copy",
     "aten::unsqueeze_copy",
     "aten::t_copy",
@@ -99,14 +99,14 @@ free(
     "aten::as_strided_copy",
     "aten::detach_copy",
 )
-free(
+declare_costless(
     "aten::alias_copy",
     "aten::diagonal_copy",
     "aten::split_copy",
     "aten::split_with_sizes_copy",
     "aten::unbind_copy",
 )
-free(
+declare_costless(
     "aten::view_as_real_copy",
     "aten::view_as_complex_copy",
     "aten::_reshape_copy",

@@ -124,7 +124,7 @@ def _mesh_of(model: nn.Module) -> tuple[dict[str, int], dict[str, int], dict[tup
 def _checked(model: nn.Module, asked: Asked, per_machine: int, network: float) -> Fabric | None:
     """What joins the devices, if there are any; wrong use is refused."""
     require_module(model)
-    check_request(asked.of(model).question.whole())
+    check_request(asked.of(model).question.fused_pass())
     if asked.input_shape is not None:
         example_inputs(
             model, asked.input_shape, asked.dtype, asked.batch_size, torch.device("meta")

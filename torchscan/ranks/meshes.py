@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint as checkpointed
 
 from torchscan.analyses.memory_estimate import OUTPUT_DROPPED
-from torchscan.analyses.mesh_search import Extrapolated, MeshChoice, MeshSearch, Short, said
+from torchscan.analyses.mesh_search import Extrapolated, MeshChoice, MeshSearch, Short, format_mesh
 from torchscan.analyses.roofline import Fabric, Rates
 from torchscan.analyses.roofline.spread import Spread
 from torchscan.errors import InputError, TorchscanError
@@ -158,11 +158,11 @@ def _checked(meshes: Sequence[Mapping[str, int]], gpus: int) -> list[Mapping[str
         unknown = [name for name in mesh if name not in ("replicate", "dp", "tp")]
         if unknown:
             raise InputError(
-                f"the mesh {said(mesh)} has a dimension {unknown[0]}: there are replicate, dp and tp"
+                f"the mesh {format_mesh(mesh)} has a dimension {unknown[0]}: there are replicate, dp and tp"
             )
         if math.prod(mesh.values()) != gpus:
             raise InputError(
-                f"the mesh {said(mesh)} has {math.prod(mesh.values())} devices, and there are {gpus}"
+                f"the mesh {format_mesh(mesh)} has {math.prod(mesh.values())} devices, and there are {gpus}"
             )
     return [_without_ones(each) for each in meshes]
 
@@ -313,7 +313,7 @@ def _searched(asked: _MeshQuestion, gpus: int, meshes: Sequence[Mapping[str, int
                 )  # of views, which nobody writes to here
                 choice, base = _choice(asked, mesh, kinds)
         except TorchscanError as error:
-            refused[said(mesh)] = str(error).partition("\n")[0]
+            refused[format_mesh(mesh)] = str(error).partition("\n")[0]
             continue
         choices.append(choice)
         spread = base.rank.roofline.spread if base.rank.roofline is not None else None
@@ -372,7 +372,7 @@ def _replay_all_layers(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "FSDP2-wrapped module")
         whole = asked.short(choice.mesh, kinds, [each.number for each in kinds])
-    needed = choice.peak_bytes + _around(whole)
+    needed = choice.peak_bytes + _overhead_bytes(whole)
     fits = needed <= asked.device.memory_bytes
     return replace(choice, needed_bytes=needed, fits=fits, is_replayed=True)
 
@@ -389,7 +389,7 @@ def _choice(
     whole = Extrapolated(base, more, [each.number for each in kinds])
     by_kind, (time, waits) = whole.peak, whole.seconds
     peak = sum(by_kind.values())
-    needed = peak + max(map(_around, (base, *more)))
+    needed = peak + max(map(_overhead_bytes, (base, *more)))
     choice = MeshChoice(
         mesh=dict(mesh),
         local_params=whole.figure("local_params"),
@@ -410,7 +410,7 @@ def _choice(
     return choice, base
 
 
-def _around(short: Short) -> int:
+def _overhead_bytes(short: Short) -> int:
     """Return the bytes needed besides tensors: gaps, which further layers add to, workspaces, and the context."""
     memory = short.rank.memory
     assert memory.verdict is not None  # noqa: S101 - there is a device

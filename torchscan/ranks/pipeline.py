@@ -219,7 +219,7 @@ def _recorded(
             dtype=None,
             kwargs=None,
             batch_size=1,
-            args=_given(outputs, pipeline, number),
+            args=_stage_inputs(outputs, pipeline, number),
         )
     return found
 
@@ -240,7 +240,9 @@ def _outputs(trace: Trace, number: int) -> list[Tensor]:
     return [torch.empty(each.shape, dtype=each.dtype, device="meta") for each in specs]
 
 
-def _given(outputs: Sequence[Tensor], pipeline: _Pipeline, number: int) -> tuple[Tensor, ...]:
+def _stage_inputs(
+    outputs: Sequence[Tensor], pipeline: _Pipeline, number: int
+) -> tuple[Tensor, ...]:
     """To the next stage, which sends back the gradients of it."""
     if number + 1 == len(pipeline.stages):
         return ()

@@ -34,7 +34,7 @@ class Attempt:
     device: torch.device
     grad_mode: Callable[[], contextlib.AbstractContextManager[object]] = torch.inference_mode
     #: whether operators arrive as what autograd sees: its tensors are ours, and composites come apart
-    in_pieces: bool = False
+    is_decomposed: bool = False
     #: whether there is no other way if this one fails
     is_last_resort: bool = True
     #: where the model is, if its tensors are elsewhere
@@ -51,11 +51,15 @@ class Attempt:
 
     def without_graph(self, request: PassRequest) -> Attempt:
         """In inference mode operators arrive whole; where they are wanted in pieces, gradients are merely off."""
-        return replace(self, grad_mode=torch.no_grad, in_pieces=True) if request.in_pieces else self
+        return (
+            replace(self, grad_mode=torch.no_grad, is_decomposed=True)
+            if request.is_decomposed
+            else self
+        )
 
     def with_graph(self) -> Attempt:
         """For a model that computes gradients, or whose gradients are asked for."""
-        return replace(self, grad_mode=torch.enable_grad, in_pieces=True)
+        return replace(self, grad_mode=torch.enable_grad, is_decomposed=True)
 
     def because(self, reason: str) -> Attempt:
         """For this reason too."""
@@ -70,7 +74,7 @@ class Attempt:
             return PretendingExecution(self.without_data)
         if not self.is_abstract:
             return RealExecution()
-        return AbstractExecution(NO_FLOATS if self.in_pieces else CONCRETE_FLOATS, device_type)
+        return AbstractExecution(NO_FLOATS if self.is_decomposed else CONCRETE_FLOATS, device_type)
 
     @contextlib.contextmanager
     def without_autocast(
@@ -117,7 +121,7 @@ def attempts_for(request: PassRequest, inventory: Inventory) -> list[Attempt]:
         )
     if request.execute == "real":
         return [real.because("asked for")]
-    if inventory.is_spread:
+    if inventory.is_sharded:
         return [
             replace(
                 real.because("the model is spread over processes"),

@@ -231,14 +231,14 @@ class CallTree:
 
         To be asked in the thread that runs the node. What the model's caller makes of its result, a loss, is the model's.
         """
-        here = self._here()
+        here = self._current_thread()
         return _owner_in(
             here if here.runs_its_own_nodes() else self._threads.get(self._home, here), node
         )
 
     def maker_of(self, node: Node) -> Call | None:
         """The same, asked in the thread that has made the node."""
-        return _owner_in(self._here(), node)
+        return _owner_in(self._current_thread(), node)
 
     # -- exceptions --------------------------------------------------------------------------------------------------
 
@@ -335,7 +335,7 @@ class CallTree:
             return call(*args, **kwargs)
 
         self._open(module, path, args)
-        thread = self._here()
+        thread = self._current_thread()
         current = thread.current
         if (
             current is None or current.module is not module
@@ -363,7 +363,7 @@ class CallTree:
     @contextlib.contextmanager
     def resumed(self) -> Iterator[None]:
         """The model has returned a generator: what runs in this context is the model's again."""
-        thread = self._here()
+        thread = self._current_thread()
         before, thread.current = thread.current, self.root
         try:
             yield
@@ -408,7 +408,7 @@ class CallTree:
             self._at_root()
             if not self._hooks:  # whoever is told has seen enough
                 return
-        thread = self._here()
+        thread = self._current_thread()
         parent = self._parent_in(thread)
         with self._lock:  # autograd has a thread for each device
             invocation = self._invocations.get(id(module), 0)
@@ -464,7 +464,7 @@ class CallTree:
             self._origin = (error, call, arguments)
         self._close(thread, call, FAILED, ())
 
-    def _here(self) -> _Thread:
+    def _current_thread(self) -> _Thread:
         number = threading.get_ident()
         known = self._threads.get(number)
         return (

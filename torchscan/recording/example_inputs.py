@@ -38,7 +38,9 @@ def example_inputs(
         raise InputError(f"batch_size is {batch_size!r}: give a positive integer")
     dtypes = _as_dtypes(_by_position(dtype, names), len(shapes), module)
     sizes = ((batch_size, *shape) for shape in shapes)
-    tensors = tuple(_made(size, kind, device) for size, kind in zip(sizes, dtypes, strict=True))
+    tensors = tuple(
+        _make_example(size, kind, device) for size, kind in zip(sizes, dtypes, strict=True)
+    )
     return (tensors, {}) if names is None else ((), dict(zip(names, tensors, strict=True)))
 
 
@@ -50,7 +52,7 @@ def floating_dtype_of(module: nn.Module) -> torch.dtype:
     return torch.get_default_dtype()
 
 
-def _made(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+def _make_example(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     try:
         return _example(size, dtype, device)
     except (RuntimeError, OverflowError, TypeError, MemoryError) as error:

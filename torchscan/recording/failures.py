@@ -63,7 +63,7 @@ def suggest_shape(error: RecordError, batch_size: int | None) -> None:
     ``batch_size`` is None if the pass succeeds with that of the request.
     """
     what, label, _ = str(error).rpartition(_ADVICE)
-    better = _shown(error.without_batch)
+    better = _format_shape(error.without_batch)
     how = (
         "(batch_size= sets it)"
         if batch_size is None
@@ -187,7 +187,7 @@ def _hint(failure: Failure, module: nn.Module, input_shape: Shapes | None) -> st
         )
         return f"normalization in training needs more than one sample: {more}"
     if input_shape is not None and 0 in _sizes(input_shape):
-        return f"sizes of 1 or more: input_shape is {_shown(input_shape)}"
+        return f"sizes of 1 or more: input_shape is {_format_shape(input_shape)}"
     if isinstance(error, RecursionError):
         if _num_frames(error) < sys.getrecursionlimit() / 2:
             return "another Python: this one's limit on nested calls of C code cannot be set (3.12 has the lowest)"
@@ -210,9 +210,9 @@ def _hint(failure: Failure, module: nn.Module, input_shape: Shapes | None) -> st
         and features[2] == "channels"
         and not _is_made(request)
     ):
-        return f"another input_shape than {_shown(input_shape)}: {_takes(features)}"
+        return f"another input_shape than {_format_shape(input_shape)}: {_takes(features)}"
     if input_shape is not None and request is not None and not (inner and _is_made(request)):
-        return f"another input_shape than {_shown(input_shape)}: give the shape of one sample in the layout of the model"
+        return f"another input_shape than {_format_shape(input_shape)}: give the shape of one sample in the layout of the model"
     if inner is not None:
         return _misfit(inner, features, input_shape, module)
     takes = (
@@ -235,7 +235,7 @@ def _has_floating_index(request: OpRequest) -> bool:
 def _is_made(request: OpRequest) -> bool:
     """Whether the data of the call come from other operators, not from the model's input."""
     data = request.tracked[1:2] if str(request.op) == "aten.addmm.default" else request.tracked[:1]
-    return any(each.is_made for each in data)
+    return any(each.is_produced for each in data)
 
 
 def _misfit(
@@ -247,13 +247,13 @@ def _misfit(
         rest = (
             f"the inputs against forward{_signature(module)}"
             if input_shape is None
-            else f"input_shape={_shown(input_shape)}"
+            else f"input_shape={_format_shape(input_shape)}"
         )
         return f"check {name}, which cannot work on what it is given, and {rest}"
     rest = (
         ""
         if input_shape is None or features[2] == "channels"
-        else f"; or another input_shape than {_shown(input_shape)}"
+        else f"; or another input_shape than {_format_shape(input_shape)}"
     )
     return f"make {name} fit what it is given: {_takes(features)}{rest}"
 
@@ -298,7 +298,7 @@ _CONVOLUTIONS = frozenset(
 )
 
 
-def _shown(input_shape: Shapes) -> str:
+def _format_shape(input_shape: Shapes) -> str:
     is_one = not isinstance(input_shape, Mapping) and (
         len(input_shape) == 1 or not any(isinstance(each, tuple | list) for each in input_shape)
     )

@@ -108,17 +108,22 @@ class Generating:
         self._like = like
         self._require_known(inputs or {})
         request = PassRequest(
-            module=module, args=(), kwargs=inputs or {}, execute="auto", in_pieces=True, **kernels
+            module=module,
+            args=(),
+            kwargs=inputs or {},
+            execute="auto",
+            is_decomposed=True,
+            **kernels,
         )
         self._request = in_precision(request, precision)
         #: the model without layers that are equal to others, once it is known that these can stand in for them
         self.folded: Folded | None = None
         main = getattr(module, "main_input_name", None) or self._takes[0]
         #: whether the encoder is given what is no text, so that the prompt is what the decoder begins with
-        self._is_heard = self.is_translated and main in self._given
+        self._is_heard = self.is_translated and main in self._prompt_kwargs
         if self.is_translated and not self._is_heard:
             self._require_tokens(main)
-        fractions = {name for name, each in self._given.items() if each.is_floating_point()}
+        fractions = {name for name, each in self._prompt_kwargs.items() if each.is_floating_point()}
         self._token = next(name for name in (main, *self._takes) if name not in fractions)
         self.batch_size = batch_size
         #: how many passes have been recorded
@@ -145,14 +150,14 @@ class Generating:
             )
 
     @property
-    def _given(self) -> Mapping[str, Tensor]:
+    def _prompt_kwargs(self) -> Mapping[str, Tensor]:
         """What the pass over the prompt gets besides, in the precision of the model."""
         return self._request.kwargs or {}
 
     def _prompted(self, length: Length) -> Kept:
         """The pass over the prompt, and what was generated after it."""
         total = length.prompt + length.generated
-        given = {name: self._for_all(each) for name, each in self._given.items()}
+        given = {name: self._for_all(each) for name, each in self._prompt_kwargs.items()}
         if self._is_heard:
             return self._record({**given, **self._decoded(total, total)}, {})
         if self.is_translated:
@@ -189,7 +194,7 @@ class Generating:
     @property
     def begun(self) -> int:
         """Tokens that each prompt begins with."""
-        begun = self._given.get(self._token)
+        begun = self._prompt_kwargs.get(self._token)
         return 0 if begun is None else begun.shape[1]
 
     def require_room(self, prompt: int) -> None:

@@ -39,7 +39,7 @@ class KeptGradients:
     def watch(self, undo: Undo) -> None:
         """Keep a gradient before the model assigns to it, and all before it computes any."""
         ours: Any = _Watched(self._grad.__get__, self._assign, self._delete)
-        undo.later(partial(_unwatch, ours, self._grad, "grad" in vars(Tensor)))
+        undo.push(partial(_unwatch, ours, self._grad, "grad" in vars(Tensor)))
         get_default_nowrap_functions().add(
             ours.__get__
         )  # what subclasses have for gradients stays what it is
@@ -94,5 +94,5 @@ def _is_left_by_pass(gradient: Tensor | None, table: TensorTable) -> bool:
         gradient is None
         or threading.active_count() == 1
         or gradient.is_meta
-        or table.is_met_as_ours(local_part(gradient))
+        or table.is_from_pass(local_part(gradient))
     )

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from torchscan.recording.call_tree import CallTree
-from torchscan.recording.undo import at_the_latest, interruptible, is_recording
+from torchscan.recording.undo import interruptible, is_recording, run_at_end_of_pass
 
 
 @contextlib.contextmanager
@@ -23,7 +23,7 @@ def own_calls_followed(modules: Iterable[nn.Module], tree: CallTree) -> Iterator
     with contextlib.ExitStack() as stack:
         for kind in kinds:
             restore = partial(_restore_call, kind, *_defined_in(kind))
-            at_the_latest(restore)
+            run_at_end_of_pass(restore)
             stack.callback(restore)
             type.__setattr__(kind, "__call__", _followed(kind, tree))
         yield

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from torchscan.recording.undo import at_the_latest
+from torchscan.recording.undo import run_at_end_of_pass
 
 
 @contextlib.contextmanager
@@ -19,7 +19,7 @@ def replaced(places: dict[Any, Any], key: Any, by: Callable[[Any], Any]) -> Iter
         if key in places:
             places[key] = before
 
-    at_the_latest(put_back)
+    run_at_end_of_pass(put_back)
     places[key] = by(before)
     try:
         yield
@@ -36,7 +36,7 @@ def overridden(owner: Any, name: str, by: Callable[[Any], Any]) -> Iterator[None
         if name in vars(owner)
         else partial(_remove, owner, name)
     )
-    at_the_latest(put_back)
+    run_at_end_of_pass(put_back)
     setattr(owner, name, by(before))
     try:
         yield

@@ -40,7 +40,9 @@ def pretended(mesh: Mapping[str, int], rank: int) -> Iterator[DeviceMesh]:
     """The mesh, as process number ``rank`` of it sees it. Afterwards there is no group, as before."""
     size = size_of(mesh)
     if not 0 <= rank < size:
-        raise InputError(f"rank is {rank!r}: a mesh of {_said(mesh)} has ranks 0 to {size - 1}")
+        raise InputError(
+            f"rank is {rank!r}: a mesh of {_format_mesh(mesh)} has ranks 0 to {size - 1}"
+        )
     import torch.distributed as distributed
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -130,5 +132,5 @@ def size_of(mesh: Mapping[str, int]) -> int:
     return size
 
 
-def _said(mesh: Mapping[str, int]) -> str:
+def _format_mesh(mesh: Mapping[str, int]) -> str:
     return " × ".join(f"{size} {name}" for name, size in mesh.items())

@@ -36,7 +36,7 @@ from torchscan.recording.execution.calls import (
 from torchscan.recording.execution.higher_order import named_call
 from torchscan.recording.execution.reads import CHECKING, TRUTH
 from torchscan.recording.places import is_validation
-from torchscan.recording.undo import WAITING, at_the_latest, tell_interrupts
+from torchscan.recording.undo import WAITING, deliver_interrupts, run_at_end_of_pass
 from torchscan.torch_versions import (
     HigherOrderOperator,
     OpOverload,
@@ -114,7 +114,7 @@ class Recorder(TorchDispatchMode):
         """
         super().__init__()  # type: ignore[no-untyped-call] # torch leaves it without annotations
         self.tree = CallTree(inventory.path_of)
-        self.table = TensorTable(execution.needs_standin)
+        self.table = TensorTable(execution.needs_proxy)
         for slot in inventory.slots:
             self.table.name(slot.tensor, slot.kind, slot.path)
         for packed in inventory.packed:
@@ -149,7 +149,7 @@ class Recorder(TorchDispatchMode):
 
     def name_parts(self, inventory: Inventory) -> None:
         """Of what is spread over processes a pass meets the part of this one, or another view of its memory."""
-        for slot in inventory.slots if inventory.is_spread else ():
+        for slot in inventory.slots if inventory.is_sharded else ():
             part = local_part(slot.tensor)
             if part is not slot.tensor:
                 self.table.name(part, slot.kind, slot.path)
@@ -160,7 +160,7 @@ class Recorder(TorchDispatchMode):
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
         """Record what is done in this context."""
-        at_the_latest(self.tree.stop)
+        run_at_end_of_pass(self.tree.stop)
         with self.tree.watched(self._note_tensors), self:
             yield
 
@@ -242,7 +242,7 @@ class Recorder(TorchDispatchMode):
         else:
             result = self._record(func, types, args, kwargs)
         if WAITING:
-            tell_interrupts()
+            deliver_interrupts()
         return result
 
     def _record(
@@ -266,7 +266,7 @@ class Recorder(TorchDispatchMode):
             return (
                 func(*args, **(kwargs or {})) if _LAZY_TYPES.issuperset(types) else NotImplemented
             )
-        traits = self._traits.get(id(func)) or self._look_at(func)
+        traits = self._traits.get(id(func)) or self._find_traits(func)
         if traits.is_wrapper:
             return on_its_way(args[0])
         if traits.is_aside or (func is _EQUAL and self._is_being_frozen()):
@@ -334,7 +334,7 @@ class Recorder(TorchDispatchMode):
             self._is_computing_again = False
             self._after_recomputation()
 
-    def _look_at(self, func: OpOverload) -> OpTraits:
+    def _find_traits(self, func: OpOverload) -> OpTraits:
         """An operator that is met for the first time."""
         traits = self._traits[id(func)] = traits_of(func)
         if traits.is_composite and not self._is_whole(func):
@@ -344,7 +344,7 @@ class Recorder(TorchDispatchMode):
     def _result_of_bookkeeping(self, request: OpRequest, outcome: OpOutcome) -> Any:
         if request.op is _LIFT:
             self.table.enter_constant(request.args[0])
-        return self._with_originals(request, outcome) if request.has_standin else outcome.result
+        return self._with_originals(request, outcome) if request.has_proxy else outcome.result
 
     def _record_with_functions(
         self, func: HigherOrderOperator, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -361,7 +361,7 @@ class Recorder(TorchDispatchMode):
     def _write_down(self, request: OpRequest, outcome: OpOutcome, met: Met) -> Any:
         index = len(self.ops)
         inputs = tuple([tracked.index for tracked in request.tracked])
-        result = self._with_originals(request, outcome) if request.has_standin else outcome.result
+        result = self._with_originals(request, outcome) if request.has_proxy else outcome.result
         made = self._enter_outputs(request, outcome, index)
         outputs = tuple([tracked.index for tracked in made])
         call = self.tree.current or self._owner()
@@ -394,7 +394,7 @@ class Recorder(TorchDispatchMode):
     ) -> Tracked:
         """An operand that is returned, or what looks into its memory."""
         operand, tracked = request.tensors[alias], request.tracked[alias]
-        if (operand if tracked.standin is None else tracked.standin) is tensor:
+        if (operand if tracked.proxy is None else tracked.proxy) is tensor:
             return self.table.rewrite(operand, spec, producer)
         return self.table.add(tensor, spec, producer, tracked)
 

@@ -51,7 +51,7 @@ class PassRequest(Inputs):
     #: keep the model's output after the loss was computed from it
     holds_output: bool = False
     #: record composite operators in pieces, even without gradients
-    in_pieces: bool = False
+    is_decomposed: bool = False
     #: the type in which autocast computes
     autocast: torch.dtype | None = None
     #: if the model is a copy: identity of each of its parameters -> identity of the original

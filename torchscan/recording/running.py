@@ -36,7 +36,7 @@ from torchscan.recording.training.checkpoints import checkpointed
 from torchscan.recording.training.gradients import BackwardError, Substitutes, loss_of
 from torchscan.recording.training.optimizers import OptimizerError
 from torchscan.recording.training.training_step import differentiate, name_gradients, optimize
-from torchscan.recording.undo import at_the_latest, interruptible
+from torchscan.recording.undo import interruptible, run_at_end_of_pass
 from torchscan.torch_versions import (
     arrived,
     compiles_flex_attention,
@@ -79,7 +79,7 @@ def run(
     for slot in inventory.slots if attempt.buffers else ():
         if slot.path in attempt.buffers:
             recorder.table.give_values(slot.tensor, attempt.buffers[slot.path].clone())
-    if attempt.is_abstract and not attempt.in_pieces:  # where autograd sees no values
+    if attempt.is_abstract and not attempt.is_decomposed:  # where autograd sees no values
         _give_values(arguments, recorder.table)
     if not attempt.is_abstract:
         _enter_made_up(arguments, request, recorder.values)
@@ -98,7 +98,7 @@ def run(
 
 def _arguments(request: PassRequest, attempt: Attempt, inventory: Inventory) -> _Arguments:
     kept = {id(slot.tensor) for slot in inventory.slots}
-    args, kwargs, owned = _made(request, attempt, kept)
+    args, kwargs, owned = _make_arguments(request, attempt, kept)
     state = {name: kwargs.pop(name) for name in request.cached}
     cached = [*held_tensors(state, "kwargs")]
     named = [*named_tensors(args, "args"), *named_tensors(kwargs, "kwargs")]
@@ -121,7 +121,7 @@ def _arguments(request: PassRequest, attempt: Attempt, inventory: Inventory) -> 
     )
 
 
-def _made(
+def _make_arguments(
     request: PassRequest, attempt: Attempt, kept: Collection[int]
 ) -> tuple[tuple[Any, ...], dict[str, Any], dict[int, Tensor]]:
     """The arguments; where those of the model have no data, fractions have none."""
@@ -150,13 +150,13 @@ def _enter(
     owned = {id(tensor) for _, tensor in arguments.owned}
     for name, tensor in arguments.named:
         if id(tensor) in owned:
-            table.enter_own(tensor, "input", name)
+            table.enter_copy(tensor, "input", name)
         else:
             table.name(tensor, "input", name)
     for name, tensor in arguments.cached:
-        table.enter_own(tensor, "cache", name)
+        table.enter_copy(tensor, "cache", name)
     for slot in inventory.slots if request.is_converted else ():
-        table.enter_own(slot.tensor, slot.kind, slot.path)
+        table.enter_copy(slot.tensor, slot.kind, slot.path)
         slot.tensor.grad = None  # as it is afterwards, whatever autograd leaves on a tensor that it is handed directly
     for slot in inventory.slots if request.has_backward else ():
         if stands_for_itself(slot.tensor):
@@ -225,9 +225,9 @@ class _Stage:
     @contextlib.contextmanager
     def _recording(self) -> Iterator[None]:
         """The modes and replacements that the run needs; the recorder comes last, nearest to the operators."""
-        in_pieces, is_abstract = self._attempt.in_pieces, self._attempt.is_abstract
+        is_decomposed, is_abstract = self._attempt.is_decomposed, self._attempt.is_abstract
         with contextlib.ExitStack() as stack:
-            at_the_latest(stack.close, is_of_process=False)
+            run_at_end_of_pass(stack.close, is_of_process=False)
             stack.enter_context(self._attempt.grad_mode())
             compiles_flex = compiles_flex_attention()
             if compiles_flex is not None:
@@ -236,11 +236,11 @@ class _Stage:
                 stack.enter_context(overridden(*verb, _unrecorded))
             for verb in resizing_verbs():
                 stack.enter_context(overridden(*verb, self._noting_size))
-            if in_pieces:
+            if is_decomposed:
                 stack.enter_context(self._substitutes)
             elif is_abstract:
                 stack.enter_context(KnownConstants(self._recorder.table, self._attempt.home))
-            if in_pieces and (is_abstract or self._attempt.without_data is not None):
+            if is_decomposed and (is_abstract or self._attempt.without_data is not None):
                 stack.enter_context(functions_let_through())
             if is_abstract:
                 stack.enter_context(

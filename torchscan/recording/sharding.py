@@ -17,7 +17,7 @@ from torchscan.torch_versions import (
     WithoutData,
     is_divided_unevenly,
     is_sharded_by_fsdp,
-    is_spread_type,
+    is_sharded_type,
     is_wrapped_by_ddp,
     making_fakes,
     sum_up_in_python,
@@ -236,9 +236,9 @@ def _require_summed(model: nn.Module, mesh: DeviceMesh, *, is_as_before: bool) -
     left = [
         name
         for name, each in parameters.items()
-        if each.requires_grad and not is_spread_type(type(each))
+        if each.requires_grad and not is_sharded_type(type(each))
     ]
-    is_alone = not any(is_spread_type(type(each)) for each in parameters.values())
+    is_alone = not any(is_sharded_type(type(each)) for each in parameters.values())
     if is_as_before and is_alone and mesh.size() > 1 and not is_wrapped_by_ddp(model):
         raise InputError(
             "apply left the model as it is, so that each process trains alone: call fully_shard(model), say"

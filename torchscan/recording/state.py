@@ -20,7 +20,7 @@ from torchscan.errors import InputError, warn_user
 from torchscan.recording.bookkeeping.containers import (
     ATOMS,
     LARGEST_CONTAINER,
-    MOST_OBJECTS,
+    MAX_OBJECTS,
     TABLES,
     plain_items,
     plain_len,
@@ -84,16 +84,16 @@ def unchanged(
     def with_everything_kept(undo: Undo) -> T:
         _refuse_if_running_elsewhere(inventory.root, modules)
         leave_surroundings(undo)
-        undo.later(modes_as_now(), is_of_process=False)
-        undo.later(hooks_for_gradients_as_now(), is_of_process=False)
+        undo.push(modes_as_now(), is_of_process=False)
+        undo.push(hooks_for_gradients_as_now(), is_of_process=False)
         keep_random_state(undo)
         keep_switches(undo)
         snapshot = Snapshot(
             modules, [*arguments, *inventory.tensors]
         )  # a ScriptModule keeps its own out of sight
-        undo.later(partial(snapshot.restore, table))
+        undo.push(partial(snapshot.restore, table))
         snapshot.gradients.watch(undo)
-        undo.later(partial(_set_flags, modules, [_training_of(each) for each in modules]))
+        undo.push(partial(_set_flags, modules, [_training_of(each) for each in modules]))
         _bypass_compilation(modules)
         set_training(modules, mode)
         return body()
@@ -123,13 +123,13 @@ def _is_in(modules: Collection[int], frame: FrameType | None) -> bool:
 
 def keep_random_state(undo: Undo) -> None:
     """Python's, NumPy's and torch's generators, those of initialised CUDA devices included."""
-    undo.later(partial(random.setstate, random.getstate()))
+    undo.push(partial(random.setstate, random.getstate()))
     numpy_random = getattr(sys.modules.get("numpy"), "random", None)
     if numpy_random is not None:
-        undo.later(partial(numpy_random.set_state, numpy_random.get_state()))
-    undo.later(partial(torch.set_rng_state, torch.get_rng_state()))
+        undo.push(partial(numpy_random.set_state, numpy_random.get_state()))
+    undo.push(partial(torch.set_rng_state, torch.get_rng_state()))
     if torch.cuda.is_initialized():
-        undo.later(partial(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
+        undo.push(partial(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
 
 
 # -- the model -----------------------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ class Snapshot:
             self._keep(vars(module), dict(vars(module)))
         for _, attributes in self._classes:
             self._wait_for(attributes.values())
-        while self._waiting and len(self._seen) < MOST_OBJECTS:  # what is near comes first
+        while self._waiting and len(self._seen) < MAX_OBJECTS:  # what is near comes first
             value = self._waiting.popleft()
             if id(value) not in self._seen:
                 self._seen.add(id(value))
@@ -277,7 +277,7 @@ class Snapshot:
 
     def _take_plain(self, value: Any) -> None:
         size = num_bytes_to_copy(value)
-        if self._copied + size <= _MOST_COPIED:
+        if self._copied + size <= _MAX_COPIED:
             self._copied += size
             self._steps.extend(steps_for(value))
         self._wait_for(objects_in(value))
@@ -321,7 +321,7 @@ def _try(failures: list[BaseException], step: Callable[..., object], *arguments:
 
 
 #: arrays beyond this many bytes in all are not copied, and what a pass writes to them stays
-_MOST_COPIED = 2**28
+_MAX_COPIED = 2**28
 #: of a class that Python code has made: only its objects can get another class
 _IS_HEAP_TYPE = 1 << 9
 

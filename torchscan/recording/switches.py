@@ -83,7 +83,7 @@ class _Switch(NamedTuple):
 def keep_switches(undo: Undo) -> None:
     """All are as before afterwards, and in between two of them suit a record."""
     for switches, is_of_process in ((_of_thread(), False), (_of_process(), True)):
-        undo.later(
+        undo.push(
             partial(_put_back, switches, [_value_of(switch) for switch in switches]),
             is_of_process=is_of_process,
         )

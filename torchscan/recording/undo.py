@@ -32,7 +32,7 @@ class Undo:
         self._steps: list[_UndoAction] = []
         self.interrupts = Interrupts()
 
-    def later(self, take: Callable[[], object], *, is_of_process: bool = True) -> None:
+    def push(self, take: Callable[[], object], *, is_of_process: bool = True) -> None:
         """Write down a step, before the change that it takes back is made."""
         self._steps.append(_UndoAction(take, is_of_process))
 
@@ -44,7 +44,7 @@ class Undo:
     ) -> None:
         """Enter a context, to be left with all others."""
         entered: list[contextlib.AbstractContextManager[object]] = []
-        self.later(
+        self.push(
             lambda: entered and entered.pop().__exit__(None, None, None),
             is_of_process=is_of_process,
         )
@@ -81,10 +81,10 @@ _turns = threading.RLock()
 _current: Undo | None = None
 
 
-def at_the_latest(take: Callable[[], object], *, is_of_process: bool = True) -> None:
+def run_at_end_of_pass(take: Callable[[], object], *, is_of_process: bool = True) -> None:
     """Take this step (once more) when the pass of this thread ends."""
     if _current is not None and is_recording():
-        _current.later(take, is_of_process=is_of_process)
+        _current.push(take, is_of_process=is_of_process)
 
 
 def interruptible(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -96,10 +96,10 @@ def interruptible(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     )
 
 
-def tell_interrupts() -> None:
+def deliver_interrupts() -> None:
     """Torchscan's code is done: answer the signals that came meanwhile."""
     if _current is not None and is_recording():
-        _current.interrupts.tell()
+        _current.interrupts.deliver()
 
 
 def is_recording() -> bool:
@@ -124,7 +124,7 @@ def put_back_after(body: Callable[[Undo], T]) -> T:
 
 def _take_turn(undo: Undo) -> None:
     global _current
-    undo.later(_end_turn)
+    undo.push(_end_turn)
     _turns.acquire()
     _current = undo
 
@@ -185,7 +185,7 @@ class Interrupts:
         """From now on, until everything else is put back."""
         if threading.current_thread() is not threading.main_thread():
             return
-        undo.later(self._reinstate)
+        undo.push(self._reinstate)
         for number in _ANSWERED:
             handler = signal.getsignal(number)
             if callable(handler):
@@ -197,12 +197,12 @@ class Interrupts:
         before = self._may_come_in
         try:
             self._may_come_in = True
-            self.tell()
+            self.deliver()
             return call(*args, **kwargs)
         finally:
             self._may_come_in = before
 
-    def tell(self) -> None:
+    def deliver(self) -> None:
         """Have those answered that wait. If the answer is an exception, no other comes before everything is put back."""
         while WAITING and self._may_come_in:
             self._answer(WAITING.pop(0), sys._getframe())
@@ -210,7 +210,7 @@ class Interrupts:
     def tell_at_end(self) -> None:
         """The same, when everything is put back."""
         self._may_come_in = True
-        self.tell()
+        self.deliver()
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self._may_come_in and _is_of_model(frame):

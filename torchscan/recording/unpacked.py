@@ -14,7 +14,7 @@ from fractions import Fraction
 
 import torch
 
-from torchscan.ops import price
+from torchscan.ops import compute_cost
 from torchscan.recording.bookkeeping.inventory import Slot
 from torchscan.recording.execution.reads import ONLY_SPEC_MATTERS
 from torchscan.torch_versions import aten
@@ -111,7 +111,7 @@ class _Flow:
         operands = [each for each in dict.fromkeys(op.inputs) if self._sources_of(each)]
         if not operands:
             return
-        found = price(op.signature)
+        found = compute_cost(op.signature)
         if found.state == "unpriced":
             self.lost.update(*map(self._sources_of, operands))
         elif found.cost.macs:

@@ -53,7 +53,7 @@ def _coloured(heights: Sequence[float], kinds: Sequence[str], row: int) -> str:
     eighths = [_kind_at(heights, row + (number + 0.5) / 8) for number in range(8)]
     if len(set(eighths)) == 1:
         return " " if eighths[0] is None else in_colour("█", kinds[eighths[0]])
-    return max((_two(eighths, below) for below in range(1, 8)), key=lambda two: two.hits).drawn(
+    return max((_two(eighths, below) for below in range(1, 8)), key=lambda two: two.hits).render(
         kinds
     )
 
@@ -67,7 +67,7 @@ class _Two(NamedTuple):
     #: eighths that are as they ought to be
     hits: int
 
-    def drawn(self, kinds: Sequence[str]) -> str:
+    def render(self, kinds: Sequence[str]) -> str:
         if self.low is None:  # above nothing there is nothing
             return " "
         return in_colour(

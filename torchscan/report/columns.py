@@ -69,8 +69,8 @@ def _plain(key: PlainKey, heading: str, text: Callable[[Any], str], **options: A
     )
 
 
-def _memory(key: FigureKey, heading: str, dispensable: int) -> LayerColumn:
-    column = Column(key=key, heading=heading, unit="B", adds_up=True, dispensable=dispensable)
+def _memory(key: FigureKey, heading: str, priority: int) -> LayerColumn:
+    column = Column(key=key, heading=heading, unit="B", summable=True, priority=priority)
     return LayerColumn(
         column=column,
         value=lambda layer, _: layer[key],
@@ -81,10 +81,10 @@ def _memory(key: FigureKey, heading: str, dispensable: int) -> LayerColumn:
 
 
 def _elements(
-    name: str, heading: str, *keys: ParameterKey, is_own: bool = False, dispensable: int = 0
+    name: str, heading: str, *keys: ParameterKey, is_own: bool = False, priority: int = 0
 ) -> LayerColumn:
     return LayerColumn(
-        column=Column(key=name, heading=heading, adds_up=not is_own, dispensable=dispensable),
+        column=Column(key=name, heading=heading, summable=not is_own, priority=priority),
         value=lambda layer, _: summed(layer, keys),
         text=lambda layer, value, scale: (
             scale.text(value) if value else "shared" if layer["is_shared"] else NONE
@@ -100,10 +100,10 @@ def _scale_of_parameters(values: Iterable[float]) -> units.Scale:
     return units.PLAIN if max(known, default=0) < _MANY else units.scale_of_counts(known)
 
 
-def _cost(key: CostKey, heading: str, *, is_own: bool = False, dispensable: int = 0) -> LayerColumn:
+def _cost(key: CostKey, heading: str, *, is_own: bool = False, priority: int = 0) -> LayerColumn:
     name = f"own_{key}" if is_own else key
     return LayerColumn(
-        column=Column(key=name, heading=heading, adds_up=not is_own, dispensable=dispensable),
+        column=Column(key=name, heading=heading, summable=not is_own, priority=priority),
         value=lambda layer, _: layer[key],
         text=_cost_text,
         scale=units.scale_of_counts,
@@ -128,7 +128,7 @@ def _share(
         return summed(layer, keys) / (summed(whole, keys) or 1)
 
     return LayerColumn(
-        column=Column(key=name, heading=heading, adds_up=True, bars=bars, dispensable=2),
+        column=Column(key=name, heading=heading, summable=True, bars=bars, priority=2),
         value=value,
         text=lambda _, share, __: units.share(share) if share else NONE,
         is_of_all=True,
@@ -142,7 +142,7 @@ def _estimated(
 ) -> LayerColumn:
     """Memory with all that a layer calls, which stands at the first of its calls."""
     return LayerColumn(
-        column=Column(key=name, heading=heading, unit="B", dispensable=1),
+        column=Column(key=name, heading=heading, unit="B", priority=1),
         value=lambda layer, _: layer[key],
         text=lambda _, value, scale: scale.text(value) if value else NONE,
         scale=lambda values: units.scale_of_memory(value for value in values if value is not None),
@@ -195,45 +195,43 @@ def _fraction(value: float) -> Fraction:
 COLUMNS: Mapping[str, LayerColumn] = {
     column.column.key: column
     for column in (
-        _plain(
-            "type", "Type", printable, is_number=False, narrowest=8, dispensable=5, is_faint=True
-        ),
-        _plain("path", "Path", printable, is_number=False, narrowest=12, dispensable=8),
-        _plain("input_shape", "Input", _shape_text, is_number=False, dispensable=7),
-        _plain("output_shape", "Output", _shape_text, is_number=False, dispensable=4),
-        _elements("params", "Params", "grad_params", "nograd_params", dispensable=1),
+        _plain("type", "Type", printable, is_number=False, min_width=8, priority=5, dim=True),
+        _plain("path", "Path", printable, is_number=False, min_width=12, priority=8),
+        _plain("input_shape", "Input", _shape_text, is_number=False, priority=7),
+        _plain("output_shape", "Output", _shape_text, is_number=False, priority=4),
+        _elements("params", "Params", "grad_params", "nograd_params", priority=1),
         _elements(
-            "own_params", "Own params", "grad_params", "nograd_params", is_own=True, dispensable=6
+            "own_params", "Own params", "grad_params", "nograd_params", is_own=True, priority=6
         ),
-        _elements("grad_params", "Trainable", "grad_params", dispensable=5),
-        _elements("nograd_params", "Frozen", "nograd_params", dispensable=5),
+        _elements("grad_params", "Trainable", "grad_params", priority=5),
+        _elements("nograd_params", "Frozen", "nograd_params", priority=5),
         LayerColumn(
-            column=Column(key="trainable", heading="Trains", is_number=False, dispensable=3),
+            column=Column(key="trainable", heading="Trains", is_number=False, priority=3),
             value=_trainable,
             text=lambda _, value, __: value or NONE,
             is_of_all=True,
             is_derived=True,
         ),
-        _memory("param_size", "Param size", dispensable=5),
+        _memory("param_size", "Param size", priority=5),
         LayerColumn(
-            column=Column(key="buffers", heading="Buffers", adds_up=True, dispensable=6),
+            column=Column(key="buffers", heading="Buffers", summable=True, priority=6),
             value=lambda layer, _: layer["num_buffers"],
             text=lambda _, value, scale: scale.text(value) if value else NONE,
             scale=_scale_of_parameters,
             is_of_all=True,
         ),
-        _memory("buffer_size", "Buffer size", dispensable=6),
+        _memory("buffer_size", "Buffer size", priority=6),
         _cost("macs", "MACs"),
-        _cost("macs", "Own MACs", is_own=True, dispensable=6),
-        _cost("flops", "FLOPs", dispensable=1),
-        _cost("flops", "Own FLOPs", is_own=True, dispensable=6),
-        _cost("dmas", "DMAs", dispensable=5),
-        _memory("bytes_read", "Read", dispensable=5),
-        _memory("bytes_written", "Written", dispensable=5),
+        _cost("macs", "Own MACs", is_own=True, priority=6),
+        _cost("flops", "FLOPs", priority=1),
+        _cost("flops", "Own FLOPs", is_own=True, priority=6),
+        _cost("dmas", "DMAs", priority=5),
+        _memory("bytes_read", "Read", priority=5),
+        _memory("bytes_written", "Written", priority=5),
         _estimated("activations", "Activations", "activation_bytes"),
         _estimated("peak", "Peak", "peak_bytes"),
         LayerColumn(
-            column=Column(key="latency", heading="Time", unit="s", adds_up=True, dispensable=1),
+            column=Column(key="latency", heading="Time", unit="s", summable=True, priority=1),
             value=lambda layer, _: layer["time_estimate"],
             text=_cost_text,
             scale=units.scale_of_durations,
@@ -244,9 +242,9 @@ COLUMNS: Mapping[str, LayerColumn] = {
         _share("macs_share", "of MACs", "compute", "macs"),
         _share("flops_share", "of FLOPs", "compute", "flops"),
         _share("latency_share", "of time", "memory", "time_estimate", needs="time_estimate"),
-        _plain("rf", "RF", field_text, dispensable=2),
-        _plain("s", "Stride", field_text, dispensable=7),
-        _plain("p", "Pad", field_text, dispensable=7),
+        _plain("rf", "RF", field_text, priority=2),
+        _plain("s", "Stride", field_text, priority=7),
+        _plain("p", "Pad", field_text, priority=7),
     )
 }
 FIELDS = frozenset(get_args(FieldKey))

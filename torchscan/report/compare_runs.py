@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any, Literal
 
 from torchscan import units
-from torchscan.plain import plain
+from torchscan.plain import to_plain
 from torchscan.report.table import Cell, Column, Row, Table, totals_table
 from torchscan.results import Result
 from torchscan.runtime.run import CallRun, Latency, RunFacts
@@ -24,12 +24,12 @@ _OF_STEPS = {
     "unowned": "of which no module's",
 }
 #: how often, at most, a time that is the same in both runs may be marked
-_MOST_CHANCE = 0.01
+_MAX_CHANCE = 0.01
 _SIGNS: Mapping[CallKind, str] = {"added": "+", "removed": "−", "changed": ""}
 _CLEAR = "*"
 _NONE = "–"
 #: in text
-_MOST_ROWS = 40
+_MAX_ROWS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class RunComparison(Result):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
-        content: dict[str, Any] = plain(self)
+        content: dict[str, Any] = to_plain(self)
         return content
 
     def __repr__(self) -> str:
@@ -166,7 +166,7 @@ def _time(before: Latency | None, after: Latency | None, steps: tuple[int, int])
 
 
 def _are_enough(steps: tuple[int, int]) -> bool:
-    return _chance(*steps) < _MOST_CHANCE
+    return _chance(*steps) < _MAX_CHANCE
 
 
 def _chance(before: int, after: int) -> float:
@@ -195,7 +195,7 @@ def run_comparison_table(comparison: RunComparison) -> Table:
         title="What changed",
         columns=[
             Column(key="change", heading="", is_number=False),
-            Column(key="layer", heading="Layer", is_number=False, narrowest=12, cut="head"),
+            Column(key="layer", heading="Layer", is_number=False, min_width=12, truncate="head"),
             *(column for name in shown for column in _columns(name)),
         ],
         rows=[_row(call, shown) for call in comparison.calls],
@@ -213,9 +213,9 @@ def format_run_comparison(
     table = run_comparison_table(comparison)
     if markdown:
         return table.write("github")
-    hidden = len(table.rows) - _MOST_ROWS
+    hidden = len(table.rows) - _MAX_ROWS
     more = [f"… and {hidden} more calls"] if hidden > 0 else []
-    return replace(table, rows=table.rows[:_MOST_ROWS], remarks=[*more, *table.remarks]).write(
+    return replace(table, rows=table.rows[:_MAX_ROWS], remarks=[*more, *table.remarks]).write(
         "text", width=width
     )
 
@@ -236,11 +236,13 @@ def _row(call: CallChange, shown: list[str]) -> Row:
 
 
 def _cells(change: TimeChange) -> list[Cell]:
-    sides = [Cell(each and each.median, _said(each)) for each in (change.before, change.after)]
+    sides = [
+        Cell(each and each.median, _format_latency(each)) for each in (change.before, change.after)
+    ]
     return [*sides, Cell(change.share, _share(change))]
 
 
-def _said(latency: Latency | None) -> str:
+def _format_latency(latency: Latency | None) -> str:
     return units.duration(latency.median) if latency is not None and latency.median else _NONE
 
 

@@ -35,7 +35,7 @@ _COMPARED: tuple[ComparedKey, ...] = ("type", "input_shape", "output_shape", *SU
 #: what must agree; otherwise the figures differ because the questions do
 _QUESTION: tuple[QuestionKey, ...] = get_args(QuestionKey)
 #: in text
-_MOST_ROWS = 40
+_MAX_ROWS = 40
 _SHAPES: tuple[Literal["output_shape", "input_shape"], ...] = ("output_shape", "input_shape")
 
 
@@ -220,10 +220,10 @@ _TOTALS: Sequence[tuple[str, str, tuple[str, ...], Callable[[int], str]]] = (
 )
 _COLUMNS = (
     Column(key="change", heading="", is_number=False),
-    Column(key="layer", heading="Layer", is_number=False, narrowest=12),
+    Column(key="layer", heading="Layer", is_number=False, min_width=12),
     Column(key="params", heading="Params"),
     Column(key="macs", heading="MACs"),
-    Column(key="what", heading="", is_number=False, narrowest=12, cut="tail"),
+    Column(key="what", heading="", is_number=False, min_width=12, truncate="tail"),
 )
 
 
@@ -259,9 +259,9 @@ def format_comparison(
     table = comparison_table(comparison)
     if markdown:
         return table.write("github")
-    hidden = len(table.rows) - _MOST_ROWS
+    hidden = len(table.rows) - _MAX_ROWS
     more = [f"… and {hidden} more layers"] if hidden > 0 else []
-    return replace(table, rows=table.rows[:_MOST_ROWS], remarks=[*more, *table.remarks]).write(
+    return replace(table, rows=table.rows[:_MAX_ROWS], remarks=[*more, *table.remarks]).write(
         "text", width=width
     )
 
@@ -341,12 +341,12 @@ def _remarks(comparison: Comparison) -> list[str]:
         if names
     ]
     return unpriced + [
-        f"The reports differ in {key.replace('_', ' ')}: {_said(before)} before, {_said(after)} now."
+        f"The reports differ in {key.replace('_', ' ')}: {_format_value(before)} before, {_format_value(after)} now."
         for key, (before, after) in comparison.passes.items()
     ]
 
 
-def _said(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if not isinstance(value, list):
         return str(value)
     return (

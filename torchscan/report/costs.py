@@ -63,26 +63,24 @@ def cost_table(trace: Trace, by: By = "operator", top: int | None = None) -> Tab
 def _written(costs: Sequence[tuple[str, OpCost]], by: By) -> tuple[list[Column], list[Row]]:
     """The last is the total, which shares are of."""
     names, figures = zip(*costs, strict=True)
-    adds_up, whole = by == "operator", figures[-1].flops or 1
+    summable, whole = by == "operator", figures[-1].flops or 1
     marks = ["" if cost.is_complete else "≥ " for cost in figures]
 
-    def counted(key: str, heading: str, dispensable: int = 0) -> tuple[Column, list[Cell]]:
-        column = Column(key=key, heading=heading, adds_up=adds_up, dispensable=dispensable)
+    def counted(key: str, heading: str, priority: int = 0) -> tuple[Column, list[Cell]]:
+        column = Column(key=key, heading=heading, summable=summable, priority=priority)
         return in_one_unit(
             column, [getattr(cost, key) for cost in figures], units.scale_of_counts, marks
         )
 
-    def moved(key: str, heading: str, dispensable: int) -> tuple[Column, list[Cell]]:
-        column = Column(
-            key=key, heading=heading, unit="B", adds_up=adds_up, dispensable=dispensable
-        )
+    def moved(key: str, heading: str, priority: int) -> tuple[Column, list[Cell]]:
+        column = Column(key=key, heading=heading, unit="B", summable=summable, priority=priority)
         return in_one_unit(
             column, [getattr(cost, key) for cost in figures], units.scale_of_memory, marks
         )
 
-    share = Column(key="share", heading="of FLOPs", adds_up=adds_up, bars="compute", dispensable=1)
+    share = Column(key="share", heading="of FLOPs", summable=summable, bars="compute", priority=1)
     written = [
-        in_words(Column(key=by, heading=by.capitalize(), is_number=False, narrowest=16), names),
+        in_words(Column(key=by, heading=by.capitalize(), is_number=False, min_width=16), names),
         counted("macs", "MACs", 2),
         counted("flops", "FLOPs"),
         counted("dmas", "DMAs", 3),

@@ -30,7 +30,7 @@ _FLAGS = ("is_shared", "is_leaf", "complete")
 @explain_wrong_types
 def to_json(info: InfoDict, *, indent: int | None = 2) -> str:
     """The info dict as JSON, with the schema that it follows: ``json_schema()`` has it. :func:`from_json` reads it back."""
-    return json.dumps({"schema": REPORT.said, **data_of(info)}, indent=indent, allow_nan=False)
+    return json.dumps({"schema": REPORT.schema_id, **data_of(info)}, indent=indent, allow_nan=False)
 
 
 @explain_wrong_types
@@ -56,7 +56,7 @@ def json_schema() -> dict[str, Any]:
 
 def require_info(given: object, what: str = "the report") -> None:
     """Refuse what is not an info dict, and say what is wrong with it."""
-    wrong = _wrong({"schema": REPORT.said, **given} if isinstance(given, Mapping) else given)
+    wrong = _wrong({"schema": REPORT.schema_id, **given} if isinstance(given, Mapping) else given)
     if wrong is not None:
         raise InputError(f"{what} is not an info dict of crawl_module: {wrong}")
 

@@ -26,11 +26,8 @@ def devices_table(devices: Mapping[str, Device]) -> Table:
     return Table(
         title="Devices",
         columns=[
-            Column(key="device", heading="Device", is_number=False, narrowest=_SHORTEST_NAME),
-            *(
-                Column(key=key, heading=heading, dispensable=_grade(key))
-                for key, heading in figures
-            ),
+            Column(key="device", heading="Device", is_number=False, min_width=_SHORTEST_NAME),
+            *(Column(key=key, heading=heading, priority=_grade(key)) for key, heading in figures),
         ],
         rows=[_row(name, device) for name, device in devices.items()],
         remarks=[

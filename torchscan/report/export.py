@@ -25,7 +25,7 @@ from torchscan.report.table import Cell, Column, Cut, Row, Table, check_width
 from torchscan.wrong_arguments import explain_wrong_types
 
 C = TypeVar("C")
-_NAME = Column(key="layer", heading="Layer", is_number=False, narrowest=20)
+_NAME = Column(key="layer", heading="Layer", is_number=False, min_width=20)
 
 
 @explain_wrong_types
@@ -51,7 +51,7 @@ def info_table(
     )
     return Table(
         title=f"Layers of {layers[0]['type']}" if layers else "Layers",
-        columns=[replace(_NAME, cut=cut), *headings],
+        columns=[replace(_NAME, truncate=cut), *headings],
         rows=[
             _row(*each, is_listed=is_listed) for each in zip(shown.lines, cells, sums, strict=True)
         ],
@@ -200,9 +200,9 @@ def _written(
         totals = [line.total for line in lines] if each.is_of_all and not is_listed else []
         column, found = each.written([*(line.own for line in lines), *totals], whole)
         grade = (
-            column.dispensable and 100 * column.dispensable + place
+            column.priority and 100 * column.priority + place
         )  # one after the other, the last first
-        headings.append(replace(column, cut=cut, dispensable=grade))
+        headings.append(replace(column, truncate=cut, priority=grade))
         cells.append(found[: len(lines)])
         sums.append(found[len(lines) :] if totals else [None] * len(lines))
     return headings, _turned(cells, len(lines)), _turned(sums, len(lines))

@@ -21,16 +21,16 @@ def _all_layers(fields: ReceptiveField) -> Table:
     return Table(
         title="Receptive field of a unit of each layer",
         columns=[
-            Column(key="path", heading="Layer", is_number=False, narrowest=16),
+            Column(key="path", heading="Layer", is_number=False, min_width=16),
             Column(key="rf", heading="RF"),
-            Column(key="stride", heading="Stride", dispensable=2),
-            Column(key="padding", heading="Pad", dispensable=3),
+            Column(key="stride", heading="Stride", priority=2),
+            Column(key="padding", heading="Pad", priority=3),
             Column(
                 key="why",
                 heading="Sees everything by",
                 is_number=False,
-                narrowest=12,
-                dispensable=1,
+                min_width=12,
+                priority=1,
             ),
         ],
         rows=[_row(each) for each in fields],
@@ -70,10 +70,10 @@ def layer_table(layer: LayerField) -> Table:
                 key="starts",
                 heading="Starts by phase",
                 is_number=False,
-                narrowest=16,
-                dispensable=3,
+                min_width=16,
+                priority=3,
             ),
-            Column(key="notes", heading="Notes", is_number=False, narrowest=12, dispensable=2),
+            Column(key="notes", heading="Notes", is_number=False, min_width=12, priority=2),
         ],
         summary=[
             f"A unit of {layer.path or layer.type_name} sees {field_text(plain_short(layer.rf))} of its input."

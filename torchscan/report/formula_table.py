@@ -28,7 +28,7 @@ def formula_table(costs: SymbolicCosts) -> Table:
         columns=[
             Column(key="pass", heading="Pass", is_number=False),
             Column(key="figure", heading="Figure", is_number=False),
-            Column(key="formula", heading="Formula", is_number=False, narrowest=7, wraps=True),
+            Column(key="formula", heading="Formula", is_number=False, min_width=7, wrap=True),
         ],
         rows=[
             _row(name, figure, each) for name, of in passes.items() for figure, each in of.items()

@@ -73,7 +73,7 @@ def _swept(sweep: GenerationSweep) -> Table:
                 key=key,
                 heading=heading,
                 is_number=key != "limiter",
-                dispensable=_DISPENSABLE.get(key, 0),
+                priority=_DISPENSABLE.get(key, 0),
             )
             for key, heading in columns
         ],

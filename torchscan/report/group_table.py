@@ -59,11 +59,11 @@ def _by_process(group: GroupRun) -> list[tuple[Column, list[Cell]]]:
         (rank, [Cell(each := group.rank_of(run), f"{each}") for run in group.runs]),
         *(
             in_one_unit(
-                Column(key=key, heading=heading, unit="s", dispensable=dispensable),
+                Column(key=key, heading=heading, unit="s", priority=priority),
                 [figure(run) or None for run in group.runs],
                 units.scale_of_durations,
             )
-            for key, heading, dispensable, figure in _FIGURES
+            for key, heading, priority, figure in _FIGURES
         ),
         in_one_unit(
             late,
@@ -88,17 +88,17 @@ def _by_layer(group: GroupRun) -> list[tuple[Column, list[Cell]]]:
     )
     return [
         (
-            Column(key="path", heading="Layer", is_number=False, narrowest=12, cut="head"),
+            Column(key="path", heading="Layer", is_number=False, min_width=12, truncate="head"),
             [Cell(call.path, call.name_in(calls)) for call in calls],
         ),
         (
-            Column(key="type", heading="Type", is_number=False, narrowest=8, dispensable=1),
+            Column(key="type", heading="Type", is_number=False, min_width=8, priority=1),
             [Cell(call.type_name, call.type_name) for call in calls],
         ),
         in_one_unit(least, [min(each) or None for each in times], units.scale_of_durations),
         in_one_unit(most, [max(each) or None for each in times], units.scale_of_durations),
         (
-            Column(key="slowest", heading="Slowest process", dispensable=2),
+            Column(key="slowest", heading="Slowest process", priority=2),
             [Cell(each, NONE if each is None else f"{each}") for each in slowest],
         ),
     ]

@@ -54,7 +54,7 @@ def part_of(table: Table) -> str:
 
 def _rows(table: Table) -> str:
     largest = [
-        _largest(table, at) if each.adds_up else None for at, each in enumerate(table.columns)
+        _largest(table, at) if each.summable else None for at, each in enumerate(table.columns)
     ]
     body, foot = (
         "\n".join(_row(row, table, largest) for row in table.rows if row.is_total == kind)

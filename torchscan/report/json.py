@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from torchscan.plain import plain
+from torchscan.plain import to_plain
 from torchscan.report.table import Screen, Table, writes
 
 
@@ -19,7 +19,7 @@ def json_of(table: Table, _: Screen | None = None) -> str:
         "totals": [{"title": each.title, "rows": _rows(each)} for each in table.totals],
         "remarks": list(table.remarks),
     }
-    return json.dumps(plain(content), indent=2, allow_nan=False)
+    return json.dumps(to_plain(content), indent=2, allow_nan=False)
 
 
 def _rows(table: Table) -> list[dict[str, Any]]:

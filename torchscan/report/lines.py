@@ -79,13 +79,13 @@ class Tree:
         one, other = self._layers[run[0]], self._layers[run[-1]]
         full_name, own = (
             from_to(full_name_of(one), full_name_of(other)),
-            _together([self._layers[at] for at in places]),
+            _merge_layers([self._layers[at] for at in places]),
         )
         return Line(
             name=from_to(name_of(one), name_of(other)),
             full_name=full_name,
             own={**own, "path": full_name} if len(run) > 1 else own,
-            total=_together([self.totals[at] for at in places]),
+            total=_merge_layers([self.totals[at] for at in places]),
             repeats=len(run),
         )
 
@@ -135,11 +135,11 @@ class Tree:
             below = tuple(
                 (self._layers[child]["name"], kinds[child]) for child in self._children[at]
             )
-            kinds[at] = known.setdefault((*_shown(self._layers[at]), below), len(known))
+            kinds[at] = known.setdefault((*_visible_values(self._layers[at]), below), len(known))
         return kinds
 
 
-def _shown(layer: Layer) -> tuple[Any, ...]:
+def _visible_values(layer: Layer) -> tuple[Any, ...]:
     figures = (layer[key] for key in SUMS)
     return (
         layer["type"],
@@ -158,7 +158,7 @@ def _follows(one: Layer, other: Layer) -> bool:
     return is_next(one["name"], other["name"])
 
 
-def _together(layers: Sequence[Layer]) -> Layer:
+def _merge_layers(layers: Sequence[Layer]) -> Layer:
     """The last of equal ones, with the sums of all; of what is alive at one time the most."""
     if len(layers) == 1:
         return layers[0]

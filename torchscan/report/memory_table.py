@@ -12,7 +12,7 @@ from typing import NamedTuple
 from torchscan import units
 from torchscan.analyses.memory_estimate import LARGEST_BATCH, MemoryEstimate, Verdict
 from torchscan.analyses.memory_timeline import LayerMemory, MemoryKind, Moment
-from torchscan.analyses.parameters import modules_around
+from torchscan.analyses.parameters import enclosing_modules
 from torchscan.report.chart import SIGNS, axis, stacked, ticks
 from torchscan.report.colours import in_colour
 from torchscan.report.table import (
@@ -26,10 +26,10 @@ from torchscan.report.table import (
     in_words,
     totals_table,
 )
-from torchscan.report.text import grid, needed, paragraphs, totals_of
+from torchscan.report.text import fit_columns, grid, paragraphs, totals_of
 from torchscan.wrong_arguments import explain_wrong_types
 
-_NARROWEST, _PLOT_HEIGHT, _LABEL_WIDTH, _LAYERS = 40, 12, 12, 8
+_MIN_WIDTH, _PLOT_HEIGHT, _LABEL_WIDTH, _LAYERS = 40, 12, 12, 8
 
 #: the number of a block in its list, as a part of a path
 _INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -87,9 +87,9 @@ def format_memory(estimate: MemoryEstimate, width: int = 80, *, colours: bool = 
     With ``colours`` for a terminal that has them.
     """
     check_width(width)
-    screen = Screen(max(width, _NARROWEST), colours)
+    screen = Screen(max(width, _MIN_WIDTH), colours)
     width = screen.width
-    table = needed(memory_table(estimate), width)
+    table = fit_columns(memory_table(estimate), width)
     by_kind, *verdict = table.totals
     return "\n\n".join(
         [
@@ -207,7 +207,7 @@ def _keeping(layers: Sequence[LayerMemory]) -> list[LayerMemory]:
     """Return the layers that keep something and contain no other such layer."""
     keeping = [layer for layer in layers if layer.activation_bytes]
     outer = {
-        above for layer in keeping if layer.path for above in ("", *modules_around(layer.path))
+        above for layer in keeping if layer.path for above in ("", *enclosing_modules(layer.path))
     }
     return [layer for layer in keeping if layer.path not in outer]
 
@@ -266,9 +266,9 @@ def _left_out(groups: Sequence[_LayerGroup], shown: Sequence[_LayerGroup]) -> li
 
 
 def _written(layers: Sequence[_LayerGroup]) -> list[tuple[Column, list[Cell]]]:
-    path = Column(key="path", heading="Layer", is_number=False, narrowest=5)
-    type_ = Column(key="type", heading="Type", is_number=False, narrowest=4, dispensable=1)
-    kept = Column(key="activation_bytes", heading="Activations", unit="B", adds_up=True)
+    path = Column(key="path", heading="Layer", is_number=False, min_width=5)
+    type_ = Column(key="type", heading="Type", is_number=False, min_width=4, priority=1)
+    kept = Column(key="activation_bytes", heading="Activations", unit="B", summable=True)
     peak = Column(key="peak_bytes", heading="Peak", unit="B")
     return [
         in_words(path, [each.path for each in layers], _layer_name),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torchscan import units
-from torchscan.analyses.mesh_search import MeshChoice, MeshSearch, said
+from torchscan.analyses.mesh_search import MeshChoice, MeshSearch, format_mesh
 from torchscan.report.table import Cell, Column, Row, Table
 from torchscan.wrong_arguments import explain_wrong_types
 
@@ -36,9 +36,9 @@ def mesh_table(search: MeshSearch) -> Table:
                 key=key,
                 heading=heading,
                 is_number=key not in ("mesh", "fits"),
-                dispensable=dispensable,
+                priority=priority,
             )
-            for key, heading, dispensable in _COLUMNS
+            for key, heading, priority in _COLUMNS
         ],
         rows=[_row(each) for each in search.choices],
         summary=[
@@ -55,7 +55,7 @@ def mesh_table(search: MeshSearch) -> Table:
 
 
 def _recording_remarks(search: MeshSearch) -> list[str]:
-    replayed = [said(each.mesh) for each in search.choices if each.is_replayed]
+    replayed = [format_mesh(each.mesh) for each in search.choices if each.is_replayed]
     if not replayed:
         return [f"{search.records} passes of few layers were recorded."]
     if len(replayed) == len(search.choices):
@@ -90,7 +90,8 @@ def _row(choice: MeshChoice) -> Row:
     return Row(
         cells=(
             Cell(
-                ",".join(f"{name}={size}" for name, size in choice.mesh.items()), said(choice.mesh)
+                ",".join(f"{name}={size}" for name, size in choice.mesh.items()),
+                format_mesh(choice.mesh),
             ),
             Cell(choice.needed_bytes, units.memory(choice.needed_bytes, 1)),
             Cell(choice.fits, "yes" if choice.fits else "no"),

@@ -36,9 +36,9 @@ def pipeline_table(plan: PipelinePlan) -> Table:
                 key=key,
                 heading=heading,
                 is_number=key not in ("stages", "fits"),
-                dispensable=dispensable,
+                priority=priority,
             )
-            for key, heading, dispensable in _COLUMNS
+            for key, heading, priority in _COLUMNS
         ],
         rows=[_row(plan, each) for each in plan.processes],
         summary=[_question(plan)],

@@ -29,7 +29,7 @@ def plan_table(plan: Plan, by: PlanRows = "group") -> Table:
         raise InputError(f"by is {by!r}: choose one of {', '.join(map(repr, get_args(PlanRows)))}")
     memory = memory_table(plan.memory)
     columns, cells = zip(
-        *_written(_together(plan.collectives, by), by, is_timed=plan.roofline is not None),
+        *_written(_group_rows(plan.collectives, by), by, is_timed=plan.roofline is not None),
         strict=True,
     )
     return Table(
@@ -124,7 +124,7 @@ def _compared(
 _Row = Sequence[Collective]
 
 
-def _together(collectives: Sequence[Collective], by: PlanRows) -> list[_Row]:
+def _group_rows(collectives: Sequence[Collective], by: PlanRows) -> list[_Row]:
     """Those of one row, in the order of first call."""
     found: dict[tuple[object, ...], list[Collective]] = {}
     for each in collectives:
@@ -142,15 +142,15 @@ def _together(collectives: Sequence[Collective], by: PlanRows) -> list[_Row]:
 def _written(
     rows: Sequence[_Row], by: PlanRows, *, is_timed: bool
 ) -> list[tuple[Column, list[Cell]]]:
-    layer = Column(key="layer", heading="Layer", is_number=False, narrowest=8)
+    layer = Column(key="layer", heading="Layer", is_number=False, min_width=8)
     kind = Column(key="kind", heading="Collective", is_number=False)
     group = Column(key="group", heading="Along", is_number=False)
     processes = Column(key="processes", heading="Processes", is_shown=False)
-    phase = Column(key="phase", heading="Phase", is_number=False, dispensable=1)
-    calls = Column(key="calls", heading="Calls", dispensable=3)
-    whole = Column(key="bytes", heading="Whole", unit="B", dispensable=4, adds_up=True)
-    sent = Column(key="sent_bytes", heading="Sent", unit="B", adds_up=True)
-    time = Column(key="seconds", heading="Time", unit="s", dispensable=2, adds_up=True)
+    phase = Column(key="phase", heading="Phase", is_number=False, priority=1)
+    calls = Column(key="calls", heading="Calls", priority=3)
+    whole = Column(key="bytes", heading="Whole", unit="B", priority=4, summable=True)
+    sent = Column(key="sent_bytes", heading="Sent", unit="B", summable=True)
+    time = Column(key="seconds", heading="Time", unit="s", priority=2, summable=True)
     firsts = [row[0] for row in rows]
     return [
         *(

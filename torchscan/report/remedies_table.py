@@ -23,14 +23,14 @@ def remedies_table(remedies: Remedies) -> Table:
     return Table(
         title="What would help",
         columns=[
-            Column(key="change", heading="Change", is_number=False, narrowest=8, cut="tail"),
+            Column(key="change", heading="Change", is_number=False, min_width=8, truncate="tail"),
             Column(
                 key=remedies.metric, heading=_WHAT[remedies.metric], unit="s" if is_time else "B"
             ),
             Column(key="saves", heading="Saves"),
             *([Column(key="fits", heading="Fits", is_number=False)] if has_verdict else []),
             Column(
-                key="how", heading="How", is_number=False, narrowest=8, wraps=True
+                key="how", heading="How", is_number=False, min_width=8, wrap=True
             ),  # code to type is never cut
         ],
         rows=[_row(each, has_verdict=has_verdict) for each in rows],

@@ -241,16 +241,16 @@ def _written(
         key=by,
         heading=_HEADINGS[by],
         is_number=False,
-        narrowest=8,
-        cut="head" if by == "layer" else "mid",
+        min_width=8,
+        truncate="head" if by == "layer" else "mid",
     )
-    flops = Column(key="flops", heading="FLOPs", dispensable=3)
-    moved = Column(key="bytes_moved", heading="Moved", unit="B", dispensable=6)
-    intensity = Column(key="intensity", heading="FLOP/B", dispensable=4)
-    limiter = Column(key="limiter", heading="Limit", is_number=False, dispensable=1)
-    bound = Column(key="time_bound", heading="Bound", unit="s", dispensable=5)
-    estimate = Column(key="time_estimate", heading="Estimate", unit="s", adds_up=True)
-    share = Column(key="share", heading="of time", bars="memory", dispensable=2)
+    flops = Column(key="flops", heading="FLOPs", priority=3)
+    moved = Column(key="bytes_moved", heading="Moved", unit="B", priority=6)
+    intensity = Column(key="intensity", heading="FLOP/B", priority=4)
+    limiter = Column(key="limiter", heading="Limit", is_number=False, priority=1)
+    bound = Column(key="time_bound", heading="Bound", unit="s", priority=5)
+    estimate = Column(key="time_estimate", heading="Estimate", unit="s", summable=True)
+    share = Column(key="share", heading="of time", bars="memory", priority=2)
     return [
         in_words(name, [each.name for each in groups], lambda each: each.removeprefix("aten.")),
         in_one_unit(flops, [each.flops for each in groups], units.scale_of_counts),

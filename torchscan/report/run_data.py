@@ -9,7 +9,7 @@ from typing import Any
 
 from torchscan.errors import InputError
 from torchscan.files import path_of
-from torchscan.plain import made
+from torchscan.plain import from_plain
 from torchscan.report.data import info_of
 from torchscan.report.info import Info
 from torchscan.report.saved import RUN, is_run, read_saved
@@ -41,7 +41,7 @@ def _run_of(content: Any) -> RunFacts:
     wrong = mismatch(content, RUN.schema, "the run") or _hanging(content)
     if wrong is not None:
         raise InputError(f"this run is broken: {wrong}")
-    run: RunFacts = made(RunFacts, content)
+    run: RunFacts = from_plain(RunFacts, content)
     return run
 
 

@@ -12,7 +12,7 @@ from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.run import RunFacts
 
 #: of a kind, before it is only said how many there are
-_MOST = 5
+_MAX_FINDINGS = 5
 #: the share of the time in which the device waits from which it is told of
 _WORTH_SAYING = 0.1
 
@@ -87,7 +87,7 @@ def _said_once(
     alike: dict[Hashable, list[F]] = defaultdict(list)
     for each in found:
         alike[kind(each)].append(each)
-    said = [f"{_when(each)}: {choose(each).said}." for each in list(alike.values())[:_MOST]]
+    said = [f"{_when(each)}: {choose(each).said}." for each in list(alike.values())[:_MAX_FINDINGS]]
     return [*said, *_more(len(alike), others)]
 
 
@@ -106,7 +106,7 @@ def _when(alike: Sequence[_InStep]) -> str:
 
 
 def _more(number: int, what: str) -> list[str]:
-    return [f"{number - _MOST} more {what}."] if number > _MOST else []
+    return [f"{number - _MAX_FINDINGS} more {what}."] if number > _MAX_FINDINGS else []
 
 
 # -- compiled ------------------------------------------------------------------------------------------------------------
@@ -122,14 +122,14 @@ def _compiled(run: RunFacts) -> list[str]:
         for reason, times in run.compilation.breaks
     ]
     return [
-        *([f"Compiled: {'; '.join(map(_name, once[:_MOST]))}."] if once else []),
+        *([f"Compiled: {'; '.join(map(_name, once[:_MAX_FINDINGS]))}."] if once else []),
         *_more(len(once), "frames were compiled"),
         *(
             f"Compiled {_times(frame.times)}: {_name(frame)}{_why(frame)}."
-            for frame in again[:_MOST]
+            for frame in again[:_MAX_FINDINGS]
         ),
         *_more(len(again), "frames were compiled again"),
-        *breaks[:_MOST],
+        *breaks[:_MAX_FINDINGS],
         *_more(len(breaks), "reasons broke it"),
     ]
 

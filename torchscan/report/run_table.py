@@ -23,7 +23,7 @@ from torchscan.runtime.run import CallRun, Inspected, Latency, RunFacts
 from torchscan.wrong_arguments import explain_wrong_types
 
 #: a call that takes a smaller share of the step is not worth a mark
-_LEAST_SHARE = 0.01
+_MIN_SHARE = 0.01
 _SLOW = "* "
 #: how soon text that is too narrow leaves a column out
 _HOST, _EVALUATION, _MEMORY, _RATE, _EXPECTED, _TYPE = 6, 5, 4, 3, 2, 1
@@ -82,8 +82,8 @@ def _row(call: CallRun, cells: Sequence[Cell]) -> Row:
 
 
 def _names(run: RunFacts) -> list[_Figure]:
-    path = Column(key="path", heading="Layer", is_number=False, narrowest=16, cut="head")
-    type_ = Column(key="type", heading="Type", is_number=False, narrowest=10, dispensable=_TYPE)
+    path = Column(key="path", heading="Layer", is_number=False, min_width=16, truncate="head")
+    type_ = Column(key="type", heading="Type", is_number=False, min_width=10, priority=_TYPE)
     return [
         _Figure(path, lambda call: Cell(call.path, _name(call, run))),
         _Figure(
@@ -111,9 +111,9 @@ def _times(run: RunFacts) -> list[_Figure]:
     return [
         _time("device_forward", "Forward", is_shown=is_on_device),
         _time("device_backward", "Backward", is_shown=is_on_device and trains),
-        _time("forward", f"Forward{host}", dispensable=_HOST if is_on_device else 0),
+        _time("forward", f"Forward{host}", priority=_HOST if is_on_device else 0),
         _time(
-            "backward", f"Backward{host}", is_shown=trains, dispensable=_HOST if is_on_device else 0
+            "backward", f"Backward{host}", is_shown=trains, priority=_HOST if is_on_device else 0
         ),
         _evaluation(run),
         _Figure(
@@ -132,7 +132,7 @@ def _evaluation(run: RunFacts) -> _Figure:
         heading="Evaluation",
         unit="s",
         is_shown=bool(times),
-        dispensable=_EVALUATION,
+        priority=_EVALUATION,
     )
     return _Figure(
         column,
@@ -162,7 +162,7 @@ def _share(call: CallRun, run: RunFacts) -> float:
 def _expectation(run: RunFacts) -> list[_Figure]:
     is_known = run.expected is not None
     expected = Column(
-        key="expected", heading="Expected", unit="s", is_shown=is_known, dispensable=_EXPECTED
+        key="expected", heading="Expected", unit="s", is_shown=is_known, priority=_EXPECTED
     )
     return [
         _Figure(expected, lambda call: _seconds(call.expected_time), units.scale_of_durations),
@@ -180,15 +180,15 @@ def _ratio(call: CallRun, run: RunFacts) -> Cell:
     is_slow = (
         run.expected is not None
         and ratio > 1 + run.expected.share_off
-        and _share(call, run) >= _LEAST_SHARE
+        and _share(call, run) >= _MIN_SHARE
     )
     return Cell(ratio, f"{_SLOW if is_slow else ''}{ratio:.{1 if ratio < 100 else 0}f}")
 
 
 def _others(run: RunFacts) -> list[_Figure]:
     has_rates = any(call.flops_per_second for call in run.calls)
-    rate = Column(key="flops_per_second", heading="FLOP/s", is_shown=has_rates, dispensable=_RATE)
-    memory = Column(key="total_memory", heading="Memory", unit="B", dispensable=_MEMORY)
+    rate = Column(key="flops_per_second", heading="FLOP/s", is_shown=has_rates, priority=_RATE)
+    memory = Column(key="total_memory", heading="Memory", unit="B", priority=_MEMORY)
     return [
         _Figure(rate, lambda call: Cell(call.flops_per_second, ""), units.scale_of_counts),
         _Figure(memory, lambda call: Cell(call.total_memory, ""), units.scale_of_memory),
@@ -270,7 +270,7 @@ def _attained(expected: Expected, attained: float) -> Table:
         f"{units.count(peak, 'FLOP/s', 1)} {form}" for form, peak in expected.peaks.items()
     )
     said = f"of {peaks}, dense, on {expected.device}" if peaks else f"on {expected.device}"
-    percent = f"{100 * attained:.{1 if attained >= _LEAST_SHARE else 3}f} %"
+    percent = f"{100 * attained:.{1 if attained >= _MIN_SHARE else 3}f} %"
     table = totals_table(
         [[Cell("attained", "MFU"), Cell(attained, percent), Cell(said, said)]], ("", "", "")
     )

@@ -30,7 +30,7 @@ class FileKind:
     advice: str
 
     @property
-    def said(self) -> str:
+    def schema_id(self) -> str:
         """What a file says of itself."""
         return f"{self.name}/{self.version}"
 
@@ -41,7 +41,7 @@ class FileKind:
 
     def require(self, content: Any) -> None:
         """Refuse another kind of data, and what a newer torchscan wrote."""
-        kind, version = _said(content)
+        kind, version = _read_kind(content)
         if kind is not self:
             known = f", but a {kind.noun}" if kind is not None else ""
             raise InputError(f"this is not a {self.noun} of torchscan{known}: {self.advice}")
@@ -81,10 +81,10 @@ def read_saved(path: Path, noun: str, make: Callable[[Any], T]) -> T:
 
 def is_run(content: Any) -> bool:
     """Whether it says that it is a run, and not a report."""
-    return _said(content)[0] is RUN
+    return _read_kind(content)[0] is RUN
 
 
-def _said(content: Any) -> tuple[FileKind | None, int]:
+def _read_kind(content: Any) -> tuple[FileKind | None, int]:
     """The kind of data that it says it is, and the version."""
     given = content.get("schema") if isinstance(content, dict) else None
     for kind in (REPORT, RUN):

@@ -7,7 +7,7 @@ import reprlib
 from typing import Any
 
 #: larger integers are told by their power of ten
-_MOST_IN_FULL = 10**25
+_MAX_IN_FULL = 10**25
 _TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
     "array": (list,),
@@ -31,7 +31,7 @@ def _wrong(data: Any, schema: dict[str, Any], root: dict[str, Any]) -> str | Non
         return _wrong(data, root["$defs"][schema["$ref"].rpartition("/")[2]], root)
     if "anyOf" in schema:
         is_right = any(_wrong(data, each, root) is None for each in schema["anyOf"])
-        return None if is_right else f" is {_shown(data)}"
+        return None if is_right else f" is {_format_data(data)}"
     return (
         _type_mismatch(data, schema)
         or _object_mismatch(data, schema, root)
@@ -43,17 +43,17 @@ def _type_mismatch(data: Any, schema: dict[str, Any]) -> str | None:
     allowed = schema.get("type")
     names = [allowed] if isinstance(allowed, str) else allowed or list(_TYPES)
     if not any(_is(data, name) for name in names):
-        return f" is {_shown(data)}, and not {' or '.join(names)}"
+        return f" is {_format_data(data)}, and not {' or '.join(names)}"
     if "enum" in schema and data not in schema["enum"]:
-        return f" is {_shown(data)}, and not one of {', '.join(map(str, schema['enum']))}"
+        return f" is {_format_data(data)}, and not one of {', '.join(map(str, schema['enum']))}"
     return _out_of_range(data, schema) if _is(data, "number") else None
 
 
 def _out_of_range(data: float, schema: dict[str, Any]) -> str | None:
     if "minimum" in schema and not data >= schema["minimum"]:
-        return f" is {_shown(data)}, and not {schema['minimum']:g} or more"
+        return f" is {_format_data(data)}, and not {schema['minimum']:g} or more"
     if "maximum" in schema and not data <= schema["maximum"]:
-        return f" is {_shown(data)}, and not {schema['maximum']:g} or less"
+        return f" is {_format_data(data)}, and not {schema['maximum']:g} or less"
     return None
 
 
@@ -71,7 +71,7 @@ def _object_mismatch(data: Any, schema: dict[str, Any], root: dict[str, Any]) ->
         return None
     strange = [key for key in data if not isinstance(key, str)]
     if strange:
-        return f" has the key {_shown(strange[0])}, which is not a string"
+        return f" has the key {_format_data(strange[0])}, which is not a string"
     missing = [key for key in schema.get("required", ()) if key not in data]
     if missing:
         return f" has no {missing[0]!r}"
@@ -101,9 +101,9 @@ def _step(key: str) -> str:
     return f".{key}" if key.isidentifier() and len(key) < 40 else f"[{reprlib.repr(key)}]"
 
 
-def _shown(data: Any) -> str:
+def _format_data(data: Any) -> str:
     if (
-        isinstance(data, int) and abs(data) >= _MOST_IN_FULL
+        isinstance(data, int) and abs(data) >= _MAX_IN_FULL
     ):  # Python refuses to write out thousands of digits
         return f"about {'-' if data < 0 else ''}1e{math.log10(abs(data)):.0f}"
     text = reprlib.repr(data)  # whatever its depth and length

@@ -26,7 +26,7 @@ Cut = Literal["head", "mid", "tail"]
 
 
 #: that a tree is indented by
-_MOST_LEVELS = 100
+_MAX_LEVELS = 100
 
 
 class Screen(NamedTuple):
@@ -68,18 +68,18 @@ class Column:
     #: what its texts are in, where its heading has a unit: 1e6 for "MACs (M)"
     size: float = 1.0
     #: how short its texts may be cut; None: never, since part of a shape or a number says nothing
-    narrowest: int | None = None
-    cut: Cut = "mid"
+    min_width: int | None = None
+    truncate: Cut = "mid"
     #: whether they go on in further lines instead, as what says nothing without its end does: formulas
-    wraps: bool = False
+    wrap: bool = False
     #: whether the figures of several rows have a sum
-    adds_up: bool = False
+    summable: bool = False
     #: the colour of bars, which text has beside its values: shares of a whole
     bars: str = ""
     #: whether people read it last
-    is_faint: bool = False
+    dim: bool = False
     #: 0: always there; others are left out of text that would be too wide, the greatest first, equal ones together
-    dispensable: int = 0
+    priority: int = 0
     #: or only for programs, in CSV and JSON
     is_shown: bool = True
     #: whether the author of the table has added it: it is left out last
@@ -129,7 +129,7 @@ class Row:
     @property
     def indent(self) -> int:
         """How many levels the name is indented: no more than anybody can tell apart."""
-        return min(self.depth, _MOST_LEVELS)
+        return min(self.depth, _MAX_LEVELS)
 
     @property
     def shown(self) -> Sequence[Cell]:

@@ -21,13 +21,13 @@ def unfinished_table(error: RecordError) -> Table | None:
     failed = tree_order(error.so_far).index(error.failed)
     return replace(
         table,
-        rows=list(_around(table.rows, failed)),
+        rows=list(_rows_near(table.rows, failed)),
         totals=(),
         remarks=["The pass failed in the layer that is marked; the error says why:"],
     )
 
 
-def _around(rows: Sequence[Row], failed: int) -> Iterator[Row]:
+def _rows_near(rows: Sequence[Row], failed: int) -> Iterator[Row]:
     """It and those around it, with what they have called."""
     around = {failed}
     depth = rows[failed].depth

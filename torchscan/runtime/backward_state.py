@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
-from torchscan.runtime.finiteness import look_at, version_of
+from torchscan.runtime.finiteness import check_values, version_of
 
 #: parameters with their gradients
 GradientPairs = Sequence[tuple[Tensor, Tensor]]
@@ -52,10 +52,10 @@ class BackwardState:
 
     def note_spoilt(self, pairs: GradientPairs) -> None:
         """Remember gradients that stay as they are while others are added to them."""
-        bad = [gradient for _, gradient in pairs if not look_at(gradient).is_fine]
+        bad = [gradient for _, gradient in pairs if not check_values(gradient).is_fine]
         self._spoilt = {id(each): weakref.ref(each) for each in bad}
 
     def is_spoilt(self, gradient: Tensor) -> bool:
         """Return whether a gradient was not finite before this backward pass, which has added to it."""
         known = self._spoilt.get(id(gradient))
-        return known is not None and known() is gradient and not look_at(gradient).is_fine
+        return known is not None and known() is gradient and not check_values(gradient).is_fine

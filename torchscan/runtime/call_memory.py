@@ -61,7 +61,7 @@ Blocks = dict[int, StorageBlock]
 #: a call, given tensors of these shapes, with or without a graph
 Key = tuple[str, int, Shapes, bool]
 #: as many are known at a time
-_MOST_CALLS = 10_000
+_MAX_CALLS = 10_000
 
 
 def blocks_of(tensors: Iterable[Tensor]) -> Blocks:
@@ -196,7 +196,7 @@ class MemoryWatch:
                 for index, each in self._unread.items()
             }
         known = {index: self._known[key] for index, key in self._keys.items()}
-        if len(self._known) > _MOST_CALLS:
+        if len(self._known) > _MAX_CALLS:
             self._known.clear()
         self._begin()
         return known

@@ -71,7 +71,7 @@ class StepChecks:
         #: of parameters, by identity
         self._names = names
         self._listener = listener
-        self.said: list[Checked] = []
+        self.reports: list[Checked] = []
         #: the inspection is: nodes of a graph that somebody keeps keep their hooks
         self.is_over = False
 
@@ -107,7 +107,7 @@ class StepChecks:
 
     def _ask(self, path: str, kind: Kind, tensor: Tensor) -> None:
         for check in self._checks:
-            value = _asked(check, path, kind, tensor)
+            value = _run_check(check, path, kind, tensor)
             if value is not None:
                 self._note(_name_of(check), path, kind, value)
 
@@ -120,12 +120,12 @@ class StepChecks:
         checked = Checked(
             step=self._step, check=check, path=path, kind=kind, value=number, message=message
         )
-        self.said.append(checked)
+        self.reports.append(checked)
         if message is not None:
             self._listener(checked)
 
 
-def _asked(check: Check, path: str, kind: Kind, tensor: Tensor) -> float | Alarm | None:
+def _run_check(check: Check, path: str, kind: Kind, tensor: Tensor) -> float | Alarm | None:
     try:
         with torch.no_grad():
             return check(path, kind, tensor.detach())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from torchscan.plain import plain
+from torchscan.plain import to_plain
 from torchscan.runtime.provenance import RunProvenance
 from torchscan.runtime.timeline import Slice, Timeline
 
@@ -39,7 +39,7 @@ def chrome_trace(
             _naming("thread_name", number, name),
             *(_event(each, calls, number, name) for each in slices),
         ]
-    return {"displayTimeUnit": "ms", "otherData": plain(provenance), "traceEvents": events}
+    return {"displayTimeUnit": "ms", "otherData": to_plain(provenance), "traceEvents": events}
 
 
 def _naming(what: str, track: int, name: str) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def _name_of(call: _Call) -> str:
 
 def _said_of(call: _Call | None, track: str) -> dict[str, Any]:
     names = () if call is None else (*_SAID, *_SAID_OF_FORWARD) if track == _FORWARD else _SAID
-    return {name: plain(value) for name in names if (value := getattr(call, name)) is not None}
+    return {name: to_plain(value) for name in names if (value := getattr(call, name)) is not None}
 
 
 def _tracks(name: str, slices: Sequence[Slice]) -> Iterator[tuple[str, list[Slice]]]:

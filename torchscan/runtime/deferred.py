@@ -57,18 +57,18 @@ class DeferredValues(Values):
     ) -> None:
         """What is ``allocated`` must not be kept from being freed while it is read."""
         super().__init__(step, memory, listener)
-        self._peaks: Peaks[_Check] = Peaks(device, times.ours)
+        self._peaks: Peaks[_Check] = Peaks(device, times.as_overhead)
         self._allocated = allocated
 
     def note_start(self, call: Call, args: tuple[Any, ...], tensors: Sequence[Tensor]) -> None:  # noqa: ARG002
         """What it is given, and nobody has returned, its caller made."""
         for tensor in tensors:
-            self._note(_given(call), tensor)
+            self._note(_input_check(call), tensor)
 
     def note_end(self, call: Call, given: Given, tensors: Sequence[Tensor]) -> None:
         """What it returns. What it was given by keyword is not known before."""
         for tensor in tensors_in(given[1]) if given[1] else ():
-            self._note(_given(call)._replace(unsure=_KEYWORD), tensor)
+            self._note(_input_check(call)._replace(unsure=_KEYWORD), tensor)
         for tensor in tensors:
             if not makes_none(call.module):
                 self._note(_check("forward", call), tensor)
@@ -107,7 +107,7 @@ class DeferredValues(Values):
         """The parameters and buffers; then everything is on its way."""
         for path, module in modules:
             for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
-                if tensor is not None and f"{path}.{name}" not in self._memory.known_bad:
+                if tensor is not None and f"{path}.{name}" not in self._memory.reported:
                     self._note(_Check("update", path, type_name_of(module), 0), tensor)
         self._peaks.send()
 
@@ -161,7 +161,7 @@ def _may_be_mask(peak: Peak[_Check]) -> bool:
     return math.isinf(peak.value) and peak.what.phase in ("forward", "input")
 
 
-def _given(call: Call) -> _Check:
+def _input_check(call: Call) -> _Check:
     """What a call is given its caller made, or the model's."""
     return _check("input", call) if call.parent is None else _check("forward", call.parent)
 

@@ -17,7 +17,7 @@ from torchscan.runtime.findings import Phase
 from torchscan.runtime.finiteness import NonFiniteCount, is_plain, is_readable, values_of
 from torchscan.runtime.root_names import RootNames
 from torchscan.runtime.trained_tensors import TrainedTensors
-from torchscan.torch_versions import norms_of, unseen
+from torchscan.torch_versions import norms_of, without_tracing
 
 _LATER = "values were read after the step, as they are on a device"
 
@@ -63,7 +63,7 @@ class DeviceChecks:
     ) -> None:
         """Have devices compute whether these values are finite. Each comes with its parameter, or None."""
         by_device: dict[torch.device, list[tuple[Tensor | None, Tensor]]] = {}
-        with unseen():
+        with without_tracing():
             for parameter, values in pairs:
                 if is_readable(values):
                     part = values_of(values.detach())
@@ -144,7 +144,7 @@ def _send_norms(
     tensors: list[Tensor], device: torch.device
 ) -> tuple[Tensor, torch.cuda.Event | None]:
     """Return the largest magnitudes of tensors of one device, and what tells that they have arrived."""
-    with unseen():
+    with without_tracing():
         # in double precision: a magnitude that float32 cannot hold is finite
         norms = torch.stack([norm.double() for norm in norms_of(tensors, math.inf)])
         if device.type != "cuda":

@@ -81,7 +81,7 @@ class DeviceTimes:
         self._open: dict[tuple[int, bool], int] = {}
         self._spans: list[_Span] = []
         #: marks after which what runs is ours until the next one
-        self._ours: set[int] = set()
+        self._overhead_marks: set[int] = set()
         #: by index of a call, once they are read; of the backward pass, what nodes that it made took
         self.forward: dict[int, int] = {}
         self.backward: dict[int, int] = defaultdict(int)
@@ -100,11 +100,11 @@ class DeviceTimes:
         if first is not None:
             self._spans.append(_Span(call, is_forward, first, self._mark(looked)))
 
-    def begin_ours(self, looked: int) -> None:
+    def begin_overhead(self, looked: int) -> None:
         """What the device is given from now on is ours."""
-        self._ours.add(self._mark(looked))
+        self._overhead_marks.add(self._mark(looked))
 
-    def end_ours(self, looked: int) -> None:
+    def end_overhead(self, looked: int) -> None:
         """Until now."""
         self._mark(looked)
 
@@ -149,7 +149,7 @@ class DeviceTimes:
             DeviceMark(mark.host, mark.looked, device)
             for mark, device in zip(self._marks, passed, strict=True)
         ]
-        at = undisturbed(moments, self._ours)
+        at = undisturbed(moments, self._overhead_marks)
         own = [moment.host - moment.looked for moment in moments]
         last = max((span.last for span in self._spans), default=0)
         waiting = [

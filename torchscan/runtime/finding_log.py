@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from torchscan.runtime.findings import Bad, NonFinite, Phase
-from torchscan.runtime.finiteness import FINE, NonFiniteCount, look_at
+from torchscan.runtime.finiteness import FINE, NonFiniteCount, check_values
 from torchscan.runtime.inspection_link import InspectionLink
 from torchscan.runtime.root_calls import ModuleSteps, RootCall, RootCalls
 from torchscan.runtime.root_names import RootNames
@@ -151,7 +151,7 @@ class FindingLog:
         found = replace(found, step=number, update=None if num_updates == number else num_updates)
         if found.weights:
             self._tensors.note_bad(
-                each for each in self._tensors.known_parameters() if not look_at(each).is_fine
+                each for each in self._tensors.known_parameters() if not check_values(each).is_fine
             )
         if len(self.findings) < _MAX_FINDINGS:
             self.findings.append(found)
@@ -171,7 +171,7 @@ class FindingLog:
         total = FINE
         weights = []
         for owner, (_, values) in zip(owners, bad, strict=True):
-            look = look_at(values)
+            look = check_values(values)
             total += look
             if owner.root is first.root and owner.path == first.path:
                 weights.append(Bad(owner.name, look.nan, look.inf, values.numel()))

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from torchscan.runtime.finiteness import look_at, range_of
+from torchscan.runtime.finiteness import check_values, range_of
 
 #: in a module's forward pass; in the backward pass of what it made; in what the model was given; in the gradient that it was
 #: given, by a loss; in gradients, between the backward pass and the optimizer's step; in parameters, by the optimizer; in
@@ -63,7 +63,7 @@ def ranges_of(named: Iterable[tuple[str, Tensor]]) -> tuple[Range, ...]:
 
 
 def _range(name: str, tensor: Tensor) -> Range:
-    look, (least, most) = look_at(tensor), range_of(tensor) or (None, None)
+    look, (least, most) = check_values(tensor), range_of(tensor) or (None, None)
     return Range(name, least, most, look.nan, look.inf)
 
 

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from torchscan.torch_versions import (
     is_functorch_wrapped,
-    is_spread_type,
+    is_sharded_type,
     is_transforming,
     local_part,
     norms_of,
-    unseen,
     without_dispatch,
     without_torch_function,
+    without_tracing,
 )
 
 _PLAIN = frozenset({Tensor, nn.Parameter})
@@ -70,7 +70,7 @@ def keeps_values(kind: type) -> bool:
     overridden: Any = kind
     dispatches = overridden.__torch_dispatch__ is not Tensor.__torch_dispatch__
     is_function = overridden.__torch_function__ != Tensor.__torch_function__
-    return is_spread_type(kind) or not (dispatches or is_function)
+    return is_sharded_type(kind) or not (dispatches or is_function)
 
 
 def is_plain(tensor: Tensor) -> bool:
@@ -94,13 +94,13 @@ def max_magnitudes_of(tensors: Iterable[Tensor]) -> list[Tensor]:
     It is NaN if any value is, and infinite if any is infinite. Empty tensors, and types that a
     kernel is missing for, have none.
     """
-    with unseen(), without_torch_function():
+    with without_tracing(), without_torch_function():
         parts = [values_of(each).detach() for each in tensors if is_readable(each)]
         plain = [each for each in parts if is_plain(each) and each.numel()]
         return list(norms_of(plain, math.inf)) if plain else []
 
 
-def look_at(tensor: Tensor) -> NonFiniteCount:
+def check_values(tensor: Tensor) -> NonFiniteCount:
     """Count what is not finite. What cannot be added up cannot be looked at, and passes."""
     if is_plain(tensor) and tensor.dtype not in _NARROW:
         with without_dispatch():  # half the time of the other way
@@ -112,7 +112,7 @@ def look_at(tensor: Tensor) -> NonFiniteCount:
 
 def _look_closely_at(tensor: Tensor) -> NonFiniteCount:
     try:
-        with unseen(), without_torch_function():
+        with without_tracing(), without_torch_function():
             values = values_of(tensor)
             return FINE if cmath.isfinite(_sum(values).item()) else _counted(values)
     except (
@@ -124,7 +124,7 @@ def _look_closely_at(tensor: Tensor) -> NonFiniteCount:
 
 def range_of(tensor: Tensor) -> tuple[float, float] | None:
     """The least and the greatest of its finite values (of a complex tensor, of their sizes), if there are any."""
-    with unseen(), without_torch_function():
+    with without_tracing(), without_torch_function():
         values = values_of(tensor)
         values = values.abs() if values.is_complex() else values
         finite = values[torch.isfinite(values)]
@@ -163,19 +163,19 @@ class KnownTensors:
         #: by identity, which others may have once the tensor is gone
         self._looks: dict[int, tuple[weakref.ref[Tensor], int, NonFiniteCount]] = {}
 
-    def look_at_all(self, tensors: Iterable[Tensor]) -> NonFiniteCount:
+    def check_all_values(self, tensors: Iterable[Tensor]) -> NonFiniteCount:
         """All of them together."""
         total = FINE
         for tensor in tensors:
-            look = self.look_at(tensor)
+            look = self.check_values(tensor)
             if look is not FINE:
                 total += look
         return total
 
-    def look_at(self, tensor: Tensor) -> NonFiniteCount:
+    def check_values(self, tensor: Tensor) -> NonFiniteCount:
         """Unless it is known since it was last written to."""
         known = self.get(tensor)
-        return self.note(tensor, look_at(tensor)) if known is None else known
+        return self.note(tensor, check_values(tensor)) if known is None else known
 
     def get(self, tensor: Tensor) -> NonFiniteCount | None:
         """What is known of it, or of what it is a view of; nothing in inference mode, where nobody tells what is written to."""

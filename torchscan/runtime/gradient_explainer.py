@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchscan.runtime.finding_log import FindingLog, describe_values
 from torchscan.runtime.findings import NonFinite
-from torchscan.runtime.finiteness import FINE, NonFiniteCount, is_readable, look_at
+from torchscan.runtime.finiteness import FINE, NonFiniteCount, check_values, is_readable
 from torchscan.runtime.loss_graph import LossGraph
 from torchscan.runtime.root_calls import ModuleSteps, RootCall, RootCalls
 from torchscan.runtime.trained_tensors import TrainedTensors
@@ -49,7 +49,7 @@ class GradientExplainer:
         steps = self._log.find_steps()
         if self._log.begin_finding(steps):
             readable = list(filter(is_readable, given))
-            look = sum(map(look_at, readable), FINE)
+            look = sum(map(check_values, readable), FINE)
             num_values = sum(each.numel() for each in readable)
             found = describe_values("loss", look, num_values, line=line, is_given=True)
             self._log.report_step(found, steps)
@@ -85,7 +85,7 @@ class GradientExplainer:
         """Yield the calls that were given finite gradients, from the last, with what a second look at them finds."""
         for call in reversed(reached):
             gradients = {index: each for index, each in call.gradients.items() if each is not None}
-            if any(not look_at(each).is_fine for each in gradients.values()):
+            if any(not check_values(each).is_fine for each in gradients.values()):
                 continue
             if len(gradients) < len(call.gradients):
                 yield call, _NOT_KEPT
@@ -115,9 +115,9 @@ class GradientExplainer:
         bad = []
         for parameter in self._tensors.list_parameters():
             gradient = parameter.grad
-            if gradient is None or self._tensors.is_known_bad(parameter):
+            if gradient is None or self._tensors.is_reported(parameter):
                 continue
-            if not look_at(gradient).is_fine:
+            if not check_values(gradient).is_fine:
                 bad.append((parameter, gradient))
         found = self._log.describe_tensors("backward", bad)
         name = found.weights[0].name if found.weights else "a parameter"

@@ -28,9 +28,9 @@ from torchscan.runtime.findings import Bad, NonFinite, Phase, Range, ranges_of
 from torchscan.runtime.finiteness import (
     FINE,
     NonFiniteCount,
+    check_values,
     is_plain,
     is_readable,
-    look_at,
     version_of,
 )
 from torchscan.runtime.replay import Operator, find_operator
@@ -44,14 +44,14 @@ from torchscan.runtime.values import (
     bad_in,
     makes_none,
 )
-from torchscan.torch_versions import current_node, unseen
+from torchscan.torch_versions import current_node, without_tracing
 
 _MET = "it was seen in what the next node was given, with whatever else met it there"
 _WRITTEN = "what it was given is not finite by now, and may have been written to by others"
 #: more calls than this are not repeated
-_MOST_REPLAYS = 16
+_MAX_REPLAYS = 16
 #: a module that has written infinities of these signs on purpose so often goes on to
-_MOST_MASKS = 3
+_MAX_MASKS = 3
 
 
 class _Input(NamedTuple):
@@ -63,7 +63,7 @@ class _Input(NamedTuple):
     def is_written_to(self) -> bool:
         """Whether it is another than it was when the call started."""
         version = version_of(self.tensor)
-        return version != self.version or (version < 0 and look_at(self.tensor) != self.look)
+        return version != self.version or (version < 0 and check_values(self.tensor) != self.look)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -167,7 +167,7 @@ class ImmediateValues(Values):
             for tensor in _readable(
                 tensors_in(kwargs)
             ):  # whose start was not seen: a module inside may have been given it
-                look = self._known.look_at(tensor)
+                look = self._known.check_values(tensor)
                 if look is not FINE:
                     before += look
                     self._suspect_caller(call, tensor, look)
@@ -180,7 +180,7 @@ class ImmediateValues(Values):
             for each in results:
                 self._known.note(each, FINE)
             return FINE
-        look = self._known.look_at_all(results)
+        look = self._known.check_all_values(results)
         if look is not FINE:
             self.outputs[call.index] = look
         return look
@@ -191,7 +191,7 @@ class ImmediateValues(Values):
         for tensor in given:
             look = self._known.get(tensor)
             if look is None:
-                look = self._known.look_at(tensor)
+                look = self._known.check_values(tensor)
                 if look is not FINE:
                     self._suspect_caller(call, tensor, look)
             looks.append(look)
@@ -204,7 +204,8 @@ class ImmediateValues(Values):
         elif look.nan and call.parent is None:
             given = ranges_of([("it", tensor)])
             self._find(
-                self._next(), self._made(call, "input", look, tensor.numel(), Operator(), given)
+                self._next(),
+                self._to_finding(call, "input", look, tensor.numel(), Operator(), given),
             )
 
     def _suspect(self, mine: _Open, look: NonFiniteCount, tensors: Sequence[Tensor]) -> None:
@@ -227,7 +228,9 @@ class ImmediateValues(Values):
     def _is_excused(self, tensor: Tensor) -> bool:
         """Return whether a tensor is finite, or holds intended infinities."""
         excused = self._excused.get(id(tensor))
-        return (excused is not None and excused() is tensor) or self._known.look_at(tensor) is FINE
+        return (excused is not None and excused() is tensor) or self._known.check_values(
+            tensor
+        ) is FINE
 
     def _settle(self, call: Call, mine: _Open, given: Given, suspicion: _Suspicion) -> None:
         """The call that is suspected is over: what its operators do can be seen in a replay."""
@@ -235,7 +238,7 @@ class ImmediateValues(Values):
         masks = call.path, suspicion.signs
         if self.first is not None and self._place < order:
             return
-        if not look.nan and self._memory.masking[masks] >= _MOST_MASKS:
+        if not look.nan and self._memory.masking[masks] >= _MAX_MASKS:
             self._note_mask(call, Operator(), suspicion)
             return
         operator = self._operator(call, mine, given, nan=bool(look.nan))
@@ -250,13 +253,13 @@ class ImmediateValues(Values):
             self._note_mask(call, operator, suspicion)
             return
 
-        inputs = ranges_of(_given(*given))
+        inputs = ranges_of(_named_arguments(*given))
         if operator.name is None and any(each.nan for each in inputs):
             operator = replace(operator, unsure=_WRITTEN)
         was_given_infinities = any(each.inf for each in inputs)
         if was_given_infinities and look.nan and self._mask is not None:
             operator = replace(operator, mask=self._mask)
-        found = self._made(call, "forward", look, suspicion.numel, operator, inputs)
+        found = self._to_finding(call, "forward", look, suspicion.numel, operator, inputs)
         if operator.inside is None:
             written = _find_written(call.module, mine.buffers)
             found = replace(
@@ -280,7 +283,9 @@ class ImmediateValues(Values):
         for tensor, _, look in outermost.inputs:
             if look.inf and not tensor.requires_grad and "+" in _signs([tensor]):
                 given = ranges_of([("it", tensor)])
-                return self._made(call.outermost, "input", look, tensor.numel(), Operator(), given)
+                return self._to_finding(
+                    call.outermost, "input", look, tensor.numel(), Operator(), given
+                )
         return None
 
     def _note_mask(self, call: Call, operator: Operator, suspicion: _Suspicion) -> None:
@@ -297,8 +302,8 @@ class ImmediateValues(Values):
     def _operator(self, call: Call, mine: _Open, given: Given, *, nan: bool) -> Operator:
         if any(each.is_written_to for each in mine.inputs):
             return Operator(unknown="it writes to what it is given")
-        if self._memory.replays == _MOST_REPLAYS:
-            return Operator(unknown=f"{_MOST_REPLAYS} calls have been repeated, and no more are")
+        if self._memory.replays == _MAX_REPLAYS:
+            return Operator(unknown=f"{_MAX_REPLAYS} calls have been repeated, and no more are")
         self._memory.replays += 1
         return find_operator(call.module, given, nan=nan)
 
@@ -307,11 +312,13 @@ class ImmediateValues(Values):
     def note_loss(self, owner: Call | None, gradients: Gradients) -> None:
         """The gradients of the model's result, which come from what was made of it."""
         self._has_gradients = True
-        look = self._look_at_all(gradients)
+        look = self._check_all_values(gradients)
         if look is not FINE:
             self._count(self.gradients_out, _chain(owner), look)
             if self.first is None and owner is not None:
-                found = self._made(owner.outermost, "loss", look, _size(gradients), Operator())
+                found = self._to_finding(
+                    owner.outermost, "loss", look, _size(gradients), Operator()
+                )
                 self._find(self._next(), found, believes=owner.outermost.index in self._touched)
                 self._tell()
 
@@ -329,12 +336,12 @@ class ImmediateValues(Values):
             if not unseen or self._sees_all
             else [each for n, each in enumerate(made) if n not in unseen]
         )
-        if self._look_at_all(seen) is FINE:
+        if self._check_all_values(seen) is FINE:
             return
-        node, look = current_node(), self._look_at_all(made)
+        node, look = current_node(), self._check_all_values(made)
         self._count_edges(owner, node, made)
         if self.first is None and owner is not None:
-            before = self._look_at_all(given)
+            before = self._check_all_values(given)
             if (
                 source is not None
                 and source.owner is not None
@@ -345,7 +352,7 @@ class ImmediateValues(Values):
             else:
                 name = node.name() if before is FINE else "the sum of gradients that meet"
                 inputs = ranges_of(_named("gradient", given))
-                found = self._made(
+                found = self._to_finding(
                     owner, "backward", look, _size(made), Operator(name=name), inputs
                 )
                 self._find(self._next(), found, believes=self._takes_infinities(owner))
@@ -366,7 +373,7 @@ class ImmediateValues(Values):
     ) -> None:
         """What this node was given shows that the one before it made it, unless it met something else on the way."""
         operator = Operator(name=source.name, unsure=_MET)
-        found = self._made(owner, "backward", look, _size(made), operator)
+        found = self._to_finding(owner, "backward", look, _size(made), operator)
         self._find(self._next(), found, believes=self._takes_infinities(owner))
         for before, after in pairwise([owner, *source.through, taker]):
             self._count_crossing(before, after, look)
@@ -376,12 +383,12 @@ class ImmediateValues(Values):
         gradient = variable.grad
         if gradient is None or not is_readable(gradient) or self._is_known(gradient, given):
             return
-        look, was_bad = self._known.look_at(gradient), leaf in self._memory.spoilt
+        look, was_bad = self._known.check_values(gradient), leaf in self._memory.spoilt
         (self._memory.spoilt.discard if look is FINE else self._memory.spoilt.add)(leaf)
         if (
             look is not FINE
             and self.first is None
-            and not (was_bad and self._look_at_all(given) is FINE)
+            and not (was_bad and self._check_all_values(given) is FINE)
         ):
             self._find(
                 self._next(),
@@ -422,11 +429,11 @@ class ImmediateValues(Values):
                 and not hasattr(following, "variable")
             ):
                 self._count_crossing(
-                    owner, self._tree.owner_of(following), self._known.look_at(gradient)
+                    owner, self._tree.owner_of(following), self._known.check_values(gradient)
                 )
 
-    def _look_at_all(self, gradients: Gradients) -> NonFiniteCount:
-        return self._known.look_at_all(
+    def _check_all_values(self, gradients: Gradients) -> NonFiniteCount:
+        return self._known.check_all_values(
             [each for each in gradients if each is not None and is_readable(each)]
         )
 
@@ -455,11 +462,11 @@ class ImmediateValues(Values):
             names = {
                 f"{path}.{each.name}": each for each in bad_in(module, but_parameters=is_followed)
             }
-            new = [each for name, each in names.items() if name not in self._memory.known_bad]
+            new = [each for name, each in names.items() if name not in self._memory.reported]
             # a buffer of infinities is a mask that was made anew
             bad = [each for each in new if each.nan or each.name not in module._buffers]
-            self._memory.known_bad -= {f"{path}.{name}" for name in module._buffers} - set(names)
-            self._memory.known_bad.update(names)
+            self._memory.reported -= {f"{path}.{name}" for name in module._buffers} - set(names)
+            self._memory.reported.update(names)
             if bad and self.first is None:
                 self._place, self.first = self._next(), _update(self._step, path, module, bad)
         if (
@@ -476,7 +483,7 @@ class ImmediateValues(Values):
         self._order += 1
         return self._order
 
-    def _made(
+    def _to_finding(
         self,
         call: Call,
         phase: Phase,
@@ -490,7 +497,7 @@ class ImmediateValues(Values):
             module = module.get_submodule(operator.inside)
             path = f"{path}.{operator.inside}" if path else operator.inside
         weights = tuple(_bad_below(module)) if phase in ("forward", "backward") else ()
-        self._memory.known_bad.update(f"{path}.{each.name}" for each in weights)
+        self._memory.reported.update(f"{path}.{each.name}" for each in weights)
         return NonFinite(
             step=self._step,
             phase=phase,
@@ -570,7 +577,7 @@ def _update(step: int, path: str, module: nn.Module, bad: Sequence[Bad]) -> NonF
     )
 
 
-def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
+def _named_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
     for name, value in [
         *((f"input {index}", each) for index, each in enumerate(args)),
         *kwargs.items(),
@@ -585,7 +592,7 @@ def _readable(tensors: Iterable[Tensor]) -> list[Tensor]:
 def _signs(tensors: Iterable[Tensor]) -> str:
     """Return the signs of the infinities, "+", "-" or "+-", or "" if there are none to read."""
     real = [each for each in tensors if is_plain(each) and not each.is_complex()]
-    with unseen():
+    with without_tracing():
         has_plus = any(bool(torch.isposinf(each).any()) for each in real)
         has_minus = any(bool(torch.isneginf(each).any()) for each in real)
     return f"{'+' if has_plus else ''}{'-' if has_minus else ''}"

@@ -35,10 +35,10 @@ class InspectionLink:
         inspector = self._running_inspector()
         return inspector is not None and inspector.has_found
 
-    def ours(self) -> AbstractContextManager[object]:
+    def as_overhead(self) -> AbstractContextManager[object]:
         """Return a context for what the guard does, so that it does not count in a step's times."""
         inspector = self._running_inspector()
-        return nullcontext() if inspector is None else inspector.ours()
+        return nullcontext() if inspector is None else inspector.as_overhead()
 
     def _running_inspector(self) -> Inspector | None:
         inspector = None if self._inspector is None else self._inspector()

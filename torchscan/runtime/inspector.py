@@ -34,10 +34,15 @@ from torchscan.runtime.run import Observations
 from torchscan.runtime.step import Step, StepCounts, StepLabel
 from torchscan.runtime.timing import StepTimes
 from torchscan.runtime.values import Listener, Memory, Values, masks_in
-from torchscan.torch_versions import compiled_from, has_compiled_parts, has_compiler, unseen
+from torchscan.torch_versions import (
+    compiled_from,
+    has_compiled_parts,
+    has_compiler,
+    without_tracing,
+)
 
 #: shapes of inputs that are remembered
-_MOST_EXAMPLES = 64
+_MAX_EXAMPLES = 64
 
 
 class Inspector:
@@ -71,8 +76,8 @@ class Inspector:
         self._checks = checks
         self._alarmed = alarmed
         self._parameters: dict[str, Tensor] = dict(model.named_parameters()) if checks else {}
-        self._found = Memory()
-        self._found.is_alarmed = self._found.has_found = is_second_look
+        self._guard_memory = Memory()
+        self._guard_memory.is_alarmed = self._guard_memory.has_found = is_second_look
         self._memory = MemoryWatch(model)
         self._pool = EventPool()
         #: what the model was called with, without data, by its shapes; None: it must not be used once more
@@ -93,7 +98,7 @@ class Inspector:
             raise InputError("this inspection has been started: finish it first")
         self.is_started = True
         self._compiler = CompileWatch(self._tree.pause, self._tree.go_on)
-        self._found.known_bad |= masks_in(self._paths.values())
+        self._guard_memory.reported |= masks_in(self._paths.values())
         self._leaves = HeldLeaves(self._paths.values(), self._give_up)
         self._begin()
         self._optimizer_hooks = (
@@ -139,7 +144,7 @@ class Inspector:
         return self._has_begun and self._step.nonfinite is not None
 
     @contextlib.contextmanager
-    def ours(self) -> Iterator[None]:
+    def as_overhead(self) -> Iterator[None]:
         """Exclude what runs in this context from the times of the current step."""
         if not self._has_begun:  # another thread starts it just now
             yield
@@ -224,17 +229,17 @@ class Inspector:
     def _values(self, times: StepTimes) -> Values:
         """On a device everything is looked at after the step, until something is found."""
         number = self._number
-        if times.device is not None and not self._found.is_alarmed:
+        if times.device is not None and not self._guard_memory.is_alarmed:
             place = times.device.device
             return DeferredValues(
                 number,
-                self._found,
+                self._guard_memory,
                 self._listener,
                 device=place,
                 allocated=self._memory,
                 times=times,
             )
-        return ImmediateValues(number, self._tree, self._found, self._listener)
+        return ImmediateValues(number, self._tree, self._guard_memory, self._listener)
 
     def _begin_pass(self) -> None:
         try:
@@ -321,9 +326,9 @@ class Inspector:
     def _note_example(self, given: Given) -> None:
         """What costs are worked out for. What cannot be copied must not be used once more."""
         shapes = tuple(shape_of(tensor) for tensor in tensors_in(given))
-        if shapes not in self._examples and len(self._examples) < _MOST_EXAMPLES:
+        if shapes not in self._examples and len(self._examples) < _MAX_EXAMPLES:
             is_own = what_is_shared(given) is None
-            with unseen():
+            with without_tracing():
                 self._examples[shapes] = (
                     copy_arguments(given, lambda each: own_copy(each, on_meta=True))
                     if is_own

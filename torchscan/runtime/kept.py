@@ -13,15 +13,15 @@ from torchscan.measured import Key
 from torchscan.runtime.call_memory import Shapes
 from torchscan.runtime.checks import Checked
 from torchscan.runtime.compiling import Compilation
-from torchscan.runtime.exchanges import Group, group_here
+from torchscan.runtime.exchanges import Group, current_group
 from torchscan.runtime.facts import StepFacts
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.run import Observations, WatchedSteps
 from torchscan.runtime.step import Step, StepCounts
 
-_MOST_STEPS = 1024
+_MAX_STEPS = 1024
 #: sorts of steps whose calls are described
-_MOST_SORTS = 8
+_MAX_SORTS = 8
 #: steps are alike that have the same calls, on inputs of the same shapes
 _Sort = tuple[tuple[Key, ...], Shapes]
 
@@ -44,13 +44,13 @@ class _StepsOfKind:
         self.number += 1
         self._num_passes += sum(parent < 0 for parent in facts.parents)
         self._describe(_sort_of(facts), step)
-        if len(self.facts) > _MOST_STEPS:
+        if len(self.facts) > _MAX_STEPS:
             del self.facts[self._warm_up : -1 : 2]
 
     def _describe(self, sort: _Sort, step: Step) -> None:
         self._described.pop(sort, None)  # so that the one that comes next is the newest
         self._described[sort] = step
-        if len(self._described) > _MOST_SORTS:
+        if len(self._described) > _MAX_SORTS:
             del self._described[next(iter(self._described))]
 
     def usual(self, group: Group | None) -> WatchedSteps:
@@ -104,13 +104,13 @@ class KeptSteps:
 
     def keep(self, step: Step) -> None:
         """One more."""
-        self._group = self._group or group_here()
+        self._group = self._group or current_group()
         self.counts = self.counts.add(step)
         (self._training if step.trains else self._evaluation).keep(step)
         self._checked += step.checked
         if step.nonfinite is not None:
             self._nonfinite_steps += 1
-            if len(self._nonfinite) < _MOST_STEPS:
+            if len(self._nonfinite) < _MAX_STEPS:
                 self._nonfinite.append(step.nonfinite)
 
     def watched(self, compilation: Compilation | None) -> Observations:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.runtime.finding_log import FindingLog, describe_values
 from torchscan.runtime.findings import NonFinite, ranges_of
-from torchscan.runtime.finiteness import FINE, NonFiniteCount, is_readable, look_at
+from torchscan.runtime.finiteness import FINE, NonFiniteCount, check_values, is_readable
 from torchscan.runtime.loss_graph import LossGraph, operator_of
 from torchscan.runtime.root_calls import MAX_CALLS, RootCall, RootCalls
 from torchscan.runtime.root_names import RootNames
@@ -68,10 +68,10 @@ class LossExplainer:
         """
         arguments = call.given()
         inputs = () if isinstance(arguments, str) else filter(is_readable, tensors_in(arguments))
-        given = next((each for each in inputs if look_at(each).nan), None)
+        given = next((each for each in inputs if check_values(each).nan), None)
         if given is None:
             return False
-        look = look_at(given)
+        look = check_values(given)
         before = LossGraph([given], self._calls.is_inside_model)
         if before.nodes:
             self._log.report_step(self._describe_graph(before, look, [given]), call.steps)
@@ -102,7 +102,7 @@ class LossExplainer:
         Return the reason for not knowing it if outputs are gone and the call cannot be repeated.
         """
         outputs = _alive_outputs(call)
-        looks = [look_at(each) for each in outputs]
+        looks = [check_values(each) for each in outputs]
         if look.nan:  # an infinity does not explain a NaN
             is_fine = not any(each.nan for each in looks)
         else:
@@ -120,7 +120,7 @@ class LossExplainer:
 
     def _report_outputs(self, call: RootCall, outputs: Sequence[Tensor], why: str | None) -> None:
         """Report that outputs are not finite, and why the operator is not known."""
-        look = sum(map(look_at, outputs), FINE)
+        look = sum(map(check_values, outputs), FINE)
         found = describe_values(
             "forward",
             look,

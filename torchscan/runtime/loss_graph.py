@@ -22,12 +22,12 @@ from torch.utils.hooks import RemovableHandle
 from torchscan.runtime.finiteness import (
     FINE,
     NonFiniteCount,
+    check_values,
     is_on_device,
     is_readable,
-    look_at,
     max_magnitudes_of,
 )
-from torchscan.torch_versions import unseen, without_torch_function
+from torchscan.torch_versions import without_torch_function, without_tracing
 
 #: nodes that are followed
 _MAX_NODES = 256
@@ -250,7 +250,7 @@ def _number_of(node: Node) -> int:
 
 
 def _look(tensor: Tensor) -> NonFiniteCount:
-    return look_at(tensor) if is_readable(tensor) else FINE
+    return check_values(tensor) if is_readable(tensor) else FINE
 
 
 def _saved(node: Node) -> Iterator[tuple[str, Any]]:
@@ -290,7 +290,7 @@ def _computed(node: Node, saved: dict[str, Any]) -> Tensor | None:
         arguments = _arguments_for(getattr(packet, overload)._schema.arguments, saved)
         if arguments is not None:
             with contextlib.suppress(Exception):  # the node may keep something else under this name
-                with unseen(), without_torch_function():
+                with without_tracing(), without_torch_function():
                     made = getattr(packet, overload)(**arguments)
                 first = made[0] if isinstance(made, tuple) else made
                 return first if isinstance(first, Tensor) else None
@@ -299,7 +299,7 @@ def _computed(node: Node, saved: dict[str, Any]) -> Tensor | None:
 
 def _quotient_by(other: Tensor) -> Tensor | None:
     """Return what no numerator saves from being infinite or NaN."""
-    with unseen():
+    with without_tracing():
         return 1 / other if bool((other == 0).any()) else None
 
 

@@ -35,7 +35,7 @@ from torchscan.runtime.finding_log import FindingLog
 from torchscan.runtime.findings import CheckedModule, GuardFacts, NonFinite
 from torchscan.runtime.inspection_link import InspectionLink
 from torchscan.runtime.line_notes import LineNotes
-from torchscan.runtime.root_calls import RootCall, RootCalls, is_capturing_here
+from torchscan.runtime.root_calls import RootCall, RootCalls, is_capturing_now
 from torchscan.runtime.root_names import RootNames
 from torchscan.runtime.second_look import is_looking_again
 from torchscan.runtime.trained_tensors import TrainedTensors
@@ -186,7 +186,7 @@ class NonFiniteGuard:
             or is_recording()
             or is_looking_again()
             or is_transforming()
-            or is_capturing_here()
+            or is_capturing_now()
         )
 
     @contextlib.contextmanager
@@ -194,7 +194,7 @@ class NonFiniteGuard:
         """Keep an internal error from ending the user's run."""
         self._is_busy = True
         try:
-            with self.inspection.ours():
+            with self.inspection.as_overhead():
                 yield
         except TorchscanError:
             raise
@@ -233,7 +233,7 @@ class NonFiniteGuard:
             self._go_on()
         if call.steps.is_new:
             call.steps.is_new = False
-            with self.inspection.ours():
+            with self.inspection.as_overhead():
                 self._tensors.note_masks(module)
 
     def _note_end(self, module: nn.Module, _args: tuple[Any, ...], *rest: Any) -> None:

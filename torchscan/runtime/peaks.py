@@ -19,11 +19,16 @@ from torch import Tensor
 
 from torchscan.runtime.finiteness import is_plain, values_of, version_of
 from torchscan.runtime.streams import current_stream
-from torchscan.torch_versions import norms_of, unseen, without_dispatch, without_torch_function
+from torchscan.torch_versions import (
+    norms_of,
+    without_dispatch,
+    without_torch_function,
+    without_tracing,
+)
 
 T = TypeVar("T")
 #: bytes of memory that are kept until other tensors have come
-_MOST_WAITING = 2**25
+_MAX_WAITING = 2**25
 #: peaks that there is room for at first
 _ROOM = 1024
 
@@ -55,7 +60,7 @@ class Peaks(Generic[T]):
         self, device: torch.device, ours: Callable[[], AbstractContextManager[None]]
     ) -> None:
         """What the device does in a context of ``ours`` is no part of any time."""
-        self._ours = ours
+        self._as_overhead = ours
         self._lock = threading.RLock()
         self._waiting: list[_PendingPeak[T]] = []
         self._bytes = self._count = 0
@@ -83,7 +88,7 @@ class Peaks(Generic[T]):
             self._waiting.append(found)
             self._count += 1
             self._bytes += values.untyped_storage().nbytes()
-            if self._bytes > _MOST_WAITING or not waits or values.is_inference():
+            if self._bytes > _MAX_WAITING or not waits or values.is_inference():
                 self.look()
 
     def note_harmless(self, tensor: Tensor) -> None:
@@ -100,7 +105,7 @@ class Peaks(Generic[T]):
         """At all that wait."""
         with self._lock:
             if self._waiting:
-                with self._ours(), unseen(), without_torch_function():
+                with self._as_overhead(), without_tracing(), without_torch_function():
                     self._look()
 
     def _look(self) -> None:
@@ -116,14 +121,14 @@ class Peaks(Generic[T]):
         self._bytes = 0
         for (stream, *_), group in alike.items():
             if stream is None or stream is current_stream():
-                self._look_at(group)
+                self._read_group(group)
             else:
                 with torch.cuda.stream(stream):
-                    self._look_at(group)
+                    self._read_group(group)
             if stream is not None:
                 self._streams.add(stream)
 
-    def _look_at(self, group: Sequence[_PendingPeak[T]]) -> None:
+    def _read_group(self, group: Sequence[_PendingPeak[T]]) -> None:
         peaks = norms_of([each.values for each in group], math.inf)
         self._room_for(len(group)).copy_(torch.stack(list(peaks)), non_blocking=True)
         self._looked_at += [
@@ -143,7 +148,7 @@ class Peaks(Generic[T]):
         with self._lock:
             self.look()
             if self._peaks:
-                with unseen(), without_torch_function():
+                with without_tracing(), without_torch_function():
                     self._send()
 
     def _send(self) -> None:
@@ -181,7 +186,7 @@ class _Room:
 
     def __init__(self, count: int, device: torch.device) -> None:
         with (
-            unseen(),
+            without_tracing(),
             without_torch_function(),
             torch.inference_mode(False),
         ):  # else it could not be written to outside
@@ -208,7 +213,7 @@ def _values_of(tensor: Tensor) -> Tensor | None:
         with without_dispatch(), without_torch_function():
             return tensor.detach()
     try:
-        with unseen(), without_torch_function():
+        with without_tracing(), without_torch_function():
             values = values_of(tensor).detach()
             return torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
     except (RuntimeError, NotImplementedError):

@@ -31,7 +31,7 @@ from torchscan.recording.call_tree import Given
 from torchscan.recording.places import place_of_user
 from torchscan.recording.state import keep_random_state, original_of
 from torchscan.recording.undo import Undo, put_back_after
-from torchscan.runtime.finiteness import FINE, NonFiniteCount, is_readable, look_at
+from torchscan.runtime.finiteness import FINE, NonFiniteCount, check_values, is_readable
 from torchscan.torch_versions import (
     OpOverload,
     TorchDispatchMode,
@@ -43,7 +43,7 @@ from torchscan.torch_versions import (
 #: parameterised modules compute their weights in hooks, which are torch's own
 _HOOKS_THAT_STAY = ("torch.nn.utils.", "torch.nn.modules.")
 _LARGEST_COPY = 2**31
-_DEEPEST, _MOST_ITEMS = 8, 1000
+_DEEPEST, _MAX_ITEMS = 8, 1000
 #: what a copy has for itself, or nobody changes
 _PLAIN: Any = (
     *(*ATOMS, torch.Tensor, type, BuiltinFunctionType, ModuleType, enum.Enum, range, slice),
@@ -109,7 +109,9 @@ def _operator_in(own: nn.Module, given: Given, nan: bool) -> Operator | None:
     if watch.found is not None:
         return watch.found
 
-    bad = [each for each in tensors_in(result) if is_readable(each) and _has(look_at(each), nan)]
+    bad = [
+        each for each in tensors_in(result) if is_readable(each) and _has(check_values(each), nan)
+    ]
     if bad and threads.first is not None:
         return threads.first.operator(nan)
     origin = None if nan else watch.origin_of(bad)
@@ -150,13 +152,13 @@ class _OtherThreads:
     def _note(self, path: str, module: nn.Module, args: Any, kwargs: Any, result: object) -> None:
         if self.first is not None or threading.get_ident() == self._home:
             return
-        before, after = (_look_at_all(tensors_in(each)) for each in ((args, kwargs), result))
+        before, after = (_check_all_values(tensors_in(each)) for each in ((args, kwargs), result))
         if _has(after, self._nan) and not _has(before, self._nan):
             self.first = _ThreadCall(path, module, (args, kwargs))
 
 
-def _look_at_all(tensors: Iterable[Tensor]) -> NonFiniteCount:
-    return sum((look_at(each) for each in tensors if is_readable(each)), FINE)
+def _check_all_values(tensors: Iterable[Tensor]) -> NonFiniteCount:
+    return sum((check_values(each) for each in tensors if is_readable(each)), FINE)
 
 
 def _own(tensor: Tensor) -> Tensor:
@@ -193,10 +195,10 @@ def what_is_shared(value: Any, depth: int = 0) -> str | None:
         inside: Iterable[Any] = [
             cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)
         ]
-    elif isinstance(value, Mapping) and len(value) <= _MOST_ITEMS:
+    elif isinstance(value, Mapping) and len(value) <= _MAX_ITEMS:
         inside = value.values()
     elif isinstance(value, list | tuple | set | frozenset):
-        inside = itertools.islice(value, _MOST_ITEMS)
+        inside = itertools.islice(value, _MAX_ITEMS)
     elif dataclasses.is_dataclass(value):
         inside = [getattr(value, each.name, None) for each in dataclasses.fields(value)]
     else:
@@ -264,7 +266,7 @@ class _ReplayMode(TorchDispatchMode):
         kwargs = kwargs or {}
         self._has_drawn |= torch.Tag.nondeterministic_seeded in func.tags
         given = tensors_in((args, kwargs))
-        before = self._look_at(given)  # now: it may be written to
+        before = self._check_values(given)  # now: it may be written to
         origin = self._origin_in(given) if before.inf else None
         result = func(*args, **kwargs)
         made = tensors_in(result)
@@ -274,7 +276,7 @@ class _ReplayMode(TorchDispatchMode):
             and not self._is_made_of(given, made)
         ):
             self._weights |= {id(each): each for each in made}
-        elif (look := self._look_at(made)) != FINE:
+        elif (look := self._check_values(made)) != FINE:
             here = Operator(name=_name_of(func), line=place_of_user())
             is_told_to = any(
                 isinstance(each, float) and not math.isfinite(each)
@@ -290,7 +292,9 @@ class _ReplayMode(TorchDispatchMode):
 
     def _is_made_of(self, weights: Iterable[Tensor], made: Iterable[Tensor]) -> bool:
         """Whether finite parameters have become what is not: of a view of such that are not, whoever takes it is the one."""
-        looks = [sum(map(look_at, filter(is_readable, each)), FINE) for each in (weights, made)]
+        looks = [
+            sum(map(check_values, filter(is_readable, each)), FINE) for each in (weights, made)
+        ]
         return looks[0] == FINE != looks[1]
 
     def _source_of_nan(
@@ -312,14 +316,16 @@ class _ReplayMode(TorchDispatchMode):
     def _note_computed(self, origin: Operator, made: Sequence[Tensor]) -> None:
         self._first = self._first or origin
         self._computed |= {
-            id(each): (each, origin) for each in made if is_readable(each) and look_at(each).inf
+            id(each): (each, origin)
+            for each in made
+            if is_readable(each) and check_values(each).inf
         }
 
     def _origin_in(self, tensors: Iterable[Tensor]) -> Operator | None:
         """Return the operator that computed the infinities in one of these, or None."""
         for each in tensors:
             tensor, origin = self._computed.get(id(each), (None, None))
-            if tensor is not None and look_at(tensor).inf:
+            if tensor is not None and check_values(tensor).inf:
                 return origin
         return None
 
@@ -337,10 +343,10 @@ class _ReplayMode(TorchDispatchMode):
         self.found = self._marked(found)
         raise _Found
 
-    def _look_at(self, tensors: Iterable[Tensor]) -> NonFiniteCount:
+    def _check_values(self, tensors: Iterable[Tensor]) -> NonFiniteCount:
         return sum(
             (
-                look_at(each)
+                check_values(each)
                 for each in tensors
                 if id(each) not in self._weights and is_readable(each)
             ),

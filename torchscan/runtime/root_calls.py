@@ -303,7 +303,7 @@ def _alive(value: Any) -> Any:
     return value.tensor() if isinstance(value, _Weak) else value
 
 
-def is_capturing_here() -> bool:
+def is_capturing_now() -> bool:
     """Return whether CUDA work is being captured now, to run later."""
     return torch.cuda.is_initialized() and is_capturing()
 

@@ -19,7 +19,7 @@ from torchscan.errors import InputError
 from torchscan.files import write_text
 from torchscan.measured import Figure, Key, Measured, Verdict
 from torchscan.ops import OpCost
-from torchscan.plain import plain
+from torchscan.plain import to_plain
 from torchscan.results import Result
 from torchscan.runtime.checks import Checked
 from torchscan.runtime.chrome_trace import chrome_trace
@@ -34,7 +34,7 @@ from torchscan.runtime.timeline import Timeline
 
 _NANOSECONDS = 1e-9
 #: named where a step takes too long
-_MOST_LAYERS = 5
+_MAX_LAYERS = 5
 #: what files say that they are, and the version of their schema: it grows where a reader of the one before would misread them
 KIND, SCHEMA = "torchscan/run", 1
 
@@ -277,7 +277,7 @@ class RunFacts(Result, Inspected):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
-        content: dict[str, Any] = plain(self)
+        content: dict[str, Any] = to_plain(self)
         return content
 
     @property
@@ -530,7 +530,7 @@ def _slowest(calls: Sequence[CallRun]) -> list[tuple[str, float]]:
     outer = {call.parent for call in calls}
     inner = [call for number, call in enumerate(calls) if number not in outer]
     times = [(f"{call.path or 'the model'} ({call.type_name})", call.time) for call in inner]
-    return sorted(times, key=lambda each: -each[1])[:_MOST_LAYERS]
+    return sorted(times, key=lambda each: -each[1])[:_MAX_LAYERS]
 
 
 def _plain(call: CallRun) -> dict[str, Any]:

@@ -273,7 +273,7 @@ class LargestModule:
         #: what was found when the program was over
         self.found_last: NonFiniteError | None = None
         #: of torchscan, on the way: the program goes on without being watched
-        self.mistake: Exception | None = None
+        self.internal_error: Exception | None = None
 
     def __enter__(self) -> LargestModule:
         """Look at every call of a module."""
@@ -339,7 +339,7 @@ class LargestModule:
         except (AlarmError, NonFiniteError):  # who watches has asked for it
             raise
         except Exception as error:
-            self.mistake = error
+            self.internal_error = error
             self._give_up()
 
     def _consider(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:

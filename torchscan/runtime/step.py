@@ -16,7 +16,7 @@ from torchscan.recording.bookkeeping.tensors import shape_of
 from torchscan.recording.call_tree import Call, Given
 from torchscan.runtime.call_memory import CallMemory, Shapes
 from torchscan.runtime.checks import Checked
-from torchscan.runtime.exchanges import Clock, Exchange, Group, exchanges_of
+from torchscan.runtime.exchanges import Clock, Exchange, Group, find_exchanges
 from torchscan.runtime.facts import COUNTED, InspectedCall, StepFacts, facts_of
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.nodes import NodeWatch
@@ -94,7 +94,7 @@ class Step:
         #: True if its last pass was in training mode
         self._was_training = True
         #: what modules made in the pass that goes on: not everything need be in its result
-        self._made: list[Node] = []
+        self._output_nodes: list[Node] = []
         #: the number of the first node that the forward pass can make, and when it began
         self._oldest = self._began = 0
 
@@ -176,7 +176,7 @@ class Step:
         grad_in, grad_out = _differentiable(inputs, given_sizes), _differentiable(outputs, sizes)
         self._shapes[call.index] = given_sizes, grad_in, sizes, grad_out
         self._memory.note_end(call, inputs, outputs)
-        self._made += [each.grad_fn for each in outputs if each.grad_fn is not None]
+        self._output_nodes += [each.grad_fn for each in outputs if each.grad_fn is not None]
         if call.outer is None:
             self._watch_graph(call, outputs)
         self._values.note_end(call, given, outputs)
@@ -185,8 +185,8 @@ class Step:
     def _watch_graph(self, call: Call, result: Sequence[Tensor]) -> None:
         """The model has returned, or what a checkpoint has run again."""
         oldest = self._oldest if call.parent is None else self._run_again[call.index]
-        alive = self._nodes.watch(result, self._made, oldest)
-        self._made.clear()
+        alive = self._nodes.watch(result, self._output_nodes, oldest)
+        self._output_nodes.clear()
         if call.parent is None and alive:
             self._graphs.append(alive)
 
@@ -230,7 +230,7 @@ class Step:
         self, alike: Sequence[StepFacts], timeline: Timeline, group: Group
     ) -> tuple[Exchange, ...]:
         """What it and others like it did together with other processes."""
-        return exchanges_of(
+        return find_exchanges(
             alike, timeline, Clock(Clock.ahead_now(), self._times.looked), self._times.zero, group
         )
 
@@ -246,7 +246,7 @@ class Step:
     @property
     def checked(self) -> Sequence[Checked]:
         """What checks of the user's said."""
-        return [self.label.put_on(each) for each in self._checks.said]
+        return [self.label.put_on(each) for each in self._checks.reports]
 
     def calls(self) -> tuple[InspectedCall, ...]:
         """Its calls, without their times."""

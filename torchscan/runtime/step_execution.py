@@ -28,7 +28,7 @@ _TYPES = {
 }
 
 
-def device_here(name: str | None) -> torch.device:
+def local_device(name: str | None) -> torch.device:
     """A device of this machine by its name; None: CUDA's first one, or else the CPU."""
     on_cuda = torch.cuda.is_available()
     if name is None:

@@ -31,7 +31,7 @@ def require_step_time(
         )
     elif taken > limit:
         layers = [f"  {name}: {units.duration(time)}" for name, time in slowest]
-        raise BudgetError("\n".join([_said(taken, limit, ran_on), *layers]))
+        raise BudgetError("\n".join([_format_excess(taken, limit, ran_on), *layers]))
 
 
 def _number(name: str, value: float | str, parse: Callable[[str], float]) -> float:
@@ -44,6 +44,6 @@ def _number(name: str, value: float | str, parse: Callable[[str], float]) -> flo
     return float(value)
 
 
-def _said(taken: float, limit: float, ran_on: str) -> str:
+def _format_excess(taken: float, limit: float, ran_on: str) -> str:
     more = f" (+{100 * (taken - limit) / limit:.1f} %)" if limit else ""
     return f"a step took {units.duration(taken)} on {ran_on}, at most {units.duration(limit)}{more}"

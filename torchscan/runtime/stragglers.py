@@ -18,17 +18,17 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from torchscan.runtime.exchanges import Exchange, ExchangePhase, spent_within
+from torchscan.runtime.exchanges import Exchange, ExchangePhase, time_by_place
 from torchscan.runtime.run import RunFacts
 from torchscan.units import duration, share
 
 _NANOSECONDS = 1e-9
 #: of a step: what is less is not worth a word
-_LEAST_SHARE = 0.05
+_MIN_SHARE = 0.05
 #: of the time between two equal collectives, what a step is if nothing but it is between them
 _IS_WHOLE = 0.7
 #: steps by which anything can be said
-_LEAST_STEPS = 2
+_MIN_STEPS = 2
 #: a collective, by its group and number there
 _Meeting = tuple[str, tuple[int, ...], int]
 
@@ -89,7 +89,7 @@ def stragglers(runs: Sequence[RunFacts]) -> tuple[Straggler, ...]:
     behind = {
         rank: statistics.median(each)
         for rank, each in meetings.steps.items()
-        if sorted(each)[len(each) // 4] > _LEAST_SHARE * _gap(meetings.runs[rank])
+        if sorted(each)[len(each) // 4] > _MIN_SHARE * _gap(meetings.runs[rank])
     }
     return tuple(
         _straggler(meetings, rank, behind[rank])
@@ -123,27 +123,27 @@ class _Meetings:
             run.process.rank: run for run in runs if run.process is not None and run.exchanges
         }
         self.arrivals = {rank: _arrivals(run.exchanges) for rank, run in self.runs.items()}
-        self._together: dict[_Meeting, dict[int, int]] = {}
+        self._times_by_meeting: dict[_Meeting, dict[int, int]] = {}
         for rank, own in self.arrivals.items():
             for meeting, arrival in own.items():
-                self._together.setdefault(meeting, {})[rank] = arrival.when
+                self._times_by_meeting.setdefault(meeting, {})[rank] = arrival.when
         self._work = {rank: self._work_of(own) for rank, own in self.arrivals.items()}
         late = {rank: self._late_of(rank, own) for rank, own in self.arrivals.items()}
         #: of each process, by the place of a collective among its own: nanoseconds, in the median of the steps
-        self.late = {
+        self.lags = {
             rank: _medians((arrival.place, each) for arrival, each in found)
             for rank, found in late.items()
         }
         #: of each process, of each step
         self.steps = {
-            rank: sums for rank, found in late.items() if len(sums := _sums(found)) >= _LEAST_STEPS
+            rank: sums for rank, found in late.items() if len(sums := _sums(found)) >= _MIN_STEPS
         }
 
     def _work_of(self, own: Mapping[_Meeting, _Arrival]) -> dict[_Meeting, int]:
         """What a process did for itself before each, but the first, of which nobody knows since when."""
         found: dict[_Meeting, int] = {}
         for (before, came), (meeting, arrival) in pairwise(own.items()):
-            last = max(self._together[before].values())
+            last = max(self._times_by_meeting[before].values())
             found[meeting] = arrival.when - (last if arrival.when >= last else came.when)
         return found
 
@@ -158,7 +158,7 @@ class _Meetings:
                         arrival,
                         min(
                             works[rank] - usual,
-                            arrival.when - min(self._together[meeting].values()),
+                            arrival.when - min(self._times_by_meeting[meeting].values()),
                         ),
                     )
                 )
@@ -167,7 +167,7 @@ class _Meetings:
     def _works(self, meeting: _Meeting) -> dict[int, int]:
         return {
             rank: self._work[rank][meeting]
-            for rank in self._together[meeting]
+            for rank in self._times_by_meeting[meeting]
             if meeting in self._work[rank]
         }
 
@@ -214,7 +214,7 @@ def _arrivals(exchanges: Sequence[Exchange]) -> dict[_Meeting, _Arrival]:
 
 
 def _straggler(meetings: _Meetings, rank: int, total: float) -> Straggler:
-    run, own = meetings.runs[rank], meetings.late[rank]
+    run, own = meetings.runs[rank], meetings.lags[rank]
     place = max(own, key=lambda each: own[each])
     call, phase = _lost_in(meetings, rank, place, own[place])
     return Straggler(
@@ -266,7 +266,7 @@ def _unowned(run: RunFacts, place: int) -> int:
     begin, end = max(begin, nodes[0].start), min(end, max(each.end for each in nodes))
     inside = sum(
         each
-        for (_, phase), each in spent_within(run.timeline, begin, end).items()
+        for (_, phase), each in time_by_place(run.timeline, begin, end).items()
         if phase == "backward"
     )
     return max(0, end - begin) - inside
@@ -278,4 +278,4 @@ def _spent(run: RunFacts, place: int) -> dict[tuple[int | None, ExchangePhase], 
     if end is None:
         return {}
     begin = run.exchanges[place - 1].at if place else min(0, end)
-    return spent_within(run.timeline, begin or 0, end)
+    return time_by_place(run.timeline, begin or 0, end)

@@ -43,7 +43,7 @@ def timeline_of(calls: Sequence[Call], times: StepTimes) -> Timeline:
     again = [each for each in ran if each.call in times.again]
     return Timeline(
         forward=tuple(each for each in ran if each.call not in times.again),
-        backward=tuple(_in_order([*_together(_in_order(nodes)), *again])),
+        backward=tuple(_in_order([*_merge_neighbors(_in_order(nodes)), *again])),
     )
 
 
@@ -63,7 +63,7 @@ def _in_order(slices: Sequence[Slice]) -> list[Slice]:
     return sorted(slices, key=lambda each: (each.start, -each.end))
 
 
-def _together(nodes: Sequence[Slice]) -> Iterator[Slice]:
+def _merge_neighbors(nodes: Sequence[Slice]) -> Iterator[Slice]:
     """Neighbours of one call as one. What ran inside another node stays apart."""
     last: Slice | None = None
     for node in nodes:

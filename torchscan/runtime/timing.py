@@ -66,16 +66,16 @@ class StepTimes:
         self._looking_since = 0
 
     @contextmanager
-    def ours(self) -> Iterator[None]:
+    def as_overhead(self) -> Iterator[None]:
         """What the device is given in this context is nobody's either."""
         if self.device is None:
             yield
             return
-        self.device.begin_ours(self._looked)
+        self.device.begin_overhead(self._looked)
         try:
             yield
         finally:
-            self.device.end_ours(self._looked)
+            self.device.end_overhead(self._looked)
 
     @property
     def _looked(self) -> int:

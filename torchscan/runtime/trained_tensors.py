@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from torchscan.recording.bookkeeping.inventory import type_name_of
-from torchscan.runtime.finiteness import is_plain, is_readable, look_at, version_of
+from torchscan.runtime.finiteness import check_values, is_plain, is_readable, version_of
 from torchscan.runtime.loss_graph import LossGraph
 from torchscan.runtime.root_calls import ModuleSteps, RootCalls
 from torchscan.runtime.training_thread import is_same_or_part
-from torchscan.torch_versions import unseen, without_torch_function
+from torchscan.torch_versions import without_torch_function, without_tracing
 
 
 class TensorOwner(NamedTuple):
@@ -48,7 +48,7 @@ class TrainedTensors:
             weakref.WeakKeyDictionary()
         )
         #: tensors that are not finite and have been reported
-        self._known_bad: dict[int, weakref.ref[Tensor]] = {}
+        self._reported: dict[int, weakref.ref[Tensor]] = {}
         #: tensors that held infinities from the start, as masks do, by identity
         self._masks: dict[int, _Mask] = {}
         #: True once parameters were seen to be finite after an optimizer's step
@@ -176,15 +176,15 @@ class TrainedTensors:
     def note_bad(self, tensors: Iterable[Tensor]) -> None:
         """Remember that these tensors are not finite. Infinities of a mask do not count."""
         for tensor in tensors:
-            if not self.is_mask(tensor) or look_at(tensor).nan:
-                self._known_bad[id(tensor)] = weakref.ref(tensor)
+            if not self.is_mask(tensor) or check_values(tensor).nan:
+                self._reported[id(tensor)] = weakref.ref(tensor)
 
     def note_masks(self, module: nn.Module) -> None:
         """Remember the parameters and buffers that are not finite before a module is called for the first time."""
         for tensor in filter(is_readable, chain(module.parameters(), module.buffers())):
-            if self.is_known_bad(tensor) or self.is_mask(tensor):
+            if self.is_reported(tensor) or self.is_mask(tensor):
                 continue
-            look = look_at(tensor)
+            look = check_values(tensor)
             if not look.is_fine:
                 self._masks[id(tensor)] = _Mask(tensor, had_nan=bool(look.nan))
 
@@ -197,15 +197,15 @@ class TrainedTensors:
         """Return whether a mask has become NaN. It is read if it was written to since the last time."""
         return self._masks[id(tensor)].has_new_nan(tensor)
 
-    def is_known_bad(self, tensor: Tensor) -> bool:
+    def is_reported(self, tensor: Tensor) -> bool:
         """Return whether a tensor has been reported."""
-        known = self._known_bad.get(id(tensor))
+        known = self._reported.get(id(tensor))
         return known is not None and known() is tensor
 
     def is_spoilt(self) -> bool:
         """Return whether parameters that have been reported are still not finite."""
         return any(
-            self.is_known_bad(each) and not look_at(each).is_fine
+            self.is_reported(each) and not check_values(each).is_fine
             for each in self.known_parameters()
         )
 
@@ -215,7 +215,7 @@ def updated_rows_of(parameter: Tensor) -> Tensor:
     gradient = parameter.grad
     if gradient is None or gradient.layout is not torch.sparse_coo or not is_plain(parameter):
         return parameter
-    with unseen(), without_torch_function():
+    with without_tracing(), without_torch_function():
         rows = gradient._indices()[0]
         return parameter.detach().index_select(0, rows)
 
@@ -235,7 +235,7 @@ class _Mask:
         if self._had_nan or version == self._version != -1:
             return False
         self._version = version
-        return bool(look_at(tensor).nan)
+        return bool(check_values(tensor).nan)
 
 
 def parameters_of(optimizer: Optimizer) -> list[Tensor]:

@@ -17,7 +17,7 @@ from torchscan.recording.places import place_of_user
 from torchscan.runtime.backward_state import BackwardState
 from torchscan.runtime.device_checks import DeviceChecks
 from torchscan.runtime.finding_log import FindingLog
-from torchscan.runtime.finiteness import FINE, is_on_device, is_plain, is_readable, look_at
+from torchscan.runtime.finiteness import FINE, check_values, is_on_device, is_plain, is_readable
 from torchscan.runtime.gradient_explainer import GradientExplainer
 from torchscan.runtime.loss_explainer import LossExplainer
 from torchscan.runtime.loss_graph import LossGraph
@@ -26,7 +26,7 @@ from torchscan.runtime.root_calls import RootCalls
 from torchscan.runtime.root_names import RootNames
 from torchscan.runtime.trained_tensors import TrainedTensors, parameters_of, updated_rows_of
 from torchscan.runtime.update_explainer import UpdateExplainer
-from torchscan.torch_versions import norms_of, unseen
+from torchscan.torch_versions import norms_of, without_tracing
 
 
 class TrainingChecks:
@@ -77,12 +77,12 @@ class TrainingChecks:
         if any(map(is_on_device, losses)):
             self.on_device.send("loss", [(None, each) for each in losses], is_scaled=self.is_scaled)
         else:
-            look = sum(map(look_at, filter(is_readable, losses)), FINE)
+            look = sum(map(check_values, filter(is_readable, losses)), FINE)
             if not look.is_fine:
                 self._loss_explainer.explain(graph, look, losses)
                 self._state.has_finite_gradients = False
                 return graph
-            look = sum(map(look_at, filter(is_readable, given)), FINE)
+            look = sum(map(check_values, filter(is_readable, given)), FINE)
             if not look.is_fine and not self.is_scaled:
                 self._gradient_explainer.report_given(given, self._state.line)
                 self._state.has_finite_gradients = False
@@ -106,7 +106,7 @@ class TrainingChecks:
 
         checked = []
         for parameter, gradient in pairs:
-            if not self._tensors.is_known_bad(parameter) and not state.is_spoilt(gradient):
+            if not self._tensors.is_reported(parameter) and not state.is_spoilt(gradient):
                 checked.append((parameter, gradient))
         state.has_finite_gradients = _are_finite([gradient for _, gradient in checked])
         if state.has_finite_gradients:
@@ -127,7 +127,7 @@ class TrainingChecks:
         unread = state.find_unread(parameters_of(optimizer))
         state.note_read(unread)
         unread = [
-            (each, gradient) for each, gradient in unread if not self._tensors.is_known_bad(each)
+            (each, gradient) for each, gradient in unread if not self._tensors.is_reported(each)
         ]
         if any(is_on_device(gradient) for _, gradient in unread):
             self.on_device.send("gradient", unread, is_scaled=self.is_scaled)
@@ -158,7 +158,7 @@ class TrainingChecks:
         usual: list[Tensor] = []
         masks: list[Tensor] = []
         for tensor in tensors:
-            if not self._tensors.is_known_bad(tensor):
+            if not self._tensors.is_reported(tensor):
                 (masks if self._tensors.is_mask(tensor) else usual).append(tensor)
         return usual, masks
 
@@ -171,10 +171,10 @@ class TrainingChecks:
     ) -> None:
         explainer, state = self._update_explainer, self._state
         if not _are_finite(list(map(updated_rows_of, parameters))):
-            bad = [each for each in parameters if not look_at(each).is_fine]
+            bad = [each for each in parameters if not check_values(each).is_fine]
             explainer.explain_update(optimizer, bad, state)
         if not _are_finite(buffers):  # infinities may be a mask that was made anew
-            explainer.explain_buffers([each for each in buffers if look_at(each).nan], state)
+            explainer.explain_buffers([each for each in buffers if check_values(each).nan], state)
         explainer.explain_buffers(
             [each for each in masks if self._tensors.has_new_nan(each)], state
         )
@@ -206,10 +206,10 @@ def _are_finite(tensors: Sequence[Tensor]) -> bool:
     if (
         plain
         and not math.isfinite(_sum_of_norms(plain))
-        and any(not look_at(each).is_fine for each in plain)
+        and any(not check_values(each).is_fine for each in plain)
     ):
         return False
-    return all(look_at(each).is_fine for each in others)
+    return all(check_values(each).is_fine for each in others)
 
 
 def _with_themselves(tensors: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
@@ -219,7 +219,7 @@ def _with_themselves(tensors: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
 def _sum_of_norms(tensors: list[Tensor]) -> float:
     """Return a number that is not finite if any value is not. It may also overflow."""
     has_one_type = len({each.dtype for each in tensors}) == 1
-    with unseen():
+    with without_tracing():
         norms = list(norms_of(tensors, 2.0))
         if not has_one_type:
             norms = [norm.double() for norm in norms]

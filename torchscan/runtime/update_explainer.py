@@ -13,7 +13,7 @@ from torchscan.recording.places import place_of_user
 from torchscan.runtime.backward_state import BackwardState
 from torchscan.runtime.finding_log import WRITTEN, FindingLog
 from torchscan.runtime.findings import NonFinite
-from torchscan.runtime.finiteness import look_at
+from torchscan.runtime.finiteness import check_values
 from torchscan.runtime.trained_tensors import TrainedTensors
 
 _NOT_STORED = "no completed backward() has stored it"
@@ -30,7 +30,7 @@ class UpdateExplainer:
         self, optimizer: Optimizer, written: Sequence[tuple[Tensor, Tensor]], state: BackwardState
     ) -> None:
         """Report gradients that were finite after the backward pass, and are not before the optimizer's step."""
-        bad = [(each, gradient) for each, gradient in written if not look_at(gradient).is_fine]
+        bad = [(each, gradient) for each, gradient in written if not check_values(gradient).is_fine]
         steps = self._tensors.find_root([each for each, _ in bad])
         if self._log.begin_finding(steps):
             found = self._describe_gradients(optimizer, bad, state)
@@ -49,7 +49,7 @@ class UpdateExplainer:
         spoilt = [
             (each, each.grad)
             for each in bad
-            if each.grad is not None and not look_at(each.grad).is_fine
+            if each.grad is not None and not check_values(each.grad).is_fine
         ]
         if spoilt:  # written to in a way that leaves the version as it was, as through .data
             found = self._describe_gradients(optimizer, spoilt, state)

@@ -12,7 +12,7 @@ from torch.autograd.graph import Node
 
 from torchscan.recording.call_tree import Call, Given
 from torchscan.runtime.findings import Bad, NonFinite
-from torchscan.runtime.finiteness import KnownTensors, NonFiniteCount, is_readable, look_at
+from torchscan.runtime.finiteness import KnownTensors, NonFiniteCount, check_values, is_readable
 
 #: modules whose results are finite if what they are given is
 _MAKES_NONE = frozenset(
@@ -92,7 +92,7 @@ class Memory:
         self.masking: Counter[tuple[str, str]] = Counter()
         self.replays = 0
         #: parameters and buffers that have been told of
-        self.known_bad: set[str] = set()
+        self.reported: set[str] = set()
         #: whether values are to be looked at where they are made, also where that means to wait for a device
         self.is_alarmed = False
         #: parameters whose gradients are not finite, and stay so while they are added to
@@ -223,5 +223,9 @@ def bad_in(module: nn.Module, *, but_parameters: bool = False) -> Iterator[Bad]:
         *(() if but_parameters else module._parameters.items()),
         *module._buffers.items(),
     ]:
-        if tensor is not None and is_readable(tensor) and not (look := look_at(tensor)).is_fine:
+        if (
+            tensor is not None
+            and is_readable(tensor)
+            and not (look := check_values(tensor)).is_fine
+        ):
             yield Bad(name, look.nan, look.inf, tensor.numel())

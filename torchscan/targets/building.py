@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 Factory = Callable[[], Built]
 
 #: the share of the machine's memory that a model may take to be built with data
-_MOST_OF_MEMORY = 0.5
+_MAX_OF_MEMORY = 0.5
 #: what torch says if data is needed and tensors have none, or if only some of them have it
 _NO_DATA = (
     "meta tensor",
@@ -42,13 +42,13 @@ _NO_DATA = (
 
 def with_model(
     target: Target,
-    verb: Callable[[Built], Result],
+    function: Callable[[Built], Result],
     *,
     folder: Path | None = None,
     is_own_process: bool = True,
     with_data: bool = False,
 ) -> Result:
-    """What ``verb`` says about the model, built on the meta device, or with data if its constructor or its pass needs it.
+    """What ``function`` says about the model, built on the meta device, or with data if its constructor or its pass needs it.
 
     ``with_data``: with data in any case, and a model of its own, which the verb may change. Paths and modules are looked for in
     the ``folder``, by default the current one. If this process is not our own (``is_own_process``), the user's code is run with
@@ -61,28 +61,28 @@ def with_model(
         try:
             factory = _factory(target, folder)
             if with_data:
-                return verb(_own(target, factory))
-            return _with_factory(target, factory, verb, is_own_process or target.kind in HUBS)
+                return function(_own(target, factory))
+            return _with_factory(target, factory, function, is_own_process or target.kind in HUBS)
         except SystemExit as error:  # which would end torchscan as if all were well
             raise InputError(f"{target}: its code calls sys.exit({error.code!r})") from error
 
 
 def _with_factory(
-    target: Target, factory: Factory | Built, verb: Callable[[Built], Result], may_be_meta: bool
+    target: Target, factory: Factory | Built, function: Callable[[Built], Result], may_be_meta: bool
 ) -> Result:
     if isinstance(factory, Built):
-        return verb(factory)
+        return function(factory)
     on_meta = _built_without_data(target, factory) if may_be_meta else None
     if on_meta is not None and not on_meta.has_another_chance:
-        return verb(on_meta)
+        return function(on_meta)
     if on_meta is not None:
         try:
             with another_chance():
-                return verb(on_meta)
+                return function(on_meta)
         except TorchscanError as error:
             if not may_need_data(error):
                 raise
-    return verb(_built(target, factory))
+    return function(_built(target, factory))
 
 
 def _own(target: Target, factory: Factory | Built) -> Built:
@@ -112,7 +112,7 @@ def _built_without_data(target: Target, factory: Factory) -> Built | None:
     except Exception:  # the constructor may have needed data: then it gets some
         return None
     return replace(
-        built, has_another_chance=_bytes_of(built.module) < _MOST_OF_MEMORY * _bytes_of_machine()
+        built, has_another_chance=_bytes_of(built.module) < _MAX_OF_MEMORY * _bytes_of_machine()
     )
 
 

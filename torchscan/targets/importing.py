@@ -15,7 +15,7 @@ from torchscan.errors import InputError
 from torchscan.targets.parsing import Target
 
 #: that are suggested for the beginning of a name
-_MOST_NAMES = 8
+_MAX_NAMES = 8
 
 
 @contextlib.contextmanager
@@ -53,7 +53,7 @@ def imported(name: str, target: Target) -> Any:
             ) from error
         raise InputError(f"{target}: importing {name} failed: {error}") from error
     except (Exception, SystemExit) as error:
-        raise InputError(f"{target}: importing {name} failed: {_said(error)}") from error
+        raise InputError(f"{target}: importing {name} failed: {_format_error(error)}") from error
 
 
 def path_of(text: str, folder: Path, target: Target) -> Path:
@@ -72,8 +72,8 @@ def near(name: str, known: Collection[str]) -> str:
     """A question that suggests the names that begin so, the shortest first, or else similar ones."""
     public = [each for each in known if not each.startswith("_")]
     longer = sorted((each for each in public if each.lower().startswith(name.lower())), key=len)
-    alike = longer[:_MOST_NAMES] or difflib.get_close_matches(name, public, 3)
-    more = f" {len(longer) - _MOST_NAMES} more begin so." if len(longer) > _MOST_NAMES else ""
+    alike = longer[:_MAX_NAMES] or difflib.get_close_matches(name, public, 3)
+    more = f" {len(longer) - _MAX_NAMES} more begin so." if len(longer) > _MAX_NAMES else ""
     return f": did you mean {' or '.join(alike)}?{more}" if alike else ""
 
 
@@ -92,11 +92,13 @@ def _file(target: Target, folder: Path) -> Any:
         specification.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise InputError(f"{target}: running {target.place} failed: {_said(error)}") from error
+        raise InputError(
+            f"{target}: running {target.place} failed: {_format_error(error)}"
+        ) from error
     return module
 
 
-def _said(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     """The error in one line, with advice for the most common one."""
     said = f"{type(error).__name__}: {error}".partition("\n")[0]
     hint = "; this torchvision was built for another torch: install the one that belongs to yours"

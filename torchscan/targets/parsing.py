@@ -57,17 +57,17 @@ def parse_target(text: str) -> Target:
         found = _NAMED.fullmatch(text)
         kind = "file" if found is not None and found["place"].endswith(".py") else "module"
     if found is None or "\0" in text:
-        raise InputError(f"{_shown(text)} does not name a model: {_meant(text)}")
+        raise InputError(f"{_quote(text)} does not name a model: {_meant(text)}")
     parts = found.groupdict()
     place, name, call = parts.get("place") or "", parts.get("name") or "", parts.get("call")
     if kind == "module" and not _MODULE.fullmatch(place):
         raise InputError(
-            f"{_shown(text)} does not name a model: {_shown(place)} is neither a module nor a .py file; {HOW}"
+            f"{_quote(text)} does not name a model: {_quote(place)} is neither a module nor a .py file; {HOW}"
         )
     args, kwargs = _arguments(text, call)
     if kind != "module" and kind != "file" and args:
         raise InputError(
-            f"{_shown(text)}: pass arguments by name, {name or 'config.json'}(num_classes=10)"
+            f"{_quote(text)}: pass arguments by name, {name or 'config.json'}(num_classes=10)"
         )
     return Target(
         text=text,
@@ -112,7 +112,7 @@ def _arguments(text: str, call: str | None) -> tuple[tuple[Any, ...], dict[str, 
         return tuple(_literal(argument) for argument in parsed.args), keywords
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         said = str(error).partition("\n")[0] or type(error).__name__
-        raise InputError(f"the arguments of {_shown(text)} are not understood: {said}") from error
+        raise InputError(f"the arguments of {_quote(text)} are not understood: {said}") from error
 
 
 def _literal(node: ast.expr) -> Any:
@@ -122,6 +122,6 @@ def _literal(node: ast.expr) -> Any:
         raise ValueError(f"{ast.unparse(node)[:60]!r} is not a literal") from None
 
 
-def _shown(text: str) -> str:
+def _quote(text: str) -> str:
     shown = repr(text)
     return shown if len(shown) <= 100 else f"{shown[:99]}…"

@@ -15,7 +15,7 @@ from torchscan.analyses.conventions.ptflops import ptflops
 from torchscan.analyses.conventions.thop import thop
 from torchscan.analyses.conventions.torchinfo import torchinfo
 from torchscan.errors import InputError
-from torchscan.ops import price
+from torchscan.ops import compute_cost
 from torchscan.trace.trace import Trace
 
 Convention = Literal["torchscan", "flop_counter", "fvcore", "thop", "ptflops", "torchinfo"]
@@ -39,7 +39,7 @@ def convention_macs(trace: Trace, convention: Convention) -> tuple[int, ...]:
 
 def _torchscan(trace: Trace) -> list[int]:
     distinct = {id(op.signature): op.signature for op in trace.ops}
-    macs = {key: price(signature).cost.macs for key, signature in distinct.items()}
+    macs = {key: compute_cost(signature).cost.macs for key, signature in distinct.items()}
     return [macs[id(op.signature)] for op in trace.ops]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchscan.once import once
-from torchscan.ops import price
+from torchscan.ops import compute_cost
 from torchscan.ops.matmul import real_products
 from torchscan.trace.events import ModuleCall, OpSignature, TensorSpec
 from torchscan.trace.trace import Trace
@@ -43,7 +43,7 @@ ATTENTION = (
 
 def products(signature: OpSignature) -> int:
     """The multiply-accumulates of the call as torchscan counts them, but complex numbers are multiplied like real ones."""
-    return price(signature).cost.macs // real_products(signature.outputs[0])
+    return compute_cost(signature).cost.macs // real_products(signature.outputs[0])
 
 
 def per_input(factor: int) -> OperatorRule:

@@ -10,7 +10,7 @@ from torchscan.analyses.module_graph.graph_result import GraphEdge, GraphNode, M
 from torchscan.analyses.repeats import from_to, is_next
 
 #: names in one box
-_MOST_NAMES = 3
+_MAX_NAMES = 3
 
 #: the nodes of each box, the boxes in the order of their first nodes
 Groups = Sequence[Sequence[int]]
@@ -59,8 +59,8 @@ def _operators(nodes: Sequence[GraphNode], is_view: Callable[[int], bool]) -> Gr
     computing = [each for each in nodes if not all(map(is_view, each.operators))] or nodes
     found = Counter(each.name for each in computing)
     said = [f"{name} ×{times}" if times > 1 else name for name, times in found.items()]
-    rest = [f"{len(said) - _MOST_NAMES + 1} more"] if len(said) > _MOST_NAMES else []
-    name = ", ".join([*said[: _MOST_NAMES - len(rest)], *rest])
+    rest = [f"{len(said) - _MAX_NAMES + 1} more"] if len(said) > _MAX_NAMES else []
+    name = ", ".join([*said[: _MAX_NAMES - len(rest)], *rest])
     operators = tuple(op for each in nodes for op in each.operators)
     return replace(nodes[-1], name=name, operators=operators)
 

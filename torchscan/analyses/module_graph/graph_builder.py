@@ -54,11 +54,11 @@ class ModuleGraphs:
         """``failed`` is the call of a module that the pass failed in."""
         self._trace = trace
         self._flow = Flow(trace)
-        self._failed = set(_around(trace, failed))
+        self._failed = set(_enclosing_calls(trace, failed))
 
     def of(self, path: str = "", call: int = 0, *, fold: bool = False) -> ModuleGraph:
         """The graph of a call of the module with this path."""
-        graph = self.in_call(self._found(path, call))
+        graph = self.in_call(self._find_node(path, call))
         return self.folded(graph) if fold else graph
 
     def folded(self, graph: ModuleGraph) -> ModuleGraph:
@@ -72,7 +72,7 @@ class ModuleGraphs:
     def _kinds(self) -> list[int]:
         return kinds_of(self._trace)
 
-    def _found(self, path: str, call: int) -> int:
+    def _find_node(self, path: str, call: int) -> int:
         index = self._by_name.get((path, call))
         if index is None:
             known = [number for known, number in self._by_name if known == path]
@@ -156,7 +156,7 @@ class ModuleGraphs:
         )
 
 
-def _around(trace: Trace, call: int | None) -> list[int]:
+def _enclosing_calls(trace: Trace, call: int | None) -> list[int]:
     found = []
     while call is not None:
         found.append(call)

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from torchscan.analyses.receptive_field.periodic_lines import (
-    LEAST_NOTHING,
+    MIN_NOTHING,
     NOTHING,
     Digits,
     PeriodicLine,
     greatest,
     joined,
-    least,
+    min_value,
     minimum,
     split,
     split_off_start,
@@ -29,7 +29,7 @@ from torchscan.analyses.receptive_field.periodic_lines import (
 from torchscan.ops.windows import HERE, Along, At, Look, Reshape, Step, Unfold, Whole
 
 #: how many terms an envelope may have, and how many are too many to look for some that are one
-_MOST_TERMS = 12
+_MAX_TERMS = 12
 _TOO_MANY_TERMS = 48
 _LONGEST_FUSED_PERIOD = 1 << 14
 
@@ -97,7 +97,7 @@ def _after_look(envelope: Envelope, shape: Shape, step: Look) -> tuple[Envelope,
     for term in envelope:
         base, dims, is_moved = _looked_at(term, shape, step)
         only_moved &= is_moved
-        if base < LEAST_NOTHING:
+        if base < MIN_NOTHING:
             terms.append(Term(base, tuple(dims)))
     return (tuple(terms), False) if only_moved else fused(terms, step.shape)
 
@@ -135,7 +135,7 @@ def _met(how: At | Whole, digits: Digits, size: int) -> int:
     if isinstance(how, At):
         line = joined(digits)
         return 0 if line is None else line.at(how.index)
-    return sum(least(line, count) for count, line in sized(digits, size))
+    return sum(min_value(line, count) for count, line in sized(digits, size))
 
 
 def normal(base: int, dims: Sequence[Digits | None]) -> list[Term]:
@@ -146,7 +146,7 @@ def normal(base: int, dims: Sequence[Digits | None]) -> list[Term]:
             start, digits = _started(digits)
             base += start
         kept.append(digits)
-    return [] if base >= LEAST_NOTHING else [Term(base, tuple(kept))]
+    return [] if base >= MIN_NOTHING else [Term(base, tuple(kept))]
 
 
 def _started(digits: Digits) -> tuple[int, Digits | None]:
@@ -333,7 +333,7 @@ def fused(terms: Iterable[Term], shape: Shape) -> tuple[Envelope, bool]:
         else:
             left[position] = both
     done.reverse()
-    return (tuple(done), False) if len(done) <= _MOST_TERMS else ((_hull(done, shape),), True)
+    return (tuple(done), False) if len(done) <= _MAX_TERMS else ((_hull(done, shape),), True)
 
 
 def _fused(one: Term, other: Term) -> Term | None:
@@ -362,7 +362,7 @@ def _fused(one: Term, other: Term) -> Term | None:
 def _plus(line: PeriodicLine | None, number: int) -> PeriodicLine:
     line = line or PeriodicLine((0,), 0)
     return PeriodicLine(
-        tuple([value if value >= LEAST_NOTHING else value + number for value in line.table]),
+        tuple([value if value >= MIN_NOTHING else value + number for value in line.table]),
         line.rise,
     )
 
@@ -406,7 +406,7 @@ def top(term: Term, shape: Shape) -> int:
 
 
 def _bottom(term: Term, shape: Shape) -> int:
-    return term.base + sum(least(line, size) for size, line in _all_digits(term, shape))
+    return term.base + sum(min_value(line, size) for size, line in _all_digits(term, shape))
 
 
 def _all_digits(term: Term, shape: Shape) -> Iterable[tuple[int, PeriodicLine | None]]:
@@ -431,7 +431,7 @@ def never_above(envelope: Envelope, shape: Shape, bound: int) -> bool:
 
 def _has_gaps(term: Term) -> bool:
     lines = (line for digits in term.dims if digits for _, line in digits if line)
-    return any(value >= LEAST_NOTHING for line in lines for value in line.table)
+    return any(value >= MIN_NOTHING for line in lines for value in line.table)
 
 
 def follows(terms: Iterable[Term]) -> bool:

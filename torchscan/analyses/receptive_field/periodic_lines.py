@@ -18,7 +18,7 @@ from torchscan.ops.windows import Taps
 #: larger than any place: the value of a minimum over nothing
 NOTHING = 1 << 60
 #: values from this one on stand for nothing, even after numbers have been added to them
-LEAST_NOTHING = NOTHING >> 1
+MIN_NOTHING = NOTHING >> 1
 
 
 class PeriodicLine(
@@ -33,7 +33,7 @@ class PeriodicLine(
         """The value at an index, which may be negative."""
         blocks, place = divmod(index, len(self.table))
         value = self.table[place]
-        return NOTHING if value >= LEAST_NOTHING else value + blocks * self.rise
+        return NOTHING if value >= MIN_NOTHING else value + blocks * self.rise
 
     @property
     def slope(self) -> int | Fraction:
@@ -57,8 +57,8 @@ def ratio(number: int, by: int) -> int | Fraction:
 
 ZERO = PeriodicLine((0,), 0)
 #: how many phases a split may have, and how many values are too many to look at
-_MOST_PHASES = 16
-_MOST_VALUES = 1 << 14
+_MAX_PHASES = 16
+_MAX_VALUES = 1 << 14
 #: how long a table may be that is longer than the dimension
 _LONGEST_TABLE = 512
 
@@ -67,7 +67,7 @@ def values_of(line: PeriodicLine, count: int, start: int = 0) -> Sequence[int]:
     """The values at ``count`` indices from ``start`` on: ``line.at`` of many."""
     table, rise = line
     period = len(table)
-    if period == 1 and table[0] < LEAST_NOTHING:
+    if period == 1 and table[0] < MIN_NOTHING:
         first = table[0] + start * rise
         return range(first, first + count * rise, rise) if rise else (first,) * count
     before = start // period
@@ -77,7 +77,7 @@ def values_of(line: PeriodicLine, count: int, start: int = 0) -> Sequence[int]:
     blocks = -(-(skipped + count) // period)
     if has_gaps(table):
         some = [
-            NOTHING if value >= LEAST_NOTHING else value + (before + block) * rise
+            NOTHING if value >= MIN_NOTHING else value + (before + block) * rise
             for block in range(blocks)
             for value in table
         ]
@@ -90,7 +90,7 @@ def values_of(line: PeriodicLine, count: int, start: int = 0) -> Sequence[int]:
 
 def has_gaps(values: Sequence[int]) -> bool:
     """Whether some of the values are those of a minimum over nothing."""
-    return max(values, default=0) >= LEAST_NOTHING
+    return max(values, default=0) >= MIN_NOTHING
 
 
 def shortest(table: Sequence[int], rise: int) -> PeriodicLine:
@@ -120,22 +120,22 @@ def _continues_by(values: Sequence[int], period: int, step: int, is_gapped: bool
 
 
 def _continues(value: int, later: int, step: int) -> bool:
-    if value >= LEAST_NOTHING or later >= LEAST_NOTHING:
-        return value >= LEAST_NOTHING and later >= LEAST_NOTHING
+    if value >= MIN_NOTHING or later >= MIN_NOTHING:
+        return value >= MIN_NOTHING and later >= MIN_NOTHING
     return later - value == step
 
 
 def split_off_start(line: PeriodicLine) -> tuple[int, PeriodicLine | None]:
     """The line less its first value, and that value; None for the line that is zero everywhere."""
     start = line.table[0]
-    if start >= LEAST_NOTHING:
-        start = next((value for value in line.table if value < LEAST_NOTHING), NOTHING)
+    if start >= MIN_NOTHING:
+        start = next((value for value in line.table if value < MIN_NOTHING), NOTHING)
         if start == NOTHING:
             return NOTHING, None
     if len(line.table) == 1:
         return start, PeriodicLine((0,), line.rise) if line.rise else None
     table = (
-        tuple([value if value >= LEAST_NOTHING else value - start for value in line.table])
+        tuple([value if value >= MIN_NOTHING else value - start for value in line.table])
         if start
         else line.table
     )
@@ -164,7 +164,7 @@ def through_within(line: PeriodicLine | None, taps: Taps, size: int) -> Periodic
     """
     longest = max(size, _LONGEST_TABLE)
     if line is None or len(line.table) == 1:
-        return cut(through(line, taps), size)
+        return truncate_table(through(line, taps), size)
     blocks = len(line.table) // math.gcd(len(line.table), taps.rise)
     full, rise = blocks * len(taps.table), blocks * taps.rise // len(line.table) * line.rise
     if full > 2 * longest:
@@ -175,12 +175,12 @@ def through_within(line: PeriodicLine | None, taps: Taps, size: int) -> Periodic
         )
         if not any(_continues_by(start, each, rise * each // full, is_gapped) for each in periods):
             return PeriodicLine(tuple(start[:size]), rise * size // full)
-    return cut(through(line, taps), size)
+    return truncate_table(through(line, taps), size)
 
 
 def _least_by_block(line: PeriodicLine, taps: Taps, blocks: int) -> Sequence[int]:
     """``g(j)`` of :func:`through`, for so many times the table of the taps."""
-    if taps.rise <= 0 or blocks * taps.rise > _MOST_VALUES:
+    if taps.rise <= 0 or blocks * taps.rise > _MAX_VALUES:
         by_entry = [_least_one_by_one(line, places, taps.rise, blocks) for places in taps.table]
     else:
         first = min([min(places) for places in taps.table if places], default=0)
@@ -221,7 +221,7 @@ def _least_of_slices(
 
 def _every(line: PeriodicLine, start: int, step: int, count: int) -> Sequence[int]:
     """``f(start + step · k)`` for the first ``count`` numbers k."""
-    if step > 0 and step * count <= _MOST_VALUES:
+    if step > 0 and step * count <= _MAX_VALUES:
         return values_of(line, (count - 1) * step + 1, start)[::step]
     return [line.at(start + step * index) for index in range(count)]
 
@@ -232,7 +232,7 @@ def _least_of_straight(line: PeriodicLine, places: Sequence[int]) -> int:
     return line.table[0] + line.rise * (min(places) if line.rise >= 0 else max(places))
 
 
-def least(line: PeriodicLine | None, size: int) -> int:
+def min_value(line: PeriodicLine | None, size: int) -> int:
     """The least value among the first ``size`` indices."""
     if line is None:
         return 0
@@ -246,7 +246,7 @@ def greatest(line: PeriodicLine | None, size: int) -> int:
     if line is None:
         return 0
     ends = _last_of_each_phase(line, size) if line.rise > 0 else line.table[:size]
-    return max((value for value in ends if value < LEAST_NOTHING), default=NOTHING)
+    return max((value for value in ends if value < MIN_NOTHING), default=NOTHING)
 
 
 def _last_of_each_phase(line: PeriodicLine, size: int) -> Sequence[int]:
@@ -322,11 +322,11 @@ def split(
     period = len(line.table)
     phases = period // math.gcd(period, step)
     rise = phases * step // period * line.rise
-    if phases > max(outer_size, _MOST_PHASES):
+    if phases > max(outer_size, _MAX_PHASES):
         phases, rise = outer_size, line.rise_in(step * outer_size)
-    if phases > _MOST_PHASES and phases * inner_size > _MOST_VALUES:
+    if phases > _MAX_PHASES and phases * inner_size > _MAX_VALUES:
         return [(_below(line, phases, step, spacing * (inner_size - 1)), None)], True
-    if phases > _MOST_PHASES and not has_gaps(line.table):
+    if phases > _MAX_PHASES and not has_gaps(line.table):
         values = [_every(line, step * phase, spacing, inner_size) for phase in range(phases)]
         if any(len(set(map(operator.sub, each, values[0]))) > 1 for each in values):
             return [(shortest([min(each) for each in values], rise), None)], True
@@ -334,8 +334,8 @@ def split(
     starts, bare = zip(*map(_apart, inner), strict=True)
     if all(each == bare[0] for each in bare):
         return [(shortest(starts, rise), bare[0])], False
-    if phases > _MOST_PHASES:
-        return [(shortest([least(each, inner_size) for each in inner], rise), None)], True
+    if phases > _MAX_PHASES:
+        return [(shortest([min_value(each, inner_size) for each in inner], rise), None)], True
     return [
         (
             PeriodicLine(
@@ -344,7 +344,7 @@ def split(
             bare[phase],
         )
         for phase in range(phases)
-        if starts[phase] < LEAST_NOTHING
+        if starts[phase] < MIN_NOTHING
     ], False
 
 
@@ -362,7 +362,7 @@ def _below(line: PeriodicLine, phases: int, step: int, reach: int) -> PeriodicLi
 
 def _apart(line: PeriodicLine) -> tuple[int, PeriodicLine]:
     start, bare = split_off_start(line)
-    return (start, bare or ZERO) if start < LEAST_NOTHING else (NOTHING, ZERO)
+    return (start, bare or ZERO) if start < MIN_NOTHING else (NOTHING, ZERO)
 
 
 def _from(line: PeriodicLine, start: int, step: int, size: int) -> PeriodicLine:
@@ -378,7 +378,7 @@ def _from(line: PeriodicLine, start: int, step: int, size: int) -> PeriodicLine:
     return PeriodicLine(tuple(values), line.rise_in(step * size))
 
 
-def cut(line: PeriodicLine, size: int) -> PeriodicLine:
+def truncate_table(line: PeriodicLine, size: int) -> PeriodicLine:
     """A long table no longer than the dimension is."""
     if len(line.table) <= max(size, _LONGEST_TABLE):
         return line

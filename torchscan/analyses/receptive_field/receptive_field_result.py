@@ -12,13 +12,13 @@ from typing import Any, Literal, NamedTuple
 
 from torchscan.analyses.receptive_field.envelopes import Envelope, Shape, sized
 from torchscan.analyses.receptive_field.periodic_lines import (
-    LEAST_NOTHING,
+    MIN_NOTHING,
     NOTHING,
     ZERO,
     PeriodicLine,
     has_gaps,
     joined,
-    least,
+    min_value,
     ratio,
     values_of,
 )
@@ -327,8 +327,8 @@ def _over_the_rest(envelope: Envelope, shape: Shape, places: Places) -> list[_Fl
             if line is not None and dim in places.dims:
                 lines.append((dim, shape[dim], line))
             else:
-                base += least(line, shape[dim])
-        if base < LEAST_NOTHING:
+                base += min_value(line, shape[dim])
+        if base < MIN_NOTHING:
             flat.append((base, tuple(lines)))
     return flat
 
@@ -366,9 +366,9 @@ def _by_phase(
     low: Sequence[_Flat], high: Sequence[_Flat], count: int
 ) -> tuple[tuple[int | None, ...], tuple[int, ...]]:
     firsts, lasts = (_least_of_all(flats, count) for flats in (low, high))
-    starts = tuple([first if first < LEAST_NOTHING else None for first in firsts])
+    starts = tuple([first if first < MIN_NOTHING else None for first in firsts])
     sizes = [
-        1 - first - last if first < LEAST_NOTHING else 0
+        1 - first - last if first < MIN_NOTHING else 0
         for first, last in zip(firsts, lasts, strict=True)
     ]
     return starts, tuple(sizes) if len(set(sizes)) > 1 else tuple(sizes[:1])
@@ -414,5 +414,5 @@ def _least_sum(one: PeriodicLine, other: PeriodicLine, size: int) -> int:
     pairs = zip(values_of(one, count, start), values_of(other, count, start), strict=True)
     sums = [first + second for first, second in pairs]
     if has_gaps(sums):
-        return min([each for each in sums if each < LEAST_NOTHING], default=NOTHING)
+        return min([each for each in sums if each < MIN_NOTHING], default=NOTHING)
     return min(sums)

@@ -23,7 +23,7 @@ from torchscan.analyses.receptive_field.sights import (
 )
 from torchscan.analyses.receptive_field.symmetry import Turn, turn_through, turned
 from torchscan.analyses.receptive_field.writes import Region, put_back, region_of
-from torchscan.ops.registry import price, windows
+from torchscan.ops.registry import compute_cost, windows
 from torchscan.ops.windows import WHOLE, EachOutput, Look, Looks, Piece, Reshape, Way, Ways, Windows
 from torchscan.trace.events import OpCall, OpSignature, TensorSpec
 from torchscan.trace.trace import Trace
@@ -424,7 +424,7 @@ class Walk:
 def _summed(signature: OpSignature, operator: _Operator) -> list[tuple[int, int, int]]:
     """Of a product the operands that it sums over: position, dimension (of several the last), length."""
     found: list[tuple[int, int, int]] = []
-    if operator.rule is None or not price(signature).cost.macs:
+    if operator.rule is None or not compute_cost(signature).cost.macs:
         return found
     for position, (ways, shape) in enumerate(
         zip(operator.results[0].looks, operator.shapes, strict=False)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from torchscan.analyses.generation.serving_costs import AS_IT_IS, Repriced, Serving
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
-from torchscan.analyses.roofline.bound import least_bytes, needed_calls
+from torchscan.analyses.roofline.bound import min_bytes, needed_calls
 from torchscan.analyses.roofline.cache import bytes_in_cache
 from torchscan.analyses.roofline.call_times import NO_TIME, CallTimes, DeviceCall, Near, Seconds
 from torchscan.analyses.roofline.channels_last import makes_channels_last
@@ -33,7 +33,7 @@ from torchscan.analyses.roofline.rates import Numbers, Rates
 from torchscan.analyses.roofline.roofline_result import GroupLoad, Limiter, OperatorLoad, Roofline
 from torchscan.analyses.roofline.spread import Kind, Mode, Passed, spread_of
 from torchscan.analyses.routed_calls import RoutedCalls
-from torchscan.analyses.totals import paths_around
+from torchscan.analyses.totals import enclosing_paths
 from torchscan.garbage import collected_later
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpCall, Phase
@@ -157,7 +157,7 @@ def _with_bound_of_whole(
     """Of a compiled pass only the whole has a bound; calls have shares of it, in proportion to what they would take alone."""
     needed = needed_calls(trace)
     products = math.fsum(run.work.products for run in runs if needed[run.index])
-    total, cache = least_bytes(trace, costs, needed), rates.device.l2_bytes or 0
+    total, cache = min_bytes(trace, costs, needed), rates.device.l2_bytes or 0
     bound = max(
         products,
         max(0, total - cache) / rates.bandwidth,
@@ -316,10 +316,10 @@ def _result(
         time_by_phase=_by_phase(loads),
         peak_flops={form: rates.peak(form) for form in forms},
         bandwidth=rates.bandwidth,
-        compute_utilisation=math.fsum(run.work.least[0] for run in runs if run.cost.macs) / time
+        compute_utilisation=math.fsum(run.work.min_times[0] for run in runs if run.cost.macs) / time
         if time
         else 0.0,
-        memory_utilisation=math.fsum(run.work.least[1] for run in runs) / time if time else 0.0,
+        memory_utilisation=math.fsum(run.work.min_times[1] for run in runs) / time if time else 0.0,
         operators=tuple(loads),
         layers=_layers(trace, loads, places),
         by_kind=_kinds(loads),
@@ -422,7 +422,7 @@ def _layers(
     trace: Trace, loads: Sequence[OperatorLoad], places: Sequence[int]
 ) -> tuple[GroupLoad, ...]:
     """Each layer with everything that it calls, in order of first call."""
-    around = paths_around(trace)
+    around = enclosing_paths(trace)
     members: dict[str, list[OperatorLoad]] = {call.path: [] for call in trace.modules}
     for load, place in zip(loads, places, strict=True):
         for path in around[place]:

@@ -40,7 +40,7 @@ def _written_in_place(trace: Trace, op: OpCall) -> list[int]:
     return [tensor for tensor in op.inputs if id(trace.tensors[tensor].spec) in written]
 
 
-def least_bytes(trace: Trace, costs: Sequence[OpCost], needed: Sequence[bool]) -> int:
+def min_bytes(trace: Trace, costs: Sequence[OpCost], needed: Sequence[bool]) -> int:
     """Bytes of what was there before and is read, and of what is written and left."""
     kept = kept_storages(trace)
     given: dict[int, int] = {}

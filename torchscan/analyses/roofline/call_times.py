@@ -27,7 +27,7 @@ class Seconds:
     """Seconds that a call needs for each kind of work; calls in one kernel add up."""
 
     #: at the rates of the data sheet: arithmetic, bytes of memory, bytes of the cache
-    least: tuple[float, float, float]
+    min_times: tuple[float, float, float]
     #: the same with the fewest products that any algorithm takes, and the fewest bytes that any routing reads
     fewest: tuple[float, float, float]
     #: of the fewest products alone, at their peak rate
@@ -40,7 +40,7 @@ class Seconds:
 
     def __add__(self, other: Seconds) -> Seconds:
         return Seconds(
-            least=_both(self.least, other.least),
+            min_times=_both(self.min_times, other.min_times),
             fewest=_both(self.fewest, other.fewest),
             products=self.products + other.products,
             arithmetic=self.arithmetic + other.arithmetic,
@@ -57,12 +57,12 @@ class Seconds:
     def busy(self) -> float:
         """``(arithmetic^p + traffic^p)^(1/p)``, and what comes before and after."""
         overlapped = float((self.arithmetic**OVERLAP + self.traffic**OVERLAP) ** (1 / OVERLAP))
-        return max(overlapped + self.around, *self.least)
+        return max(overlapped + self.around, *self.min_times)
 
     @property
     def limiter(self) -> Limiter:
         """Which of the three takes longest at the data sheet's rates."""
-        compute, memory, cache = self.least
+        compute, memory, cache = self.min_times
         if memory >= max(compute, cache):
             return "memory"
         return "compute" if compute >= cache else "cache"
@@ -75,7 +75,7 @@ def _both(
 
 
 NO_TIME = Seconds(
-    least=(0.0, 0.0, 0.0),
+    min_times=(0.0, 0.0, 0.0),
     fewest=(0.0, 0.0, 0.0),
     products=0.0,
     arithmetic=0.0,
@@ -181,13 +181,13 @@ class CallTimes:
         efficiency = (
             kernel.traffic * rates.streamed * (kernel.among_compiled if self._compiled else 1.0)
         )
-        products = 2 * cost.macs * kernel.least / rates.peak(form) if cost.macs else 0.0
-        unavoidable = 2 * cost.macs * rates.least_seconds(form, kernel) if cost.macs else 0.0
+        products = 2 * cost.macs * kernel.min_share / rates.peak(form) if cost.macs else 0.0
+        unavoidable = 2 * cost.macs * rates.min_seconds(form, kernel) if cost.macs else 0.0
         others = max(0, cost.flops - 2 * cost.macs) / rates.vector_peak(form)
         apart = kernel.turned_bytes + (0.0 if self._compiled else kernel.bias_bytes)
         quantised = 3 * cost.bytes_read if form == "fp8" else 0  # read in 16 bits, written in 8
         return Seconds(
-            least=self._least(max(products, others), moved),
+            min_times=self._least(max(products, others), moved),
             fewest=self._least(max(unavoidable, others), fewest),
             products=unavoidable,
             arithmetic=max(

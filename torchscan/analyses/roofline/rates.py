@@ -122,12 +122,12 @@ class Rates:
             return self._assume(form, f"that of {other}", known[other])
         return self._assume(form, "1/64 of fp32", self.peak("fp32") * _DOUBLE_OF_SINGLE)
 
-    def least_seconds(self, form: Format, kernel: Kernel) -> float:
+    def min_seconds(self, form: Format, kernel: Kernel) -> float:
         """Seconds for each operation that products are counted as, at the peak.
 
         In single and double precision transformed ones are on vector units, if that takes less.
         """
-        at_peak = kernel.least / self.peak(form)
+        at_peak = kernel.min_share / self.peak(form)
         vectors = self.vector_peak("fp64" if form == "fp64" else "fp32")
         if form not in ("fp64", "fp32", "tf32") or math.isinf(vectors):
             return at_peak

@@ -40,7 +40,7 @@ class Passed(NamedTuple):
 class Compared(NamedTuple):
     """Image models in mixed precision, contiguous, whose measured times estimates were compared with."""
 
-    card: str
+    gpu: str
     mode: Mode
     kind: Kind
     models: int
@@ -90,7 +90,7 @@ def spread_of(device: Device, passed: Passed) -> Spread:
 
 
 def _of_kernels(device: Device, passed: Passed) -> tuple[float, str]:
-    of_mode = [each for each in COMPARED if (each.card, each.mode) == (device.name, passed.mode)]
+    of_mode = [each for each in COMPARED if (each.gpu, each.mode) == (device.name, passed.mode)]
     known = next((each for each in of_mode if each.kind == passed.kind), None)
     if known is not None and passed.in_half > 0.9:
         which = f"image models in mixed precision, mostly {passed.kind}, whose {_NOUNS[passed.mode]} was measured on this card"

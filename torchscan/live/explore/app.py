@@ -115,12 +115,12 @@ class _Server:
         if self._listeners >= _LISTENERS:
             return PlainTextResponse("too many pages are open\n", 503)  # which asks again later
         self._listeners += 1  # here, not when the first event is sent: many may have asked by then
-        return _Events(self._told(), self._note_end)
+        return _Events(self._versions(), self._note_end)
 
     def _note_end(self) -> None:
         self._listeners -= 1
 
-    async def _told(self) -> AsyncIterator[str]:
+    async def _versions(self) -> AsyncIterator[str]:
         """Yield the newest version only: a slow client misses those between."""
         told, quiet = -1, 0.0
         while True:

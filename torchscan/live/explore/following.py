@@ -79,11 +79,11 @@ class Followed:
         with call.lock:
             call.read(self._run)
             return {
-                "histories": [self._drawn(*each) for each in call.over.drawn()],
+                "histories": [self._to_page_data(*each) for each in call.over.columns_by_series()],
                 "isWhole": call.is_whole,
             }
 
-    def _drawn(self, series: Series, picture: Mapping[str, Any]) -> dict[str, Any]:
+    def _to_page_data(self, series: Series, picture: Mapping[str, Any]) -> dict[str, Any]:
         return {"run": self._name, "kind": series.kind, "name": series.what, **picture}
 
 

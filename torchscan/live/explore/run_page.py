@@ -16,7 +16,7 @@ from torchscan.live.schema import Series
 from torchscan.measured import Measured
 from torchscan.pages import Page
 from torchscan.report.paging.late import with_all_calls
-from torchscan.report.paging.layer_rows import cut, key_of
+from torchscan.report.paging.layer_rows import key_of, truncate_text
 from torchscan.report.paging.model_page import document
 from torchscan.report.paging.page_data import by_key
 from torchscan.wrong_arguments import explain_wrong_types
@@ -86,7 +86,7 @@ def names_of(runs: Sequence[Path]) -> list[str]:
 
 def _without_graph(run: WatchedRun) -> dict[str, Any]:
     return {
-        "title": cut(str(run.about.get("model", run.path.name))),
+        "title": truncate_text(str(run.about.get("model", run.path.name))),
         "question": [],
         "verdicts": [],
         "rows": [],
@@ -121,7 +121,7 @@ def wrong_in(runs: Sequence[WatchedRun]) -> list[dict[str, Any]]:
         ),
         *(
             {
-                "label": f"Missing in {cut(run.path.name)}" if several else "Missing",
+                "label": f"Missing in {truncate_text(run.path.name)}" if several else "Missing",
                 "value": "",
                 "said": said,
             }
@@ -131,13 +131,13 @@ def wrong_in(runs: Sequence[WatchedRun]) -> list[dict[str, Any]]:
 
 
 def _verdict(nan: _Nan, run: WatchedRun, *, is_linked: bool, is_of_several: bool) -> dict[str, Any]:
-    label = f"First NaN in {cut(run.path.name)}" if is_of_several else "First NaN"
+    label = f"First NaN in {truncate_text(run.path.name)}" if is_of_several else "First NaN"
     path = (
         {"path": key_of(nan.series.path, nan.series.invocation)}
         if is_linked and nan.series is not None
         else {}
     )
-    return {"label": label, "value": cut(nan.what), "said": f"step {nan.step}", **path}
+    return {"label": label, "value": truncate_text(nan.what), "said": f"step {nan.step}", **path}
 
 
 def _first_nan(run: WatchedRun) -> _Nan | None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from torchscan.errors import InputError
 from torchscan.files import path_of
-from torchscan.live.telling import tell
+from torchscan.live.telling import warn_or_print
 from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def _listening(host: str, port: int) -> socket.socket:
             return socket.create_server((host, port), family=family, backlog=_BACKLOG)
         except OSError:
             listening = socket.create_server((host, 0), family=family, backlog=_BACKLOG)
-            tell(f"port {port} is taken; {listening.getsockname()[1]} is used instead")
+            warn_or_print(f"port {port} is taken; {listening.getsockname()[1]} is used instead")
             return listening
     except OSError as error:
         raise InputError(f"nobody can listen at {host!r}: {error}") from error

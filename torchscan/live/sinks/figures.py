@@ -21,7 +21,7 @@ def require(package: str, what: str, extra: str) -> None:
         raise InputError(f"{what} needs {package}: pip install torchscan[{extra}]")
 
 
-def figures_of(found: Distribution) -> dict[str, float]:
+def to_statistics(found: Distribution) -> dict[str, float]:
     """Those that say something: NaN is what is not known, and no NaN nor infinity need be told."""
     known = {name: float(getattr(found, name)) for name in (*_ALWAYS, *_IF_KNOWN)} | dict(
         found.custom

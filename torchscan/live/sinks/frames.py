@@ -23,7 +23,7 @@ _BARS = 64
 #: drawn so many times as large, so that lines are smooth
 _FINE = 2
 #: where there is less room nothing is drawn
-_LEAST = 36 * _FINE
+_MIN_ROOM = 36 * _FINE
 #: how much of the way a range goes towards what is there now, where it could be narrower
 _CALM = 0.15
 #: of the sides of a panel a picture takes this share at least: one row of a thousand columns would be a hair
@@ -56,7 +56,7 @@ class Box(NamedTuple):
         """In pixels."""
         return self.bottom - self.top
 
-    def within(self, margin: int) -> Box:
+    def shrink(self, margin: int) -> Box:
         """What is left within the same margin on all sides."""
         return self.inside(margin, margin, margin, margin)
 
@@ -89,16 +89,16 @@ class Frames:
             anchor="ra",
         )
         for each, box in zip(
-            shown, _grid(len(shown), Box(0, top, width, height).within(8 * _FINE)), strict=False
+            shown, _grid(len(shown), Box(0, top, width, height).shrink(8 * _FINE)), strict=False
         ):
-            self._draw(image, pen, box.within(4 * _FINE), each)
+            self._draw(image, pen, box.shrink(4 * _FINE), each)
         return image.reduce(_FINE)
 
     def _draw(self, image: Any, pen: Any, box: Box, shown: FrameSeries) -> None:
         pen.rounded_rectangle(
             box, radius=6 * _FINE, fill=colormaps.PANEL, outline=colormaps.HAIR, width=_FINE
         )
-        inner = box.within(10 * _FINE)
+        inner = box.shrink(10 * _FINE)
         said = f"{_short(shown.found.least)} … {_short(shown.found.most)}"
         room = inner.width - pen.textlength(said, font=_font(11)) - 10 * _FINE
         pen.text(
@@ -118,7 +118,7 @@ class Frames:
 
     def _draw_values(self, image: Any, pen: Any, box: Box, shown: FrameSeries) -> None:
         shape = shape_of(shown.values)
-        if box.width < _LEAST or box.height < _LEAST:
+        if box.width < _MIN_ROOM or box.height < _MIN_ROOM:
             return
         if shape == "histogram" or shown.values is None:
             self._draw_histogram(pen, box, shown)

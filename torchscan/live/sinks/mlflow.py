@@ -10,10 +10,10 @@ from typing import Any
 from urllib.parse import urlparse
 
 from torchscan.errors import InputError
-from torchscan.live.accepting import flag, shown
+from torchscan.live.accepting import flag, quote
 from torchscan.live.bins import quantiles
 from torchscan.live.schema import Distribution
-from torchscan.live.sinks.figures import figures_of, histogram, number_of_finite, require
+from torchscan.live.sinks.figures import histogram, number_of_finite, require, to_statistics
 from torchscan.live.sinks.sink import Seen, Sink
 
 #: metrics that MLflow takes at once
@@ -94,7 +94,7 @@ class MLflow(Sink):
 def _name_of(name: str, value: object) -> str:
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(text, str) or not text:
-        raise InputError(f"{name} is {shown(value)}: give a string")
+        raise InputError(f"{name} is {quote(value)}: give a string")
     return text
 
 
@@ -102,7 +102,7 @@ def _tags_of(tags: object) -> dict[str, str]:
     if tags is None:
         return {}
     if not isinstance(tags, Mapping) or not all(isinstance(name, str) for name in tags):
-        raise InputError(f"tags is {shown(tags)}: give a dict of strings")
+        raise InputError(f"tags is {quote(tags)}: give a dict of strings")
     return {name: str(value) for name, value in tags.items()}
 
 
@@ -123,7 +123,7 @@ def _metrics(seen: Seen) -> Iterator[Any]:
     from mlflow.entities import Metric
 
     for series, found in seen.distributions.items():
-        for name, value in (figures_of(found) | _quantiles(found)).items():
+        for name, value in (to_statistics(found) | _quantiles(found)).items():
             yield Metric(
                 _named(f"{seen.phase}/{series.said}/{name}"),
                 value,

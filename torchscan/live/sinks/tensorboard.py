@@ -8,7 +8,7 @@ from typing import Any
 
 from torchscan.live.accepting import path
 from torchscan.live.schema import Distribution
-from torchscan.live.sinks.figures import figures_of, histogram, number_of_finite, require
+from torchscan.live.sinks.figures import histogram, number_of_finite, require, to_statistics
 from torchscan.live.sinks.sink import Seen, Sink
 
 
@@ -54,7 +54,7 @@ def _values(seen: Seen) -> Iterator[Any]:
         tag = f"{seen.phase}/{series.said}"
         if number_of_finite(found):
             yield Summary.Value(tag=tag, histo=_histogram(found))
-        for name, value in figures_of(found).items():
+        for name, value in to_statistics(found).items():
             yield Summary.Value(tag=f"{tag}/{name}", simple_value=value)
 
 

@@ -12,14 +12,14 @@ from typing import Any, get_args
 
 from torchscan.errors import InputError
 from torchscan.live import accepting
-from torchscan.live.accepting import choice, shown, texts, whole_number
+from torchscan.live.accepting import choice, quote, texts, whole_number
 from torchscan.live.schema import Phase
 from torchscan.live.sinks.figures import require
 from torchscan.live.sinks.frames import Frames, FrameSeries
 from torchscan.live.sinks.sink import Seen, Sink
 
 #: series that there is room for
-_MOST = 16
+_MAX_SERIES = 16
 _MIN_SIDE, _MAX_SIDE, _MAX_FPS = 128, 8192, 1000
 #: seconds from one picture that stands alone to the next: players jump to these
 _APART = 5
@@ -82,13 +82,13 @@ class Video(Sink):
 
     def on_data(self, seen: Seen) -> None:
         """Draw a frame."""
-        shown = list(islice(self._chosen(seen), _MOST + 1))
+        shown = list(islice(self._chosen(seen), _MAX_SERIES + 1))
         if seen.phase != self.phase or not shown:
             return
-        more = f"the first {_MOST} series" if len(shown) > _MOST else ""
+        more = f"the first {_MAX_SERIES} series" if len(shown) > _MAX_SERIES else ""
         self._write(
             self._frames.draw(
-                f"step {seen.step:,}", f"{more}   {seen.phase}".strip(), shown[:_MOST]
+                f"step {seen.step:,}", f"{more}   {seen.phase}".strip(), shown[:_MAX_SERIES]
             )
         )
 
@@ -146,7 +146,7 @@ def _size_of(size: object) -> tuple[int, int]:
     ]
     if len(given) != 2 or len(sides) != 2:
         limits = f"{_MIN_SIDE} to {_MAX_SIDE}"
-        raise InputError(f"size is {shown(size)}: give two even numbers of pixels ({limits})")
+        raise InputError(f"size is {quote(size)}: give two even numbers of pixels ({limits})")
     return sides[0], sides[1]
 
 
@@ -155,12 +155,12 @@ def _codec_of(codec: object) -> str:
     import av
 
     if not isinstance(codec, str):
-        raise InputError(f"codec is {shown(codec)}: give a name such as 'h264'")
+        raise InputError(f"codec is {quote(codec)}: give a name such as 'h264'")
     try:
         av.Codec(_ENCODERS.get(codec, codec), "w")
     except (ValueError, OSError) as error:
         raise InputError(
-            f"codec is {shown(codec)}, which this FFmpeg cannot encode: choose from {', '.join(_ENCODERS)}"
+            f"codec is {quote(codec)}, which this FFmpeg cannot encode: choose from {', '.join(_ENCODERS)}"
         ) from error
     return codec
 

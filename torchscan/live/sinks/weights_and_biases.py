@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from torchscan.errors import InputError
-from torchscan.live.accepting import number_above_zero, shown
+from torchscan.live.accepting import number_above_zero, quote
 from torchscan.live.schema import Distribution
-from torchscan.live.sinks.figures import figures_of, histogram, regrouped, require
+from torchscan.live.sinks.figures import histogram, regrouped, require, to_statistics
 from torchscan.live.sinks.paged import PATIENCE, Paged
 from torchscan.live.sinks.sink import Seen, Sink
 
@@ -33,7 +33,7 @@ class WandB(Sink):
     ) -> None:
         require("wandb", "WandB", "wandb")
         if project is not None and not isinstance(project, str):
-            raise InputError(f"project is {shown(project)}: give a name, or None")
+            raise InputError(f"project is {quote(project)}: give a name, or None")
         what = "a number of seconds, or None for no page"
         self.page_every = (
             None if page_every is None else number_above_zero("page_every", page_every, what)
@@ -92,7 +92,7 @@ def _values(seen: Seen) -> dict[str, Any]:
         edges, counts = _few_bars(found)
         if counts:
             values[name] = wandb.Histogram(np_histogram=(counts, edges))
-        values |= {f"{name}/{figure}": value for figure, value in figures_of(found).items()}
+        values |= {f"{name}/{figure}": value for figure, value in to_statistics(found).items()}
     return values
 
 

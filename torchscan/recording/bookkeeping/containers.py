@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 #: containers beyond this many items, and what is reached after this many objects, are not looked into
-LARGEST_CONTAINER, MOST_OBJECTS = 10_000, 200_000
+LARGEST_CONTAINER, MAX_OBJECTS = 10_000, 200_000
 
 _SEQUENCES = (list, tuple, set, frozenset, deque)
 _BUILT_IN = (OrderedDict, dict, *_SEQUENCES)  # the more special ones first
@@ -23,7 +23,7 @@ _HOLDERS = (torch.ScriptObject, *_CONTAINERS)
 
 #: equal where the weights in two objects are
 Fingerprint = tuple[str, ...]
-_MOST_VALUES = 1000
+_MAX_VALUES = 1000
 
 #: types of values that hold nothing, and those of dicts, mostly empty tables of hooks
 ATOMS = frozenset(
@@ -204,7 +204,7 @@ def _items_or_attributes_of(value: Any) -> list[object]:
 def packed_objects(named: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, torch.ScriptObject]]:
     """Objects with weights in a kernel's own format, in lists, tuples and dicts however nested, each with its position."""
     waiting, seen = deque(_worth_a_look(named)), set[int]()
-    while waiting and len(seen) < MOST_OBJECTS:
+    while waiting and len(seen) < MAX_OBJECTS:
         name, value = waiting.popleft()
         if _is_packed(value):
             yield name, value
@@ -262,7 +262,7 @@ def fingerprint_of(weights: Sequence[Tensor] | None) -> Fingerprint | None:
 def _values_of(tensor: Tensor) -> str:
     """Its type, shape and some values, which no two layers that were trained have in common."""
     values = (tensor.int_repr() if tensor.is_quantized else tensor).flatten()
-    return f"{tensor.dtype} {list(tensor.shape)} {values[:: values.numel() // _MOST_VALUES + 1].tolist()}"
+    return f"{tensor.dtype} {list(tensor.shape)} {values[:: values.numel() // _MAX_VALUES + 1].tolist()}"
 
 
 def _unpacked(value: object) -> list[Tensor]:

@@ -17,7 +17,7 @@ from torchscan.recording.bookkeeping.containers import (
     packed_objects,
     packed_tensors,
 )
-from torchscan.torch_versions import WithoutData, is_fake_type, is_group_pretended, is_spread_type
+from torchscan.torch_versions import WithoutData, is_fake_type, is_group_pretended, is_sharded_type
 from torchscan.trace.events import TensorKind, stored_size
 
 #: what each module has, parameters, buffers, other modules and tables of hooks: nothing that is packed
@@ -186,9 +186,9 @@ class Inventory:
         )
 
     @property
-    def is_spread(self) -> bool:
+    def is_sharded(self) -> bool:
         """Whether other processes hold parts of it, or are told of its gradients."""
-        return any(map(is_spread_type, self._kinds)) or is_pretended(self.root)
+        return any(map(is_sharded_type, self._kinds)) or is_pretended(self.root)
 
     @property
     def has_meta_tensors(self) -> bool:

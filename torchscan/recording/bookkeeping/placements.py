@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from torchscan.recording.bookkeeping.inventory import Inventory
-from torchscan.torch_versions import is_spread_type
+from torchscan.torch_versions import is_sharded_type
 from torchscan.trace.events import Processes
 
 
@@ -17,7 +17,7 @@ def processes_of(inventory: Inventory) -> Processes:
     from torch.distributed import get_rank
 
     spread = {
-        slot.path: slot.tensor for slot in inventory.slots if is_spread_type(type(slot.tensor))
+        slot.path: slot.tensor for slot in inventory.slots if is_sharded_type(type(slot.tensor))
     }
     mesh: dict[str, int] = {}
     for each in spread.values():

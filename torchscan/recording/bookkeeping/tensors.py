@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from torchscan.recording.bookkeeping.storages import Storages, sparsity_of
-from torchscan.recording.undo import at_the_latest
+from torchscan.recording.undo import run_at_end_of_pass
 from torchscan.torch_versions import (
     WithoutData,
     is_fake_type,
     making_ordinary_tensors,
-    unseen,
     without_torch_function,
+    without_tracing,
 )
 from torchscan.trace.events import TensorKind, TensorRecord, TensorSpec
 
@@ -50,37 +50,37 @@ class Tracked:
     __slots__ = (
         "index",
         "is_concrete",
-        "is_made",
-        "is_ours",
+        "is_from_pass",
+        "is_produced",
+        "proxy",
         "reference",
         "shares_with",
         "spec",
-        "standin",
         "storage",
     )
 
     def __init__(
-        self, tensor: Tensor, index: int, spec: TensorSpec, storage: int, standin: Tensor | None
+        self, tensor: Tensor, index: int, spec: TensorSpec, storage: int, proxy: Tensor | None
     ) -> None:
         self.reference = weakref.ref(tensor)
         self.index = index
         #: whether an operator of the pass made it
-        self.is_made = False
+        self.is_produced = False
         #: whether the pass made it in any way, also as an argument or a substitute
-        self.is_ours = False
+        self.is_from_pass = False
         self.spec = spec
         self.storage = storage
         #: another one with the same memory, if there was one before
         self.shares_with: Tracked | None = None
         #: computed with instead of the tensor itself; None: the tensor itself
-        self.standin = standin
+        self.proxy = proxy
         #: whether there are values to compute with
-        self.is_concrete = not (tensor if standin is None else standin).is_meta
+        self.is_concrete = not (tensor if proxy is None else proxy).is_meta
 
-    def replace(self, standin: Tensor) -> None:
-        """From now on compute with ``standin``."""
-        self.standin = standin
-        self.is_concrete = not standin.is_meta
+    def replace(self, proxy: Tensor) -> None:
+        """From now on compute with ``proxy``."""
+        self.proxy = proxy
+        self.is_concrete = not proxy.is_meta
 
 
 class TensorTable:
@@ -90,10 +90,10 @@ class TensorTable:
     Tensors are held weakly, so a real pass needs no more memory than it would without a record.
     """
 
-    def __init__(self, needs_standin: Callable[[Tensor, TensorSpec, TensorKind], bool]) -> None:
+    def __init__(self, needs_proxy: Callable[[Tensor, TensorSpec, TensorKind], bool]) -> None:
         self.records: list[TensorRecord] = []
         self.storages = Storages()
-        self._needs_standin = needs_standin
+        self._needs_proxy = needs_proxy
         self._tracked: dict[int, Tracked] = {}
         #: by memory, the tensor met last that looks into it
         self._last_of_storage: dict[int, Tracked] = {}
@@ -114,14 +114,14 @@ class TensorTable:
         """Say what a tensor is, should it turn up (the address of its C++ side survives a change of Python wrapper)."""
         self._names.setdefault(tensor._cdata, (kind, name))
 
-    def enter_own(self, tensor: Tensor, kind: TensorKind, name: str) -> None:
+    def enter_copy(self, tensor: Tensor, kind: TensorKind, name: str) -> None:
         """Enter a copy of our own, which the model may write to: an argument, say."""
         known = self._tracked.get(id(tensor))
         if known is None or known.reference() is not tensor:
             storage, _ = self.storages.find_or_add(tensor, kind, name)
             self._enter(
                 tensor, self.spec_of(tensor), storage, None, kind, name, None
-            ).is_ours = True
+            ).is_from_pass = True
 
     def enter_constant(self, tensor: Tensor) -> None:
         """Enter the memory of a tensor that torch has made of a Python number or list."""
@@ -129,7 +129,7 @@ class TensorTable:
 
     def enter_state(self, tensor: Tensor, name: str) -> None:
         """Enter the state of an optimizer."""
-        self.enter_own(tensor, "optimizer state", name)
+        self.enter_copy(tensor, "optimizer state", name)
 
     def enter_elsewhere(self, tensor: Tensor) -> None:
         """Enter what an optimizer works on in place of a tensor that is counted already."""
@@ -140,9 +140,9 @@ class TensorTable:
         """Enter a tensor of our own that functions are handed in place of one that is not."""
         known = self.find(original)
         replaced = None if substitute.is_meta else self._replaced.get(known.storage)
-        standin = None if replaced is None else _standin(substitute, known.spec, replaced)
-        tracked = Tracked(substitute, known.index, known.spec, known.storage, standin)
-        tracked.is_ours = True
+        proxy = None if replaced is None else _make_proxy(substitute, known.spec, replaced)
+        tracked = Tracked(substitute, known.index, known.spec, known.storage, proxy)
+        tracked.is_from_pass = True
         self._tracked[id(substitute)] = tracked
         self._share(tracked)
         self.storages.stands_for(substitute, known.storage, holds=True)
@@ -164,17 +164,17 @@ class TensorTable:
         """The pass is over: what is let go of from now on is let go of after its end."""
         self.storages.end()
 
-    def is_met_as_ours(self, tensor: Tensor) -> bool:
+    def is_from_pass(self, tensor: Tensor) -> bool:
         """Whether the pass made it, as a result or a substitute, or copied it for the model to have as an argument."""
         tracked = self._tracked.get(id(tensor))
-        return tracked is not None and tracked.reference() is tensor and tracked.is_ours
+        return tracked is not None and tracked.reference() is tensor and tracked.is_from_pass
 
-    def leftovers(self) -> list[TensorSpec]:
+    def find_leaked(self) -> list[TensorSpec]:
         """The meta tensors of the pass that somebody still holds."""
         made = (
             tracked
             for tracked in self._tracked.values()
-            if tracked.is_made and not tracked.is_concrete
+            if tracked.is_produced and not tracked.is_concrete
         )
         return [tracked.spec for tracked in made if tracked.reference() is not None]
 
@@ -193,7 +193,7 @@ class TensorTable:
         tracked = self._tracked.get(id(tensor))
         if tracked is not None and tracked.reference() is tensor:
             return tracked
-        with unseen():  # hooks of modules ask where operators are recorded
+        with without_tracing():  # hooks of modules ask where operators are recorded
             return self._adopt(tensor)
 
     def name_of_buffer(self, tracked: Tracked) -> str | None:
@@ -210,13 +210,13 @@ class TensorTable:
 
     def enter_constant_with(self, tensor: Tensor, values: Tensor) -> None:
         """Enter a meta tensor that the pass has made of these."""
-        self.find(tensor).is_ours = True
+        self.find(tensor).is_from_pass = True
         self.give_values(tensor, values)
 
     def with_values(self, tensor: Tensor) -> Tensor:
         """What to read for a tensor: the pass may have written to what stands in for it."""
         known = self.find(tensor)
-        return tensor if known.standin is None or not known.is_concrete else known.standin
+        return tensor if known.proxy is None or not known.is_concrete else known.proxy
 
     def add(
         self, tensor: Tensor, spec: TensorSpec, producer: int, alias_of: Tracked | None
@@ -226,7 +226,7 @@ class TensorTable:
             self.storages.add_made(tensor, spec, producer) if alias_of is None else alias_of.storage
         )
         tracked = self._enter(tensor, spec, storage, None, "intermediate", "", producer)
-        tracked.is_made = tracked.is_ours = True
+        tracked.is_produced = tracked.is_from_pass = True
         return tracked
 
     def rewrite(self, tensor: Tensor, spec: TensorSpec, producer: int) -> Tracked:
@@ -238,11 +238,11 @@ class TensorTable:
         if spec is not old.spec:
             self.storages.grow(tracked.storage, spec.stored_bytes)
         if (
-            tracked.standin is not None
-            and has_strides(tracked.standin)
-            and not _look_alike(tensor, tracked.standin)
+            tracked.proxy is not None
+            and has_strides(tracked.proxy)
+            and not _look_alike(tensor, tracked.proxy)
         ):
-            self._show(tensor, tracked.standin, tracked.storage)
+            self._show(tensor, tracked.proxy, tracked.storage)
         self.records.append(TensorRecord(spec, old.storage, old.kind, old.name, producer))
         return tracked
 
@@ -279,11 +279,11 @@ class TensorTable:
         for tracked in [*self._sharing(storage)]:
             original = tracked.reference()
             if original is not None:
-                standin = without_data.tensor(
+                proxy = without_data.tensor(
                     tracked.spec.shape, tracked.spec.stride, tracked.spec.dtype, original.device
                 )
-                tracked.replace(standin)
-                self.storages.stands_for(standin, storage)
+                tracked.replace(proxy)
+                self.storages.stands_for(proxy, storage)
 
     def generator_for(self, generator: torch.Generator) -> torch.Generator:
         """A copy to draw from, so that the user's own stays where it is."""
@@ -296,7 +296,7 @@ class TensorTable:
         for tracked in self._sharing(storage):
             original = tracked.reference()
             if original is not None:
-                tracked.replace(_standin(original, tracked.spec, by))
+                tracked.replace(_make_proxy(original, tracked.spec, by))
 
     def _share(self, tracked: Tracked) -> None:
         tracked.shares_with = self._last_of_storage.get(tracked.storage)
@@ -325,23 +325,21 @@ class TensorTable:
         )
         return self._specs.setdefault((spec,), spec)
 
-    def _show(self, tensor: Tensor, standin: Tensor, storage: int) -> None:
+    def _show(self, tensor: Tensor, proxy: Tensor, storage: int) -> None:
         """Give the model's tensor the shape that an operator gave its stand-in (``resize_``, ``out=``).
 
         Where the stand-in has no values, the memory is there to be seen, not to be touched.
         """
-        if tensor.device == standin.device:
-            memory, offset = standin.untyped_storage(), standin.storage_offset()
+        if tensor.device == proxy.device:
+            memory, offset = proxy.untyped_storage(), proxy.storage_offset()
         else:
             memory, offset = (
-                torch.UntypedStorage(
-                    _span_of(standin) * standin.element_size(), device=tensor.device
-                ),
+                torch.UntypedStorage(_span_of(proxy) * proxy.element_size(), device=tensor.device),
                 0,
             )
-        at_the_latest(partial(_put_back, tensor, tensor.data))
+        run_at_end_of_pass(partial(_put_back, tensor, tensor.data))
         with torch.no_grad():
-            tensor.set_(memory, offset, standin.shape, standin.stride())
+            tensor.set_(memory, offset, proxy.shape, proxy.stride())
         self.storages.stands_for(tensor, storage, holds=True)
 
     def _adopt(self, tensor: Tensor) -> Tracked:
@@ -349,31 +347,31 @@ class TensorTable:
         kind, name = self._names.get(tensor._cdata, _NAMELESS)
         storage = self._foreign_storage(tensor, kind, name)
         if storage in self._replaced:
-            standin: Tensor | None = _standin(tensor, spec, self._replaced[storage])
-        elif self._needs_standin(tensor, spec, kind):
+            proxy: Tensor | None = _make_proxy(tensor, spec, self._replaced[storage])
+        elif self._needs_proxy(tensor, spec, kind):
             self._replaced[storage] = None
-            standin = _standin(tensor, spec, None)
+            proxy = _make_proxy(tensor, spec, None)
         else:
-            standin = None
-        return self._enter(tensor, spec, storage, standin, kind, name, None)
+            proxy = None
+        return self._enter(tensor, spec, storage, proxy, kind, name, None)
 
     def _enter(
         self,
         tensor: Tensor,
         spec: TensorSpec,
         storage: int,
-        standin: Tensor | None,
+        proxy: Tensor | None,
         kind: TensorKind,
         name: str,
         producer: int | None,
     ) -> Tracked:
         tracked = self._tracked[id(tensor)] = Tracked(
-            tensor, len(self.records), spec, storage, standin
+            tensor, len(self.records), spec, storage, proxy
         )
         self.records.append(TensorRecord(spec, storage, kind, name, producer))
         self._share(tracked)
-        if standin is not None:
-            self.storages.stands_for(standin, storage)
+        if proxy is not None:
+            self.storages.stands_for(proxy, storage)
         return tracked
 
     def foreign_storage(self, tensor: Tensor) -> int:
@@ -503,7 +501,7 @@ def meta_tensor(spec: TensorSpec) -> Tensor:
     return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device="meta")
 
 
-def _standin(tensor: Tensor, spec: TensorSpec, storage: torch.UntypedStorage | None) -> Tensor:
+def _make_proxy(tensor: Tensor, spec: TensorSpec, storage: torch.UntypedStorage | None) -> Tensor:
     """What to compute with instead of ``tensor``: the same view of another memory block, or a meta tensor.
 
     Views of the model's tensors must be ordinary tensors, not those of inference mode.

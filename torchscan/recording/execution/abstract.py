@@ -88,7 +88,7 @@ class AbstractExecution:
         self._largest_floats = CONCRETE_FLOATS
         self._assumes_numbers = True
 
-    def needs_standin(self, tensor: Tensor, spec: TensorSpec, kind: TensorKind) -> bool:
+    def needs_proxy(self, tensor: Tensor, spec: TensorSpec, kind: TensorKind) -> bool:
         """True for all but moderately sized integers, and small constants, on the CPU."""
         if tensor.is_meta:
             return False
@@ -315,7 +315,7 @@ def _on_meta(request: OpRequest) -> Any:
     def to_meta(tensor: Tensor) -> Tensor:
         tracked = request.table.find(tensor)
         if not tracked.is_concrete:
-            return tensor if tracked.standin is None else tracked.standin
+            return tensor if tracked.proxy is None else tracked.proxy
         if keep_integers and not tracked.spec.is_arithmetic:
             return tensor
         replaced.append((request.operand(tensor), meta_tensor(tracked.spec)))
@@ -351,7 +351,7 @@ def _with_known_views(result: Any, replaced: Sequence[tuple[Tensor, Tensor]]) ->
 
 
 def _ruled(rule: Rule, request: OpRequest, to_meta: Callable[[Tensor], Tensor]) -> Any:
-    if request.has_standin or any(tracked.is_concrete for tracked in request.tracked):
+    if request.has_proxy or any(tracked.is_concrete for tracked in request.tracked):
         return request.call(to_meta, op=rule)
     return rule(*request.args, **request.kwargs)
 

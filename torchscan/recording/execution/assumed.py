@@ -24,8 +24,8 @@ from torchscan.recording.execution.calls import About, Assumed, OpRequest
 from torchscan.recording.execution.draws import drawn_by
 from torchscan.recording.execution.picks import (
     about_after,
-    are_most,
     choices_asked_for,
+    is_majority,
     of_result,
     what_is_read,
 )
@@ -43,7 +43,7 @@ from torchscan.torch_versions import OpOverloadPacket, current_node
 Met = Sequence[tuple[int, Assumed]]
 NOTHING: Met = ()
 
-_MOST_PLACES = 3
+_MAX_PLACES = 3
 
 
 class AssumedValues:
@@ -159,10 +159,10 @@ class AssumedValues:
         ):
             self._of_storage[tracked.storage] = assumed
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Say what was read on the way. Raises if it must not have been."""
         for assumed, reader, place in self._undecided:
-            if are_most(self._asked_for[assumed.call], assumed.choices):
+            if is_majority(self._asked_for[assumed.call], assumed.choices):
                 self._assume_balance(assumed)
             else:
                 self._note_place(assumed.with_about(About.HITS), reader, place)
@@ -214,6 +214,6 @@ def _readers(by_place: Mapping[str, str]) -> str:
 
 
 def _several(places: Sequence[str]) -> str:
-    more = len(places) - _MOST_PLACES
+    more = len(places) - _MAX_PLACES
     rest = f" and {more} more {'place' if more == 1 else 'places'}" if more > 0 else ""
-    return f"{', '.join(places[:_MOST_PLACES])}{rest}"
+    return f"{', '.join(places[:_MAX_PLACES])}{rest}"

@@ -118,7 +118,7 @@ class OpRequest:
 
     __slots__ = (
         "args",
-        "has_standin",
+        "has_proxy",
         "key",
         "kwargs",
         "op",
@@ -150,7 +150,7 @@ class OpRequest:
         self.tracked: list[Tracked] = []
         #: by the address of an entry where it came first: optimizers hand over lists of all tensors
         self.places: dict[int, int] = {}
-        self.has_standin = False
+        self.has_proxy = False
         key: list[Any] = [id(self.op)]  # whose hash is worked out in Python
         self._scan(self.args, key)
         for name, value in self.kwargs.items():
@@ -172,8 +172,8 @@ class OpRequest:
                     key.append((_SAME, place))
                 self.tensors.append(value)
                 met.append(tracked)
-                if tracked.standin is not None:
-                    self.has_standin = True
+                if tracked.proxy is not None:
+                    self.has_proxy = True
                 key.append(id(tracked.spec) if tracked.is_concrete else -id(tracked.spec))
             elif kind is list or kind is tuple or isinstance(value, list | tuple):
                 if _PLAIN.issuperset(map(type, value)):
@@ -219,7 +219,7 @@ class OpRequest:
         if (
             replace is None
             and device is None
-            and not self.has_standin
+            and not self.has_proxy
             and "generator" not in self.kwargs
         ):
             return run(*self.args, **self.kwargs)
@@ -284,8 +284,8 @@ class OpRequest:
 
     def operand(self, tensor: Tensor) -> Tensor:
         """What to compute with for ``tensor``: its stand-in or the tensor itself."""
-        standin = self.table.find(tensor).standin
-        return tensor if standin is None else standin
+        proxy = self.table.find(tensor).proxy
+        return tensor if proxy is None else proxy
 
 
 class About(IntEnum):
@@ -353,7 +353,7 @@ class OpOutcome(NamedTuple):
 class Execution(Protocol):
     """A way to run operators: for real, or on shapes alone."""
 
-    def needs_standin(self, tensor: Tensor, spec: TensorSpec, kind: TensorKind) -> bool:
+    def needs_proxy(self, tensor: Tensor, spec: TensorSpec, kind: TensorKind) -> bool:
         """Whether a tensor that comes from outside needs a meta tensor as its stand-in."""
 
     def begin_optimizer(self) -> None:

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from torchscan.recording.bookkeeping.tensors import CONCRETE_FLOATS, CONCRETE_INTEGERS, TensorTable
-from torchscan.recording.execution.whereabouts import ASKING_WHERE, told
-from torchscan.torch_versions import unseen
+from torchscan.recording.execution.whereabouts import ASKING_WHERE, answer_device_query
+from torchscan.torch_versions import without_tracing
 
 _MAKERS = frozenset({torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor})
 _NOTICED = _MAKERS | ASKING_WHERE
@@ -40,7 +40,7 @@ class KnownConstants(TorchFunctionMode):
         """Call the function, and take note of what it was given."""
         if func not in _NOTICED:
             return func(*args, **kwargs) if kwargs else func(*args)
-        answer = told(func, self._home)
+        answer = answer_device_query(func, self._home)
         if answer is not None:
             return answer
         made = func(*args, **(kwargs or {}))
@@ -66,7 +66,7 @@ def note_values(
     ):
         return
     with (
-        unseen(),
+        without_tracing(),
         contextlib.suppress(RuntimeError, TypeError, ValueError),
     ):  # a list of tensors without values
         table.enter_constant_with(made, torch.tensor(data, dtype=made.dtype, device="cpu"))

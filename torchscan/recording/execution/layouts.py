@@ -23,12 +23,12 @@ def has_floats(tensor: Tensor) -> bool:
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 
 
-def new(shape: Sequence[int], of_type: Tensor) -> Tensor:
+def meta_empty(shape: Sequence[int], of_type: Tensor) -> Tensor:
     """A meta tensor of this shape, row by row, and of the type of another."""
     return torch.empty(shape, dtype=of_type.dtype, device="meta")
 
 
-def like(source: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
+def meta_like(source: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
     """A meta tensor laid out as this one, or where it does not fill its memory, with its dimensions in the same order.
 
     ``torch.empty_like`` tells that in Python, and imports a computer algebra system for it.
@@ -91,7 +91,7 @@ def broadcast(left: Tensor, right: Tensor) -> Tensor | None:
     if shape is None or 0 in shape or not has_floats(left):
         return None
     if (1 not in shape and left.is_contiguous() and right.is_contiguous()) or len(shape) < 2:
-        return new(shape, left)
+        return meta_empty(shape, left)
     return torch.empty_strided(
         shape, _strides(shape, (left, right)), dtype=left.dtype, device="meta"
     )

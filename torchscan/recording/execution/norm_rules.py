@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchscan.recording.execution.layouts import has_floats, is_row_by_row, like, new
+from torchscan.recording.execution.layouts import has_floats, is_row_by_row, meta_empty, meta_like
 from torchscan.torch_versions import OpOverload, aten
 
 
@@ -58,7 +58,7 @@ def statistics_on_cpu(
     """What a CPU saves of a normalisation: as many bits as the parameters have, where GPUs save 32 beside 16."""
     normalised, *statistics = made
     dtype = source.dtype if weight is None else weight.dtype
-    return normalised, *(like(each, dtype=dtype) for each in statistics)
+    return normalised, *(meta_like(each, dtype=dtype) for each in statistics)
 
 
 def _group_norm(source: Tensor, *rest: Any) -> tuple[Tensor, ...]:
@@ -69,7 +69,7 @@ def _group_norm(source: Tensor, *rest: Any) -> tuple[Tensor, ...]:
 def _group_norm_backward(grad: Tensor, source: Tensor, *rest: Any) -> tuple[Tensor | None, ...]:
     """The gradient of the source has its type."""
     of_source, *of_affine = aten.native_group_norm_backward(grad, source, *rest)
-    return None if of_source is None else like(of_source, dtype=source.dtype), *of_affine
+    return None if of_source is None else meta_like(of_source, dtype=source.dtype), *of_affine
 
 
 #: normalisations that save statistics in other types on other devices: where the source is, and where the weight
@@ -87,7 +87,7 @@ def _layer_norm(source: Tensor, normalized_shape: list[int], *arguments: Any) ->
         and source.shape[source.dim() - len(inner) :] == inner
         and all(each.shape == inner for each in vectors)
     )
-    return new(source.shape, source) if fits and has_floats(source) else None
+    return meta_empty(source.shape, source) if fits and has_floats(source) else None
 
 
 def _native_layer_norm(
@@ -126,7 +126,7 @@ def _layer_norm_backward(
         return None
     made = zip((source, weight, bias), wanted, strict=True)
     return tuple(
-        new(each.shape, each) if asked and each is not None else None for each, asked in made
+        meta_empty(each.shape, each) if asked and each is not None else None for each, asked in made
     )
 
 
@@ -138,7 +138,7 @@ def _batch_norm_backward(
     gradient = in_layout_of_images(source) if of_source else None
     if weight is None:
         return gradient, None, None
-    return gradient, *(like(weight) if asked else None for asked in of_affine)
+    return gradient, *(meta_like(weight) if asked else None for asked in of_affine)
 
 
 def _weight_norm(direction: Tensor, magnitude: Tensor, *_dim: int) -> tuple[Tensor, ...] | None:
@@ -148,7 +148,7 @@ def _weight_norm(direction: Tensor, magnitude: Tensor, *_dim: int) -> tuple[Tens
     norms = torch.empty_strided(
         magnitude.shape, magnitude.stride(), dtype=torch.float32, device="meta"
     )
-    return new(direction.shape, direction), norms
+    return meta_empty(direction.shape, direction), norms
 
 
 NORM_RULES: Mapping[OpOverload, Callable[..., Any]] = {

@@ -96,7 +96,7 @@ def _compared_with(request: OpRequest, position: int) -> Collection[object]:
     }
 
 
-def are_most(asked_for: Collection[object], choices: int) -> bool:
+def is_majority(asked_for: Collection[object], choices: int) -> bool:
     """Whether a model that asks for so many of the choices goes through them, and does not wait for certain ones."""
     return 2 * len(asked_for) > choices
 
@@ -111,7 +111,7 @@ def _after_picks(request: OpRequest, position: int, choices: int) -> About:
         return About.MARKS
     if op not in _COMPARISONS:
         return About.PICKS
-    return About.MARKS if are_most(_compared_with(request, position), choices) else About.HITS
+    return About.MARKS if is_majority(_compared_with(request, position), choices) else About.HITS
 
 
 def _after_hits(request: OpRequest, position: int, assumed: Assumed) -> About:

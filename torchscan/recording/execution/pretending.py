@@ -70,7 +70,7 @@ class PretendingExecution(RealExecution):
             request.look_up()
 
     def _outcome(self, request: OpRequest) -> OpOutcome:
-        if request.has_standin:
+        if request.has_proxy:
             return super()._outcome(request)
         if request.traits.is_factory:
             return self._made_of_nothing(request)
@@ -115,10 +115,10 @@ class PretendingExecution(RealExecution):
         if device is None or any(each.device != device for each in outcome.outputs):
             return None
         if isinstance(outcome.result, Tensor):
-            return lambda _: self._made(specs[0], device)
+            return lambda _: self._make_tensor(specs[0], device)
         if type(outcome.result) in (list, tuple) and len(outcome.result) == len(specs):
             kind = type(outcome.result)
-            return lambda _: kind([self._made(spec, device) for spec in specs])
+            return lambda _: kind([self._make_tensor(spec, device) for spec in specs])
         return None
 
     def _by_rule(self, request: OpRequest) -> OpOutcome:
@@ -129,7 +129,7 @@ class PretendingExecution(RealExecution):
             return meta_tensor(request.table.find(tensor).spec)
 
         def to_device(made: Tensor) -> Tensor:
-            return self._made(request.table.spec_of(made), device)
+            return self._make_tensor(request.table.spec_of(made), device)
 
         made = request.call(to_meta, op=SHAPE_RULES[request.op])
         return describe_outcome(request, copy_arguments(made, to_device))
@@ -159,7 +159,7 @@ class PretendingExecution(RealExecution):
 
         return make
 
-    def _made(self, spec: TensorSpec, device: torch.device) -> Tensor:
+    def _make_tensor(self, spec: TensorSpec, device: torch.device) -> Tensor:
         return self._without_data.tensor(spec.shape, spec.stride, spec.dtype, device)
 
 

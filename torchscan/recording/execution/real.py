@@ -34,7 +34,7 @@ class RealExecution:
     def __init__(self) -> None:
         self._signatures: dict[tuple[Any, ...], OpSignature] = {}
 
-    def needs_standin(self, tensor: Tensor, spec: TensorSpec, kind: TensorKind) -> bool:  # noqa: ARG002 - whatever it is
+    def needs_proxy(self, tensor: Tensor, spec: TensorSpec, kind: TensorKind) -> bool:  # noqa: ARG002 - whatever it is
         """No: tensors are computed with as they are."""
         return False
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchscan.torch_versions import aten, has_no_data, unseen
+from torchscan.torch_versions import aten, has_no_data, without_tracing
 
 #: torch's functions, with cuDNN's numbers for them
 RECURRENT: Mapping[Callable[..., Any], int] = {
@@ -67,7 +67,7 @@ def _packed_call(
     """Sequences packed into rows, given as torch's own layers do."""
     if not has_no_data(source) or len(rest) != 8 or kwargs or not _is_packed(rest):
         return None
-    with unseen():
+    with without_tracing():
         batch_sizes = rest[0].tolist()
     return _RecurrentCall(*(source, *rest[1:], False, batch_sizes))
 

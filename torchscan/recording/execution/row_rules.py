@@ -12,12 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchscan.recording.execution.layouts import has_floats, is_row_by_row, layout_of, like, new
+from torchscan.recording.execution.layouts import (
+    has_floats,
+    is_row_by_row,
+    layout_of,
+    meta_empty,
+    meta_like,
+)
 
 
 def same_rows(source: Tensor, *_args: Any, **_kwargs: Any) -> Tensor | None:
     """One result per element, row by row; what torch makes of other layouts depends on the operator."""
-    return new(source.shape, source) if has_floats(source) and is_row_by_row(source) else None
+    return (
+        meta_empty(source.shape, source) if has_floats(source) and is_row_by_row(source) else None
+    )
 
 
 def powers(source: Tensor, exponent: float | complex) -> Tensor | None:
@@ -38,7 +46,7 @@ def softmax(source: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tenso
     return same_rows(source) if dtype is None and -source.dim() <= dim < source.dim() else None
 
 
-def softmax_in_pieces(source: Tensor, dim: int, half_to_float: bool) -> Tensor | None:
+def decomposed_softmax(source: Tensor, dim: int, half_to_float: bool) -> Tensor | None:
     """The same, as autograd calls it."""
     return None if half_to_float else softmax(source, dim)
 
@@ -55,7 +63,7 @@ def compared_with_number(source: Tensor, number: Any) -> Tensor | None:
     return torch.empty(source.shape, dtype=torch.bool, device="meta") if fits else None
 
 
-def laid_out_alike(
+def have_same_layout(
     source: Tensor,
     *,
     dtype: torch.dtype | None = None,
@@ -67,7 +75,7 @@ def laid_out_alike(
     if source.layout is not torch.strided or layout not in (None, torch.strided):
         return None
     if memory_format in (None, torch.preserve_format):
-        return like(source, dtype=dtype)
+        return meta_like(source, dtype=dtype)
     return torch.empty(
         source.shape, dtype=dtype or source.dtype, device="meta", memory_format=memory_format
     )
@@ -96,7 +104,7 @@ def summed(
         for dim, size in enumerate(source.shape)
         if keepdim or dim not in over
     ]
-    return new(sizes, source)
+    return meta_empty(sizes, source)
 
 
 def filled(source: Tensor, mask: Tensor, value: Any) -> Tensor | None:
@@ -121,7 +129,7 @@ def _holds(dtype: torch.dtype, value: Any) -> bool:
 
 def put_back(grad: Tensor, sizes: Sequence[int], *_where: Any) -> Tensor:
     """The gradient of what a slice was taken of."""
-    return new(sizes, grad)
+    return meta_empty(sizes, grad)
 
 
 def picked(source: Tensor, indices: Sequence[Tensor | None]) -> Tensor | None:
@@ -133,7 +141,7 @@ def picked(source: Tensor, indices: Sequence[Tensor | None]) -> Tensor | None:
         or not (source.dim() and is_row_by_row(source))
     ):
         return None
-    return new((*places.shape, *source.shape[1:]), source) if is_row_by_row(places) else None
+    return meta_empty((*places.shape, *source.shape[1:]), source) if is_row_by_row(places) else None
 
 
 def catenated(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
@@ -159,7 +167,7 @@ def catenated(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
     before, after = first.shape[:dim], first.shape[dim + 1 :]
     if any(each.shape[:dim] != before or each.shape[dim + 1 :] != after for each in others):
         return None
-    return new((*before, sum([each.shape[dim] for each in tensors]), *after), first)
+    return meta_empty((*before, sum([each.shape[dim] for each in tensors]), *after), first)
 
 
 def stacked(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
@@ -171,14 +179,14 @@ def stacked(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
         return None
     shape = list(first.shape)
     shape.insert(dim % rank, len(tensors))
-    return new(shape, first)
+    return meta_empty(shape, first)
 
 
 def pooled_to_size(source: Tensor, size: list[int]) -> Tensor | None:
     """Images, with so many places along each axis."""
     fits = has_floats(source) and source.dim() == 4 and len(size) == 2 and min(size) > 0
     if fits and is_row_by_row(source):
-        return new((*source.shape[:2], *size), source)
+        return meta_empty((*source.shape[:2], *size), source)
     if not fits or list(size) != [1, 1] or layout_of(source) is not torch.channels_last:
         return None
     batch, channels = source.shape[:2]
@@ -232,7 +240,7 @@ def _pooled(source: Tensor, kernel: Sequence[int], *steps: Sequence[int]) -> Ten
     sizes = windows_along(source.shape[2:], kernel, *steps) if images else None
     if sizes is None or any(2 * pad > size for pad, size in zip(padding, kernel, strict=True)):
         return None
-    return new((*source.shape[:2], *sizes), source)
+    return meta_empty((*source.shape[:2], *sizes), source)
 
 
 def convolution(
@@ -306,7 +314,7 @@ def convolution_backward(
         else None
         for each, asked in ((source, of_source), (weight, of_weight))
     ]
-    return *made, new(bias_sizes or (), grad) if of_bias else None
+    return *made, meta_empty(bias_sizes or (), grad) if of_bias else None
 
 
 def layout_of_both(source: Tensor, weight: Tensor) -> torch.memory_format:

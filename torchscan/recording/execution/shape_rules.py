@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchscan.recording.execution.layouts import broadcast, has_floats, like, new
+from torchscan.recording.execution.layouts import broadcast, has_floats, meta_empty, meta_like
 from torchscan.recording.execution.norm_rules import NORM_RULES, dtype_of_sums, in_layout_of_images
 from torchscan.recording.execution.product_rules import PRODUCT_RULES
 from torchscan.recording.execution.row_rules import (
@@ -24,12 +24,13 @@ from torchscan.recording.execution.row_rules import (
     convolution,
     convolution_backward,
     convolution_of,
+    decomposed_softmax,
     filled,
     gradient_of_highest,
     gradient_of_softmax,
+    have_same_layout,
     highest,
     highest_and_where,
-    laid_out_alike,
     layout_of_both,
     picked,
     pooled_to_size,
@@ -37,7 +38,6 @@ from torchscan.recording.execution.row_rules import (
     put_back,
     rolled,
     softmax,
-    softmax_in_pieces,
     stacked,
     summed,
 )
@@ -125,19 +125,19 @@ def _flash_attention_on_cpu(
     sums = torch.empty((batch, length, heads), dtype=dtype_of_sums(query), device="meta").transpose(
         1, 2
     )
-    return like(query), sums
+    return meta_like(query), sums
 
 
 def _like_all(
     _grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_rest: Any, **_kwargs: Any
 ) -> tuple[Tensor, ...]:
     """A gradient each."""
-    return like(query), like(key), like(value)
+    return meta_like(query), meta_like(key), meta_like(value)
 
 
 def _like_input(source: Tensor, *_args: Any, **_kwargs: Any) -> Tensor | None:
     """One result per element, laid out as the input is."""
-    return like(source) if has_floats(source) else None
+    return meta_like(source) if has_floats(source) else None
 
 
 def _written(target: Tensor, *others: Any, **_kwargs: Any) -> Tensor | None:
@@ -215,7 +215,7 @@ def _lstm_layer(
     made = torch.empty(steps, batch, size, dtype=source.dtype, device="meta")
     kept = _lstm_workspace(steps, batch, width, size)
     workspace = torch.empty(kept, dtype=torch.uint8, device="meta") if train else None
-    return made, like(hidden), like(cell), workspace
+    return made, meta_like(hidden), meta_like(cell), workspace
 
 
 def _lstm_layer_backward(source: Tensor, *rest: Any) -> tuple[Tensor, ...]:
@@ -293,11 +293,11 @@ def _recurrent(gates: int) -> Rule:
             tuple(each.shape) for each in weights
         ] != first * directions + later * directions * (layers - 1):
             return None
-        made = new(
+        made = meta_empty(
             (source.shape[batch_first], source.shape[1 - batch_first], directions * shown), source
         )
         return made.transpose(0, 1) if batch_first else made, *(
-            new(each, source) for each in shapes
+            meta_empty(each, source) for each in shapes
         )
 
     return rule
@@ -330,8 +330,8 @@ def _cudnn_rnn(
     kept = math.prod(rows) * size * layers * directions * (gates + 2) if train else 0
     reserve = torch.empty(kept * source.element_size(), dtype=torch.uint8, device="meta")
     none = source.new_empty(0)
-    cells = none if cell is None else like(cell)
-    return made, like(hidden), cells, reserve, none if buffer is None else buffer
+    cells = none if cell is None else meta_like(cell)
+    return made, meta_like(hidden), cells, reserve, none if buffer is None else buffer
 
 
 def _cudnn_rnn_backward(
@@ -344,13 +344,13 @@ def _cudnn_rnn_backward(
     *_rest: Any,
 ) -> tuple[Any, ...]:
     none = source.new_empty(0)
-    cells = none if cell is None else like(cell)
-    return like(source), like(hidden), cells, [like(each) for each in weights]
+    cells = none if cell is None else meta_like(cell)
+    return meta_like(source), meta_like(hidden), cells, [meta_like(each) for each in weights]
 
 
 def _dropout_in_one(source: Tensor, _p: float, _train: bool | None) -> tuple[Tensor, Tensor] | None:
     """And a mask of booleans."""
-    return (like(source), like(source, dtype=torch.bool)) if has_floats(source) else None
+    return (meta_like(source), meta_like(source, dtype=torch.bool)) if has_floats(source) else None
 
 
 def _reduced_loss(source: Tensor, target: Tensor, *rest: Any, reduction: int = 1) -> Tensor | None:
@@ -419,7 +419,7 @@ SHAPE_RULES: Mapping[OpOverload, Rule] = {
     aten.index.Tensor: picked,
     **dict.fromkeys((aten.select_backward.default, aten.slice_backward.default), put_back),
     aten.pow.Tensor_Scalar: powers,
-    **dict.fromkeys((aten._softmax.default, aten._log_softmax.default), softmax_in_pieces),
+    **dict.fromkeys((aten._softmax.default, aten._log_softmax.default), decomposed_softmax),
     **dict.fromkeys(
         (aten._softmax_backward_data.default, aten._log_softmax_backward_data.default),
         gradient_of_softmax,
@@ -437,7 +437,7 @@ SHAPE_RULES: Mapping[OpOverload, Rule] = {
     aten.max_pool2d_with_indices_backward.default: gradient_of_highest,
     aten.avg_pool2d.default: averaged,
     **dict.fromkeys(
-        (aten.ones_like.default, aten.zeros_like.default, aten.empty_like.default), laid_out_alike
+        (aten.ones_like.default, aten.zeros_like.default, aten.empty_like.default), have_same_layout
     ),
     aten.adaptive_avg_pool2d.default: pooled_to_size,
     aten.convolution_backward.default: convolution_backward,

@@ -27,7 +27,7 @@ _GETTERS: Mapping[Any, Callable[[torch.device], object]] = {
 ASKING_WHERE = frozenset(_GETTERS)
 
 
-def told(func: Callable[..., Any], home: torch.device | None) -> object:
+def answer_device_query(func: Callable[..., Any], home: torch.device | None) -> object:
     """The answer, if a line of the user's, two calls up, asks a tensor where it is, and the model has a device; else None."""
     if home is None or func not in _GETTERS or not is_of_user(sys._getframe(2)):
         return None

@@ -15,7 +15,7 @@ from torch import nn
 
 from torchscan.recording.folding.layer_folds import Fold, folds_of
 from torchscan.recording.folding.thinned import UnfoldableError, thinned
-from torchscan.recording.folding.unfolded import require_alike, times_of_caches, unfolded
+from torchscan.recording.folding.unfolded import require_equal_layers, times_of_caches, unfolded
 from torchscan.trace.trace import Trace
 
 __all__ = ["Folded", "UnfoldableError"]
@@ -51,13 +51,13 @@ class Folded:
     def unfolded(self, trace: Trace) -> Trace:
         """The record of the whole model."""
         with _refusing():
-            require_alike(trace, self.run)
+            require_equal_layers(trace, self.run)
             return unfolded(trace, self.stands_in)
 
     def times(self, trace: Trace) -> Mapping[int, int]:
         """By the number of memory that holds a cache, for how many layers it stands, if for more than one."""
         with _refusing():
-            require_alike(trace, self.run)
+            require_equal_layers(trace, self.run)
             return times_of_caches(trace, self.stands_in)
 
 

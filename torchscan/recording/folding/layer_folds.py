@@ -14,7 +14,7 @@ from torch import Tensor, nn
 #: of each kind so many are run, and compared in each pass: every other one may differ where a pass is long, or every fourth
 _RUN = 4
 #: values of a buffer that are compared
-_MOST_VALUES = 64
+_MAX_VALUES = 64
 _PLAIN = (int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, type)
 #: what each module has besides its own attributes
 _MODULE = frozenset(vars(nn.Module()))
@@ -168,7 +168,7 @@ def _tensors(module: nn.Module) -> Hashable:
 
 def _layout(tensor: Tensor) -> Hashable:
     has_values = (
-        not tensor.is_floating_point() and not tensor.is_meta and tensor.numel() <= _MOST_VALUES
+        not tensor.is_floating_point() and not tensor.is_meta and tensor.numel() <= _MAX_VALUES
     )
     values = repr(tensor.tolist()) if has_values else ""
     return (

@@ -22,7 +22,7 @@ from torchscan.trace.events import (
 from torchscan.trace.trace import Trace
 
 
-def require_alike(trace: Trace, run: Sequence[Sequence[str]]) -> None:
+def require_equal_layers(trace: Trace, run: Sequence[Sequence[str]]) -> None:
     """Refuse a record in which layers that should be equal call other operators, or on tensors of other sizes."""
     calls = {each.path: each for each in trace.modules}
     for paths in run:

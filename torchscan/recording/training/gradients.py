@@ -35,9 +35,9 @@ from torchscan.recording.execution.assumed import AssumedValues
 from torchscan.recording.execution.kernels import Kernels
 from torchscan.recording.execution.known_constants import note_values
 from torchscan.recording.execution.reads import CHECKING, COMPARING_DEVICES, READING_FUNCTIONS
-from torchscan.recording.execution.whereabouts import told
+from torchscan.recording.execution.whereabouts import answer_device_query
 from torchscan.recording.training.autocast import Autocast
-from torchscan.recording.undo import WAITING, at_the_latest, interruptible, tell_interrupts
+from torchscan.recording.undo import WAITING, deliver_interrupts, interruptible, run_at_end_of_pass
 from torchscan.torch_versions import (
     current_node,
     engine,
@@ -45,8 +45,8 @@ from torchscan.torch_versions import (
     next_node,
     outside_of_everything,
     stands_for_itself,
-    unseen,
     without_torch_function,
+    without_tracing,
 )
 
 #: True: a gradient for every output; a function: the loss that it makes of the output
@@ -94,7 +94,7 @@ class Substitutes(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Call the function with substitutes."""
-        answer = told(func, self._home)
+        answer = answer_device_query(func, self._home)
         if answer is not None:
             return answer
         if func in READING_FUNCTIONS:
@@ -103,7 +103,7 @@ class Substitutes(TorchFunctionMode):
         with self._values.checked() if func in CHECKING else _NOTHING:
             result = self._call(func, args, kwargs)
         if WAITING:
-            tell_interrupts()
+            deliver_interrupts()
         return result
 
     def _call(
@@ -132,7 +132,7 @@ class Substitutes(TorchFunctionMode):
     def _without_values(self, tensor: Tensor) -> Tensor:
         if tensor.is_meta:
             return tensor
-        with unseen():
+        with without_tracing():
             substitute = meta_copy(tensor)
             self._table.enter_substitute(substitute, tensor)
         return substitute
@@ -162,7 +162,7 @@ class Substitutes(TorchFunctionMode):
             return known
         if not self._needs_one(tensor):
             return tensor
-        with unseen():
+        with without_tracing():
             substitute = self._substitute(tensor)
             self._table.enter_substitute(substitute, tensor)
         # The callback is one in C: what a signal raises in one in Python would be lost.
@@ -172,7 +172,7 @@ class Substitutes(TorchFunctionMode):
 
     def known(self, tensor: Tensor) -> Tensor | None:
         """What functions were handed for a tensor: the tensor itself if it is ours, its substitute if it has one, else None."""
-        if self._table.is_met_as_ours(tensor):
+        if self._table.is_from_pass(tensor):
             return tensor
         reference = self._references.get(id(tensor))
         return (
@@ -181,7 +181,7 @@ class Substitutes(TorchFunctionMode):
 
     def are_ours(self, tensor: Tensor) -> bool:
         """Whether it is a substitute or was made in the pass: what autograd leaves there is on no tensor of the user's."""
-        return self._table.is_met_as_ours(tensor)
+        return self._table.is_from_pass(tensor)
 
     def _needs_one(self, tensor: Tensor) -> bool:
         differentiable = tensor.is_floating_point() or tensor.is_complex()
@@ -189,7 +189,7 @@ class Substitutes(TorchFunctionMode):
 
     def _is_made_here(self, tensor: Tensor) -> bool:
         node = tensor.grad_fn
-        return self._table.is_met_as_ours(tensor) or (
+        return self._table.is_from_pass(tensor) or (
             node is not None and node._sequence_nr() >= self._begin
         )
 
@@ -279,7 +279,7 @@ def run_backward(outputs: Sequence[Tensor], substitutes: Substitutes) -> None:
             leaf.grad = None
         for leaf in filter(stands_for_itself, foreign):
             before = leaf.grad
-            at_the_latest(partial(setattr, leaf, "grad", before))
+            run_at_end_of_pass(partial(setattr, leaf, "grad", before))
             leaf.grad = (
                 before  # an assignment has what there was written down, which the engine does not
             )

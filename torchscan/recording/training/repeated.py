@@ -308,7 +308,7 @@ class _SmallStep(nn.Module):
 
     def _entered(self, examples: Sequence[Tensor]) -> list[list[tuple[str, int]]]:
         for each in examples:
-            self._table.enter_own(each, "parameter", "")
+            self._table.enter_copy(each, "parameter", "")
         if self._optimizer.state and list(map(id, self._optimizer.state)) != list(
             map(id, examples)
         ):
@@ -373,7 +373,7 @@ class _SmallStep(nn.Module):
         for op in (self._recorder.ops[index] for index in turn):
             for each in op.inputs:  # the parameter, or its gradient, as it was before
                 places.setdefault(each, memories[self._memory_of(each)])
-            made = self._made(op, turn[0], latest, memories)
+            made = self._outputs_of(op, turn[0], latest, memories)
             found.append(_Op(op.signature, tuple([places[each] for each in op.inputs]), made))
             for each in op.outputs:
                 memories.setdefault(self._memory_of(each), count)
@@ -385,7 +385,7 @@ class _SmallStep(nn.Module):
         record = self._table.records[tensor]
         return _State(name, record.spec, self._storages[record.storage].size)
 
-    def _made(
+    def _outputs_of(
         self, op: OpCall, start: int, latest: int, memories: Mapping[int, int]
     ) -> tuple[_Made, ...]:
         made = []

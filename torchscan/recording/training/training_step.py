@@ -29,7 +29,7 @@ from torchscan.recording.training.optimizers import (
 from torchscan.recording.training.repeated import repeated_step
 from torchscan.torch_versions import (
     is_placed_elsewhere,
-    is_spread_type,
+    is_sharded_type,
     local_part,
     outside_of_everything,
     placed_like,
@@ -141,7 +141,7 @@ def _updated(tensor: Tensor, table: TensorTable, substitutes: Substitutes) -> Te
     substitute = substitutes.of(tensor)
     if not has_strides(substitute):  # it is frozen
         return substitute
-    if substitutes.on_meta or (substitute.is_meta and not is_spread_type(type(substitute))):
+    if substitutes.on_meta or (substitute.is_meta and not is_sharded_type(type(substitute))):
         return substitute
     updated, gradient = (
         meta_copy(local_part(substitute)).requires_grad_(substitute.requires_grad),

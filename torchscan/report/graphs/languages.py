@@ -64,13 +64,11 @@ def graph_table(graph: ModuleGraph) -> Table:
     read = defaultdict(list)
     for source, target, _ in graph.edges:
         read[target].append(name_of(graph.nodes[source]))
-    name = Column(key="name", heading="Node", is_number=False, narrowest=16)
-    kind = Column(key="kind", heading="Kind", is_number=False, dispensable=2)
-    type_ = Column(
-        key="type", heading="Type", is_number=False, narrowest=8, is_faint=True, dispensable=1
-    )
-    reads = Column(key="reads", heading="Reads", is_number=False, narrowest=16, cut="tail")
-    gives = Column(key="shape", heading="Gives", is_number=False, dispensable=3)
+    name = Column(key="name", heading="Node", is_number=False, min_width=16)
+    kind = Column(key="kind", heading="Kind", is_number=False, priority=2)
+    type_ = Column(key="type", heading="Type", is_number=False, min_width=8, dim=True, priority=1)
+    reads = Column(key="reads", heading="Reads", is_number=False, min_width=16, truncate="tail")
+    gives = Column(key="shape", heading="Gives", is_number=False, priority=3)
     numbers = range(len(graph.nodes))
     written = [
         in_words(name, [name_of(node) for node in graph.nodes]),

@@ -38,7 +38,7 @@ class Layout:
     size: Size
 
 
-def laid_out(sizes: Sequence[Size], edges: Sequence[tuple[int, int]]) -> Layout:
+def lay_out(sizes: Sequence[Size], edges: Sequence[tuple[int, int]]) -> Layout:
     """Of boxes with these sizes; edges go from earlier boxes to later ones."""
     ranks = _ranks(len(sizes), edges)
     chains, layers, below = _with_bends(ranks, edges)

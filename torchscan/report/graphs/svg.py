@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torchscan.analyses.module_graph import GraphNode, ModuleGraph
 from torchscan.escapes import printable
 from torchscan.report.colours import COLOURS
-from torchscan.report.graphs.layout import Point, Size, laid_out
+from torchscan.report.graphs.layout import Point, Size, lay_out
 from torchscan.report.graphs.words import below_name, name_of
 from torchscan.wrong_arguments import explain_wrong_types
 
@@ -20,7 +20,7 @@ _MARKS = {
     "tensor": COLOURS["parameters"],
 }
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
-_TALL, _SMALL, _NARROWEST, _PADDING, _MARGIN = 36.0, 22.0, 72.0, 12.0, 12.0
+_TALL, _SMALL, _MIN_WIDTH, _PADDING, _MARGIN = 36.0, 22.0, 72.0, 12.0, 12.0
 #: of a character, at most: of a name, and of what is below it
 _NAME_WIDE, _BELOW_WIDE = 7.7, 6.7
 _ARROW = (
@@ -33,7 +33,7 @@ _ARROW = (
 def to_svg(graph: ModuleGraph) -> str:
     """The graph as an SVG picture: boxes in layers, each below all that it reads."""
     texts = [(name_of(node), below_name(graph, at)) for at, node in enumerate(graph.nodes)]
-    layout = laid_out(
+    layout = lay_out(
         [_size(*each) for each in texts], [(edge.source, edge.target) for edge in graph.edges]
     )
     wide, tall = (f"{each + 2 * _MARGIN:.0f}" for each in layout.size)
@@ -48,7 +48,7 @@ def to_svg(graph: ModuleGraph) -> str:
 
 def _size(name: str, below: str) -> Size:
     wide = max(_NAME_WIDE * len(name), _BELOW_WIDE * len(below)) + 2 * _PADDING
-    return Size(max(wide, _NARROWEST), _TALL if below else _SMALL)
+    return Size(max(wide, _MIN_WIDTH), _TALL if below else _SMALL)
 
 
 def _way(points: Sequence[Point]) -> str:

@@ -14,14 +14,14 @@ from torchscan.report.paging.layer_rows import rounded
 from torchscan.report.pictures.roofline_plot import points_of
 
 #: columns of a chart, each the largest moment of a stretch
-_MOST_COLUMNS = 360
-_MOST_POINTS = 400
+_MAX_COLUMNS = 360
+_MAX_POINTS = 400
 
 
 def memory_series(estimate: MemoryEstimate) -> dict[str, Any]:
     """What is alive over the operators, by kind, with the layer and the operator of each column."""
     timeline = estimate.timeline
-    moments = list(columns_of(timeline, _MOST_COLUMNS))
+    moments = list(columns_of(timeline, _MAX_COLUMNS))
     kinds = [kind for kind in STACK if any(moment.by_kind[kind] for moment in moments)]
     verdict = estimate.verdict
     return {
@@ -53,7 +53,7 @@ def roofline_series(roofline: Roofline) -> dict[str, Any]:
             "operator": point.load.operator.removeprefix("aten."),
             "calls": point.calls,
         }
-        for point in points_of(roofline)[:_MOST_POINTS]
+        for point in points_of(roofline)[:_MAX_POINTS]
     ]
     return {
         "points": points,

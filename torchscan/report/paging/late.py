@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torchscan.measured import Key
-from torchscan.report.paging.layer_rows import cut, key_of
+from torchscan.report.paging.layer_rows import key_of, truncate_text
 
 Row = dict[str, Any]
 Level = dict[str, Any]
@@ -28,10 +28,10 @@ def _row(path: str, call: int, type_name: str) -> Row:
     name = path.rpartition(".")[2] or type_name
     said = f"{name} ({call + 1})" if call else name
     return {
-        "name": cut(said),
-        "path": cut(path),
+        "name": truncate_text(said),
+        "path": truncate_text(path),
         "key": key_of(path, call),
-        "type": cut(type_name),
+        "type": truncate_text(type_name),
         "repeats": 1,
         "input": [],
         "output": [],
@@ -62,7 +62,7 @@ class _Tree:
     def add(self, path: str, call: int, type_name: str) -> None:
         if key_of(path, call) in self._numbers:
             return
-        number, above = len(self._rows), self._around(path)
+        number, above = len(self._rows), self._enclosing_row(path)
         self._numbers[key_of(path, call)] = number
         self._rows.append({**_row(path, call, type_name), "in": above, "depth": 0})
         self._children.append([])
@@ -73,7 +73,7 @@ class _Tree:
         node = {"kind": "module", "name": self._rows[number]["name"], "shape": "", "row": number}
         self._level_of(above)["nodes"].append(node)
 
-    def _around(self, path: str) -> int | None:
+    def _enclosing_row(self, path: str) -> int | None:
         """The row of the first call of the nearest module around it; that of a second call of the model is the model's."""
         while path:
             path = path.rpartition(".")[0]

@@ -142,10 +142,10 @@ class Paging:
         layer, call = self._layers[run[-1]], self._trace.modules[run[0]]
         totals = [self._totals[place] for place in places]
         found: dict[str, Any] = {
-            "name": cut(node.name),
-            "path": cut(call.path),
+            "name": truncate_text(node.name),
+            "path": truncate_text(call.path),
             "key": key_of(call.path, call.call),
-            "type": cut(node.type_name),
+            "type": truncate_text(node.type_name),
             "repeats": len(run),
             "input": _shape(layer["input_shape"]),
             "output": _shape(layer["output_shape"]),
@@ -171,7 +171,9 @@ class Paging:
         if node.failed:
             found["failed"] = True
         if settings := self._settings.get(call.path):
-            found["settings"] = [[cut(name), cut(value)] for name, value in parsed(settings)]
+            found["settings"] = [
+                [truncate_text(name), truncate_text(value)] for name, value in parsed(settings)
+            ]
         return found
 
 
@@ -222,7 +224,7 @@ def _most(times: Sequence[Mapping[str, float]]) -> str:
 
 def _box(graph: ModuleGraph, at: int) -> dict[str, Any]:
     node = graph.nodes[at]
-    return {"kind": node.kind, "name": cut(node.name), "shape": shape_of(graph, at)}
+    return {"kind": node.kind, "name": truncate_text(node.name), "shape": shape_of(graph, at)}
 
 
 def _carried(graph: ModuleGraph, tensors: Sequence[int]) -> str:
@@ -253,7 +255,7 @@ def parsed(settings: str) -> list[tuple[str, str]]:
     ]
 
 
-def cut(text: str) -> str:
+def truncate_text(text: str) -> str:
     """As a page shows it."""
     said = printable(text)
     return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"

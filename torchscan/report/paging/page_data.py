@@ -20,7 +20,7 @@ from torchscan.measured import Key, Measured
 from torchscan.report.columns import field_text, sizes
 from torchscan.report.info_data import InfoDict, data_of
 from torchscan.report.paging.charts import memory_series, roofline_series
-from torchscan.report.paging.layer_rows import Paging, Settings, cut, key_of, rounded
+from torchscan.report.paging.layer_rows import Paging, Settings, key_of, rounded, truncate_text
 from torchscan.trace.trace import Trace
 
 _DIGITS = 3
@@ -97,7 +97,9 @@ def by_key(measured: Measured) -> dict[str, Any]:
             for key, figures in measured.figures.items()
         },
         **({"histories": _packed(measured.histories)} if measured.histories else {}),
-        "producers": {key_of(*key): cut(said) for key, said in measured.producers.items()},
+        "producers": {
+            key_of(*key): truncate_text(said) for key, said in measured.producers.items()
+        },
     }
 
 

@@ -63,7 +63,7 @@ def draw_generation(
         ax.set_ylim(bottom=0)
         label(
             ax,
-            [(spot, _said(each)) for each, spot in zip(found, spots, strict=True)],
+            [(spot, _legend_label(each)) for each, spot in zip(found, spots, strict=True)],
             [*spots, *_along(spots)],
         )
     return ax
@@ -86,6 +86,6 @@ def _along(spots: Sequence[Spot]) -> list[Spot]:
     ]
 
 
-def _said(each: Generation) -> str:
+def _legend_label(each: Generation) -> str:
     name = "1 sequence" if each.batch_size == 1 else f"{each.batch_size:,} sequences"
     return name if each.fits else f"{name}: no room"

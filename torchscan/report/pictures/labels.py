@@ -39,7 +39,7 @@ def label(
     figure.draw_without_rendering()  # the layout says where the axes are
     renderer, pixels = figure.canvas.get_renderer(), figure.dpi / 72
     frame = ax.get_window_extent(renderer)
-    taken = [_around(ax, spot, pixels) for spot in spots]
+    taken = [_bounding_box(ax, spot, pixels) for spot in spots]
     taken += [text.get_window_extent(renderer).padded(2 * pixels) for text in ax.texts]
     for spot, text in wanted:
         for distance, (across, up) in (
@@ -82,7 +82,7 @@ def _write(ax: Axes, spot: Spot, text: str, place: tuple[float, float], size: st
     )
 
 
-def _around(ax: Axes, spot: Spot, pixels: float) -> Bbox:
+def _bounding_box(ax: Axes, spot: Spot, pixels: float) -> Bbox:
     from matplotlib.transforms import Bbox
 
     x, y = ax.transData.transform((spot.x, spot.y))

@@ -12,14 +12,14 @@ from torchscan.analyses.memory_timeline import KINDS, Moment
 from torchscan.errors import InputError
 from torchscan.report.chart import ticks
 from torchscan.report.memory_table import STACK, columns_of
-from torchscan.report.pictures.style import Size, below, drawing, inks_of
+from torchscan.report.pictures.style import Size, drawing, inks_of, place_legend_below
 from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 #: a picture shows the largest moment of each of so many stretches, or a peak of one operator would not be seen
-_MOST_COLUMNS = 400
+_MAX_COLUMNS = 400
 #: a capacity that is more than so many times the peak would leave the picture empty, and is said instead
 _FAR = 2.5
 
@@ -38,7 +38,7 @@ def draw_memory(estimate: MemoryEstimate, *, ax: Axes | None = None, size: Size 
     if not estimate.timeline:
         raise InputError("there is nothing to draw: no operator ran")
     with drawing(ax, size) as ax:
-        moments = list(columns_of(estimate.timeline, _MOST_COLUMNS))
+        moments = list(columns_of(estimate.timeline, _MAX_COLUMNS))
         unit, name = units.unit_of_memory(estimate.peak_bytes)
         _draw_kinds(ax, moments, len(estimate.timeline), unit)
         top = max(estimate.peak_bytes, near_room(estimate) or 0) / unit
@@ -47,7 +47,7 @@ def draw_memory(estimate: MemoryEstimate, *, ax: Axes | None = None, size: Size 
         _name_phases(ax, estimate.timeline)
         _name_peak(ax, estimate, moments, unit)
         _draw_capacity(ax, estimate, unit)
-        below(ax, 4 if size == "column" else 7)
+        place_legend_below(ax, 4 if size == "column" else 7)
     return ax
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torchscan import units
-from torchscan.analyses.mesh_search import MeshChoice, MeshSearch, said
+from torchscan.analyses.mesh_search import MeshChoice, MeshSearch, format_mesh
 from torchscan.errors import InputError
 from torchscan.report.chart import ticks
-from torchscan.report.pictures.style import Size, below, drawing, inks_of
+from torchscan.report.pictures.style import Size, drawing, inks_of, place_legend_below
 from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ def draw_meshes(search: MeshSearch, *, ax: Axes | None = None, size: Size = "scr
     with drawing(ax, size, _MARGIN + _BAR_HEIGHT * len(choices)) as ax:
         for place, each in enumerate(choices):
             _draw(ax, place, each, is_first=place == 0)
-        ax.set_yticks(range(len(choices)), [said(each.mesh) for each in choices])
+        ax.set_yticks(range(len(choices)), [format_mesh(each.mesh) for each in choices])
         ax.set_xticks([0, *ticks(top, 4)], [f"{each:,.0f}" for each in (0, *ticks(top, 4))])
         ax.set(ylim=(len(choices) - 0.4, -0.6), xlim=(0, _FREE * top), xlabel="tokens per second")
         ax.set_title(f"{search.gpus:,} {search.device}", loc="left", fontsize="medium")
         ax.tick_params(axis="y", length=0)
-        below(ax, 2)
+        place_legend_below(ax, 2)
     return ax
 
 

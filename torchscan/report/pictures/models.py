@@ -43,7 +43,7 @@ def draw_models(
         size: of that: for a "screen", or for a paper of two columns, the width of a "column" or of the "page".
     """
     across, of_x = _metric(table, x)
-    up, of_y = _metric(table, y) if isinstance(y, str) else (_given(table, y), "")
+    up, of_y = _metric(table, y) if isinstance(y, str) else (_values_of_rows(table, y), "")
     spots = {
         name: Spot(across[name], up[name], (_AREA / 3.14) ** 0.5) for name in across if name in up
     }
@@ -111,7 +111,7 @@ def _metric(table: Table, key: str) -> tuple[dict[str, float], str]:
     return {name: value / size for name, value in values.items()}, unit
 
 
-def _given(table: Table, figures: Mapping[str, float]) -> dict[str, float]:
+def _values_of_rows(table: Table, figures: Mapping[str, float]) -> dict[str, float]:
     known = [row.cells[0].value for row in table.rows]
     unknown = next((name for name in figures if name not in known), None)
     if unknown is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torchscan import units
 from torchscan.analyses.pipeline_schedule import Action, PipelinePlan
 from torchscan.errors import InputError
-from torchscan.report.pictures.style import Size, below, drawing, inks_of
+from torchscan.report.pictures.style import Size, drawing, inks_of, place_legend_below
 from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 #: inches: of a process, and of what is above and below all
 _HEIGHT, _MARGIN = 0.34, 1.15
 #: of the step: what is narrower has no number in it
-_NARROWEST = 0.025
+_MIN_WIDTH = 0.025
 
 
 @explain_wrong_types
@@ -43,7 +43,7 @@ def draw_pipeline(plan: PipelinePlan, *, ax: Axes | None = None, size: Size = "s
             f"{plan.schedule}: {units.share(plan.bubble)} bubbles", loc="left", fontsize="medium"
         )
         ax.tick_params(axis="y", length=0)
-        below(ax, 2)
+        place_legend_below(ax, 2)
     return ax
 
 
@@ -64,7 +64,7 @@ def _draw(ax: Axes, plan: PipelinePlan, action: Action, unit: float) -> None:
         linewidth=0.6,
         label=task.direction if is_first else None,
     )
-    if action.end - action.start > _NARROWEST * plan.passes:
+    if action.end - action.start > _MIN_WIDTH * plan.passes:
         middle = (action.start + action.end) / 2 / unit
         ax.text(
             middle,

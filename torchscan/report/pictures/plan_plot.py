@@ -10,7 +10,7 @@ from torchscan.errors import InputError
 from torchscan.report.chart import ticks
 from torchscan.report.memory_table import STACK
 from torchscan.report.pictures.memory_plot import near_room, room_said, say_far_room
-from torchscan.report.pictures.style import Size, below, drawing, inks_of
+from torchscan.report.pictures.style import Size, drawing, inks_of, place_legend_below
 from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def draw_plan(plan: Plan, *, ax: Axes | None = None, size: Size = "screen") -> A
         ax.set_xticks([0, *ticks(top / unit, 4)])
         ax.set(ylim=(len(plan.ranks) - 0.4, -0.6), xlim=(0, _FREE * top / unit), xlabel=name)
         ax.tick_params(axis="y", length=0)
-        below(ax, 3 if size == "column" else 7)
+        place_legend_below(ax, 3 if size == "column" else 7)
     return ax
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.patches import PathPatch
 
 #: of nested fields, at most
-_MOST_NESTED = 7
+_MAX_NESTED = 7
 #: characters, for one of three pictures beside each other
 _TITLE_WIDTH = 48
 
@@ -134,7 +134,7 @@ def _outer(fields: ReceptiveField) -> list[LayerField]:
             continue
         if not found or sizes > [axis.size for axis in found[-1].axes if axis.status == "local"]:
             found.append(layer)
-    return found[-_MOST_NESTED:] or [fields.output]
+    return found[-_MAX_NESTED:] or [fields.output]
 
 
 def _axes_drawn(layer: LayerField, name: str | None, dims: Sequence[int] | None) -> list[AxisField]:
@@ -241,7 +241,7 @@ def _draw_one(ax: Axes, seen: _Seen, *, is_on_picture: bool) -> None:
     if not seen.wide or not seen.tall:
         return
     if is_on_picture and not seen.is_global:
-        ax.add_patch(_around(seen, height, width))
+        ax.add_patch(_rest_of_input(seen, height, width))
     frame = Rectangle(
         (seen.left, seen.top),
         seen.wide,
@@ -254,7 +254,7 @@ def _draw_one(ax: Axes, seen: _Seen, *, is_on_picture: bool) -> None:
     ax.add_patch(frame)
 
 
-def _around(seen: _Seen, height: int, width: int) -> PathPatch:
+def _rest_of_input(seen: _Seen, height: int, width: int) -> PathPatch:
     """The rest of the input."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path

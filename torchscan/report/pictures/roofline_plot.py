@@ -12,7 +12,7 @@ from torchscan.analyses.roofline import Limiter, OperatorLoad, Roofline
 from torchscan.errors import InputError
 from torchscan.report.pictures.labels import Spot, label
 from torchscan.report.pictures.pyplot import pyplot
-from torchscan.report.pictures.style import Size, below, drawing, inks_of
+from torchscan.report.pictures.style import Size, drawing, inks_of, place_legend_below
 from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def draw_roofline(roofline: Roofline, *, ax: Axes | None = None, size: Size = "s
             [*spots, *_along(roofline, left, right)],
             size="x-small",
         )
-        below(ax, 2)
+        place_legend_below(ax, 2)
     return ax
 
 

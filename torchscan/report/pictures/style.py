@@ -112,7 +112,7 @@ def _colours(inks: Inks, around: Inks) -> dict[str, str]:
     return {"text.color": inks.ink, "legend.labelcolor": around.ink, **softly}
 
 
-def below(ax: Axes, columns: int) -> None:
+def place_legend_below(ax: Axes, columns: int) -> None:
     """The legend in a line or two below the axes and what is written there."""
     from matplotlib.transforms import ScaledTranslation
 

@@ -43,7 +43,7 @@ class Kernel:
     #: cycles of all multiprocessors together
     cycles: float = 0.0
     #: of the products that it counts, the share that it has to compute, and that it does
-    least: float = 1.0
+    min_share: float = 1.0
     executed: float = 1.0
     #: the share that no algorithm can do without that transforms operands and results; on vector units only
     transformed: float = 1.0

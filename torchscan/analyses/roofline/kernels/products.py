@@ -127,7 +127,7 @@ def _attention(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> 
     return Kernel(
         traffic=STREAMING,
         matrices=ATTENTION,
-        least=(key + 1) / (2 * key),
+        min_share=(key + 1) / (2 * key),
         executed=min(1.0, (key + ATTENTION_BLOCK) / (2 * key)),
     )
 
