@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,11 +23,50 @@ if TYPE_CHECKING:
 pytest_plugins = ["pytester"]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever opens a browser is slow."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of ``scripts/check``."""
+    parser.addoption(
+        "--two-cases",
+        action="store_true",
+        help="run the first and the last case of each parametrized test; all in changed files",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)  # before the order is drawn by chance
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark tests that open a browser as slow, and leave out the cases that were not asked for."""
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
+    if config.getoption("--two-cases"):
+        kept = _two_cases_of_each(items, _changed_files(config.rootpath))
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
+
+
+def _two_cases_of_each(items: list[pytest.Item], changed: set[Path]) -> set[pytest.Item]:
+    """Return the first and the last case of each test, and all cases of changed files."""
+    cases_by_test: dict[tuple[str, str], list[pytest.Item]] = {}
+    kept = set()
+    for item in items:
+        if item.path in changed:
+            kept.add(item)
+        name = getattr(item, "originalname", item.name)
+        parent = "" if item.parent is None else item.parent.nodeid
+        cases_by_test.setdefault((parent, name), []).append(item)
+    for cases in cases_by_test.values():
+        kept |= {cases[0], cases[-1]}
+    return kept
+
+
+def _changed_files(root: Path) -> set[Path]:
+    """Return the files that differ from the last commit, or none where there is no git."""
+    command = ["git", "status", "--porcelain", "--untracked-files=all"]
+    try:
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)  # noqa: S603
+    except (OSError, subprocess.CalledProcessError):
+        return set()
+    return {root / line[3:].split(" -> ")[-1] for line in done.stdout.splitlines()}
 
 
 @pytest.hookimpl(hookwrapper=True)

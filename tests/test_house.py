@@ -65,6 +65,7 @@ def _imports() -> Iterator[tuple[Path, str, str]]:
                     yield file, room, name.split(".")[1]
 
 
+@pytest.mark.slow
 def test_imports_point_to_the_left_only() -> None:
     step = {room: index for index, rooms in enumerate(ROOMS) for room in rooms}
     wrong = [
@@ -75,6 +76,7 @@ def test_imports_point_to_the_left_only() -> None:
     assert wrong == []
 
 
+@pytest.mark.slow
 def test_modules_of_a_room_do_not_import_each_other_in_a_circle() -> None:
     """Imports inside functions count."""
     assert _circles(_modules()) == []
@@ -159,6 +161,7 @@ def test_the_package_reads_what_type_checkers_are_told() -> None:
 MADE_BY_POSITION = {"TensorSpec"}
 
 
+@pytest.mark.slow
 def test_dataclasses_with_many_fields_are_made_by_name() -> None:
     nodes = [
         node for file in PACKAGE.rglob("*.py") for node in ast.walk(ast.parse(file.read_text()))
@@ -209,6 +212,7 @@ def test_who_writes_and_reads_runs_knows_nothing_of_models() -> None:
     }
 
 
+@pytest.mark.slow
 def test_using_loads_nothing_heavy_beside_torch() -> None:
     loaded = _loaded(
         "import torchscan; [getattr(torchscan, name) for name in torchscan.__all__]", beside="torch"

@@ -13,14 +13,15 @@ from tests.random_modules.known import reason_for
 from tests.random_modules.models import random_module
 from tests.versions import before
 
-QUICK = [range(20), range(20, 40)]
-SLOW = [
-    pytest.param(range(first, first + 20), marks=pytest.mark.slow) for first in range(40, 240, 20)
+SEEDS = [range(first, first + 20) for first in range(0, 80, 20)]
+MORE = [
+    pytest.param(range(first, first + 20), marks=pytest.mark.sweep) for first in range(80, 240, 20)
 ]
 
 
+@pytest.mark.slow
 @before("2.13", "shapes alone show other detached tensors than data")
-@pytest.mark.parametrize("seeds", [*QUICK, *SLOW], ids=lambda seeds: f"from {seeds[0]}")
+@pytest.mark.parametrize("seeds", [*SEEDS, *MORE], ids=lambda seeds: f"from {seeds[0]}")
 def test_random_modules_are_recorded_on_shapes_alone_as_for_real(seeds: range) -> None:
     """Every twentieth also in training, with all that is derived from its record."""
     verdicts = [verdict_on(random_module(seed), thorough=seed % 20 == 0) for seed in seeds]

@@ -192,6 +192,7 @@ def test_a_fused_optimizer_is_torchs() -> None:
     )
 
 
+@pytest.mark.slow
 def test_what_cannot_be_tried_is_said() -> None:
     """Rprop has no fused kernel."""
     remedies = time_remedies(blocks(), (64,), **{**STEP, "optimizer": "Rprop"})

@@ -158,6 +158,7 @@ SAYS = {
 }
 
 
+@pytest.mark.slow
 def test_no_kind_of_result_is_forgotten_here() -> None:
     assert {kind.__name__ for kind in Result.__subclasses__()} == {
         type(result()).__name__ for result in RESULTS.values()

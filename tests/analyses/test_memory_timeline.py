@@ -212,6 +212,7 @@ def test_a_loss(name: str, reduction: str) -> None:
     assert history(model, x, mode="train", backward=loss) == expected
 
 
+@pytest.mark.slow
 def test_an_output_is_dropped_when_the_loss_is_there_unless_it_is_held() -> None:
     model, x = nn.Linear(10, 20), torch.randn(4, 10)
 

@@ -359,6 +359,7 @@ def steps_of(kinds: dict[str, Operation]) -> st.SearchStrategy[list[Step]]:
     return st.lists(step, min_size=1, max_size=6)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(steps_of(SIGNAL_STEPS))
 def test_random_graphs_of_signals(steps: list[Step]) -> None:

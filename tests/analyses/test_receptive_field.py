@@ -314,6 +314,7 @@ def test_several_inputs() -> None:
     assert field.output.rf == {"args[0]": 9, "args[1]": 5}
 
 
+@pytest.mark.slow
 def test_video() -> None:
     blocks = nn.Sequential(
         nn.Conv3d(1, 2, (3, 7, 7), (1, 2, 2), (1, 3, 3)),

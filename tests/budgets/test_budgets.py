@@ -147,6 +147,7 @@ def test_a_latency_within_its_limit_has_its_range(folder: Path) -> None:
     assert re.fullmatch(r"net: Latency [\d.]+ .s ± \d+ %", str(made))
 
 
+@pytest.mark.slow
 def test_the_slowest_layers_come_first() -> None:
     """Weights are streamed: 268 MB, then 134 MB at 4.8 TB/s are 56 µs and 28 µs, then 0.3 MB."""
     net = nn.Sequential(nn.Linear(8, 8192), nn.Linear(8192, 8192), nn.Linear(8192, 4096))

@@ -776,6 +776,7 @@ ANSWERS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     ANSWERS,

@@ -745,6 +745,7 @@ def test_evaluations_between_the_steps_of_a_script_are_apart(facts: Any) -> None
     )
 
 
+@pytest.mark.slow
 def test_results_are_the_same_bit_by_bit(facts: Any, folder: Path) -> None:
     found = facts(
         """

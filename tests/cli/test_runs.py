@@ -68,6 +68,7 @@ def test_several_ranks_are_one_run(folder: Path) -> None:
     assert torch.tensor(history.quantiles(0.5)[0]).isfinite().all()
 
 
+@pytest.mark.slow
 def test_several_files_are_merged_into_one(folder: Path, tmp_path: Path) -> None:
     """More steps than are kept without thinning, one more in one process, and the eval phase."""
     for rank in range(2):

@@ -14,6 +14,8 @@ from torch.utils.checkpoint import checkpoint
 import torchscan
 from torchscan import WatchedRun
 
+pytestmark = pytest.mark.slow  # each run has a process of its own, which imports torch
+
 ALL = ("inputs", "outputs", "input_grads", "output_grads", "params", "param_grads")
 
 

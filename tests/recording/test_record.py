@@ -281,6 +281,7 @@ def test_a_script_module_is_recorded(execute: Any) -> None:
         assert info["overall"]["grad_params"] == 4 * 8 + 8 + 8 * 2 + 2
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_compiled_module_is_recorded_as_its_original() -> None:
     inner: Any = torch.compile(nn.Sequential(nn.Linear(4, 8), nn.ReLU()))
@@ -424,6 +425,7 @@ def test_numbers_that_are_equal_but_of_another_kind_are_told_apart() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_what_made_a_record_is_gone_when_the_record_is_made() -> None:
     """It is in no cycle of references, so the memory that it knows does not wait for the garbage collector."""
     before = {id(each) for each in gc.get_objects() if type(each) is Recorder}

@@ -310,6 +310,7 @@ def test_an_info_dict_that_no_file_could_hold_is_refused() -> None:
         torchscan.compare_info(INFOS["block"](), {**info, "overall": INFOS["block"]()["overall"]})
 
 
+@pytest.mark.slow
 def test_no_table_is_indented_further_than_anybody_sees() -> None:
     report = json.loads(torchscan.to_json(INFOS["unused"]()))
     report["layers"] += [{**report["layers"][1], "depth": depth} for depth in range(2, 3000)]

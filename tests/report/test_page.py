@@ -391,6 +391,7 @@ def test_a_run_colours_the_page(visit: Visit) -> None:
         assert page.locator("thead th").last.inner_text() == "Measured time"
 
 
+@pytest.mark.slow
 def test_a_watched_run_has_norms_of_gradients(tmp_path: Path) -> None:
     last = nn.Linear(5, 2)
     model = nn.Sequential(nn.Linear(3, 5), last)
@@ -498,6 +499,7 @@ def test_a_run_may_be_of_more_than_the_model() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_nan_among_gradients_is_no_norm(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
     with watch(model, tmp_path / "run", every=1):

@@ -148,6 +148,7 @@ def test_a_depth_of_12_is_drawn_as_a_staircase() -> None:
     assert table[15].startswith("  " * 11 + "└─inside")
 
 
+@pytest.mark.slow
 def test_2000_rows_stay_in_line() -> None:
     model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(2000)))
     table = lines(model, (4,), columns=["type", "params"], fold_repeats=False)[3:2004]
