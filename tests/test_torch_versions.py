@@ -12,9 +12,11 @@ import pytest
 import torch
 
 import torchscan
+from tests.versions import before
 from torchscan import torch_versions
 from torchscan.ops import registry
 from torchscan.ops.windows import elementwise
+from torchscan.torch_versions import has_collectives_on_shapes
 
 PACKAGE = Path(torchscan.__file__).parent
 
@@ -122,3 +124,9 @@ def test_what_torch_lacks_is_named_when_torchscan_cannot_be_imported() -> None:
 def test_what_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match=r"module 'torchscan' has no attribute 'sumary'"):
         torchscan.sumary  # type: ignore[attr-defined] # noqa: B018
+
+
+@before("2.9", "collectives do not run on tensors without data")
+def test_collectives_run_on_shapes() -> None:
+    pytest.importorskip("torch.distributed")
+    assert has_collectives_on_shapes()

@@ -13,13 +13,15 @@ from torch import nn
 from torchscan.errors import AlarmError, InputError, NonFiniteError, TorchscanError, warn_user
 from torchscan.expectation import Expectation, expectation_of
 from torchscan.hardware.device_specs import device_named
+from torchscan.recording.bookkeeping.inventory import is_on_cuda
 from torchscan.recording.call_tree import Begun
 from torchscan.recording.request import require_module
 from torchscan.runtime.checks import Check, Checked
-from torchscan.runtime.findings import NonFinite
+from torchscan.runtime.findings import FindingKey, NonFinite
 from torchscan.runtime.inspector import Inspector
 from torchscan.runtime.nonfinite_guard import NonFiniteGuard
 from torchscan.runtime.provenance import provenance_of
+from torchscan.runtime.root_calls import RootCall
 from torchscan.runtime.run import Inspected, Observations, RunFacts, run_of
 from torchscan.runtime.step import StepCounts
 from torchscan.wrong_arguments import explain_wrong_types
@@ -54,10 +56,18 @@ class Run(Inspected):
         )
         self._own_guard = NonFiniteGuard(self._listener, model) if guard is None else None
         self._guard = guard or self._own_guard
-        #: True in a script: there timed steps report what the later ones would
-        self._is_guard_first = guard is not None
+        #: True in a script: there timed steps report what the later ones would. A guard reads values
+        #: of a CUDA device after the step, when the inspection knows more.
+        self._is_guard_first = guard is not None and not is_on_cuda(model)
+        #: what the inspection found in the step that goes on, and leaves to the guard, and the call
+        #: of a root that it was found in
+        self._held: NonFinite | None = None
+        self._held_call: RootCall | None = None
+        #: what it reported itself after all, because no backward pass followed
+        self._reported: set[FindingKey] = set()
+        self._num_trained = 0
         #: what the inspection found, as the guard knows it better; None: it is as it should be
-        self._refined: dict[tuple[int, str, str], NonFinite | None] = {}
+        self._refined: dict[FindingKey, NonFinite | None] = {}
         self._warm_up = warm_up
         self._steps = steps
         self._awaits_training = True
@@ -87,13 +97,14 @@ class Run(Inspected):
         if guard is None or not guard.is_started:
             self._listener(found)
             return
-        if self._is_guard_first and not found.is_evaluation:
+        if self._is_guard_first and guard.is_checking_here and not found.is_evaluation:
+            self._held, self._held_call = found, guard.open_call()
             return
         if guard.is_scaled and found.phase in ("backward", "loss"):
-            self._refined[_key(found)] = None
+            self._refined[found.key] = None
             return
         better = guard.refine(found)
-        self._refined[_key(found)] = better
+        self._refined[found.key] = better
         if better is not None and found.phase != "loss":
             self._listener(better)
 
@@ -116,6 +127,7 @@ class Run(Inspected):
         if inspector is not None:
             try:
                 inspector.finish()
+                self._release_held(inspector.counts)
             finally:  # it raises what it was told to
                 self._facts = self._facts_of(inspector)
 
@@ -137,9 +149,25 @@ class Run(Inspected):
 
         An evaluation may come first, so its passes do not count unless the model is known not to train.
         """
+        self._release_held(over)
         taken = over.trained if self._awaits_training else sum(over)
         if self._steps is not None and taken >= self._warm_up + self._steps:
             self._finish_measuring()
+
+    def _release_held(self, over: StepCounts) -> None:
+        """Report what was left to the guard, unless a backward pass followed, which it has checked.
+
+        A step may have several passes: one that the script has skipped, and the next.
+        """
+        is_checked = over.trained > self._num_trained
+        self._num_trained = over.trained
+        held, self._held = self._held, None
+        call, self._held_call = self._held_call, None
+        if call is not None and not call.is_reached:
+            is_checked = False
+        if held is not None and not is_checked:
+            self._reported.add(held.key)
+            self._listener(held)
 
     def _facts_of(self, inspector: Inspector) -> RunFacts:
         watched = self._with_refined(inspector.watched())
@@ -154,7 +182,7 @@ class Run(Inspected):
 
     def _with_refined(self, watched: Observations) -> Observations:
         """Return the facts with refined findings, without those that turned out to be intended."""
-        better = [self._refined.get(_key(found), found) for found in watched.nonfinite]
+        better = [self._refined.get(found.key, found) for found in watched.nonfinite]
         kept = tuple(found for found in better if found is not None)
         dropped = len(better) - len(kept)
         return replace(watched, nonfinite=kept, nonfinite_steps=watched.nonfinite_steps - dropped)
@@ -208,7 +236,11 @@ class Run(Inspected):
             raise InputError("the inspection is not finished: leave its context, or call finish()")
         if self._guard is None:
             return self._facts
-        return self._facts._with_checks(self._guard.facts(), is_guard_first=self._is_guard_first)
+        return self._facts._with_checks(
+            self._guard.facts(),
+            is_guard_first=self._is_guard_first,
+            reported=self._reported,
+        )
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write what was found as JSON, which :func:`open_run` reads; what is there is replaced when all is written."""
@@ -233,10 +265,6 @@ class Run(Inspected):
     def info(self) -> dict[str, Any]:
         """The calls, nested as the modules are."""
         return self.facts.info
-
-
-def _key(found: NonFinite) -> tuple[int, str, str]:
-    return found.step, found.phase, found.path
 
 
 @explain_wrong_types

@@ -247,7 +247,12 @@ def test_the_random_state_is_left_alone(run: Command) -> None:
         (("nets.py:Net",), "its inputs are not known"),
         (("python", "nets.py"), "give a script after --, torchscan inspect -- python nets.py"),
         (("nets.py:Net", "(3,4)"), "give a shape as --input 3,4"),
-        (("nets.py:Net", "--depht", "2"), "--depht 2 is not an option"),
+        (
+            ("nets.py", "--steps", "3", "--lr", "1"),
+            "give a script after --, torchscan inspect -- nets.py --steps 3 --lr 1",
+        ),
+        (("nets.py:Net", "[3, 4]"), "[3, 4] is not an option: give a shape as --input 3,4"),
+        (("nets.py:Net", "--depht", "2"), "--depht 2 are not options"),
         ((*NET, "--steps", "0"), "'0' is not a positive number"),
         ((*NET, "--depth", "-1"), "--depth is -1"),
         ((*NET, "--optimizer", "SGD"), "add --training"),

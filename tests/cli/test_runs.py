@@ -39,7 +39,7 @@ def test_a_run_of_evaluations_says_so(tmp_path: Path, capsys: pytest.CaptureFixt
     store.write(watched(0, phase="eval"))
     store.close()
     assert main(["runs", str(tmp_path)]) == 0
-    assert "first: only evaluations were recorded, and no training step." in capsys.readouterr().out
+    assert "first: only evaluations were recorded, no training steps." in capsys.readouterr().out
     assert "evaluations only" in repr(torchscan.open_run(tmp_path / "first"))
 
 

@@ -85,6 +85,11 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any], object], Callable[[Any
     "iterator of a list": (lambda: iter([1, 2]), next, lambda it: it.__reduce__()),
 }
 if sys.version_info < (3, 12):  # later ones cannot be set back
+    KINDS["iterator of a long range"] = (
+        lambda: iter(range(2**64)),
+        next,
+        lambda it: it.__reduce__(),
+    )
     KINDS["iterator of a range"] = (lambda: iter(range(3)), next, lambda it: it.__reduce__())
 
 

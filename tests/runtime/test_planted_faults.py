@@ -81,11 +81,11 @@ for step in range(10):
         ),
         (
             LABEL.replace("AT", "3"),
-            ("aten.sub", "an operand without a gradient, such as a target, contained it"),
+            ("aten.sub", "an operand without a gradient, such as a target, was not finite"),
         ),
         (
             LABEL.replace("AT", "8"),
-            ("aten.sub", "an operand without a gradient, such as a target, contained it"),
+            ("aten.sub", "an operand without a gradient, such as a target, was not finite"),
         ),
     ],
 )
@@ -104,6 +104,73 @@ def test_a_timed_step_names_what_later_steps_would(
     run = open_run("run.json")
     assert len({found.step for found in run.nonfinite}) == len(run.nonfinite)
     assert all(part in str(run.nonfinite[0]) for part in says), run.nonfinite
+
+
+NOTICED = """\
+class Log(nn.Module):
+    def forward(self, x):
+        return torch.log(x - (9 if step == 3 else 0))  # here
+model = nn.Sequential(nn.Linear(8, 8), nn.Sigmoid(), Log(), nn.Linear(8, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for step in range(12):
+    loss = model(torch.randn(4, 8)).square().mean()
+    if not math.isfinite(loss.item()):
+        REACT
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("on_nonfinite", ["record", "raise"])
+@pytest.mark.parametrize("reaction", ["raise SystemExit(0)", "continue", "raise ValueError"])
+def test_what_a_script_notices_by_itself_is_named(
+    reaction: str,
+    on_nonfinite: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Then no backward pass follows, so that the check of the loss never sees it."""
+    monkeypatch.chdir(tmp_path)
+    code = NOTICED.replace("REACT", reaction)
+    Path("program.py").write_text(Planted(code=code, step=3).program)
+    command = ["inspect", "--on-nonfinite", on_nonfinite, "--save", "run.json", "--", "program.py"]
+    status = main(command)
+    assert status == (on_nonfinite == "raise" or reaction == "raise ValueError")
+    run = open_run("run.json")
+    (found,) = run.nonfinite
+    assert (found.step, found.path, found.operator) == (3, "2", "aten.log")
+    if reaction != "continue":
+        assert run.checked_steps == 3
+    assert on_nonfinite == "record" or "by aten.log" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["repeated", "Inf"])
+def test_a_target_is_not_blamed_for_what_a_model_made(kind: str) -> None:
+    class Fourth(nn.Module):
+        calls = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return x * (math.nan if self.calls == 4 else 1)
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 4), Fourth() if kind == "repeated" else nn.Identity())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with inspect(model, steps=1) as run:
+        for step in range(5):
+            target = torch.randn(16, 4)
+            if kind == "Inf" and step == 3:
+                target[0, 0] = math.inf
+            optimizer.zero_grad()
+            (model(torch.randn(16, 8)) - target).square().mean().backward()
+            optimizer.step()
+    said = str(run.facts.nonfinite[0])
+    if kind == "repeated":
+        assert "not quite sure" in said
+    else:
+        assert "contained" not in said
 
 
 def test_nan_that_never_reaches_the_loss_does_not_end_a_script(

@@ -8,6 +8,7 @@ import difflib
 import errno
 import os
 import re
+import shlex
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -90,8 +91,9 @@ torchscan COMMAND --help explains each. Exit status: 0 fine, 1 a budget is excee
 raised that inspect was to raise, 2 wrong use, 3 torchscan itself failed."""
 
 
-#: a shape as people write it: 3,224,224 or (3,224,224)
-_SHAPE = re.compile(r"[(\[]?\d+(,\d+)*,?[)\]]?")
+#: a shape as people write it: 3,224,224 or (3, 224, 224)
+_SHAPE = re.compile(r"\d+(, *\d+)*,?|\(\d+(, *\d+)*,?\)|\[\d+(, *\d+)*,?\]")
+_PYTHON = re.compile(r"pythonw?(\d+(\.\d+)*)?(\.exe)?")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -143,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         words, argparse.Namespace(program=program, is_last=arguments is None)
     )
     if unknown:
-        top.error(_describe_unknown(options, unknown))
+        top.error(_describe_unknown(options, unknown, words))
     try:
         with _notes() if program is None else contextlib.nullcontext():
             status = options.run(options)
@@ -172,16 +174,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return report_internal_error(error)
 
 
-def _describe_unknown(options: argparse.Namespace, unknown: Sequence[str]) -> str:
-    """Return an error about words that are no options, with what was probably meant."""
-    words = " ".join(unknown)
+def _describe_unknown(
+    options: argparse.Namespace, unknown: Sequence[str], words: Sequence[str]
+) -> str:
+    """Return an error about words that are not options, with what was probably meant."""
+    said = f"{' '.join(unknown)} {'is not an option' if len(unknown) == 1 else 'are not options'}"
     target = str(getattr(options, "target", None))
-    if options.command == "inspect" and (target.endswith(".py") or target.startswith("python")):
-        return f"{words} is not an option: give a script after --, torchscan inspect -- {target} {words}"
+    is_python = _PYTHON.fullmatch(os.path.basename(target)) is not None
+    if options.command == "inspect" and (target.endswith(".py") or is_python):
+        index = list(words).index(target)
+        script = shlex.join(["torchscan", *words[:index], "--", *words[index:]])
+        return f"{said}: give a script after --, {script}"
     if hasattr(options, "input") and all(map(_SHAPE.fullmatch, unknown)):
-        inputs = " ".join(f"--input {each.strip('()[]')}" for each in unknown)
-        return f"{words} is not an option: give a shape as {inputs}"
-    return f"{words} is not an option"
+        shapes = [re.sub(r"[^\d,]", "", each).strip(",") for each in unknown]
+        return f"{said}: give a shape as {' '.join(f'--input {each}' for each in shapes)}"
+    return said
 
 
 @contextlib.contextmanager

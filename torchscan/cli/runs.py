@@ -59,7 +59,7 @@ def _table(runs: list[WatchedRun], folder: Path) -> Table:
             remarks += [f"{_name(run, folder)}: {each}." for each in missing]
             if run.shown_phase == "eval":
                 remarks.append(
-                    f"{_name(run, folder)}: only evaluations were recorded, and no training step."
+                    f"{_name(run, folder)}: only evaluations were recorded, no training steps."
                 )
 
     return Table(

@@ -189,8 +189,10 @@ def _hint(failure: Failure, module: nn.Module, input_shape: Shapes | None) -> st
     if input_shape is not None and 0 in _sizes(input_shape):
         return f"sizes of 1 or more: input_shape is {_format_shape(input_shape)}"
     if isinstance(error, RecursionError):
-        if _num_frames(error) < sys.getrecursionlimit() / 2:
-            return "another Python: this one's limit on nested calls of C code cannot be set (3.12 has the lowest)"
+        is_of_python = str(error).startswith("maximum recursion depth exceeded")
+        is_early = is_of_python and _num_frames(error) < sys.getrecursionlimit() / 2
+        if is_early and sys.version_info[:2] == (3, 12):
+            return "another Python: the limit of 3.12 on nested calls of C code cannot be raised"
         limit = f"sys.setrecursionlimit({2 * sys.getrecursionlimit()})"
         return f"{limit} before the call, in a thread with memory for as many calls (threading.stack_size)"
     if request is not None and "embedding" in str(request.op) and _has_floating_index(request):

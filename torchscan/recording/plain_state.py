@@ -16,7 +16,7 @@ Step = Callable[[], object]
 _LARGEST = 2**24
 
 _ROWS = (bytearray, array.array)
-_SEQUENCES: tuple[Any, ...] = ([], (), range(0), "", b"", bytearray())
+_SEQUENCES: tuple[Any, ...] = ([], (), range(0), range(2**64), "", b"", bytearray())
 _ITERATORS = tuple(type(iter(each)) for each in _SEQUENCES)
 _OTHERS = (memoryview, random.Random, itertools.count)
 #: iterators whose position shows in what is left of a dict or set, and cannot be set back
@@ -29,9 +29,7 @@ _CAN_SET_RANGES_BACK = iter(range(1)).__reduce__()[-1] is not None
 
 def has_plain_state(kind: type) -> bool:
     """Return whether objects of this class are known here."""
-    return issubclass(
-        kind, (*_ROWS, *_ITERATORS, *_RANGE_ITERATORS, *_OF_TABLES, *_OTHERS)
-    ) or _is_from_numpy(kind)
+    return issubclass(kind, (*_ROWS, *_ITERATORS, *_OF_TABLES, *_OTHERS)) or _is_from_numpy(kind)
 
 
 def num_bytes_to_copy(value: Any) -> int:

@@ -25,6 +25,10 @@ _WHEN = {
 }
 
 
+#: step, phase and path of a finding
+FindingKey = tuple[int, str, str]
+
+
 class Range(NamedTuple):
     """The values of one tensor: the least and greatest finite ones, and how many are not finite."""
 
@@ -112,6 +116,16 @@ class NonFinite:
     cause: str | None = None
     #: True if gradients were off: then ``step`` counts such passes
     is_evaluation: bool = False
+
+    @property
+    def key(self) -> FindingKey:
+        """The step, the phase and the path."""
+        return self.step, self.phase, self.path
+
+    @property
+    def is_placed(self) -> bool:
+        """True if nothing about the place is unknown or unsure."""
+        return self.checked is None and self.unknown is None and self.unsure is None
 
     @property
     def what(self) -> str:

@@ -18,7 +18,8 @@ from torchscan.runtime.root_names import RootNames
 _REPEATED = "its call, repeated, made none"
 _IS_GONE = "the result of this call is gone, and a call before it, or the script after it, may have made it"
 _NOT_KEPT = f"it was in a call before the last {MAX_CALLS} calls, which alone are kept"
-_CONSTANT = "an operand without a gradient, such as a target, contained it"
+_CONSTANT = "an operand without a gradient, such as a target, was not finite"
+_WAS_REPEATED = "the result of the model is gone, and its call, repeated, was finite"
 _NO_NODE = "no node of the loss's graph keeps what would tell"
 
 
@@ -47,6 +48,10 @@ class LossExplainer:
                 unknown.append((call, reason))
 
         found = self._describe_graph(graph, look, losses)
+        if found.cause == _CONSTANT and unknown:  # a model may have made it
+            found = replace(found, cause=None)
+        elif found.cause == _CONSTANT and not all(map(_has_all_outputs, calls)):
+            found = replace(found, unsure=_WAS_REPEATED)
         if unknown and found.unknown == _NO_NODE:
             call, reason = unknown[-1]
             found = describe_values(
@@ -162,6 +167,10 @@ def _is_suspect(call: RootCall) -> bool:
     if call.has_graph and not call.steps.has_parameters:
         return False
     return call.has_graph or not call.has_grad or bool(call.outputs)
+
+
+def _has_all_outputs(call: RootCall) -> bool:
+    return len(_alive_outputs(call)) == len(call.outputs)
 
 
 def _alive_outputs(call: RootCall) -> list[Tensor]:

@@ -90,6 +90,15 @@ class NonFiniteGuard:
         """True while a backward pass goes on whose loss a GradScaler has scaled: it skips steps whose gradients overflow."""
         return self._checks.is_scaled
 
+    @property
+    def is_checking_here(self) -> bool:
+        """True if backward passes that this thread runs are checked."""
+        return self.is_started and self._thread.is_current()
+
+    def open_call(self) -> RootCall | None:
+        """Return the call of a root that goes on in this thread, or None."""
+        return self._calls.open_call()
+
     def refine(self, found: NonFinite) -> NonFinite | None:
         """Return what an inspection has found, with what the guard knows about parameters, or None if it has reported it."""
         return self._log.refine(found)
@@ -103,12 +112,12 @@ class NonFiniteGuard:
         if main is None or not main.begun:
             main = max(trained, key=lambda steps: steps.begun, default=None)
         modules = [
-            CheckedModule(name=self._names.format_name(steps), steps=steps.begun)
+            CheckedModule(name=self._names.format_name(steps), steps=steps.num_checked)
             for steps in trained
         ]
         skipped = self._checks.skipped
         return GuardFacts(
-            checked_steps=0 if main is None else main.begun,
+            checked_steps=0 if main is None else main.num_checked,
             trained=tuple(modules) if len(modules) > 1 else (),
             skipped_steps=len(skipped),
             first_skipped=skipped[0] if skipped else None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -58,12 +58,20 @@ class ModuleSteps:
         self.is_new = True
         #: steps that have begun
         self.begun = 0
+        #: the value of ``begun`` when a loss was checked last
+        self.last_checked = 0
         #: True once a backward pass has reached the step that goes on
         self.is_reached = True
         #: number of the thread that called it last
         self.thread = threading.get_ident()
         #: True once a backward pass has reached any of its calls
         self.is_trained = False
+
+    @property
+    def num_checked(self) -> int:
+        """Number of steps whose loss was checked, or that a backward pass has reached."""
+        is_last_checked = self.is_reached or self.last_checked == self.begun
+        return self.begun if is_last_checked else self.begun - 1
 
     def begin(self) -> int:
         """Return the step number of a call that begins now."""
@@ -242,6 +250,11 @@ class RootCalls:
         """Return whether a call goes on in this thread."""
         return threading.get_ident() in self._open
 
+    def open_call(self) -> RootCall | None:
+        """Return the call that goes on in this thread, or None."""
+        call, _ = self._open.get(threading.get_ident(), (None, 0))
+        return call
+
     def open_modules(self) -> list[nn.Module]:
         """Return the modules whose calls go on, in whichever thread."""
         modules = [call.module() for call, _ in self._open.values()]
@@ -250,6 +263,13 @@ class RootCalls:
     def find_by_node(self, number: int) -> RootCall | None:
         """Return the call that made the node with this number, or None if no call did."""
         return next((call for call in self.recent if call.made_node(number)), None)
+
+    def note_checked(self, numbers: Iterable[int]) -> None:
+        """Note that a loss is checked whose graph has reached these nodes."""
+        for number in numbers:
+            call = self.find_by_node(number)
+            if call is not None:
+                call.steps.last_checked = call.steps.begun
 
     def is_inside_model(self, number: int) -> bool:
         """Return whether the node with this number was made in a call of a module with parameters."""

@@ -6,7 +6,7 @@ import json
 import os
 import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import count
 from pathlib import Path
@@ -27,7 +27,7 @@ from torchscan.runtime.compiling import Compilation
 from torchscan.runtime.exchanges import Exchange, Process
 from torchscan.runtime.expected import Expected, ExpectedTimes, expected_of, expected_times
 from torchscan.runtime.facts import COUNTED, InspectedCall, StepFacts
-from torchscan.runtime.findings import CheckedModule, GuardFacts, NonFinite
+from torchscan.runtime.findings import CheckedModule, FindingKey, GuardFacts, NonFinite
 from torchscan.runtime.provenance import RunProvenance
 from torchscan.runtime.step_time import require_step_time
 from torchscan.runtime.timeline import Timeline
@@ -214,13 +214,24 @@ class RunFacts(Result, Inspected):
     #: what each step does together with other processes, in the order in which this one comes to it
     exchanges: tuple[Exchange, ...] = ()
 
-    def _with_checks(self, checked: GuardFacts, *, is_guard_first: bool = False) -> RunFacts:
+    def _with_checks(
+        self,
+        checked: GuardFacts,
+        *,
+        is_guard_first: bool = False,
+        reported: Collection[FindingKey] = (),
+    ) -> RunFacts:
         """Return these facts with what the cheap check of every step has found.
 
-        If the guard is first, a training step that it has checked has its finding or none.
+        If the guard is first, a training step that it has checked has its finding or none, except
+        for findings of the inspection that were ``reported`` because no check followed.
         """
         if is_guard_first:
-            close = [found for found in self.nonfinite if not _is_superseded(found, checked)]
+            close = [
+                found
+                for found in self.nonfinite
+                if found.key in reported or not _is_superseded(found, checked)
+            ]
             checked_steps = {found.step for found in checked.findings if found.root is None}
             more = sum(found.is_evaluation or found.step not in checked_steps for found in close)
             nonfinite_steps = checked.nonfinite_steps + more
@@ -373,12 +384,13 @@ class Observations:
 
 
 def _is_superseded(found: NonFinite, checked: GuardFacts) -> bool:
-    """Return whether the guard has checked this step, and knows the place of what it has found there, if anything."""
+    """Return whether the guard has checked this step, and has found nothing or knows the place."""
     if found.is_evaluation or found.step >= checked.checked_steps:
         return False
+    own = [other for other in checked.findings if other.root is None]
     if found.phase == "update":  # it may have been written after the last check
-        return any(other.step >= found.step for other in checked.findings)
-    return all(other.checked is None for other in checked.findings if other.step == found.step)
+        return any(other.step >= found.step for other in own)
+    return all(other.is_placed for other in own if other.step == found.step)
 
 
 def _first_in_each_step(

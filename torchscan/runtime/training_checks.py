@@ -70,6 +70,7 @@ class TrainingChecks:
         graph = LossGraph(tensors, self._calls.is_inside_model)
         if not self._tensors.is_reached_by(graph):
             return None
+        self._calls.note_checked(graph.reached)
         if is_stored or self._state.has_finite_gradients is False:
             self._state.has_finite_gradients = None
         self._state.line = place_of_user()

@@ -61,6 +61,12 @@ class TrainingThread:
             return True
         return False
 
+    def is_current(self) -> bool:
+        """Return whether this thread is the one, without choosing it, or works on its backward pass."""
+        if threading.get_ident() == self.number:
+            return True
+        return is_in_backward_pass() and self.number is not None and not self.unchecked
+
     def note_unchecked(self) -> None:
         """Remember that this thread runs a backward pass that is not checked."""
         if threading.get_ident() in self._others:
