@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 #: runs of pytest of their own, for the tests of the plugin
 pytest_plugins = ["pytester"]
 
+#: a file whose tests are all slow
+_ALL_SLOW = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.slow\b", re.MULTILINE)
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option of ``scripts/check``."""
@@ -33,12 +37,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import files that have only slow tests, where slow tests are not asked for."""
+    is_test = collection_path.suffix == ".py" and collection_path.name.startswith("test_")
+    if not (is_test and config.getoption("--two-cases")):
+        return None
+    return _ALL_SLOW.search(collection_path.read_text(encoding="utf-8")) is not None or None
+
+
 @pytest.hookimpl(tryfirst=True)  # before the order is drawn by chance
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests that open a browser as slow, and leave out the cases that were not asked for."""
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
+    for cases in _cases_by_test(items).values():
+        few = cases[0].get_closest_marker("few")
+        if few is not None:
+            for item in cases[few.args[0] :]:
+                item.add_marker(pytest.mark.sweep)
     if config.getoption("--two-cases"):
         kept = _two_cases_of_each(items, _changed_files(config.rootpath))
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
@@ -47,17 +64,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _two_cases_of_each(items: list[pytest.Item], changed: set[Path]) -> set[pytest.Item]:
     """Return the first and the last case of each test, and all cases of changed files."""
-    cases_by_test: dict[tuple[str, str], list[pytest.Item]] = {}
-    kept = set()
-    for item in items:
-        if item.path in changed:
-            kept.add(item)
-        name = getattr(item, "originalname", item.name)
-        parent = "" if item.parent is None else item.parent.nodeid
-        cases_by_test.setdefault((parent, name), []).append(item)
-    for cases in cases_by_test.values():
+    kept = {item for item in items if item.path in changed}
+    for cases in _cases_by_test(items).values():
         kept |= {cases[0], cases[-1]}
     return kept
+
+
+def _cases_by_test(items: list[pytest.Item]) -> dict[tuple[str, str], list[pytest.Item]]:
+    found: dict[tuple[str, str], list[pytest.Item]] = {}
+    for item in items:
+        name = getattr(item, "originalname", item.name)
+        parent = "" if item.parent is None else item.parent.nodeid
+        found.setdefault((parent, name), []).append(item)
+    return found
 
 
 def _changed_files(root: Path) -> set[Path]:

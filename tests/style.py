@@ -211,6 +211,7 @@ def subpackage_of(path: Path) -> str:
     return folder[0] if folder else PACKAGE.name
 
 
+@cache
 def figures_by_subpackage() -> dict[str, dict[str, float]]:
     """Return the figures of each subpackage."""
     styles: dict[str, Style] = {}

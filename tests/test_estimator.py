@@ -357,6 +357,7 @@ def test_checkpoints_save_memory() -> None:
 # -- on a device ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [False, True])
 def test_the_largest_batch_fits_and_the_next_one_does_not(training: bool) -> None:
     model = nn.Sequential(
@@ -430,6 +431,7 @@ def _pairs(length: int, **options: Any) -> Any:
     return estimate_memory(Pairs(), kwargs=arguments, training=True, **options).verdict
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [7, 40_000])
 def test_the_longest_sequence_fits_and_the_next_one_does_not(known: int) -> None:
     longest = _pairs(known, longest_sequence=True).longest_sequence
@@ -808,6 +810,7 @@ class Scaled(nn.Module):
         return Scale.apply(x, self.weight)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", [None, "bf16-mixed", "bf16"])
 def test_a_custom_function_that_is_handed_a_parameter(precision: Any) -> None:
     model = nn.Sequential(nn.Linear(100, 100), Scaled())

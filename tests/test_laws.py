@@ -80,6 +80,7 @@ def crawl(model: nn.Module, **options: Any) -> dict[str, Any]:
     return torchscan.crawl_module(model, (3, 6, 6), **options)
 
 
+@pytest.mark.slow
 @RELAXED
 @given(models(), st.integers(2, 5))
 def test_contractions_are_linear_in_the_batch(model: nn.Module, batch: int) -> None:
@@ -100,6 +101,7 @@ def test_a_real_pass_and_one_on_shapes_agree(model: nn.Module, mode: Any) -> Non
     assert abstract["layers"] == real["layers"]
 
 
+@pytest.mark.slow
 @RELAXED
 @given(models())
 def test_a_model_on_the_meta_device_costs_the_same(model: nn.Module) -> None:
@@ -138,6 +140,7 @@ def test_the_backward_pass_on_shapes_is_that_on_data(model: nn.Module, mode: Any
     assert torchscan.total_cost(abstract).is_complete
 
 
+@pytest.mark.slow
 @RELAXED
 @given(models().map(differentiable))
 def test_a_backward_pass_takes_twice_the_products_but_for_the_first_layer(model: nn.Module) -> None:
@@ -150,6 +153,7 @@ def test_a_backward_pass_takes_twice_the_products_but_for_the_first_layer(model:
     assert backward == 2 * forward - first
 
 
+@pytest.mark.slow
 @RELAXED
 @given(models().map(differentiable))
 def test_a_module_costs_what_its_children_cost_and_its_own(model: nn.Module) -> None:
@@ -166,6 +170,7 @@ def test_a_module_costs_what_its_children_cost_and_its_own(model: nn.Module) -> 
             assert totals[call.path] == sum((totals[child] for child in children), own)
 
 
+@pytest.mark.slow
 @RELAXED
 @given(
     st.integers(1, 4), st.integers(1, 4), st.integers(1, 9), st.integers(1, 9), st.integers(1, 8)

@@ -101,6 +101,7 @@ def test_larger_batches_are_compared_by_the_sample() -> None:
     assert found.saves == pytest.approx(0.75, abs=0.01)
 
 
+@pytest.mark.slow
 def test_checkpoints_are_those_that_the_model_could_have() -> None:
     found = named(memory_remedies(blocks(), (256, 64), **STEP), "checkpoints")
     asked = estimate_memory(blocks(is_checkpointed=True), (256, 64), **STEP).verdict
@@ -155,6 +156,7 @@ class Branches(nn.Module):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "build",
     [
@@ -182,6 +184,7 @@ def test_without_a_device_it_is_the_peak_of_the_tensors() -> None:
     assert named(remedies, "checkpoints").after == asked
 
 
+@pytest.mark.slow
 def test_a_fused_optimizer_is_torchs() -> None:
     asked = analyze_roofline(
         blocks(), (64,), **{**STEP, "optimizer": partial(torch.optim.AdamW, fused=True)}
@@ -228,6 +231,7 @@ def test_one_change_is_not_repeated_as_all_of_them() -> None:
     assert changes == ["bfloat16"]
 
 
+@pytest.mark.slow
 def test_a_smaller_batch_goes_with_other_changes() -> None:
     options: dict[str, Any] = {**STEP, "batch_size": 64}
     together, *_ = memory_remedies(blocks(), (256, 64), **options).remedies
@@ -325,6 +329,7 @@ class WithOwnForward(Block):
         self.register_forward_hook(lambda *_: None)
 
 
+@pytest.mark.slow
 def test_the_model_is_as_before_and_nobody_is_warned() -> None:
     model = nn.Sequential(*(WithOwnForward() for _ in range(3)), nn.Dropout())
     before = {path: dict(vars(module)) for path, module in model.named_modules()}
@@ -337,6 +342,7 @@ def test_the_model_is_as_before_and_nobody_is_warned() -> None:
     assert torch.equal(torch.get_rng_state(), random)
 
 
+@pytest.mark.slow
 def test_a_result_keeps_no_model() -> None:
     model = blocks()
     gone = weakref.ref(model)

@@ -155,7 +155,7 @@ class Run(Inspected):
             self._finish_measuring()
 
     def _release_held(self, over: StepCounts) -> None:
-        """Report what was left to the guard, unless a backward pass followed, which it has checked.
+        """Report what was left to the guard, unless it has checked a backward pass since.
 
         A step may have several passes: one that the script has skipped, and the next.
         """

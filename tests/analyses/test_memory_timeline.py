@@ -171,6 +171,7 @@ def history(
     return [moment.total for moment in MemoryTimeline(trace, in_place_sums=in_place_sums).moments]
 
 
+@pytest.mark.few(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", some_of(CASES, {"ViT-B/16"}))
 def test_a_training_step_holds_what_a_real_one_holds(name: str) -> None:
@@ -198,6 +199,7 @@ LOSSES = [
 ]
 
 
+@pytest.mark.few(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("name", [*LOSSES, "soft_margin_loss", "poisson_nll_loss"])
@@ -278,6 +280,7 @@ class PartlyInSingle(nn.Module):
             return self.three(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16])
 def test_a_model_that_switches_autocast_itself(autocast: torch.dtype | None) -> None:
     model, x = PartlyInSingle(), torch.randn(9, 64)
@@ -313,6 +316,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.few(10)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_the_step_of_an_optimizer(name: str) -> None:
@@ -326,6 +330,7 @@ def test_the_step_of_an_optimizer(name: str) -> None:
     assert history(model, x, mode="train", backward=_total, optimizer=make) == expected
 
 
+@pytest.mark.slow
 @needs("optim.Muon")
 def test_muon_takes_the_matrices_that_it_is_given() -> None:
     model, x = nn.Sequential(nn.Linear(10, 20), nn.ReLU(), nn.Linear(20, 5)), torch.randn(4, 10)

@@ -94,6 +94,7 @@ KNOWN: dict[str, dict[str, list[str]]] = {
 NEEDED: dict[str, Any] = {"googlenet": {"init_weights": False, "aux_logits": False}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KNOWN)
 def test_edges_of_well_known_models(name: str) -> None:
     trace = record(getattr(torchvision.models, name)(weights=None, **NEEDED.get(name, {})), IMAGE)
@@ -116,6 +117,7 @@ def test_branches_that_only_training_has() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_vision_transformer() -> None:
     trace = record(torchvision.models.vit_b_16(weights=None), (3, 224, 224))
     assert edges(trace) == ways(

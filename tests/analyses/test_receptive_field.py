@@ -179,6 +179,7 @@ UP: dict[str, Callable[[int, int], nn.Module]] = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("up", [name for name in UP if name != "bilinear with aligned corners"])
 def test_u_net(up: str) -> None:
@@ -244,6 +245,7 @@ def test_space_to_depth_by_slices() -> None:
     assert torchscan.receptive_field(net, (2, 40, 40)).output.rf == 6
 
 
+@pytest.mark.slow
 def test_patches_through_views_and_permutations() -> None:
     def forward(net: Any, x: Tensor) -> Tensor:
         batch, channels, height, width = x.shape
@@ -401,6 +403,7 @@ def test_where_the_stride_stands_makes_the_difference() -> None:
     assert (last.rf, last.stride, last.padding) == (427, 32, 213)
 
 
+@pytest.mark.few(6)
 @pytest.mark.slow
 @pytest.mark.skipif(not TRUTH.exists(), reason="the published figures are not at hand")
 @pytest.mark.parametrize("name", PUBLISHED)

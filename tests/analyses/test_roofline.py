@@ -917,6 +917,7 @@ def test_recurrent_layers_have_a_precision_of_their_own(
     assert {each.precision for each in loads if each.operator == operator} == {precision}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of importing its compiler
 def test_a_compiled_model_is_estimated_compiled() -> None:
     model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))

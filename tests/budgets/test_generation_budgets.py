@@ -181,6 +181,7 @@ def test_wrong_use_is_said_in_a_line(options: dict[str, Any], says: str) -> None
         assert_generation(Echo(), device=CARD, max_weight=1)  # type: ignore[call-arg]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_model_of_transformers() -> None:
     """Two layers, in which two heads of 16 keep a key and a value; 64 positions. All is of 4 bytes, 2 in bf16."""

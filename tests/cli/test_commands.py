@@ -425,6 +425,7 @@ def test_terminals_without_our_signs_get_others() -> None:
     assert '"▾"'.encode() in printed("--format", "html")
 
 
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("redirection", "status"),
@@ -441,6 +442,7 @@ def test_standard_streams_may_be_full_or_closed(redirection: str, status: int) -
     assert done.stderr in ("", "torchscan: the answer cannot be written: No space left on device\n")
 
 
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "status", "written"),

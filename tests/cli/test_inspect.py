@@ -771,6 +771,7 @@ def test_results_are_the_same_bit_by_bit(facts: Any, folder: Path) -> None:
     assert found["printed"] == plain.stdout
 
 
+@pytest.mark.slow
 def test_a_model_is_let_go_when_its_steps_are_over(facts: Any) -> None:
     found = facts(
         """

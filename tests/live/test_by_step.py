@@ -34,6 +34,7 @@ def test_a_step_is_a_column_while_there_are_few() -> None:
     )
 
 
+@pytest.mark.slow
 def test_of_many_steps_neighbours_share_a_column_and_no_value_is_lost() -> None:
     over = OverSteps()
     for step in range(1000):

@@ -49,6 +49,7 @@ def _with_dead(*shape: int, dim: int, dead: list[int]) -> Tensor:
     return values
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("values", "expected"),
     [

@@ -45,6 +45,7 @@ def run(tmp_path: Path) -> Path:
 # -- what a step is ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("every", [1, 3, 100])
 @pytest.mark.parametrize("way", ["optimizer", "by hand", "half of them twice", "frozen"])
 def test_the_number_of_steps_is_the_same_however_many_are_looked_at(

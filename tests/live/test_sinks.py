@@ -324,6 +324,7 @@ def services_of(worker: int) -> list[str]:
     return found
 
 
+@pytest.mark.sweep
 def test_weights_and_biases_takes_no_step_twice(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     model = net()
@@ -433,6 +434,7 @@ class Twice(nn.Module):
         return self.layer(self.layer(x))
 
 
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
 @pytest.mark.parametrize("scheme", ["file", "sqlite"])
@@ -798,6 +800,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("start", ["spawn", "fork", "forkserver"])
 def test_what_is_defined_in_the_user_s_program(start: str, tmp_path: Path) -> None:
     """Lambdas, too, where processes are forked."""

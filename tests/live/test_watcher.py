@@ -314,6 +314,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_results_are_the_same_with_and_without(name: str, tmp_path: Path) -> None:
     build, shape = MODELS[name]
@@ -437,6 +438,7 @@ def is_alive(number: int) -> bool:
         return False
 
 
+@pytest.mark.few(1)
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="asks the kernel for processes")
 @pytest.mark.parametrize("after", [0.0, pytest.param(3.0, marks=pytest.mark.sweep), 4.1])
 def test_a_trainer_that_is_killed(after: float, tmp_path: Path) -> None:
@@ -494,6 +496,7 @@ DISTRIBUTED = """
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("way", "weights"), [("copied", 2 * 32), pytest.param("sharded", 32, marks=shards_on_cpus)]
 )

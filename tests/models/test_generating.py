@@ -228,6 +228,7 @@ MODELS = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "name", some_of(MODELS, {"Llama-3.1-70B", "Llama-3.1-405B", "Mamba-2-2.7B"})
 )
@@ -275,6 +276,7 @@ FEW: dict[str, tuple[int, int]] = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", some_of(FEW, {"Llama-3.1-70B", "Jamba-mini"}))
 def test_formulas_equal_records_elsewhere(name: str) -> None:
     """Those of experts' bytes and of chunked passes say that there is none; of the others, none is missing."""
@@ -326,6 +328,7 @@ def test_the_formula_of_a_cache_is_that_of_all_layers() -> None:
     )
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", some_of(FEW, {"Llama-3.1-70B", "Jamba-mini"}))
 def test_equal_layers_stand_in_for_each_other(name: str) -> None:
     """Beyond windows, and with the cache that the pass without them returns."""

@@ -36,6 +36,7 @@ def counted(info: dict[str, Any]) -> int:
     return int(info["overall"]["grad_params"] + info["overall"]["nograd_params"])
 
 
+@pytest.mark.few(8)
 @SMALL_CASES
 def test_a_small_model_gives_the_same_on_shapes_alone_and_for_real(case: Case) -> None:
     model = case.build()
@@ -53,6 +54,7 @@ def test_a_small_model_gives_the_same_on_shapes_alone_and_for_real(case: Case) -
         }
 
 
+@pytest.mark.few(8)
 @SMALL_CASES
 def test_a_training_step_costs_the_same_on_shapes_alone_and_for_real(case: Case) -> None:
     """Every operator of it has a price. wav2vec 2 decides by random numbers which layers it runs, so it runs for real."""
@@ -123,6 +125,7 @@ def _families(path: Path) -> list[Row]:
     return [row for row in smallest.values() if row.kind != "ObjectDetection"]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("part", range(8))
 def test_every_family_of_the_zoo_is_recorded_and_left_as_it_was(
     part: int, truth: Callable[[str], Path]

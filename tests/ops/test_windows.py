@@ -302,6 +302,8 @@ def operands_of(each: Case) -> list[Tensor]:
 Elements = dict[Index, frozenset[tuple[int, Index]]]
 
 
+@pytest.mark.slow
+@pytest.mark.few(60)
 @pytest.mark.filterwarnings("ignore:The use of `x.T`")
 @pytest.mark.parametrize("name", CASES)
 def test_a_result_depends_on_what_it_looks_at(name: str) -> None:

@@ -216,6 +216,7 @@ def record_alone(rank: int, name: str) -> str:
 # -- in this one -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", some_of(SPREAD, {"tp"}))
 def test_each_process_records_what_is_planned_for_it(name: str, tmp_path: Path) -> None:
     case = CASES[name]
@@ -263,6 +264,7 @@ def test_the_first_process_has_what_all_have_found(tmp_path: Path) -> None:
     assert "batch_size is -1" in found[1][3]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", some_of(CASES, {"fsdp", "tp", "ddp of four"}))
 def test_a_recorded_model_trains_on_as_its_twin_does(name: str, tmp_path: Path) -> None:
     for each in in_processes(CASES[name].processes, train_on, name, tmp_path):

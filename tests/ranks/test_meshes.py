@@ -128,6 +128,7 @@ def test_wrong_use_is_told_in_one_line(asked: dict[str, Any], told: str) -> None
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.sweep
 def test_copies_hold_all_of_a_model() -> None:
     copied, sharded = (the_one(meshes=[mesh]) for mesh in ({"replicate": 8}, {"dp": 8}))
     assert copied.local_params == sum(each.numel() for each in llama().parameters())
@@ -188,6 +189,7 @@ def test_what_takes_no_tokens_is_told() -> None:
         torchscan.search_meshes(nn.Linear(8, 8), gpus=8, device=DEVICE)
 
 
+@pytest.mark.sweep
 def test_adapters_are_what_is_trained() -> None:
     """Of rank 8, beside seven linear layers of 256, 128 and 704 features in each of twelve layers, all else frozen."""
     rank, heads, inner = 8, 128, 704
@@ -297,6 +299,7 @@ def test_adapters_without_linear_layers_are_refused() -> None:
         torchscan.search_meshes(model, gpus=2, device=DEVICE, length=16, meshes=[{"dp": 2}], lora=2)
 
 
+@pytest.mark.sweep
 def test_sequences_of_all_devices_are_shared_by_the_copies_of_the_model() -> None:
     meshes = [{"dp": 8}, {"dp": 4, "tp": 2}]
     found = searched(meshes=meshes, global_batch=16)

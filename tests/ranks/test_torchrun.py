@@ -151,6 +151,7 @@ def test_a_job_is_recorded_inspected_and_watched(
     assert group.late[1] >= slow.lost
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("how", "why"),
     [("kills", "did not close the run"), ("raises", "had raised RuntimeError: out of luck")],

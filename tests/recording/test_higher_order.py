@@ -78,6 +78,7 @@ def test_grouped_queries_count_the_query_heads() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(
     "ignore::DeprecationWarning"
 )  # torch's compiler uses what torch deprecates

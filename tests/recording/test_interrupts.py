@@ -260,6 +260,7 @@ def trained(model: nn.Module, steps: int, started: threading.Event | None = None
     return losses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{}, {"execute": "real"}, {"backward": True}], ids=["shapes", "real", "backward"]
 )

@@ -38,6 +38,7 @@ def test_a_thousand_levels_are_recorded(execute: Literal["abstract", "real"]) ->
     assert sys.getrecursionlimit() == limit
 
 
+@pytest.mark.slow
 @needs_depth
 def test_a_thousand_levels_are_described(capsys: pytest.CaptureFixture[str]) -> None:
     model = nested(1000)
@@ -52,6 +53,7 @@ def test_a_thousand_levels_are_described(capsys: pytest.CaptureFixture[str]) -> 
     assert torchscan.receptive_field(model, (4,)).output
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:global module forward hook:UserWarning")
 def test_too_many_levels_are_refused_in_a_line() -> None:
     model = nested(5000)

@@ -271,6 +271,7 @@ def test_small_tensors_that_a_cache_remembers_can_be_trained_with(execute: Any) 
     assert remembered.cache_info().hits >= 1
 
 
+@pytest.mark.slow
 def test_large_ones_without_data_are_warned_of() -> None:
     remembered.cache_clear()
     with torch.device("meta"):

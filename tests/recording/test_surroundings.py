@@ -194,6 +194,7 @@ except torchscan.InputError as error:
 """
 
 
+@pytest.mark.few(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options", ["", ", execute='real'", ", training=True"], ids=["shapes", "data", "training"]

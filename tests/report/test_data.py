@@ -383,6 +383,7 @@ def test_our_own_check_finds_what_jsonschema_finds(report: Any) -> None:
     assert (found is None) == VALIDATOR.is_valid(report), found
 
 
+@pytest.mark.slow
 @given(mutations())
 @settings(max_examples=150, deadline=None)
 def test_what_is_read_can_be_shown(report: Any) -> None:

@@ -402,6 +402,7 @@ def test_it_can_be_read_in_the_light_and_in_the_dark(show: Open, scheme: Any) ->
     assert contrast >= 4.5, where
 
 
+@pytest.mark.few(6)
 def test_every_info_shows_all_its_layers_and_totals(show: Open, info: Info) -> None:
     page = show(torchscan.to_html(info, standalone=True))
     names = page.locator(".name").evaluate_all("names => names.map(name => name.dataset.full)")

@@ -118,6 +118,7 @@ def test_names_stay_what_they_are(details: bool) -> None:
     assert {row[2] for row in rows} == {"ReLU"}
 
 
+@pytest.mark.slow
 @given(st.text("_*`~[]()<>&|$@#!:;\\'\"{}-+=.,^/ amp1é\n", max_size=12))
 @example("a __b__ *c* _d_")
 @settings(max_examples=400, deadline=None)

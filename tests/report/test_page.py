@@ -117,6 +117,7 @@ def test_rows_are_sums_of_what_is_in_them(resnet: str) -> None:
     assert blocks["1 … 5"]["params"] == 5 * 1_117_184
 
 
+@pytest.mark.slow
 def test_the_receptive_field_is_that_before_all_is_seen(resnet: str) -> None:
     verdict = next(
         each for each in data_of(resnet)["verdicts"] if each["label"] == "Receptive field"
@@ -704,6 +705,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], set[str]]] = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 @pytest.mark.parametrize("name", MODELS)
 def test_models_of_all_sorts(visit: Visit, name: str) -> None:
@@ -730,6 +732,7 @@ def test_a_model_that_calls_nothing(visit: Visit) -> None:
         assert boxes(page) == ["args[0]", "output"]
 
 
+@pytest.mark.sweep
 def test_a_level_of_many_thousand_lines(visit: Visit) -> None:
     """As arguments of one call they would be too many."""
     with visit(to_page(Scan(nn.Linear(4, 4), (4,)))) as page:

@@ -368,6 +368,7 @@ def test_which_layers_train() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_figures_of_a_column_share_their_unit() -> None:
     """A count of less than half of the last digit is not zero."""
     model = nn.Sequential(nn.Linear(1000, 1000), nn.Linear(1000, 1))

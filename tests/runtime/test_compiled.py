@@ -73,6 +73,7 @@ def run(
     return counters(), result.detach(), facts
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     TorchVersion(torch.__version__) < "2.7",
     reason="torch 2.6 compiles again where global hooks come or go",

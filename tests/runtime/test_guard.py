@@ -96,6 +96,7 @@ def test_the_numbers_of_timed_and_checked_steps_are_printed() -> None:
     assert "9 training steps checked for NaN and Inf" in text
 
 
+@pytest.mark.slow
 def test_training_is_the_same_bit_by_bit() -> None:
     def trained(*, is_checked: bool) -> list[Tensor]:
         torch.manual_seed(0)
@@ -118,6 +119,7 @@ def test_training_is_the_same_bit_by_bit() -> None:
         assert torch.equal(one, other)
 
 
+@pytest.mark.slow
 def test_a_second_look_changes_nothing() -> None:
     """Random state, running statistics and gradients are as without it."""
 
@@ -147,6 +149,7 @@ def test_a_second_look_changes_nothing() -> None:
         torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.slow
 def test_a_model_is_let_go_while_steps_of_others_are_checked() -> None:
     kept, other = net(), net()
     gone = weakref.ref(other)
@@ -279,6 +282,7 @@ def test_inspections_that_overlap_put_everything_back() -> None:
     assert [run.facts.checked_steps for run in runs] == [1, 2]
 
 
+@pytest.mark.slow
 def test_inputs_of_an_evaluation_and_interrupted_optimizers_are_let_go() -> None:
     model = nn.Linear(2, 2)
     guard = guard_of("record")

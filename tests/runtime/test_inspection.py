@@ -188,6 +188,7 @@ def test_the_call_that_it_is_started_in_is_part_of_the_step() -> None:
     assert called(facts)[0] == ("", 0)
 
 
+@pytest.mark.slow
 def test_what_is_abandoned_holds_nothing() -> None:
     before, model = hooks(), mlp()
     run = inspect(model).start()
@@ -290,6 +291,7 @@ def test_an_exception_that_the_model_catches_ends_its_call() -> None:
     assert by_path(facts)["second"].parent == 0
 
 
+@pytest.mark.slow
 def test_graphs_and_results_are_let_go() -> None:
     model = mlp()
     with inspect(model):

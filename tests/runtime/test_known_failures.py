@@ -139,6 +139,7 @@ def test_two_forwards_for_one_backward() -> None:
     assert [call.backward.median > 0 for call in run.facts.calls] == [True, True]
 
 
+@pytest.mark.slow
 def test_it_can_be_copied_and_saved_while_watched() -> None:
     model = torchvision.models.resnet18()
     with inspect(model):
@@ -302,6 +303,7 @@ def test_a_graph_that_is_kept_is_looked_at_no_more() -> None:
     assert model.weight.grad is not None
 
 
+@pytest.mark.slow
 def test_a_result_that_is_kept_does_not_keep_the_model() -> None:
     model = nn.Sequential(nn.Linear(4, 1))
     with inspect(model):
@@ -329,6 +331,7 @@ def test_the_process_ends() -> None:
     assert ended.stderr == ""
 
 
+@pytest.mark.slow
 def test_thousands_of_steps_are_thinned_out() -> None:
     """Of 3,000, about a thousand are kept, the last among them; all are counted."""
     model = nn.Linear(4, 1)

@@ -124,6 +124,7 @@ def test_a_gradient_drawn_by_chance_is_named(
 # -- what is as it should be ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [_resnet, _mobilenet, _encoder])
 def test_nothing_is_found_where_nothing_is(make: Callable[[], tuple[nn.Module, Tensor]]) -> None:
     model, x = make()
@@ -485,6 +486,7 @@ def test_a_loss_that_is_kept_aside_is_followed() -> None:
     assert (found.path, found.phase, found.operator) == ("root", "backward", "SqrtBackward0")
 
 
+@pytest.mark.slow
 def test_an_inferred_source_says_so() -> None:
     """A second loss uses the result of a module whose gradient shows in the next one's parameters only."""
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 1))

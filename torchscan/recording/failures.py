@@ -174,6 +174,18 @@ def _num_frames(error: BaseException) -> int:
     return number
 
 
+def _hint_at_recursion(error: RecursionError) -> str:
+    """Return how to call more deeply."""
+    limit = sys.getrecursionlimit()
+    is_of_python = str(error).startswith("maximum recursion depth exceeded")
+    if is_of_python and sys.version_info[:2] == (3, 12) and _num_frames(error) < limit / 2:
+        return "another Python: the limit of 3.12 on nested calls of C code cannot be raised"
+    return (
+        f"sys.setrecursionlimit({2 * limit}) before the call, "
+        "in a thread with memory for as many calls (threading.stack_size)"
+    )
+
+
 def _hint(failure: Failure, module: nn.Module, input_shape: Shapes | None) -> str:
     error, request = failure.error, failure.request
     for saying, hint in _HINTS.items():
@@ -189,12 +201,7 @@ def _hint(failure: Failure, module: nn.Module, input_shape: Shapes | None) -> st
     if input_shape is not None and 0 in _sizes(input_shape):
         return f"sizes of 1 or more: input_shape is {_format_shape(input_shape)}"
     if isinstance(error, RecursionError):
-        is_of_python = str(error).startswith("maximum recursion depth exceeded")
-        is_early = is_of_python and _num_frames(error) < sys.getrecursionlimit() / 2
-        if is_early and sys.version_info[:2] == (3, 12):
-            return "another Python: the limit of 3.12 on nested calls of C code cannot be raised"
-        limit = f"sys.setrecursionlimit({2 * sys.getrecursionlimit()})"
-        return f"{limit} before the call, in a thread with memory for as many calls (threading.stack_size)"
+        return _hint_at_recursion(error)
     if request is not None and "embedding" in str(request.op) and _has_floating_index(request):
         return f"token ids are integers: {'convert them, ids.long()' if input_shape is None else 'pass dtype=torch.long'}"
     if says(error, Saying.WRONG_TYPE):

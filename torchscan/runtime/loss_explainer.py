@@ -48,10 +48,8 @@ class LossExplainer:
                 unknown.append((call, reason))
 
         found = self._describe_graph(graph, look, losses)
-        if found.cause == _CONSTANT and unknown:  # a model may have made it
-            found = replace(found, cause=None)
-        elif found.cause == _CONSTANT and not all(map(_has_all_outputs, calls)):
-            found = replace(found, unsure=_WAS_REPEATED)
+        if found.cause == _CONSTANT:
+            found = _doubt_constant(found, calls, is_unknown=bool(unknown))
         if unknown and found.unknown == _NO_NODE:
             call, reason = unknown[-1]
             found = describe_values(
@@ -169,8 +167,13 @@ def _is_suspect(call: RootCall) -> bool:
     return call.has_graph or not call.has_grad or bool(call.outputs)
 
 
-def _has_all_outputs(call: RootCall) -> bool:
-    return len(_alive_outputs(call)) == len(call.outputs)
+def _doubt_constant(found: NonFinite, calls: Sequence[RootCall], *, is_unknown: bool) -> NonFinite:
+    """Return a finding that blames an operand, with the doubt that is left about models."""
+    if is_unknown:
+        return replace(found, cause=None)
+    if all(len(_alive_outputs(call)) == len(call.outputs) for call in calls):
+        return found
+    return replace(found, unsure=_WAS_REPEATED)
 
 
 def _alive_outputs(call: RootCall) -> list[Tensor]:

@@ -62,7 +62,7 @@ class TrainingThread:
         return False
 
     def is_current(self) -> bool:
-        """Return whether this thread is the one, without choosing it, or works on its backward pass."""
+        """Return whether this thread is the one that is checked, without choosing it."""
         if threading.get_ident() == self.number:
             return True
         return is_in_backward_pass() and self.number is not None and not self.unchecked
