@@ -56,8 +56,8 @@ class Run(Inspected):
         )
         self._own_guard = NonFiniteGuard(self._listener, model) if guard is None else None
         self._guard = guard or self._own_guard
-        #: True in a script: there timed steps report what the later ones would. A guard reads values
-        #: of a CUDA device after the step, when the inspection knows more.
+        #: True in a script: there timed steps report what the later ones would. A guard reads
+        #: values of a CUDA device after the step, when the inspection knows more.
         self._is_guard_first = guard is not None and not is_on_cuda(model)
         #: what the inspection found in the step that goes on, and leaves to the guard, and the call
         #: of a root that it was found in
