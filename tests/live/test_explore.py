@@ -14,6 +14,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -258,9 +259,16 @@ def is_ended(client: socket.socket) -> bool:
     return True
 
 
-def test_a_client_that_sends_a_byte_now_and_then_after_an_answer_is_not_waited_for(
-    server: Server,
-) -> None:
+def test_clients_that_keep_it_waiting_are_dropped(server: Server) -> None:
+    """All at once, since each is waited for as long."""
+    clients = (_sends_bytes_after_an_answer, _does_not_read, _asks_for_nothing)
+    with ThreadPoolExecutor(len(clients)) as threads:
+        dropped = [threads.submit(each, server) for each in clients]
+        assert [each.result() for each in dropped] == [True] * len(clients)
+
+
+def _sends_bytes_after_an_answer(server: Server) -> bool:
+    """Send a byte now and then after an answer; return whether the connection is ended."""
     url = urlsplit(server.url)
     asked = f"GET {url.path}figures HTTP/1.1\r\nHost: {url.netloc}\r\n\r\n".encode()
     with socket.create_connection((url.hostname, url.port), timeout=20) as slow:
@@ -272,25 +280,34 @@ def test_a_client_that_sends_a_byte_now_and_then_after_an_answer_is_not_waited_f
             try:
                 slow.sendall(b"G")
                 if not slow.recv(65536):
-                    return
+                    return True
             except TimeoutError:
                 continue
             except OSError:
-                return
-        pytest.fail("it is waited for")
+                return True
+    return False
 
 
-def test_a_client_that_does_not_read_is_not_waited_for(server: Server) -> None:
+def _does_not_read(server: Server) -> bool:
+    """Ask for more than the kernel keeps of answers, and read none."""
     url = urlsplit(server.url)
     asked = f"GET {url.path} HTTP/1.1\r\nHost: {url.netloc}\r\n\r\n".encode()
     with socket.socket() as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         slow.connect((url.hostname, url.port))
-        slow.sendall(asked * 60)  # more than the kernel keeps of answers
+        slow.sendall(asked * 60)
         slow.settimeout(30)
         gone = select.poll()
         gone.register(slow, 0)  # errors and hang-ups only
-        assert gone.poll(120_000)
+        return bool(gone.poll(120_000))
+
+
+def _asks_for_nothing(server: Server) -> bool:
+    """Send the beginning of a request."""
+    url = urlsplit(server.url)
+    with socket.create_connection((url.hostname, url.port), timeout=20) as silent:
+        silent.sendall(b"GET / HT")
+        return silent.recv(100) == b""
 
 
 def test_idle_connections_of_one_address_are_few(server: Server, ask: Ask) -> None:
@@ -303,13 +320,6 @@ def test_idle_connections_of_one_address_are_few(server: Server, ask: Ask) -> No
     finally:
         for each in idle:
             each.close()
-
-
-def test_who_asks_for_nothing_is_not_waited_for(server: Server) -> None:
-    url = urlsplit(server.url)
-    with socket.create_connection((url.hostname, url.port), timeout=20) as silent:
-        silent.sendall(b"GET / HT")
-        assert silent.recv(100) == b""
 
 
 # -- how it begins and ends ------------------------------------------------------------------------------------------------
