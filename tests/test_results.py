@@ -205,6 +205,7 @@ def test_a_type_is_shown_in_one_way() -> None:
         shows(Table, str, str)
 
 
+@pytest.mark.few(40)
 @pytest.mark.parametrize("style", FORMATS)
 @pytest.mark.parametrize("name", TABLES)
 def test_every_table_in_every_format(name: str, style: str) -> None:

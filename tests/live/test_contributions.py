@@ -227,6 +227,7 @@ def train(way: str, run: Path | None) -> list[Tensor]:
     return [*found, *(each.detach().clone() for each in model.parameters())]
 
 
+@pytest.mark.few(3)
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # which dynamo reads
 @pytest.mark.parametrize(
     "way",

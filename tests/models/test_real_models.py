@@ -78,6 +78,7 @@ def test_a_training_step_costs_the_same_on_shapes_alone_and_for_real(case: Case)
         assert ignores_flops or one.flops == other.flops
 
 
+@pytest.mark.few(6)
 @SMALL_CASES
 def test_a_model_that_fails_at_its_end_is_as_before(case: Case) -> None:
     def fail(*_: Any) -> None:

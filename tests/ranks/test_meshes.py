@@ -170,6 +170,7 @@ def test_what_a_slow_network_leaves_to_wait_for_is_not_that_of_few_layers() -> N
     assert found.waiting == pytest.approx(whole.roofline.time_by_limiter["links"], rel=1e-3)
 
 
+@pytest.mark.sweep
 def test_what_is_gathered_in_16_bits_is_so_without_fsdp_too() -> None:
     """Weights in 32 bits, of which the products are in 16: MFU is that of 16 bits."""
     asked = {"gpus": 4, "meshes": [{"tp": 4}]}
@@ -275,6 +276,7 @@ class Plain(nn.Module):
         }
 
 
+@pytest.mark.sweep
 def test_adapters_stand_beside_layers_of_all_sorts() -> None:
     with torch.device("meta"):
         model = Plain()

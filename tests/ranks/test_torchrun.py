@@ -111,6 +111,7 @@ def started(
 INSPECT = ["-m", "torchscan", "inspect", "--steps", "5", "--save", "inspected", "--", "python"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("number", "before"), [(2, INSPECT), (4, [])], ids=["two, from outside", "four, from inside"]
 )
