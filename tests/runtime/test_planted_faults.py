@@ -80,6 +80,10 @@ for step in range(10):
             ("between the model's result and the loss", "SqrtBackward0"),
         ),
         (
+            LABEL.replace("AT", "3").replace("(16, 8)) -", "(16, 8)).double() -"),
+            ("aten.sub", "an operand without a gradient, such as a target, was not finite"),
+        ),
+        (
             LABEL.replace("AT", "3"),
             ("aten.sub", "an operand without a gradient, such as a target, was not finite"),
         ),
@@ -144,6 +148,52 @@ def test_what_a_script_notices_by_itself_is_named(
     if reaction != "continue":
         assert run.checked_steps == 3
     assert on_nonfinite == "record" or "by aten.log" in capsys.readouterr().err
+
+
+ACCUMULATED = """\
+model = nn.Linear(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for step in range(20):
+    target = torch.randn(16, 4)
+    if step == AT:
+        target[3, 2] = math.nan
+    (F.mse_loss(model(torch.randn(16, 8)), target) / 2).backward()  # here
+    if step % 2:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+CLOSURES = """\
+model = nn.Linear(8, 4)
+optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+x = torch.randn(16, 8)
+for step in range(12):
+    target = torch.randn(16, 4)
+    if step == AT:
+        target[3, 2] = math.nan
+    def closure():
+        optimizer.zero_grad()
+        loss = F.mse_loss(model(x), target)  # here
+        loss.backward()
+        return loss
+    optimizer.step(closure)
+"""
+
+
+@pytest.mark.parametrize("at", [2, 10])
+@pytest.mark.parametrize("code", [ACCUMULATED, CLOSURES], ids=["accumulated", "closure"])
+def test_what_follows_in_the_same_update_is_no_second_finding(
+    code: str,
+    at: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("program.py").write_text(Planted(code=code.replace("AT", str(at)), step=at).program)
+    assert main(["inspect", "--save", "run.json", "--", "program.py"]) == 0
+    capsys.readouterr()
+    (found,) = open_run("run.json").nonfinite
+    assert found.operator == "aten.mse_loss"
 
 
 @pytest.mark.parametrize("kind", ["repeated", "Inf"])

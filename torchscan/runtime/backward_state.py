@@ -55,6 +55,10 @@ class BackwardState:
         bad = [gradient for _, gradient in pairs if not check_values(gradient).is_fine]
         self._spoilt = {id(each): weakref.ref(each) for each in bad}
 
+    def has_spoilt(self, pairs: GradientPairs) -> bool:
+        """Return whether one of these gradients was not finite before this backward pass."""
+        return any(self.is_spoilt(gradient) for _, gradient in pairs)
+
     def is_spoilt(self, gradient: Tensor) -> bool:
         """Return whether a gradient was not finite before this backward pass, which has added to it."""
         known = self._spoilt.get(id(gradient))

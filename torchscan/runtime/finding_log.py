@@ -54,6 +54,10 @@ class FindingLog:
         self._bad_steps: set[tuple[int, int]] = set()
         self._num_looks = 0
         self.findings: list[NonFinite] = []
+        #: number of optimizer steps that have begun, while one goes on, or None
+        self.update: int | None = None
+        #: the last one in which something was found
+        self._bad_update: int | None = None
 
     @property
     def num_bad_steps(self) -> int:
@@ -84,6 +88,9 @@ class FindingLog:
         has_found = self._link.has_found() and not is_scaled
         is_news = key not in self._bad_steps and not has_found and not self._tensors.is_spoilt()
         self._bad_steps.add(key)
+        if self.update is not None:  # its next passes, as LBFGS has, take what it made of this one
+            is_news = is_news and self.update != self._bad_update
+            self._bad_update = self.update
         return is_news
 
     def find_steps(self) -> ModuleSteps | None:

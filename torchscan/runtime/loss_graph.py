@@ -49,6 +49,12 @@ _FILLS = frozenset(
 )
 #: nodes whose result is NaN only if an operand is not finite
 _SUMS = ("AddBackward", "SubBackward", "RsubBackward")
+#: nodes whose result has the values of their operand, in another type or shape
+_PASS_ON = (
+    *("ToCopyBackward", "CloneBackward", "AliasBackward", "ViewBackward", "UnsafeViewBackward"),
+    *("ReshapeAliasBackward", "SqueezeBackward", "UnsqueezeBackward", "TransposeBackward"),
+    *("PermuteBackward", "TBackward", "SelectBackward", "SliceBackward", "ExpandBackward"),
+)
 #: gradients of a CPU that are this small are kept instead of checked
 _SMALL = 2**16
 
@@ -144,7 +150,12 @@ class LossGraph:
         if not node.name().startswith(_SUMS) or not self.first_look(index).nan:
             return False
         operands = [following for following, _ in node.next_functions]
-        return None in operands and not any(each in self._index for each in operands)
+        for operand in operands:
+            while operand in self._index and operand.name().startswith(_PASS_ON):
+                operand = operand.next_functions[0][0]
+            if operand in self._index:  # something is computed from the result of a model
+                return False
+        return None in operands
 
     def _result_of(self, node: Node) -> NonFiniteCount | None:
         """Return how its result looks, or None if nothing tells."""

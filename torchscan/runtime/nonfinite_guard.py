@@ -74,6 +74,8 @@ class NonFiniteGuard:
         #: the optimizer whose step a GradScaler runs or skips
         self._scaled_optimizer: Optimizer | None = None
         self._has_stepped = False
+        #: optimizer steps that have begun
+        self._num_updates = 0
         #: True while the guard itself calls torch
         self._is_busy = False
         self._process = os.getpid()
@@ -293,6 +295,8 @@ class NonFiniteGuard:
         if self._is_off():
             return
         self._has_stepped = True
+        self._num_updates += 1
+        self._log.update = self._num_updates
         self._stepping.add(optimizer)
         self._tensors.add_optimizer(optimizer)
         if optimizer is self._scaled_optimizer or not self._checks.is_trained_by(optimizer):
@@ -304,6 +308,7 @@ class NonFiniteGuard:
         if self._is_off() or optimizer not in self._stepping:
             return
         self._stepping.discard(optimizer)
+        self._log.update = None
         if not self._tensors.is_trained_by(optimizer):
             return
         with self._check_safely():

@@ -111,6 +111,8 @@ class TrainingChecks:
                 checked.append((parameter, gradient))
         state.has_finite_gradients = _are_finite([gradient for _, gradient in checked])
         if state.has_finite_gradients:
+            # What an earlier pass has left was reported then, and the optimizer will read it.
+            state.has_finite_gradients = not state.has_spoilt(pairs)
             return
         state.note_spoilt(checked)
         if state.scale is None:
