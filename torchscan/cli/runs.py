@@ -57,7 +57,7 @@ def _table(runs: list[WatchedRun], folder: Path) -> Table:
         else:
             rows.append(row)
             remarks += [f"{_name(run, folder)}: {each}." for each in missing]
-            if run.shown_phase == "eval":
+            if run.has_only_evaluations:
                 remarks.append(
                     f"{_name(run, folder)}: only evaluations were recorded, no training steps."
                 )

@@ -21,7 +21,7 @@ from torch import nn
 from torchscan.errors import TorchscanError
 from torchscan.live.about import fingerprint_of
 from torchscan.live.parent import Parent
-from torchscan.live.store import Reader, Store, StoreError
+from torchscan.live.store import PATIENCE_OF_WRITERS, Reader, Store, StoreError
 from torchscan.live.waiting import is_ready
 from torchscan.recording.call_tree import Given
 from torchscan.torch_versions import strip_hooks
@@ -144,7 +144,7 @@ def _write(model: nn.Module, given: Given, path: Path) -> None:
         said = f"no graph of the model could be drawn: {error}"[:300]
     if not _is_run_of(model, path):
         return
-    with contextlib.closing(Store(path, {})) as store:
+    with contextlib.closing(Store(path, {}, patience=PATIENCE_OF_WRITERS)) as store:
         if graph is None:
             store.note(said)
         else:

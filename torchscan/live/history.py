@@ -114,7 +114,7 @@ class WatchedRun:
 
     def __repr__(self) -> str:
         missing = "".join(f"; {each}" for each in self.missing)
-        steps = "evaluations only" if self.shown_phase == "eval" else f"{len(self.steps())} steps"
+        steps = "evaluations only" if self.has_only_evaluations else f"{len(self.steps())} steps"
         return f"<WatchedRun {str(self.path)!r}: {steps}, {len(self.series)} series{printable(missing)}>"
 
     @property
@@ -213,6 +213,11 @@ class WatchedRun:
     def shown_phase(self) -> Phase:
         """The phase that a page shows: evaluations only if the run has no training step."""
         return shown_phase(self._readers())
+
+    @property
+    def has_only_evaluations(self) -> bool:
+        """True if evaluation passes were recorded and no training step."""
+        return not self.steps() and bool(self.steps("eval"))
 
     def last(self) -> Measured:
         """Return what the last training step measured, by call; without training, the last evaluation pass."""

@@ -56,6 +56,10 @@ _GRAPH = "graph"
 _GLANCE = 1_000_000
 #: entries of a database's list of tables, and columns of a table
 _MAX_TABLES = 64
+#: seconds for which another process that writes is waited for
+_PATIENCE = 5.0
+#: the same in the worker and in the process that draws the graph: the training does not wait
+PATIENCE_OF_WRITERS = 120.0
 _SELECT_SERIES = "SELECT number, path, type_name, kind, name, invocation FROM series"
 _SELECT_STEP = "SELECT step, number, time, data FROM steps"
 #: the greatest whole number in a table
@@ -83,15 +87,18 @@ class StoreError(InputError):
 class Store:
     """Writes a run. Each step is written whole or not at all."""
 
-    def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
+    def __init__(
+        self, path: Path, about: Mapping[str, Any], *, patience: float = _PATIENCE
+    ) -> None:
+        """Open or create a store; wait up to ``patience`` seconds for another writer."""
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._database = _connected(path)
+        self._database = _connected(path, patience=patience)
         with _closed_if_refused(self._database, path):
             _require_version(self._database, path)
-            self._database.execute(
-                f"PRAGMA journal_mode = {'DELETE' if is_remote(path) else 'WAL'}"
-            )
+            mode = "delete" if is_remote(path) else "wal"
+            if self._database.execute("PRAGMA journal_mode").fetchone()[0] != mode:
+                self._database.execute(f"PRAGMA journal_mode = {mode}")
             self._database.execute("PRAGMA synchronous = NORMAL")
             self._database.executescript(_TABLES)
             self.write_metadata(about)
@@ -365,9 +372,10 @@ def _series(database: sqlite3.Connection) -> dict[int, Series]:
     return dict(series_of_row(row) for row in database.execute(_SELECT_SERIES))
 
 
-def _connected(path: Path, mode: str = "rwc") -> sqlite3.Connection:
+def _connected(path: Path, mode: str = "rwc", *, patience: float = _PATIENCE) -> sqlite3.Connection:
+    address = f"{path.resolve().as_uri()}?mode={mode}"
     with _explain_errors(path):
-        return sqlite3.connect(f"{path.resolve().as_uri()}?mode={mode}", uri=True, timeout=5.0)
+        return sqlite3.connect(address, uri=True, timeout=patience)
 
 
 def _require_version(database: sqlite3.Connection, path: Path) -> None:

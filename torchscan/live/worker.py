@@ -34,7 +34,7 @@ from torchscan.live.parent import Parent
 from torchscan.live.pulse import Pulse
 from torchscan.live.schema import Announced, Phase, SampledStep, Series
 from torchscan.live.signals import ignore_signals
-from torchscan.live.store import Reader, Store, StoreError
+from torchscan.live.store import PATIENCE_OF_WRITERS, Reader, Store, StoreError
 from torchscan.live.task import Guest, WorkerTask
 from torchscan.live.waiting import is_ready
 
@@ -362,7 +362,7 @@ def serve(
         return
     line, inlet = MessageSocket(end), Inlet(file)
     try:
-        store, ledger = Store(task.path, {}), Ledger(task.path)
+        store, ledger = Store(task.path, {}, patience=PATIENCE_OF_WRITERS), Ledger(task.path)
         worker = Worker(line, inlet, store, ledger, parent, task)
     except (StoreError, OSError) as error:
         line.send({"is": "failed", "why": reason_of(task.path, error), "is_final": True})
