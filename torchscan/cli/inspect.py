@@ -58,7 +58,7 @@ _FOUND = """\
 NaN and Inf are reported below the table, with the step, the module, the operator and the line.
 In the steps of a TARGET, every result and gradient is checked. In the training steps of a script,
 the loss, the gradients before the optimizer's step and the parameters after it are checked, and the
-call at fault is repeated: a NaN that reaches none of these is not reported. With --on-nonfinite
+call at fault is repeated; a NaN that reaches none of these is not reported. With --on-nonfinite
 warn they are also reported at once; with raise the step ends there, in a script by an exception,
 and the exit status is 1."""
 
