@@ -1,8 +1,8 @@
 """Tries small changes of the package on its tests.
 
 Each change is tried in a process of its own, forked from one that has imported torch. There the changed text is imported; the
-file stays as it is. First come the quickest tests that run the changed lines, then, for what survives, all others but the slow
-ones. Tests that start Python anew do not see the change.
+file stays as it is. First come the quickest tests that run the changed lines, then, for what survives, all others that run
+them, but the slow ones. Tests that start Python anew do not see the change.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ ENOUGH = 8.0
 #: imported before the forks; what only some tests need, they import, and pytest its plugins
 HEAVY = ("numpy", "pandas", "torch", "torch._dynamo", "torch.utils.flop_counter")
 #: plain: pytest would load the package itself, to rewrite its assertions
+FAST = "not slow and not sweep"
 SAME_RUN = ["-q", "--assert=plain", "--randomly-seed=0", "-p", "same_examples"]
 
 
@@ -69,8 +70,10 @@ class Change:
 class Runners:
     """Which tests run which lines, from one run of all quick tests; it is made again when a file changes."""
 
-    def __init__(self) -> None:
-        wanted = hashlib.sha256(b"".join(path.read_bytes() for path in _sources())).hexdigest()
+    def __init__(self, marker: str = FAST) -> None:
+        self.marker = marker
+        texts = [marker.encode(), *(path.read_bytes() for path in _sources())]
+        wanted = hashlib.sha256(b"".join(texts)).hexdigest()
         noted = BUILD / "sources"
         if not noted.exists() or noted.read_text() != wanted:
             self._run()
@@ -91,13 +94,15 @@ class Runners:
             "-p",
             "lines_run",
             "-m",
-            "not slow",
+            self.marker,
             "-n",
             str(AT_ONCE),
             "--dist",
             "worksteal",
         ]
-        print("Which tests run which lines: a run of all quick tests …", flush=True)
+        print(
+            f"Which tests run which lines: a run of all tests that are {self.marker} …", flush=True
+        )
         done = subprocess.run(
             command,
             cwd=ROOT,
@@ -210,14 +215,12 @@ class Trial:
         return BUILD / f"verdict-{self.process or os.getpid()}"
 
     def start(self) -> None:
-        """First the quickest tests that run the line; if these have run, or there are none, all others."""
+        """Run the quickest tests that run the line, then the others that do."""
         known = self.runners.seconds
+        likely = self.runners.of(self.change.place)
         first = [] if self.tests else self.runners.enough_of(self.change.place)
-        self.all_tests = not first
-        likely = dict.fromkeys(
-            [*self.runners.of(self.change.place), *sorted(known, key=known.__getitem__)]
-        )
         self.tests = first or [test for test in likely if test not in set(self.tests)]
+        self.all_tests = not self.tests or self.tests[-1] == likely[-1]
         self.deadline = time.monotonic() + 90 + 10 * sum(map(known.__getitem__, self.tests))
         self.process = os.fork()
         if not self.process:
@@ -381,6 +384,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("files", nargs="*", type=lambda name: (ROOT / name).resolve())
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--survivors", action="store_true", help="try again what survived")
+    parser.add_argument(
+        "-m", dest="marker", default=FAST, help="tests to try them on, as pytest's -m takes them"
+    )
     return parser.parse_intermixed_args()
 
 
@@ -388,7 +394,7 @@ def main() -> None:
     """Draws, tries, and tells."""
     wanted = _arguments()
     BUILD.mkdir(parents=True, exist_ok=True)
-    runners = Runners()
+    runners = Runners(wanted.marker)
     for name in HEAVY:
         importlib.import_module(name)
     leave_out_what_fails_anyway(runners)
