@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import torchscan
+from tests.live.watching import watch
 from torchscan import WatchedRun
 
 pytestmark = pytest.mark.slow  # each run has a process of its own, which imports torch
@@ -20,7 +21,7 @@ ALL = ("inputs", "outputs", "input_grads", "output_grads", "params", "param_grad
 
 
 def watched(model: nn.Module, run: Path, x: Tensor, loss: Callable[[Tensor], Tensor]) -> WatchedRun:
-    with torchscan.watch(model, run, every=1, log=("input_grads", "output_grads")):
+    with watch(model, run, every=1, log=("input_grads", "output_grads")):
         loss(model(x)).backward()
     found = torchscan.open_run(run)
     assert isinstance(found, WatchedRun)
@@ -221,7 +222,7 @@ def train(way: str, run: Path | None) -> list[Tensor]:
         for x in batches:
             step(x)
     else:
-        with torchscan.watch(model, run, every=1, log=ALL):
+        with watch(model, run, every=1, log=ALL):
             for x in batches:
                 step(x)
     return [*found, *(each.detach().clone() for each in model.parameters())]

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import torchscan
-from torchscan import WatchedRun, watch
+from tests.live.watching import watch
+from torchscan import WatchedRun
 
 pytestmark = pytest.mark.slow  # each has a process of its own, which imports torch
 

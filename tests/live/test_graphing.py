@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import torchscan
+from tests.live.watching import watch
 from torchscan.live.about import fingerprint_of
 from torchscan.live.graphing import _write
 from torchscan.live.store import Reader, Store
@@ -28,7 +29,7 @@ def graph_in(run: Path) -> dict[str, Any] | None:
 
 
 def train(model: nn.Module, run: Path, **options: Any) -> list[Tensor]:
-    with torchscan.watch(model, run, every=1, **options):
+    with watch(model, run, every=1, **options):
         for _ in range(2):
             model(torch.ones(2, 3)).sum().backward()
     return [each.grad for each in model.parameters() if each.grad is not None]
@@ -128,7 +129,7 @@ def test_a_model_that_fails_there_has_a_note_instead(tmp_path: Path) -> None:
 def test_it_keeps_none_of_the_trainers_files_open(tmp_path: Path) -> None:
     """Who reads a pipe that the trainer has closed is not kept waiting until the graph is there."""
     reading, writing = os.pipe()
-    with torchscan.watch(Slow(), tmp_path / "run", every=1) as watcher:
+    with watch(Slow(), tmp_path / "run", every=1) as watcher:
         watcher._model(torch.ones(2, 3)).sum().backward()
         os.close(writing)
         assert os.read(reading, 1) == b""

@@ -21,7 +21,8 @@ from torch.utils.checkpoint import checkpoint
 
 import torchscan
 from tests.live.test_watcher import told
-from torchscan import InputError, Seen, Sink, WatchedRun, watch
+from tests.live.watching import watch
+from torchscan import InputError, Seen, Sink, WatchedRun
 
 pytestmark = pytest.mark.slow  # each has a process of its own, which imports torch
 

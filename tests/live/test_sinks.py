@@ -23,6 +23,7 @@ from torch import Tensor, nn
 import torchscan
 from tests.browsing import opened
 from tests.live.test_watcher import HERE, is_alive, net, told, train, without_waiting
+from tests.live.watching import watch
 from torchscan import (
     Distribution,
     InputError,
@@ -34,7 +35,6 @@ from torchscan import (
     Video,
     WandB,
     WatchedRun,
-    watch,
 )
 from torchscan.live.bins import bounds, quantiles
 from torchscan.live.sinks import colormaps, figures, frames, weights_and_biases
@@ -395,13 +395,6 @@ def test_pages_come_after_some_time(every: float) -> None:
 # -- MLflow --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No reports of use."""
-    monkeypatch.setenv("DO_NOT_TRACK", "true")
-
-
-@pytest.mark.usefixtures("quiet")
 def test_mlflow_has_what_the_run_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mlflow = pytest.importorskip("mlflow")
     uri = (tmp_path / "mlruns").as_uri()
@@ -435,7 +428,6 @@ class Twice(nn.Module):
 
 
 @pytest.mark.few(1)
-@pytest.mark.usefixtures("quiet")
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
 @pytest.mark.parametrize("scheme", ["file", "sqlite"])
 def test_mlflow_run_of_the_user_s(

@@ -24,9 +24,10 @@ from torch.torch_version import TorchVersion
 from torch.utils.checkpoint import checkpoint
 
 import torchscan
+from tests.live.watching import watch
 from tests.recording.test_record import Calls
 from tests.torchvision_cpu import torchvision
-from torchscan import InputError, WatchedRun, watch
+from torchscan import InputError, WatchedRun
 
 pytestmark = pytest.mark.slow  # each has a process of its own, which imports torch
 

@@ -15,7 +15,7 @@ from torchscan import InputError, MeshChoice, MeshSearch
 transformers = pytest.importorskip("transformers")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-LAYERS, LENGTH, DEVICE = 12, 64, "NVIDIA H100 80GB HBM3"
+LAYERS, LENGTH, DEVICE = 8, 64, "NVIDIA H100 80GB HBM3"
 
 
 def llama(layers: int = LAYERS) -> nn.Module:
@@ -192,7 +192,7 @@ def test_what_takes_no_tokens_is_told() -> None:
 
 @pytest.mark.sweep
 def test_adapters_are_what_is_trained() -> None:
-    """Of rank 8, beside seven linear layers of 256, 128 and 704 features in each of twelve layers, all else frozen."""
+    """Of rank 8, beside seven linear layers of 256, 128 and 704 features in each of eight layers, all else frozen."""
     rank, heads, inner = 8, 128, 704
     adapters = LAYERS * rank * (2 * (256 + 256) + 2 * (256 + heads) + 3 * (256 + inner))
     whole, adapted = the_one(meshes=[{"dp": 8}]), the_one(meshes=[{"dp": 8}], lora=rank)

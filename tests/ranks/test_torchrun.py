@@ -57,12 +57,22 @@ def train(steps):
         optimizer.step()
 
 
+def await_step(step):
+    # until the workers of all processes have written this step
+    while True:
+        try:
+            steps = torchscan.open_run(f"{folder}/watched/rank{rank}.sqlite").steps()
+        except torchscan.TorchscanError:  # there is no run yet
+            steps = []
+        if step in steps:
+            return dist.barrier()
+        time.sleep(0.1)
+
+
 if how in ("kills", "raises"):
     watcher = torchscan.watch(model, folder + "/watched", every=1)
-    train(2)
-    time.sleep(12)  # until the workers are up and have written these
-    train(5)
-    time.sleep(2)
+    train(7)
+    await_step(5)  # the last one ends with the next
     if rank == 1 and how == "kills":
         os.kill(os.getpid(), signal.SIGKILL)
     if rank == 1:

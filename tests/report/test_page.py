@@ -20,10 +20,11 @@ from torch.utils.checkpoint import checkpoint
 
 import torchscan
 from tests.browsing import least_contrast, opened
+from tests.live.watching import watch
 from tests.recording.test_record import Calls
 from tests.report.test_graphs import a_graph, lay_out_graph
 from tests.torchvision_cpu import torchvision
-from torchscan import InputError, RunFacts, Scan, TorchscanError, inspect, open_run, to_page, watch
+from torchscan import InputError, RunFacts, Scan, TorchscanError, inspect, open_run, to_page
 from torchscan import Page as ModelPage
 from torchscan.measured import Measured
 from torchscan.report.paging.model_page import SCRIPTS
