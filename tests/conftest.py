@@ -71,12 +71,18 @@ def _two_cases_of_each(items: list[pytest.Item], changed: set[Path]) -> set[pyte
 
 
 def _cases_by_test(items: list[pytest.Item]) -> dict[tuple[str, str], list[pytest.Item]]:
+    """Return the cases of each test in the order of its parameters, whatever order they run in."""
     found: dict[tuple[str, str], list[pytest.Item]] = {}
     for item in items:
         name = getattr(item, "originalname", item.name)
         parent = "" if item.parent is None else item.parent.nodeid
         found.setdefault((parent, name), []).append(item)
-    return found
+    return {key: sorted(cases, key=_parameter_indices) for key, cases in found.items()}
+
+
+def _parameter_indices(item: pytest.Item) -> tuple[int, ...]:
+    callspec = getattr(item, "callspec", None)
+    return () if callspec is None else tuple(callspec.indices.values())
 
 
 def _changed_files(root: Path) -> set[Path]:

@@ -421,8 +421,7 @@ def test_terminals_without_our_signs_get_others() -> None:
         return subprocess.run(call, capture_output=True, check=True, env=given).stdout  # noqa: S603
 
     assert b"Multiply-accumulations             >= 0 MACs" in printed()
-    assert "≥ 0 MACs".encode() in printed("--format", "markdown")
-    assert '"▾"'.encode() in printed("--format", "html")
+    assert "≥ 0 MACs".encode() in printed("--format", "markdown"), "a document is UTF-8"
 
 
 @pytest.mark.few(2)
