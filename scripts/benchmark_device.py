@@ -15,9 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.models.catalogue import IMAGE, TIMED, Case
 from tests.torchvision_cpu import torchvision
-from torchscan import InputError, Roofline, analyze_roofline
+from torchscan import InputError, analyze_roofline
 from torchscan.hardware.device_specs import device_named
 from torchscan.hardware.process_memory import cuda_overhead
+from torchscan.types import Roofline
 
 MODELS = {
     **{

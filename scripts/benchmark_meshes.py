@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
-from torchscan import search_meshes
+from torchscan import parallel
 
 
 class _Published(NamedTuple):
@@ -88,14 +88,14 @@ def compare_meshes() -> None:
             "length": each.length,
             "batch_size": each.batch,
         }
-        (found,) = search_meshes(_llama(each.sizes), **asked, **options).choices
+        (found,) = parallel.search(_llama(each.sizes), **asked, **options).choices
         rate = found.tokens_per_second / _GPUS
         measured = f"{each.model:12} {each.device:22} {each.length:6} {each.batch:6} {each.tokens:10,.0f} {rate:10,.0f}"
         shares = f"{rate / each.tokens - 1:+6.0%}  {each.mfu:13.1%} {found.mfu:5.1%}"
         print(f"{measured} {shares} {found.needed_bytes / 2**30:4.0f}   {each.source}", flush=True)
     meshes = _all_meshes()
     start = time.perf_counter()
-    search = search_meshes(
+    search = parallel.search(
         _llama(_PUBLISHED[0].sizes),
         gpus=_GPUS,
         device="H100",

@@ -10,8 +10,9 @@ from typing import Any
 from torch import nn
 
 from tests.models.language_models import LANGUAGE_MODELS, LanguageModel
-from torchscan import Trace, crawl_module, record
+from torchscan import crawl_module, record
 from torchscan.ops import compute_cost
+from torchscan.types import Trace
 
 
 def compare_transformers(only: str = "") -> int:

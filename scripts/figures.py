@@ -45,7 +45,7 @@ Question = Callable[[nn.Module, dict[str, Any]], Any]
 
 
 def _plain(result: Any) -> Any:
-    return result.as_dict()
+    return result.to_dict()
 
 
 def _memory(**step: Any) -> Question:

@@ -249,6 +249,8 @@ class Trial:
             "-p",
             "no:cacheprovider",
             "--randomly-dont-reorganize",
+            "-m",
+            self.runners.marker,
         ]
         chosen = Chosen(self.tests, BUILD / f"verdict-{os.getpid()}")
         try:

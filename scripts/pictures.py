@@ -18,6 +18,7 @@ from terminal_picture import terminal_picture
 from torch import Tensor, nn
 
 import torchscan
+from torchscan.analyses.module_graph import module_graph
 from torchscan.report.export import info_table
 
 ROOT = Path(__file__).parent.parent
@@ -107,12 +108,12 @@ def _shard(model: Any, mesh: Any) -> None:
     fully_shard(model, mesh=mesh)
 
 
-def _pipeline() -> torchscan.PipelinePlan:
+def _pipeline() -> torchscan.types.PipelinePlan:
     """As docs/ranks.md has it, with fewer microbatches."""
     with torch.device("meta"):
         stages = [nn.Sequential(*(_Layer() for _ in range(5))) for _ in range(8)]
     asked: dict[str, Any] = {"batch_size": 2048, "optimizer": "AdamW", "device": "H100"}
-    return torchscan.plan_pipeline(
+    return torchscan.parallel.pipeline(
         stages, (4096,), schedule="Interleaved1F1B", processes=4, microbatches=8, **asked
     )
 
@@ -128,20 +129,22 @@ def main() -> None:
     models = {name: getattr(torchvision.models, name)() for name in MODELS.split()}
     table = torchscan.model_table(models, SHAPE, metrics=["params", "macs"])
 
-    both("memory", lambda: torchscan.draw_memory(estimate))
-    both("roofline", lambda: torchscan.draw_roofline(roofline))
-    both("receptive-field", lambda: torchscan.draw_receptive_field(field))
-    both("layers", lambda: torchscan.draw_layers(torchscan.aggregate_info(info, 2), top=10))
-    both("models", lambda: torchscan.draw_models(table))
-    planned = torchscan.plan(
+    both("memory", lambda: estimate.plot())
+    both("roofline", lambda: roofline.plot())
+    both("receptive-field", lambda: field.plot())
+    both("layers", lambda: torchscan.aggregate_info(info, 2).plot(top=10))
+    both("models", lambda: table.plot())
+    planned = torchscan.parallel.plan(
         _layers, (4096,), mesh={"dp": 8}, apply=_shard, ranks="ends", **SHARDED
     )
-    both("plan", lambda: torchscan.draw_plan(planned))
-    both("pipeline", lambda: torchscan.draw_pipeline(_pipeline()))
+    both("plan", lambda: planned.plot())
+    both("pipeline", lambda: _pipeline().plot())
 
-    bottleneck = torchscan.module_graph(torchscan.record(model, SHAPE), "layer3.0")
-    (STATIC / "bottleneck.svg").write_text(torchscan.to_svg(bottleneck), encoding="utf-8")
-    pages(torchscan.to_page(torchscan.Scan(model, SHAPE, **STEP, device="RTX 4090"), "ResNet-50"))
+    bottleneck = module_graph(torchscan.record(model, SHAPE), "layer3.0")
+    (STATIC / "bottleneck.svg").write_text(bottleneck.to_svg(), encoding="utf-8")
+    pages(
+        torchscan.html_report(torchscan.Scan(model, SHAPE, **STEP, device="RTX 4090"), "ResNet-50")
+    )
     whole = torchscan.crawl_module(model, SHAPE, **STEP, device="RTX 4090")
     columns = ["type", "output_shape", "params", "macs", "latency", "latency_share"]
     shown = info_table(torchscan.aggregate_info(whole, 2), columns, fold_repeats=True).write(
@@ -156,7 +159,7 @@ def main() -> None:
     terminal_picture(
         STATIC / "memory-terminal.svg",
         "print(estimate)",
-        torchscan.format_memory(estimate, 92, colours=True),
+        estimate.to_text(width=92, colours=True),
     )
 
 

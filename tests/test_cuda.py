@@ -22,6 +22,7 @@ from tests.models.catalogue import SMALL, Case
 from tests.observables import process_state
 from tests.recording.test_higher_order import Flexible
 from tests.recording.test_record import Calls
+from torchscan.analyses.totals import total_cost
 from torchscan.hardware.device_specs import known_devices, save_entry
 from torchscan.hardware.measuring import measure
 from torchscan.hardware.process_memory import cuda_overhead
@@ -86,8 +87,7 @@ def test_attention_costs_the_same_in_every_kernel(kernel: SDPBackend) -> None:
             backward=True,
         )
     forward, backward = (
-        torchscan.total_cost(trace, phase=phase, strict=True).macs
-        for phase in ("forward", "backward")
+        total_cost(trace, phase=phase, strict=True).macs for phase in ("forward", "backward")
     )
     assert forward == scores * 64
     assert backward == scores * 32 * (4 if kernel is SDPBackend.MATH else 5)
@@ -100,8 +100,8 @@ def test_a_training_step_has_no_operator_without_a_price(name: str) -> None:
     if "kwargs" in inputs:
         inputs["kwargs"] = {key: value.cuda() for key, value in inputs["kwargs"].items()}
     trace = torchscan.record(case.build().cuda(), **inputs, mode="train", backward=True)
-    cost = torchscan.total_cost(trace, strict=True)
-    assert cost.macs > 2 * torchscan.total_cost(trace, phase="forward").macs
+    cost = total_cost(trace, strict=True)
+    assert cost.macs > 2 * total_cost(trace, phase="forward").macs
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
@@ -110,8 +110,7 @@ def test_recurrent_layers_by_cudnn(kind: Any) -> None:
     args = (torch.zeros(5, 2, 7, device="cuda", requires_grad=True),)
     trace = torchscan.record(layer, args=args, mode="train", backward=True)
     forward, backward = (
-        torchscan.total_cost(trace, phase=phase, strict=True).macs
-        for phase in ("forward", "backward")
+        total_cost(trace, phase=phase, strict=True).macs for phase in ("forward", "backward")
     )
     assert forward == 10 * sum(weight.numel() for weight in layer.parameters() if weight.dim() == 2)
     assert backward == 2 * forward
@@ -120,7 +119,7 @@ def test_recurrent_layers_by_cudnn(kind: Any) -> None:
 def test_flex_attention() -> None:
     """2 samples · 4 heads · 128 · 128 scores of 32 + 32."""
     trace = torchscan.record(Flexible(), args=(torch.zeros(2, 4, 128, 32, device="cuda"),))
-    assert torchscan.total_cost(trace, strict=True).macs == 2 * 4 * 128 * 128 * 64
+    assert total_cost(trace, strict=True).macs == 2 * 4 * 128 * 128 * 64
 
 
 def test_the_random_state_of_the_device_is_as_before() -> None:

@@ -11,6 +11,7 @@ import pytest
 from torch import Tensor, nn
 
 import torchscan
+from torchscan.analyses.module_graph import module_graph
 from torchscan.cli.main import main
 from torchscan.escapes import printable, printable_styled, printable_text
 
@@ -42,7 +43,7 @@ def test_line_breaks_are_kept_in_text_alone() -> None:
         torchscan.estimate_memory,
         torchscan.receptive_field,
         torchscan.record,
-        lambda model, shape: torchscan.module_graph(torchscan.record(model, shape)),
+        lambda model, shape: module_graph(torchscan.record(model, shape)),
         lambda model, shape: torchscan.analyze_roofline(model, shape, device="H100"),
         lambda model, shape: torchscan.estimate_memory(
             model, shape, training=True, device="24 GiB"

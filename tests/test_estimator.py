@@ -611,7 +611,7 @@ def test_a_frozen_model_has_nothing_to_train() -> None:
 
 def test_the_estimate_as_plain_data(as_json: Any) -> None:
     estimate = estimate_memory(two_layers(), (100,), training=True, optimizer="SGD", device="H200")
-    data = estimate.as_dict()
+    data = estimate.to_dict()
     assert as_json(data) == data
     columns = data["timeline"]
     kinds = [values for kind, values in columns.items() if kind in data["by_kind"]]

@@ -14,11 +14,14 @@ import torchscan
 from tests.models.generating import Adapted, Echo, InPlace, Recurrent, Seeing, Window
 from torchscan.errors import InputError, RecordError
 from torchscan.hardware import device_specs
+from torchscan.hardware.device_specs import device_named
 
 CARD = "RTX 3090"
 
 
-def _asked(model: nn.Module, prompt: int = 4, new: int = 2, **options: Any) -> torchscan.Generation:
+def _asked(
+    model: nn.Module, prompt: int = 4, new: int = 2, **options: Any
+) -> torchscan.types.Generation:
     return torchscan.analyze_generation(model, prompt, new, device=CARD, **options)
 
 
@@ -116,7 +119,7 @@ def test_eager_code_copies_the_cache_that_engines_append_to() -> None:
 def test_memory_is_shared_out_among_sequences() -> None:
     found = _asked(Echo(10, 256), batch_size=2)
     assert found.cache_bytes_per_token == 2 * 256 * 4
-    left = torchscan.device_named(CARD).room_bytes - found.weights_bytes
+    left = device_named(CARD).room_bytes - found.weights_bytes
     assert found.max_context == (left - found.work_bytes) // 2 // found.cache_bytes_per_token
     assert found.max_batch == left // (found.cache_bytes + found.work_bytes // 2)
 
@@ -125,29 +128,23 @@ def test_too_many_sequences_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(device_specs, "_registered", {})
     figures: dict[str, Any] = {"bandwidth_gbs": 500, "dense_tflops": {"fp32": 5}, "context_mb": 1}
     torchscan.register_device("small", memory_gb=8 / 1024, **figures)
-    sweep = torchscan.sweep_generation(Echo(10, 256), 400, 2, batch_sizes=[1, 64], device="small")
+    sweep = torchscan.analyze_generation(Echo(10, 256), 400, 2, batch_size=[1, 64], device="small")
     most = sweep.generations[0].max_batch
     assert most == (
         int(8 * 2**20 * 0.975) - 2**20 - 4 * (2 * 2560 + 2 * 256**2)
     ) // _bytes_of_a_sequence(sweep.generations[0])
-    assert (
-        f"Warning: there is memory for only {most} sequences."
-        in torchscan.generation_table(sweep).remarks
-    )
+    assert f"Warning: there is memory for only {most} sequences." in sweep.table().remarks
     torchscan.register_device("tiny", memory_gb=1 / 1024, **figures)
-    sweep = torchscan.sweep_generation(Echo(10, 256), 400, 2, batch_sizes=[1], device="tiny")
-    assert (
-        "Warning: the memory is too small for the model."
-        in torchscan.generation_table(sweep).remarks
-    )
+    sweep = torchscan.analyze_generation(Echo(10, 256), 400, 2, batch_size=[1], device="tiny")
+    assert "Warning: the memory is too small for the model." in sweep.table().remarks
 
 
-def _bytes_of_a_sequence(found: torchscan.Generation) -> int:
+def _bytes_of_a_sequence(found: torchscan.types.Generation) -> int:
     return found.cache_bytes + found.work_bytes
 
 
 def test_a_sweep_is_the_same_question_for_each_batch() -> None:
-    sweep = torchscan.sweep_generation(Echo(), 4, 2, batch_sizes=[1, 8], device=CARD, price=3.6)
+    sweep = torchscan.analyze_generation(Echo(), 4, 2, batch_size=[1, 8], device=CARD, price=3.6)
     assert [each.batch_size for each in sweep.generations] == [1, 8]
     for each in sweep.generations:
         alone = _asked(Echo(), batch_size=each.batch_size)
@@ -157,7 +154,7 @@ def test_a_sweep_is_the_same_question_for_each_batch() -> None:
         assert sweep.price_per_million(each) == pytest.approx(
             3.6 / 3600 * 1e6 * seconds / (2 * each.batch_size)
         )
-    assert json.loads(json.dumps(sweep.as_dict()))["records"] == sweep.records
+    assert json.loads(json.dumps(sweep.to_dict()))["records"] == sweep.records
 
 
 @pytest.mark.parametrize(
@@ -206,10 +203,10 @@ def test_an_error_of_a_step_is_that_of_its_user() -> None:
 )  # of torch's own, when it imports the compiler
 def test_a_compiled_model_is_asked_as_it_was_written() -> None:
     compiled, written = _asked(_compiled(Echo())), _asked(Echo())
-    assert compiled.as_dict() == written.as_dict()
+    assert compiled.to_dict() == written.to_dict()
     assert (
-        torchscan.symbolic_costs(_compiled(Echo())).as_dict()
-        == torchscan.symbolic_costs(Echo()).as_dict()
+        torchscan.symbolic_costs(_compiled(Echo())).to_dict()
+        == torchscan.symbolic_costs(Echo()).to_dict()
     )
     with pytest.raises(InputError, match=r"^Embedding returns no cache"):
         _asked(_compiled(nn.Embedding(5, 2)))
@@ -250,7 +247,7 @@ def test_an_image_is_looked_at_once_and_its_places_are_tokens_of_the_prompt(
     assert _macs(seen.decode) == _macs(read.decode)
 
 
-def _macs(roofline: torchscan.Roofline) -> int:
+def _macs(roofline: torchscan.types.Roofline) -> int:
     return sum(each.macs for each in roofline.operators)
 
 
@@ -308,8 +305,8 @@ def test_the_shell_asks_the_same(
 @pytest.mark.filterwarnings("ignore")
 def test_a_picture_has_a_point_for_each_batch() -> None:
     pytest.importorskip("matplotlib")
-    sweep = torchscan.sweep_generation(Echo(), 4, 2, batch_sizes=[8, 1], device=CARD)
-    ax = torchscan.draw_generation(sweep)
+    sweep = torchscan.analyze_generation(Echo(), 4, 2, batch_size=[8, 1], device=CARD)
+    ax = sweep.plot()
     drawn: list[Any] = [each.get_offsets() for each in ax.collections]
     points = [tuple(each[0]) for each in drawn]
     assert points == [
@@ -318,13 +315,13 @@ def test_a_picture_has_a_point_for_each_batch() -> None:
     ]
     assert [each.get_text() for each in ax.texts] == ["1 sequence", "8 sequences"]
     for single in (
-        torchscan.sweep_generation(Echo(), 4, 2, batch_sizes=[1], device=CARD),
+        torchscan.analyze_generation(Echo(), 4, 2, batch_size=[1], device=CARD),
         _asked(Echo()),
     ):
         with pytest.raises(
             InputError, match="one batch size only: draw a sweep_generation of several batch_sizes"
         ):
-            torchscan.draw_generation(single)
+            single.plot()
 
 
 def test_costs_are_formulas() -> None:
@@ -340,7 +337,7 @@ def test_costs_are_formulas() -> None:
     assert str(costs.prompt["macs"]) == "208·B·T + 16·B·T²"
     assert str(costs.token["macs"]) == "224·B + 16·B·T"
     assert str(costs.token["cache_bytes"]) == "64·B + 64·B·T"
-    assert costs.as_dict()["prompt"]["macs"] == {"1,1": "208", "1,2": "16"}
+    assert costs.to_dict()["prompt"]["macs"] == {"1,1": "208", "1,2": "16"}
 
 
 def test_a_window_that_fills_up_has_no_formula_before() -> None:

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import torchscan
-from torchscan import OpCost
+from torchscan.analyses.totals import by_module, by_module_and_operator, total_cost
 from torchscan.ops import compute_cost
 from torchscan.report.info_data import COST_SUMS, PARAMETER_SUMS
+from torchscan.types import OpCost
 
 RELAXED = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 
@@ -136,8 +137,8 @@ def test_the_backward_pass_on_shapes_is_that_on_data(model: nn.Module, mode: Any
         torchscan.record(model, (3, 6, 6), mode=mode, batch_size=2, backward=True, execute=how)
         for how in ("abstract", "real")
     )
-    assert torchscan.by_module_and_operator(abstract) == torchscan.by_module_and_operator(real)
-    assert torchscan.total_cost(abstract).is_complete
+    assert by_module_and_operator(abstract) == by_module_and_operator(real)
+    assert total_cost(abstract).is_complete
 
 
 @pytest.mark.slow
@@ -146,10 +147,8 @@ def test_the_backward_pass_on_shapes_is_that_on_data(model: nn.Module, mode: Any
 def test_a_backward_pass_takes_twice_the_products_but_for_the_first_layer(model: nn.Module) -> None:
     """Whose input needs no gradient: 36 pixels, 3 channels in."""
     trace = torchscan.record(model, (3, 6, 6), mode="train", batch_size=2, backward=True)
-    forward, backward = (
-        torchscan.total_cost(trace, phase=phase).macs for phase in ("forward", "backward")
-    )
-    first = torchscan.by_module(trace, phase="forward")["0"].macs
+    forward, backward = (total_cost(trace, phase=phase).macs for phase in ("forward", "backward"))
+    first = by_module(trace, phase="forward")["0"].macs
     assert backward == 2 * forward - first
 
 
@@ -158,7 +157,7 @@ def test_a_backward_pass_takes_twice_the_products_but_for_the_first_layer(model:
 @given(models().map(differentiable))
 def test_a_module_costs_what_its_children_cost_and_its_own(model: nn.Module) -> None:
     trace = torchscan.record(model, (3, 6, 6), mode="train", batch_size=2, backward=True)
-    totals = torchscan.by_module(trace)
+    totals = by_module(trace)
     for call in trace.modules:
         calls = [each for each in trace.modules if each.path == call.path]
         own = sum(
@@ -180,7 +179,7 @@ def test_attention_split_by_heads_costs_the_sum(
 ) -> None:
     def cost(shape: tuple[int, int]) -> OpCost:
         args = tuple(torch.zeros(*shape, length, width) for length in (queries, keys, keys))
-        return torchscan.total_cost(torchscan.record(Attention(), args=args))
+        return total_cost(torchscan.record(Attention(), args=args))
 
     assert cost((samples, heads)) == sum((cost((1, 1)) for _ in range(samples * heads)), OpCost())
 
@@ -199,7 +198,7 @@ def test_a_recurrent_layer_is_linear_in_time_and_batch(
     layer = kind(inputs, units)
 
     def cost(*shape: int) -> OpCost:
-        return torchscan.total_cost(torchscan.record(layer, args=(torch.zeros(*shape, inputs),)))
+        return total_cost(torchscan.record(layer, args=(torch.zeros(*shape, inputs),)))
 
     one, many = cost(1, 1), cost(steps, batch)
     assert (many.macs, many.flops) == (steps * batch * one.macs, steps * batch * one.flops)

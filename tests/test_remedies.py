@@ -366,6 +366,6 @@ def test_a_result_that_was_pickled_has_no_model_to_ask() -> None:
 
 def test_as_data_and_as_text() -> None:
     remedies = time_remedies(blocks(), (64,))
-    assert json.loads(json.dumps(remedies.as_dict()))["before"] == remedies.before
+    assert json.loads(json.dumps(remedies.to_dict()))["before"] == remedies.before
     assert remedies.remedies[0].change in repr(remedies)
     assert "Of no help" in str(remedies)

@@ -18,11 +18,12 @@ from torch import nn
 
 import torchscan
 from tests.report.samples import HOSTILE, UNPRINTABLE, Chain, block
+from torchscan.analyses.module_graph import module_graph
 from torchscan.hardware.device_specs import device_named
 from torchscan.inspection import inspect
 from torchscan.report.info import Info
 from torchscan.report.table import FORMATS, Table
-from torchscan.results import Result, shows
+from torchscan.results import Result, register_formatters
 from torchscan.runtime.exchanges import Process
 from torchscan.runtime.group_run import group_run_of
 
@@ -44,6 +45,13 @@ def _run() -> Any:
     return run.facts
 
 
+def _inspection() -> Any:
+    model = block()
+    with inspect(model) as run:
+        model(torch.zeros(1, *SHAPE))
+    return run
+
+
 def _generation() -> Any:
     from tests.models.generating import Echo
 
@@ -59,7 +67,9 @@ def _formulas() -> Any:
 def _generation_sweep() -> Any:
     from tests.models.generating import Echo
 
-    return torchscan.sweep_generation(Echo(), 4, 2, device="RTX 3090", price=2.5)
+    return torchscan.analyze_generation(
+        Echo(), 4, 2, device="RTX 3090", price=2.5, batch_size=[1, 8, 32]
+    )
 
 
 def _plan() -> Any:
@@ -76,7 +86,7 @@ def _meshes() -> Any:
 
 def _pipeline() -> Any:
     stages = [nn.Linear(4, 4) for _ in range(2)]
-    return torchscan.plan_pipeline(stages, (4,), microbatches=2, device="RTX 3090")
+    return torchscan.parallel.pipeline(stages, (4,), microbatches=2, device="RTX 3090")
 
 
 def _group_run() -> Any:
@@ -102,36 +112,19 @@ RESULTS: Mapping[str, Callable[[], Any]] = {
     "plan": lambda: _plan(),
     "meshes": lambda: _meshes(),
     "run": _run,
+    "inspection": _inspection,
     "group run": lambda: _group_run(),
     "pipeline": lambda: _pipeline(),
     "fields": lambda: torchscan.receptive_field(block(), SHAPE),
     "field": lambda: torchscan.receptive_field(block(), SHAPE)["conv"],
-    "run comparison": lambda: torchscan.compare_info(_run(), _run()),
-    "comparison": lambda: torchscan.compare_info(
+    "run comparison": lambda: torchscan.compare(_run(), _run()),
+    "comparison": lambda: torchscan.compare(
         _info(), torchscan.crawl_module(block(), SHAPE, batch_size=2)
     ),
     "trace": lambda: torchscan.record(block(), SHAPE),
-    "graph": lambda: torchscan.module_graph(torchscan.record(block(), SHAPE)),
+    "graph": lambda: module_graph(torchscan.record(block(), SHAPE)),
     "device": lambda: device_named("RTX 3090"),
-    "table": lambda: torchscan.cost_table(torchscan.record(block(), SHAPE)),
-}
-TABLES: Mapping[str, Callable[[Any], Table]] = {
-    "info": torchscan.info_table,
-    "memory": torchscan.memory_table,
-    "roofline": torchscan.roofline_table,
-    "generation": torchscan.generation_table,
-    "formulas": torchscan.formula_table,
-    "generation by batch size": torchscan.generation_table,
-    "plan": torchscan.plan_table,
-    "meshes": torchscan.mesh_table,
-    "fields": torchscan.field_table,
-    "run": torchscan.run_table,
-    "group run": torchscan.group_table,
-    "pipeline": torchscan.pipeline_table,
-    "run comparison": torchscan.comparison_table,
-    "comparison": torchscan.comparison_table,
-    "trace": torchscan.cost_table,
-    "graph": torchscan.graph_table,
+    "table": lambda: torchscan.record(block(), SHAPE).table(),
 }
 #: a word of each
 SAYS = {
@@ -147,6 +140,7 @@ SAYS = {
     "pipeline": "Bubbles",
     "meshes": "Tokens/s",
     "run": "Forward",
+    "inspection": "Forward",
     "fields": "Sees everything by",
     "field": "Starts by phase",
     "comparison": "before",
@@ -201,16 +195,16 @@ def test_the_repr_stays_short() -> None:
 
 def test_a_type_is_shown_in_one_way() -> None:
     str(RESULTS["table"]())
-    with pytest.raises(ValueError, match="Table is shown already"):
-        shows(Table, str, str)
+    with pytest.raises(ValueError, match="formatters of Table are already registered"):
+        register_formatters(Table, lambda table: table)
 
 
 @pytest.mark.few(40)
 @pytest.mark.parametrize("style", FORMATS)
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", RESULTS)
 def test_every_table_in_every_format(name: str, style: str) -> None:
     result = RESULTS[name]()
-    table = TABLES[name](result)
+    table = result.table()
     text = table.write(style)
     if style == "csv":
         keys, *rows = csv.reader(io.StringIO(text))
@@ -233,7 +227,7 @@ def test_every_table_in_every_format(name: str, style: str) -> None:
 
 def test_figures_of_memory_are_in_the_table() -> None:
     estimate = RESULTS["memory"]()
-    data = json.loads(torchscan.memory_table(estimate).write("json"))
+    data = json.loads(estimate.table().write("json"))
     by_kind, verdict = (
         {row["name"]: row["value"] for row in each["rows"]} for each in data["totals"]
     )
@@ -247,7 +241,7 @@ def test_figures_of_memory_are_in_the_table() -> None:
 def test_figures_of_a_roofline_add_up_in_the_table() -> None:
     roofline = RESULTS["roofline"]()
     for by in ("layer", "kind", "operator"):
-        table = torchscan.roofline_table(roofline, by, rows=2)
+        table = roofline.table(by, top=2)
         rows = json.loads(table.write("json"))["rows"]
         assert sum(row["time_estimate"] for row in rows) == pytest.approx(roofline.time_estimate)
         assert sum(row["flops"] for row in rows) == roofline.total.flops
@@ -267,13 +261,13 @@ def test_names_are_text_in_every_table() -> None:
     )
     tables = [
         *(
-            torchscan.field_table(fields),
-            torchscan.cost_table(trace, "module"),
-            torchscan.memory_table(memory),
+            fields.table(),
+            trace.table("module"),
+            memory.table(),
         ),
         *(
-            torchscan.roofline_table(roofline, rows=99),
-            torchscan.comparison_table(torchscan.compare_info(before, after)),
+            roofline.table(top=99),
+            torchscan.compare(before, after).table(),
         ),
     ]
     for table in tables:

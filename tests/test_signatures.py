@@ -212,7 +212,7 @@ def test_an_argument_of_a_wrong_type_is_named_with_what_to_give(
 def test_an_error_of_arguments_that_fit_their_types_stays_as_it_is() -> None:
     info = torchscan.crawl_module(nn.Linear(2, 2), (2,))
     with pytest.raises(OverflowError):
-        torchscan.to_json(info, indent=10**30)
+        info.to_json(indent=10**30)
 
 
 def test_public_functions_can_be_sent_to_other_processes() -> None:

@@ -1,4 +1,4 @@
-"""torchscan: what a PyTorch model is and what it costs, before anything is trained.
+"""torchscan: what a PyTorch model consists of and what it costs, before anything is trained.
 
 Names are imported when they are first used, so that ``torchscan --help`` need not wait for torch. ``__init__.pyi`` lists them
 for type checkers, and for this file, too.
@@ -19,13 +19,15 @@ def _homes() -> dict[str, str]:
         for line in listed:
             if line.startswith("from "):
                 home = line.split()[1]
-            if " as " in line:
+            if " as " in line and home != __name__:
                 homes[line.rpartition(" as ")[2].strip(" ,\n")] = home
     return homes
 
 
 _HOMES = _homes()
-__all__ = sorted(_HOMES)
+_SUBMODULES = ("parallel", "sinks", "types")
+#: names of the standard library are left out, so that ``from torchscan import *`` does not hide them
+__all__ = sorted({*_HOMES, *_SUBMODULES} - {"inspect", "types"})
 
 results.load_writers_by(lambda: _imported("torchscan.report.result_display"))
 
@@ -53,4 +55,4 @@ def _imported(path: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted({*_HOMES, *_SUBMODULES})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, overload
 
 from torch import Tensor, nn
 
@@ -49,13 +50,36 @@ _SHORT = 3
 _PRECISIONS = ("fp32", "fp16", "bf16", "tf32")
 
 
-@explain_wrong_types
+@overload
 def analyze_generation(
     module: nn.Module,
     prompt: int = 512,
     new: int = 128,
     *,
     batch_size: int = 1,
+    **asked: Any,
+) -> Generation: ...
+
+
+@overload
+def analyze_generation(
+    module: nn.Module,
+    prompt: int = 512,
+    new: int = 128,
+    *,
+    batch_size: Sequence[int],
+    **asked: Any,
+) -> GenerationSweep: ...
+
+
+@explain_wrong_types  # type: ignore[misc]  # **asked: what both share
+def analyze_generation(
+    module: nn.Module,
+    prompt: int = 512,
+    new: int = 128,
+    *,
+    batch_size: int | Sequence[int] = 1,
+    price: float | None = None,
     device: str = "auto",
     precision: Precision | None = None,
     weights: str | None = None,
@@ -68,7 +92,7 @@ def analyze_generation(
     per_machine: int = 8,
     network_gbs: float = 50.0,
     progress: bool = True,
-) -> Generation:
+) -> Generation | GenerationSweep:
     """What a language model takes on a device, and how fast it answers there, computed on shapes alone.
 
     Two passes are priced: one over the prompt, and one over a single token, which gets the cache that the first returned. So
@@ -78,7 +102,8 @@ def analyze_generation(
         module: the model. It is left unchanged; it may be on the meta device.
         prompt: tokens that each sequence begins with.
         new: tokens that are generated for each.
-        batch_size: sequences at once.
+        batch_size: sequences at once; a list answers for several, as a :class:`GenerationSweep`.
+        price: what the device costs an hour, in any currency: a sweep then has the price of a million new tokens.
         device: the card: ``torchscan devices`` lists all known ones; "auto": this machine's.
         precision: "fp32", "fp16", "bf16": what the model is converted to; None: the model as it is.
         weights: the format in which weights are stored that go into products, but for the last: "int8", "fp8", "int4", "nf4",
@@ -97,6 +122,9 @@ def analyze_generation(
         network_gbs: what the network carries for each device, in one direction, in 10^9 bytes per second.
         progress: say what takes more than a second, in a terminal or a notebook.
     """
+    sizes = [batch_size] if isinstance(batch_size, int) else list(batch_size)
+    _require_sizes(sizes)
+    _require_price(price, is_sweep=not isinstance(batch_size, int))
     module = original_of(module)
     serving = _serving(weights, cache, eager=eager)
     setting = _setting(module, prompt, new, device=device, precision=precision, serving=serving)
@@ -105,69 +133,20 @@ def analyze_generation(
         _token_by_token(module, step, is_shown=progress),
         _spread(module, setting, apply) as spread,
     ):
-        return _GenerationQuestion(spread, step, setting, inputs, module).answer(batch_size)
+        question = _GenerationQuestion(spread, step, setting, inputs, module)
+        generations = tuple(question.answer(size) for size in dict.fromkeys(sizes))
+    if isinstance(batch_size, int):
+        return generations[0]
+    return GenerationSweep(generations=generations, price=price)
 
 
-@explain_wrong_types
-def sweep_generation(
-    module: nn.Module,
-    prompt: int = 512,
-    new: int = 128,
-    *,
-    batch_sizes: Sequence[int] = (1, 8, 32),
-    price: float | None = None,
-    device: str = "auto",
-    precision: Precision | None = None,
-    weights: str | None = None,
-    cache: str | None = None,
-    eager: bool = False,
-    inputs: Mapping[str, Tensor] | None = None,
-    step: Step | None = None,
-    mesh: Mapping[str, int] | None = None,
-    apply: Apply | None = None,
-    per_machine: int = 8,
-    network_gbs: float = 50.0,
-    progress: bool = True,
-) -> GenerationSweep:
-    """The same question for several batch sizes: the more sequences at once, the more tokens a second, and the longer for each.
-
-    Args:
-        module: the model, as for :func:`analyze_generation`, like all that is not named here.
-        prompt: tokens that each sequence begins with.
-        new: tokens that are generated for each.
-        batch_sizes: sequences at once.
-        price: what the device costs an hour, in a currency of yours: then there is what a million new tokens costs.
-        device: the card.
-        precision: what the model is converted to.
-        weights: the format in which weights are stored.
-        cache: the format in which keys and values are stored.
-        eager: as plain PyTorch runs it.
-        inputs: what the pass over the prompt is given besides, for one sequence.
-        step: how the model is called.
-        mesh: several devices.
-        apply: spreads the model among them.
-        per_machine: how many of them there are in a machine.
-        network_gbs: what the network carries for each.
-        progress: say what takes more than a second.
-    """
-    _require_sizes(batch_sizes)
-    if price is not None and (
-        isinstance(price, bool) or not isinstance(price, int | float) or not price > 0
-    ):
+def _require_price(price: float | None, *, is_sweep: bool) -> None:
+    if price is None:
+        return
+    if isinstance(price, bool) or not isinstance(price, int | float) or not price > 0:
         raise InputError(f"price is {price!r}: give what the device costs an hour, as a number")
-    module = original_of(module)
-    serving = _serving(weights, cache, eager=eager)
-    setting = _setting(module, prompt, new, device=device, precision=precision, serving=serving)
-    setting = _joined(setting, mesh, per_machine, network_gbs)
-    with (
-        _token_by_token(module, step, is_shown=progress),
-        _spread(module, setting, apply) as spread,
-    ):
-        asked = _GenerationQuestion(spread, step, setting, inputs, module)
-        return GenerationSweep(
-            generations=tuple(asked.answer(each) for each in dict.fromkeys(batch_sizes)),
-            price=price,
-        )
+    if not is_sweep:
+        raise InputError("a price belongs to several batch sizes: give batch_size=[1, 8, 32]")
 
 
 @explain_wrong_types

@@ -16,6 +16,10 @@ from torchscan.hardware.device_specs import device_named
 from torchscan.recording.bookkeeping.inventory import is_on_cuda
 from torchscan.recording.call_tree import Begun
 from torchscan.recording.request import require_module
+from torchscan.report.run_data import run_document
+from torchscan.report.run_table import run_table
+from torchscan.report.table import Table
+from torchscan.results import Result, register_formatters
 from torchscan.runtime.checks import Check, Checked
 from torchscan.runtime.findings import FindingKey, NonFinite
 from torchscan.runtime.inspector import Inspector
@@ -29,7 +33,7 @@ from torchscan.wrong_arguments import explain_wrong_types
 Reaction = Literal["record", "warn", "raise"]
 
 
-class Run(Inspected):
+class Run(Result, Inspected):
     """An inspection: started, finished, then full of facts. Printed, it is a table of them."""
 
     def __init__(
@@ -242,6 +246,14 @@ class Run(Inspected):
             reported=self._reported,
         )
 
+    def table(self, *, max_depth: int | None = 3) -> Table:
+        """Return modules with times and memory, down to ``max_depth`` (None: all)."""
+        return self.facts.table(max_depth=max_depth)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what was found as plain data."""
+        return self.facts.to_dict()
+
     def save(self, path: str | PathLike[str]) -> None:
         """Write what was found as JSON, which :func:`open_run` reads; what is there is replaced when all is written."""
         self.facts.save(path)
@@ -265,6 +277,14 @@ class Run(Inspected):
     def info(self) -> dict[str, Any]:
         """The calls, nested as the modules are."""
         return self.facts.info
+
+
+register_formatters(
+    Run,
+    run_table,
+    page_part=lambda run: run.facts._repr_html_(),
+    document=lambda run: run_document(run.facts),
+)
 
 
 @explain_wrong_types

@@ -50,7 +50,7 @@ class Page(str):
 
 
 @explain_wrong_types
-def to_page(
+def html_report(
     scan: Scan, title: str | None = None, *, run: Measuring | None = None, excuse: Excuse = str
 ) -> Page:
     """One HTML file that shows a model: its graph and its layers in step, memory over the pass, and what limits it.

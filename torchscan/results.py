@@ -1,63 +1,338 @@
-"""What all results share: they display themselves, printed and in a notebook.
+"""What all results share: they show, draw and write themselves.
 
-Results must not import the writers. Writers register here for the types that they display; the package says how to load
-them, and the first result to be displayed loads them.
+Results must not import formatters. Formatters register here for the types that they format; the
+package says how to load them, and the first result to be formatted loads them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+import inspect
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+from torchscan.errors import InputError
 from torchscan.escapes import printable_text
+from torchscan.files import path_of, write_text
+from torchscan.plain import to_plain
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+    from torchscan.report.table import Table
 
 R = TypeVar("R")
+FilePath = str | os.PathLike[str]
+#: for a screen, or for a paper of two columns: as wide as one column, or as the page
+PlotSize = Literal["screen", "column", "page"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Formatters:
+    """How results of one type are formatted."""
+
+    table: Callable[..., Table]
+    #: text for a terminal, in place of the table's
+    text: Callable[..., str] | None = None
+    #: part of an HTML page, in place of the table's
+    page_part: Callable[..., str] | None = None
+    #: the table for CSV and pandas, with one value per cell and nothing folded
+    data_table: Callable[..., Table] | None = None
+    plot: Callable[..., Axes] | None = None
+    #: plain data with its schema, in place of what ``to_dict`` returns
+    document: Callable[[Any], dict[str, Any]] | None = None
+    #: formats that only this type has, by name
+    languages: Mapping[str, Callable[[Any], str]] = MappingProxyType({})
 
 
 class Result:
-    """Displays itself through the writers registered for its type. Its ``repr`` is its own."""
+    """Base class of all results.
+
+    Options of a format are listed with its method; all other keyword arguments go to ``table``.
+    A path writes a file and returns None; without a path, the text is returned.
+    """
 
     __slots__ = ()
 
+    def table(self) -> Table:
+        """Return the result as a table."""
+        return table_of(self)
+
+    def plot(self, ax: Axes | None = None, *, size: PlotSize = "screen") -> Axes:
+        """Draw the result with matplotlib, into ``ax`` or into a new figure."""
+        return draw(self, ax=ax, size=size)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data that JSON can hold."""
+        content: dict[str, Any] = to_plain(self)
+        return content
+
+    @overload
+    def to_json(self, path: None = None, *, indent: int | None = 2) -> str: ...
+    @overload
+    def to_json(self, path: FilePath, *, indent: int | None = 2) -> None: ...
+    def to_json(self, path: FilePath | None = None, *, indent: int | None = 2) -> str | None:
+        """Write JSON with all that ``to_dict`` returns, and the name of its schema if it has one."""
+        document = formatters_of(self).document
+        content = self.to_dict() if document is None else document(self)
+        return _save(json.dumps(content, indent=indent, allow_nan=False), path)
+
+    @overload
+    def to_csv(self, path: None = None, *, escape_formulas: bool = False, **table: Any) -> str: ...
+    @overload
+    def to_csv(self, path: FilePath, *, escape_formulas: bool = False, **table: Any) -> None: ...
+    def to_csv(
+        self, path: FilePath | None = None, *, escape_formulas: bool = False, **table: Any
+    ) -> str | None:
+        """Write comma-separated values: a header of keys, then the rows with exact numbers.
+
+        With ``escape_formulas``, texts that a spreadsheet would run (``=1+1``) begin with an
+        apostrophe.
+        """
+        written = _data_table(self, table).write("csv", escape_formulas=escape_formulas)
+        return _save(f"{written}\n", path)
+
+    def to_pandas(self, **table: Any) -> pd.DataFrame:
+        """Return a DataFrame with the rows of ``to_csv``. Its ``attrs`` hold what is not in a row."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise InputError("to_pandas needs pandas: pip install 'torchscan[pandas]'") from error
+        found = _data_table(self, table)
+        keys = [column.key for column in found.columns]
+        values = [[cell.value for cell in row.cells] for row in found.rows]
+        frame = pd.DataFrame(values, columns=keys)
+        frame.attrs = self._attributes()
+        return frame
+
+    @overload
+    def to_markdown(self, path: None = None, *, details: bool = False, **table: Any) -> str: ...
+    @overload
+    def to_markdown(self, path: FilePath, *, details: bool = False, **table: Any) -> None: ...
+    def to_markdown(
+        self, path: FilePath | None = None, *, details: bool = False, **table: Any
+    ) -> str | None:
+        """Write Markdown. With ``details``, for a comment on GitHub: rows open on a click."""
+        return _save(table_of(self, **table).write("github" if details else "markdown"), path)
+
+    @overload
+    def to_latex(
+        self,
+        path: None = None,
+        *,
+        caption: str | None = None,
+        label: str | None = None,
+        long: bool | None = None,
+        wide: bool | None = None,
+        siunitx: bool = False,
+        **table: Any,
+    ) -> str: ...
+    @overload
+    def to_latex(
+        self,
+        path: FilePath,
+        *,
+        caption: str | None = None,
+        label: str | None = None,
+        long: bool | None = None,
+        wide: bool | None = None,
+        siunitx: bool = False,
+        **table: Any,
+    ) -> None: ...
+    def to_latex(
+        self,
+        path: FilePath | None = None,
+        *,
+        caption: str | None = None,
+        label: str | None = None,
+        long: bool | None = None,
+        wide: bool | None = None,
+        siunitx: bool = False,
+        **table: Any,
+    ) -> str | None:
+        r"""Write a LaTeX table, which needs ``\usepackage{booktabs}``.
+
+        Args:
+            path: the file to write.
+            caption: LaTeX (``\%`` for a percent sign); by default what the table shows.
+            label: the name for ``\ref``.
+            long: a table over several pages, which also needs ``\usepackage{longtable}``; by
+                default if there are more rows than fit on a page.
+            wide: over both columns of a two-column page (``table*``); by default if one column is
+                too narrow for it.
+            siunitx: align numbers at their points, which also needs ``\usepackage{siunitx}``.
+            table: options of ``table``.
+        """
+        options: dict[str, Any] = {"caption": caption, "label": label, "long": long, "wide": wide}
+        return _save(table_of(self, **table).write("latex", siunitx=siunitx, **options), path)
+
+    @overload
+    def to_html(
+        self, path: None = None, *, standalone: bool | None = None, **table: Any
+    ) -> str: ...
+    @overload
+    def to_html(self, path: FilePath, *, standalone: bool | None = None, **table: Any) -> None: ...
+    def to_html(
+        self, path: FilePath | None = None, *, standalone: bool | None = None, **table: Any
+    ) -> str | None:
+        """Write HTML that folds and sorts and fetches nothing.
+
+        A file is a complete page, and the text that is returned is a part of a page, as notebooks
+        show it; ``standalone`` overrides this.
+        """
+        html = _page_part(self, table)
+        if path is not None if standalone is None else standalone:
+            html = _page_writers[0](f"torchscan: {self._title()}", html)
+        return _save(html, path)
+
+    @overload
+    def to_text(self, path: None = None, *, width: int = 80, **table: Any) -> str: ...
+    @overload
+    def to_text(self, path: FilePath, *, width: int = 80, **table: Any) -> None: ...
+    def to_text(self, path: FilePath | None = None, *, width: int = 80, **table: Any) -> str | None:
+        """Write text that is at most ``width`` characters wide, as ``print`` shows it."""
+        text = formatters_of(self).text
+        if text is None:
+            return _save(table_of(self, **table).write("text", width=width), path)
+        _require_options(self, "to_text", text, table)
+        return _save(text(self, width=width, **table), path)
+
     def __str__(self) -> str:
         """Return the result as text without control characters, which names of modules may contain."""
-        return printable_text(_writers_of(self)[0](self))
+        return printable_text(self.to_text())
 
     def _repr_html_(self) -> str:
-        return _writers_of(self)[1](self)
+        return _page_part(self, {})
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:  # noqa: ARG002 - IPython's
         """Both forms, for a notebook. ``_repr_pretty_`` wouldn't work: IPython prefers the ``repr`` of a subclass."""
         return {"text/plain": str(self), "text/html": self._repr_html_()}
 
+    def _attributes(self) -> dict[str, Any]:
+        found = table_of(self)
+        return {
+            "title": found.title,
+            "summary": list(found.summary),
+            "remarks": list(found.remarks),
+        }
 
-#: type of result -> its writers: as text, and as part of a page
-_registered: dict[type, tuple[Callable[[Any], str], Callable[[Any], str]]] = {}
+    def _title(self) -> str:
+        return table_of(self).title
+
+
+#: type of result -> its formatters
+_registered: dict[type, Formatters] = {}
 _loaders: list[Callable[[], object]] = []
+#: makes a complete page of a title and a part
+_page_writers: list[Callable[[str, str], str]] = []
 
 
-def shows(kind: type[R], text: Callable[[R], str], page_part: Callable[[R], str]) -> None:
-    """Register how to display results of this type: as text, and as part of a page."""
+def register_formatters(
+    kind: type[R],
+    table: Callable[..., Table],
+    *,
+    text: Callable[..., str] | None = None,
+    page_part: Callable[..., str] | None = None,
+    data_table: Callable[..., Table] | None = None,
+    plot: Callable[..., Axes] | None = None,
+    document: Callable[[R], dict[str, Any]] | None = None,
+    languages: Mapping[str, Callable[[Any], str]] = MappingProxyType({}),
+) -> None:
+    """Register how to format results of this type."""
     if kind in _registered:
-        raise ValueError(f"{kind.__name__} is shown already")
-    _registered[kind] = (text, page_part)
+        raise ValueError(f"formatters of {kind.__name__} are already registered")
+    _registered[kind] = Formatters(
+        table=table,
+        text=text,
+        page_part=page_part,
+        data_table=data_table,
+        plot=plot,
+        document=document,
+        languages=languages,
+    )
+
+
+def register_page_writer(write: Callable[[str, str], str]) -> None:
+    """Register how to make a complete HTML page of a title and a part."""
+    _page_writers[:] = [write]
 
 
 def load_writers_by(loader: Callable[[], object]) -> None:
-    """Say how to load the writers, the first time one is needed."""
+    """Set how to load the formatters, the first time one is needed."""
     _loaders[:] = [loader]
 
 
 def load_writers() -> None:
-    """Load the writers, unless that has been done."""
+    """Load the formatters, unless that has been done."""
     for loader in _loaders:
         loader()  # before it is forgotten: other threads may ask meanwhile, and imports wait for one another
     _loaders.clear()
 
 
-def _writers_of(result: object) -> tuple[Callable[[Any], str], Callable[[Any], str]]:
+def formatters_of(result: object) -> Formatters:
+    """Return the formatters of a result's type."""
     load_writers()
-    found = next((_registered[kind] for kind in type(result).__mro__ if kind in _registered), None)
-    if found is None:
-        raise TypeError(f"no writer is registered for a {type(result).__name__}")
-    return found
+    for kind in type(result).__mro__:
+        if kind in _registered:
+            return _registered[kind]
+    raise TypeError(f"no formatters are registered for a {type(result).__name__}")
+
+
+def table_of(result: Result, **options: Any) -> Table:
+    """Return a result's table with these options."""
+    table = formatters_of(result).table
+    _require_options(result, "table", table, options)
+    return table(result, **options)
+
+
+def draw(result: Result, **options: Any) -> Axes:
+    """Draw a result, or raise an InputError if its type has no plot."""
+    plot = formatters_of(result).plot
+    if plot is None:
+        kind = type(result).__name__
+        raise InputError(f"a {kind} has no plot: {kind}.table() has its values")
+    return plot(result, **options)
+
+
+def write_in(result: Result, language: str, path: FilePath | None) -> str | None:
+    """Write a result in a format that only its type has."""
+    return _save(formatters_of(result).languages[language](result), path)
+
+
+def _data_table(result: Result, options: dict[str, Any]) -> Table:
+    data_table = formatters_of(result).data_table
+    if data_table is None:
+        return table_of(result, **options)
+    _require_options(result, "table", data_table, options)
+    return data_table(result, **options)
+
+
+def _page_part(result: Result, options: dict[str, Any]) -> str:
+    page_part = formatters_of(result).page_part
+    if page_part is None:
+        return table_of(result, **options)._repr_html_()
+    _require_options(result, "to_html", page_part, options)
+    return page_part(result, **options)
+
+
+def _require_options(
+    result: Result, method: str, function: Callable[..., Any], options: dict[str, Any]
+) -> None:
+    """Raise a TypeError that names the method which was called, and not the function behind it."""
+    _, *known = inspect.signature(function).parameters
+    unknown = next((name for name in options if name not in known), None)
+    if unknown is not None:
+        choice = f"choose from {', '.join(known)}" if known else "it has none"
+        called = f"{type(result).__name__}.{method}()"
+        raise TypeError(f"{unknown!r} is not an option of {called}: {choice}")
+
+
+def _save(text: str, path: FilePath | None) -> str | None:
+    if path is None:
+        return text
+    write_text(path_of(path), text if text.endswith("\n") else f"{text}\n")
+    return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import fields, replace
-from typing import Unpack
+from typing import Literal, Unpack
 
 import torch
 from torch import nn
@@ -16,6 +16,7 @@ from torchscan.analyses.memory_estimate import OUTPUT_DROPPED, MemoryEstimate, e
 from torchscan.analyses.memory_placement import Placement
 from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
+from torchscan.analyses.module_graph import ModuleGraph, module_graph
 from torchscan.analyses.receptive_field import ReceptiveField, receptive_fields
 from torchscan.analyses.remedies_result import Asker, Remedies, RemedyMetric
 from torchscan.analyses.roofline import (
@@ -26,12 +27,13 @@ from torchscan.analyses.roofline import (
     require_format,
     roofline_of,
 )
-from torchscan.analyses.totals import require_prices
+from torchscan.analyses.totals import by_module, by_operator, require_prices
 from torchscan.errors import InputError, warn_user
 from torchscan.escapes import printable
 from torchscan.hardware.device_specs import Device, can_estimate_for, device_named
 from torchscan.hardware.process_memory import NO_OVERHEAD, Overhead, cuda_overhead
 from torchscan.once import once
+from torchscan.ops import OpCost
 from torchscan.progress import progress
 from torchscan.question import KernelDevice, Question, asking
 from torchscan.recording.arguments import ScanArguments
@@ -44,6 +46,7 @@ from torchscan.remedies import Answer, Change, Situation, for_memory, for_time, 
 from torchscan.report.info import Info, info_of
 from torchscan.size_search import SizeSearch, batches, lengths
 from torchscan.torch_versions import compiled_from
+from torchscan.trace.events import Phase
 from torchscan.trace.trace import Trace
 from torchscan.units import memory, share
 
@@ -149,6 +152,32 @@ class Scan:
         return info_of(
             trace, convention, self.fields if receptive_field else None, overheads, *estimates
         )
+
+    def costs(
+        self,
+        by: Literal["operator", "module"] = "operator",
+        *,
+        convention: Convention = "torchscan",
+        phase: Phase | None = None,
+    ) -> dict[str, OpCost]:
+        """Return the cost of each operator, or of each module with all that it calls.
+
+        ``""`` is the model. ``phase`` restricts the costs to the "forward" or "backward" pass.
+        """
+        if by not in ("operator", "module"):
+            raise InputError(f"by is {by!r}: give 'operator' or 'module'")
+        count = by_operator if by == "operator" else by_module
+        return count(self.trace, convention=convention, phase=phase)
+
+    def graph(self, path: str = "", call: int = 0, *, fold: bool = False) -> ModuleGraph:
+        """Return which module passes its results to which, inside one call of a module.
+
+        Args:
+            path: the module; "" is the model.
+            call: 0 for the first call of this module, 1 for the second, …
+            fold: collapse operators that follow each other, and identical modules of a list.
+        """
+        return module_graph(self.trace, path, call, fold=fold)
 
     @once
     def receptive_field(self) -> ReceptiveField:

@@ -16,7 +16,7 @@ from torchscan.question import asking
 from torchscan.recording.arguments import StepArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.report.remarks import missed_text, unpriced_text
-from torchscan.report.table import Cell, Column, ColumnRemark, Row, Table, in_unit
+from torchscan.report.table import Cell, Column, ColumnRemark, ModelTable, Row, in_unit
 from torchscan.scan import Scan
 from torchscan.trace.events import Provenance
 
@@ -34,7 +34,7 @@ def model_table(
     metrics: Sequence[str] | None = None,
     title: str = "Models",
     **asked: Unpack[StepArguments],
-) -> Table:
+) -> ModelTable:
     """A table of several models, one per row: ``str()`` gives text, ``write("latex")`` gives LaTeX for a paper.
 
     Args:
@@ -85,10 +85,12 @@ def chosen_metrics(metrics: Sequence[str] | None, device: str | None) -> list[st
     return chosen
 
 
-def table_of(scans: Mapping[str, Scan], metrics: Sequence[str], *, title: str = "Models") -> Table:
+def table_of(
+    scans: Mapping[str, Scan], metrics: Sequence[str], *, title: str = "Models"
+) -> ModelTable:
     """One row for each model."""
     written = [_written(name, list(scans.values())) for name in metrics]
-    return Table(
+    return ModelTable(
         title=title,
         columns=[
             Column(key="model", heading="Model", is_number=False, min_width=12),

@@ -25,11 +25,11 @@ from torch.utils.checkpoint import checkpoint
 
 import torchscan
 from tests.torchvision_cpu import torchvision
-from torchscan import Trace
 from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.recording.passes import record_pass
 from torchscan.recording.request import PassRequest
 from torchscan.trace.events import StorageKind
+from torchscan.types import Trace
 
 # isort: split
 import transformers  # which imports torchvision

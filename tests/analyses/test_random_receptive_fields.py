@@ -389,7 +389,7 @@ def _agrees(model: Graph, shape: tuple[int, ...], margin: int) -> None:
 
 
 def _compare(
-    axis: torchscan.AxisField, unit: int, seen: tuple[int, int] | None, margin: int | None
+    axis: torchscan.types.AxisField, unit: int, seen: tuple[int, int] | None, margin: int | None
 ) -> None:
     """Near a border what is said goes on beyond it, and where a border wraps, only the interior is said."""
     if axis.status == "global" or seen is None:

@@ -37,7 +37,7 @@ def agrees(
 
 
 def _layer_agrees(
-    layer: torchscan.LayerField, output: Tensor, inputs: Sequence[Tensor], units: int
+    layer: torchscan.types.LayerField, output: Tensor, inputs: Sequence[Tensor], units: int
 ) -> None:
     dims = sorted({axis.axis for axis in layer.axes})
     for dim in dims:
@@ -655,7 +655,7 @@ def test_operators_without_a_dimension_of_their_own_have_a_rule(forward: Any) ->
 def test_as_plain_data_it_has_each_output_of_each_layer() -> None:
     data = torchscan.receptive_field(
         nn.Sequential(nn.Conv2d(1, 1, (3, 5), stride=2)), (1, 16, 16)
-    ).as_dict()
+    ).to_dict()
     assert json.loads(json.dumps(data)) == data
     assert [layer["path"] for layer in data["layers"]] == ["", "0"]
     ((down, across),) = data["layers"][1]["outputs"]

@@ -17,10 +17,11 @@ from torch import Tensor, nn
 import torchscan
 from tests.recording.test_record import Calls
 from tests.versions import needs
-from torchscan import InputError, OperatorLoad, Roofline, analyze_roofline, register_device
+from torchscan import InputError, analyze_roofline, register_device
 from torchscan.analyses.roofline.kernels.products import filled
 from torchscan.analyses.roofline.spread import COMPARED
 from torchscan.hardware import device_specs
+from torchscan.types import OperatorLoad, Roofline
 
 #: 10 TFLOP/s in fp32, ten times that in fp16, 100 GB/s: ridges at 100 and 1000 FLOPs per byte
 ROUND = "a round card"
@@ -257,7 +258,7 @@ def test_a_training_step_comes_from_its_record() -> None:
 
 
 def test_as_dict_is_plain(as_json: Callable[[Any], Any]) -> None:
-    plain = roofline(Nested(), (3, 32, 32), precision="fp16-mixed").as_dict()
+    plain = roofline(Nested(), (3, 32, 32), precision="fp16-mixed").to_dict()
     assert as_json(plain) == plain
     assert {"time_bound", "time_estimate", "operators", "layers", "by_kind"} <= plain.keys()
 
@@ -707,7 +708,7 @@ def test_what_is_not_modelled_is_said() -> None:
 @pytest.mark.parametrize("device", ["TPU v5e", "Gaudi2", "Apple M2"])
 def test_devices_of_which_less_is_known_give_plain_figures_too(device: str) -> None:
     result = roofline(nn.Sequential(nn.Linear(8, 8), nn.ReLU()).bfloat16(), (8,), device=device)
-    json.dumps(result.as_dict(), allow_nan=False)
+    json.dumps(result.to_dict(), allow_nan=False)
     assert all(each.time_bound > 0 for each in result.operators)
 
 

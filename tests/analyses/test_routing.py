@@ -12,15 +12,9 @@ from torch import Tensor, nn
 import torchscan
 from tests.recording.test_record import Calls
 from tests.versions import needs, skip_without
-from torchscan import (
-    OpCost,
-    analyze_roofline,
-    by_operator,
-    crawl_module,
-    estimate_memory,
-    record,
-    total_cost,
-)
+from torchscan import analyze_roofline, crawl_module, estimate_memory, record
+from torchscan.analyses.totals import by_module, by_operator, total_cost
+from torchscan.types import OpCost
 
 MIB = 2**20
 
@@ -317,9 +311,7 @@ def test_experts_that_are_called_without_rows_read_nothing() -> None:
 
     experts = nn.ModuleList(nn.Linear(8, 8, bias=False) for _ in range(4))
     model = Calls(forward, router=nn.Linear(8, 4, bias=False), experts=experts)
-    read = {
-        path: cost.bytes_read for path, cost in torchscan.by_module(record(model, (8,))).items()
-    }
+    read = {path: cost.bytes_read for path, cost in by_module(record(model, (8,))).items()}
     assert sorted(read[f"experts.{expert}"] for expert in range(4)) == [0, 0, 256 + 32, 256 + 32]
 
 

@@ -8,16 +8,9 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.recording.test_record import Calls
-from torchscan import (
-    InputError,
-    OpCost,
-    UnpricedError,
-    by_module,
-    by_module_and_operator,
-    by_operator,
-    record,
-    total_cost,
-)
+from torchscan import InputError, UnpricedError, record
+from torchscan.analyses.totals import by_module, by_module_and_operator, by_operator, total_cost
+from torchscan.types import OpCost
 
 
 class Twice(nn.Module):

@@ -13,19 +13,12 @@ from torch import Tensor, nn
 
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
 from tests.models.generating import Echo, Recurrent
-from torchscan import (
-    BudgetError,
-    Generation,
-    InputError,
-    UnpricedError,
-    analyze_generation,
-    assert_generation,
-    device_named,
-    generation_table,
-)
-from torchscan.budgets import check_budget, read_budgets
+from torchscan import BudgetError, InputError, UnpricedError, analyze_generation
+from torchscan.budgets import assert_generation, check_budget, read_budgets
 from torchscan.cli.main import main
+from torchscan.hardware.device_specs import device_named
 from torchscan.metrics import OF_GENERATION
+from torchscan.types import Generation
 
 CARD = "NVIDIA L4"
 #: of Echo(10, 8), in bytes: embedding, key, value and scores; a key and a value for each token
@@ -120,7 +113,7 @@ def test_what_a_rate_may_be_off_is_what_its_times_may_be() -> None:
 
 def test_numbers_have_the_words_of_the_table() -> None:
     made = _analyze()
-    table = {row.cells[0].text: row.cells[1].text for row in generation_table(made).rows}
+    table = {row.cells[0].text: row.cells[1].text for row in made.table().rows}
     for metric in OF_GENERATION.values():
         assert metric.text(metric.value(made)) == table[metric.heading]
 

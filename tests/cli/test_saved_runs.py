@@ -18,12 +18,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     BEFORE.save("before.json")
     AFTER.save("after.json")
-    Path("report.json").write_text(torchscan.to_json(torchscan.crawl_module(nn.Linear(2, 2), (2,))))
+    Path("report.json").write_text(torchscan.crawl_module(nn.Linear(2, 2), (2,)).to_json())
 
 
 def test_two_saved_runs_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "before.json", "after.json"]) == 0
-    assert capsys.readouterr().out == f"{torchscan.compare_info(BEFORE, AFTER)}\n"
+    assert capsys.readouterr().out == f"{torchscan.compare(BEFORE, AFTER)}\n"
 
 
 @pytest.mark.parametrize("style", ["json", "csv", "github", "latex", "html"])

@@ -18,6 +18,7 @@ import torchscan
 from tests.live.test_run_pages import write
 from torchscan import InputError
 from torchscan.cli.main import main
+from torchscan.live.explore.run_page import page_of_run
 
 Break = Callable[[Path], object]
 
@@ -113,7 +114,7 @@ def test_a_broken_run_is_refused_in_one_line(
     run = shutil.copytree(good, tmp_path / "run")
     harm(run / "rank0.sqlite")
     with pytest.raises(InputError) as refused:
-        torchscan.page_of_run(run)
+        page_of_run(run)
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
 

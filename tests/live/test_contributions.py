@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import torchscan
 from tests.live.watching import watch
-from torchscan import WatchedRun
+from torchscan.types import WatchedRun
 
 pytestmark = pytest.mark.slow  # each run has a process of its own, which imports torch
 

@@ -27,9 +27,11 @@ from torch import Tensor, nn
 import torchscan
 from tests.browsing import opened
 from tests.live.watching import watch
-from torchscan import InputError, Server
+from torchscan import InputError
 from torchscan.live.explore.following import Followed
 from torchscan.live.explore.guard import Hosts
+from torchscan.live.explore.run_page import page_of_run
+from torchscan.types import Server
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -487,7 +489,7 @@ def _follow(browser: Browser, training: subprocess.Popen[str]) -> None:
 def test_layers_are_kept_in_view_by_enter_and_by_dragging(
     browser: Browser, run: Path, tmp_path: Path
 ) -> None:
-    torchscan.page_of_run(run).save(tmp_path / "run.html")
+    page_of_run(run).save(tmp_path / "run.html")
     with opened(browser, tmp_path / "run.html") as page:
         page.locator(".node[data-name='0']").focus()
         page.keyboard.press("Enter")
@@ -512,7 +514,7 @@ def test_layers_are_kept_in_view_by_enter_and_by_dragging(
 def test_one_cursor_shows_the_same_step_everywhere(
     browser: Browser, run: Path, tmp_path: Path
 ) -> None:
-    torchscan.page_of_run(run).save(tmp_path / "run.html")
+    page_of_run(run).save(tmp_path / "run.html")
     with opened(browser, tmp_path / "run.html") as page:
         page.locator(".node[data-name='0']").focus()
         page.keyboard.press("Enter")
@@ -537,9 +539,7 @@ def test_runs_in_folders_of_the_same_name_are_told_apart(
 ) -> None:
     for name in ("one", "other"):
         shutil.copytree(run, tmp_path / name / "run")
-    torchscan.page_of_run(tmp_path / "one" / "run", tmp_path / "other" / "run").save(
-        tmp_path / "run.html"
-    )
+    page_of_run(tmp_path / "one" / "run", tmp_path / "other" / "run").save(tmp_path / "run.html")
     with opened(browser, tmp_path / "run.html") as page:
         page.locator(".heat").nth(1).wait_for()
         assert {"one/run", "other/run"} == set(page.locator(".heat .type").all_inner_texts())
@@ -607,7 +607,7 @@ def test_when_the_server_has_ended_nothing_stands_under_another_name(
 
 def test_a_run_without_a_graph_has_its_modules(browser: Browser, tmp_path: Path) -> None:
     train(tmp_path / "run", graph=False)
-    torchscan.page_of_run(tmp_path / "run").save(tmp_path / "run.html")
+    page_of_run(tmp_path / "run").save(tmp_path / "run.html")
     with opened(browser, tmp_path / "run.html") as page:
         assert page.locator(".node").count() == 3
         assert "no lines between them" in page.locator(".remark").last.inner_text()
@@ -627,7 +627,7 @@ class Late(nn.Module):
 
 def test_what_is_called_later_and_again_is_there(browser: Browser, tmp_path: Path) -> None:
     train(tmp_path / "run", 4, Late())
-    torchscan.page_of_run(tmp_path / "run").save(tmp_path / "run.html")
+    page_of_run(tmp_path / "run").save(tmp_path / "run.html")
     with opened(browser, tmp_path / "run.html") as page:
         assert sorted(
             page.locator(".node[data-row]").evaluate_all(
@@ -661,7 +661,7 @@ def test_the_first_nan_is_the_first_verdict(browser: Browser, tmp_path: Path) ->
             return super().forward(x * torch.nan)
 
     train(tmp_path / "run", 2, Broken(nn.Linear(3, 4), nn.Linear(4, 2)))
-    torchscan.page_of_run(tmp_path / "run").save(tmp_path / "run.html")
+    page_of_run(tmp_path / "run").save(tmp_path / "run.html")
     with opened(browser, tmp_path / "run.html") as page:
         assert page.locator(".verdict").first.inner_text().startswith("First NaN")
         assert page.locator(".node.producer, .node.holds").count()
@@ -685,7 +685,7 @@ class Skipping(nn.Module):
 
 def test_steps_in_which_a_layer_was_left_out_are_empty(browser: Browser, tmp_path: Path) -> None:
     train(tmp_path / "run", 6, Skipping())
-    torchscan.page_of_run(tmp_path / "run").save(tmp_path / "run.html")
+    page_of_run(tmp_path / "run").save(tmp_path / "run.html")
     with opened(browser, f"{(tmp_path / 'run.html').as_uri()}#other") as page:
         page.locator(".card canvas").first.scroll_into_view_if_needed()
         box = page.locator(".card canvas").first.bounding_box()
@@ -713,7 +713,7 @@ def test_a_run_is_coloured_by_what_was_measured_until_another_figure_is_chosen(
 
 
 def test_the_page_says_how_to_read_a_picture(browser: Browser, run: Path, tmp_path: Path) -> None:
-    torchscan.page_of_run(run).save(tmp_path / "run.html")
+    page_of_run(run).save(tmp_path / "run.html")
     with opened(browser, tmp_path / "run.html") as page:
         assert not page.locator(".help canvas").is_visible()
         page.get_by_text("How to read these pictures").click()

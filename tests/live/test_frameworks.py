@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import tests.torchvision_cpu  # noqa: F401 - the frameworks import torchvision, which needs it
 import torchscan
-from torchscan import WatchedRun
+from torchscan.types import WatchedRun
 
 pytestmark = [
     pytest.mark.slow,  # each has a process of its own, which imports torch

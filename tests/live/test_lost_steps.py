@@ -21,11 +21,12 @@ from torch import nn
 
 import torchscan
 from tests.live.test_watcher import HERE, net, told, train, without_waiting
-from torchscan import InputError, Sink, TensorBoard, WandB, watch
+from torchscan import InputError, watch
 from torchscan.cli.main import main
 from torchscan.live import channel, process, starting
 from torchscan.live.ledger import has_worker
 from torchscan.live.sinks import paged, weights_and_biases
+from torchscan.sinks import Sink, TensorBoard, WandB
 
 slow = pytest.mark.slow  # has a process that imports torch
 BEGIN = """

@@ -22,7 +22,9 @@ from torch.utils.checkpoint import checkpoint
 import torchscan
 from tests.live.test_watcher import told
 from tests.live.watching import watch
-from torchscan import InputError, Seen, Sink, WatchedRun
+from torchscan import InputError
+from torchscan.sinks import Seen, Sink
+from torchscan.types import WatchedRun
 
 pytestmark = pytest.mark.slow  # each has a process of its own, which imports torch
 

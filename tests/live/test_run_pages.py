@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-import torchscan
 from tests.browsing import opened
 from tests.live.test_bins import of
+from torchscan.live.explore.run_page import page_of_run
 from torchscan.live.schema import Phase, SampledStep, Series
 from torchscan.live.store import Store
 
@@ -44,7 +44,7 @@ def write(run: Path, steps: Steps) -> Path:
 
 def shown(*runs: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The data of a page, and the pictures in it."""
-    page = torchscan.page_of_run(*runs)._repr_html_()
+    page = page_of_run(*runs)._repr_html_()
     document = html.unescape(page)
     found = re.search(r'id="data">(.*?)</script>', document, re.DOTALL)
     assert found is not None
@@ -130,7 +130,7 @@ def write_layers(run: Path, num_layers: int) -> Path:
 def test_the_boxes_of_thousands_of_modules_are_seen(
     browser: Browser, tmp_path: Path, scheme: str
 ) -> None:
-    torchscan.page_of_run(write_layers(tmp_path / "run", 2401)).save(tmp_path / "run.html")
+    page_of_run(write_layers(tmp_path / "run", 2401)).save(tmp_path / "run.html")
     with opened(browser, tmp_path / "run.html", color_scheme=scheme) as page:
         assert page.locator("svg.graph .node").count() == 2401
         assert page.locator("svg.graph").evaluate(_SEEN) >= 20
@@ -144,7 +144,7 @@ def gradients_of(page: Any) -> list[str]:
 
 @pytest.mark.slow
 def test_a_gradient_of_zero_is_shown_as_zero(browser: Browser, tmp_path: Path) -> None:
-    torchscan.page_of_run(write_layers(tmp_path / "run", 3)).save(tmp_path / "run.html")
+    page_of_run(write_layers(tmp_path / "run", 3)).save(tmp_path / "run.html")
     with opened(browser, tmp_path / "run.html") as page:
         page.get_by_label("colour by").select_option("gradient")
         assert gradients_of(page) == ["–", "0", "2.00", "2.00"]
@@ -154,7 +154,7 @@ def test_a_gradient_of_zero_is_shown_as_zero(browser: Browser, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_a_run_whose_gradients_are_all_zero_shows_them(browser: Browser, tmp_path: Path) -> None:
-    torchscan.page_of_run(write_layers(tmp_path / "run", 1)).save(tmp_path / "run.html")
+    page_of_run(write_layers(tmp_path / "run", 1)).save(tmp_path / "run.html")
     with opened(browser, tmp_path / "run.html") as page:
         assert gradients_of(page) == ["–", "0"]
 
@@ -162,7 +162,7 @@ def test_a_run_whose_gradients_are_all_zero_shows_them(browser: Browser, tmp_pat
 @pytest.mark.slow
 def test_evaluation_passes_are_named_in_the_pictures(browser: Browser, tmp_path: Path) -> None:
     """Nothing else was measured in them: there are no gradients."""
-    torchscan.page_of_run(write(tmp_path / "run", EVALUATIONS)).save(tmp_path / "run.html")
+    page_of_run(write(tmp_path / "run", EVALUATIONS)).save(tmp_path / "run.html")
     with opened(browser, f"{(tmp_path / 'run.html').as_uri()}#0") as page:
         said = page.locator(".card figcaption").first
         said.wait_for()

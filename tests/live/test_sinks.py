@@ -24,20 +24,11 @@ import torchscan
 from tests.browsing import opened
 from tests.live.test_watcher import HERE, is_alive, net, told, train, without_waiting
 from tests.live.watching import watch
-from torchscan import (
-    Distribution,
-    InputError,
-    MLflow,
-    Seen,
-    Series,
-    Sink,
-    TensorBoard,
-    Video,
-    WandB,
-    WatchedRun,
-)
+from torchscan import InputError
 from torchscan.live.bins import bounds, quantiles
 from torchscan.live.sinks import colormaps, figures, frames, weights_and_biases
+from torchscan.sinks import MLflow, Seen, Sink, TensorBoard, Video, WandB
+from torchscan.types import Distribution, Series, WatchedRun
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -27,7 +27,8 @@ import torchscan
 from tests.live.watching import watch
 from tests.recording.test_record import Calls
 from tests.torchvision_cpu import torchvision
-from torchscan import InputError, WatchedRun
+from torchscan import InputError
+from torchscan.types import WatchedRun
 
 pytestmark = pytest.mark.slow  # each has a process of its own, which imports torch
 

@@ -139,7 +139,9 @@ def allocated_by(run: FinetuningRun, *, holds_output: bool) -> int:
         estimate = torchscan.estimate_memory(model, **step)
     else:
         shard = partial(_shard, known.layers)
-        estimate = torchscan.plan(model, mesh={"dp": run.cards}, apply=shard, **step).memory
+        estimate = torchscan.parallel.plan(
+            model, mesh={"dp": run.cards}, apply=shard, **step
+        ).memory
     assert estimate.verdict is not None
     return estimate.verdict.allocated_bytes
 

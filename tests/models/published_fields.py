@@ -38,7 +38,7 @@ def fields_of(name: str, layers: dict[str, Any]) -> Iterator[FieldOf]:
         )
 
 
-def _found(axis: torchscan.AxisField) -> Any:
+def _found(axis: torchscan.types.AxisField) -> Any:
     if axis.status != "local":
         return axis.status
     return (axis.status, axis.size, str(axis.stride), list(axis.starts), len(axis.starts))

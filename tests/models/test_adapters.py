@@ -39,7 +39,7 @@ def _with_adapters(base: Any) -> Any:
     )
 
 
-def _trained(model: Any, **options: Any) -> torchscan.MemoryEstimate:
+def _trained(model: Any, **options: Any) -> torchscan.types.MemoryEstimate:
     ids = torch.zeros(1, 128, dtype=torch.long)
     step: dict[str, Any] = {
         "training": True,
@@ -52,7 +52,7 @@ def _trained(model: Any, **options: Any) -> torchscan.MemoryEstimate:
     )
 
 
-def _most(estimate: torchscan.MemoryEstimate, kind: Any) -> int:
+def _most(estimate: torchscan.types.MemoryEstimate, kind: Any) -> int:
     return max(each.by_kind[kind] for each in estimate.timeline)
 
 

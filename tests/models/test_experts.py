@@ -12,7 +12,9 @@ import torch.nn as nn
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
 import torchscan
 from tests.recording.test_record import Calls
-from torchscan import OpCost, analyze_roofline, by_module_and_operator, by_operator, record
+from torchscan import analyze_roofline, record
+from torchscan.analyses.totals import by_module_and_operator, by_operator, total_cost
+from torchscan.types import OpCost
 
 transformers = pytest.importorskip("transformers")
 
@@ -189,8 +191,7 @@ def test_a_loop_promises_no_less_than_the_pass_in_which_all_tokens_agree() -> No
             nn.init.normal_(parameter, std=0.2)
         same = {"input_ids": torch.full((1, 12), 7)}
         real, abstract = (
-            torchscan.total_cost(record(model, kwargs=same, execute=how))
-            for how in ("real", "abstract")
+            total_cost(record(model, kwargs=same, execute=how)) for how in ("real", "abstract")
         )
         assert abstract.least_bytes_read <= real.bytes_read + 1000
         assert abstract.bytes_read > 1.3 * real.bytes_read

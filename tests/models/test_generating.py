@@ -322,8 +322,8 @@ def test_the_formula_of_a_cache_is_that_of_all_layers() -> None:
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     costs = torchscan.symbolic_costs(model.eval())
-    assert costs.as_dict()["prompt"]["cache_bytes"] == {"1,1": str(2 * 32 * 8 * 128 * 2)}
-    assert costs.as_dict()["token"]["cache_bytes"] == dict.fromkeys(
+    assert costs.to_dict()["prompt"]["cache_bytes"] == {"1,1": str(2 * 32 * 8 * 128 * 2)}
+    assert costs.to_dict()["token"]["cache_bytes"] == dict.fromkeys(
         ("1,0", "1,1"), str(2 * 32 * 8 * 128 * 2)
     )
 
@@ -384,13 +384,13 @@ def _built(kind: str, model: str, **sizes: Any) -> Any:
         return getattr(transformers, model)(transformers.AutoConfig.for_model(kind, **sizes)).eval()
 
 
-def _generated(model: Any, **asked: Any) -> torchscan.Generation:
+def _generated(model: Any, **asked: Any) -> torchscan.types.Generation:
     found = torchscan.analyze_generation(model, 16, 4, device="RTX 3090", **asked)
     assert found.params == sum(each.numel() for each in model.parameters())
     return found
 
 
-def _macs(roofline: torchscan.Roofline) -> int:
+def _macs(roofline: torchscan.types.Roofline) -> int:
     return sum(each.macs for each in roofline.operators)
 
 

@@ -15,6 +15,7 @@ from tests.models.catalogue import SMALL, TIMED, Case
 from tests.models.zoo import Row, rows
 from tests.observables import observables
 from tests.recording.test_record import output_shapes
+from torchscan.analyses.totals import total_cost
 
 pytestmark = [
     pytest.mark.slow,
@@ -71,9 +72,7 @@ def test_a_training_step_costs_the_same_on_shapes_alone_and_for_real(case: Case)
     assert auto.provenance.execution == ("real" if case is SMALL["wav2vec 2"] else "abstract")
     ignores_flops = case in (SMALL["Mixtral"], SMALL["wav2vec 2"])
     for phase in ("forward", "backward"):
-        one, other = (
-            torchscan.total_cost(trace, phase=phase, strict=True) for trace in (auto, real)
-        )
+        one, other = (total_cost(trace, phase=phase, strict=True) for trace in (auto, real))
         assert case is SMALL["wav2vec 2"] or one.macs == other.macs > 0
         assert ignores_flops or one.flops == other.flops
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.recording.test_record import Calls
-from torchscan import OpCost
+from torchscan.analyses.totals import by_operator, total_cost
+from torchscan.types import OpCost
 
 SHAPE = tuple[int, ...]
 
@@ -21,7 +22,7 @@ def cost(forward: Callable[..., Any], *shapes: SHAPE, dtype: torch.dtype = torch
     """The cost of a function on inputs of these shapes (complete, with all dimensions)."""
     args = tuple(torch.zeros(shape, dtype=dtype) for shape in shapes)
     trace = torchscan.record(Calls(lambda _, *inputs: forward(*inputs)), args=args)
-    return torchscan.total_cost(trace, strict=True)
+    return total_cost(trace, strict=True)
 
 
 @pytest.mark.parametrize(
@@ -344,5 +345,5 @@ def test_adding_to_elements_reads_them_too() -> None:
             lambda _, x, adds=adds: x.clone().index_put_((index,), values, accumulate=adds)
         )
         trace = torchscan.record(model, args=(torch.zeros(3, 5),))
-        read.append(torchscan.by_operator(trace)["aten.index_put_"].bytes_read)
+        read.append(by_operator(trace)["aten.index_put_"].bytes_read)
     assert read == [2 * 5 * 4 + 2 * 8, 2 * 5 * 4 + 2 * 8 + 2 * 5 * 4]

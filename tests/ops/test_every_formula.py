@@ -14,9 +14,9 @@ from torch._ops import OpOverload
 
 import tests.torchvision_cpu  # noqa: F401 - defines torchvision's operators
 from tests.versions import lacks, skip_without
-from torchscan import OpSignature, TensorSpec
 from torchscan.ops import compute_cost, registry
 from torchscan.trace.events import Sparsity
+from torchscan.types import OpSignature, TensorSpec
 
 
 def T(*shape: int, dtype: torch.dtype = torch.float32) -> TensorSpec:  # noqa: N802 - a tensor, as short as can be

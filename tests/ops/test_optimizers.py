@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.recording.test_record import Calls
-from torchscan import OpCost
+from torchscan.analyses.totals import total_cost
+from torchscan.types import OpCost
 
 OPTIMIZERS = [
     *(
@@ -40,7 +41,7 @@ def second_step(kind: Any, **options: Any) -> OpCost:
     layer.weight.grad = torch.ones_like(layer.weight)
     optimizer.step()
     trace = torchscan.record(Calls(lambda _: optimizer.step()), args=(), execute="real")
-    return torchscan.total_cost(trace, strict=True)
+    return total_cost(trace, strict=True)
 
 
 @pytest.mark.parametrize("foreach", [False, True])

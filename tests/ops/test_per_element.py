@@ -11,8 +11,8 @@ import torch
 
 from tests.ops.test_every_formula import C, Case, T
 from tests.versions import skip_without
-from torchscan import TensorSpec
 from torchscan.ops import compute_cost
+from torchscan.types import TensorSpec
 
 PER_ELEMENT = {
     1: """relu threshold mul div reciprocal neg sign signbit sgn abs maximum minimum fmax fmin fmod remainder clamp_min

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 import torchscan
 from tests.recording.test_record import Calls, op_names
 from tests.versions import before
-from torchscan import TensorSpec, UnpricedError, Work, cost_of
+from torchscan import UnpricedError, cost_of
 from torchscan.ops import registry
+from torchscan.types import TensorSpec, Work
 
 
 @pytest.fixture(scope="module", autouse=True)

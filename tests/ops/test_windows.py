@@ -341,7 +341,7 @@ def _depends_on(result: Tensor, operands: Sequence[Tensor]) -> set[tuple[int, In
     }
 
 
-def _followed(trace: torchscan.Trace, count: int) -> dict[int, Elements]:
+def _followed(trace: torchscan.types.Trace, count: int) -> dict[int, Elements]:
     """Of each tensor and element of it, all elements of the inputs that it was made from, by the rules alone."""
     inputs = [
         index
@@ -462,7 +462,7 @@ def test_every_rule_of_ours_for_torchs_operators_was_looked_at(
     used: set[object] = set()
     apply = registry._apply
 
-    def noting(rule: Callable[..., Any], signature: torchscan.OpSignature) -> Any:
+    def noting(rule: Callable[..., Any], signature: torchscan.types.OpSignature) -> Any:
         used.add(rule.__code__)
         return apply(rule, signature)
 
@@ -498,7 +498,7 @@ def test_every_rule_fits_the_schema_of_every_overload_that_it_is_for() -> None:
 
 def test_a_rule_that_fails_is_no_rule() -> None:
     @torchscan.window_of("torchscan_tests::failing")
-    def failing(x: torchscan.TensorSpec, *, out: torchscan.TensorSpec) -> Looks:
+    def failing(x: torchscan.types.TensorSpec, *, out: torchscan.types.TensorSpec) -> Looks:
         raise ZeroDivisionError
 
     with torch.library._scoped_library("torchscan_tests", "FRAGMENT") as library:
@@ -514,7 +514,7 @@ def test_a_rule_that_fails_is_no_rule() -> None:
 
 def test_a_second_rule_is_an_error_unless_it_is_meant() -> None:
     @torchscan.window_of("torchscan_tests::twice")
-    def once(*, out: torchscan.TensorSpec) -> Looks:
+    def once(*, out: torchscan.types.TensorSpec) -> Looks:
         return ()
 
     with pytest.raises(ValueError, match="already has a window rule"):

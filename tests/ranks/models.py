@@ -20,8 +20,8 @@ def shard(model: Any, mesh: Any) -> None:
         fully_shard(each, mesh=mesh)
 
 
-def sharded_linear(**asked: Any) -> torchscan.Plan:
-    return torchscan.plan(
+def sharded_linear(**asked: Any) -> torchscan.types.Plan:
+    return torchscan.parallel.plan(
         build,
         (64,),
         mesh={"dp": 8},
@@ -60,8 +60,8 @@ class Tokens(nn.Module):
         return {"loss": nn.functional.cross_entropy(scores.flatten(0, 1), labels.flatten())}
 
 
-def searched_tokens() -> torchscan.MeshSearch:
-    return torchscan.search_meshes(
+def searched_tokens() -> torchscan.types.MeshSearch:
+    return torchscan.parallel.search(
         Tokens(),
         gpus=8,
         device="NVIDIA H200",

@@ -58,7 +58,7 @@ def shard(model: Any, mesh: Any) -> None:
 
 
 def operators_of(build: Any, device: str | None) -> Counter[str]:
-    plan = torchscan.plan(
+    plan = torchscan.parallel.plan(
         lambda: build().bfloat16(),
         (LENGTH, WIDTH),
         torch.bfloat16,
@@ -149,7 +149,7 @@ def test_attention_over_sequences_in_parts_needs_a_card() -> None:
         model.mesh = mesh["cp"]
 
     def macs_of_attention(device: str | None) -> int:
-        plan = torchscan.plan(
+        plan = torchscan.parallel.plan(
             lambda: InParts().bfloat16(),
             (LENGTH, WIDTH),
             torch.bfloat16,

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from torchscan import Plan, plan
+from torchscan import parallel
+from torchscan.types import Plan
 
 pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped")
 
@@ -29,7 +30,7 @@ def planned(then: Any = lambda _: None, mesh: Any = None, along: Any = "dp", **h
             fully_shard(each, mesh=devices[along], **how)
         then(model)
 
-    return plan(
+    return parallel.plan(
         build,
         (WIDTH,),
         mesh=mesh or {"dp": N},
@@ -117,7 +118,7 @@ def test_gradients_of_an_earlier_batch_are_added_to() -> None:
         for each in (*model, model):
             fully_shard(each, mesh=devices["dp"])
 
-    twice = plan(
+    twice = parallel.plan(
         build,
         (WIDTH,),
         mesh={"dp": N},

@@ -13,7 +13,7 @@ from torch import nn
 
 from tests.ranks.processes import in_processes
 from tests.sweeps import some_of
-from torchscan import InputError, RecordError, gather_plan, plan_table
+from torchscan import InputError, RecordError, parallel
 from torchscan.analyses.collectives import collectives_of
 from torchscan.ranks.plan import plan
 from torchscan.scan import Scan
@@ -130,9 +130,11 @@ def gather(rank: int, name: str) -> Any:
     """What is gathered in each process, and what is raised where one of them cannot be recorded."""
     options: dict[str, Any] = {"batch_size": BATCH, "training": True, "optimizer": "AdamW"}
     model = spread(CASES[name])
-    found = gather_plan(model, (WIDTH,), **options)
+    found = parallel.gather(model, (WIDTH,), **options)
     with pytest.raises(RecordError if rank != 1 else InputError) as raised:
-        gather_plan(model, (WIDTH,), **({**options, "batch_size": -1} if rank == 1 else options))
+        parallel.gather(
+            model, (WIDTH,), **({**options, "batch_size": -1} if rank == 1 else options)
+        )
     facts = [
         (
             each.rank,
@@ -148,7 +150,7 @@ def gather(rank: int, name: str) -> Any:
         found.processes,
         facts,
         str(raised.value),
-        plan_table(found).write("markdown"),
+        found.table().write("markdown"),
     )
 
 

@@ -41,7 +41,7 @@ def seconds(mesh: dict[str, int], along: str, kind: str, device: str = DEVICE) -
     """Without what the smallest takes."""
 
     def told(width: int) -> float:
-        plan = torchscan.plan(
+        plan = torchscan.parallel.plan(
             lambda: nn.Identity(),
             mesh=mesh,
             apply=lambda _, devices: Telling(devices, along, kind),

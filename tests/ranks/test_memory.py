@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
-from torchscan import Plan, plan
+from torchscan import parallel
+from torchscan.types import Plan
 
 transformers = pytest.importorskip("transformers")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -74,7 +75,7 @@ def shard(model: Any, mesh: Any) -> None:
 def planned() -> Plan:
     tokens = torch.zeros(1, LENGTH, dtype=torch.long)
     given = {"input_ids": tokens, "labels": tokens, "use_cache": False}
-    return plan(
+    return parallel.plan(
         build,
         mesh={"dp": PROCESSES},
         apply=shard,

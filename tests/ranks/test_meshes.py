@@ -10,7 +10,8 @@ from torch import nn
 
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
 import torchscan
-from torchscan import InputError, MeshChoice, MeshSearch
+from torchscan import InputError
+from torchscan.types import MeshChoice, MeshSearch
 
 transformers = pytest.importorskip("transformers")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -43,7 +44,7 @@ def shard(model: Any, mesh: Any) -> None:
 
 
 def searched(**asked: Any) -> MeshSearch:
-    return torchscan.search_meshes(llama(), device=DEVICE, length=LENGTH, **{"gpus": 8, **asked})
+    return torchscan.parallel.search(llama(), device=DEVICE, length=LENGTH, **{"gpus": 8, **asked})
 
 
 def the_one(**asked: Any) -> MeshChoice:
@@ -54,7 +55,7 @@ def the_one(**asked: Any) -> MeshChoice:
 def test_few_layers_tell_what_all_of_them_take() -> None:
     tokens = torch.zeros(2, LENGTH, dtype=torch.long)
     given = {"input_ids": tokens, "labels": tokens, "use_cache": False}
-    whole = torchscan.plan(
+    whole = torchscan.parallel.plan(
         llama().bfloat16().train(),
         mesh={"dp": 8},
         apply=shard,
@@ -106,7 +107,7 @@ def test_weights_in_32_bits_take_twice_the_memory() -> None:
 def test_the_model_is_left_unchanged() -> None:
     model: Any = llama()
     before = (model.config.to_dict(), [name for name, _ in model.named_parameters()])
-    torchscan.search_meshes(model, gpus=8, device=DEVICE, length=LENGTH, meshes=[{"dp": 8}])
+    torchscan.parallel.search(model, gpus=8, device=DEVICE, length=LENGTH, meshes=[{"dp": 8}])
     assert (model.config.to_dict(), [name for name, _ in model.named_parameters()]) == before
     assert not torch.distributed.is_initialized()
 
@@ -124,7 +125,9 @@ def test_the_model_is_left_unchanged() -> None:
 )
 def test_wrong_use_is_told_in_one_line(asked: dict[str, Any], told: str) -> None:
     with pytest.raises(InputError, match=told) as raised:
-        torchscan.search_meshes(llama(), **{"gpus": 8, "device": DEVICE, "length": LENGTH, **asked})
+        torchscan.parallel.search(
+            llama(), **{"gpus": 8, "device": DEVICE, "length": LENGTH, **asked}
+        )
     assert "\n" not in str(raised.value)
 
 
@@ -138,7 +141,7 @@ def test_copies_hold_all_of_a_model() -> None:
 
 def test_few_layers_are_sharded_and_checkpointed_too() -> None:
     plain, again = (
-        torchscan.search_meshes(
+        torchscan.parallel.search(
             llama(4),
             gpus=8,
             device=DEVICE,
@@ -155,7 +158,7 @@ def test_what_a_slow_network_leaves_to_wait_for_is_not_that_of_few_layers() -> N
     slow = {"gpus": 16, "network_gbs": 0.05, "meshes": [{"dp": 16}]}
     found = the_one(**slow)
     tokens = torch.zeros(1, LENGTH, dtype=torch.long)
-    whole = torchscan.plan(
+    whole = torchscan.parallel.plan(
         llama().bfloat16().train(),
         mesh={"dp": 16},
         apply=shard,
@@ -187,7 +190,7 @@ def test_what_is_gathered_in_16_bits_is_so_without_fsdp_too() -> None:
 
 def test_what_takes_no_tokens_is_told() -> None:
     with pytest.raises(InputError, match="Linear takes no input_ids and no labels"):
-        torchscan.search_meshes(nn.Linear(8, 8), gpus=8, device=DEVICE)
+        torchscan.parallel.search(nn.Linear(8, 8), gpus=8, device=DEVICE)
 
 
 @pytest.mark.sweep
@@ -210,7 +213,7 @@ def test_adapters_take_what_those_of_peft_take() -> None:
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(r=8, lora_alpha=16, lora_dropout=0.05, target_modules="all-linear")
     tokens = torch.zeros(2, LENGTH, dtype=torch.long)
-    theirs = torchscan.plan(
+    theirs = torchscan.parallel.plan(
         peft.get_peft_model(llama(4).bfloat16(), config).base_model.model.train(),
         mesh={"dp": 8},
         apply=shard,
@@ -221,7 +224,7 @@ def test_adapters_take_what_those_of_peft_take() -> None:
         device=DEVICE,
     )
     asked: dict[str, Any] = {"gpus": 8, "device": DEVICE, "length": LENGTH, "batch_size": 2}
-    found = torchscan.search_meshes(llama(4), meshes=[{"dp": 8}], lora=8, **asked)
+    found = torchscan.parallel.search(llama(4), meshes=[{"dp": 8}], lora=8, **asked)
     (ours,) = found.choices
     assert (ours.local_params, ours.sent_bytes) == (theirs.local_params, theirs.sent_bytes)
     assert ours.peak_bytes == theirs.memory.peak_bytes
@@ -232,7 +235,7 @@ def test_adapters_take_what_those_of_peft_take() -> None:
 
 def test_memory_of_the_best_mesh_is_that_of_all_layers() -> None:
     tokens = torch.zeros(2, LENGTH, dtype=torch.long)
-    whole = torchscan.plan(
+    whole = torchscan.parallel.plan(
         llama().train(),
         mesh={"dp": 8},
         apply=shard,
@@ -281,8 +284,8 @@ def test_adapters_stand_beside_layers_of_all_sorts() -> None:
     with torch.device("meta"):
         model = Plain()
     asked: dict[str, Any] = {"gpus": 2, "device": DEVICE, "length": 16, "meshes": [{"dp": 2}]}
-    (found,) = torchscan.search_meshes(model, lora=2, **asked).choices
-    (whole,) = torchscan.search_meshes(model, **asked).choices
+    (found,) = torchscan.parallel.search(model, lora=2, **asked).choices
+    (whole,) = torchscan.parallel.search(model, **asked).choices
     # of a layer of attention the product of its result, which torch computes by its weight, and the two of its perceptron
     beside = 8 * 2 * (32 + 32) + 8 * 2 * ((32 + 32) + 2 * (32 + 64))
     assert found.local_params == whole.local_params + beside / 2
@@ -298,7 +301,9 @@ def test_adapters_without_linear_layers_are_refused() -> None:
     with torch.device("meta"):
         model = Convolved()
     with pytest.raises(InputError, match="adapters go beside linear layers"):
-        torchscan.search_meshes(model, gpus=2, device=DEVICE, length=16, meshes=[{"dp": 2}], lora=2)
+        torchscan.parallel.search(
+            model, gpus=2, device=DEVICE, length=16, meshes=[{"dp": 2}], lora=2
+        )
 
 
 @pytest.mark.sweep
@@ -314,7 +319,7 @@ def test_sequences_of_all_devices_are_shared_by_the_copies_of_the_model() -> Non
 
 def test_a_picture_has_a_bar_for_each_mesh() -> None:
     found = searched(meshes=[{"dp": 8}, {"dp": 4, "tp": 2}])
-    ax = torchscan.draw_meshes(found)
+    ax = found.plot()
     assert [each.get_text() for each in ax.get_yticklabels()] == [
         " × ".join(f"{n} {s}" for n, s in c.mesh.items()) for c in found.choices
     ]

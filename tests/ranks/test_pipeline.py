@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.versions import skip_before
-from torchscan import InputError, estimate_memory, plan_pipeline
+from torchscan import InputError, estimate_memory, parallel
 from torchscan.analyses.pipeline_schedule import (
     StageTimes,
     Task,
@@ -140,7 +140,7 @@ def stage() -> nn.Module:
 
 
 def planned(schedule: Any = "1F1B", stages: int = 4, microbatches: int = 8, **options: Any) -> Any:
-    return plan_pipeline(
+    return parallel.pipeline(
         [stage() for _ in range(stages)],
         (WIDTH,),
         batch_size=ROWS,
@@ -252,7 +252,7 @@ def test_a_dict_is_handed_to_nobody() -> None:
         InputError,
         match="stage 0 returns a dict of 'y', 'more': a stage hands over a tensor, or a tuple",
     ):
-        plan_pipeline([Two(packed=dict), First()], (WIDTH,), microbatches=2, device="H100")
+        parallel.pipeline([Two(packed=dict), First()], (WIDTH,), microbatches=2, device="H100")
 
 
 @pytest.mark.parametrize("packed", [tuple, list])
@@ -260,7 +260,7 @@ def test_what_a_stage_does_not_use_has_no_gradient(packed: type) -> None:
     """It is held once with its parameters, gradients and state, whether or not anything is sent back."""
     with torch.device("meta"):
         stages = (each for each in (Two(packed=packed), First()))
-    plan = plan_pipeline(
+    plan = parallel.pipeline(
         stages, (WIDTH,), batch_size=ROWS, microbatches=2, device="H100", optimizer="AdamW"
     )
     weight = WIDTH * WIDTH * F32
@@ -314,9 +314,8 @@ def test_what_cannot_be_is_said(options: dict[str, Any], said: str) -> None:
 
 
 def test_a_picture_has_a_bar_for_each_pass() -> None:
-    import torchscan
 
     plan = planned(stages=2, microbatches=4)
-    ax = torchscan.draw_pipeline(plan)
+    ax = plan.plot()
     assert len(ax.patches) == len(plan.actions) == 2 * 2 * 4
     assert "bubbles" in ax.get_title(loc="left")

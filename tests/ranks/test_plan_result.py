@@ -18,7 +18,9 @@ from torch import nn
 
 import torchscan
 from tests.ranks.models import build, divide, shard, sharded_linear
-from torchscan import BudgetError, InputError, Plan, UnpricedError, assert_plan, plan_table
+from torchscan import BudgetError, InputError, UnpricedError
+from torchscan.budgets import assert_plan
+from torchscan.types import Plan
 
 mpl.use("Agg")
 #: weights and biases of the layers, of float32
@@ -47,7 +49,7 @@ def test_what_a_process_holds(made: Plan) -> None:
 
 def test_parts_of_tensors_are_held_once() -> None:
     """Those of the products' results and gradients: modules hand on what wraps them, which has the sizes of the whole."""
-    found = torchscan.plan(
+    found = torchscan.parallel.plan(
         build, (64,), mesh={"tp": PROCESSES}, apply=divide, training=True, batch_size=1024
     )
     assert found.memory.by_kind["buffers"] == 0
@@ -83,13 +85,13 @@ def test_the_expected_time_has_what_waits_for_links(made: Plan) -> None:
 def test_errors_are_told_as_before() -> None:
     """Torch has them begin with the number of the process, once there was a group."""
     before = sys.excepthook
-    torchscan.plan(build, (64,), mesh={"dp": 2}, apply=shard)
+    torchscan.parallel.plan(build, (64,), mesh={"dp": 2}, apply=shard)
     assert sys.excepthook is before
 
 
 def test_processes_may_hold_unequal_parts() -> None:
     """There are three rows, of which three of eight processes have one."""
-    found = torchscan.plan(
+    found = torchscan.parallel.plan(
         lambda: nn.Linear(5, 3), (5,), mesh={"dp": PROCESSES}, apply=_whole, ranks="ends"
     )
     assert [(each.rank, each.place, each.local_params) for each in found.ranks] == [
@@ -113,7 +115,7 @@ def _whole(model: Any, mesh: Any) -> None:
 def test_the_table_has_a_row_for_each_kind_group_and_phase(made: Plan) -> None:
     rows = [
         {cell: each.value for cell, each in zip(_keys(made), row.cells, strict=True)}
-        for row in plan_table(made).rows
+        for row in made.table().rows
     ]
     assert [(row["kind"], row["phase"], row["calls"], row["bytes"]) for row in rows] == [
         ("all-gather", "forward", 2, GATHERED // 2),
@@ -124,7 +126,7 @@ def test_the_table_has_a_row_for_each_kind_group_and_phase(made: Plan) -> None:
 
 
 def _keys(made: Plan) -> list[str]:
-    return [column.key for column in plan_table(made).columns]
+    return [column.key for column in made.table().columns]
 
 
 def test_the_text_says_what_was_asked(made: Plan) -> None:
@@ -138,13 +140,13 @@ def test_the_text_says_what_was_asked(made: Plan) -> None:
 
 
 def test_a_mesh_of_one_process_tells_nobody_anything() -> None:
-    found = torchscan.plan(build, (64,), mesh={"dp": 1}, apply=shard)
+    found = torchscan.parallel.plan(build, (64,), mesh={"dp": 1}, apply=shard)
     assert (found.sent_bytes, found.local_params) == (0, PARAMS)
-    assert plan_table(found).rows == []
+    assert found.table().rows == []
 
 
 def test_narrow_text_keeps_what_tells_rows_apart(made: Plan) -> None:
-    said = plan_table(made).write("text", width=50)
+    said = made.table().write("text", width=50)
     assert max(map(len, said.splitlines())) <= 50
     assert all(
         word in said
@@ -158,15 +160,15 @@ def test_narrow_text_keeps_what_tells_rows_apart(made: Plan) -> None:
 
 
 def test_the_rows_may_be_of_layers(made: Plan) -> None:
-    table = plan_table(made, "layer")
+    table = made.table("layer")
     assert {row.cells[0].value for row in table.rows} >= {"0", "2"}
     assert sum(row.cells[-2].value for row in table.rows) == SENT
     with pytest.raises(InputError, match="by is 'rank': choose one of 'group', 'layer'"):
-        plan_table(made, "rank")  # type: ignore[arg-type]
+        made.table("rank")
 
 
 def test_without_a_device_there_are_no_times() -> None:
-    found = torchscan.plan(build, (64,), mesh={"dp": PROCESSES}, apply=shard)
+    found = torchscan.parallel.plan(build, (64,), mesh={"dp": PROCESSES}, apply=shard)
     assert found.roofline is None
     assert "seconds" not in _keys(found)
     assert all(each.seconds is None for each in found.collectives)
@@ -175,11 +177,11 @@ def test_without_a_device_there_are_no_times() -> None:
 
 @pytest.mark.parametrize("form", ["text", "markdown", "github", "latex", "csv", "json", "html"])
 def test_the_table_can_be_written_in_every_format(made: Plan, form: Any) -> None:
-    assert "reduce-scatter" in plan_table(made).write(form)
+    assert "reduce-scatter" in made.table().write(form)
 
 
 def test_a_plan_is_plain_data(made: Plan) -> None:
-    plain = json.loads(json.dumps(made.as_dict()))
+    plain = json.loads(json.dumps(made.to_dict()))
     assert (plain["mesh"], plain["processes"], plain["params"]) == (
         {"dp": PROCESSES},
         PROCESSES,
@@ -198,7 +200,7 @@ def test_a_plan_is_plain_data(made: Plan) -> None:
 
 def test_a_plan_can_be_pickled(made: Plan) -> None:
     again = pickle.loads(pickle.dumps(made))  # noqa: S301 - our own
-    assert again.as_dict() == made.as_dict()
+    assert again.to_dict() == made.to_dict()
     assert (
         repr(again)
         == f"<Plan of dp 8: 2.07 k of 16.58 k parameters, {_memory(made)} and 169.97 KiB sent by each>"
@@ -269,7 +271,7 @@ def test_what_is_only_a_bound_is_within_no_limit() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.special.bessel_j0(super().forward(x))
 
-    found = torchscan.plan(
+    found = torchscan.parallel.plan(
         lambda: Unpriced(*build().children()),
         (64,),
         mesh={"dp": 8},
@@ -284,7 +286,7 @@ def test_what_is_only_a_bound_is_within_no_limit() -> None:
 
 
 def test_what_the_card_has_no_memory_for_is_said() -> None:
-    found = torchscan.plan(
+    found = torchscan.parallel.plan(
         lambda: nn.Linear(64, 10**9), (64,), mesh={"dp": 8}, apply=_whole, device="NVIDIA H200"
     )
     with pytest.warns(UserWarning, match="this does not fit NVIDIA H200: it needs"):
@@ -301,7 +303,7 @@ def test_what_the_card_has_no_memory_for_is_said() -> None:
     ],
 )
 def test_wrong_use_is_said_in_a_line(limits: Any, says: str) -> None:
-    found = torchscan.plan(build, (64,), mesh={"dp": PROCESSES}, apply=shard)
+    found = torchscan.parallel.plan(build, (64,), mesh={"dp": PROCESSES}, apply=shard)
     with pytest.raises(InputError, match=says) as caught:
         assert_plan(found, **limits)
     assert "\n" not in str(caught.value)
@@ -321,7 +323,7 @@ def figures() -> Iterator[None]:
 
 
 def _draw(plan: Plan, **options: Any) -> Any:
-    return torchscan.draw_plan(plan, **options)
+    return plan.plot(**options)
 
 
 @pytest.mark.usefixtures("figures")
@@ -341,7 +343,7 @@ def test_bars_are_as_long_as_the_memory_of_processes(made: Plan) -> None:
 @pytest.mark.parametrize("width", [10**9, 10**8])
 def test_a_line_is_what_the_device_has(width: int) -> None:
     """Of which 256 or 26 GB are gathered."""
-    found = torchscan.plan(
+    found = torchscan.parallel.plan(
         lambda: nn.Linear(64, width), (64,), mesh={"dp": 8}, apply=_whole, device="L4", ranks=[0, 7]
     )
     ax = _draw(found, size="column")
@@ -352,8 +354,3 @@ def test_a_line_is_what_the_device_has(width: int) -> None:
     assert line.get_xdata() == pytest.approx([room, room])
     assert [text.get_text() for text in ax.texts][-1] == f"{room:.2f} GiB for tensors on NVIDIA L4"
     assert len(ax.get_yticklabels()) == 2
-
-
-def test_a_model_is_not_drawn() -> None:
-    with pytest.raises(InputError, match="plan is a Sequential"):
-        torchscan.draw_plan(build())  # type: ignore[arg-type]

@@ -67,12 +67,14 @@ def shard(model: Any, mesh: Any) -> None:
 @pytest.mark.parametrize("way", ["counted", "marked", "any"])
 def test_what_nobody_knows_is_not_taken_for_zero(way: str) -> None:
     with pytest.raises(InputError, match="nothing has one in a plan"):
-        torchscan.plan(lambda: Routed(way), (64,), mesh={"dp": 4}, apply=shard, batch_size=8)
+        torchscan.parallel.plan(
+            lambda: Routed(way), (64,), mesh={"dp": 4}, apply=shard, batch_size=8
+        )
 
 
 def test_masks_and_integers_of_its_own_have_values() -> None:
     assert (
-        torchscan.plan(Known, (64,), mesh={"dp": 4}, apply=shard, batch_size=8).macs
+        torchscan.parallel.plan(Known, (64,), mesh={"dp": 4}, apply=shard, batch_size=8).macs
         == 3 * 8 * 64 * 64
     )
 
@@ -84,7 +86,7 @@ def test_a_part_that_apply_returns_is_not_the_model() -> None:
         return fully_shard(model[0], mesh=mesh)
 
     with pytest.raises(InputError, match="left out 2 of 4 parameters"):
-        torchscan.plan(
+        torchscan.parallel.plan(
             lambda: nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)),
             (8,),
             mesh={"dp": 4},
@@ -104,10 +106,12 @@ def test_frozen_parameters_may_be_left_whole() -> None:
     def trained(model: Any, mesh: Any) -> None:
         fully_shard(model, mesh=mesh, ignored_params=set(model[1].parameters()))
 
-    plan = torchscan.plan(build, (8,), mesh={"dp": 4}, apply=trained, training=True)
+    plan = torchscan.parallel.plan(build, (8,), mesh={"dp": 4}, apply=trained, training=True)
     assert plan.local_params == 2 * 8 + 2 + 8 * 8 + 8
 
 
 def test_a_model_may_be_built_on_meta() -> None:
-    plan = torchscan.plan(lambda: nn.Linear(8, 8, device="meta"), (8,), mesh={"dp": 4}, apply=shard)
+    plan = torchscan.parallel.plan(
+        lambda: nn.Linear(8, 8, device="meta"), (8,), mesh={"dp": 4}, apply=shard
+    )
     assert (plan.params, plan.local_params) == (72, 18)

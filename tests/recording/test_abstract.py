@@ -15,18 +15,21 @@ from torch.nn.utils.rnn import pad_sequence
 import torchscan
 from tests.recording.test_record import Calls, op_names, output_shapes
 from tests.versions import before
+from torchscan.analyses.totals import total_cost
 from torchscan.ops import compute_cost
 from torchscan.trace.events import TensorSpec
 
 
-def both(model: nn.Module, *args: Any, **kwargs: Any) -> tuple[torchscan.Trace, torchscan.Trace]:
+def both(
+    model: nn.Module, *args: Any, **kwargs: Any
+) -> tuple[torchscan.types.Trace, torchscan.types.Trace]:
     return (
         torchscan.record(model, *args, execute="abstract", **kwargs),
         torchscan.record(model, *args, execute="real", **kwargs),
     )
 
 
-def described(trace: torchscan.Trace) -> list[Any]:
+def described(trace: torchscan.types.Trace) -> list[Any]:
     """Operators with the shapes and types of what they return."""
     return [
         (str(op.signature.op), [(out.shape, out.dtype) for out in op.signature.outputs])
@@ -328,16 +331,16 @@ def test_repeating_by_other_numbers_gives_other_lengths() -> None:
 def test_bags_write_the_same_on_shapes_as_on_data(mode: str) -> None:
     bag = nn.EmbeddingBag(10, 4, mode=mode)
     abstract, real = both(bag, args=(torch.zeros(6, dtype=torch.long), torch.tensor([0, 2, 4])))
-    assert torchscan.total_cost(abstract) == torchscan.total_cost(real)
-    assert torchscan.total_cost(real).elements_written == 3 * 4
+    assert total_cost(abstract) == total_cost(real)
+    assert total_cost(real).elements_written == 3 * 4
 
 
 def test_a_known_mask_is_recorded_as_a_mask() -> None:
     """4 bytes for the mask, 2 rows of 3 floats."""
     model = Calls(lambda _, x: x[torch.tensor([True, False, True, False])])
     abstract, real = both(model, args=(torch.zeros(4, 3),))
-    assert torchscan.total_cost(abstract) == torchscan.total_cost(real)
-    assert torchscan.total_cost(real).bytes_read == 4 + 24
+    assert total_cost(abstract) == total_cost(real)
+    assert total_cost(real).bytes_read == 4 + 24
 
 
 def test_a_model_may_ask_for_autocast_on_the_device_of_its_input() -> None:
@@ -378,7 +381,7 @@ def test_convolutions_keep_the_layout(layer: Any, kind: str, backward: bool) -> 
     assert layouts(abstract) == layouts(real)
 
 
-def layouts(trace: torchscan.Trace) -> list[list[tuple[int, ...]]]:
+def layouts(trace: torchscan.types.Trace) -> list[list[tuple[int, ...]]]:
     """The strides of all results, without those along which nothing follows: a 1 × 1 weight has either layout.
 
     Which of the two its gradient is said to have depends on the kernel, and so on the number of threads.

@@ -17,16 +17,8 @@ from torch import Tensor, nn
 
 from tests.recording.test_record import Calls
 from tests.versions import before, skip_before
-from torchscan import (
-    InputError,
-    NeedsValuesError,
-    RecordError,
-    crawl_module,
-    from_json,
-    record,
-    to_json,
-    total_cost,
-)
+from torchscan import InputError, NeedsValuesError, RecordError, crawl_module, from_json, record
+from torchscan.analyses.totals import total_cost
 from torchscan.trace.trace import Trace
 
 
@@ -680,7 +672,7 @@ def test_nested_tensors_are_recorded_on_data(layout: Any) -> None:
         "args[0] is a nested tensor, which has no counterpart on the meta device"
     )
     assert info["overall"]["macs"] == 8 * (4 * 4 + 4 * 6)
-    assert from_json(to_json(info)) == info
+    assert from_json(info.to_json()) == info
 
     def loss(output: Tensor) -> Tensor:
         return output.to_padded_tensor(0.0).sum()

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torchscan
+from torchscan.analyses.totals import total_cost
 
 
 class Cascade(nn.Module):
@@ -95,11 +96,9 @@ def test_the_other_way_is_counted_on_data() -> None:
     model = Cascade(lambda scores: scores.argmax() == 0)
     with torch.no_grad():
         model.early.weight.copy_(torch.tensor([[0.0] * 4, [1.0] * 4, [2.0] * 4]))
-    assert torchscan.total_cost(torchscan.record(model, args=(torch.ones(1, 4),))).macs == 12 + 20
+    assert total_cost(torchscan.record(model, args=(torch.ones(1, 4),))).macs == 12 + 20
     assert (
-        torchscan.total_cost(
-            torchscan.record(model, args=(torch.ones(1, 4),), execute="abstract")
-        ).macs
+        total_cost(torchscan.record(model, args=(torch.ones(1, 4),), execute="abstract")).macs
         == 12 + 12
     )
 
@@ -148,7 +147,7 @@ def test_however_a_model_asks_for_the_end_it_is_not_told_one(
 ) -> None:
     trace = torchscan.record(Search(is_over), (8,))
     assert trace.provenance.execution == "real"
-    assert torchscan.total_cost(trace).macs == 10 * 144
+    assert total_cost(trace).macs == 10 * 144
     (text,) = [
         text
         for text in torchscan.record(Search(is_over).to("meta"), (8,)).provenance.assumptions
@@ -168,14 +167,14 @@ def test_a_class_that_is_picked_out_is_so_on_data() -> None:
     with torch.no_grad():
         model.early.weight.copy_(torch.tensor([[0.0] * 4, [1.0] * 4, [2.0] * 4]))
     trace = torchscan.record(model, args=(torch.ones(1, 4),))
-    assert (trace.provenance.execution, torchscan.total_cost(trace).macs) == ("real", 12 + 20)
+    assert (trace.provenance.execution, total_cost(trace).macs) == ("real", 12 + 20)
 
 
 def test_that_picks_are_many_enough_is_told() -> None:
     """Of 30 rows in 3 classes, 10 are in each."""
     model = Cascade(lambda scores: len((index := scores.argmax(-1))[index != 0]) == 20)
     trace = torchscan.record(model, (4,), batch_size=30)
-    assert torchscan.total_cost(trace).macs == 30 * (12 + 12)
+    assert total_cost(trace).macs == 30 * (12 + 12)
     (text,) = trace.provenance.assumptions
     assert text.startswith("balanced routing: aten.argmax.default ")
 
@@ -202,7 +201,7 @@ def test_periods_found_in_a_spectrum_are_those_of_the_data() -> None:
     wave = (2 * torch.sin(5 * time) + torch.sin(3 * time))[None]
     trace = torchscan.record(Period(), args=(wave,))
     assert trace.provenance.assumptions == ()
-    assert torchscan.total_cost(trace).macs == 18 + 20
+    assert total_cost(trace).macs == 18 + 20
 
 
 # -- routers -------------------------------------------------------------------------------------------------------------
@@ -300,7 +299,7 @@ def test_a_router_reads_how_many_tokens_each_expert_gets(
     """8 tokens to 2 of 4 experts each, however they are dispatched."""
     trace = torchscan.record(Mixture(dispatch), (6,), batch_size=8, backward=backward)
     assert trace.provenance.execution == "abstract"
-    assert torchscan.total_cost(trace, phase="forward").macs == 8 * 6 * 4 + 8 * 2 * 6 * 6
+    assert total_cost(trace, phase="forward").macs == 8 * 6 * 4 + 8 * 2 * 6 * 6
     (text,) = trace.provenance.assumptions
     assert (
         text
@@ -315,7 +314,7 @@ def test_a_router_may_ask_for_every_expert_with_few_tokens_too(
     """One token to 2 of 4 experts; it is fewer picks than experts, but those of all of them are asked for."""
     trace = torchscan.record(Mixture(dispatch), (6,))
     assert trace.provenance.execution == "abstract"
-    assert torchscan.total_cost(trace).macs == 6 * 4 + 2 * 6 * 6
+    assert total_cost(trace).macs == 6 * 4 + 2 * 6 * 6
     assert all(text.startswith("balanced routing: ") for text in trace.provenance.assumptions)
 
 
@@ -328,7 +327,7 @@ def test_half_of_the_experts_are_certain_ones() -> None:
     """Of one token, nobody knows how many picks are among them; of 8 tokens, half of 16 are."""
     assert torchscan.record(Mixture(by_two), (6,)).provenance.execution == "real"
     trace = torchscan.record(Mixture(by_two), (6,), batch_size=8)
-    assert (trace.provenance.execution, torchscan.total_cost(trace).macs) == (
+    assert (trace.provenance.execution, total_cost(trace).macs) == (
         "abstract",
         8 * 24 + 8 * 36,
     )

@@ -15,12 +15,14 @@ from torch.utils.checkpoint import checkpoint
 import torchscan
 from tests.observables import observables
 from tests.recording.test_record import Calls
-from torchscan import InputError, Trace, record
+from torchscan import InputError, record
+from torchscan.analyses.totals import by_module, by_operator, total_cost
 from torchscan.torch_versions import FUSES_GROUPED_QUERIES
+from torchscan.types import Trace
 
 
 def macs(trace: Trace, phase: Any = None) -> int:
-    return torchscan.total_cost(trace, phase=phase, strict=True).macs
+    return total_cost(trace, phase=phase, strict=True).macs
 
 
 CONTRACTIONS = [
@@ -69,7 +71,7 @@ def test_the_gradient_of_a_vector_product_is_elementwise() -> None:
     args = (torch.zeros(2, 3, requires_grad=True), torch.zeros(3, requires_grad=True))
     trace = record(Calls(lambda _, a, b: torch.mv(a, b)), args=args, backward=True)
     assert macs(trace, "backward") == macs(trace, "forward") == 6
-    assert torchscan.by_operator(trace, phase="backward")["aten.mul"].flops == 6
+    assert by_operator(trace, phase="backward")["aten.mul"].flops == 6
 
 
 def block() -> nn.Sequential:
@@ -85,7 +87,7 @@ def block() -> nn.Sequential:
 def test_a_gradient_belongs_to_the_layer_whose_it_is() -> None:
     """The first layer needs no gradient of its input: 64 outputs of 27 products; the last needs both, 64 · 5 each."""
     trace = record(block(), (3, 6, 6), batch_size=2, mode="train", backward=True)
-    backward = torchscan.by_module(trace, phase="backward")
+    backward = by_module(trace, phase="backward")
     assert backward["0"].macs == 2 * 64 * 27
     assert backward["4"].macs == 2 * (2 * 64 * 5)
     assert backward["1"].flops > backward["2"].flops > 0
@@ -117,7 +119,7 @@ def test_a_layer_that_is_called_twice_has_the_gradients_of_both_calls() -> None:
 def test_frozen_layers_have_no_gradient_of_their_weight() -> None:
     model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
     model[1].weight.requires_grad_(False)
-    backward = torchscan.by_module(record(model, (4,), backward=True), phase="backward")
+    backward = by_module(record(model, (4,), backward=True), phase="backward")
     assert (backward["0"].macs, backward["1"].macs) == (16, 16)
 
 
@@ -126,8 +128,8 @@ def test_a_loss_is_part_of_the_pass() -> None:
     target = torch.zeros(1, 3)
     trace = record(model, (4,), backward=lambda output: F.mse_loss(output, target))
     # difference, square, two sums and a division of 3; and 3 each for the gradient
-    assert torchscan.by_operator(trace)["aten.mse_loss"].flops == 3 * 2 + 3
-    assert torchscan.by_operator(trace)["aten.mse_loss_backward"].flops == 3 * 3
+    assert by_operator(trace)["aten.mse_loss"].flops == 3 * 2 + 3
+    assert by_operator(trace)["aten.mse_loss_backward"].flops == 3 * 3
 
 
 @pytest.mark.parametrize("execute", ["abstract", "real"])
@@ -159,9 +161,7 @@ def test_attention_is_one_operator_with_and_without_data() -> None:
     for trace in traces:
         assert macs(trace, "forward") == 5 * 4 * 256 + 50 * 16
         assert macs(trace, "backward") == 2 * 5 * 4 * 256 + 50 * 40
-        assert "aten._scaled_dot_product_flash_attention_for_cpu_backward" in torchscan.by_operator(
-            trace
-        )
+        assert "aten._scaled_dot_product_flash_attention_for_cpu_backward" in by_operator(trace)
 
 
 @pytest.mark.skipif(
@@ -176,7 +176,7 @@ def test_grouped_queries_are_one_operator_too() -> None:
     )
     assert macs(abstract, "forward") == 200 * 8
     assert macs(abstract, "backward") == 200 * 20
-    assert torchscan.by_operator(abstract) == torchscan.by_operator(real)
+    assert by_operator(abstract) == by_operator(real)
 
 
 def test_the_calls_of_a_checkpoint_stand_twice() -> None:
@@ -203,7 +203,7 @@ def test_the_calls_of_a_checkpoint_stand_twice() -> None:
     ]
     assert macs(trace, "forward") == 16
     assert macs(trace, "backward") == 16 + 2 * 16
-    assert torchscan.by_module(trace)["body.0"].macs == 4 * 16
+    assert by_module(trace)["body.0"].macs == 4 * 16
 
 
 def test_nothing_to_differentiate_is_said() -> None:
@@ -387,7 +387,7 @@ def test_both_kinds_of_checkpoints(use_reentrant: bool, execute: Any) -> None:
     )
     assert macs(trace, "forward") == 16
     assert macs(trace, "backward") == 16 + 2 * 16
-    assert torchscan.by_module(trace)["body.0"].macs == 4 * 16
+    assert by_module(trace)["body.0"].macs == 4 * 16
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
@@ -411,7 +411,7 @@ def test_a_model_that_differentiates_on_its_way_is_recorded_with_its_gradients(
     model = Force()
     before = observables(model)
     trace = record(model, args=(torch.zeros(5, 8),), execute=execute)
-    assert torchscan.total_cost(trace, strict=True).macs == 2 * 5 * (64 + 8)
+    assert total_cost(trace, strict=True).macs == 2 * 5 * (64 + 8)
     assert "gradients on its way" in trace.provenance.reason
     assert observables(model) == before
 
@@ -444,7 +444,7 @@ def test_attention_by_its_own_name_is_one_operator() -> None:
     abstract, real = (
         record(model, args=args, backward=True, execute=execute) for execute in ("abstract", "real")
     )
-    assert torchscan.by_operator(abstract) == torchscan.by_operator(real)
+    assert by_operator(abstract) == by_operator(real)
 
 
 @pytest.mark.parametrize(

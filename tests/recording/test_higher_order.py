@@ -13,7 +13,8 @@ from torch import Tensor, nn
 import torchscan
 from tests.recording.test_record import Calls
 from tests.versions import needs
-from torchscan import RecordError, by_operator, record
+from torchscan import RecordError, record
+from torchscan.analyses.totals import by_operator
 
 with warnings.catch_warnings():
     warnings.simplefilter(
@@ -45,7 +46,7 @@ class Flexible(nn.Module):
         return flex_attention(x, x, x, score_mod=self.score_mod, block_mask=mask)
 
 
-def attention_cost(model: nn.Module, *args: Tensor) -> torchscan.OpCost:
+def attention_cost(model: nn.Module, *args: Tensor) -> torchscan.types.OpCost:
     return by_operator(record(model, args=args))["torchscan.flex_attention"]
 
 

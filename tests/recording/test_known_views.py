@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.recording.test_record import Calls
+from torchscan.analyses.totals import total_cost
 from torchscan.ops import compute_cost
 
 Shaping = Callable[[Tensor, Tensor], Any]
@@ -64,7 +65,7 @@ class Shapes(nn.Module):
         return self.shaping(x if self.known is None else self.known, self.layer(x))
 
 
-def moved(trace: torchscan.Trace) -> list[Any]:
+def moved(trace: torchscan.types.Trace) -> list[Any]:
     """For each operator call that is not a view what it costs; and the size of all that was allocated."""
     costs = [
         (str(op.signature.op), compute_cost(op.signature))
@@ -92,7 +93,7 @@ def test_bytes_are_those_of_a_real_pass(shaping: Shaping, known: Tensor | None) 
 
 def test_a_loss_reads_each_operand_once() -> None:
     trace = torchscan.record(Shapes(lambda x, y: F.mse_loss(y, x)), args=(torch.rand(1, 8, 4),))
-    total = torchscan.total_cost(trace)
+    total = total_cost(trace)
     assert total.bytes_written == 4 * (32 + 1)  # the layer's output, the loss
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.versions import before
+from torchscan.analyses.module_graph import module_graph
 from torchscan.targets import parse_target, with_model
 
 
@@ -56,10 +57,8 @@ VERBS: dict[str, Callable[[nn.Module], Any]] = {
         model, (4,), device="A100 SXM4 80GB"
     ),
     "receptive_field": lambda model: torchscan.receptive_field(model, (4,)),
-    "to_page": lambda model: torchscan.to_page(torchscan.Scan(model, (4,))),
-    "module_graph": lambda model: torchscan.module_graph(
-        torchscan.record(model, (4,), backward=True)
-    ),
+    "to_page": lambda model: torchscan.html_report(torchscan.Scan(model, (4,))),
+    "module_graph": lambda model: module_graph(torchscan.record(model, (4,), backward=True)),
 }
 
 
@@ -134,7 +133,7 @@ def test_a_plan_names_what_has_no_shape_to_be_sharded() -> None:
     with pytest.raises(
         torchscan.InputError, match=r"^head\.weight is lazy, and a model is sharded before"
     ):
-        torchscan.plan(
+        torchscan.parallel.plan(
             Unreached(),
             (4,),
             mesh={"dp": 2},

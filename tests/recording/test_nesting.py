@@ -10,6 +10,7 @@ from torch import nn
 
 import torchscan
 from tests.observables import process_state
+from torchscan.analyses.totals import total_cost
 
 
 def nested(levels: int) -> nn.Module:
@@ -31,7 +32,7 @@ def test_a_thousand_levels_are_recorded(execute: Literal["abstract", "real"]) ->
     limit = sys.getrecursionlimit()
     trace = torchscan.record(nested(1000), (4,), execute=execute)
     assert [call.depth for call in trace.modules] == list(range(1001))
-    assert (torchscan.total_cost(trace).macs, sum(each.numel for each in trace.parameters)) == (
+    assert (total_cost(trace).macs, sum(each.numel for each in trace.parameters)) == (
         16,
         20,
     )

@@ -74,7 +74,7 @@ KINDS = [Before, After, Inherited, Without, Alias, InCallImpl, OnInstance, Check
 X = torch.rand(3, 4)
 
 
-def modules_of(trace: torchscan.Trace) -> list[tuple[str, int]]:
+def modules_of(trace: torchscan.types.Trace) -> list[tuple[str, int]]:
     """The path of each module call, and how many operators are its own."""
     return [(call.path, len(call.ops)) for call in trace.modules]
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import torchscan
 from tests.recording.test_record import Calls
 from torchscan import BudgetError, assert_budget, crawl_module, estimate_memory, record
+from torchscan.analyses.totals import total_cost
 
 quantisation: Any = torch.ao.quantization
 
@@ -271,4 +272,4 @@ def test_records_have_what_is_packed_away() -> None:
         ("0._packed_params", 200, False),
         ("0._packed_params", 20, False),
     ]
-    assert torchscan.total_cost(trace).is_complete
+    assert total_cost(trace).is_complete

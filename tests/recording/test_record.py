@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 import torchscan
-from torchscan import Trace
 from torchscan.recording.recorder import Recorder
+from torchscan.types import Trace
 
 BOTH_WAYS = pytest.mark.parametrize("execute", ["abstract", "real"])
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchscan import RecordError, Trace, record
+from torchscan import RecordError, record
 from torchscan.recording.request import Execute
+from torchscan.types import Trace
 
 F = nn.functional
 Drawn = tuple[tuple[Any, ...], Callable[..., Tensor]]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import torchscan
+from torchscan.analyses.totals import total_cost
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Sparse .* tensor support", "ignore:Sparse invariant"
@@ -56,11 +57,11 @@ def test_a_sparse_matrix_has_the_costs_of_what_it_stores(place: str, layout: str
     model, options = asked(place, layout)
     stored = 12 if layout == "bsr" else 6
     trace = torchscan.record(model, **options)
-    assert torchscan.total_cost(trace).macs == 6 * 8 * 3 + stored * 3
+    assert total_cost(trace).macs == 6 * 8 * 3 + stored * 3
     scan = torchscan.Scan(model, **options, device="A100 SXM4 80GB")
     assert scan.memory.peak_bytes > 0
     assert scan.roofline.time_estimate > 0
-    torchscan.to_page(scan)
+    torchscan.html_report(scan)
     torchscan.receptive_field(model, **options)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import torchscan
-from torchscan import InputError, compare_info, crawl_module, format_comparison
+from torchscan import InputError, compare, crawl_module
 
 
 def net(width: int = 8, *extra: nn.Module) -> nn.Sequential:
@@ -22,14 +22,14 @@ def info(model: nn.Module, **options: Any) -> dict[str, Any]:
 
 
 def test_nothing_changed() -> None:
-    same = compare_info(info(net()), info(net()))
+    same = compare(info(net()), info(net()))
     assert same.is_same
     assert same.layers == ()
-    assert "No layer changed." in format_comparison(same)
+    assert "No layer changed." in same.to_text()
 
 
 def test_layers_are_added_removed_and_changed_by_their_paths() -> None:
-    changes = compare_info(info(net(8, nn.Tanh())), info(net(10)))
+    changes = compare(info(net(8, nn.Tanh())), info(net(10)))
     assert not changes.is_same
     assert [(each.path, each.kind) for each in changes.layers] == [
         ("0", "changed"),
@@ -42,7 +42,7 @@ def test_layers_are_added_removed_and_changed_by_their_paths() -> None:
     assert second.difference("macs") == 20 - 16
     assert changes.totals["macs"] == (4 * 8 + 8 * 2, 4 * 10 + 10 * 2)
     assert [each.path for each in changes.grown("grad_params")] == ["0", "2"]
-    back = compare_info(info(net(10)), info(net(8, nn.Tanh())))
+    back = compare(info(net(10)), info(net(8, nn.Tanh())))
     assert [each.kind for each in back.layers] == ["changed", "changed", "changed", "added"]
     assert back.grown("macs") == []
 
@@ -53,16 +53,16 @@ def test_what_is_gone_stands_where_it_was() -> None:
         before.add_module(name, nn.ReLU())
     for name in ("a", "c", "d"):
         after.add_module(name, nn.ReLU())
-    changes = compare_info(info(before), info(after))
+    changes = compare(info(before), info(after))
     assert [(each.path, each.kind) for each in changes.layers] == [("b", "removed"), ("d", "added")]
-    assert format_comparison(changes).index("−  b") < format_comparison(changes).index("+  d")
+    assert changes.to_text().index("−  b") < changes.to_text().index("+  d")
 
 
 def test_what_takes_a_place_stands_below_what_was_there() -> None:
     def with_a(name: str) -> nn.Sequential:
         return nn.Sequential(OrderedDict({"a": nn.Linear(4, 4), name: nn.Tanh(), "z": nn.ReLU()}))
 
-    changes = compare_info(info(with_a("old")), info(with_a("new")))
+    changes = compare(info(with_a("old")), info(with_a("new")))
     assert [(each.path, each.kind) for each in changes.layers] == [
         ("old", "removed"),
         ("new", "added"),
@@ -80,9 +80,9 @@ def test_each_call_of_a_module_is_compared_by_itself() -> None:
                 x = self.fc(x)
             return x
 
-    changes = compare_info(info(Twice(1)), info(Twice(2)))
+    changes = compare(info(Twice(1)), info(Twice(2)))
     assert [(each.path, each.call, each.kind) for each in changes.layers] == [("fc", 1, "added")]
-    assert "fc (2)" in format_comparison(changes)
+    assert "fc (2)" in changes.to_text()
 
 
 def test_text_says_before_and_after_in_80_columns() -> None:
@@ -96,7 +96,7 @@ def test_text_says_before_and_after_in_80_columns() -> None:
         "a_layer_with_a_name_that_is_much_too_long_for_a_table_of_eighty_columns",
         nn.Linear(4, 5000),
     )
-    text = format_comparison(compare_info(info(deep), info(wide)))
+    text = compare(info(deep), info(wide)).to_text()
     assert max(map(len, text.splitlines())) <= 80
     assert "20,000 → 25,000" in text
     assert "16.00 k → 20.00 k" in text
@@ -104,7 +104,7 @@ def test_text_says_before_and_after_in_80_columns() -> None:
 
 
 def test_words_are_on_the_left_and_numbers_on_the_right() -> None:
-    text = format_comparison(compare_info(info(net(8, nn.Tanh())), info(net(10))), width=200)
+    text = compare(info(net(8, nn.Tanh())), info(net(10))).to_text(width=200)
     heading, *_ = [line for line in text.splitlines() if line.lstrip().startswith("Layer")]
     rows = {
         line.split()[1]: line for line in text.splitlines() if line[:1] in "~-+" and line.strip()
@@ -117,7 +117,7 @@ def test_words_are_on_the_left_and_numbers_on_the_right() -> None:
 
 
 def test_markdown_is_a_comment() -> None:
-    text = format_comparison(compare_info(info(net(8)), info(net(10))), markdown=True)
+    text = compare(info(net(8)), info(net(10))).to_markdown(details=True)
     assert text.startswith(
         "|  | before | after |  |\n| :-- | --: | --: | --: |\n| Parameters | 58 | 72 | +24.14 % |\n"
     )
@@ -125,9 +125,9 @@ def test_markdown_is_a_comment() -> None:
 
 
 def test_another_question_is_said() -> None:
-    changes = compare_info(info(net()), info(net(), batch_size=4))
+    changes = compare(info(net()), info(net(), batch_size=4))
     assert set(changes.passes) == {"inputs", "batch_size"}
-    text = format_comparison(changes)
+    text = changes.to_text()
     assert (
         "The reports differ in inputs: args[0] float32 (1, 4) before, args[0] float32 (4, 4) now."
         in " ".join(text.split())
@@ -141,25 +141,25 @@ class Unpriced(nn.Module):
 
 
 def test_what_is_not_known_is_no_saving() -> None:
-    changes = compare_info(info(nn.Sequential(nn.Linear(4, 4))), info(nn.Sequential(Unpriced())))
+    changes = compare(info(nn.Sequential(nn.Linear(4, 4))), info(nn.Sequential(Unpriced())))
     assert changes.complete == (True, False)
-    text = format_comparison(changes)
+    text = changes.to_text()
     macs = next(line.split() for line in text.splitlines() if line.startswith("MACs"))
     assert macs == ["MACs", "16", "≥", "0", "?"]
     assert "16 → ≥ 0" in text
     bound = "≥: a lower bound now, because the cost of these operators is not known: aten.special_bessel_j0"
     assert bound in " ".join(text.split())
-    assert "≥ 0" in format_comparison(changes, markdown=True)
+    assert "≥ 0" in changes.to_markdown(details=True)
 
 
 def test_parts_of_reports_are_not_compared() -> None:
     whole = info(nn.Sequential(net(), nn.Linear(2, 2)))
     with pytest.raises(InputError, match="partial reports cannot be compared"):
-        compare_info(torchscan.select_layers(whole, top=1), whole)
+        compare(torchscan.select_layers(whole, top=1), whole)
     folded = torchscan.aggregate_info(whole, 1)
     with pytest.raises(InputError, match="folded to different depths, all and 1"):
-        compare_info(whole, folded)
-    assert compare_info(folded, folded).is_same
+        compare(whole, folded)
+    assert compare(folded, folded).is_same
 
 
 def test_what_is_no_report_is_refused() -> None:
@@ -167,13 +167,13 @@ def test_what_is_no_report_is_refused() -> None:
         InputError,
         match="the report after is not an info dict of crawl_module: the report has no 'overheads'",
     ):
-        compare_info(info(net()), {})
+        compare(info(net()), {})
     with pytest.raises(InputError, match="the report before is not an info dict"):
-        compare_info(None, info(net()))  # type: ignore[call-overload]
+        compare(None, info(net()))  # type: ignore[call-overload]
 
 
 def test_as_plain_data(as_json: Any) -> None:
-    data = as_json(compare_info(info(net(8)), info(net(10))).as_dict())
+    data = as_json(compare(info(net(8)), info(net(10))).to_dict())
     assert data["totals"]["grad_params"] == {"before": 58, "after": 72}
     assert data["complete"] == {"before": True, "after": True}
     assert data["layers"][0]["change"] == "changed"
@@ -185,7 +185,7 @@ def test_a_layer_that_differs_in_no_column_says_in_what() -> None:
     before, after = info(nn.Sequential(nn.ReLU())), info(nn.Sequential(nn.ReLU()))
     for report, flops in ((before, 4), (after, 36)):
         report["layers"][1]["flops"] = flops
-    text = format_comparison(compare_info(before, after))
+    text = compare(before, after).to_text()
     assert "flops 4 → 36" in text
     assert "params" not in text.partition("flops 4")[0].splitlines()[-1]
 
@@ -195,6 +195,6 @@ def test_a_layer_whose_shape_changes_says_which() -> None:
         nn.Sequential(nn.ReLU(), nn.Linear(4, 8)),
         nn.Sequential(nn.ReLU(), nn.Linear(4, 10)),
     )
-    text = format_comparison(compare_info(info(one), info(other)), width=200)
+    text = compare(info(one), info(other)).to_text(width=200)
     assert "output now (-1, 10)" in text
     assert "input now" not in text

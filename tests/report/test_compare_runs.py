@@ -12,7 +12,7 @@ from torch import nn
 
 import torchscan
 from tests.report.runs import NO_TIME, STEADY, Times, inspected, latency, on_device, run
-from torchscan import InputError, compare_info, comparison_table, format_comparison
+from torchscan import InputError, compare
 
 BEFORE = run({"a": ((1.0, 1.1, 1.2), (2.0, 2.1, 2.2)), "b": ((4.0, 5.0, 6.0), STEADY)}, steps=5)
 #: a takes half as long again, forward; b a little longer, within its spread
@@ -20,11 +20,11 @@ AFTER = run({"a": ((1.6, 1.65, 1.7), (2.0, 2.1, 2.2)), "b": ((4.5, 5.5, 6.5), ST
 
 
 def texts(comparison: Any) -> dict[str, list[str]]:
-    return {row.cells[1].value: row.texts for row in comparison_table(comparison).rows}
+    return {row.cells[1].value: row.texts for row in comparison.table().rows}
 
 
 def test_each_call_has_what_it_took_before_and_after_and_the_share() -> None:
-    changes = {call.path: call for call in compare_info(BEFORE, AFTER).calls}
+    changes = {call.path: call for call in compare(BEFORE, AFTER).calls}
     forward = changes["a"].forward
     assert (forward.before, forward.after) == (BEFORE.calls[1].forward, AFTER.calls[1].forward)
     assert forward.share == pytest.approx(0.5)
@@ -35,23 +35,23 @@ def test_each_call_has_what_it_took_before_and_after_and_the_share() -> None:
 
 def test_what_changed_most_comes_first() -> None:
     """The model by 0.55 + 0.5 ms, a by 0.55, b by 0.5."""
-    assert [call.path for call in compare_info(BEFORE, AFTER).calls] == ["", "a", "b"]
-    assert [call.path for call in compare_info(AFTER, BEFORE).calls] == ["", "a", "b"]
+    assert [call.path for call in compare(BEFORE, AFTER).calls] == ["", "a", "b"]
+    assert [call.path for call in compare(AFTER, BEFORE).calls] == ["", "a", "b"]
 
 
 def test_only_ranges_that_do_not_overlap_are_marked() -> None:
-    comparison = compare_info(BEFORE, AFTER)
+    comparison = compare(BEFORE, AFTER)
     assert [call.path for call in comparison.clear] == ["a"]
     rows = texts(comparison)
     assert rows["a"] == ["*", "a", "1.10 ms", "1.65 ms", "+50.0", "2.10 ms", "2.10 ms", "="]
     assert rows["b"] == ["", "b", "5.00 ms", "5.50 ms", "(+10.0)", "2.00 ms", "2.00 ms", "="]
-    assert "(−9.1)" in texts(compare_info(AFTER, BEFORE))["b"]
+    assert "(−9.1)" in texts(compare(AFTER, BEFORE))["b"]
 
 
 @pytest.mark.parametrize("after", [(1.2, 1.3, 1.4), (0.5, 0.75, 1.0), (1.0, 1.1, 1.2)])
 def test_ranges_that_touch_overlap(after: Times) -> None:
     one, other = (run({"a": (times, NO_TIME)}, steps=5) for times in ((1.0, 1.1, 1.2), after))
-    assert compare_info(one, other).clear == ()
+    assert compare(one, other).clear == ()
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_ranges_that_touch_overlap(after: Times) -> None:
 def test_nothing_is_marked_where_chance_would_do_the_same(
     steps: tuple[int, int], chance: str | None
 ) -> None:
-    comparison = compare_info(replace(BEFORE, steps=steps[0]), replace(AFTER, steps=steps[1]))
+    comparison = compare(replace(BEFORE, steps=steps[0]), replace(AFTER, steps=steps[1]))
     text = " ".join(str(comparison).split())
     assert [call.path for call in comparison.clear] == (["a"] if chance is None else [])
     said = f"Nothing is marked: the ranges of so few are apart by chance in {chance} of cases. It takes 5 of each."
@@ -81,16 +81,16 @@ def test_nothing_is_marked_where_chance_would_do_the_same(
 
 def test_calls_are_those_of_steps_that_are_alike() -> None:
     """Of seven steps, four had other calls."""
-    comparison = compare_info(replace(BEFORE, steps=7, differing=4), AFTER)
+    comparison = compare(replace(BEFORE, steps=7, differing=4), AFTER)
     assert (comparison.steps, comparison.alike, comparison.clear) == ((7, 5), (3, 5), ())
     said = "No call is marked: they are those of 3 and 5 steps that were alike, and the ranges of so few are apart by chance in"
     assert f"{said} 3.6 % of cases." in " ".join(str(comparison).split())
     faster = replace(AFTER, backward=latency(STEADY))
-    assert compare_info(replace(BEFORE, steps=7, differing=4), faster).totals["backward"].is_clear
+    assert compare(replace(BEFORE, steps=7, differing=4), faster).totals["backward"].is_clear
 
 
 def test_totals() -> None:
-    comparison = compare_info(BEFORE, AFTER)
+    comparison = compare(BEFORE, AFTER)
     assert comparison.totals["forward"].share == pytest.approx((1.65 + 5.5) / (1.1 + 5.0) - 1)
     assert comparison.totals["backward"].difference == 0
     text = str(comparison)
@@ -102,10 +102,10 @@ def test_totals() -> None:
 
 def test_calls_of_one_run_only() -> None:
     one, both = (run(dict.fromkeys(names, (STEADY, NO_TIME))) for names in ("a", "ab"))
-    rows = texts(compare_info(one, both))
+    rows = texts(compare(one, both))
     assert rows["b"] == ["+", "b", "–", "2.00 ms", ""]
-    assert texts(compare_info(both, one))["b"] == ["−", "b", "2.00 ms", "–", ""]
-    assert [call.kind for call in compare_info(both, one).calls] == [
+    assert texts(compare(both, one))["b"] == ["−", "b", "2.00 ms", "–", ""]
+    assert [call.kind for call in compare(both, one).calls] == [
         "changed",
         "removed",
         "changed",
@@ -115,24 +115,24 @@ def test_calls_of_one_run_only() -> None:
 def test_each_call_of_a_module_is_compared_by_itself() -> None:
     shared = nn.Linear(2, 2)
     facts = inspected(nn.Sequential(shared, shared), torch.ones(1, 2))
-    assert set(texts(compare_info(facts, facts))) == {"Sequential", "0", "0 (2)"}
+    assert set(texts(compare(facts, facts))) == {"Sequential", "0", "0 (2)"}
 
 
 def test_without_a_backward_pass_it_has_no_columns() -> None:
     forward = run({"a": (STEADY, NO_TIME)})
-    assert [column.key for column in comparison_table(compare_info(forward, forward)).columns] == [
+    assert [column.key for column in compare(forward, forward).table().columns] == [
         *("change", "layer", "forward_before", "forward_after", "forward_change")
     ]
 
 
 def test_another_device_is_said() -> None:
     other = replace(AFTER, provenance=replace(AFTER.provenance, device="CPU Two", threads=99))
-    comparison = compare_info(BEFORE, other)
+    comparison = compare(BEFORE, other)
     assert set(comparison.provenance) == {"device", "threads"}
     text = " ".join(str(comparison).split())
     assert "The runs differ in device: CPU One before, CPU Two now." in text
     assert "99 now." in text
-    assert "differ" not in str(compare_info(BEFORE, AFTER))
+    assert "differ" not in str(compare(BEFORE, AFTER))
 
 
 def test_other_inputs_are_said() -> None:
@@ -140,21 +140,21 @@ def test_other_inputs_are_said() -> None:
         inspected(nn.Sequential(nn.ReLU()), torch.ones(size, 2, requires_grad=True))
         for size in (1, 2)
     )
-    assert compare_info(small, large).reshaped == 2
-    assert "2 calls had inputs of other shapes." in str(compare_info(small, large))
-    assert compare_info(small, small).reshaped == 0
+    assert compare(small, large).reshaped == 2
+    assert "2 calls had inputs of other shapes." in str(compare(small, large))
+    assert compare(small, small).reshaped == 0
 
 
 def test_text_shows_the_most_changed_of_many_calls() -> None:
     many = run({f"layer{number}": (STEADY, STEADY) for number in range(60)})
-    text = format_comparison(compare_info(many, many))
+    text = compare(many, many).to_text()
     assert "… and 21 more calls" in text
     assert max(map(len, text.splitlines())) <= 80
-    assert len(comparison_table(compare_info(many, many)).rows) == 61
+    assert len(compare(many, many).table().rows) == 61
 
 
 def test_markdown_is_a_comment() -> None:
-    text = format_comparison(compare_info(BEFORE, AFTER), markdown=True)
+    text = compare(BEFORE, AFTER).to_markdown(details=True)
     assert text.startswith(
         "|  | before | now | % |\n| :-- | --: | --: | --: |\n| Forward | 6.10 ms |"
     )
@@ -162,7 +162,7 @@ def test_markdown_is_a_comment() -> None:
 
 
 def test_as_plain_data(as_json: Any) -> None:
-    data = as_json(compare_info(BEFORE, AFTER).as_dict())
+    data = as_json(compare(BEFORE, AFTER).to_dict())
     assert data["calls"][1]["forward"]["after"] == {
         "median": 0.00165,
         "least": 0.0016,
@@ -175,7 +175,7 @@ def test_as_plain_data(as_json: Any) -> None:
 def test_times_that_are_no_numbers_are_valid_json() -> None:
     nothing = float("nan")
     broken = run({"a": ((nothing, nothing, nothing), (1.0, float("inf"), float("inf")))})
-    table = comparison_table(compare_info(broken, BEFORE))
+    table = compare(broken, BEFORE).table()
     assert json.loads(table.write("json"), parse_constant=pytest.fail)
 
 
@@ -185,7 +185,7 @@ def test_a_run_and_a_report_are_not_compared(is_swapped: bool) -> None:
     with pytest.raises(
         InputError, match=r"^a run cannot be compared with a report: give two runs, or two reports$"
     ):
-        compare_info(*(reversed(sides) if is_swapped else sides))
+        compare(*(reversed(sides) if is_swapped else sides))
 
 
 def test_inspections_are_compared_by_what_they_found() -> None:
@@ -195,25 +195,25 @@ def test_inspections_are_compared_by_what_they_found() -> None:
         with torchscan.inspect(model) as watched:
             model(torch.ones(1, 2))
         runs.append(watched)
-    assert compare_info(*runs) == compare_info(*(watched.facts for watched in runs))
-    assert torchscan.run_table(runs[0]) == torchscan.run_table(runs[0].facts)
+    assert compare(*runs) == compare(*(watched.facts for watched in runs))
+    assert runs[0].table() == runs[0].facts.table()
     with torchscan.inspect(model) as unfinished, pytest.raises(InputError, match="not finished"):
-        compare_info(runs[0], unfinished)
+        compare(runs[0], unfinished)
 
 
 def test_times_of_a_device_are_compared_where_there_is_one() -> None:
     card = on_device(
         BEFORE, {"": (STEADY, STEADY), "a": ((0.8, 1.0, 1.1), STEADY), "b": (STEADY, STEADY)}
     )
-    changes = {call.path: call for call in compare_info(card, card).calls}
+    changes = {call.path: call for call in compare(card, card).calls}
     assert changes["a"].forward.before == card.calls[1].device_forward
     assert "Times of calls are the device's; the totals are the host's." in " ".join(
-        str(compare_info(card, card)).split()
+        str(compare(card, card)).split()
     )
-    mixed = compare_info(BEFORE, card)
+    mixed = compare(BEFORE, card)
     assert mixed.on_device == (False, True)
     assert texts(mixed)["a"][2:4] == ["1.10 ms", "1.00 ms"]
     assert "Times of calls are the device's now; the totals are the host's." in " ".join(
         str(mixed).split()
     )
-    assert "device" not in str(compare_info(BEFORE, AFTER))
+    assert "device" not in str(compare(BEFORE, AFTER))

@@ -34,14 +34,12 @@ from torchscan.report.info import Info
 from torchscan.report.info_data import InfoData
 from torchscan.report.schema_validation import mismatch
 
-SCHEMA = torchscan.json_schema()
+SCHEMA = torchscan.types.json_schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 PAGE = Path(__file__).parent.parent.parent / "docs" / "info.md"
 
 #: a report with something in every part
-REPORT: dict[str, Any] = json.loads(
-    torchscan.to_json(torchscan.select_layers(INFOS["two inputs"](), top=3))
-)
+REPORT: dict[str, Any] = json.loads(torchscan.select_layers(INFOS["two inputs"](), top=3).to_json())
 REPORT["unpriced"], REPORT["unused_parameters"] = {"aten.a.default": 2}, {"x.y": 3}
 REPORT["layers"][0]["rf"] = {"args[0]": ["global", 1.5], "args[1]": 2}
 REPORT["layers"][1]["receptive_field"][0][0] |= {
@@ -58,17 +56,17 @@ def test_the_schema_is_a_schema() -> None:
 
 
 def test_a_report_follows_the_schema_and_is_read_back_as_it_was(info: Info) -> None:
-    text = torchscan.to_json(info)
+    text = info.to_json()
     VALIDATOR.validate(json.loads(text))
     again = torchscan.from_json(text)
     assert again == info
     assert isinstance(again, Info)
-    assert torchscan.from_json(torchscan.to_json(again, indent=None)) == info
-    assert "\n" not in torchscan.to_json(again, indent=None)
+    assert torchscan.from_json(again.to_json(indent=None)) == info
+    assert "\n" not in again.to_json(indent=None)
 
 
 def test_a_report_says_first_which_schema_it_follows() -> None:
-    text = torchscan.to_json(INFOS["block"]())
+    text = INFOS["block"]().to_json()
     assert text.startswith('{\n  "schema": "torchscan/info/1",\n')
     assert "schema" not in torchscan.from_json(text)
 
@@ -156,7 +154,7 @@ def test_keys_that_a_later_version_adds_are_left_alone() -> None:
 
 
 def test_whole_numbers_are_integers_however_they_are_written() -> None:
-    text = re.sub(r'"depth": (\d)', r'"depth": \1.0', torchscan.to_json(INFOS["block"]()))
+    text = re.sub(r'"depth": (\d)', r'"depth": \1.0', INFOS["block"]().to_json())
     assert '"depth": 1.0' in text
     VALIDATOR.validate(json.loads(text))
     assert [type(layer["depth"]) for layer in torchscan.from_json(text)["layers"]] == [int] * 7
@@ -287,7 +285,7 @@ def test_what_is_no_report_is_refused_in_one_line_that_says_where(text: Any, sai
     [([1, 1], r"\[0\]\.depth is 1, and not 0"), ([0, 2], r"\[1\]\.depth is 2, and not 1")],
 )
 def test_a_layer_below_nothing_is_refused(depths: list[int], said: str) -> None:
-    report = json.loads(torchscan.to_json(INFOS["unused"]()))
+    report = json.loads(INFOS["unused"]().to_json())
     for layer, depth in zip(report["layers"], depths, strict=True):
         layer["depth"] = depth
     with pytest.raises(
@@ -302,23 +300,23 @@ def test_an_info_dict_that_no_file_could_hold_is_refused() -> None:
     with pytest.raises(
         torchscan.InputError, match=r"overall\.macs is about 1e5000, and not 1e\+30 or less$"
     ):
-        torchscan.compare_info(info, info)
+        torchscan.compare(info, info)
     info["unpriced"] = {("a", 1): 2}
     with pytest.raises(
         torchscan.InputError, match=r"unpriced has the key \('a', 1\), which is not a string$"
     ):
-        torchscan.compare_info(INFOS["block"](), {**info, "overall": INFOS["block"]()["overall"]})
+        torchscan.compare(INFOS["block"](), {**info, "overall": INFOS["block"]()["overall"]})
 
 
 @pytest.mark.slow
 def test_no_table_is_indented_further_than_anybody_sees() -> None:
-    report = json.loads(torchscan.to_json(INFOS["unused"]()))
+    report = json.loads(INFOS["unused"]().to_json())
     report["layers"] += [{**report["layers"][1], "depth": depth} for depth in range(2, 3000)]
     info = torchscan.from_json(json.dumps(report))
     assert max(map(len, torchscan.format_info(info).splitlines())) < 300
-    assert max(map(len, torchscan.to_markdown(info).splitlines())) < 1000
-    assert r"\hspace*{100em}a &" in torchscan.to_latex(info)
-    assert "--depth: 101" not in torchscan.to_html(info)
+    assert max(map(len, info.to_markdown().splitlines())) < 1000
+    assert r"\hspace*{100em}a &" in info.to_latex()
+    assert "--depth: 101" not in info.to_html()
 
 
 @pytest.mark.parametrize("depth", range(200, 1200, 40))
@@ -394,11 +392,11 @@ def test_what_is_read_can_be_shown(report: Any) -> None:
     columns = ["path", "input_shape", "params", "flops", "bytes_read", "rf", "s", "p"]
     table = torchscan.format_info(info, columns=columns)
     assert all(line.isprintable() for line in table.split("\n"))
-    assert len(torchscan.to_csv(info).splitlines()) > 1
-    assert torchscan.to_html(info, columns).count("<tr data-depth") == len(info["layers"])
-    assert torchscan.to_markdown(info, columns)
-    assert torchscan.to_latex(info, columns)
-    assert torchscan.from_json(torchscan.to_json(info)) == info
+    assert len(info.to_csv().splitlines()) > 1
+    assert info.to_html(columns=columns).count("<tr data-depth") == len(info["layers"])
+    assert info.to_markdown(columns=columns)
+    assert info.to_latex(columns=columns)
+    assert torchscan.from_json(info.to_json()) == info
 
 
 def test_every_path_of_the_report_can_be_deleted_or_replaced() -> None:
@@ -415,7 +413,7 @@ def test_every_path_of_the_report_can_be_deleted_or_replaced() -> None:
 
 
 def test_csv_is_read_by_pandas_with_the_same_numbers() -> None:
-    text = torchscan.to_csv(INFOS["block"]())
+    text = INFOS["block"]().to_csv()
     frame = pd.read_csv(io.StringIO(text), keep_default_na=False)
     assert frame["path"].tolist() == ["", "conv", "act", "head", "head.0", "head.1", "head.2"]
     assert frame["name"].tolist() == ["Chain", "conv", "act", "head", "0", "1", "2"]
@@ -438,7 +436,7 @@ def test_csv_is_read_by_pandas_with_the_same_numbers() -> None:
 
 
 def test_csv_and_dataframe_say_the_same_of_every_info(info: Info) -> None:
-    text, frame = torchscan.to_csv(info), torchscan.to_pandas(info)
+    text, frame = info.to_csv(), info.to_pandas()
     read = pd.read_csv(io.StringIO(text), keep_default_na=False, dtype=str, lineterminator="\n")
     assert list(read.columns) == list(frame.columns)
     assert len(read) == len(frame) == len(info["layers"])
@@ -452,7 +450,7 @@ def test_csv_and_dataframe_say_the_same_of_every_info(info: Info) -> None:
 def test_names_of_any_kind_survive_csv() -> None:
     info = INFOS["hostile"]()
     rows = pd.read_csv(
-        io.StringIO(torchscan.to_csv(info, ["type"]), newline=""),
+        io.StringIO(info.to_csv(columns=["type"]), newline=""),
         keep_default_na=False,
         lineterminator="\n",
     )
@@ -461,14 +459,14 @@ def test_names_of_any_kind_survive_csv() -> None:
 
 def test_names_of_any_kind_are_read_as_rows() -> None:
     info = named(["a\rb", "\r", "\ud800", "=1+1", '"', "\0"])
-    text = torchscan.to_csv(info, ["type"])
+    text = info.to_csv(columns=["type"])
     rows = list(csv.DictReader(io.StringIO(text.encode().decode(), newline="")))
     assert [row["path"] for row in rows[1:]] == ["a\rb", "\r", "�", "=1+1", '"', "\0"]
 
 
 def test_a_spreadsheet_runs_no_name() -> None:
     names = ["=1+1", "+1", "-a", "-1-1", "@SUM(1)", "\t=1", "\r=1", "a=1", "-1", "'=1"]
-    text = torchscan.to_csv(named(names), ["params", "input_shape"], escape_formulas=True)
+    text = named(names).to_csv(columns=["params", "input_shape"], escape_formulas=True)
     rows = list(csv.DictReader(io.StringIO(text, newline="")))[1:]
     assert [row["path"] for row in rows] == [
         "'=1+1",
@@ -489,30 +487,24 @@ def test_a_spreadsheet_runs_no_name() -> None:
 
 def test_columns_can_be_chosen() -> None:
     info = INFOS["shared"]()
-    assert torchscan.to_csv(info, ["macs", "params"]).splitlines() == [
+    assert info.to_csv(columns=["macs", "params"]).splitlines() == [
         "path,call,macs,params",
         ",0,0,0",
         "a,0,16,20",
         "a,1,16,0",
     ]
-    assert torchscan.to_csv(info, ["path"]).splitlines() == ["path,call", ",0", "a,0", "a,1"]
-    assert list(torchscan.to_pandas(info, ["macs"]).columns) == ["path", "call", "macs"]
-    for export in (
-        torchscan.to_csv,
-        torchscan.to_pandas,
-        torchscan.to_html,
-        torchscan.to_markdown,
-        torchscan.to_latex,
-    ):
+    assert info.to_csv(columns=["path"]).splitlines() == ["path,call", ",0", "a,0", "a,1"]
+    assert list(info.to_pandas(columns=["macs"]).columns) == ["path", "call", "macs"]
+    for write in (info.to_csv, info.to_pandas, info.to_html, info.to_markdown, info.to_latex):
         with pytest.raises(torchscan.InputError, match="unknown column 'colour'"):
-            export(info, ["colour"])
+            write(columns=["colour"])
         with pytest.raises(torchscan.InputError, match="give a list"):
-            export(info, "macs")
+            write(columns="macs")
 
 
 def test_a_dataframe_has_numbers_and_all_else_in_its_attributes() -> None:
     info = INFOS["unused"]()
-    frame = torchscan.to_pandas(info)
+    frame = info.to_pandas()
     assert frame["params"].tolist() == [20, 0]
     assert frame["macs"].dtype == "int64"
     assert frame.attrs["overall"]["grad_params"] == 20
@@ -528,8 +520,8 @@ def test_without_pandas_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPa
     with pytest.raises(
         torchscan.InputError, match=r"^to_pandas needs pandas: pip install 'torchscan\[pandas\]'$"
     ):
-        torchscan.to_pandas(info)
-    assert torchscan.to_csv(info).startswith("path,call,name,depth,")
+        info.to_pandas()
+    assert info.to_csv().startswith("path,call,name,depth,")
 
 
 # -- some of the layers --------------------------------------------------------------------------------------------------

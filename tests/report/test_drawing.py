@@ -39,19 +39,19 @@ MODEL = nn.Sequential(nn.Conv2d(3, 4, (5, 3), 2, (2, 1)), nn.Conv2d(4, 4, 3, 2, 
 
 def test_the_frame_of_a_unit_is_its_interval() -> None:
     layer = torchscan.receptive_field(MODEL, (3, 64, 48)).output
-    ax = torchscan.draw_receptive_field(layer, (8, 6), torch.rand(64, 48, 3))
+    ax = layer.plot(unit=(8, 6), image=torch.rand(64, 48, 3))
     # by hand: rows 4·8 − 4 = 28 up to 28 + 9; columns 4·6 − 3 = 21 up to 21 + 7
     assert find_boxes(ax) == {"receptive field": (21, 28, 7, 9)}
     assert (ax.get_xlim(), ax.get_ylim()) == ((0, 48), (64, 0))
     assert ax.get_title() == "unit (8, 6) of Sequential: 9×7"
-    bare = torchscan.draw_receptive_field(layer)
+    bare = layer.plot()
     assert find_boxes(bare) == {"receptive field": (21, 28, 7, 9)}  # the middle
     assert (bare.get_xlim(), bare.get_ylim()) == ((0, 48), (64, 0))
 
 
 def test_what_reaches_into_the_padding_is_shown() -> None:
     layer = torchscan.receptive_field(MODEL, (3, 64, 48)).output
-    ax = torchscan.draw_receptive_field(layer, (0, 0))
+    ax = layer.plot(unit=(0, 0))
     assert find_boxes(ax) == {"receptive field": (-3, -4, 7, 9), "input": (0, 0, 48, 64)}
     assert ax.get_xlim()[0] < -3
     assert ax.get_ylim()[1] < -4
@@ -59,7 +59,7 @@ def test_what_reaches_into_the_padding_is_shown() -> None:
 
 def test_what_is_seen_as_a_whole_is_tinted_and_said() -> None:
     model = nn.Sequential(nn.Conv1d(1, 2, 3), nn.AdaptiveAvgPool1d(1))
-    ax = torchscan.draw_receptive_field(torchscan.receptive_field(model, (1, 30)).output)
+    ax = torchscan.receptive_field(model, (1, 30)).output.plot()
     assert find_boxes(ax) == {"seen as a whole": (0, 0, 30, 1)}
     assert "everything by aten.adaptive_avg_pool1d in 1" in ax.get_title()
 
@@ -68,9 +68,7 @@ def test_of_tokens_one_number_says_which() -> None:
     layer = torchscan.receptive_field(
         nn.Sequential(nn.Conv2d(3, 2, 4, 4), nn.Flatten(2)), (3, 32, 48)
     ).output
-    ax = torchscan.draw_receptive_field(
-        layer, 15, torch.rand(3, 32, 48)
-    )  # the fourth of 12 in the second row
+    ax = layer.plot(unit=15, image=torch.rand(3, 32, 48))  # the fourth of 12 in the second row
     assert find_boxes(ax) == {"receptive field": (12, 4, 4, 4)}
     assert ax.get_title() == "unit 15 of Sequential: 4×4"
 
@@ -78,9 +76,7 @@ def test_of_tokens_one_number_says_which() -> None:
 def test_a_picture_of_another_size_is_refused() -> None:
     layer = torchscan.receptive_field(MODEL, (3, 64, 48)).output
     with pytest.raises(torchscan.InputError, match="64 high and 48 wide"):
-        torchscan.draw_receptive_field(layer, picture=torch.rand(48, 64, 3))
-    with pytest.raises(torchscan.InputError, match="choose a layer"):
-        torchscan.draw_receptive_field(MODEL)  # type: ignore[arg-type]
+        layer.plot(image=torch.rand(48, 64, 3))
 
 
 def test_two_axes_of_three_and_one_of_several_inputs() -> None:
@@ -93,43 +89,39 @@ def test_two_axes_of_three_and_one_of_several_inputs() -> None:
             return self.video(video) + signal.mean()
 
     layer = torchscan.receptive_field(Two(), [(1, 10), (1, 20, 30, 40)]).output
-    ax = torchscan.draw_receptive_field(
-        layer, (4, 9), name="args[1]", dims=(2, 4), ax=plt.subplots()[1]
-    )
+    ax = layer.plot(unit=(4, 9), name="args[1]", dims=(2, 4), ax=plt.subplots()[1])
     assert find_boxes(ax) == {"receptive field": (9, 4, 7, 3)}
 
 
 def test_what_cannot_be_drawn_is_said() -> None:
     layer = torchscan.receptive_field(MODEL, (3, 64, 48)).output
     with pytest.raises(torchscan.InputError, match="none of the 16 units"):
-        torchscan.draw_receptive_field(layer, (16, 0))
+        layer.plot(unit=(16, 0))
     with pytest.raises(
         torchscan.InputError, match="as many numbers as dimensions of the output are drawn, 2"
     ):
-        torchscan.draw_receptive_field(layer, (1,))
+        layer.plot(unit=(1,))
     with pytest.raises(torchscan.InputError, match=r"it sees args\[0\]"):
-        torchscan.draw_receptive_field(layer, name="x")
+        layer.plot(name="x")
     with pytest.raises(torchscan.InputError, match="dimensions 2, 3"):
-        torchscan.draw_receptive_field(layer, dims=(1, 2))
+        layer.plot(dims=(1, 2))
     with pytest.raises(torchscan.InputError, match="nothing to draw"):
-        torchscan.draw_receptive_field(torchscan.receptive_field(nn.Linear(3, 4), (3,)).output)
+        torchscan.receptive_field(nn.Linear(3, 4), (3,)).output.plot()
 
 
 def test_fields_of_several_layers_are_nested_with_their_names_beside_them() -> None:
     fields = torchscan.receptive_field(MODEL, (3, 64, 48))
-    ax = torchscan.draw_receptive_field(fields)
+    ax = fields.plot()
     assert find_boxes(ax) == {"0  5×3": (23, 30, 3, 5), "1  9×7": (21, 28, 7, 9)}
     legend = ax.get_legend()
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()] == ["0  5×3", "1  9×7"]
-    assert find_boxes(torchscan.draw_receptive_field([fields["0"], fields["1"]])) == find_boxes(ax)
-    with pytest.raises(torchscan.InputError, match="unit is that of one layer"):
-        torchscan.draw_receptive_field(fields, (8, 6))
+    assert find_boxes(fields.plot(layers=["0", "1"])) == find_boxes(ax)
 
 
 def test_what_is_around_a_field_is_dimmed_on_a_picture() -> None:
     layer = torchscan.receptive_field(MODEL, (3, 64, 48)).output
-    ax = torchscan.draw_receptive_field(layer, (8, 6), torch.rand(64, 48))
+    ax = layer.plot(unit=(8, 6), image=torch.rand(64, 48))
     (around,) = [each for each in ax.patches if isinstance(each, PathPatch)]
     corners = {(float(x), float(y)) for x, y in np.asarray(around.get_path().vertices)}
     assert corners == {
@@ -151,22 +143,20 @@ def test_layers_as_bars_with_their_shares() -> None:
     """Of 16, 32 and 8 MACs."""
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 8), nn.Linear(8, 1), nn.ReLU())
     info = torchscan.crawl_module(model, (4,))
-    ax = torchscan.draw_layers(info)
+    ax = info.plot()
     assert [tick.get_text() for tick in ax.get_yticklabels()] == ["1", "0", "2"]
     assert [text.get_text() for text in ax.texts] == ["32  ·  57 %", "16  ·  29 %", "8  ·  14 %"]
     assert [bar.get_width() for bar in ax.patches if isinstance(bar, Rectangle)] == [32, 16, 8]
-    assert len(torchscan.draw_layers(info, top=2).texts) == 3, (
-        "the third says more than that there is another"
-    )
-    few = torchscan.draw_layers(info, top=1)
+    assert len(info.plot(top=2).texts) == 3, "the third says more than that there is another"
+    few = info.plot(top=1)
     assert [text.get_text() for text in few.texts] == ["32  ·  57 %", "24  ·  43 %"]
     assert [tick.get_text() for tick in few.get_yticklabels()] == ["1", "and 2 others"]
     with pytest.raises(torchscan.InputError, match="by is 'type', which is no figure"):
-        torchscan.draw_layers(info, "type")
+        info.plot(by="type")
     with pytest.raises(torchscan.InputError, match="no layer has any Buffers"):
-        torchscan.draw_layers(info, "buffers")
+        info.plot(by="buffers")
     with pytest.raises(torchscan.InputError, match="'latency': ask for it"):
-        torchscan.draw_layers(info, "latency")
+        info.plot(by="latency")
 
 
 def test_models_beside_each_other_by_metrics_or_figures_of_the_user() -> None:
@@ -176,25 +166,23 @@ def test_models_beside_each_other_by_metrics_or_figures_of_the_user() -> None:
         "wide": nn.Linear(1000, 4001),
     }
     table = torchscan.model_table(models, (1000,), metrics=["macs", "params"])
-    ax = torchscan.draw_models(table)
+    ax = table.plot()
     points = np.asarray(ax.collections[0].get_offsets())
     assert points == pytest.approx(np.array([[1, 1.001], [4, 4.004], [4.001, 4.005001]]))
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("MACs (M)", "Parameters (M)")
     assert {text.get_text() for text in ax.texts} == set(models)
-    own = torchscan.draw_models(
-        table, y={"small": 70.1, "large": 80.2}, y_label="Top-1 accuracy, %"
-    )
+    own = table.plot(y={"small": 70.1, "large": 80.2}, y_label="Top-1 accuracy, %")
     assert np.asarray(own.collections[0].get_offsets())[:, 1] == pytest.approx([70.1, 80.2])
     assert own.get_ylabel() == "Top-1 accuracy, %"
     with pytest.raises(
         torchscan.InputError,
         match="'tiny', which is not in the table: there are small, large, wide",
     ):
-        torchscan.draw_models(table, y={"tiny": 1.0})
+        table.plot(y={"tiny": 1.0})
     with pytest.raises(
         torchscan.InputError, match="the table has no 'flops': there are macs, params"
     ):
-        torchscan.draw_models(table, "flops")
+        table.plot(x="flops")
 
 
 def test_pictures_are_dark_where_the_users_style_is() -> None:
@@ -207,7 +195,7 @@ def test_pictures_are_dark_where_the_users_style_is() -> None:
     ]
     for style, is_dark in zip(grounds, (False, True, True), strict=True):
         with plt.rc_context(style):
-            ax = torchscan.draw_layers(info, "macs")
+            ax = info.plot(by="macs")
         brightness = sum(to_rgb(ax.texts[0].get_color())) / 3
         assert (brightness > 0.5) == is_dark
     black: Any = plt.figure(facecolor="black")
@@ -215,14 +203,14 @@ def test_pictures_are_dark_where_the_users_style_is() -> None:
         black.add_subplot(facecolor="none"),
         black.subfigures().add_subplot(facecolor="none"),
     ):
-        ax = torchscan.draw_layers(info, "macs", ax=given)
+        ax = info.plot(by="macs", ax=given)
         for text in (ax.texts[0], ax.title, ax.get_yticklabels()[0]):
             assert sum(to_rgb(text.get_color())) / 3 > 0.5
 
 
 def test_words_around_white_axes_on_a_black_figure_are_light_and_those_in_them_dark() -> None:
     given = plt.figure(facecolor="black").add_subplot(facecolor="white")
-    ax = torchscan.draw_layers(torchscan.crawl_module(nn.Linear(4, 4), (4,)), "macs", ax=given)
+    ax = torchscan.crawl_module(nn.Linear(4, 4), (4,)).plot(by="macs", ax=given)
     assert sum(to_rgb(ax.get_yticklabels()[0].get_color())) / 3 > 0.5
     assert sum(to_rgb(ax.title.get_color())) / 3 > 0.5
     assert sum(to_rgb(ax.texts[0].get_color())) / 3 < 0.5
@@ -233,7 +221,7 @@ def test_nothing_is_clipped_when_a_figure_is_first_saved(size: Any) -> None:
     """Axes of a fixed aspect are narrower than the first layout takes them to be."""
     layers = [nn.Conv2d(3, 3, 7, 2, 3), *(nn.Conv2d(3, 3, 3, 2, 1) for _ in range(4))]
     fields = torchscan.receptive_field(nn.Sequential(*layers), (3, 224, 224))
-    figure: Any = torchscan.draw_receptive_field(fields, size=size).figure
+    figure: Any = fields.plot(size=size).figure
     figure.canvas.draw()
     box = figure.get_tightbbox(figure.canvas.get_renderer())
     width, height = figure.get_size_inches()

@@ -14,7 +14,7 @@ from torchscan.cli.main import main
 
 
 def _lines(width: int, vocabulary: int = 100_003) -> list[str]:
-    table = torchscan.formula_table(torchscan.symbolic_costs(Echo(vocabulary, 256)))
+    table = torchscan.symbolic_costs(Echo(vocabulary, 256)).table()
     return table.write("text", width=width).splitlines()
 
 
@@ -33,21 +33,21 @@ def test_a_formula_goes_on_in_further_lines_and_is_never_left_out(width: int) ->
 
 def test_programs_get_every_digit() -> None:
     costs = torchscan.symbolic_costs(Echo(100_003, 256))
-    rows = list(csv.DictReader(io.StringIO(torchscan.formula_table(costs).write("csv"))))
+    rows = list(csv.DictReader(io.StringIO(costs.table().write("csv"))))
     (macs,) = (row["formula"] for row in rows if (row["pass"], row["figure"]) == ("prompt", "macs"))
     assert macs == f"{2 * 256**2 + 256 * 100_003}*B*T + 512*B*T**2"
     assert eval(macs, {"B": 3, "T": 7}) == costs.prompt["macs"](3, 7)  # type: ignore[misc] # noqa: S307
 
 
 def test_the_remarks_hold_for_every_row() -> None:
-    whole = torchscan.formula_table(torchscan.symbolic_costs(Echo()))
+    whole = torchscan.symbolic_costs(Echo()).table()
     assert any(
         "equals what was recorded for 2 sequences of 68 tokens and 3 sequences of 517" in each
         for each in whole.remarks
     )
     assert any("plain PyTorch" in each and "copies a cache" in each for each in whole.remarks)
     assert not any("No polynomial" in each for each in whole.remarks)
-    some = torchscan.formula_table(torchscan.symbolic_costs(Window(100)))
+    some = torchscan.symbolic_costs(Window(100)).table()
     assert any(each.startswith("Each formula was fitted from T = 64 on") for each in some.remarks)
     assert any("--near in a shell" in each for each in some.remarks)
     missing = [row.cells[2] for row in some.rows if row.cells[2].text == "no polynomial"]
@@ -56,7 +56,7 @@ def test_the_remarks_hold_for_every_row() -> None:
 
 
 def test_powers_are_set_as_mathematics() -> None:
-    table = torchscan.formula_table(torchscan.symbolic_costs(Echo(10, 8)))
+    table = torchscan.symbolic_costs(Echo(10, 8)).table()
     assert r"208$\cdot$B$\cdot$T + 16$\cdot$B$\cdot$T$^{2}$" in table.write("latex")
 
 

@@ -13,17 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from tests.recording.test_record import Calls
-from torchscan import (
-    ModuleGraph,
-    RecordError,
-    graph_table,
-    module_graph,
-    record,
-    to_dot,
-    to_mermaid,
-    to_svg,
-)
+from torchscan import RecordError, record
+from torchscan.analyses.module_graph import module_graph
 from torchscan.report.graphs.layout import Layout, Size, lay_out
+from torchscan.types import ModuleGraph
 
 
 def block() -> ModuleGraph:
@@ -107,7 +100,7 @@ def test_nothing_is_laid_out_and_so_is_one() -> None:
 
 def test_a_picture_has_each_box_and_line_once() -> None:
     graph = block()
-    root = ET.fromstring(to_svg(graph))  # noqa: S314 - our own
+    root = ET.fromstring(graph.to_svg())  # noqa: S314 - our own
     texts = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
     assert texts == [
         "args[0]",
@@ -123,7 +116,7 @@ def test_a_picture_has_each_box_and_line_once() -> None:
         each for each in root.iter("{http://www.w3.org/2000/svg}path") if each.get("marker-end")
     ]
     assert len(paths) == len(graph.edges) == 4
-    assert to_svg(graph) in graph._repr_html_()
+    assert graph.to_svg() in graph._repr_html_()
 
 
 def test_equal_modules_and_operators_in_a_row_are_one_box() -> None:
@@ -137,7 +130,7 @@ def test_equal_modules_and_operators_in_a_row_are_one_box() -> None:
     folded = module_graph(trace, fold=True)
     assert [node.name for node in folded.nodes][1:-1] == ["layers.0 … 4", "mul, add"]
     assert len(folded.nodes[1].calls) == 5
-    assert "layers.0 … 4 ×5" in to_svg(folded)
+    assert "layers.0 … 4 ×5" in folded.to_svg()
     assert len(module_graph(trace).nodes) == 10
 
 
@@ -174,14 +167,14 @@ def test_layers_that_differ_in_their_settings_alone_are_not_equal() -> None:
 
 def test_in_other_languages() -> None:
     graph = block()
-    assert to_mermaid(graph).splitlines()[0] == "flowchart TD"
-    assert len(re.findall(r"n\d+ --> n\d+", to_mermaid(graph))) == 4
-    assert to_dot(graph).startswith("digraph {")
-    assert len(re.findall(r"n\d+ -> n\d+;", to_dot(graph))) == 4
+    assert graph.to_mermaid().splitlines()[0] == "flowchart TD"
+    assert len(re.findall(r"n\d+ --> n\d+", graph.to_mermaid())) == 4
+    assert graph.to_dot().startswith("digraph {")
+    assert len(re.findall(r"n\d+ -> n\d+;", graph.to_dot())) == 4
 
 
 def test_as_a_table() -> None:
-    rows = {row.cells[0].text: row.cells[3].text for row in graph_table(block()).rows}
+    rows = {row.cells[0].text: row.cells[3].text for row in block().table().rows}
     assert set(rows["add"].split(", ")) == {"inner", "args[0]"}
 
 
@@ -189,9 +182,9 @@ def test_a_failure_is_marked() -> None:
     with pytest.raises(RecordError) as caught:
         record(nn.Sequential(nn.Linear(4, 4), nn.Linear(5, 5)), (4,))
     graph = module_graph(caught.value)
-    assert "1 (failed)" in to_svg(graph)
-    assert "1 (failed)" in to_mermaid(graph)
-    assert "1 (failed)" in to_dot(graph)
+    assert "1 (failed)" in graph.to_svg()
+    assert "1 (failed)" in graph.to_mermaid()
+    assert "1 (failed)" in graph.to_dot()
 
 
 EVIL = '"]</title><script>alert(1)</script>\u202e\n%%{init}%%' + "x" * 10_000
@@ -201,8 +194,8 @@ def test_hostile_names_are_text() -> None:
     model = Calls(lambda self, x: self._modules[EVIL](x))
     model._modules[EVIL] = nn.Linear(4, 4)
     graph = module_graph(record(model, (4,)))
-    assert "<script" not in to_svg(graph) + to_mermaid(graph)
-    assert "\u202e" not in to_svg(graph) + to_mermaid(graph) + to_dot(graph)
-    ET.fromstring(to_svg(graph))  # noqa: S314 - our own
-    assert "]<" not in to_mermaid(graph)
-    assert all(line.startswith(("flowchart", "  n")) for line in to_mermaid(graph).splitlines())
+    assert "<script" not in graph.to_svg() + graph.to_mermaid()
+    assert "\u202e" not in graph.to_svg() + graph.to_mermaid() + graph.to_dot()
+    ET.fromstring(graph.to_svg())  # noqa: S314 - our own
+    assert "]<" not in graph.to_mermaid()
+    assert all(line.startswith(("flowchart", "  n")) for line in graph.to_mermaid().splitlines())

@@ -76,7 +76,7 @@ def sort(page: Page, heading: str, number: int = 0) -> None:
 
 
 def test_a_row_shows_the_sum_of_all_that_it_calls_open_or_closed(show: Open) -> None:
-    page = show(torchscan.to_html(nested(), COLUMNS, standalone=True))
+    page = show(nested().to_html(columns=COLUMNS, standalone=True))
     assert page.title() == "torchscan: Chain"
     assert visible_rows(page) == OPEN
     fold(page, "b").click()
@@ -94,14 +94,14 @@ def test_a_row_shows_the_sum_of_all_that_it_calls_open_or_closed(show: Open) -> 
 def test_what_is_as_deep_elsewhere_stays_open(show: Open) -> None:
     twice = {name: Chain({"in": Chain({"most": linear()})}) for name in ("one", "other")}
     page = show(
-        torchscan.to_html(torchscan.crawl_module(Chain(twice), (4,)), COLUMNS, standalone=True)
+        torchscan.crawl_module(Chain(twice), (4,)).to_html(columns=COLUMNS, standalone=True)
     )
     fold(page, "in").first.click()
     assert [row[0] for row in visible_rows(page)] == ["Chain", "one", "in", "other", "in", "most"]
 
 
 def test_rows_without_anything_below_cannot_be_closed(show: Open) -> None:
-    page = show(torchscan.to_html(nested(), COLUMNS, standalone=True))
+    page = show(nested().to_html(columns=COLUMNS, standalone=True))
     assert [fold(page, name).count() for name in ("Chain", "a", "b", "c", "d", "e", "f")] == [
         1,
         1,
@@ -115,7 +115,7 @@ def test_rows_without_anything_below_cannot_be_closed(show: Open) -> None:
 
 @pytest.mark.parametrize("key", ["Enter", " "])
 def test_the_keyboard_opens_and_closes_and_says_which(show: Open, key: str) -> None:
-    page = show(torchscan.to_html(nested(), COLUMNS, standalone=True))
+    page = show(nested().to_html(columns=COLUMNS, standalone=True))
     button = fold(page, "a")
     assert button.get_attribute("aria-expanded") == "true"
     button.focus()
@@ -127,7 +127,7 @@ def test_the_keyboard_opens_and_closes_and_says_which(show: Open, key: str) -> N
 
 
 def test_everything_can_be_reached_with_the_tabulator_and_shows_where_it_is(show: Open) -> None:
-    page = show(torchscan.to_html(nested(), COLUMNS, standalone=True))
+    page = show(nested().to_html(columns=COLUMNS, standalone=True))
     reached = []
     for _ in range(8):
         page.keyboard.press("Tab")
@@ -148,7 +148,7 @@ def test_everything_can_be_reached_with_the_tabulator_and_shows_where_it_is(show
 
 
 def test_all_can_be_opened_and_closed_at_once(show: Open) -> None:
-    page = show(torchscan.to_html(nested(), COLUMNS, standalone=True))
+    page = show(nested().to_html(columns=COLUMNS, standalone=True))
     page.get_by_role("button", name="close all").click()
     assert visible_rows(page) == CLOSED_A
     fold(page, "a").click()
@@ -158,7 +158,7 @@ def test_all_can_be_opened_and_closed_at_once(show: Open) -> None:
 
 
 def test_bars_are_as_long_as_the_share_of_what_is_shown(show: Open) -> None:
-    page = show(torchscan.to_html(nested(), COLUMNS, standalone=True))
+    page = show(nested().to_html(columns=COLUMNS, standalone=True))
 
     def shares() -> list[str]:
         cells = page.locator("table.layers tbody tr:not([hidden]) td:nth-child(2)")
@@ -178,7 +178,7 @@ def test_bars_are_as_long_as_the_share_of_what_is_shown(show: Open) -> None:
 def test_numbers_are_sorted_from_the_largest_then_from_the_smallest_then_as_called(
     show: Open,
 ) -> None:
-    page = show(torchscan.to_html(INFOS["block"](), COLUMNS, standalone=True))
+    page = show(INFOS["block"]().to_html(columns=COLUMNS, standalone=True))
     as_called = visible_rows(page)
     sort(page, "Params")
     largest = visible_rows(page)
@@ -204,8 +204,8 @@ def test_numbers_are_sorted_from_the_largest_then_from_the_smallest_then_as_call
 def test_texts_are_sorted_by_the_alphabet_and_the_numbers_in_them(show: Open) -> None:
     layers = {str(number): nn.ReLU() for number in (10, 9, 100)}
     page = show(
-        torchscan.to_html(
-            torchscan.crawl_module(Chain(layers), (4,)), ["type", "output_shape"], standalone=True
+        torchscan.crawl_module(Chain(layers), (4,)).to_html(
+            columns=["type", "output_shape"], standalone=True
         )
     )
     sort(page, "Layer")
@@ -219,26 +219,26 @@ def test_texts_are_sorted_by_the_alphabet_and_the_numbers_in_them(show: Open) ->
 def test_shapes_are_sorted_by_all_their_sizes(show: Open) -> None:
     layers = nn.Sequential(nn.Linear(4, 16), nn.Linear(16, 9), nn.Linear(9, 100))
     page = show(
-        torchscan.to_html(torchscan.crawl_module(layers, (4,)), ["output_shape"], standalone=True)
+        torchscan.crawl_module(layers, (4,)).to_html(columns=["output_shape"], standalone=True)
     )
     sort(page, "Output")
     assert [row[1] for row in visible_rows(page)] == ["9", "16", "100", "100"]
 
 
 def test_where_everything_is_seen_is_the_most_and_what_there_is_not_comes_last(show: Open) -> None:
-    page = show(torchscan.to_html(INFOS["block"](), ["rf"], standalone=True))
+    page = show(INFOS["block"]().to_html(columns=["rf"], standalone=True))
     sort(page, "RF")
     assert [row[1] for row in visible_rows(page)] == [*["global"] * 5, "3", "3"]
     sort(page, "RF")
     assert [row[1] for row in visible_rows(page)] == ["3", "3", *["global"] * 5]
-    none = show(torchscan.to_html(INFOS["two inputs"](), ["rf"], standalone=True))
+    none = show(INFOS["two inputs"]().to_html(columns=["rf"], standalone=True))
     for _ in range(2):
         sort(none, "RF")
         assert visible_rows(none)[-1] == ["b", "–"]
 
 
 def test_what_is_closed_is_whole_while_it_is_sorted_and_closed_again_after(show: Open) -> None:
-    page = show(torchscan.to_html(nested(), COLUMNS, standalone=True))
+    page = show(nested().to_html(columns=COLUMNS, standalone=True))
     fold(page, "a").click()
     sort(page, "Layer")
     names = [row[0] for row in visible_rows(page)]
@@ -252,8 +252,8 @@ def test_what_is_closed_is_whole_while_it_is_sorted_and_closed_again_after(show:
 
 def test_a_selection_is_a_list_from_the_beginning(show: Open) -> None:
     page = show(
-        torchscan.to_html(
-            torchscan.select_layers(nested(), match="a.*", sort="params"), COLUMNS, standalone=True
+        torchscan.select_layers(nested(), match="a.*", sort="params").to_html(
+            columns=COLUMNS, standalone=True
         )
     )
     assert [row[0] for row in visible_rows(page)] == ["a.b.c", "a.b.d", "a.e", "a.b"]
@@ -266,7 +266,7 @@ def test_a_selection_is_a_list_from_the_beginning(show: Open) -> None:
 
 
 def test_two_tables_on_a_page_mind_their_own_business(show: Open) -> None:
-    both = torchscan.to_html(nested(), COLUMNS) + torchscan.to_html(nested(), COLUMNS)
+    both = nested().to_html(columns=COLUMNS) + nested().to_html(columns=COLUMNS)
     page = show(f"<!doctype html><html><body>{both}</body></html>")
     fold(page, "a").click()
     assert (visible_rows(page), visible_rows(page, 1)) == (CLOSED_A, OPEN)
@@ -288,7 +288,7 @@ def test_a_table_that_is_attached_after_its_script_ran_works_too(show: Open) -> 
             document.head.append(script);
             setTimeout(() => document.body.append(part.content.querySelector(".torchscan")), 100);
         }""",
-        torchscan.to_html(nested(), COLUMNS),
+        nested().to_html(columns=COLUMNS),
     )
     page.locator(".fold").first.wait_for()
     fold(page, "a").click()
@@ -299,9 +299,7 @@ def test_3000_layers_are_usable(show: Open) -> None:
     model = nn.Sequential(
         *(nn.Sequential(*(nn.Linear(4, 4) for _ in range(60))) for _ in range(50))
     )
-    html = torchscan.to_html(
-        torchscan.crawl_module(model, (4,), receptive_field=False), standalone=True
-    )
+    html = torchscan.crawl_module(model, (4,), receptive_field=False).to_html(standalone=True)
     assert len(html) < 6e6
     page = show(html)
     rows = visible_rows(page)
@@ -326,7 +324,7 @@ def test_names_never_become_markup(show: Open, script: bool) -> None:
         "</script><img src=x onerror=window.pwned=1>"
     )
     info["unused_parameters"] = dict.fromkeys(names, 4)
-    html = torchscan.to_html(info, ["type", "path", "params"], standalone=True)
+    html = info.to_html(columns=["type", "path", "params"], standalone=True)
     page = show(html, java_script_enabled=script)
     for kind in (".name", "> td:nth-child(3)"):
         texts = page.locator(f"table.layers tbody tr:not(:first-child) {kind}").all_text_contents()
@@ -349,9 +347,7 @@ def test_a_page_runs_no_script_but_ours_and_asks_for_nothing(
         "<style>@import 'https://example.org/a.css'; p { background: url(https://example.org/b.png) }</style>"
         "<iframe src='https://example.org'></iframe><p>Here.</p>"
     )
-    file.write_text(
-        page_of("Ours", torchscan.to_html(nested(), COLUMNS), smuggled), encoding="utf-8"
-    )
+    file.write_text(page_of("Ours", nested().to_html(columns=COLUMNS), smuggled), encoding="utf-8")
     page = browser.new_page()
     sent: list[str] = []
 
@@ -370,7 +366,7 @@ def test_a_page_runs_no_script_but_ours_and_asks_for_nothing(
 
 
 def test_without_javascript_all_rows_are_there(show: Open) -> None:
-    page = show(torchscan.to_html(nested(), COLUMNS, standalone=True), java_script_enabled=False)
+    page = show(nested().to_html(columns=COLUMNS, standalone=True), java_script_enabled=False)
     assert page.locator("table.layers tbody tr").count() == 7
     assert all(row.is_visible() for row in page.locator("table.layers tbody tr").all())
     assert page.locator("table.layers tbody").inner_text().split() == [
@@ -389,14 +385,14 @@ def test_without_javascript_all_rows_are_there(show: Open) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_can_be_read_in_the_light_and_in_the_dark(show: Open, scheme: Any) -> None:
-    page = show(torchscan.to_html(INFOS["unpriced"](), standalone=True), color_scheme=scheme)
+    page = show(INFOS["unpriced"]().to_html(standalone=True), color_scheme=scheme)
     brightness = page.evaluate(
         "getComputedStyle(document.querySelector('.torchscan td')).color.match(/\\d+/g).map(Number)[0]"
     )
     assert (brightness > 127) == (scheme == "dark")
     contrast, where = least_contrast(page, ".torchscan")
     assert contrast >= 4.5, where
-    page = show(torchscan.to_html(nested(), standalone=True), color_scheme=scheme)
+    page = show(nested().to_html(standalone=True), color_scheme=scheme)
     fold(page, "b").click()
     contrast, where = least_contrast(page, ".torchscan")
     assert contrast >= 4.5, where
@@ -404,7 +400,7 @@ def test_it_can_be_read_in_the_light_and_in_the_dark(show: Open, scheme: Any) ->
 
 @pytest.mark.few(6)
 def test_every_info_shows_all_its_layers_and_totals(show: Open, info: Info) -> None:
-    page = show(torchscan.to_html(info, standalone=True))
+    page = show(info.to_html(standalone=True))
     names = page.locator(".name").evaluate_all("names => names.map(name => name.dataset.full)")
     assert [name.partition(" (")[0] for name in names[1:]] == [
         printed(layer["path"] or layer["name"]).partition(" (")[0] for layer in info["layers"][1:]
@@ -416,7 +412,7 @@ def test_every_info_shows_all_its_layers_and_totals(show: Open, info: Info) -> N
 
 
 def test_it_needs_nothing_else() -> None:
-    html = torchscan.to_html(nested(), standalone=True)
+    html = nested().to_html(standalone=True)
     assert not re.search(r"https?:|//[a-z]|@import|url\(|\bsrc=|\bhref=", html)
 
 
@@ -424,7 +420,7 @@ def test_it_needs_nothing_else() -> None:
 
 
 def test_the_sum_of_all_rows_stays_last_however_they_are_sorted(show: Open) -> None:
-    page = show(torchscan.cost_table(torchscan.record(block(), (3, 8, 8))).write("html"))
+    page = show(torchscan.record(block(), (3, 8, 8)).table().write("html"))
     foot = page.locator("table.layers tfoot tr")
     names = [row[0] for row in visible_rows(page)]
     assert "total" not in names
@@ -442,8 +438,8 @@ def test_all_results_can_be_read_on_one_page(show: Open, scheme: Any) -> None:
         torchscan.estimate_memory(block(), shape, device="RTX 3090"),
         torchscan.analyze_roofline(block(), shape, device="RTX 3090"),
         torchscan.receptive_field(block(), shape),
-        torchscan.compare_info(info, info),  # without rows
-        torchscan.compare_info(info, torchscan.crawl_module(block(), shape, batch_size=2)),
+        torchscan.compare(info, info),  # without rows
+        torchscan.compare(info, torchscan.crawl_module(block(), shape, batch_size=2)),
         torchscan.record(block(), shape),
     ]
     page = show(page_of("All", *(result._repr_html_() for result in results)), color_scheme=scheme)

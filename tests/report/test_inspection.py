@@ -18,12 +18,13 @@ from torch.utils.checkpoint import checkpoint
 from tests.marked import rows_of
 from tests.recording.test_record import Calls
 from tests.report.runs import NO_TIME, Times, inspected, latency, on_device, run
-from torchscan import RunFacts, inspect, run_table
+from torchscan import inspect
 from torchscan.report.table import FORMATS
 from torchscan.runtime.checks import Checked
 from torchscan.runtime.compiling import Compilation, CompiledFrame
 from torchscan.runtime.expected import Expected
 from torchscan.runtime.findings import CheckedModule, NonFinite
+from torchscan.types import RunFacts
 
 #: a model of 10 ms, a tenth of it in the first layer, half of what that takes forward
 TIMES: dict[str, tuple[Times, Times]] = {
@@ -42,17 +43,17 @@ def facts(**changes: Any) -> RunFacts:
 
 
 def columns(run: RunFacts) -> list[str]:
-    return [column.heading for column in run_table(run).shown.columns]
+    return [column.heading for column in run.table().shown.columns]
 
 
 def column(run: RunFacts, key: str) -> list[str]:
-    table = run_table(run)
+    table = run.table()
     (at,) = (number for number, each in enumerate(table.columns) if each.key == key)
     return [row.cells[at].text for row in table.rows]
 
 
 def names(run: RunFacts) -> list[str]:
-    return [row.name for row in run_table(run).rows]
+    return [row.name for row in run.table().rows]
 
 
 # -- columns -------------------------------------------------------------------------------------------------------------
@@ -103,14 +104,14 @@ def test_times_of_a_device_come_first_and_make_the_shares() -> None:
     assert column(found, "forward") == ["5,000.0", "500.0", "4,500.0"]
     assert column(found, "share") == ["100 %", "50 %", "50 %"]
     assert column(found, "flops_per_second") == ["100.0", "200.0", "200.0"]
-    assert run_table(found).write("text", width=100).splitlines()[1].split()[-4:] == [
+    assert found.table().write("text", width=100).splitlines()[1].split()[-4:] == [
         "FLOP/s",
         "(M)",
         "Memory",
         "(B)",
     ]
-    assert "on host" in run_table(found).write("text", width=120)
-    narrow = run_table(found).write("text", width=80).replace("\n", " ")
+    assert "on host" in found.table().write("text", width=120)
+    narrow = found.table().write("text", width=80).replace("\n", " ")
     assert "on host" not in narrow.partition("No room")[0], "neither of the two"
     assert "No room for: Forward on host (µs), Backward on host (µs)." in narrow
     assert "times of the device, shares of forward and backward" in " ".join(str(found).split())
@@ -194,7 +195,7 @@ def test_the_share_of_the_peak_is_said_with_the_peaks() -> None:
 
 
 def totals(run: RunFacts) -> list[list[str]]:
-    return [row.texts for row in run_table(run).totals[0].rows]
+    return [row.texts for row in run.table().totals[0].rows]
 
 
 def test_the_totals_have_what_belongs_to_no_module() -> None:
@@ -277,7 +278,7 @@ def test_no_call_is_lost_where_names_are_alike() -> None:
 
 
 def remarks(**changes: Any) -> list[str]:
-    return [*run_table(facts(**changes)).remarks]
+    return [*facts(**changes).table().remarks]
 
 
 def found_in(step: int, path: str = "second", **changes: Any) -> NonFinite:
@@ -428,7 +429,7 @@ def test_what_was_compiled_and_why_again() -> None:
     ],
 )
 def test_a_narrow_terminal_leaves_out_what_is_needed_least(width: int, headings: list[str]) -> None:
-    text = run_table(expecting([0.005, 0.0008, 0.0042])).write("text", width=width)
+    text = expecting([0.005, 0.0008, 0.0042]).table().write("text", width=width)
     assert re.split(r" {2,}", text.splitlines()[1].strip()) == headings
     assert ("* 2.1" in text) == ("×" in headings)
 
@@ -437,7 +438,7 @@ def test_names_of_deep_layers_keep_their_branches() -> None:
     model: nn.Module = nn.Linear(4, 4)
     for name in ("attention_output_projection", "encoder_block_with_adapters"):
         model = Calls(lambda self, x: next(self.children())(x), **{name: model})
-    text = run_table(inspected(model, X)).write("text", width=50)
+    text = inspected(model, X).table().write("text", width=50)
     assert "├─" not in text
     assert re.search(r"^  └─…\w+ ", text, re.MULTILINE)
     assert max(map(len, text.splitlines()[:6])) <= 50
@@ -445,9 +446,9 @@ def test_names_of_deep_layers_keep_their_branches() -> None:
 
 def test_calls_deeper_than_asked_are_said_to_be_in_those_above() -> None:
     found = inspected(nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU())), X)
-    assert [row.depth for row in run_table(found, max_depth=1).rows] == [0, 1]
-    assert "2 calls deeper than 1 are in those above them." in run_table(found, max_depth=1).remarks
-    assert len(run_table(found, max_depth=None).rows) == 4
+    assert [row.depth for row in found.table(max_depth=1).rows] == [0, 1]
+    assert "2 calls deeper than 1 are in those above them." in found.table(max_depth=1).remarks
+    assert len(found.table(max_depth=None).rows) == 4
     assert "deeper" not in str(found)
 
 
@@ -456,7 +457,7 @@ def test_calls_deeper_than_asked_are_said_to_be_in_those_above() -> None:
 
 def test_programs_get_every_column_and_the_number_of_the_call() -> None:
     model = Calls(lambda self, x: self.shared(self.shared(x)), shared=nn.Linear(4, 4))
-    rows = list(csv.DictReader(run_table(inspected(model, X)).write("csv").splitlines()))
+    rows = list(csv.DictReader(inspected(model, X).table().write("csv").splitlines()))
     assert [(row["path"], row["invocation"]) for row in rows] == [
         ("", "0"),
         ("shared", "0"),
@@ -464,13 +465,13 @@ def test_programs_get_every_column_and_the_number_of_the_call() -> None:
     ]
     assert (rows[1]["device_forward"], rows[1]["expected"], rows[1]["forward_nan"]) == ("", "", "0")
     assert float(rows[1]["forward"]) > 0
-    (_, first, second) = json.loads(run_table(inspected(model, X)).write("json"))["rows"]
+    (_, first, second) = json.loads(inspected(model, X).table().write("json"))["rows"]
     assert (first["invocation"], second["invocation"], second["is_again"]) == (0, 1, False)
 
 
 def test_people_do_not_see_what_is_for_programs() -> None:
     for style in set(FORMATS) - {"csv", "json"}:
-        assert "invocation" not in run_table(facts()).write(style)
+        assert "invocation" not in facts().table().write(style)
     assert "invocation" not in facts()._repr_html_()
 
 

@@ -38,7 +38,7 @@ Chain & 10 & 618 \\
 
 
 def test_the_whole_table() -> None:
-    text = torchscan.to_latex(INFOS["block"](), ["output_shape", "params"], label="tab:chain")
+    text = INFOS["block"]().to_latex(columns=["output_shape", "params"], label="tab:chain")
     assert text.startswith(EXPECTED)
     assert (
         "DMAs} \\\\\n\\bottomrule\n\\end{tabular}\n\\par\\smallskip{\\footnotesize\\raggedright One pass in evaluation mode"
@@ -50,7 +50,7 @@ def test_the_whole_table() -> None:
 
 
 def test_a_long_table_repeats_its_headings_and_not_its_caption() -> None:
-    text = torchscan.to_latex(INFOS["block"](), ["params"], label="tab:chain", long=True)
+    text = INFOS["block"]().to_latex(columns=["params"], label="tab:chain", long=True)
     needs, group, begin, caption, *_ = text.splitlines()
     assert needs == r"% needs \usepackage{booktabs} \usepackage{longtable}"
     assert (group, begin) == (r"{\footnotesize", r"\begin{longtable}{@{}lr@{}}")
@@ -67,14 +67,14 @@ def test_a_long_table_repeats_its_headings_and_not_its_caption() -> None:
 
 
 def test_the_caption_is_what_is_given_and_always_says_what_was_counted_and_by_what() -> None:
-    own = torchscan.to_latex(INFOS["block"](), caption=r"\emph{Ours}.")
+    own = INFOS["block"]().to_latex(caption=r"\emph{Ours}.")
     assert r"\caption{\emph{Ours}.}" in own
     assert "One pass in evaluation mode" in own
     assert f"Counted by torchscan {torchscan.__version__} with torch {torch.__version__}." in own
-    other = torchscan.to_latex(INFOS["another convention"]())
+    other = INFOS["another convention"]().to_latex()
     assert r", MACs by the rules of flop\_counter with torch" in other
     assert r"What flop\_counter reports: " in other
-    assert r"$\geq$: a lower bound" in torchscan.to_latex(INFOS["unpriced"]())
+    assert r"$\geq$: a lower bound" in INFOS["unpriced"]().to_latex()
 
 
 def test_signs_are_set_as_they_stand() -> None:
@@ -91,7 +91,7 @@ def test_signs_are_set_as_they_stand() -> None:
 
 
 def test_a_selection_is_a_list_of_full_paths() -> None:
-    text = torchscan.to_latex(INFOS["selection"](), ["params"])
+    text = INFOS["selection"]().to_latex(columns=["params"])
     assert "head.2 & 170 \\\\\nact & -- \\\\\n" in text
     assert "2 of 7 layers, of those that match {*}e{*}, ordered by params" in text
 
@@ -120,21 +120,17 @@ def document(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     names = [name for name in (*HOSTILE, *UNPRINTABLE) if len(name) < 60]
     pages = nn.Sequential(*(nn.ReLU() for _ in range(150)))
     tables = [
-        *(
-            torchscan.to_latex(info(), label=f"tab:{number}")
-            for number, info in enumerate(INFOS.values())
+        *(info().to_latex(label=f"tab:{number}") for number, info in enumerate(INFOS.values())),
+        named(names).to_latex(columns=["type"], caption="Hostile.", long=True),
+        torchscan.select_layers(named(names), sort="path").to_latex(
+            columns=["type", "path"], long=True
         ),
-        torchscan.to_latex(named(names), ["type"], caption="Hostile.", long=True),
-        torchscan.to_latex(
-            torchscan.select_layers(named(names), sort="path"), ["type", "path"], long=True
+        torchscan.select_layers(named(["[1cm]", "*"]), match="ReLU").to_latex(columns=["type"]),
+        INFOS["two inputs"]().to_latex(
+            columns=["input_shape", "rf", "s", "p", "bytes_read"], label="tab:fields"
         ),
-        torchscan.to_latex(torchscan.select_layers(named(["[1cm]", "*"]), match="ReLU"), ["type"]),
-        torchscan.to_latex(
-            INFOS["two inputs"](), ["input_shape", "rf", "s", "p", "bytes_read"], label="tab:fields"
-        ),
-        torchscan.to_latex(
-            torchscan.crawl_module(pages, (4,)),
-            ["type"],
+        torchscan.crawl_module(pages, (4,)).to_latex(
+            columns=["type"],
             caption="Pages.",
             long=True,
             fold_repeats=False,
@@ -208,7 +204,7 @@ def test_pdflatex_repeats_the_headings_of_a_long_table_on_each_page(document: st
 
 
 def test_each_total_stands_once() -> None:
-    text = torchscan.to_latex(INFOS["block"]())
+    text = INFOS["block"]().to_latex()
     totals = [line for line in text.splitlines() if "multicolumn" in line]
     assert len(totals) == len({line.rstrip("*") for line in totals})
     assert [line.endswith("*") for line in totals] == [True] * (len(totals) - 1) + [False]
@@ -217,7 +213,7 @@ def test_each_total_stands_once() -> None:
 # -- in a paper ----------------------------------------------------------------------------------------------------------
 
 
-def models() -> torchscan.Table:
+def models() -> torchscan.types.Table:
     """Of 1,001,000, 4,004,000 and 2,002 parameters."""
     sizes = {"small_one": 1000, "large": 4000, "tiny": 2}
     found = {name: nn.Linear(1000, size) for name, size in sizes.items()}
@@ -253,15 +249,15 @@ def test_figures_align_at_their_points_with_siunitx() -> None:
 
 def test_a_table_that_one_column_has_no_room_for_takes_both() -> None:
     narrow, wide = (
-        torchscan.to_latex(INFOS["block"](), columns)
+        INFOS["block"]().to_latex(columns=columns)
         for columns in (["params"], ["type", "input_shape", "output_shape", "params", "macs"])
     )
     assert "\\begin{table}" in narrow
     assert "\\end{table}" in narrow
     assert "\\begin{table*}" in wide
     assert "\\end{table*}" in wide
-    assert "\\begin{table}" in torchscan.to_latex(
-        INFOS["block"](), ["type", "input_shape", "output_shape", "params", "macs"], wide=False
+    assert "\\begin{table}" in INFOS["block"]().to_latex(
+        columns=["type", "input_shape", "output_shape", "params", "macs"], wide=False
     )
 
 
@@ -293,8 +289,8 @@ def test_tables_fit_the_columns_of_a_two_column_article(siunitx: bool, tmp_path:
     )
     tables = [
         models().with_column("Top-1 (%)", {"large": 80.25}).write("latex", siunitx=siunitx),
-        torchscan.to_latex(info, siunitx=siunitx),
-        torchscan.to_latex(info, ["output_shape", "params", "macs", "macs_share"], siunitx=siunitx),
+        info.to_latex(siunitx=siunitx),
+        info.to_latex(columns=["output_shape", "params", "macs", "macs_share"], siunitx=siunitx),
     ]
     assert [table.count("{table*}") for table in tables] == [0, 2, 0]
     used = "\\usepackage{siunitx}" if siunitx else ""

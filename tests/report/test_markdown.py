@@ -16,7 +16,7 @@ from torchscan.report.markdown import escape
 
 PARSER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 INPUTS = {"input_ids": torch.ones(2, 5, dtype=torch.long), "attention_mask": torch.ones(2, 5)}
-ONE = torchscan.to_json(INFOS["no tensors"]())
+ONE = INFOS["no tensors"]().to_json()
 INDENT = "\N{EM SPACE}"
 
 
@@ -69,7 +69,7 @@ def _text(token: Token) -> str:
 
 def test_the_whole_table() -> None:
     tables, paragraphs, markup = parts(
-        torchscan.to_markdown(INFOS["block"](), ["output_shape", "params"])
+        INFOS["block"]().to_markdown(columns=["output_shape", "params"])
     )
     assert tables[0] == [
         ["Layer", "Output", "Params"],
@@ -94,13 +94,13 @@ def test_the_whole_table() -> None:
 
 
 def test_columns_of_numbers_are_aligned_to_the_right() -> None:
-    lines = torchscan.to_markdown(INFOS["block"](), ["type", "params"]).splitlines()
+    lines = INFOS["block"]().to_markdown(columns=["type", "params"]).splitlines()
     assert lines[1] == "| :-- | :-- | --: |"
 
 
 def test_with_details_the_totals_come_first_and_the_layers_open() -> None:
     info = INFOS["block"]()
-    plain, folded = torchscan.to_markdown(info), torchscan.to_markdown(info, details=True)
+    plain, folded = info.to_markdown(), info.to_markdown(details=True)
     (layers, totals), remarks, _ = parts(plain)
     tables, paragraphs, markup = parts(folded)
     assert tables == [totals, layers]
@@ -111,7 +111,7 @@ def test_with_details_the_totals_come_first_and_the_layers_open() -> None:
 @pytest.mark.parametrize("details", [False, True])
 def test_names_stay_what_they_are(details: bool) -> None:
     info = named([*HOSTILE, *UNPRINTABLE])
-    tables, _, _ = parts(torchscan.to_markdown(info, ["path", "type"], details=details))
+    tables, _, _ = parts(info.to_markdown(columns=["path", "type"], details=details))
     rows = tables[1 if details else 0][2:]
     assert [row[1] for row in rows] == [printed(name) for name in (*HOSTILE, *UNPRINTABLE)]
     assert [row[0] for row in rows] == [INDENT + printed(name) for name in (*HOSTILE, *UNPRINTABLE)]
@@ -126,7 +126,7 @@ def test_any_text_stays_what_it_is(text: str) -> None:
     info = torchscan.from_json(ONE)
     info["layers"][0]["type"] = text
     tables, paragraphs, markup = parts(
-        torchscan.to_markdown({**info, "unpriced": {text: 3}}, ["type"])
+        Info({**info, "unpriced": {text: 3}}).to_markdown(columns=["type"])
     )
     assert tables[0][1][1] == printed(text)
     assert paragraphs[1].endswith(f"is not known: {printed(text)} (3×).")
@@ -142,7 +142,7 @@ def test_names_of_types_and_of_what_is_below_the_table_stay_too() -> None:
     info = torchscan.crawl_module(model, kwargs=INPUTS)
     info["unused_parameters"] = {f"_{name}_": 4 for name in (*HOSTILE, *UNPRINTABLE)}
     info["unpriced"] = {"my::op_": 1}
-    tables, paragraphs, markup = parts(torchscan.to_markdown(info))
+    tables, paragraphs, markup = parts(info.to_markdown())
     assert tables[0][1][:2] == [Pair.__name__, Pair.__name__]
     assert markup == []
     assert "not known: my::op_ (1×)." in paragraphs[1]
@@ -169,14 +169,14 @@ def test_what_people_read_in_the_source_stays_readable() -> None:
 
 
 def test_a_selection_is_a_list_of_full_paths() -> None:
-    tables, paragraphs, _ = parts(torchscan.to_markdown(INFOS["selection"](), ["params"]))
+    tables, paragraphs, _ = parts(INFOS["selection"]().to_markdown(columns=["params"]))
     assert tables[0] == [["Layer", "Params"], ["head.2", "170"], ["act", "–"]]  # a ReLU
     which = "2 of 7 layers, of those that match *e*, ordered by params, each with its own figures"
     assert paragraphs[0] == f"{which}; the totals are those of the whole model."
 
 
 def test_every_info_gives_a_row_for_each_layer(info: Info) -> None:
-    tables, _, markup = parts(torchscan.to_markdown(info, ["path", "input_shape", "rf", "s", "p"]))
+    tables, _, markup = parts(info.to_markdown(columns=["path", "input_shape", "rf", "s", "p"]))
     assert [row[1] for row in tables[0][1:]] == [printed(layer["path"]) for layer in info["layers"]]
     assert {len(row) for row in tables[0]} == {6}
     assert markup == []

@@ -18,15 +18,9 @@ from torch import nn
 import torchscan
 from tests.report.test_text import ESCAPES
 from tests.versions import before
-from torchscan import (
-    MemoryEstimate,
-    draw_memory,
-    estimate_memory,
-    format_memory,
-    memory_table,
-    remedies_table,
-)
+from torchscan import estimate_memory
 from torchscan.report.chart import stacked, ticks
+from torchscan.types import MemoryEstimate
 
 mpl.use("Agg")
 
@@ -88,19 +82,19 @@ Layer  Type    Activations (KiB)  Peak (KiB)
 
 @before("2.13", "autograd detaches more often, which are further moments")
 def test_the_layout() -> None:
-    assert format_memory(a_step(), 60) == EXPECTED
+    assert a_step().to_text(width=60) == EXPECTED
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_nothing_is_wider_than_asked_for(width: int) -> None:
     model = nn.Sequential(*(nn.Linear(100, 100) for _ in range(100)))
-    text = format_memory(estimate_memory(model, (100,), training=True, optimizer="AdamW"), width)
+    text = estimate_memory(model, (100,), training=True, optimizer="AdamW").to_text(width=width)
     assert max(map(len, text.splitlines())) <= width
 
 
 def chart_of(estimate: MemoryEstimate, **options: Any) -> list[str]:
     """Its twelve rows, without what is beside them."""
-    lines = format_memory(estimate, 60, **options).splitlines()
+    lines = estimate.to_text(width=60, **options).splitlines()
     first = next(number for number, line in enumerate(lines) if "▼" in line) + 1
     return [line[12:] for line in lines[first : first + 12]]
 
@@ -112,7 +106,7 @@ def test_a_column_is_filled_as_high_as_the_memory_at_its_largest_moment() -> Non
     peak = max(range(len(estimate.timeline)), key=lambda index: estimate.timeline[index].total)
     assert rows[0].index("·") == peak
     assert rows[-1] == "█" * len(estimate.timeline)
-    mark = next(line for line in format_memory(estimate, 60).splitlines() if "▼" in line)
+    mark = next(line for line in estimate.to_text(width=60).splitlines() if "▼" in line)
     assert mark.index("▼") == 12 + peak
 
 
@@ -133,10 +127,10 @@ def test_in_colours_a_cell_shows_eighths() -> None:
 
 def test_the_chart_has_the_colours_of_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLORTERM", "truecolor")
-    text = format_memory(a_step(), 60, colours=True)
+    text = a_step().to_text(width=60, colours=True)
     assert "\x1b[38;2;76;120;168m█\x1b[0m parameters" in text
     assert max(len(ESCAPES.sub("", line)) for line in text.splitlines()) <= 60
-    assert not ESCAPES.search(format_memory(a_step(), 60))
+    assert not ESCAPES.search(a_step().to_text(width=60))
 
 
 @pytest.mark.parametrize(
@@ -148,32 +142,33 @@ def test_ticks_are_round_numbers(most: float, found: list[float]) -> None:
 
 
 def test_the_verdict_is_said() -> None:
-    text = format_memory(a_step(device="H200", largest_batch=True))
+    text = a_step(device="H200", largest_batch=True).to_text()
     assert "NVIDIA H200: fits" in text
     assert "Largest batch size      16,777,216 or more" in text
 
 
 def test_the_context_is_said_with_its_range_if_it_is_not_known() -> None:
-    text = format_memory(a_step(device="H200"))
+    text = a_step(device="H200").to_text()
     assert "Context and kernels     512.00 MiB (274 MiB … 1.6 GiB)\n" in text
     assert "close" not in text
-    assert "Context and kernels     900.00 MiB\n" in format_memory(
-        a_step(device="H200", context_bytes=900 * 2**20)
+    assert (
+        "Context and kernels     900.00 MiB\n"
+        in a_step(device="H200", context_bytes=900 * 2**20).to_text()
     )
 
 
 def test_where_the_context_decides_the_text_says_so() -> None:
     """22 MiB are reserved: a segment of 20 for two workspaces of cuBLAS, and one of 2 for what is small."""
-    assert "1 GiB: fits, but it is close\n" in format_memory(a_step(device="1 GiB"))
-    assert "With a context of 1.64 GiB it would not fit." in format_memory(a_step(device="1 GiB"))
-    assert "0.4 GiB: does not fit, but it is close\n" in format_memory(a_step(device="0.4 GiB"))
-    assert "With a context of 274.00 MiB it would fit." in format_memory(a_step(device="0.4 GiB"))
+    assert "1 GiB: fits, but it is close\n" in a_step(device="1 GiB").to_text()
+    assert "With a context of 1.64 GiB it would not fit." in a_step(device="1 GiB").to_text()
+    assert "0.4 GiB: does not fit, but it is close\n" in a_step(device="0.4 GiB").to_text()
+    assert "With a context of 274.00 MiB it would fit." in a_step(device="0.4 GiB").to_text()
 
 
 def test_what_is_missing_is_said() -> None:
     with torch.device("meta"):
         model = nn.Linear(100_000, 100_000)
-    text = format_memory(estimate_memory(model, (100_000,), device="RTX 3090", largest_batch=True))
+    text = estimate_memory(model, (100_000,), device="RTX 3090", largest_batch=True).to_text()
     assert "NVIDIA GeForce RTX 3090: does not fit" in text
     assert "Short by at least       14." in text
     assert "Largest batch size      0" in text
@@ -181,7 +176,7 @@ def test_what_is_missing_is_said() -> None:
 
 def test_the_picture_is_stacked_up_to_the_peak_which_is_named() -> None:
     estimate = a_step()
-    ax = draw_memory(estimate)
+    ax = estimate.plot()
     legend = ax.get_legend()
     assert legend is not None
     names = [text.get_text() for text in legend.get_texts()]
@@ -203,27 +198,27 @@ def test_the_picture_is_stacked_up_to_the_peak_which_is_named() -> None:
 
 def test_the_capacity_is_a_line_or_said_where_it_is_far_above() -> None:
     small = a_step(device="0.0006 GiB", context_bytes=0)
-    ax = draw_memory(small)
+    ax = small.plot()
     assert small.verdict is not None
     height = np.asarray(ax.lines[-1].get_ydata(), float)[0]
     assert height == pytest.approx(small.verdict.capacity_bytes / 2**10)
     assert ax.texts[-1].get_text() == "613.42 KiB for tensors on 0.0006 GiB"
-    large = draw_memory(a_step(device="H200"))
+    large = a_step(device="H200").plot()
     assert "on NVIDIA H200" in large.get_title("right")
 
 
 @pytest.mark.parametrize("size", ["screen", "column", "page"])
 def test_sizes_are_those_of_paper(size: Any) -> None:
-    figure: Any = draw_memory(a_step(), size=size).figure
+    figure: Any = a_step().plot(size=size).figure
     assert figure.get_size_inches()[0] == {"screen": 8.0, "column": 3.15, "page": 7.0}[size]
     with pytest.raises(torchscan.InputError, match="choose one of 'screen', 'column', 'page'"):
-        draw_memory(a_step(), size="poster")  # type: ignore[arg-type]
+        a_step().plot(size="poster")  # type: ignore[arg-type]
 
 
 def test_the_peak_of_one_operator_among_thousands_is_seen() -> None:
     model = nn.Sequential(*(nn.Linear(20, 20) for _ in range(200)))
     estimate = estimate_memory(model, (20,), training=True, optimizer="AdamW")
-    ax = draw_memory(estimate)
+    ax = estimate.plot()
     top = max(
         np.asarray(path.vertices)[:, 1].max()
         for each in ax.collections
@@ -241,7 +236,7 @@ def test_the_last_moment_has_a_width_of_its_own() -> None:
     estimate = estimate_memory(nn.Sequential(nn.Linear(20, 20), nn.Linear(20, 2000)), (20,))
     moments = len(estimate.timeline)
     assert estimate.timeline[-1].total == estimate.peak_bytes
-    ax = draw_memory(estimate)
+    ax = estimate.plot()
     tops = [
         vertex
         for each in ax.collections
@@ -254,7 +249,7 @@ def test_the_last_moment_has_a_width_of_its_own() -> None:
 
 def test_nothing_to_draw_is_said() -> None:
     with pytest.raises(torchscan.InputError, match="nothing to draw"):
-        draw_memory(estimate_memory(nn.Identity(), (4,)))
+        estimate_memory(nn.Identity(), (4,)).plot()
 
 
 def test_long_names_are_cut_to_the_width() -> None:
@@ -265,14 +260,14 @@ def test_long_names_are_cut_to_the_width() -> None:
         "the_longest_of_all_these_names",
     ):
         model = nn.Sequential(OrderedDict({name: model}))
-    lines = format_memory(estimate_memory(model, (4,), device="H200"), 60).splitlines()
+    lines = estimate_memory(model, (4,), device="H200").to_text(width=60).splitlines()
     assert max(map(len, lines)) <= 60
     assert any("…" in line for line in lines)
 
 
 def test_the_picture_goes_where_it_is_told() -> None:
     ax = plt.figure().add_subplot()
-    assert draw_memory(a_step(), ax=ax) is ax
+    assert a_step().plot(ax=ax) is ax
 
 
 def test_overheads_that_were_measured_are_added_up() -> None:
@@ -301,7 +296,7 @@ def test_an_overhead_that_nobody_knows_is_not_zero() -> None:
 def test_a_model_is_not_listed_beside_its_own_layers() -> None:
     """Also where a list of layers, which is never called, stands between them."""
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2)
-    text = format_memory(estimate_memory(model, (4, 16), training=True))
+    text = estimate_memory(model, (4, 16), training=True).to_text()
     rows = [line for line in text[text.index("Layer  ") :].splitlines()[2:] if line[:1].isalpha()]
     assert rows
     assert all(row.startswith("layers.") for row in rows)
@@ -310,7 +305,7 @@ def test_a_model_is_not_listed_beside_its_own_layers() -> None:
 def test_equal_layers_of_equal_blocks_are_one_row() -> None:
     """Each ReLU of 20 × 100 floats keeps 8,000 bytes for its backward pass, and each linear layer its input."""
     blocks = nn.Sequential(*(nn.Sequential(nn.Linear(100, 100), nn.ReLU()) for _ in range(12)))
-    table = memory_table(estimate_memory(blocks, (100,), batch_size=20, training=True))
+    table = estimate_memory(blocks, (100,), batch_size=20, training=True).table()
     rows = {row.name: row for row in table.rows}
     relus = rows["*.1 ×12"]
     assert relus.cells[2].value == 12 * 8000
@@ -322,7 +317,7 @@ def test_the_table_has_the_layer_that_peaks_and_says_what_is_left_out() -> None:
     layers = [nn.Linear(before, after) for before, after in pairwise(widths)]
     narrow = nn.Sequential(*layers, nn.Linear(110, 1), nn.Linear(1, 4000))
     estimate = estimate_memory(narrow, (10,), batch_size=2, training=True)
-    table = memory_table(estimate)
+    table = estimate.table()
     assert estimate.peak_layer in [row.cells[0].value for row in table.rows]
     kept = {layer.path: layer.activation_bytes for layer in estimate.layers if layer.path}
     missing = kept.keys() - {row.cells[0].value for row in table.rows}
@@ -330,7 +325,7 @@ def test_the_table_has_the_layer_that_peaks_and_says_what_is_left_out() -> None:
     number = sum(kept[path] > 0 for path in missing)
     assert (
         table.remarks[0]
-        == f"{number} more layers keep {left_out} B; --format json and as_dict() list all."
+        == f"{number} more layers keep {left_out} B; --format json and to_dict() list all."
     )
 
 
@@ -352,9 +347,9 @@ def test_the_largest_batch_within_the_error_margin_comes_first() -> None:
         assert again is not None
         assert again.fits
         assert again.context_bytes + share * again.reserved_bytes <= again.capacity_bytes
-    text = format_memory(
-        estimate_memory(model, (1000,), device="1 GiB", context_bytes=2**28, largest_batch=True)
-    )
+    text = estimate_memory(
+        model, (1000,), device="1 GiB", context_bytes=2**28, largest_batch=True
+    ).to_text()
     assert f"Largest batch size      {safe:,}, or {largest:,} if the estimate is exact" in text
 
 
@@ -363,6 +358,6 @@ def test_code_to_type_is_not_cut() -> None:
     remedies = estimate_memory(
         model, (512,), training=True, optimizer="AdamW", device="H100"
     ).remedies()
-    text = remedies_table(remedies).write("text", width=80)
+    text = remedies.table().write("text", width=80)
     assert "…" not in text
     assert all(len(line) <= 80 for line in text.splitlines())

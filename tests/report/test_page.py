@@ -24,10 +24,11 @@ from tests.live.watching import watch
 from tests.recording.test_record import Calls
 from tests.report.test_graphs import a_graph, lay_out_graph
 from tests.torchvision_cpu import torchvision
-from torchscan import InputError, RunFacts, Scan, TorchscanError, inspect, open_run, to_page
-from torchscan import Page as ModelPage
+from torchscan import InputError, Scan, TorchscanError, html_report, inspect, open_run
 from torchscan.measured import Measured
 from torchscan.report.paging.model_page import SCRIPTS
+from torchscan.types import Page as ModelPage
+from torchscan.types import RunFacts
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -52,7 +53,7 @@ def data_of(page: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def resnet() -> ModelPage:
-    return to_page(
+    return html_report(
         Scan(torchvision.models.resnet50(weights=None), (3, 224, 224), **STEP), "ResNet-50"
     )
 
@@ -124,7 +125,7 @@ def test_the_receptive_field_is_that_before_all_is_seen(resnet: str) -> None:
         each for each in data_of(resnet)["verdicts"] if each["label"] == "Receptive field"
     )
     assert (verdict["value"], verdict["said"]) == ("427", "in layer4.2.relu; then global")
-    plain = data_of(to_page(Scan(nn.Sequential(nn.Flatten(), nn.Linear(48, 2)), (3, 4, 4))))
+    plain = data_of(html_report(Scan(nn.Sequential(nn.Flatten(), nn.Linear(48, 2)), (3, 4, 4))))
     assert [each["value"] for each in plain["verdicts"] if each["label"] == "Receptive field"] == [
         "global"
     ]
@@ -137,11 +138,11 @@ def test_what_is_the_same_is_there_once(resnet: str) -> None:
 
 def test_an_optimizer_that_nobody_knows_is_refused() -> None:
     with pytest.raises(TorchscanError, match="'Adamm'"):
-        to_page(Scan(nn.Linear(4, 4), (4,), training=True, optimizer="Adamm"))
+        html_report(Scan(nn.Linear(4, 4), (4,), training=True, optimizer="Adamm"))
 
 
 def test_what_has_no_answer_says_why() -> None:
-    data = data_of(to_page(Scan(nn.Linear(4, 4), (4,), precision="fp8", device="H200")))
+    data = data_of(html_report(Scan(nn.Linear(4, 4), (4,), precision="fp8", device="H200")))
     assert data["memory"] is None
     assert data["remarks"][0].startswith("Memory: memory is not estimated for fp8")
 
@@ -369,7 +370,7 @@ def _odd() -> tuple[nn.Module, RunFacts]:
 
 def test_a_run_colours_the_page(visit: Visit) -> None:
     model, run = _odd()
-    page_of = to_page(Scan(model, (4,), batch_size=8, training=True), run=run)
+    page_of = html_report(Scan(model, (4,), batch_size=8, training=True), run=run)
     rows = data_of(page_of)["measured"]["figures"]
     calls = {call.path: call for call in run.calls}
     assert rows[""]["latency"] == pytest.approx(
@@ -403,7 +404,7 @@ def test_a_watched_run_has_norms_of_gradients(tmp_path: Path) -> None:
         loss: Tensor = model(torch.rand(4, 3)).sum()
         loss.backward()
         optimizer.step()
-    page = to_page(Scan(model, (3,), batch_size=4), run=open_run(tmp_path / "run"))
+    page = html_report(Scan(model, (3,), batch_size=4), run=open_run(tmp_path / "run"))
     rows = data_of(page)["measured"]["figures"]
     assert rows["1"]["gradient"] == pytest.approx(8**0.5, rel=1e-3), (
         "of a sum, the gradient is 1 for each of 4×2 results"
@@ -423,7 +424,7 @@ def test_figures_of_folded_blocks_are_joined(visit: Visit) -> None:
             types = {"": "Sequential", **{f"{at}": "Sequential" for at in range(3)}}
             return Measured(source="a run", figures=figures, types=types)  # type: ignore[arg-type]
 
-    with visit(to_page(Scan(model, (4,)), run=Run())) as page:
+    with visit(html_report(Scan(model, (4,)), run=Run())) as page:
         assert boxes(page) == ["input", "0 … 2", "output"]
         assert "6.00 s" in str(box(page, "0 … 2").text_content())
         page.locator("select").select_option("gradient")
@@ -441,7 +442,7 @@ def test_distributions_over_the_steps(visit: Visit, tmp_path: Path) -> None:
             time.sleep(0.05)  # nobody waits for the process that writes
     run = open_run(tmp_path / "run")
     assert run.steps() == [*range(6)]
-    with visit(to_page(Scan(model, (3,), batch_size=4), run=run)) as page:
+    with visit(html_report(Scan(model, (3,), batch_size=4), run=run)) as page:
         panel = page.locator(".panel.distributions")
         panel.locator("figure").first.wait_for()
         box(page, "2").click()
@@ -477,17 +478,17 @@ def test_a_run_of_another_model_is_refused() -> None:
     with pytest.raises(
         InputError, match="there the model itself is a Sequential, and here it is a Conv1d"
     ):
-        to_page(Scan(nn.Conv1d(2, 2, 1), (2, 4)), run=run)
+        html_report(Scan(nn.Conv1d(2, 2, 1), (2, 4)), run=run)
     alike = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Identity(), nn.ReLU()), nn.Linear(4, 2))
     with pytest.raises(InputError, match=r"there 1.1 is a Root, and here it is a ReLU"):
-        to_page(Scan(alike, (4,)), run=run)
+        html_report(Scan(alike, (4,)), run=run)
 
 
 def test_a_run_without_steps_is_refused() -> None:
     with inspect(nn.Linear(2, 2)) as run:
         pass
     with pytest.raises(InputError, match="no step that was measured"):
-        to_page(Scan(nn.Linear(2, 2), (2,)), run=run)
+        html_report(Scan(nn.Linear(2, 2), (2,)), run=run)
 
 
 def test_a_run_may_be_of_more_than_the_model() -> None:
@@ -495,7 +496,7 @@ def test_a_run_may_be_of_more_than_the_model() -> None:
     whole = nn.Sequential(nn.Linear(4, 4), inner)
     with inspect(whole, warm_up=0) as run:
         whole(torch.randn(8, 4)).sum().backward()
-    figures = data_of(to_page(Scan(inner, (4,)), run=run))["measured"]["figures"]
+    figures = data_of(html_report(Scan(inner, (4,)), run=run))["measured"]["figures"]
     assert figures["1.1"]["latency"] == pytest.approx(
         run.measured().figures["1.1.1", 0]["latency"], rel=1e-3
     )
@@ -506,7 +507,7 @@ def test_a_nan_among_gradients_is_no_norm(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
     with watch(model, tmp_path / "run", every=1):
         (model(torch.rand(4, 3)) * math.nan).sum().backward()
-    figures = data_of(to_page(Scan(model, (3,), batch_size=4), run=open_run(tmp_path / "run")))[
+    figures = data_of(html_report(Scan(model, (3,), batch_size=4), run=open_run(tmp_path / "run")))[
         "measured"
     ]["figures"]
     assert figures["1"]["nonfinite"] >= 8
@@ -652,7 +653,7 @@ def test_all_scripts_are_in_the_page_after_what_they_import() -> None:
 
 
 def test_a_page_lays_graphs_out_as_pictures_do(visit: Visit) -> None:
-    with visit(to_page(Scan(nn.Linear(4, 4), (4,)))) as page:
+    with visit(html_report(Scan(nn.Linear(4, 4), (4,)))) as page:
         for seed in range(12):
             edges = a_graph(seed, 3 + 4 * seed)
             layout, sizes = lay_out_graph(3 + 4 * seed, edges)
@@ -711,7 +712,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], set[str]]] = {
 @pytest.mark.parametrize("name", MODELS)
 def test_models_of_all_sorts(visit: Visit, name: str) -> None:
     make, shape, expected = MODELS[name]
-    with visit(to_page(Scan(make(), shape))) as page:
+    with visit(html_report(Scan(make(), shape))) as page:
         assert expected <= set(boxes(page))
         for at in range(page.locator("tbody tr").count()):
             page.locator("tbody tr").nth(at).click()
@@ -720,7 +721,7 @@ def test_models_of_all_sorts(visit: Visit, name: str) -> None:
 
 def test_a_pass_that_fails(visit: Visit) -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Sequential(nn.Flatten(), nn.Linear(100, 10)))
-    with visit(to_page(Scan(model, (3, 8, 8)))) as page:
+    with visit(html_report(Scan(model, (3, 8, 8)))) as page:
         assert "it takes 100 features and is given 288" in page.locator(".error").inner_text()
         assert page.locator(".node.failed").get_attribute("data-name") == "1"
         box(page, "1").dblclick()
@@ -729,14 +730,14 @@ def test_a_pass_that_fails(visit: Visit) -> None:
 
 
 def test_a_model_that_calls_nothing(visit: Visit) -> None:
-    with visit(to_page(Scan(Calls(lambda self, x: x), (4,)))) as page:
+    with visit(html_report(Scan(Calls(lambda self, x: x), (4,)))) as page:
         assert boxes(page) == ["args[0]", "output"]
 
 
 @pytest.mark.sweep
 def test_a_level_of_many_thousand_lines(visit: Visit) -> None:
     """As arguments of one call they would be too many."""
-    with visit(to_page(Scan(nn.Linear(4, 4), (4,)))) as page:
+    with visit(html_report(Scan(nn.Linear(4, 4), (4,)))) as page:
         edges = [[at, 700] for at in range(700)] + [[at, 701] for at in range(701)]
         chain = [[at, at + 1] for at in range(700)]
         sizes = [{"wide": 80, "tall": 40}] * 702
@@ -755,7 +756,7 @@ def test_equal_calls_are_found_by_each_of_their_addresses(visit: Visit) -> None:
         fc=nn.Linear(4, 4),
         cell=nn.Linear(4, 4),
     )
-    with visit(to_page(Scan(model, (4,)))) as page:
+    with visit(html_report(Scan(model, (4,)))) as page:
         for address in ("cell", "cell@2", "cell@3"):
             page.evaluate("address => { location.hash = address; }", f"#{address}")
             page.locator("tr.selected", has_text="cell").wait_for()
@@ -776,7 +777,7 @@ EVIL = (
 def test_hostile_data_is_text(visit: Visit) -> None:
     model = Calls(lambda self, x: self._modules[EVIL](x))
     model._modules[EVIL] = Evil(4, 4)
-    with visit(to_page(Scan(model, (4,)), EVIL)) as page:
+    with visit(html_report(Scan(model, (4,)), EVIL)) as page:
         name = boxes(page)[1]
         assert name.startswith("</script>")
         assert "\u202e" not in page.content()
@@ -790,7 +791,7 @@ def test_hostile_data_is_text(visit: Visit) -> None:
 def test_a_level_of_two_thousand_modules_can_be_moved(visit: Visit) -> None:
     """Each of another kind than the next, so that none are folded."""
     layers = [nn.ReLU() if at % 2 else nn.Tanh() for at in range(2000)]
-    with visit(to_page(Scan(nn.Sequential(*layers), (4,)))) as page:
+    with visit(html_report(Scan(nn.Sequential(*layers), (4,)))) as page:
         assert page.locator(".node").count() == 2002
         page.mouse.move(200, 500)
         page.mouse.down()
@@ -804,7 +805,7 @@ def test_modules_nested_deeply(visit: Visit) -> None:
     model: nn.Module = nn.ReLU()
     for _ in range(80):
         model = nn.Sequential(model)
-    with visit(to_page(Scan(model, (4,)))) as page:
+    with visit(html_report(Scan(model, (4,)))) as page:
         assert page.evaluate("location.hash = '#' + Array(80).fill(0).join('.')")
         page.wait_for_selector(".node.selected")
         assert page.evaluate("document.scrollingElement.scrollWidth") <= 1000

@@ -14,16 +14,10 @@ from matplotlib import pyplot as plt
 from matplotlib.text import Annotation
 from torch import nn
 
-from torchscan import (
-    InputError,
-    Roofline,
-    analyze_roofline,
-    draw_roofline,
-    format_roofline,
-    register_device,
-)
+from torchscan import InputError, analyze_roofline, register_device
 from torchscan.hardware import device_specs
 from torchscan.report.roofline_table import roofline_table
+from torchscan.types import Roofline
 
 mpl.use("Agg")
 
@@ -74,7 +68,7 @@ No room for: Moved (MiB)."""
 
 
 def test_layers_the_heaviest_first() -> None:
-    assert format_roofline(a_roofline(), max_depth=1) == EXPECTED
+    assert a_roofline().to_text(max_depth=1) == EXPECTED
 
 
 def test_layers_of_equal_times_stay_in_order() -> None:
@@ -97,7 +91,7 @@ def test_text_has_equal_layers_in_one_row_and_data_has_not() -> None:
     roofline = analyze_roofline(
         model, (64,), batch_size=2**14, device="a round card", precision="fp32"
     )
-    text = format_roofline(roofline, max_depth=1)
+    text = roofline.to_text(max_depth=1)
     names = {line.partition("  ")[0] for line in text.splitlines()}
     assert {"0", "1", "2", "3 … 4 ×2", "5"} <= names
     assert "×: equal layers in one row, with the sums of all." in text
@@ -109,9 +103,7 @@ def test_layers_that_cost_the_same_and_do_not_do_the_same_have_rows_of_their_own
     roofline = analyze_roofline(
         model, (64,), batch_size=2**14, device="a round card", precision="fp32"
     )
-    names = {
-        line.partition("  ")[0] for line in format_roofline(roofline, max_depth=1).splitlines()
-    }
+    names = {line.partition("  ")[0] for line in roofline.to_text(max_depth=1).splitlines()}
     assert {"0", "1", "2 … 3 ×2"} <= names
 
 
@@ -119,7 +111,7 @@ def test_layers_that_cost_the_same_and_do_not_do_the_same_have_rows_of_their_own
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_it_fits_the_width_and_adds_up(by: Any, width: int) -> None:
     result = a_roofline(training=True, optimizer="AdamW")
-    lines = format_roofline(result, by, rows=3, width=width).splitlines()
+    lines = result.to_text(by=by, top=3, width=width).splitlines()
     assert max(map(len, lines)) <= max(width, 80)
     _, begin, end = (number for number, line in enumerate(lines) if line.startswith("──"))
     rows = lines[begin + 1 : end]
@@ -131,23 +123,23 @@ def test_it_fits_the_width_and_adds_up(by: Any, width: int) -> None:
 
 
 def test_phases_and_warnings_are_shown() -> None:
-    text = format_roofline(a_roofline(training=True, optimizer="SGD"))
+    text = a_roofline(training=True, optimizer="SGD").to_text()
     assert "forward" in text
     assert "optimizer" in text
     with pytest.warns(UserWarning, match="does not fit"):
         result = analyze_roofline(nn.ReLU(), (2**20,), batch_size=2**14, device="a round card")
-    assert "Warning: this does not fit a round card" in format_roofline(result)
+    assert "Warning: this does not fit a round card" in result.to_text()
 
 
 @pytest.mark.parametrize("options", [{"by": "module"}, {"rows": 0}, {"max_depth": -1}])
 def test_bad_questions(options: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="choose"):
-        format_roofline(a_roofline(), **options)
+        a_roofline().to_text(**options)
 
 
 def test_the_picture_has_both_roofs_and_a_point_for_each_operator() -> None:
     result = a_roofline()
-    ax = draw_roofline(result)
+    ax = result.plot()
     assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
     memory, arithmetic = ax.lines
     x, y = np.asarray(memory.get_xdata(), float), np.asarray(memory.get_ydata(), float)
@@ -172,7 +164,7 @@ def points_of(ax: Any) -> Any:
 
 
 def test_no_label_covers_a_point_a_roof_or_another_label() -> None:
-    ax = draw_roofline(a_roofline())
+    ax = a_roofline().plot()
     figure: Any = ax.figure
     figure.draw_without_rendering()
     boxes = [text.get_window_extent() for text in ax.texts]
@@ -194,7 +186,7 @@ def is_of_a_roof(text: Any) -> bool:
 
 def test_layers_that_take_most_are_named_and_the_ridge() -> None:
     result = a_roofline()
-    said = [text.get_text() for text in draw_roofline(result).texts]
+    said = [text.get_text() for text in result.plot().texts]
     assert "ridge: 100 FLOPs per byte" in said
     longest = max(result.operators, key=lambda each: each.time_estimate)
     assert any(text.startswith(longest.layer) for text in said)
@@ -203,11 +195,11 @@ def test_layers_that_take_most_are_named_and_the_ridge() -> None:
 def test_calls_that_differ_in_their_arithmetic_alone_have_a_point_each() -> None:
     """Two comparisons per element and four, each for 4 bytes read, and 4 and an index of 8 written. The third is the first."""
     pools = [nn.MaxPool1d(3, 1, 1), nn.MaxPool1d(5, 1, 2), nn.MaxPool1d(3, 1, 1)]
-    ax = draw_roofline(analyze_roofline(nn.Sequential(*pools), (4, 4096), device="a round card"))
+    ax = analyze_roofline(nn.Sequential(*pools), (4, 4096), device="a round card").plot()
     points = points_of(ax)
     assert sorted(place for place, _ in points) == [2 / 16, 4 / 16]
 
 
 def test_there_must_be_something_to_draw() -> None:
     with pytest.raises(InputError, match="no operator does arithmetic"):
-        draw_roofline(analyze_roofline(nn.Flatten(), (4, 4), device="a round card"))
+        analyze_roofline(nn.Flatten(), (4, 4), device="a round card").plot()

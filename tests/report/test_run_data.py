@@ -20,9 +20,10 @@ from tests.recording.test_record import Calls
 from tests.report.runs import STEADY, inspected, run
 from tests.report.samples import HOSTILE, UNPRINTABLE, Chain
 from tests.run_schema import PLACE, written
-from torchscan import InputError, Latency, RunFacts, open_run
+from torchscan import InputError, open_run
+from torchscan.types import Latency, RunFacts
 
-SCHEMA = torchscan.run_schema()
+SCHEMA = torchscan.types.json_schema("run")
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 X = torch.ones(2, 4)
 
@@ -115,7 +116,7 @@ def test_keys_that_a_later_version_adds_are_left_alone(tmp_path: Path) -> None:
 def test_what_has_a_default_may_be_missing(tmp_path: Path) -> None:
     assert (
         open_run(saved(tmp_path, lambda content: content.pop("timeline"))).timeline
-        == torchscan.Timeline()
+        == torchscan.types.Timeline()
     )
 
 

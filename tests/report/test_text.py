@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 import torchscan
 from tests.recording.test_record import Calls
+from torchscan.analyses.totals import by_module
 
 
 class Block(nn.Module):
@@ -486,8 +487,8 @@ def test_with_a_device_there_are_times_which_add_up(capsys: pytest.CaptureFixtur
     assert times[3] > 0 < times[4], "both calls of the activation"
     folded = torchscan.aggregate_info(info, 1)["layers"]
     assert sum(layer["time_estimate"] for layer in folded) == pytest.approx(roofline.time_estimate)
-    assert torchscan.from_json(torchscan.to_json(info)) == info
-    assert "latency" in torchscan.to_csv(info).splitlines()[0].split(",")
+    assert torchscan.from_json(info.to_json()) == info
+    assert "latency" in info.to_csv().splitlines()[0].split(",")
 
 
 def test_memory_is_that_of_the_estimate() -> None:
@@ -537,7 +538,7 @@ def test_what_was_not_asked_for_is_refused() -> None:
     with pytest.raises(
         torchscan.InputError, match=r"no 'latency_share': ask for it, .*device='RTX 4090'\)"
     ):
-        torchscan.to_csv(info, ["latency_share"])
+        info.to_csv(columns=["latency_share"])
     torchscan.summary(nn.Linear(2, 2), (2,), columns=["peak", "activations"])
 
 
@@ -559,8 +560,8 @@ def test_what_a_backward_pass_computes_again_is_summed_where_it_belongs() -> Non
             return self.head(x)
 
     info = torchscan.crawl_module(Checkpointed(), (4,), training=True)
-    assert torchscan.from_json(torchscan.to_json(info)) == info
-    costs = torchscan.by_module(torchscan.record(Checkpointed(), (4,), training=True))
+    assert torchscan.from_json(info.to_json()) == info
+    costs = by_module(torchscan.record(Checkpointed(), (4,), training=True))
     for layer in torchscan.aggregate_info(info, 1)["layers"]:
         if layer["path"] == "head":
             assert layer["macs"] == costs["head"].macs

@@ -122,7 +122,7 @@ def test_the_table_and_files_show_both() -> None:
     place = rows[0].split(",").index("evaluation")
     assert run.facts.evaluation is not None
     assert float(rows[1].split(",")[place]) == run.facts.evaluation.calls[0].forward.median
-    assert run.facts.as_dict()["evaluation"]["passes"] == 8
+    assert run.facts.to_dict()["evaluation"]["passes"] == 8
     assert [verdict[0] for verdict in run.measured().verdicts] == ["Measured", "Evaluation"]
 
 

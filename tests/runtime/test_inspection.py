@@ -327,7 +327,7 @@ def test_a_module_in_another_thread_is_not_followed() -> None:
 
 def test_facts_are_plain_data() -> None:
     facts = inspected(mlp())
-    assert json.loads(json.dumps(facts.as_dict()))["calls"][1]["path"] == "0"
+    assert json.loads(json.dumps(facts.to_dict()))["calls"][1]["path"] == "0"
     assert str(facts).splitlines()[1].split()[:3] == ["Layer", "Type", "Forward"]
 
 

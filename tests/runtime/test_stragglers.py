@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 import torchscan
-from torchscan import RunFacts
 from torchscan.runtime.exchanges import Exchange, Process
 from torchscan.runtime.group_run import GroupRun, group_run_of
 from torchscan.runtime.timeline import Slice, Timeline
+from torchscan.types import RunFacts
 
 MS = 1_000_000
 #: seconds after which each came: (group, its processes, number in it, milliseconds)
@@ -148,7 +148,7 @@ def test_a_table_by_layer_has_the_least_and_the_most(alone: RunFacts) -> None:
         replace(call, forward=call.forward._replace(median=call.forward.median + 1))
         for call in runs[1].calls
     )
-    table = torchscan.group_table(group_run_of([runs[0], replace(runs[1], calls=slow)]), by="layer")
+    table = group_run_of([runs[0], replace(runs[1], calls=slow)]).table(by="layer")
     cells = {
         row.cells[0].value: {
             c.key: cell.value for c, cell in zip(table.columns, row.cells, strict=True)
@@ -172,4 +172,4 @@ def test_in_a_file_and_back(alone: RunFacts, tmp_path: object) -> None:
         run_of(alone, rank, 2, each).save(folder)
     read = torchscan.open_run(folder)
     assert read == group_of(alone, *came)
-    assert read.as_dict()["stragglers"][0]["rank"] == 1
+    assert read.to_dict()["stragglers"][0]["rank"] == 1

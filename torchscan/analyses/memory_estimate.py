@@ -62,7 +62,7 @@ class Verdict:
         """Device memory left over. If negative, at least that much is missing."""
         return self.capacity_bytes - self.context_bytes - self.reserved_bytes
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
         ranges = {
             "context_range": list(self.context_range),
@@ -102,7 +102,7 @@ class MemoryEstimate(Result):
         where = f"{self.peak_operator} of {self.peak_layer or 'the model'} ({self.peak_phase})"
         return f"<MemoryEstimate: {memory(self.peak_bytes)} at {printable(where)}>"
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data, with the timeline in columns."""
         return {
             **{
@@ -124,7 +124,7 @@ class MemoryEstimate(Result):
             "layers": [asdict(layer) for layer in self.layers],
             "batch_size": self.batch_size,
             "assumptions": list(self.assumptions),
-            "verdict": None if self.verdict is None else self.verdict.as_dict(),
+            "verdict": None if self.verdict is None else self.verdict.to_dict(),
         }
 
 

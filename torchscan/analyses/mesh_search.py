@@ -83,7 +83,7 @@ class MeshSearch(Result):
         )
         return f"<MeshSearch for {self.gpus} {self.device}: {len(self.choices)} meshes, {found}>"
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
         names = (
             "device",

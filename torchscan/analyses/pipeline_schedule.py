@@ -245,7 +245,7 @@ class PipelinePlan(Result):
         how = f"{duration(self.time_estimate)} a step, {share(self.bubble)} bubbles, {memory(self.fullest.needed_bytes)}"
         return f"<PipelinePlan of {what}: {how}>"
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
         names = (
             "schedule",
@@ -265,7 +265,7 @@ class PipelinePlan(Result):
             "warnings": list(self.warnings),
             "stages": [
                 {
-                    name: each.plan.as_dict() if name == "plan" else getattr(each, name)
+                    name: each.plan.to_dict() if name == "plan" else getattr(each, name)
                     for name in StagePlan.__slots__
                 }
                 for each in self.stages

@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchscan.analyses.collectives import Collective
 from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.roofline import Roofline
 from torchscan.escapes import printable
-from torchscan.results import Result
+from torchscan.results import Result, table_of
 from torchscan.trace.trace import Trace
 from torchscan.units import count, memory
+
+if TYPE_CHECKING:
+    from torchscan.report.table import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,7 @@ class RankPlan:
         """What it sends at least."""
         return sum(each.sent_bytes for each in self.collectives)
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data, without the record."""
         plain = {
             name: getattr(self, name)
@@ -50,8 +53,8 @@ class RankPlan:
             **plain,
             "place": dict(self.place),
             "collectives": [asdict(each) for each in self.collectives],
-            "memory": self.memory.as_dict(),
-            "roofline": None if self.roofline is None else self.roofline.as_dict(),
+            "memory": self.memory.to_dict(),
+            "roofline": None if self.roofline is None else self.roofline.to_dict(),
         }
 
 
@@ -71,6 +74,10 @@ class Plan(Result):
     ranks: tuple[RankPlan, ...]
     assumptions: tuple[str, ...]
     warnings: tuple[str, ...]
+
+    def table(self, by: str = "group") -> Table:
+        """Return the plan with one row per "group" of collectives, "rank" or "layer"."""
+        return table_of(self, by=by)
 
     @property
     def processes(self) -> int:
@@ -123,7 +130,7 @@ class Plan(Result):
         each = f"{count(self.local_params)} of {count(self.params)} parameters, {memory(self.memory.peak_bytes)}"
         return f"<Plan of {printable(where)}: {each} and {memory(self.sent_bytes)} sent by each>"
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
         plain = {
             name: getattr(self, name)
@@ -134,5 +141,5 @@ class Plan(Result):
             "mesh": dict(self.mesh),
             **plain,
             **told,
-            "ranks": [each.as_dict() for each in self.ranks],
+            "ranks": [each.to_dict() for each in self.ranks],
         }

@@ -60,7 +60,7 @@ class Remedies(Result):
         )
         return f"<Remedies: {len(self.remedies)}{best}>"
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
         names = ("change", "how", "after", "saves", "share_off", "fits")
         return {

@@ -32,8 +32,8 @@ from torchscan.question import DEFAULTS
 from torchscan.recording.arguments import DEFINITIONS, StepArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.report.columns import full_name_of
-from torchscan.report.comparison import Comparison, compare_info
-from torchscan.report.data import read_report, to_json
+from torchscan.report.comparison import Comparison, compare
+from torchscan.report.data import read_report
 from torchscan.report.info import Info
 from torchscan.scan import Scan
 from torchscan.signatures import spelled_out
@@ -253,7 +253,7 @@ def _slowest_layers(scan: Scan) -> Layers:
 
 def _record_baseline(budget: Budget, info: Info) -> str:
     assert budget.baseline is not None  # noqa: S101 - or there is nothing to update
-    write_text(budget.baseline, to_json(info) + "\n")
+    write_text(budget.baseline, info.to_json())
     return f"baseline recorded in {_from_here(budget.baseline)}"
 
 
@@ -270,7 +270,7 @@ def _against_baseline(
         before = read_report(budget.baseline)
     except InputError as error:
         raise InputError(f"{budget.place}: the baseline cannot be used: {error}") from error
-    comparison = compare_info(before, info)
+    comparison = compare(before, info)
     _require_same_question(budget, comparison)
     old = {name: float(METRICS[name].of_info(before["overall"])) for name in BASELINE_METRICS}
     excesses = [

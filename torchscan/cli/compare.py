@@ -46,7 +46,7 @@ def add_to(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from torchscan.report.comparison import compare_info, comparison_table, format_comparison
+    from torchscan.report.comparison import compare, comparison_table, format_comparison
 
     given = {
         "--input": options.input,
@@ -60,7 +60,7 @@ def _run(options: argparse.Namespace) -> None:
             f"{useless} is for a TARGET: {options.before} and {options.after} are reports"
         )
     sides: list[Any] = [_info(given, options) for given in (options.before, options.after)]
-    comparison = compare_info(*sides)
+    comparison = compare(*sides)
     text = partial(format_comparison, comparison, width=options.width)
     markdown = partial(format_comparison, comparison, markdown=True)
     put_table(

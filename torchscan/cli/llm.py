@@ -132,7 +132,7 @@ def _sizes(text: str) -> list[int]:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from torchscan.generation import sweep_generation
+    from torchscan.generation import analyze_generation
     from torchscan.report.generation_table import generation_table
 
     if options.context is not None and options.context <= options.new:
@@ -149,11 +149,11 @@ def _run(options: argparse.Namespace) -> None:
     }
     sweep = on_generating(
         options.target,
-        lambda built: sweep_generation(
+        lambda built: analyze_generation(
             built.module.eval(),
             prompt,
             options.new,
-            batch_sizes=options.batch,
+            batch_size=options.batch,
             progress=False,
             **asked,
         ),

@@ -242,4 +242,4 @@ def put_remedies(options: argparse.Namespace, function: Callable[[Scan], Any]) -
 
 def to_complete_json(result: Any) -> str:
     """A writer of complete JSON, which holds more than the table shows."""
-    return json.dumps(result.as_dict(), indent=2)
+    return json.dumps(result.to_dict(), indent=2)

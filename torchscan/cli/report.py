@@ -50,7 +50,7 @@ def add_to(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     from torchscan.hardware.device_specs import can_estimate_for, device_named
     from torchscan.live.opening import open_run
-    from torchscan.pages import to_page
+    from torchscan.pages import html_report
 
     if can_estimate_for(options.device):
         device_named(options.device)
@@ -58,7 +58,7 @@ def _run(options: argparse.Namespace) -> int:
     failures: list[str] = []
 
     def made(built: Built, scan: Scan) -> str:
-        return to_page(scan, options.target, run=run, excuse=partial(_excuse, built, failures))
+        return html_report(scan, options.target, run=run, excuse=partial(_excuse, built, failures))
 
     page = on_model(options, options.target, made)
     write_text(options.output, page)

@@ -73,8 +73,7 @@ def _run(options: argparse.Namespace) -> None:
     from torchscan.hardware.device_specs import can_estimate_for
     from torchscan.report.aggregate import folded_to
     from torchscan.report.columns import check_columns, needed_for, require_device, usual_columns
-    from torchscan.report.data import to_csv, to_json
-    from torchscan.report.export import check_layout, info_table, to_html
+    from torchscan.report.export import check_layout
     from torchscan.report.select import select_layers
 
     has_device = can_estimate_for(options.device)
@@ -97,11 +96,11 @@ def _run(options: argparse.Namespace) -> None:
         folded_to(info, options.depth), match=options.filter, sort=options.sort, top=options.top
     )
     put_table(
-        info_table(info, columns, options.wrap, fold_repeats=options.fold_repeats),
+        info.table(columns, options.wrap, fold_repeats=options.fold_repeats),
         options,
-        csv=lambda: to_csv(info, options.columns, escape_formulas=True).removesuffix("\n"),
-        json=lambda: to_json(info),
-        html=lambda: to_html(info, options.columns, standalone=True),
+        csv=lambda: info.to_csv(columns=options.columns, escape_formulas=True).removesuffix("\n"),
+        json=info.to_json,
+        html=lambda: info.to_html(columns=options.columns, standalone=True),
     )
 
 

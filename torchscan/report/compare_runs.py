@@ -103,7 +103,7 @@ class RunComparison(Result):
         """The calls whose time has changed by more than the spread."""
         return tuple(call for call in self.calls if call.is_clear)
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
         content: dict[str, Any] = to_plain(self)
         return content

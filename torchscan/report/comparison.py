@@ -64,7 +64,7 @@ class LayerChange:
         """Whether any of these figures differs."""
         return any(_sum(self.after, [key]) != _sum(self.before, [key]) for key in keys)
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data; of each layer, only what is compared."""
         sides = {"before": _plain(self.before), "after": _plain(self.after)}
         return {"path": self.path, "call": self.call, "change": self.kind, **sides}
@@ -96,14 +96,14 @@ class Comparison(Result):
             key=lambda each: -each.difference(*keys),
         )
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
         return {
             "totals": {
                 key: {"before": before, "after": after}
                 for key, (before, after) in self.totals.items()
             },
-            "layers": [each.as_dict() for each in self.layers],
+            "layers": [each.to_dict() for each in self.layers],
             "complete": {"before": self.complete[0], "after": self.complete[1]},
             "unpriced": {"before": dict(self.unpriced[0]), "after": dict(self.unpriced[1])},
             "passes": {
@@ -118,15 +118,15 @@ class Comparison(Result):
 
 
 @overload
-def compare_info(before: InfoDict, after: InfoDict) -> Comparison: ...
+def compare(before: InfoDict, after: InfoDict) -> Comparison: ...
 
 
 @overload
-def compare_info(before: Inspected, after: Inspected) -> RunComparison: ...
+def compare(before: Inspected, after: Inspected) -> RunComparison: ...
 
 
 @explain_wrong_types
-def compare_info(before: Any, after: Any) -> Comparison | RunComparison:
+def compare(before: Any, after: Any) -> Comparison | RunComparison:
     """What changed from ``before`` to ``after``, two reports or two inspected runs. Layers are matched by path and call."""
     if isinstance(before, Inspected) and isinstance(after, Inspected):
         return compare_runs(before.facts, after.facts)

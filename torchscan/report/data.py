@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import copy
-import json
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from torchscan.errors import InputError
 from torchscan.report.columns import COLUMNS, check_columns, check_estimates
-from torchscan.report.csv import csv_of
 from torchscan.report.info import Info
 from torchscan.report.info_data import InfoDict, Layer, Sums, data_of
 from torchscan.report.saved import REPORT, content_of, read_saved
@@ -19,23 +16,22 @@ from torchscan.report.schema_validation import mismatch
 from torchscan.report.table import Cell, Column, Row, Table
 from torchscan.wrong_arguments import explain_wrong_types
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 #: what says which layer it is, beside the columns of the table
 _IDENTITY = ("path", "call", "name", "depth")
 _FLAGS = ("is_shared", "is_leaf", "complete")
 
 
-@explain_wrong_types
-def to_json(info: InfoDict, *, indent: int | None = 2) -> str:
-    """The info dict as JSON, with the schema that it follows: ``json_schema()`` has it. :func:`from_json` reads it back."""
-    return json.dumps({"schema": REPORT.schema_id, **data_of(info)}, indent=indent, allow_nan=False)
+def info_document(info: InfoDict) -> dict[str, Any]:
+    """Return the info dict with the name of its schema, as JSON holds it."""
+    return {"schema": REPORT.schema_id, **data_of(info)}
 
 
 @explain_wrong_types
 def from_json(text: str) -> Info:
-    """The info dict that :func:`to_json` wrote. Anything else is refused: another file, a newer schema, a broken report."""
+    """Return the info dict that ``info.to_json()`` wrote.
+
+    Raise an InputError for other files, newer schemas and broken reports.
+    """
     return info_of(content_of(text))
 
 
@@ -46,12 +42,6 @@ def info_of(content: Any) -> Info:
     if wrong is not None:
         raise InputError(f"this report is broken: {wrong}")
     return Info({key: value for key, value in content.items() if key != "schema"})
-
-
-@explain_wrong_types
-def json_schema() -> dict[str, Any]:
-    """The JSON schema (draft 2020-12) of what :func:`to_json` writes."""
-    return copy.deepcopy(REPORT.schema)
 
 
 def require_info(given: object, what: str = "the report") -> None:
@@ -79,34 +69,8 @@ def _hanging(layers: Sequence[Layer]) -> str | None:
 
 
 @explain_wrong_types
-def to_csv(
-    info: InfoDict, columns: Sequence[str] | None = None, *, escape_formulas: bool = False
-) -> str:
-    """The layers as comma-separated values, one per row, with a header. Numbers are in full, shapes are JSON.
-
-    After the layer's ``path`` and ``call`` (0 for the first of a module) come the ``columns``, by default all.
-    With ``escape_formulas``, names that a spreadsheet would run as a formula (``=1+1``) have an apostrophe before them.
-    """
-    return csv_of(_data_table(info, columns), escape_formulas=escape_formulas) + "\n"
-
-
-@explain_wrong_types
-def to_pandas(info: InfoDict, columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """The layers as a DataFrame, with the columns of :func:`to_csv`; ``frame.attrs`` has the totals and everything else."""
-    try:
-        import pandas as pd
-    except ImportError as error:
-        raise InputError("to_pandas needs pandas: pip install 'torchscan[pandas]'") from error
-    table = _data_table(info, columns)
-    keys = [column.key for column in table.columns]
-    rows = [dict(zip(keys, [cell.value for cell in row.cells], strict=True)) for row in table.rows]
-    frame = pd.DataFrame(rows, columns=keys)
-    frame.attrs = copy.deepcopy({key: value for key, value in info.items() if key != "layers"})
-    return frame
-
-
-def _data_table(info: InfoDict, columns: Sequence[str] | None) -> Table:
-    """For programs: path, call, name and depth have columns of their own."""
+def info_data_table(info: InfoDict, columns: Sequence[str] | None = None) -> Table:
+    """Return the layers for CSV and pandas: ``path`` and ``call``, then ``columns`` (by default all)."""
     layers, whole = data_of(info)["layers"], data_of(info)["overall"]
     keys = _keys(columns, layers)
     return Table(

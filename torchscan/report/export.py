@@ -16,9 +16,8 @@ from torchscan.report.columns import (
     check_estimates,
     usual_columns,
 )
-from torchscan.report.html import page, part_of
+from torchscan.report.html import part_of
 from torchscan.report.info_data import InfoDict, Layer, Sums, data_of
-from torchscan.report.latex import latex_of
 from torchscan.report.lines import FOLDED, Line, Lines, lines_of
 from torchscan.report.remarks import remarks_of, source_of, totals_of
 from torchscan.report.table import Cell, Column, Cut, Row, Table, check_width
@@ -32,7 +31,7 @@ _NAME = Column(key="layer", heading="Layer", is_number=False, min_width=20)
 def info_table(
     info: InfoDict,
     columns: Sequence[str] | None = None,
-    cut: Cut = "mid",
+    truncate: Cut = "mid",
     *,
     fold_repeats: bool | None = None,
 ) -> Table:
@@ -47,11 +46,11 @@ def info_table(
     check_estimates(names, layers)
     shown = lines_of(layers, fold_repeats=False if is_listed else fold_repeats)
     headings, cells, sums = _written(
-        [COLUMNS[name] for name in names], shown.lines, data["overall"], cut, is_listed
+        [COLUMNS[name] for name in names], shown.lines, data["overall"], truncate, is_listed
     )
     return Table(
         title=f"Layers of {layers[0]['type']}" if layers else "Layers",
-        columns=[replace(_NAME, truncate=cut), *headings],
+        columns=[replace(_NAME, truncate=truncate), *headings],
         rows=[
             _row(*each, is_listed=is_listed) for each in zip(shown.lines, cells, sums, strict=True)
         ],
@@ -115,71 +114,13 @@ def _what_was_meant(wrap_mode: object) -> str:
 
 
 @explain_wrong_types
-def to_markdown(
-    info: InfoDict,
-    columns: Sequence[str] | None = None,
-    *,
-    details: bool = False,
-    fold_repeats: bool | None = None,
-) -> str:
-    """The layers, the totals and the remarks in Markdown.
+def info_part(info: InfoDict, columns: Sequence[str] | None = None) -> str:
+    """Return the layers as part of an HTML page, where rows open, close and sort.
 
-    ``columns`` and ``fold_repeats`` as in :func:`format_info`. With ``details`` the totals come first and the layers open on a
-    click, as suits a comment on GitHub.
+    A layer shows the sum over everything that it calls, and its own values in a sorted table.
     """
-    return info_table(info, columns, fold_repeats=fold_repeats).write(
-        "github" if details else "markdown"
-    )
-
-
-@explain_wrong_types
-def to_latex(
-    info: InfoDict,
-    columns: Sequence[str] | None = None,
-    *,
-    caption: str | None = None,
-    label: str | None = None,
-    long: bool | None = None,
-    wide: bool | None = None,
-    siunitx: bool = False,
-    fold_repeats: bool | None = None,
-) -> str:
-    r"""The layers and totals as a LaTeX table; needs ``\usepackage{booktabs}``.
-
-    Args:
-        info: what ``crawl_module`` returned.
-        columns: as in :func:`format_info`.
-        caption: LaTeX (``\%`` for a per cent sign); by default what the table shows. Below the table is what was counted:
-            inputs, mode, convention, versions.
-        label: what ``\ref`` calls it.
-        long: a table over several pages, which also needs ``\usepackage{longtable}``; by default from 40 layers on.
-        wide: over both columns of a two-column page (``table*``); by default where one has no room for it.
-        siunitx: align figures at their points, which also needs ``\usepackage{siunitx}``.
-        fold_repeats: as in :func:`format_info`.
-
-    """
-    table = info_table(info, columns, fold_repeats=fold_repeats)
-    return latex_of(table, caption=caption, label=label, long=long, wide=wide, siunitx=siunitx)
-
-
-@explain_wrong_types
-def to_html(
-    info: InfoDict, columns: Sequence[str] | None = None, *, standalone: bool = False
-) -> str:
-    """The layers as a table that opens, closes and sorts, with the totals and the remarks; no network, no server.
-
-    ``columns`` as in :func:`format_info`, by default a few more. A layer shows the sum over everything it calls, and its own
-    figures where the table is sorted. With
-    ``standalone`` it is a page, else a part of one, as notebooks show it.
-    """
-    layers = data_of(info)["layers"]
-    shown = _columns_of_a_page(layers) if columns is None else columns
-    part = part_of(info_table(info, shown, fold_repeats=False))  # its rows open and close
-    return (
-        page(f"torchscan: {layers[0]['type']}" if layers else "torchscan", part)
-        if standalone
-        else part
-    )
+    shown = _columns_of_a_page(data_of(info)["layers"]) if columns is None else columns
+    return part_of(info_table(info, shown, fold_repeats=False))  # its rows open and close
 
 
 def _columns_of_a_page(layers: Sequence[Layer]) -> Sequence[str]:

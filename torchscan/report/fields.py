@@ -87,7 +87,7 @@ def layer_table(layer: LayerField) -> Table:
 
 
 def _axis_row(output: int, axis: AxisField) -> Row:
-    plain: dict[str, Any] = axis.as_dict()
+    plain: dict[str, Any] = axis.to_dict()
     texts = {key: field_text(plain[key]) for key in ("rf", "stride", "padding")}
     starts = " ".join(field_text(each) for each in plain["starts"])
     cells = [

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from torchscan import units
 from torchscan.analyses.conventions import Convention
@@ -31,13 +33,53 @@ from torchscan.report.info_data import (
     Shapes,
     Sums,
 )
-from torchscan.results import Result
+from torchscan.results import PlotSize, Result, draw, table_of
 from torchscan.trace.events import ModuleCall, Provenance
 from torchscan.trace.trace import Trace
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from torchscan.report.table import Cut, Table
 
 
 class Info(Result, dict[str, Any]):
     """What ``crawl_module`` returns: a dict of plain data, shown as a table, which opens and sorts in a notebook."""
+
+    def table(
+        self,
+        columns: Sequence[str] | None = None,
+        truncate: Cut = "mid",
+        *,
+        fold_repeats: bool | None = None,
+    ) -> Table:
+        """Return the layers as a tree, each with the sums over everything that it calls.
+
+        Args:
+            columns: what to show of each layer, by name.
+            truncate: where to truncate a name that does not fit: "head", "mid" or "tail".
+            fold_repeats: collapse identical blocks into one row and hide layers without operators;
+                by default if that saves half of the rows.
+        """
+        return table_of(self, columns=columns, truncate=truncate, fold_repeats=fold_repeats)
+
+    def plot(
+        self,
+        ax: Axes | None = None,
+        *,
+        by: str = "macs",
+        top: int = 15,
+        size: PlotSize = "screen",
+    ) -> Axes:
+        """Draw the ``top`` layers with the largest values of a column, ``by``, as bars."""
+        return draw(self, ax=ax, by=by, top=top, size=size)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a copy that is a plain dict."""
+        return copy.deepcopy(dict(self))
+
+    def _attributes(self) -> dict[str, Any]:
+        return {key: value for key, value in self.to_dict().items() if key != "layers"}
 
     def __str__(self) -> str:
         """As its table; what is left of one without layers as the dict that it is."""
@@ -153,7 +195,7 @@ def _layer(
 
 def _axes(field: LayerField) -> list[list[AxisData]]:
     """Each axis of each output, in full."""
-    return [[cast("AxisData", axis.as_dict()) for axis in axes] for axes in field.outputs]
+    return [[cast("AxisData", axis.to_dict()) for axis in axes] for axes in field.outputs]
 
 
 def _overall(layers: list[Layer]) -> Overall:

@@ -46,7 +46,7 @@ class ReasonData(TypedDict):
 
 
 class AxisData(TypedDict):
-    """The part of ``AxisField.as_dict()`` that reports need."""
+    """The part of ``AxisField.to_dict()`` that reports need."""
 
     input: str
     axis: int

@@ -12,14 +12,21 @@ from torchscan.report.table import Screen, Table, writes
 @writes("json")
 def json_of(table: Table, _: Screen | None = None) -> str:
     """Rows, totals, and all that is said beside them."""
-    content = {
-        "title": table.title,
-        "summary": list(table.summary),
-        "rows": _rows(table),
-        "totals": [{"title": each.title, "rows": _rows(each)} for each in table.totals],
-        "remarks": list(table.remarks),
-    }
-    return json.dumps(to_plain(content), indent=2, allow_nan=False)
+    return json.dumps(table_content(table), indent=2, allow_nan=False)
+
+
+def table_content(table: Table) -> dict[str, Any]:
+    """Return rows, totals and remarks as plain data."""
+    content: dict[str, Any] = to_plain(
+        {
+            "title": table.title,
+            "summary": list(table.summary),
+            "rows": _rows(table),
+            "totals": [{"title": each.title, "rows": _rows(each)} for each in table.totals],
+            "remarks": list(table.remarks),
+        }
+    )
+    return content
 
 
 def _rows(table: Table) -> list[dict[str, Any]]:

@@ -262,7 +262,7 @@ def _left_out(groups: Sequence[_LayerGroup], shown: Sequence[_LayerGroup]) -> li
         return []
     number, kept = len(rest), sum(size for _, size in rest)
     layers = "1 more layer keeps" if number == 1 else f"{number:,} more layers keep"
-    return [f"{layers} {units.memory(kept)}; --format json and as_dict() list all."]
+    return [f"{layers} {units.memory(kept)}; --format json and to_dict() list all."]
 
 
 def _written(layers: Sequence[_LayerGroup]) -> list[tuple[Column, list[Cell]]]:

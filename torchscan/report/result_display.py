@@ -1,9 +1,6 @@
-"""How each result is shown, printed and in a notebook. The front door loads this when a result is first shown."""
+"""How results of each type are formatted. The package loads this when a result is first formatted."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import TypeVar
 
 from torchscan.analyses.generation.formulas import SymbolicCosts
 from torchscan.analyses.generation.generation_result import Generation, GenerationSweep
@@ -20,66 +17,94 @@ from torchscan.report import csv, html, json, latex, markdown, text  # noqa: F40
 from torchscan.report.compare_runs import RunComparison
 from torchscan.report.comparison import Comparison, comparison_table, format_comparison
 from torchscan.report.costs import cost_table
+from torchscan.report.data import info_data_table, info_document
 from torchscan.report.device_table import device_table
-from torchscan.report.export import format_info, to_html
+from torchscan.report.export import format_info, info_part, info_table
 from torchscan.report.fields import field_table, layer_table
 from torchscan.report.formula_table import formula_table
 from torchscan.report.generation_table import generation_table
-from torchscan.report.graphs.languages import graph_table
+from torchscan.report.graphs.languages import graph_table, to_dot, to_mermaid
 from torchscan.report.graphs.svg import to_svg
 from torchscan.report.group_table import group_table
-from torchscan.report.html import part_of
+from torchscan.report.html import page, part_of
 from torchscan.report.info import Info
+from torchscan.report.json import table_content
 from torchscan.report.memory_table import format_memory, memory_table
 from torchscan.report.mesh_table import mesh_table
+from torchscan.report.pictures.generation_plot import draw_generation
+from torchscan.report.pictures.layer_plot import draw_layers
+from torchscan.report.pictures.memory_plot import draw_memory
+from torchscan.report.pictures.mesh_plot import draw_meshes
+from torchscan.report.pictures.models import draw_models
+from torchscan.report.pictures.pipeline_plot import draw_pipeline
+from torchscan.report.pictures.plan_plot import draw_plan
+from torchscan.report.pictures.receptive_field_plot import draw_fields, draw_receptive_field
+from torchscan.report.pictures.roofline_plot import draw_roofline
 from torchscan.report.pipeline_table import pipeline_table
 from torchscan.report.plan_table import plan_table
 from torchscan.report.remedies_table import remedies_table
 from torchscan.report.roofline_table import format_roofline, roofline_table
+from torchscan.report.run_data import run_document
 from torchscan.report.run_table import run_table
-from torchscan.report.table import Table
-from torchscan.results import shows
+from torchscan.report.table import ModelTable, Table
+from torchscan.results import register_formatters, register_page_writer
 from torchscan.runtime.group_run import GroupRun
 from torchscan.runtime.run import RunFacts
 from torchscan.trace.trace import Trace
 
-R = TypeVar("R")
+
+def _run_part(run: RunFacts) -> str:
+    return part_of(run_table(run, max_depth=None).shown)  # a page folds
 
 
-def _shows_as(
-    kind: type[R], table: Callable[[R], Table], words: Callable[[R], str] | None = None
-) -> None:
-    """As its table; as text, perhaps with more."""
-    shows(
-        kind,
-        words or (lambda result: table(result).write("text")),
-        lambda result: part_of(table(result).shown),
-    )
+def _graph_part(graph: ModuleGraph) -> str:
+    return f'<div class="torchscan">{to_svg(graph)}</div>'
 
 
-shows(Info, format_info, to_html)
-_shows_as(Table, lambda table: table)
-_shows_as(Trace, cost_table)
-shows(
-    ModuleGraph,
-    lambda graph: graph_table(graph).write("text"),
-    lambda graph: f'<div class="torchscan">{to_svg(graph)}</div>',
+def _identity(table: Table) -> Table:
+    return table
+
+
+register_page_writer(page)
+register_formatters(
+    Info,
+    info_table,
+    text=format_info,
+    page_part=info_part,
+    data_table=info_data_table,
+    plot=draw_layers,
+    document=info_document,
 )
-_shows_as(Device, device_table)
-_shows_as(ReceptiveField, field_table)
-_shows_as(LayerField, layer_table)
-_shows_as(MemoryEstimate, memory_table, format_memory)
-_shows_as(Roofline, roofline_table, format_roofline)
-_shows_as(Remedies, remedies_table)
-_shows_as(Generation, generation_table)
-_shows_as(GenerationSweep, generation_table)
-_shows_as(SymbolicCosts, formula_table)
-_shows_as(MeshSearch, mesh_table)
-_shows_as(Plan, plan_table)
-_shows_as(GroupRun, group_table)
-_shows_as(PipelinePlan, pipeline_table)
-_shows_as(
-    RunFacts, lambda run: run_table(run, max_depth=None), lambda run: run_table(run).write("text")
-)  # a page folds
-_shows_as(Comparison, comparison_table, format_comparison)
-_shows_as(RunComparison, comparison_table, format_comparison)
+register_formatters(
+    Table, _identity, page_part=lambda table: part_of(table.shown), document=table_content
+)
+register_formatters(
+    ModelTable,
+    _identity,
+    page_part=lambda table: part_of(table.shown),
+    document=table_content,
+    plot=draw_models,
+)
+register_formatters(Trace, cost_table)
+register_formatters(
+    ModuleGraph,
+    graph_table,
+    page_part=_graph_part,
+    languages={"dot": to_dot, "mermaid": to_mermaid, "svg": to_svg},
+)
+register_formatters(Device, device_table)
+register_formatters(ReceptiveField, field_table, plot=draw_fields)
+register_formatters(LayerField, layer_table, plot=draw_receptive_field)
+register_formatters(MemoryEstimate, memory_table, text=format_memory, plot=draw_memory)
+register_formatters(Roofline, roofline_table, text=format_roofline, plot=draw_roofline)
+register_formatters(Remedies, remedies_table)
+register_formatters(Generation, generation_table, plot=draw_generation)
+register_formatters(GenerationSweep, generation_table, plot=draw_generation)
+register_formatters(SymbolicCosts, formula_table)
+register_formatters(MeshSearch, mesh_table, plot=draw_meshes)
+register_formatters(Plan, plan_table, plot=draw_plan)
+register_formatters(PipelinePlan, pipeline_table, plot=draw_pipeline)
+register_formatters(GroupRun, group_table)
+register_formatters(RunFacts, run_table, page_part=_run_part, document=run_document)
+register_formatters(Comparison, comparison_table, text=format_comparison)
+register_formatters(RunComparison, comparison_table, text=format_comparison)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torchscan.errors import InputError
 from torchscan.files import path_of
 from torchscan.plain import from_plain
 from torchscan.report.data import info_of
 from torchscan.report.info import Info
-from torchscan.report.saved import RUN, is_run, read_saved
+from torchscan.report.saved import REPORT, RUN, is_run, read_saved
 from torchscan.report.schema_validation import mismatch
 from torchscan.runtime.run import RunFacts
 from torchscan.wrong_arguments import explain_wrong_types
@@ -24,9 +24,20 @@ def open_run(path: str | os.PathLike[str]) -> RunFacts:
 
 
 @explain_wrong_types
-def run_schema() -> dict[str, Any]:
-    """The JSON schema (draft 2020-12) of saved runs. Numbers that are not finite are texts: "NaN", "Infinity", "-Infinity"."""
-    return copy.deepcopy(RUN.schema)
+def json_schema(kind: Literal["info", "run"] = "info") -> dict[str, Any]:
+    """Return the JSON schema (draft 2020-12) of an info dict, or of an inspected run.
+
+    In a run, numbers that are not finite are texts: "NaN", "Infinity", "-Infinity".
+    """
+    kinds = {"info": REPORT, "run": RUN}
+    if kind not in kinds:
+        raise InputError(f"kind is {kind!r}: give 'info' or 'run'")
+    return copy.deepcopy(kinds[kind].schema)
+
+
+def run_document(run: RunFacts) -> dict[str, Any]:
+    """Return a run with the name of its schema, as ``run.save`` writes it."""
+    return {"schema": RUN.schema_id, **run.to_dict()}
 
 
 def open_run_or_report(path: Path) -> RunFacts | Info:

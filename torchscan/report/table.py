@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
 
 from torchscan.errors import InputError
 from torchscan.escapes import printable
-from torchscan.results import Result, load_writers
+from torchscan.results import PlotSize, Result, draw, load_writers
 from torchscan.units import Scale
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Format = Literal["text", "markdown", "github", "latex", "csv", "json", "html"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -173,6 +177,15 @@ class Table(Result):
     #: what a row is, in the plural
     noun: str = "rows"
 
+    def table(self) -> Table:
+        """Return this table: a table of a table is the same one."""
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return rows, totals and remarks as plain data."""
+        content: dict[str, Any] = json.loads(self.write("json"))
+        return content
+
     @property
     def has_headings(self) -> bool:
         """Whether totals show their headings; a name and its figure need none."""
@@ -289,3 +302,29 @@ def totals_table(
         for key, heading in zip(keys, headings, strict=True)
     ]
     return Table(title=title, columns=columns, rows=[Row(cells=row) for row in rows])
+
+
+class ModelTable(Table):
+    """A table of models, one per row."""
+
+    __slots__ = ()
+
+    def plot(
+        self,
+        ax: Axes | None = None,
+        *,
+        x: str = "macs",
+        y: str | Mapping[str, float] = "params",
+        y_label: str | None = None,
+        size: PlotSize = "screen",
+    ) -> Axes:
+        """Draw models as points, each with its name.
+
+        Args:
+            ax: where to draw; by default in a new figure.
+            x: a metric of the table.
+            y: another one, or a value for each model by name: ``{"resnet50": 80.9}``.
+            y_label: what these values are: "Top-1 accuracy, %".
+            size: of a new figure.
+        """
+        return draw(self, ax=ax, x=x, y=y, y_label=y_label, size=size)

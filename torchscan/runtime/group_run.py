@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchscan.errors import InputError
 from torchscan.measured import Measured
-from torchscan.results import Result
+from torchscan.results import Result, table_of
 from torchscan.runtime.exchanges import Process
 from torchscan.runtime.run import RunFacts
 from torchscan.runtime.stragglers import Straggler, lateness, stragglers
+
+if TYPE_CHECKING:
+    from torchscan.report.table import Table
 
 #: seconds within which all processes take their first step
 _APART = 300.0
@@ -32,6 +35,10 @@ class GroupRun(Result):
     #: whom the others wait for; the one that is furthest behind first
     stragglers: tuple[Straggler, ...]
 
+    def table(self, by: str = "process") -> Table:
+        """Return one row per "process" or per "layer"."""
+        return table_of(self, by=by)
+
     def __repr__(self) -> str:
         """A short one: there may be thousands of calls."""
         missing = f", {len(self.missing)} missing" if self.missing else ""
@@ -47,7 +54,7 @@ class GroupRun(Result):
             f"this run is of {self.processes} processes, and a page shows one: group.runs[0], or the file rank0.json"
         )
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
         plain = {
             "processes": self.processes,
@@ -57,7 +64,7 @@ class GroupRun(Result):
         return {
             **plain,
             "stragglers": [asdict(each) for each in self.stragglers],
-            "runs": [each.as_dict() for each in self.runs],
+            "runs": [each.to_dict() for each in self.runs],
         }
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torchscan import units
 from torchscan.analyses.roofline import Roofline
@@ -20,7 +20,7 @@ from torchscan.files import write_text
 from torchscan.measured import Figure, Key, Measured, Verdict
 from torchscan.ops import OpCost
 from torchscan.plain import to_plain
-from torchscan.results import Result
+from torchscan.results import Result, table_of
 from torchscan.runtime.checks import Checked
 from torchscan.runtime.chrome_trace import chrome_trace
 from torchscan.runtime.compiling import Compilation
@@ -31,6 +31,9 @@ from torchscan.runtime.findings import CheckedModule, FindingKey, GuardFacts, No
 from torchscan.runtime.provenance import RunProvenance
 from torchscan.runtime.step_time import require_step_time
 from torchscan.runtime.timeline import Timeline
+
+if TYPE_CHECKING:
+    from torchscan.report.table import Table
 
 _NANOSECONDS = 1e-9
 #: named where a step takes too long
@@ -214,6 +217,10 @@ class RunFacts(Result, Inspected):
     #: what each step does together with other processes, in the order in which this one comes to it
     exchanges: tuple[Exchange, ...] = ()
 
+    def table(self, *, max_depth: int | None = 3) -> Table:
+        """Return modules with times and memory, down to ``max_depth`` (None: all)."""
+        return table_of(self, max_depth=max_depth)
+
     def _with_checks(
         self,
         checked: GuardFacts,
@@ -286,7 +293,7 @@ class RunFacts(Result, Inspected):
             siblings[_name(call, call.name_in(self.calls), siblings)] = entry
         return top
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
         content: dict[str, Any] = to_plain(self)
         return content
@@ -328,7 +335,7 @@ class RunFacts(Result, Inspected):
 
         Of processes that train together, ``path`` is a folder, in which each has a file of its own.
         """
-        content = {"schema": f"{KIND}/{SCHEMA}", **self.as_dict()}
+        content = {"schema": f"{KIND}/{SCHEMA}", **self.to_dict()}
         write_text(self._file(path), json.dumps(content, allow_nan=False) + "\n")
 
     def _file(self, path: str | os.PathLike[str]) -> Path:

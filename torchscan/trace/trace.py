@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from torchscan.escapes import printable
-from torchscan.results import Result
+from torchscan.results import Result, table_of
 from torchscan.trace.events import (
     ModuleCall,
     OpCall,
@@ -14,6 +15,9 @@ from torchscan.trace.events import (
     StorageRecord,
     TensorRecord,
 )
+
+if TYPE_CHECKING:
+    from torchscan.report.table import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +33,10 @@ class Trace(Result):
     storages: tuple[StorageRecord, ...]
     parameters: tuple[ParameterRecord, ...]
     provenance: Provenance
+
+    def table(self, by: str = "operator", top: int | None = None) -> Table:
+        """Return costs by "operator" or by "module", the largest first; ``top`` limits the rows."""
+        return table_of(self, by=by, top=top)
 
     @property
     def root(self) -> ModuleCall:

@@ -114,7 +114,7 @@ class SymbolicCosts(Result):
         """A short one."""
         return f"<SymbolicCosts: {self.prompt['macs'] or '?'} MACs for a prompt, {self.token['macs'] or '?'} for a token>"
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data: coefficients by the powers of ``B`` and ``T``, ``"1,2"``, as exact fractions."""
         passes = {"prompt": self.prompt, "token": self.token}
         found = {

@@ -92,7 +92,7 @@ class Generation(Result):
             f"then {1000 * self.per_token:.3g} ms each, {self.tokens_per_second:.3g} tokens/s>"
         )
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
         plain = {
             each.name: getattr(self, each.name)
@@ -113,8 +113,8 @@ class Generation(Result):
             **plain,
             **figures,
             **told,
-            "prefill": self.prefill.as_dict(),
-            "decode": self.decode.as_dict(),
+            "prefill": self.prefill.to_dict(),
+            "decode": self.decode.to_dict(),
         }
 
 
@@ -144,11 +144,11 @@ class GenerationSweep(Result):
         sizes = ", ".join(str(each.batch_size) for each in self.generations)
         return f"<GenerationSweep on {self.generations[0].device}: batch sizes {sizes}, {self.records} records>"
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
         prices = [self.price_per_million(each) for each in self.generations]
         each = [
-            {**one.as_dict(), "price_per_million": price}
+            {**one.to_dict(), "price_per_million": price}
             for one, price in zip(self.generations, prices, strict=True)
         ]
         return {"price": self.price, "records": self.records, "generations": each}

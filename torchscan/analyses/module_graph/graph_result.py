@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 from torchscan.analyses.module_graph.flow import NodeKind
 from torchscan.escapes import printable
-from torchscan.results import Result
+from torchscan.results import FilePath, Result, write_in
 from torchscan.trace.events import TensorSpec
 
 
@@ -56,11 +56,35 @@ class ModuleGraph(Result):
     #: of inputs made from ``input_shape``; None where complete arguments were given
     batch_size: int | None
 
+    @overload
+    def to_dot(self, path: None = None) -> str: ...
+    @overload
+    def to_dot(self, path: FilePath) -> None: ...
+    def to_dot(self, path: FilePath | None = None) -> str | None:
+        """Write the graph in the language of Graphviz."""
+        return write_in(self, "dot", path)
+
+    @overload
+    def to_mermaid(self, path: None = None) -> str: ...
+    @overload
+    def to_mermaid(self, path: FilePath) -> None: ...
+    def to_mermaid(self, path: FilePath | None = None) -> str | None:
+        """Write the graph in Mermaid, which GitHub draws."""
+        return write_in(self, "mermaid", path)
+
+    @overload
+    def to_svg(self, path: None = None) -> str: ...
+    @overload
+    def to_svg(self, path: FilePath) -> None: ...
+    def to_svg(self, path: FilePath | None = None) -> str | None:
+        """Write the graph as a picture."""
+        return write_in(self, "svg", path)
+
     def __repr__(self) -> str:
         """Short: there may be thousands of nodes."""
         return f"<ModuleGraph of {printable(self.path or self.type_name)}: {len(self.nodes)} nodes, {len(self.edges)} edges>"
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
         names = ("kind", "name", "type_name", "path", "failed")
         return {

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from torchscan.analyses.receptive_field.envelopes import Envelope, Shape, sized
 from torchscan.analyses.receptive_field.periodic_lines import (
@@ -24,7 +24,12 @@ from torchscan.analyses.receptive_field.periodic_lines import (
 )
 from torchscan.analyses.receptive_field.sights import Reason, Sight
 from torchscan.errors import InputError
-from torchscan.results import Result
+from torchscan.results import PlotSize, Result, draw, table_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from torchscan.report.table import Table
 
 #: one number for all axes; one per axis; by input, if there are several
 Short = int | Fraction | str | tuple[Any, ...] | dict[str, Any] | None
@@ -79,7 +84,7 @@ class AxisField(
         start += blocks * self.rise
         return start, start + self.sizes[phase % len(self.sizes)] - 1
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As plain data."""
         return {
             "input": self.input,
@@ -108,6 +113,28 @@ class LayerField(Result):
     call: int
     #: for each output tensor, its axes
     outputs: tuple[tuple[AxisField, ...], ...]
+
+    def plot(
+        self,
+        ax: Axes | None = None,
+        *,
+        unit: Sequence[int] | int | None = None,
+        image: Any = None,
+        name: str | None = None,
+        dims: Sequence[int] | None = None,
+        size: PlotSize = "screen",
+    ) -> Axes:
+        """Draw what a unit of the layer sees of an input.
+
+        Args:
+            ax: where to draw; by default in a new figure.
+            unit: the position of the unit in the output; by default the middle.
+            image: the input to draw below it.
+            name: which input, if there are several.
+            dims: the two dimensions of the input to draw.
+            size: of a new figure.
+        """
+        return draw(self, ax=ax, unit=unit, picture=image, name=name, dims=dims, size=size)
 
     @property
     def axes(self) -> tuple[AxisField, ...]:
@@ -159,6 +186,33 @@ class ReceptiveField(Result):
 
     layers: tuple[LayerField, ...]
 
+    def plot(
+        self,
+        ax: Axes | None = None,
+        *,
+        layers: Sequence[str] | None = None,
+        image: Any = None,
+        name: str | None = None,
+        dims: Sequence[int] | None = None,
+        size: PlotSize = "screen",
+    ) -> Axes:
+        """Draw what the middle unit of several layers sees, one inside the other.
+
+        Args:
+            ax: where to draw; by default in a new figure.
+            layers: the layers, by their paths; by default those that differ most.
+            image: the input to draw below them.
+            name: which input, if there are several.
+            dims: the two dimensions of the input to draw.
+            size: of a new figure.
+        """
+        found = None if layers is None else [self[path] for path in layers]
+        return draw(self, ax=ax, layers=found, picture=image, name=name, dims=dims, size=size)
+
+    def table(self, layer: str | None = None) -> Table:
+        """Return the receptive field of each layer, or every axis of one ``layer``."""
+        return table_of(self, layer=layer)
+
     @property
     def output(self) -> LayerField:
         """The receptive field of the model's output."""
@@ -185,14 +239,14 @@ class ReceptiveField(Result):
     def __repr__(self) -> str:
         return f"<ReceptiveField of {len(self.layers)} layer calls, output {self.output.rf}>"
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As plain data."""
         layers = [
             {
                 "path": layer.path,
                 "type": layer.type_name,
                 "call": layer.call,
-                "outputs": [[axis.as_dict() for axis in axes] for axes in layer.outputs],
+                "outputs": [[axis.to_dict() for axis in axes] for axes in layer.outputs],
             }
             for layer in self.layers
         ]

@@ -6,13 +6,16 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from math import fsum
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torchscan.analyses.remedies_result import NOBODY, Asker, Remedies
 from torchscan.analyses.roofline.rates import Format
 from torchscan.analyses.roofline.spread import Spread
-from torchscan.results import Result
+from torchscan.results import Result, table_of
 from torchscan.trace.events import Phase
+
+if TYPE_CHECKING:
+    from torchscan.report.table import Table
 
 #: what keeps an operator from being faster: arithmetic, memory, the second-level cache, its launch, or links to other devices
 Limiter = Literal["compute", "memory", "cache", "launch", "links"]
@@ -53,7 +56,7 @@ class OperatorLoad(_Load):
     #: the format in which its products are computed
     precision: Format
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As plain data."""
         return _plain(self, "operator", "layer", "call", "phase", "precision", *_FIGURES)
 
@@ -68,7 +71,7 @@ class GroupLoad(_Load):
     #: the format of the operator that takes the most time
     precision: Format | None
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As plain data."""
         before = _FIGURES.index("limiter")
         return _plain(self, "name", "calls", *_FIGURES[:before], "precision", *_FIGURES[before:])
@@ -114,6 +117,24 @@ class Roofline(Result):
     warnings: tuple[str, ...]
     _asker: Asker = field(default=NOBODY, repr=False, compare=False)
 
+    def table(
+        self,
+        by: str = "layer",
+        *,
+        max_depth: int = 2,
+        top: int = 15,
+        fold_repeats: bool = False,
+    ) -> Table:
+        """Return times, shares of the peaks, and what takes the most time, longest first.
+
+        Args:
+            by: what the rows are: "layer", "kind" (all calls of an operator) or "operator" (one call).
+            max_depth: the depth from which on layers are part of their parents.
+            top: the number of rows; one more row holds the rest, so that the table adds up.
+            fold_repeats: collapse identical layers that follow each other into one row.
+        """
+        return table_of(self, by=by, max_depth=max_depth, top=top, fold_repeats=fold_repeats)
+
     def remedies(self) -> Remedies:
         """What would make it faster: each change estimated by itself, the best first."""
         return self._asker.remedies()
@@ -156,7 +177,7 @@ class Roofline(Result):
         times = f"{estimate:.3g} ms ± {100 * self.spread.share:.0f} %, at least {bound:.3g} ms"
         return f"<Roofline on {self.device}: {times}, {self.total.limiter}>"
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
         plain = (
             "device",
@@ -176,9 +197,9 @@ class Roofline(Result):
             "peak_flops": dict(self.peak_flops),
             "compute_utilisation": self.compute_utilisation,
             "memory_utilisation": self.memory_utilisation,
-            "operators": [each.as_dict() for each in self.operators],
-            "layers": [each.as_dict() for each in self.layers],
-            "by_kind": {name: each.as_dict() for name, each in self.by_kind.items()},
+            "operators": [each.to_dict() for each in self.operators],
+            "layers": [each.to_dict() for each in self.layers],
+            "by_kind": {name: each.to_dict() for name, each in self.by_kind.items()},
             "assumptions": list(self.assumptions),
             "warnings": list(self.warnings),
         }

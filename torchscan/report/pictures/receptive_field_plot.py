@@ -69,6 +69,16 @@ def draw_receptive_field(
     return ax
 
 
+def draw_fields(
+    fields: ReceptiveField,
+    layers: Sequence[LayerField] | None = None,
+    picture: Any = None,
+    **options: Any,
+) -> Axes:
+    """Draw the fields of several layers, nested; by default of the outer layers."""
+    return draw_receptive_field(fields if layers is None else layers, None, picture, **options)
+
+
 class _Seen(NamedTuple):
     """What one unit sees of an input."""
 
