@@ -27,14 +27,14 @@ pytestmark = pytest.mark.slow
 CELLS = (
     """\
 from torch import nn
-from torchscan import aggregate_info, crawl_module, from_json, select_layers, summary, to_json
+from torchscan import aggregate_info, crawl_module, from_json, select_layers, summary
 
 model = nn.Sequential(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), nn.Linear(8, 2))""",
     "info = crawl_module(model, (4,))\ninfo",
     "summary(model, (4,))",
     "aggregate_info(info, 1)",
     "select_layers(info, sort='params', top=2)",
-    "from_json(to_json(info))",
+    "from_json(info.to_json())",
     "from torchscan import format_info\nprint(format_info(info))",
     "from torchscan import estimate_memory\nestimate = estimate_memory(model, (4,))\nestimate",
     "print(estimate)",

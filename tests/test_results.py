@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from torch import nn
 
 import torchscan
 from tests.report.samples import HOSTILE, UNPRINTABLE, Chain, block
+from torchscan import InputError
 from torchscan.analyses.module_graph import module_graph
 from torchscan.hardware.device_specs import device_named
 from torchscan.inspection import inspect
@@ -223,6 +225,73 @@ def test_every_table_in_every_format(name: str, style: str) -> None:
         assert all(
             row.cells[1].text.split(" ")[0] in plain for each in table.totals for row in each.rows
         )
+
+
+WRITERS = ("to_json", "to_csv", "to_markdown", "to_latex", "to_html", "to_text")
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_path_writes_what_is_returned_without_one(name: str, tmp_path: Path) -> None:
+    result = RESULTS[name]()
+    for writer in WRITERS:
+        options = {"standalone": True} if writer == "to_html" else {}
+        text = getattr(result, writer)(**options)
+        file = tmp_path / "folder" / writer
+        assert getattr(result, writer)(file, **options) is None
+        assert file.read_text(encoding="utf-8").rstrip("\n") == text.rstrip("\n")
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_json_holds_what_to_dict_returns(name: str) -> None:
+    result = RESULTS[name]()
+    content = json.loads(result.to_json())
+    content.pop("schema", None)
+    assert content == json.loads(json.dumps(result.to_dict()))
+    assert "\n" not in result.to_json(indent=None)
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_dataframe_has_the_rows_and_columns_of_csv(name: str) -> None:
+    result = RESULTS[name]()
+    frame = result.to_pandas()
+    keys, *rows = csv.reader(io.StringIO(result.to_csv()))
+    assert list(frame.columns) == keys
+    assert len(frame) == len(rows)
+
+
+WITHOUT_PLOT = {"formulas", "generation", "graph", "device", "table"}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_results_are_drawn_into_given_axes_or_say_what_else_there_is(name: str) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    result = RESULTS[name]()
+    _, ax = pyplot.subplots()
+    if name in WITHOUT_PLOT:
+        with pytest.raises(InputError, match=r"has no plot: |several batch sizes"):
+            result.plot(ax)
+    else:
+        assert result.plot(ax) is ax
+    pyplot.close("all")
+
+
+def test_html_has_the_plot_in_the_colors_of_the_page() -> None:
+    pytest.importorskip("matplotlib")
+    html = RESULTS["memory"]().to_html()
+    assert html.count("<svg") == 1
+    assert "currentColor" in html
+    assert "<svg" not in RESULTS["info"]().to_html(), "its table has bars"
+
+
+def test_an_unknown_option_is_named_with_the_method_that_was_called() -> None:
+    info, roofline = RESULTS["info"](), RESULTS["roofline"]()
+    with pytest.raises(
+        TypeError, match=r"'colums' is not an option of Info.table\(\): choose from"
+    ):
+        info.to_csv(colums=["macs"])
+    with pytest.raises(TypeError, match=r"'rows' is not an option of Roofline.table\(\): .* top, "):
+        roofline.to_latex(rows=3)
+    assert roofline.to_csv(by="kind") != roofline.to_csv()
 
 
 def test_figures_of_memory_are_in_the_table() -> None:

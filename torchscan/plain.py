@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import lru_cache
@@ -14,14 +15,21 @@ NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
 
 def to_plain(value: Any) -> Any:
-    """As dicts, lists, texts, numbers and None. What is not a finite number becomes one of ``NOT_FINITE``."""
+    """Return dicts, lists, texts, numbers and None; other objects, such as dtypes, as their text.
+
+    A number that is not finite becomes one of ``NOT_FINITE``.
+    """
     if is_record(type(value)):
         return {name: to_plain(getattr(value, name)) for name in field_types(type(value))}
     if isinstance(value, Mapping):
         return {key: to_plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [to_plain(each) for each in value]
-    return _named(value) if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _named(value)
+    if value is None or isinstance(value, str | int):
+        return value
+    return int(value) if isinstance(value, numbers.Integral) else str(value)
 
 
 def from_plain(kind: Any, data: Any) -> Any:

@@ -6,12 +6,10 @@ package says how to load them, and the first result to be formatted loads them.
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from torchscan.errors import InputError
@@ -46,7 +44,7 @@ class Formatters:
     #: plain data with its schema, in place of what ``to_dict`` returns
     document: Callable[[Any], dict[str, Any]] | None = None
     #: formats that only this type has, by name
-    languages: Mapping[str, Callable[[Any], str]] = MappingProxyType({})
+    languages: Mapping[str, Callable[[Any], str]] | None = None
 
 
 class Result:
@@ -240,7 +238,7 @@ def register_formatters(
     data_table: Callable[..., Table] | None = None,
     plot: Callable[..., Axes] | None = None,
     document: Callable[[R], dict[str, Any]] | None = None,
-    languages: Mapping[str, Callable[[Any], str]] = MappingProxyType({}),
+    languages: Mapping[str, Callable[[Any], str]] | None = None,
 ) -> None:
     """Register how to format results of this type."""
     if kind in _registered:
@@ -291,16 +289,17 @@ def table_of(result: Result, **options: Any) -> Table:
 
 def draw(result: Result, **options: Any) -> Axes:
     """Draw a result, or raise an InputError if its type has no plot."""
-    plot = formatters_of(result).plot
-    if plot is None:
-        kind = type(result).__name__
-        raise InputError(f"a {kind} has no plot: {kind}.table() has its values")
-    return plot(result, **options)
+    formatters = formatters_of(result)
+    if formatters.plot is None:
+        advice = "to_svg() draws it" if formatters.languages else "table() has its values"
+        raise InputError(f"a {type(result).__name__} has no plot: {advice}")
+    return formatters.plot(result, **options)
 
 
 def write_in(result: Result, language: str, path: FilePath | None) -> str | None:
     """Write a result in a format that only its type has."""
-    return _save(formatters_of(result).languages[language](result), path)
+    languages = formatters_of(result).languages or {}
+    return _save(languages[language](result), path)
 
 
 def _data_table(result: Result, options: dict[str, Any]) -> Table:
@@ -323,7 +322,11 @@ def _require_options(
     result: Result, method: str, function: Callable[..., Any], options: dict[str, Any]
 ) -> None:
     """Raise a TypeError that names the method which was called, and not the function behind it."""
-    _, *known = inspect.signature(function).parameters
+    from inspect import signature  # slow to import, and only for options
+
+    if not options:
+        return
+    _, *known = signature(function).parameters
     unknown = next((name for name in options if name not in known), None)
     if unknown is not None:
         choice = f"choose from {', '.join(known)}" if known else "it has none"

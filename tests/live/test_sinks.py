@@ -214,7 +214,7 @@ def test_tensorboard_s_file_of_a_trainer_that_was_killed(tmp_path: Path) -> None
     def has_some() -> bool:
         return any(file.stat().st_size > 100_000 for file in board.glob("events*"))
 
-    killed(tmp_path, f"torchscan.TensorBoard({str(board)!r})", has_some)
+    killed(tmp_path, f"torchscan.sinks.TensorBoard({str(board)!r})", has_some)
     assert len(events_in(board).Histograms("train/0.weight")) > 5
 
 
@@ -294,7 +294,7 @@ def test_weights_and_biases_own_process_ends_with_training(tmp_path: Path) -> No
     (tmp_path / "killed").mkdir()
     worker, _ = killed(
         tmp_path / "killed",
-        f"torchscan.WandB(mode='offline', dir={str(tmp_path / 'killed')!r})",
+        f"torchscan.sinks.WandB(mode='offline', dir={str(tmp_path / 'killed')!r})",
         has_some,
     )
     until(lambda: not services_of(worker))
@@ -497,7 +497,7 @@ def test_a_run_that_is_there_as_a_video(tmp_path: Path) -> None:
 def test_a_video_of_a_trainer_that_was_killed_plays_to_its_end(tmp_path: Path) -> None:
     pytest.importorskip("av")
     path = tmp_path / "run.mp4"
-    sink = f"torchscan.Video({str(path)!r}, ['0.weight', '2 output'])"
+    sink = f"torchscan.sinks.Video({str(path)!r}, ['0.weight', '2 output'])"
 
     def has_some() -> bool:
         return path.exists() and path.stat().st_size > 50_000
@@ -760,7 +760,7 @@ SCRIPT = """
     import sys, torch, torchscan
     from torch import nn
 
-    class Mine(torchscan.Sink):
+    class Mine(torchscan.sinks.Sink):
         def __init__(self, path):
             self.path = path
         def on_data(self, seen):
@@ -797,7 +797,7 @@ def test_what_is_defined_in_the_user_s_program(start: str, tmp_path: Path) -> No
 
 
 HANGS = """
-    class Hangs(torchscan.Sink):
+    class Hangs(torchscan.sinks.Sink):
         timeout = 1000.0
         def __init__(self, path):
             self.path = path

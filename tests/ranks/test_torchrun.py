@@ -79,7 +79,7 @@ if how in ("kills", "raises"):
         raise RuntimeError("out of luck")
     train(5)
     raise SystemExit("torch goes on without process 1")
-plan = torchscan.gather_plan(model, (8,), batch_size=16, training=True, optimizer="SGD")
+plan = torchscan.parallel.gather(model, (8,), batch_size=16, training=True, optimizer="SGD")
 if rank == 0:
     print(plan)
 with torchscan.watch(model, folder + "/watched", every=1):

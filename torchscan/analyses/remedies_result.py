@@ -5,12 +5,15 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
 from torchscan.errors import InputError
-from torchscan.results import Result
+from torchscan.results import PlotSize, Result, draw
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 #: seconds, or bytes
 RemedyMetric = Literal["time_estimate", "peak_bytes", "reserved_bytes"]
@@ -45,6 +48,17 @@ class Remedies(Result):
     remedies: tuple[Remedy, ...]
     #: changes that save less than one per cent, and those that have no estimate, with the reason
     of_no_help: tuple[str, ...]
+
+    def plot(
+        self,
+        ax: Axes | None = None,
+        *,
+        by: str | None = None,
+        top: int = 15,
+        size: PlotSize = "screen",
+    ) -> Axes:
+        """Draw a column of the table, ``by``, as bars: the ``top`` rows with the largest values."""
+        return draw(self, ax=ax, by=by, top=top, size=size)
 
     @property
     def before(self) -> float:

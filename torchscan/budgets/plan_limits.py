@@ -52,7 +52,9 @@ def assert_plan(plan: Plan, *, strict: bool = True, **limits: Unpack[PlanLimits]
     """
     __tracebackhide__ = True  # pytest shows the test, and the message
     if not isinstance(plan, Plan):
-        raise InputError(f"plan is a {type(plan).__name__}: give what torchscan.plan(…) returns")
+        raise InputError(
+            f"plan is a {type(plan).__name__}: give what torchscan.parallel.plan(…) returns"
+        )
     given: dict[str, Any] = dict(limits)
     chosen = limits_of(given, OF_PLAN)
     if not chosen:

@@ -6,13 +6,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import count
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torchscan import units
 from torchscan.plain import to_plain
 from torchscan.report.table import Cell, Column, Row, Table, totals_table
-from torchscan.results import Result
+from torchscan.results import PlotSize, Result, draw
 from torchscan.runtime.run import CallRun, Latency, RunFacts
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 CallKind = Literal["added", "removed", "changed"]
 
@@ -97,6 +100,17 @@ class RunComparison(Result):
     reshaped: int
     #: whether the times of calls are those of a device, before and after
     on_device: tuple[bool, bool]
+
+    def plot(
+        self,
+        ax: Axes | None = None,
+        *,
+        by: str | None = None,
+        top: int = 15,
+        size: PlotSize = "screen",
+    ) -> Axes:
+        """Draw a column of the table, ``by``, as bars: the ``top`` rows with the largest values."""
+        return draw(self, ax=ax, by=by, top=top, size=size)
 
     @property
     def clear(self) -> tuple[CallChange, ...]:

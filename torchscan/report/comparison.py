@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 from torchscan import units
 from torchscan.errors import InputError
@@ -19,9 +19,12 @@ from torchscan.report.data import require_info
 from torchscan.report.info_data import COST_SUMS, SUMS, FigureKey, InfoDict, Layer, data_of, summed
 from torchscan.report.remarks import unpriced_text
 from torchscan.report.table import Cell, Column, Row, Table, totals_table
-from torchscan.results import Result
+from torchscan.results import PlotSize, Result, draw
 from torchscan.runtime.run import Inspected
 from torchscan.wrong_arguments import explain_wrong_types
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Change = Literal["added", "removed", "changed"]
 ComparedKey = Literal["type", "input_shape", "output_shape", FigureKey]
@@ -83,6 +86,17 @@ class Comparison(Result):
     complete: tuple[bool, bool] = (True, True)
     #: operators without a price, before and after
     unpriced: tuple[Mapping[str, int], Mapping[str, int]] = field(default_factory=lambda: ({}, {}))
+
+    def plot(
+        self,
+        ax: Axes | None = None,
+        *,
+        by: str | None = None,
+        top: int = 15,
+        size: PlotSize = "screen",
+    ) -> Axes:
+        """Draw a column of the table, ``by``, as bars: the ``top`` rows with the largest values."""
+        return draw(self, ax=ax, by=by, top=top, size=size)
 
     @property
     def is_same(self) -> bool:

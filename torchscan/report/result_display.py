@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 from torchscan.analyses.generation.formulas import SymbolicCosts
 from torchscan.analyses.generation.generation_result import Generation, GenerationSweep
 from torchscan.analyses.memory_estimate import MemoryEstimate
@@ -31,7 +35,9 @@ from torchscan.report.info import Info
 from torchscan.report.json import table_content
 from torchscan.report.memory_table import format_memory, memory_table
 from torchscan.report.mesh_table import mesh_table
+from torchscan.report.pictures.bars import draw_rows
 from torchscan.report.pictures.generation_plot import draw_generation
+from torchscan.report.pictures.inline import inline_plot
 from torchscan.report.pictures.layer_plot import draw_layers
 from torchscan.report.pictures.memory_plot import draw_memory
 from torchscan.report.pictures.mesh_plot import draw_meshes
@@ -47,7 +53,7 @@ from torchscan.report.roofline_table import format_roofline, roofline_table
 from torchscan.report.run_data import run_document
 from torchscan.report.run_table import run_table
 from torchscan.report.table import ModelTable, Table
-from torchscan.results import register_formatters, register_page_writer
+from torchscan.results import Result, register_formatters, register_page_writer
 from torchscan.runtime.group_run import GroupRun
 from torchscan.runtime.run import RunFacts
 from torchscan.trace.trace import Trace
@@ -59,6 +65,16 @@ def _run_part(run: RunFacts) -> str:
 
 def _graph_part(graph: ModuleGraph) -> str:
     return f'<div class="torchscan">{to_svg(graph)}</div>'
+
+
+def _with_plot(table: Callable[..., Table]) -> Callable[..., str]:
+    """Return a formatter of HTML that shows the table and, with matplotlib, the plot."""
+
+    @functools.wraps(table)  # for its options
+    def write(result: Result, **options: Any) -> str:
+        return part_of(table(result, **options).shown) + inline_plot(result)
+
+    return write
 
 
 def _identity(table: Table) -> Table:
@@ -85,7 +101,7 @@ register_formatters(
     document=table_content,
     plot=draw_models,
 )
-register_formatters(Trace, cost_table)
+register_formatters(Trace, cost_table, plot=draw_rows)
 register_formatters(
     ModuleGraph,
     graph_table,
@@ -93,18 +109,38 @@ register_formatters(
     languages={"dot": to_dot, "mermaid": to_mermaid, "svg": to_svg},
 )
 register_formatters(Device, device_table)
-register_formatters(ReceptiveField, field_table, plot=draw_fields)
-register_formatters(LayerField, layer_table, plot=draw_receptive_field)
-register_formatters(MemoryEstimate, memory_table, text=format_memory, plot=draw_memory)
-register_formatters(Roofline, roofline_table, text=format_roofline, plot=draw_roofline)
-register_formatters(Remedies, remedies_table)
+register_formatters(
+    ReceptiveField, field_table, page_part=_with_plot(field_table), plot=draw_fields
+)
+register_formatters(
+    LayerField, layer_table, page_part=_with_plot(layer_table), plot=draw_receptive_field
+)
+register_formatters(
+    MemoryEstimate,
+    memory_table,
+    page_part=_with_plot(memory_table),
+    text=format_memory,
+    plot=draw_memory,
+)
+register_formatters(
+    Roofline,
+    roofline_table,
+    page_part=_with_plot(roofline_table),
+    text=format_roofline,
+    plot=draw_roofline,
+)
+register_formatters(Remedies, remedies_table, plot=draw_rows)
 register_formatters(Generation, generation_table, plot=draw_generation)
-register_formatters(GenerationSweep, generation_table, plot=draw_generation)
+register_formatters(
+    GenerationSweep, generation_table, page_part=_with_plot(generation_table), plot=draw_generation
+)
 register_formatters(SymbolicCosts, formula_table)
-register_formatters(MeshSearch, mesh_table, plot=draw_meshes)
-register_formatters(Plan, plan_table, plot=draw_plan)
-register_formatters(PipelinePlan, pipeline_table, plot=draw_pipeline)
-register_formatters(GroupRun, group_table)
-register_formatters(RunFacts, run_table, page_part=_run_part, document=run_document)
-register_formatters(Comparison, comparison_table, text=format_comparison)
-register_formatters(RunComparison, comparison_table, text=format_comparison)
+register_formatters(MeshSearch, mesh_table, page_part=_with_plot(mesh_table), plot=draw_meshes)
+register_formatters(Plan, plan_table, page_part=_with_plot(plan_table), plot=draw_plan)
+register_formatters(
+    PipelinePlan, pipeline_table, page_part=_with_plot(pipeline_table), plot=draw_pipeline
+)
+register_formatters(GroupRun, group_table, plot=draw_rows)
+register_formatters(RunFacts, run_table, page_part=_run_part, document=run_document, plot=draw_rows)
+register_formatters(Comparison, comparison_table, text=format_comparison, plot=draw_rows)
+register_formatters(RunComparison, comparison_table, text=format_comparison, plot=draw_rows)

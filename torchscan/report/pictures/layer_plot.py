@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from torchscan import units
 from torchscan.errors import InputError
 from torchscan.report.columns import COLUMNS, check_columns, check_estimates, full_name_of
 from torchscan.report.info_data import InfoDict, data_of
-from torchscan.report.pictures.style import Size, drawing, inks_of
+from torchscan.report.pictures.bars import Bar, draw_bars
+from torchscan.report.pictures.style import Size
 from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_BAR_HEIGHT, _MARGIN = 0.24, 0.7
 #: the colours of bars, where it is not that of compute
 _KINDS = {
     **dict.fromkeys(("params", "grad_params", "nograd_params", "param_size"), "parameters"),
@@ -22,13 +22,6 @@ _KINDS = {
     **dict.fromkeys(("activations", "peak"), "activations"),
     **dict.fromkeys(("dmas", "bytes_read", "bytes_written", "latency"), "memory"),
 }
-
-
-class _Bar(NamedTuple):
-    name: str
-    #: 0 for what stands for many
-    length: float
-    text: str
 
 
 @explain_wrong_types
@@ -50,38 +43,10 @@ def draw_layers(
         size: of that: for a "screen", or for a paper of two columns, the width of a "column" or of the "page".
     """
     heading, bars = _bars(info, by, top)
-    places = range(len(bars))
-    with drawing(ax, size, _MARGIN + _BAR_HEIGHT * len(bars)) as ax:
-        inks = inks_of(ax)
-        ax.barh(
-            places,
-            [bar.length for bar in bars],
-            height=0.68,
-            color=inks.colours[_KINDS.get(by, "compute")],
-            alpha=0.85,
-        )
-        for place, bar in enumerate(bars):
-            beside = (bar.length, place)
-            ax.annotate(
-                bar.text,
-                beside,
-                (4, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize="small",
-                color=inks.soft,
-            )
-        ax.set_yticks(places, [bar.name for bar in bars])
-        ax.set(ylim=(len(bars) - 0.4, -0.6), xlim=(0, 1.25 * bars[0].length), title=heading)
-        ax.title.set(ha="left", x=0.0, fontsize="medium")
-        ax.set_xticks([])
-        ax.tick_params(axis="y", length=0)
-        for side in ("bottom", "left"):
-            ax.spines[side].set_visible(False)
-    return ax
+    return draw_bars(bars, heading, _KINDS.get(by, "compute"), ax=ax, size=size)
 
 
-def _bars(info: InfoDict, by: str, top: int) -> tuple[str, list[_Bar]]:
+def _bars(info: InfoDict, by: str, top: int) -> tuple[str, list[Bar]]:
     """The heading, with its unit, and the longest bars first."""
     check_columns([by])
     data, column = data_of(info), COLUMNS[by]
@@ -105,12 +70,12 @@ def _bars(info: InfoDict, by: str, top: int) -> tuple[str, list[_Bar]]:
     top += len(found) == top + 1  # one more says more than that there is one
     shown, rest = found[:top], found[top:] if column.is_of_all else []
     bars = [
-        _Bar(name, cell.value, f"{cell.text}{_share(cell.value, whole)}") for name, cell in shown
+        Bar(name, cell.value, f"{cell.text}{_share(cell.value, whole)}") for name, cell in shown
     ]
     if rest:
         remainder = sum(cell.value for _, cell in rest)
         said = column.scale(cell.value for cell in cells).text(remainder)
-        bars.append(_Bar(f"and {len(rest)} others", 0.0, f"{said}{_share(remainder, whole)}"))
+        bars.append(Bar(f"and {len(rest)} others", 0.0, f"{said}{_share(remainder, whole)}"))
     return heading.heading, bars
 
 

@@ -33,7 +33,7 @@ def draw_meshes(search: MeshSearch, *, ax: Axes | None = None, size: Size = "scr
     """
     if not isinstance(search, MeshSearch):
         raise InputError(
-            f"search is a {type(search).__name__}: give what torchscan.search_meshes(…) returns"
+            f"search is a {type(search).__name__}: give what torchscan.parallel.search(…) returns"
         )
     choices = search.choices
     top = max(each.tokens_per_second for each in choices)

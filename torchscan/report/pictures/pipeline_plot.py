@@ -30,7 +30,7 @@ def draw_pipeline(plan: PipelinePlan, *, ax: Axes | None = None, size: Size = "s
     """
     if not isinstance(plan, PipelinePlan):
         raise InputError(
-            f"plan is a {type(plan).__name__}: give what torchscan.plan_pipeline(…) returns"
+            f"plan is a {type(plan).__name__}: give what torchscan.parallel.pipeline(…) returns"
         )
     number = len(plan.processes)
     unit, name = units.scale_of_durations([plan.passes], least=1.0)[:2]

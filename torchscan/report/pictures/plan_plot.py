@@ -34,7 +34,9 @@ def draw_plan(plan: Plan, *, ax: Axes | None = None, size: Size = "screen") -> A
         size: of that: for a "screen", or for a paper of two columns, the width of a "column" or of the "page".
     """
     if not isinstance(plan, Plan):
-        raise InputError(f"plan is a {type(plan).__name__}: give what torchscan.plan(…) returns")
+        raise InputError(
+            f"plan is a {type(plan).__name__}: give what torchscan.parallel.plan(…) returns"
+        )
     top = max(plan.memory.peak_bytes, near_room(plan.memory) or 0)
     unit, name = units.unit_of_memory(top)
     with drawing(ax, size, _MARGIN + _BAR_HEIGHT * len(plan.ranks)) as ax:

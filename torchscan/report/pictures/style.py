@@ -35,8 +35,8 @@ class Inks(NamedTuple):
     colours: Mapping[str, str]
 
 
-_LIGHT = Inks("#1d1d1f", "#5c5f66", "#c9cbd0", "#f1f1ef", COLOURS)
-_DARK = Inks("#e8e8e6", "#a6abb3", "#4a4e55", "#24272b", DARK_COLOURS)
+LIGHT = Inks("#1d1d1f", "#5c5f66", "#c9cbd0", "#f1f1ef", COLOURS)
+DARK = Inks("#e8e8e6", "#a6abb3", "#4a4e55", "#24272b", DARK_COLOURS)
 _STYLE = {
     "font.family": "sans-serif",
     "legend.frameon": False,
@@ -100,8 +100,8 @@ def _on(*grounds: Any) -> Inks:
 
     for red, green, blue, opacity in map(to_rgba, grounds):
         if opacity > _HALF:
-            return _DARK if 0.299 * red + 0.587 * green + 0.114 * blue < _HALF else _LIGHT
-    return _LIGHT
+            return DARK if 0.299 * red + 0.587 * green + 0.114 * blue < _HALF else LIGHT
+    return LIGHT
 
 
 def _colours(inks: Inks, around: Inks) -> dict[str, str]:

@@ -1,0 +1,124 @@
+"""Values of named rows as horizontal bars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from torchscan.errors import InputError
+from torchscan.report.pictures.style import Size, drawing, inks_of
+from torchscan.report.table import Column, Row, Table
+from torchscan.results import Result, table_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_BAR_HEIGHT, _MARGIN = 0.24, 0.7
+
+
+class Bar(NamedTuple):
+    """One bar, with the text beside it."""
+
+    name: str
+    #: 0 for a bar that stands for many
+    length: float
+    text: str
+
+
+def draw_bars(
+    bars: Sequence[Bar],
+    heading: str,
+    color: str = "compute",
+    *,
+    ax: Axes | None = None,
+    size: Size = "screen",
+) -> Axes:
+    """Draw bars from the top down, with names to the left and texts to the right."""
+    places = range(len(bars))
+    longest = max(abs(bar.length) for bar in bars)
+    with drawing(ax, size, _MARGIN + _BAR_HEIGHT * len(bars)) as ax:
+        inks = inks_of(ax)
+        lengths = [bar.length for bar in bars]
+        ax.barh(places, lengths, height=0.68, color=inks.colours[color], alpha=0.85)
+        for place, bar in enumerate(bars):
+            ax.annotate(
+                bar.text,
+                (max(bar.length, 0), place),
+                (4, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize="small",
+                color=inks.soft,
+            )
+        ax.set_yticks(places, [bar.name for bar in bars])
+        left = -1.05 * longest if min(lengths) < 0 else 0
+        ax.set(ylim=(len(bars) - 0.4, -0.6), xlim=(left, 1.25 * longest), title=heading)
+        ax.title.set(ha="left", x=0.0, fontsize="medium")
+        ax.set_xticks([])
+        ax.tick_params(axis="y", length=0)
+        for side in ("bottom", "left"):
+            ax.spines[side].set_visible(False)
+    return ax
+
+
+def draw_rows(
+    result: Result,
+    by: str | None = None,
+    *,
+    top: int = 15,
+    ax: Axes | None = None,
+    size: Size = "screen",
+) -> Axes:
+    """Draw a column of a result's table as bars.
+
+    Args:
+        result: any result with a table.
+        by: the key of the column; by default the first one that has numbers.
+        top: how many rows to draw, the largest values first.
+        ax: where to draw; by default in a new figure, as high as it takes.
+        size: of a new figure.
+    """
+    table = table_of(result).shown
+    column, index = _find_column(table, by)
+    rows = [row for row in table.rows if row.shown[index].value and not row.is_total]
+    if not rows:
+        raise InputError(f"there is nothing to draw: no row has a value in {column.key!r}")
+    rows.sort(key=lambda row: -abs(row.shown[index].value))
+    names = _name_columns(table)
+    bars = [
+        Bar(_name_of(row, names), row.shown[index].value, row.shown[index].text)
+        for row in rows[:top]
+    ]
+    return draw_bars(bars, column.heading, ax=ax, size=size)
+
+
+def _find_column(table: Table, by: str | None) -> tuple[Column, int]:
+    numeric = [
+        (column, index)
+        for index, column in enumerate(table.columns)
+        if column.is_number and _has_numbers(table, index)
+    ]
+    if not numeric:
+        raise InputError(f"there is nothing to draw: {table.title!r} has no numbers")
+    keys = [column.key for column, _ in numeric]
+    if by is None:
+        return numeric[0]
+    if by not in keys:
+        raise InputError(f"by is {by!r}: choose from {', '.join(keys)}")
+    return numeric[keys.index(by)]
+
+
+def _has_numbers(table: Table, index: int) -> bool:
+    values = [row.shown[index].value for row in table.rows]
+    return any(isinstance(value, int | float) and value for value in values)
+
+
+def _name_columns(table: Table) -> list[int]:
+    """Return the first column, or the one that holds layers if the first holds kinds of changes."""
+    keys = [column.key for column in table.columns]
+    return [keys.index("layer")] if "layer" in keys else [0]
+
+
+def _name_of(row: Row, columns: Sequence[int]) -> str:
+    name = row.full_name or " ".join(row.shown[index].text for index in columns)
+    return name or "model"

@@ -1,0 +1,46 @@
+"""Plots inside HTML, in the colors of the page around them."""
+
+from __future__ import annotations
+
+import io
+from importlib.util import find_spec
+from typing import Any
+
+from torchscan.errors import InputError
+from torchscan.report.pictures.pyplot import pyplot
+from torchscan.report.pictures.style import LIGHT
+from torchscan.results import Result
+
+_OPTIONS = {
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+    "svg.fonttype": "none",
+    "svg.hashsalt": "torchscan",  # the same plot twice is the same text
+}
+
+
+def inline_plot(result: Result) -> str:
+    """Return the plot of a result as SVG, or "" without matplotlib or if there is nothing to draw.
+
+    Lines and text take the color of the text around them, so that they can be read in a dark page.
+    """
+    if find_spec("matplotlib") is None:
+        return ""
+    plt = pyplot()
+    with plt.ioff(), plt.rc_context(_OPTIONS):
+        try:
+            figure: Any = result.plot().figure
+        except InputError:
+            return ""
+        try:
+            file = io.StringIO()
+            figure.savefig(file, format="svg", metadata={"Date": None})
+        finally:
+            plt.close(figure)  # a notebook would show it once more
+    text = file.getvalue()
+    svg = text[text.index("<svg") :]
+    for ink in (LIGHT.ink, LIGHT.soft):
+        svg = svg.replace(ink, "currentColor")
+    svg = svg.replace(LIGHT.hair, "rgba(127, 127, 127, .6)")
+    return f'<div class="torchscan"><div class="plot">{svg}</div></div>'
