@@ -36,7 +36,7 @@ def draw_generation(
     generations = (sweep,) if isinstance(sweep, Generation) else sweep.generations
     if len(generations) < 2:
         raise InputError(
-            "there is one batch size only: draw a sweep_generation of several batch_sizes"
+            "there is one batch size: give several, analyze_generation(…, batch_size=[1, 8, 32])"
         )
     found = sorted(generations, key=lambda each: each.batch_size)
     with drawing(ax, size) as ax:
