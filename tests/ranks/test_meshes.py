@@ -156,7 +156,7 @@ def test_few_layers_are_sharded_and_checkpointed_too() -> None:
 
 
 def test_what_a_slow_network_leaves_to_wait_for_is_not_that_of_few_layers() -> None:
-    slow = {"gpus": 16, "network_gbs": 0.05, "meshes": [{"dp": 16}]}
+    slow: dict[str, Any] = {"gpus": 16, "network_gbs": 0.05, "meshes": [{"dp": 16}]}
     found = the_one(**slow)
     tokens = torch.zeros(1, LENGTH, dtype=torch.long)
     whole = torchscan.parallel.plan(
@@ -177,7 +177,7 @@ def test_what_a_slow_network_leaves_to_wait_for_is_not_that_of_few_layers() -> N
 @pytest.mark.sweep
 def test_what_is_gathered_in_16_bits_is_so_without_fsdp_too() -> None:
     """Weights in 32 bits, of which the products are in 16: MFU is that of 16 bits."""
-    asked = {"gpus": 4, "meshes": [{"tp": 4}]}
+    asked: dict[str, Any] = {"gpus": 4, "meshes": [{"tp": 4}]}
     half, mixed, single = (
         the_one(precision=each, **asked) for each in ("bf16", "bf16-mixed", "fp32")
     )
