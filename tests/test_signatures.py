@@ -96,7 +96,6 @@ def test_the_question_has_a_field_for_every_argument() -> None:
         (torchscan.crawl_module, "inputs", r"'inputs': give args=\(x,\)"),
         (torchscan.crawl_module, "input_res", "'input_res': give input_shape="),
         (torchscan.crawl_module, "as_strings", "'as_strings', and needs none: figures are numbers"),
-        (torchscan.summary, "model", "'model': give module=$"),
         (torchscan.summary, "backend", "'backend': give convention='ptflops'"),
         (
             torchscan.estimate_memory,
@@ -169,7 +168,7 @@ def test_a_verb_explains_in_its_own_words_what_it_has_words_for() -> None:
 
 #: of torchinfo.summary, thop.profile, fvcore.nn.flop_count and ptflops.get_model_complexity_info, but those that we have, too
 _OTHERS = """
-model input_size input_data batch_dim cache_forward_pass col_names col_width dtypes row_settings verbose
+input_size input_data batch_dim cache_forward_pass col_names col_width dtypes row_settings verbose
 inputs custom_ops ret_layer_info report_missing supported_ops
 input_res print_per_layer_stat as_strings input_constructor ost ignore_modules custom_modules_hooks
 backend flops_units param_units output_precision backend_specific_config

@@ -34,7 +34,7 @@ class Run(Inspected):
 
     def __init__(
         self,
-        model: nn.Module,
+        module: nn.Module,
         *,
         warm_up: int,
         steps: int | None,
@@ -43,22 +43,22 @@ class Run(Inspected):
         device: str | None,
         guard: NonFiniteGuard | None = None,
     ) -> None:
-        """Inspect ``model``; ``guard`` checks the steps of all models of a script, and None checks this model only."""
+        """Inspect ``module``; ``guard`` checks the steps of all models of a script, and None checks this model only."""
         self._listener = _listener(on_nonfinite)
         #: None once enough steps are measured: it holds the model
         self._inspector: Inspector | None = Inspector(
-            model,
+            module,
             self._hear,
             tuple(checks),
             _alarm_listener(on_nonfinite),
             at_step=self._finish_after,
             warm_up=warm_up,
         )
-        self._own_guard = NonFiniteGuard(self._listener, model) if guard is None else None
+        self._own_guard = NonFiniteGuard(self._listener, module) if guard is None else None
         self._guard = guard or self._own_guard
         #: True in a script: there timed steps report what the later ones would. A guard reads
         #: values of a CUDA device after the step, when the inspection knows more.
-        self._is_guard_first = guard is not None and not is_on_cuda(model)
+        self._is_guard_first = guard is not None and not is_on_cuda(module)
         #: what the inspection found in the step that goes on, and leaves to the guard, and the call
         #: of a root that it was found in
         self._held: NonFinite | None = None
@@ -269,7 +269,7 @@ class Run(Inspected):
 
 @explain_wrong_types
 def inspect(
-    model: nn.Module,
+    module: nn.Module,
     *,
     warm_up: int = 1,
     steps: int | None = None,
@@ -277,11 +277,12 @@ def inspect(
     checks: Sequence[Check] = (),
     device: str | None = "auto",
 ) -> Run:
-    """Watch what ``model`` does in the context of the result: each call of a module, forward and backward, in real steps.
+    """Watch what ``module`` does in the context of the result: each call of a module, forward and backward, in real steps.
 
     Nothing is put on the model, and its results are the same bit by bit.
 
     Args:
+        module: the model. It is left unchanged.
         warm_up: of several steps, how many of the first are left out.
         steps: how many training steps are measured. In later ones the loss, the gradients and the parameters are checked for
             NaN and Inf, and the call at fault is repeated on a copy to find the operator. Forward passes without a
@@ -293,7 +294,7 @@ def inspect(
         device: whose roofline says what each call should take. "auto" is the card that the model is on, or the CPU once that
             was measured (``torchscan devices --measure``); None: nothing is expected.
     """
-    require_module(model)
+    require_module(module)
     for name, number, least in (("warm_up", warm_up, 0), ("steps", steps, 1)):
         if number is not None and (type(number) is not int or number < least):
             raise InputError(f"{name} is {number!r}: give a whole number, {least} or more")
@@ -302,7 +303,12 @@ def inspect(
     if device not in (None, "auto"):
         device_named(str(device))
     return Run(
-        model, warm_up=warm_up, steps=steps, on_nonfinite=on_nonfinite, checks=checks, device=device
+        module,
+        warm_up=warm_up,
+        steps=steps,
+        on_nonfinite=on_nonfinite,
+        checks=checks,
+        device=device,
     )
 
 
@@ -312,11 +318,11 @@ def guard_of(on_nonfinite: Reaction) -> NonFiniteGuard:
 
 
 def inspect_within(
-    guard: NonFiniteGuard, model: nn.Module, *, steps: int, on_nonfinite: Reaction
+    guard: NonFiniteGuard, module: nn.Module, *, steps: int, on_nonfinite: Reaction
 ) -> Run:
     """Return an inspection of a model in a script whose steps a guard checks."""
     return Run(
-        model,
+        module,
         warm_up=1,
         steps=steps,
         on_nonfinite=on_nonfinite,
