@@ -56,7 +56,7 @@ def analyze_generation(
     new: int = 128,
     *,
     batch_size: int = 1,
-    device: str = "auto",
+    device: str | None = None,
     precision: Precision | None = None,
     weights: str | None = None,
     cache: str | None = None,
@@ -79,7 +79,7 @@ def analyze_generation(
         prompt: tokens that each sequence begins with.
         new: tokens that are generated for each.
         batch_size: sequences at once.
-        device: the card: ``torchscan devices`` lists all known ones; "auto": this machine's.
+        device: the name of the GPU, which ``torchscan devices`` lists; None: this machine's.
         precision: "fp32", "fp16", "bf16": what the model is converted to; None: the model as it is.
         weights: the format in which weights are stored that go into products, but for the last: "int8", "fp8", "int4", "nf4",
             "fp4", "mxfp4"; with the number of weights that share a scale, "int4:32". Arithmetic stays in the model's own.
@@ -116,7 +116,7 @@ def sweep_generation(
     *,
     batch_sizes: Sequence[int] = (1, 8, 32),
     price: float | None = None,
-    device: str = "auto",
+    device: str | None = None,
     precision: Precision | None = None,
     weights: str | None = None,
     cache: str | None = None,
@@ -137,7 +137,7 @@ def sweep_generation(
         new: tokens that are generated for each.
         batch_sizes: sequences at once.
         price: what the device costs an hour, in a currency of yours: then there is what a million new tokens costs.
-        device: the card.
+        device: the name of the GPU; None: this machine's.
         precision: what the model is converted to.
         weights: the format in which weights are stored.
         cache: the format in which keys and values are stored.
@@ -268,7 +268,7 @@ def _setting(
     prompt: int,
     new: int,
     *,
-    device: str,
+    device: str | None,
     precision: Precision | None,
     serving: Serving,
 ) -> _Setting:

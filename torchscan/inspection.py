@@ -41,6 +41,7 @@ class Run(Inspected):
         on_nonfinite: Reaction,
         checks: Sequence[Check],
         device: str | None,
+        expected: bool = True,
         guard: NonFiniteGuard | None = None,
     ) -> None:
         """Inspect ``module``; ``guard`` checks the steps of all models of a script, and None checks this model only."""
@@ -72,6 +73,7 @@ class Run(Inspected):
         self._steps = steps
         self._awaits_training = True
         self._device = device
+        self._is_expected = expected
         self._facts: RunFacts | None = None
 
     def expect_evaluation(self) -> None:
@@ -197,6 +199,7 @@ class Run(Inspected):
             example,
             training=training,
             device=self._device,
+            is_timed=self._is_expected,
             autocast=inspector.autocast,
         )
 
@@ -275,7 +278,8 @@ def inspect(
     steps: int | None = None,
     on_nonfinite: Reaction = "record",
     checks: Sequence[Check] = (),
-    device: str | None = "auto",
+    device: str | None = None,
+    expected: bool = True,
 ) -> Run:
     """Watch what ``module`` does in the context of the result: each call of a module, forward and backward, in real steps.
 
@@ -291,8 +295,9 @@ def inspect(
             well, or :class:`NonFiniteError` is raised where it was made. The same goes for what ``checks`` raise an alarm at.
         checks: functions of a path, a kind ("output", "output_gradient", "parameter", "parameter_gradient") and a tensor. What
             they return is noted: a number, or an :class:`Alarm`; None is not.
-        device: whose roofline says what each call should take. "auto" is the card that the model is on, or the CPU once that
-            was measured (``torchscan devices --measure``); None: nothing is expected.
+        device: the name of the device whose roofline says what each call should take. None: the GPU
+            that the model is on, or the CPU once that was measured (``torchscan devices --measure``).
+        expected: estimate what each call should take on the device.
     """
     require_module(module)
     for name, number, least in (("warm_up", warm_up, 0), ("steps", steps, 1)):
@@ -300,8 +305,8 @@ def inspect(
             raise InputError(f"{name} is {number!r}: give a whole number, {least} or more")
     if callable(checks) or not all(map(callable, checks)):
         raise InputError("checks is not a list of functions: give [check], say")
-    if device not in (None, "auto"):
-        device_named(str(device))
+    if device is not None:
+        device_named(device)
     return Run(
         module,
         warm_up=warm_up,
@@ -309,6 +314,7 @@ def inspect(
         on_nonfinite=on_nonfinite,
         checks=checks,
         device=device,
+        expected=expected,
     )
 
 
@@ -327,7 +333,7 @@ def inspect_within(
         steps=steps,
         on_nonfinite=on_nonfinite,
         checks=(),
-        device="auto",
+        device=None,
         guard=guard,
     )
 

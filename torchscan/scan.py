@@ -305,7 +305,7 @@ class Scan:
 
     @once
     def _target(self) -> Device:
-        return self._device or self._named(self.question.device or "auto")
+        return self._device or self._named(self.question.device)
 
     @once
     def _roofline(self) -> Roofline:
@@ -336,8 +336,8 @@ class Scan:
     def _device(self) -> Device | None:
         return self._named(str(self.question.device)) if self.has_device else None
 
-    def _named(self, name: str) -> Device:
-        """The device of that name, with the context that was given."""
+    def _named(self, name: str | None) -> Device:
+        """The device of that name, None: this machine's, with the context that was given."""
         device, context = device_named(name), self.question.context_bytes
         return device if context is None else replace(device, known_context_bytes=context)
 

@@ -335,7 +335,7 @@ def test_the_process_ends() -> None:
 def test_thousands_of_steps_are_thinned_out() -> None:
     """Of 3,000, about a thousand are kept, the last among them; all are counted."""
     model = nn.Linear(4, 1)
-    with inspect(model, warm_up=2, device=None) as run, torch.no_grad():
+    with inspect(model, warm_up=2, expected=False) as run, torch.no_grad():
         for number in range(3000):
             model(X if number < 2999 else X * math.nan)
         inspector = run._inspector

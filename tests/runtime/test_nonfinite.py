@@ -332,7 +332,7 @@ def test_a_fault_is_looked_for_without_a_trace(name: str) -> None:
 
 
 def steps_of(model: nn.Module, *inputs: Any, **options: Any) -> RunFacts:
-    with inspect(model, device=None, **options) as run:
+    with inspect(model, expected=False, **options) as run:
         for each in inputs:
             result = model(each)
             if result.requires_grad:
@@ -411,7 +411,7 @@ def test_a_mask_in_a_buffer_that_nobody_uses_is_none_either() -> None:
 def test_a_buffer_that_is_spoilt_again_is_told_of_again() -> None:
     model = Calls(lambda self, x: self.inner(x), inner=nn.Linear(2, 1))
     model.register_buffer("state", torch.zeros(1))
-    with inspect(model, device=None) as run:
+    with inspect(model, expected=False) as run:
         for value in (math.nan, 0.0, 0.0, math.nan):
             model(torch.rand(2, 2)).sum().backward()
             model.get_buffer("state").fill_(value)

@@ -132,13 +132,17 @@ class Device(Result):
 
 
 @explain_wrong_types
-def device_named(name: str) -> Device:
-    """The device of that name. Case doesn't matter, and an unambiguous part is enough ("H200", "RTX 4090").
+def device_named(name: str | None) -> Device:
+    """Return the device of that name; None is this machine's GPU, or else its CPU, if measured.
+
+    Case doesn't matter, and an unambiguous part is enough ("H200", "RTX 4090").
 
     "H100" and "A100" are the SXM cards of 80 GB, as a short name in the catalogue says; "V100" is ambiguous.
 
-    "cuda" is this machine's card; so is "auto", or else the CPU, if measured; "24 GiB" is a card with that much memory.
+    "cuda" is this machine's GPU; "24 GiB" is a GPU with that much memory.
     """
+    if name is None:
+        return at_hand()
     if is_torch_device(name):
         name = str(name)
     if not isinstance(name, str):
@@ -146,7 +150,7 @@ def device_named(name: str) -> Device:
             f"device is {name!r}: give its name ('NVIDIA H200'), its memory ('24 GiB') or 'cuda'"
         )
     lower = name.lower()
-    if lower == "auto":
+    if lower == "auto":  # as the command line says it
         return at_hand()
     if re.fullmatch(r"cuda(:\d+)?", lower):
         return _cuda(lower)
@@ -356,7 +360,7 @@ def at_hand() -> Device:
     if cpu in known:
         return known[cpu]
     raise InputError(
-        "device is 'auto', and this machine has no CUDA device: name one, such as 'NVIDIA H200'; "
+        "device was not given, and this machine has no CUDA device: name one, such as 'NVIDIA H200'; "
         "to use this CPU, run `torchscan devices --measure` first"
     )
 

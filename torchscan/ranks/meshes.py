@@ -47,7 +47,7 @@ def search_meshes(
     module: nn.Module,
     *,
     gpus: int,
-    device: str,
+    device: str | None = None,
     length: int = 4096,
     batch_size: int = 1,
     global_batch: int | None = None,
@@ -69,7 +69,7 @@ def search_meshes(
     Args:
         module: a language model, as of transformers; on the meta device, as a rule. It is left unchanged.
         gpus: how many devices there are.
-        device: which card: ``torchscan devices`` lists all known ones.
+        device: the name of the GPU, which ``torchscan devices`` lists; None: this machine's.
         length: tokens of a sequence.
         batch_size: sequences at once for each device: ``tp`` devices that work on the same ones have ``tp`` times as many.
         global_batch: sequences of all devices at once instead: each copy of the model has its share of them.

@@ -47,7 +47,7 @@ def plan_pipeline(
     schedule: Schedule = "1F1B",
     microbatches: int,
     processes: int | None = None,
-    device: str,
+    device: str | None = None,
     mesh: Mapping[str, int] | None = None,
     apply: Apply | None = None,
     per_machine: int = 8,
@@ -72,7 +72,7 @@ def plan_pipeline(
             with several stages in each process.
         microbatches: how many there are in a step.
         processes: along the pipeline; by default one for each stage. Stage ``s`` is in process ``s % processes``.
-        device: the card of each process: ``torchscan devices`` lists all known ones.
+        device: the name of each rank's GPU, which ``torchscan devices`` lists; None: this machine's.
         mesh: over what each stage is spread, as for :func:`plan`: ``{"tp": 8}``. Each process of the pipeline is such a mesh.
         apply: shards a stage, as for :func:`plan`.
         per_machine: how many devices there are in a machine. Those of a stage are neighbours.
@@ -99,7 +99,7 @@ def plan_pipeline(
     asked = Asked(
         input_shape=input_shape,
         dtype=dtype,
-        device=device,
+        device=fabric.device.name,
         args=args,
         kwargs=kwargs,
         batch_size=batch_size,
