@@ -237,12 +237,15 @@ def test_what_the_context_of_the_device_at_hand_takes(
     held = cuda_overhead().cuda
     if not held:
         pytest.skip("NVML does not tell what this process holds")
-    assert 100 < entry["context_mb"] < 4096
-    assert entry["context_mb"] == pytest.approx(held, abs=64)
+    assert 100 < entry["cuda_context_mb"] < 4096
+    assert entry["cuda_context_mb"] == pytest.approx(held, abs=64)
     save_entry(name, entry)
     verdict = torchscan.estimate_memory(nn.Linear(8, 8), (8,), device="cuda").verdict
     assert verdict is not None
-    assert verdict.context_range == (entry["context_mb"] * 2**20, entry["context_mb"] * 2**20)
+    assert verdict.cuda_context_range == (
+        entry["cuda_context_mb"] * 2**20,
+        entry["cuda_context_mb"] * 2**20,
+    )
 
 
 def test_the_device_at_hand_can_be_measured(

@@ -445,7 +445,7 @@ def test_the_longest_sequence_is_the_one_whose_segments_fill_the_card() -> None:
     asked: dict[str, Any] = {
         "dtype": torch.long,
         "device": "24 GiB",
-        "context_bytes": 0,
+        "cuda_context": 0,
         "longest_sequence": True,
     }
     verdict = estimate_memory(model, (100,), **asked).verdict
@@ -493,7 +493,7 @@ def test_the_verdict_adds_up() -> None:
     assert verdict.reserved_bytes == 64 * 2**20 + 2 * 2**20
     assert (
         verdict.left_bytes
-        == verdict.capacity_bytes - verdict.context_bytes - verdict.reserved_bytes
+        == verdict.capacity_bytes - verdict.cuda_context_bytes - verdict.reserved_bytes
     )
 
 

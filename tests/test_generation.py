@@ -123,7 +123,11 @@ def test_memory_is_shared_out_among_sequences() -> None:
 
 def test_too_many_sequences_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_specs, "_registered", {})
-    figures: dict[str, Any] = {"bandwidth_gbs": 500, "dense_tflops": {"fp32": 5}, "context_mb": 1}
+    figures: dict[str, Any] = {
+        "bandwidth_gbs": 500,
+        "dense_tflops": {"fp32": 5},
+        "cuda_context_mb": 1,
+    }
     torchscan.register_device("small", memory_gb=8 / 1024, **figures)
     sweep = torchscan.sweep_generation(Echo(10, 256), 400, 2, batch_sizes=[1, 64], device="small")
     most = sweep.generations[0].max_batch

@@ -22,6 +22,7 @@ from torchscan.recording.training.gradients import Backward
 from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.remedies import Change
 from torchscan.signatures import spelled_out
+from torchscan.units import bytes_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,7 @@ class Question(Inputs):
     holds_output: bool = False
     precision: Precision | None = None
     device: str | None = None
-    context_bytes: int | None = None
+    cuda_context: int | str | None = None
     compiled: bool = False
     progress: bool = True
 
@@ -65,10 +66,8 @@ class Question(Inputs):
             raise InputError(
                 "loss and backward were both given a function: give the loss once, as loss="
             )
-        if self.context_bytes is not None and not _is_amount(self.context_bytes):
-            raise InputError(
-                f"context_bytes is {self.context_bytes!r}: give a number of bytes, such as 1430 * 2**20"
-            )
+        if self.cuda_context is not None:
+            bytes_of("cuda_context", self.cuda_context)
         only_in_training = (
             self.loss is not None,
             self.optimizer is not None,
@@ -79,6 +78,13 @@ class Question(Inputs):
             raise InputError(
                 "loss, optimizer, accumulate and holds_output belong to a training step: pass training=True"
             )
+
+    @property
+    def cuda_context_bytes(self) -> int | None:
+        """Bytes of the CUDA context, or None if they were not given."""
+        if self.cuda_context is None:
+            return None
+        return bytes_of("cuda_context", self.cuda_context)
 
     @property
     def has_backward(self) -> bool:
@@ -140,7 +146,3 @@ class KernelDevice(NamedTuple):
 
     device_type: Literal["cpu", "cuda"]
     has_flash: bool = True
-
-
-def _is_amount(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

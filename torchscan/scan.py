@@ -175,8 +175,8 @@ class Scan:
             raise InputError(
                 "memory is not estimated for fp8, whose weights can be stored in many ways: give 'bf16', say"
             )
-        if self._gpu is None and self.question.context_bytes is not None:
-            raise InputError("context_bytes is held on a device: give device='NVIDIA H200', say")
+        if self._gpu is None and self.question.cuda_context is not None:
+            raise InputError("cuda_context is held on a device: give device='NVIDIA H200', say")
         verdict = None if self._gpu is None else self._step.on(self._gpu).verdict()
         estimate = estimate_of(self._step.trace, self._step.timeline, verdict)
         assumptions = estimate.assumptions
@@ -338,8 +338,8 @@ class Scan:
 
     def _named(self, name: str | None) -> Device:
         """The device of that name, None: this machine's, with the context that was given."""
-        device, context = device_named(name), self.question.context_bytes
-        return device if context is None else replace(device, known_context_bytes=context)
+        device, context = device_named(name), self.question.cuda_context_bytes
+        return device if context is None else replace(device, known_cuda_context_bytes=context)
 
     @property
     def _gpu(self) -> Device | None:
@@ -412,7 +412,7 @@ def _overflow(step: _RecordedPass, device: Device) -> list[str]:
     """The warning for a pass that needs more memory than the device has, if it does."""
     if device.has_allocator:
         verdict = step.on(device).verdict()
-        needed, fits = verdict.reserved_bytes + verdict.context_bytes, verdict.fits
+        needed, fits = verdict.reserved_bytes + verdict.cuda_context_bytes, verdict.fits
     else:
         needed = max((moment.total for moment in step.timeline.moments), default=0)
         fits = needed <= device.memory_bytes

@@ -348,7 +348,7 @@ def test_a_line_is_what_the_device_has(width: int) -> None:
     verdict = found.memory.verdict
     assert verdict is not None
     (line,) = ax.get_lines() or [None]
-    room = (verdict.capacity_bytes - verdict.context_bytes) / 2**30
+    room = (verdict.capacity_bytes - verdict.cuda_context_bytes) / 2**30
     assert line.get_xdata() == pytest.approx([room, room])
     assert [text.get_text() for text in ax.texts][-1] == f"{room:.2f} GiB for tensors on NVIDIA L4"
     assert len(ax.get_yticklabels()) == 2

@@ -158,7 +158,7 @@ def test_the_context_is_said_with_its_range_if_it_is_not_known() -> None:
     assert "Context and kernels     512.00 MiB (274 MiB … 1.6 GiB)\n" in text
     assert "close" not in text
     assert "Context and kernels     900.00 MiB\n" in format_memory(
-        a_step(device="H200", context_bytes=900 * 2**20)
+        a_step(device="H200", cuda_context=900 * 2**20)
     )
 
 
@@ -202,7 +202,7 @@ def test_the_picture_is_stacked_up_to_the_peak_which_is_named() -> None:
 
 
 def test_the_capacity_is_a_line_or_said_where_it_is_far_above() -> None:
-    small = a_step(device="0.0006 GiB", context_bytes=0)
+    small = a_step(device="0.0006 GiB", cuda_context=0)
     ax = draw_memory(small)
     assert small.verdict is not None
     height = np.asarray(ax.lines[-1].get_ydata(), float)[0]
@@ -338,7 +338,7 @@ def test_the_largest_batch_within_the_error_margin_comes_first() -> None:
     """The context is somewhere between 274 MiB and 1.6 GiB; what torch reserves may be 2 % more."""
     model = nn.Linear(1000, 1000)
     verdict = estimate_memory(
-        model, (1000,), device="1 GiB", context_bytes=2**28, largest_batch=True
+        model, (1000,), device="1 GiB", cuda_context=2**28, largest_batch=True
     ).verdict
     assert verdict is not None
     safe, largest = verdict.safe_batch_size, verdict.largest_batch_size
@@ -347,13 +347,13 @@ def test_the_largest_batch_within_the_error_margin_comes_first() -> None:
     assert 0.97 * largest < safe < largest
     for size, share in ((safe, 1.02), (largest, 1.0)):
         again = estimate_memory(
-            model, (1000,), batch_size=size, device="1 GiB", context_bytes=2**28
+            model, (1000,), batch_size=size, device="1 GiB", cuda_context=2**28
         ).verdict
         assert again is not None
         assert again.fits
-        assert again.context_bytes + share * again.reserved_bytes <= again.capacity_bytes
+        assert again.cuda_context_bytes + share * again.reserved_bytes <= again.capacity_bytes
     text = format_memory(
-        estimate_memory(model, (1000,), device="1 GiB", context_bytes=2**28, largest_batch=True)
+        estimate_memory(model, (1000,), device="1 GiB", cuda_context=2**28, largest_batch=True)
     )
     assert f"Largest batch size      {safe:,}, or {largest:,} if the estimate is exact" in text
 

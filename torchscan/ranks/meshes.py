@@ -414,7 +414,10 @@ def _overhead_bytes(short: Short) -> int:
     """Return the bytes needed besides tensors: gaps, which further layers add to, workspaces, and the context."""
     memory = short.rank.memory
     assert memory.verdict is not None  # noqa: S101 - there is a device
-    return max(0, memory.verdict.reserved_bytes - memory.peak_bytes) + memory.verdict.context_bytes
+    return (
+        max(0, memory.verdict.reserved_bytes - memory.peak_bytes)
+        + memory.verdict.cuda_context_bytes
+    )
 
 
 def _assumed(short: Short) -> list[str]:

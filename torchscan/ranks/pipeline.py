@@ -273,7 +273,7 @@ def _stage(pipeline: _Pipeline, number: int, plan: RankPlan, sent: int) -> Stage
         backward_bytes=backward,
         optimizer_bytes=optimizer,
         around_bytes=max(0, verdict.reserved_bytes - plan.memory.peak_bytes)
-        + verdict.context_bytes,
+        + verdict.cuda_context_bytes,
     )
 
 

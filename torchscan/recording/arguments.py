@@ -76,8 +76,9 @@ class StepArguments(PassArguments, total=False):
             For times also "fp8" (converted to bf16, linear layers in 8 bits) and "fp8-mixed". None: the model as it is.
         device: the card to run on: its name ("NVIDIA H200", "RTX 4090"), or "cuda" for this machine's; for memory
             also just a size, "24 GiB". ``torchscan devices`` lists all known ones.
-        context_bytes: what a process holds on the device for its context, kernels and libraries, if you know it; see
-            docs/memory.md. None: as measured, or else 512 MiB, with the range that has been reported.
+        cuda_context: the memory that a process holds on the device for its context, kernels and
+            libraries: bytes, or a text such as "500 MiB". None: as measured, or else 512 MiB, with
+            the range that has been reported; see docs/memory.md.
     """
 
     optimizer: OptimizerChoice | None
@@ -85,7 +86,7 @@ class StepArguments(PassArguments, total=False):
     holds_output: bool
     precision: Precision | None
     device: str | None
-    context_bytes: int | None
+    cuda_context: int | str | None
 
 
 class ScanArguments(RunArguments, StepArguments, total=False):
