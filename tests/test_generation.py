@@ -118,7 +118,7 @@ def test_memory_is_shared_out_among_sequences() -> None:
     assert found.cache_bytes_per_token == 2 * 256 * 4
     left = torchscan.device_named(CARD).room_bytes - found.weights_bytes
     assert found.max_context == (left - found.work_bytes) // 2 // found.cache_bytes_per_token
-    assert found.max_batch == left // (found.cache_bytes + found.work_bytes // 2)
+    assert found.max_batch_size == left // (found.cache_bytes + found.work_bytes // 2)
 
 
 def test_too_many_sequences_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_too_many_sequences_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> No
     }
     torchscan.register_device("small", memory_gb=8 / 1024, **figures)
     sweep = torchscan.sweep_generation(Echo(10, 256), 400, 2, batch_sizes=[1, 64], device="small")
-    most = sweep.generations[0].max_batch
+    most = sweep.generations[0].max_batch_size
     assert most == (
         int(8 * 2**20 * 0.975) - 2**20 - 4 * (2 * 2560 + 2 * 256**2)
     ) // _bytes_of_a_sequence(sweep.generations[0])
@@ -168,6 +168,7 @@ def test_a_sweep_is_the_same_question_for_each_batch() -> None:
     ("options", "said"),
     [
         ({"prompt": 0}, "prompt is 0: give a positive integer"),
+        ({"new": "many"}, "new is 'many': give a positive integer, or a text such as '4k'"),
         ({"batch_size": True}, "batch_size is True"),
         ({"precision": "fp8"}, "precision is 'fp8': give 'bf16'"),
         ({"precision": "int3"}, "precision is 'int3'"),

@@ -42,6 +42,7 @@ from torchscan.recording.sequences import positions_of
 from torchscan.recording.sharding import Apply, by_its_own_plan, sharded
 from torchscan.recording.state import original_of
 from torchscan.trace.trace import Trace
+from torchscan.units import Tokens, tokens_of
 from torchscan.wrong_arguments import explain_wrong_types
 
 #: tokens of a prompt that shows something in a moment
@@ -52,8 +53,8 @@ _PRECISIONS = ("fp32", "fp16", "bf16", "tf32")
 @explain_wrong_types
 def analyze_generation(
     module: nn.Module,
-    prompt: int = 512,
-    new: int = 128,
+    prompt: Tokens = 512,
+    new: Tokens = 128,
     *,
     batch_size: int = 1,
     device: str | None = None,
@@ -76,7 +77,7 @@ def analyze_generation(
 
     Args:
         module: the model. It is left unchanged; it may be on the meta device.
-        prompt: tokens that each sequence begins with.
+        prompt: tokens that each sequence begins with: a number, or a text such as "4k".
         new: tokens that are generated for each.
         batch_size: sequences at once.
         device: the name of the GPU, which ``torchscan devices`` lists; None: this machine's.
@@ -111,8 +112,8 @@ def analyze_generation(
 @explain_wrong_types
 def sweep_generation(
     module: nn.Module,
-    prompt: int = 512,
-    new: int = 128,
+    prompt: Tokens = 512,
+    new: Tokens = 128,
     *,
     batch_sizes: Sequence[int] = (1, 8, 32),
     price: float | None = None,
@@ -133,7 +134,7 @@ def sweep_generation(
 
     Args:
         module: the model, as for :func:`analyze_generation`, like all that is not named here.
-        prompt: tokens that each sequence begins with.
+        prompt: tokens that each sequence begins with: a number, or a text such as "4k".
         new: tokens that are generated for each.
         batch_sizes: sequences at once.
         price: what the device costs an hour, in a currency of yours: then there is what a million new tokens costs.
@@ -173,7 +174,7 @@ def sweep_generation(
 @explain_wrong_types
 def symbolic_costs(
     module: nn.Module,
-    near: int = 64,
+    near: Tokens = 64,
     *,
     precision: Precision | None = None,
     step: Step | None = None,
@@ -193,7 +194,7 @@ def symbolic_costs(
     """
     module = original_of(module)
     require_module(module)
-    require_positive("near", near)
+    near = tokens_of("near", near)
     called = module if step is None else Stepping(module, step)
     kernels = {"device_type": "cuda", "has_flash": True}
 
@@ -265,16 +266,15 @@ def _serving(weights: str | None, cache: str | None, *, eager: bool) -> Serving:
 
 def _setting(
     module: nn.Module,
-    prompt: int,
-    new: int,
+    prompt: Tokens,
+    new: Tokens,
     *,
     device: str | None,
     precision: Precision | None,
     serving: Serving,
 ) -> _Setting:
     require_module(module)
-    require_positive("prompt", prompt)
-    require_positive("new", new)
+    prompt, new = tokens_of("prompt", prompt), tokens_of("new", new)
     if precision is not None and checked_precision(precision) not in _PRECISIONS:
         raise InputError(
             f"precision is {precision!r}: give 'bf16', 'fp16' or 'fp32'; weights= says how weights are stored"
@@ -390,7 +390,7 @@ class _GenerationQuestion:
             cache_bytes_per_token=at_end - self._cache(prompt + new - 1),
             work_bytes=work,
             max_context=longest(self._cache, (room - work) // batch_size, prompt + new, limit),
-            max_batch=max(0, room) // max(1, at_end + work // batch_size),
+            max_batch_size=max(0, room) // max(1, at_end + work // batch_size),
             first_token=prefill.time_estimate,
             per_token=decode.time_estimate,
             prefill=prefill,

@@ -299,7 +299,7 @@ OF_GENERATION: Mapping[str, GenerationMetric] = {
     "weights": _generated("weights_bytes", units.parse_memory, has_weights=True),
     "cache_per_token": _generated("cache_bytes_per_token", units.parse_memory),
     "context": _generated("max_context", units.parse_tokens, is_min=True, has_weights=True),
-    "batch": _generated("max_batch", units.parse_count, is_min=True, has_weights=True),
+    "batch_size": _generated("max_batch_size", units.parse_count, is_min=True, has_weights=True),
 }
 
 #: what a process of a mesh holds, sends and takes

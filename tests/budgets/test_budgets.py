@@ -260,7 +260,7 @@ min_tokens_per_second = "1.2k"
 max_weights = "20 GiB"
 max_cache_per_token = "128 KiB"
 min_context = "8k"
-min_batch = 16
+min_batch_size = 16
 """
 
 
@@ -288,7 +288,7 @@ def test_every_key_is_read(folder: Path) -> None:
         "tokens_per_second": 1200,
         "weights": 20 * 2**30,
     }
-    limits |= {"cache_per_token": 128 * 2**10, "context": 8192, "batch": 16}
+    limits |= {"cache_per_token": 128 * 2**10, "context": 8192, "batch_size": 16}
     assert budget.generation == GenerationBudget(
         prompt=2048, new=256, weights="int4", cache="fp8", eager=True, limits=limits
     )
@@ -443,11 +443,11 @@ STEP = "[budgets.x]\nmeasured_on = 'CPU'\nmax_step_time = "
         ),
         (f"{WRITER}max_weights = -1", "budgets.x.generation.max_weights: max_weights is -1"),
         (
-            f"{WRITER}min_batch = 1\nprompt = 0",
-            "budgets.x.generation.prompt: it is 0 and should be a positive number",
+            f"{WRITER}min_batch_size = 1\nprompt = 0",
+            "budgets.x.generation.prompt: it is 0: give a positive integer",
         ),
         (
-            f"{WRITER}min_batch = 1\nweights = 'int3'",
+            f"{WRITER}min_batch_size = 1\nweights = 'int3'",
             "budgets.x.generation.weights: weights is 'int3': give one of",
         ),
         (

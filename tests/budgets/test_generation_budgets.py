@@ -56,7 +56,7 @@ def test_context_and_batch_are_those_that_there_is_memory_for() -> None:
     work = _analyze(model, batch_size=2).work_bytes
     room = device_named(CARD).room_bytes - 4 * (2 * 10 * 256 + 2 * 256 * 256)
     context, batch = (room - work) // 2 // cache, room // (6 * cache + work // 2)
-    _asserted(model, batch_size=2, min_context=context, min_batch=batch)
+    _asserted(model, batch_size=2, min_context=context, min_batch_size=batch)
     with pytest.raises(
         BudgetError, match=rf"Largest context: {context:,} tokens, at least {context + 1:,} tokens"
     ):
@@ -64,7 +64,7 @@ def test_context_and_batch_are_those_that_there_is_memory_for() -> None:
     with pytest.raises(
         BudgetError, match=rf"Largest batch: {batch:,} sequences, at least {batch + 1:,} sequences"
     ):
-        _asserted(model, batch_size=2, min_batch=batch + 1)
+        _asserted(model, batch_size=2, min_batch_size=batch + 1)
 
 
 def test_a_state_leaves_room_for_any_context() -> None:

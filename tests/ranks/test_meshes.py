@@ -43,7 +43,9 @@ def shard(model: Any, mesh: Any) -> None:
 
 
 def searched(**asked: Any) -> MeshSearch:
-    return torchscan.search_meshes(llama(), device=DEVICE, length=LENGTH, **{"gpus": 8, **asked})
+    return torchscan.search_meshes(
+        llama(), device=DEVICE, length=LENGTH, **{"num_gpus": 8, **asked}
+    )
 
 
 def the_one(**asked: Any) -> MeshChoice:
@@ -84,7 +86,7 @@ def test_products_of_the_model_are_its_use_of_the_cards() -> None:
 
 
 def test_all_meshes_that_make_sense_the_fastest_first() -> None:
-    found = searched(gpus=16, per_machine=8)
+    found = searched(num_gpus=16, per_machine=8)
     meshes = [dict(each.mesh) for each in found.choices]
     assert {"dp": 16} in meshes
     assert {"replicate": 2, "dp": 8} in meshes  # a copy in each machine
@@ -106,7 +108,7 @@ def test_weights_in_32_bits_take_twice_the_memory() -> None:
 def test_the_model_is_left_unchanged() -> None:
     model: Any = llama()
     before = (model.config.to_dict(), [name for name, _ in model.named_parameters()])
-    torchscan.search_meshes(model, gpus=8, device=DEVICE, length=LENGTH, meshes=[{"dp": 8}])
+    torchscan.search_meshes(model, num_gpus=8, device=DEVICE, length=LENGTH, meshes=[{"dp": 8}])
     assert (model.config.to_dict(), [name for name, _ in model.named_parameters()]) == before
     assert not torch.distributed.is_initialized()
 
@@ -114,17 +116,20 @@ def test_the_model_is_left_unchanged() -> None:
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ({"gpus": 0}, "gpus is 0: give a positive integer"),
+        ({"num_gpus": 0}, "num_gpus is 0: give a positive integer"),
         ({"length": 1000}, "the model has 256 positions"),
+        ({"length": "1k"}, "the model has 256 positions, and sequences of 1,024 tokens"),
         ({"meshes": [{"dp": 4}]}, "the mesh dp 4 has 4 devices, and there are 8"),
         ({"meshes": [{"pp": 8}]}, "there are replicate, dp and tp"),
         ({"precision": "int4"}, "precision is 'int4'"),
-        ({"meshes": [{"tp": 3, "dp": 8}], "gpus": 24}, "no mesh is possible"),
+        ({"meshes": [{"tp": 3, "dp": 8}], "num_gpus": 24}, "no mesh is possible"),
     ],
 )
 def test_wrong_use_is_told_in_one_line(asked: dict[str, Any], told: str) -> None:
     with pytest.raises(InputError, match=told) as raised:
-        torchscan.search_meshes(llama(), **{"gpus": 8, "device": DEVICE, "length": LENGTH, **asked})
+        torchscan.search_meshes(
+            llama(), **{"num_gpus": 8, "device": DEVICE, "length": LENGTH, **asked}
+        )
     assert "\n" not in str(raised.value)
 
 
@@ -140,7 +145,7 @@ def test_few_layers_are_sharded_and_checkpointed_too() -> None:
     plain, again = (
         torchscan.search_meshes(
             llama(4),
-            gpus=8,
+            num_gpus=8,
             device=DEVICE,
             length=LENGTH,
             meshes=[{"dp": 8}],
@@ -152,7 +157,7 @@ def test_few_layers_are_sharded_and_checkpointed_too() -> None:
 
 
 def test_what_a_slow_network_leaves_to_wait_for_is_not_that_of_few_layers() -> None:
-    slow = {"gpus": 16, "network_gbs": 0.05, "meshes": [{"dp": 16}]}
+    slow = {"num_gpus": 16, "network_gbs": 0.05, "meshes": [{"dp": 16}]}
     found = the_one(**slow)
     tokens = torch.zeros(1, LENGTH, dtype=torch.long)
     whole = torchscan.plan(
@@ -173,7 +178,7 @@ def test_what_a_slow_network_leaves_to_wait_for_is_not_that_of_few_layers() -> N
 @pytest.mark.sweep
 def test_what_is_gathered_in_16_bits_is_so_without_fsdp_too() -> None:
     """Weights in 32 bits, of which the products are in 16: MFU is that of 16 bits."""
-    asked = {"gpus": 4, "meshes": [{"tp": 4}]}
+    asked = {"num_gpus": 4, "meshes": [{"tp": 4}]}
     half, mixed, single = (
         the_one(precision=each, **asked) for each in ("bf16", "bf16-mixed", "fp32")
     )
@@ -187,7 +192,7 @@ def test_what_is_gathered_in_16_bits_is_so_without_fsdp_too() -> None:
 
 def test_what_takes_no_tokens_is_told() -> None:
     with pytest.raises(InputError, match="Linear takes no input_ids and no labels"):
-        torchscan.search_meshes(nn.Linear(8, 8), gpus=8, device=DEVICE)
+        torchscan.search_meshes(nn.Linear(8, 8), num_gpus=8, device=DEVICE)
 
 
 @pytest.mark.sweep
@@ -220,7 +225,7 @@ def test_adapters_take_what_those_of_peft_take() -> None:
         optimizer="AdamW",
         device=DEVICE,
     )
-    asked: dict[str, Any] = {"gpus": 8, "device": DEVICE, "length": LENGTH, "batch_size": 2}
+    asked: dict[str, Any] = {"num_gpus": 8, "device": DEVICE, "length": LENGTH, "batch_size": 2}
     found = torchscan.search_meshes(llama(4), meshes=[{"dp": 8}], lora=8, **asked)
     (ours,) = found.choices
     assert (ours.local_params, ours.sent_bytes) == (theirs.local_params, theirs.sent_bytes)
@@ -280,7 +285,7 @@ class Plain(nn.Module):
 def test_adapters_stand_beside_layers_of_all_sorts() -> None:
     with torch.device("meta"):
         model = Plain()
-    asked: dict[str, Any] = {"gpus": 2, "device": DEVICE, "length": 16, "meshes": [{"dp": 2}]}
+    asked: dict[str, Any] = {"num_gpus": 2, "device": DEVICE, "length": 16, "meshes": [{"dp": 2}]}
     (found,) = torchscan.search_meshes(model, lora=2, **asked).choices
     (whole,) = torchscan.search_meshes(model, **asked).choices
     # of a layer of attention the product of its result, which torch computes by its weight, and the two of its perceptron
@@ -298,16 +303,18 @@ def test_adapters_without_linear_layers_are_refused() -> None:
     with torch.device("meta"):
         model = Convolved()
     with pytest.raises(InputError, match="adapters go beside linear layers"):
-        torchscan.search_meshes(model, gpus=2, device=DEVICE, length=16, meshes=[{"dp": 2}], lora=2)
+        torchscan.search_meshes(
+            model, num_gpus=2, device=DEVICE, length=16, meshes=[{"dp": 2}], lora=2
+        )
 
 
 @pytest.mark.sweep
 def test_sequences_of_all_devices_are_shared_by_the_copies_of_the_model() -> None:
     meshes = [{"dp": 8}, {"dp": 4, "tp": 2}]
-    found = searched(meshes=meshes, global_batch=16)
+    found = searched(meshes=meshes, global_batch_size=16)
     assert found == searched(meshes=meshes, batch_size=2)
     assert "16 sequences of 64 tokens" in str(found)
-    odd = searched(meshes=meshes, global_batch=4)
+    odd = searched(meshes=meshes, global_batch_size=4)
     assert [each.mesh for each in odd.choices] == [{"dp": 4, "tp": 2}]
     assert odd.refused == {"dp 8": "4 sequences cannot be divided among 8 copies of the model"}
 

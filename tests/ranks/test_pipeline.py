@@ -210,7 +210,7 @@ def test_a_pipeline_of_one_is_a_step_with_gradients_added() -> None:
 
 def test_bubbles_of_equal_stages_are_nearly_the_ideal_ones() -> None:
     for schedule, chunks in (("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2)):
-        plan = planned(schedule, stages=4 * chunks, processes=4, microbatches=16)
+        plan = planned(schedule, stages=4 * chunks, num_ranks=4, microbatches=16)
         assert plan.ideal_bubble == pytest.approx(3 / (16 * chunks + 3))
         assert (
             plan.ideal_bubble < plan.bubble < plan.ideal_bubble + 0.06
@@ -295,13 +295,13 @@ def test_a_stage_may_be_spread_itself() -> None:
     [
         ({"schedule": "ZeroBubble"}, "schedule is 'ZeroBubble': give one of"),
         ({"microbatches": 0}, "microbatches is 0"),
-        ({"processes": 3}, "4 stages cannot be divided among 3 processes"),
+        ({"num_ranks": 3}, "4 stages cannot be divided among 3 ranks"),
         (
-            {"processes": 2},
-            "1F1B has one stage in each process: give 4 processes, or 'Interleaved1F1B'",
+            {"num_ranks": 2},
+            "1F1B has one stage on each rank: give num_ranks=4, or 'Interleaved1F1B'",
         ),
         (
-            {"processes": 2, "schedule": "Interleaved1F1B", "microbatches": 5},
+            {"num_ranks": 2, "schedule": "Interleaved1F1B", "microbatches": 5},
             "5 microbatches cannot go in 2 equal rounds",
         ),
         ({"mesh": {"tp": 2}}, "mesh and apply go together"),

@@ -51,7 +51,7 @@ class MeshSearch(Result):
     """Training steps on several meshes, the fastest that fit first."""
 
     device: str
-    gpus: int
+    num_gpus: int
     #: tokens of a sequence, and sequences of all devices in a step
     length: int
     sequences: int
@@ -81,13 +81,15 @@ class MeshSearch(Result):
         found = (
             "none fits" if self.best is None else f"best {printable(format_mesh(self.best.mesh))}"
         )
-        return f"<MeshSearch for {self.gpus} {self.device}: {len(self.choices)} meshes, {found}>"
+        return (
+            f"<MeshSearch for {self.num_gpus} {self.device}: {len(self.choices)} meshes, {found}>"
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
         names = (
             "device",
-            "gpus",
+            "num_gpus",
             "length",
             "sequences",
             "precision",

@@ -18,7 +18,7 @@ from torchscan.recording.precision import Precision, checked_precision
 from torchscan.recording.request import Mode
 from torchscan.targets.inputs import InputSpec, checked_dtype, parse_input
 from torchscan.targets.parsing import Target, parse_target
-from torchscan.units import checked_seconds, parse_duration, parse_share
+from torchscan.units import checked_seconds, parse_duration, parse_share, tokens_of
 
 #: the metrics compared with a baseline, which may have a tolerance
 BASELINE_METRICS = ("params", "model_size", "macs", "flops")
@@ -255,6 +255,10 @@ class _BudgetReader:
             self._refuse(key, f"it is {value!r} and should be a positive number")
         return int(value)
 
+    def _tokens(self, key: str, default: int) -> int:
+        value = self._table.get(key, default)
+        return int(self._try(key, lambda: tokens_of("it", value)))
+
     def _one_of(self, key: str, known: Collection[str]) -> Any:
         value = self._table.get(key)
         if value is not None and value not in known:
@@ -303,8 +307,8 @@ class _BudgetReader:
                 "", 'nothing is limited: give a limit, such as max_time_per_token = "60 ms"'
             )
         return GenerationBudget(
-            prompt=self._positive("prompt", 512),
-            new=self._positive("new", 128),
+            prompt=self._tokens("prompt", 512),
+            new=self._tokens("new", 128),
             weights=self._format("weights"),
             cache=self._format("cache"),
             eager=self._flag("eager", default=False),

@@ -31,6 +31,7 @@ from torchscan.recording.request import require_module, require_positive
 from torchscan.recording.sequences import positions_of
 from torchscan.recording.sharding import Apply, by_its_own_plan
 from torchscan.recording.training.optimizers import OptimizerChoice
+from torchscan.units import Tokens, tokens_of
 from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
@@ -46,11 +47,11 @@ _LAYERS = 4
 def search_meshes(
     module: nn.Module,
     *,
-    gpus: int,
+    num_gpus: int,
     device: str | None = None,
-    length: int = 4096,
+    length: Tokens = 4096,
     batch_size: int = 1,
-    global_batch: int | None = None,
+    global_batch_size: int | None = None,
     meshes: Sequence[Mapping[str, int]] | None = None,
     precision: TrainingPrecision = "bf16",
     optimizer: OptimizerChoice = "AdamW",
@@ -68,11 +69,11 @@ def search_meshes(
 
     Args:
         module: a language model, as of transformers; on the meta device, as a rule. It is left unchanged.
-        gpus: how many devices there are.
+        num_gpus: the number of devices.
         device: the name of the GPU, which ``torchscan devices`` lists; None: this machine's.
-        length: tokens of a sequence.
+        length: tokens of a sequence: a number, or a text such as "4k".
         batch_size: sequences at once for each device: ``tp`` devices that work on the same ones have ``tp`` times as many.
-        global_batch: sequences of all devices at once instead: each copy of the model has its share of them.
+        global_batch_size: sequences of all devices at once instead: each copy of the model has its share of them.
         meshes: those to compare: ``{"dp": 8, "tp": 8}``. FSDP shards along "dp", by layers; along "replicate" there are copies
             of what is sharded so (HSDP); tensor parallelism is along "tp". By default all that make sense, "tp" in a machine.
         precision: "bf16": the model is converted; "bf16-mixed": weights in 32 bits, gathered in 16, gradients summed up in 32.
@@ -87,19 +88,20 @@ def search_meshes(
     """
     require_module(module)
     _require_tokens(module)
-    for name, value in (("gpus", gpus), ("length", length), ("batch_size", batch_size)):
+    for name, value in (("num_gpus", num_gpus), ("batch_size", batch_size)):
         require_positive(name, value)
-    for name, number in (("global_batch", global_batch), ("lora", lora)):
+    for name, number in (("global_batch_size", global_batch_size), ("lora", lora)):
         if number is not None:
             require_positive(name, number)
-    if global_batch is not None and batch_size != 1:
+    if global_batch_size is not None and batch_size != 1:
         raise InputError(
-            "batch_size and global_batch were both given: sequences are those of each device, or of all"
+            "batch_size and global_batch_size were both given: sequences are those of each device, or of all"
         )
     if precision not in get_args(TrainingPrecision):
         raise InputError(
             f"precision is {precision!r}: give one of {', '.join(map(repr, get_args(TrainingPrecision)))}"
         )
+    length = tokens_of("length", length)
     limit = positions_of(module)
     if limit is not None and length > limit:
         raise InputError(
@@ -109,7 +111,7 @@ def search_meshes(
         module=module,
         device=device_named(device),
         length=length,
-        sequences=batch_size * gpus if global_batch is None else global_batch,
+        sequences=batch_size * num_gpus if global_batch_size is None else global_batch_size,
         precision=precision,
         optimizer=optimizer,
         checkpoint=checkpoint,
@@ -118,17 +120,21 @@ def search_meshes(
         per_machine=per_machine,
         network_gbs=network_gbs,
     )
-    chosen = _checked(meshes, gpus) if meshes is not None else list(_candidates(gpus, per_machine))
+    chosen = (
+        _checked(meshes, num_gpus)
+        if meshes is not None
+        else list(_candidates(num_gpus, per_machine))
+    )
     with told(f"torchscan: {type(module).__name__} on {len(chosen)} meshes", is_shown=progress):
-        return _searched(asked, gpus, chosen)
+        return _searched(asked, num_gpus, chosen)
 
 
-def _candidates(gpus: int, per_machine: int) -> Iterator[dict[str, int]]:
+def _candidates(num_gpus: int, per_machine: int) -> Iterator[dict[str, int]]:
     """Tensor parallelism within a machine; along the rest FSDP, over all of it, or in copies of at least one machine."""
-    for tp in _divisors(gpus):
+    for tp in _divisors(num_gpus):
         if tp > per_machine:
             break
-        rest = gpus // tp
+        rest = num_gpus // tp
         for copies in _divisors(rest):
             if copies == 1 or rest // copies * tp >= per_machine:
                 yield _without_ones({"replicate": copies, "dp": rest // copies, "tp": tp})
@@ -153,16 +159,16 @@ def _divisors(number: int) -> list[int]:
     return [each for each in range(1, number + 1) if number % each == 0]
 
 
-def _checked(meshes: Sequence[Mapping[str, int]], gpus: int) -> list[Mapping[str, int]]:
+def _checked(meshes: Sequence[Mapping[str, int]], num_gpus: int) -> list[Mapping[str, int]]:
     for mesh in meshes:
         unknown = [name for name in mesh if name not in ("replicate", "dp", "tp")]
         if unknown:
             raise InputError(
                 f"the mesh {format_mesh(mesh)} has a dimension {unknown[0]}: there are replicate, dp and tp"
             )
-        if math.prod(mesh.values()) != gpus:
+        if math.prod(mesh.values()) != num_gpus:
             raise InputError(
-                f"the mesh {format_mesh(mesh)} has {math.prod(mesh.values())} devices, and there are {gpus}"
+                f"the mesh {format_mesh(mesh)} has {math.prod(mesh.values())} devices, and there are {num_gpus}"
             )
     return [_without_ones(each) for each in meshes]
 
@@ -299,7 +305,9 @@ def _checkpoint(layers: Sequence[Any]) -> None:
         layer.forward = partial(checkpointed, layer.forward, use_reentrant=False)
 
 
-def _searched(asked: _MeshQuestion, gpus: int, meshes: Sequence[Mapping[str, int]]) -> MeshSearch:
+def _searched(
+    asked: _MeshQuestion, num_gpus: int, meshes: Sequence[Mapping[str, int]]
+) -> MeshSearch:
     kinds = kinds_in(asked.module, _LAYERS + 1)
     choices: list[MeshChoice] = []
     refused: dict[str, str] = {}
@@ -328,7 +336,7 @@ def _searched(asked: _MeshQuestion, gpus: int, meshes: Sequence[Mapping[str, int
         assumptions[ADAPTERS_AS_BY_PEFT] = None
     return MeshSearch(
         device=asked.device.name,
-        gpus=gpus,
+        num_gpus=num_gpus,
         length=asked.length,
         sequences=asked.sequences,
         precision=asked.precision,

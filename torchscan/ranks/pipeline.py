@@ -46,7 +46,7 @@ def plan_pipeline(
     *,
     schedule: Schedule = "1F1B",
     microbatches: int,
-    processes: int | None = None,
+    num_ranks: int | None = None,
     device: str | None = None,
     mesh: Mapping[str, int] | None = None,
     apply: Apply | None = None,
@@ -71,7 +71,8 @@ def plan_pipeline(
         schedule: "GPipe": all forward passes first; "1F1B": a backward pass as soon as it can be; "Interleaved1F1B": the same,
             with several stages in each process.
         microbatches: how many there are in a step.
-        processes: along the pipeline; by default one for each stage. Stage ``s`` is in process ``s % processes``.
+        num_ranks: the number of ranks along the pipeline; by default one for each stage. Stage ``s``
+            is on rank ``s % num_ranks``.
         device: the name of each rank's GPU, which ``torchscan devices`` lists; None: this machine's.
         mesh: over what each stage is spread, as for :func:`plan`: ``{"tp": 8}``. Each process of the pipeline is such a mesh.
         apply: shards a stage, as for :func:`plan`.
@@ -89,7 +90,7 @@ def plan_pipeline(
         raise InputError("there are no stages: give the parts of a model, in their order")
     for each in stages:
         require_module(each)
-    number = len(stages) if processes is None else processes
+    number = len(stages) if num_ranks is None else num_ranks
     _require(schedule, microbatches, number, len(stages))
     if (mesh is None) != (apply is None):
         raise InputError(
@@ -138,25 +139,25 @@ def plan_pipeline(
     )
 
 
-def _require(schedule: object, microbatches: int, processes: int, stages: int) -> None:
+def _require(schedule: object, microbatches: int, num_ranks: int, stages: int) -> None:
     if schedule not in get_args(Schedule):
         raise InputError(
             f"schedule is {schedule!r}: give one of {', '.join(map(repr, get_args(Schedule)))}"
         )
     require_positive("microbatches", microbatches)
-    require_positive("processes", processes)
-    if stages % processes:
+    require_positive("num_ranks", num_ranks)
+    if stages % num_ranks:
         raise InputError(
-            f"{stages} stages cannot be divided among {processes} processes: each takes the same number of them"
+            f"{stages} stages cannot be divided among {num_ranks} ranks: each takes the same number of them"
         )
-    chunks, rounds = stages // processes, max(1, microbatches // processes)
+    chunks, rounds = stages // num_ranks, max(1, microbatches // num_ranks)
     if chunks > 1 and schedule != "Interleaved1F1B":
         raise InputError(
-            f"{schedule} has one stage in each process: give {stages} processes, or 'Interleaved1F1B'"
+            f"{schedule} has one stage on each rank: give num_ranks={stages}, or 'Interleaved1F1B'"
         )
     if schedule == "Interleaved1F1B" and microbatches % rounds:
         raise InputError(
-            f"{microbatches} microbatches cannot go in {rounds} equal rounds: give a multiple of {processes}, say"
+            f"{microbatches} microbatches cannot go in {rounds} equal rounds: give a multiple of {num_ranks}, say"
         )
 
 

@@ -42,7 +42,7 @@ def mesh_table(search: MeshSearch) -> Table:
         ],
         rows=[_row(each) for each in search.choices],
         summary=[
-            f"{search.gpus:,} {search.device}, {units.count(search.params)} parameters; {_step(search)}, {_how(search)}"
+            f"{search.num_gpus:,} {search.device}, {units.count(search.params)} parameters; {_step(search)}, {_how(search)}"
         ],
         remarks=[
             *_left_out(search),

@@ -39,7 +39,7 @@ class Generation(Result):
     #: tokens of each sequence, at most, prompt included; 0: none fits. None: as many as one likes
     max_context: int | None
     #: sequences at once, at most; None: as many as one likes
-    max_batch: int | None
+    max_batch_size: int | None
     #: until the first new token is there, and from one to the next, on average
     first_token: float
     per_token: float
@@ -78,7 +78,7 @@ class Generation(Result):
     @property
     def fits(self) -> bool:
         """Whether weights and caches find room."""
-        return self.max_batch is None or self.batch_size <= self.max_batch
+        return self.max_batch_size is None or self.batch_size <= self.max_batch_size
 
     @property
     def limiter(self) -> Limiter:
