@@ -76,7 +76,7 @@ def _on_tensors(model: nn.Module, inputs: dict[str, Any]) -> Any:
 QUESTIONS: dict[str, Question] = {
     "info": lambda model, inputs: torchscan.crawl_module(model, **inputs),
     "info of a backward pass": lambda model, inputs: torchscan.crawl_module(
-        model, **inputs, mode="train", backward=True
+        model, **inputs, mode="train", training=True
     ),
     "info as fvcore counts": lambda model, inputs: torchscan.crawl_module(
         model, **inputs, convention="fvcore"

@@ -83,7 +83,8 @@ def test_attention_costs_the_same_in_every_kernel(kernel: SDPBackend) -> None:
         trace = torchscan.record(
             Calls(lambda _, q, k, v: F.scaled_dot_product_attention(q, k, v)),
             args=args,
-            backward=True,
+            training=True,
+            mode="eval",
         )
     forward, backward = (
         torchscan.total_cost(trace, phase=phase, strict=True).macs
@@ -99,7 +100,7 @@ def test_a_training_step_has_no_operator_without_a_price(name: str) -> None:
     inputs = dict(case.inputs)
     if "kwargs" in inputs:
         inputs["kwargs"] = {key: value.cuda() for key, value in inputs["kwargs"].items()}
-    trace = torchscan.record(case.build().cuda(), **inputs, mode="train", backward=True)
+    trace = torchscan.record(case.build().cuda(), **inputs, mode="train", training=True)
     cost = torchscan.total_cost(trace, strict=True)
     assert cost.macs > 2 * torchscan.total_cost(trace, phase="forward").macs
 
@@ -108,7 +109,7 @@ def test_a_training_step_has_no_operator_without_a_price(name: str) -> None:
 def test_recurrent_layers_by_cudnn(kind: Any) -> None:
     layer = kind(7, 3).cuda()
     args = (torch.zeros(5, 2, 7, device="cuda", requires_grad=True),)
-    trace = torchscan.record(layer, args=args, mode="train", backward=True)
+    trace = torchscan.record(layer, args=args, mode="train", training=True)
     forward, backward = (
         torchscan.total_cost(trace, phase=phase, strict=True).macs
         for phase in ("forward", "backward")

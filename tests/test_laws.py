@@ -133,7 +133,7 @@ def test_folding_keeps_every_sum(model: nn.Module, data: st.DataObject) -> None:
 @given(models().map(differentiable), st.sampled_from(["eval", "train"]))
 def test_the_backward_pass_on_shapes_is_that_on_data(model: nn.Module, mode: Any) -> None:
     abstract, real = (
-        torchscan.record(model, (3, 6, 6), mode=mode, batch_size=2, backward=True, execute=how)
+        torchscan.record(model, (3, 6, 6), mode=mode, batch_size=2, training=True, execute=how)
         for how in ("abstract", "real")
     )
     assert torchscan.by_module_and_operator(abstract) == torchscan.by_module_and_operator(real)
@@ -145,7 +145,7 @@ def test_the_backward_pass_on_shapes_is_that_on_data(model: nn.Module, mode: Any
 @given(models().map(differentiable))
 def test_a_backward_pass_takes_twice_the_products_but_for_the_first_layer(model: nn.Module) -> None:
     """Whose input needs no gradient: 36 pixels, 3 channels in."""
-    trace = torchscan.record(model, (3, 6, 6), mode="train", batch_size=2, backward=True)
+    trace = torchscan.record(model, (3, 6, 6), mode="train", batch_size=2, training=True)
     forward, backward = (
         torchscan.total_cost(trace, phase=phase).macs for phase in ("forward", "backward")
     )
@@ -157,7 +157,7 @@ def test_a_backward_pass_takes_twice_the_products_but_for_the_first_layer(model:
 @RELAXED
 @given(models().map(differentiable))
 def test_a_module_costs_what_its_children_cost_and_its_own(model: nn.Module) -> None:
-    trace = torchscan.record(model, (3, 6, 6), mode="train", batch_size=2, backward=True)
+    trace = torchscan.record(model, (3, 6, 6), mode="train", batch_size=2, training=True)
     totals = torchscan.by_module(trace)
     for call in trace.modules:
         calls = [each for each in trace.modules if each.path == call.path]

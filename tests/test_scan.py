@@ -16,6 +16,7 @@ from torchscan import InputError, Scan
 from torchscan.budgets.budget_check import Limits
 from torchscan.cli.main import main
 from torchscan.metrics import METRICS
+from torchscan.recording.request import Mode
 
 #: one entry for each time that the model below runs
 RUNS: list[tuple[int, ...]] = []
@@ -155,10 +156,11 @@ def test_verbs_are_a_line_over_a_scan() -> None:
     assert plain.receptive_field == torchscan.receptive_field(model, SHAPE)
 
 
-def test_a_backward_pass_is_a_training_step_in_the_mode_that_is_given() -> None:
+def test_a_training_step_is_in_the_mode_that_is_given() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout())
     step = torchscan.record(model, (4,), training=True, mode="eval", loss=torch.sum)
-    assert step == torchscan.record(model, (4,), backward=torch.sum)
+    assert (step.provenance.mode, step.provenance.backward) == ("eval", True)
+    assert not any("dropout" in op.signature.operator for op in step.ops)
     assert torchscan.record(model, (4,), training=True).provenance.mode == "train"
 
 
@@ -178,7 +180,6 @@ def test_the_counts_of_a_training_step_hold_its_backward_pass_and_metrics_the_fo
         ({"optimizer": "AdamW"}, "belong to a training step: pass training=True"),
         ({"loss": torch.sum}, "belong to a training step: pass training=True"),
         ({"training": True, "loss": 3}, "loss is a int: give a function"),
-        ({"backward": torch.sum, "loss": torch.sum}, "give the loss once"),
         ({"precision": "fp12"}, "precision is 'fp12'"),
         ({"training": "yes"}, "training is 'yes': give True or False"),
     ],
@@ -250,11 +251,11 @@ class FalseLoss(nn.Module):
 
 def test_a_loss_that_is_false_is_a_loss() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
-    for asked in ({"training": True}, {"backward": FalseLoss()}):
-        own: dict[str, Any] = asked if "backward" in asked else {**asked, "loss": FalseLoss()}
+    modes: tuple[Mode, ...] = ("train", "eval")
+    for mode in modes:
         scan, same = (
-            Scan(model, (4,), **own),
-            Scan(model, (4,), training=True, loss=torch.sum, mode=own.get("mode", "train")),
+            Scan(model, (4,), training=True, loss=loss, mode=mode)
+            for loss in (FalseLoss(), torch.sum)
         )
         assert scan.trace.provenance.backward
         assert scan.memory.peak_by_phase["backward"] == same.memory.peak_by_phase["backward"] > 0

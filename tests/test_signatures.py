@@ -96,6 +96,11 @@ def test_the_question_has_a_field_for_every_argument() -> None:
         (torchscan.crawl_module, "inputs", r"'inputs': give args=\(x,\)"),
         (torchscan.crawl_module, "input_res", "'input_res': give input_shape="),
         (torchscan.crawl_module, "as_strings", "'as_strings', and needs none: figures are numbers"),
+        (
+            torchscan.record,
+            "backward",
+            "'backward': give training=True, mode='eval', and what to differentiate as loss=$",
+        ),
         (torchscan.summary, "backend", "'backend': give convention='ptflops'"),
         (
             torchscan.estimate_memory,

@@ -18,7 +18,6 @@ from torchscan.recording.precision import (
     with_channels_last,
 )
 from torchscan.recording.request import Execute, Inputs, Mode, PassRequest, require_module
-from torchscan.recording.training.gradients import Backward
 from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.remedies import Change
 from torchscan.signatures import spelled_out
@@ -33,7 +32,6 @@ class Question(Inputs):
     training: bool = False
     loss: Callable[[Any], Tensor] | None = None
     execute: Execute = "auto"
-    backward: Backward = False
     optimizer: OptimizerChoice | None = None
     accumulate: bool = False
     holds_output: bool = False
@@ -62,10 +60,6 @@ class Question(Inputs):
             raise InputError(
                 f"loss is a {type(self.loss).__name__}: give a function of the model's output"
             )
-        if self.loss is not None and callable(self.backward):
-            raise InputError(
-                "loss and backward were both given a function: give the loss once, as loss="
-            )
         if self.cuda_context is not None:
             bytes_of("cuda_context", self.cuda_context)
         only_in_training = (
@@ -74,7 +68,7 @@ class Question(Inputs):
             self.accumulate,
             self.holds_output,
         )
-        if not self.has_backward and any(only_in_training):
+        if not self.training and any(only_in_training):
             raise InputError(
                 "loss, optimizer, accumulate and holds_output belong to a training step: pass training=True"
             )
@@ -86,25 +80,13 @@ class Question(Inputs):
             return None
         return bytes_of("cuda_context", self.cuda_context)
 
-    @property
-    def has_backward(self) -> bool:
-        """Whether there is a backward pass; a loss may be a module that is false, having no submodules."""
-        return self.training or self.backward is not False
-
-    @property
-    def differentiated(self) -> Backward:
-        """What the backward pass starts from, or False if there is none."""
-        if self.loss is not None:
-            return self.loss
-        return self.training if self.backward is False else self.backward
-
     def fused_pass(self) -> PassRequest:
         """The pass with composite operators whole, for costs and receptive fields."""
         return PassRequest(
             **{field.name: getattr(self, field.name) for field in fields(Inputs)},
             mode=self.mode or ("train" if self.training else "eval"),
             execute=self.execute,
-            backward=self.differentiated,
+            backward=self.training if self.loss is None else self.loss,
         )
 
     def forward_alone(self) -> Question:
@@ -113,7 +95,6 @@ class Question(Inputs):
             self,
             mode=self.fused_pass().mode,
             training=False,
-            backward=False,
             loss=None,
             optimizer=None,
             accumulate=False,

@@ -79,7 +79,7 @@ class Scan:
 
     def __repr__(self) -> str:
         """A short one: which pass of which model."""
-        what = "training step" if self.question.has_backward else "inference"
+        what = "training step" if self.question.training else "inference"
         where = "" if self.question.device is None else f" on {self.question.device}"
         return f"<Scan of {printable(type(self.question.module).__name__)}: {what}{where}>"
 
@@ -108,7 +108,7 @@ class Scan:
     @once
     def forward(self) -> Scan:
         """The same question about the forward pass alone, which is what model zoos count."""
-        if not self.question.has_backward:
+        if not self.question.training:
             return self
         return Scan.of(self.question.forward_alone())
 
@@ -224,7 +224,7 @@ class Scan:
         device = "no device" if self._device is None else self._device.name
         said = [device, question.precision or "the model's own precision"]
         said += [f"batch size {question.batch_size}"] if question.input_shape is not None else []
-        return ", ".join([*said, *(["a training step"] if question.has_backward else [])])
+        return ", ".join([*said, *(["a training step"] if question.training else [])])
 
     def _with(self, change: Change) -> Scan:
         return Scan.of(replace(self.question, **change.arguments), change)
@@ -246,7 +246,7 @@ class Scan:
             question.input_shape is not None and trace.provenance.execution == "abstract"
         )
         return Situation(
-            training=question.has_backward,
+            training=question.training,
             precision=checked_precision(question.precision),
             compiled=question.compiled or compiled_from(question.module) is not None,
             optimizer=question.optimizer,

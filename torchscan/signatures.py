@@ -104,6 +104,7 @@ _ELSEWHERE: Mapping[str, str] = {
     "batch_dim": "batch_size=, since input_shape= is that of one sample",
     "col_names": "columns=['type', 'output_shape', 'params', 'macs']",
     **dict.fromkeys(("row_settings", "col_width"), "columns= and width="),
+    "backward": "training=True, mode='eval', and what to differentiate as loss=",
     "depth": "max_depth=",
     "print_per_layer_stat": "columns=; crawl_module(...) gives the same without printing",
     **dict.fromkeys(

@@ -137,7 +137,7 @@ def _remarks(names: Sequence[str], by_name: Mapping[str, Scan]) -> list[str]:
     if not _COSTS.isdisjoint(names):
         counts = "Counts are of the forward pass: one MAC is one multiply-add, and FLOPs are all arithmetic."
         remarks.append(ColumnRemark(counts, _COSTS))
-    step = "a training step" if scans[0].question.has_backward else "inference"
+    step = "a training step" if scans[0].question.training else "inference"
     if not _MEMORY.isdisjoint(names):
         remarks.append(ColumnRemark(f"Memory: the most bytes at one time in {step}.", _MEMORY))
     if "receptive_field" in names:

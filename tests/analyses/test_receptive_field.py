@@ -600,7 +600,7 @@ def test_a_border_of_the_other_side_is_noted(padded: str) -> None:
         layer = nn.Sequential(
             Net(lambda _, x: torch.cat([x[..., -2:], x, x[..., :2]], -1)), nn.Conv1d(1, 1, 5)
         )
-    trace = torchscan.record(layer, (1, 30), backward=padded == "gradients")
+    trace = torchscan.record(layer, (1, 30), training=padded == "gradients", mode="eval")
     (axis,) = receptive_fields(trace).output.axes
     assert (axis.size, axis.stride, axis.padding, axis.notes) == (5, 1, 2, ("wraps",))
 
@@ -949,7 +949,9 @@ def test_a_second_call_has_a_field_of_its_own() -> None:
 def test_a_border_of_zeros_is_noted_nowhere(mode: str, notes: tuple[str, ...]) -> None:
     model = nn.Sequential(Net(lambda _, x: F.pad(x, (2, 2), mode)), nn.Conv1d(1, 1, 5))
     for backward in (False, True):
-        (axis,) = receptive_fields(torchscan.record(model, (1, 30), backward=backward)).output.axes
+        (axis,) = receptive_fields(
+            torchscan.record(model, (1, 30), training=backward, mode="eval")
+        ).output.axes
         assert (axis.size, axis.notes) == (5, notes)
 
 

@@ -134,7 +134,11 @@ def test_the_grouped_product_of_transformers_costs_what_torchs_does() -> None:
     )
     costs = by_operator(
         record(
-            model, args=(torch.zeros(10, 8, requires_grad=True),), backward=True, execute="abstract"
+            model,
+            args=(torch.zeros(10, 8, requires_grad=True),),
+            training=True,
+            mode="eval",
+            execute="abstract",
         )
     )
     forward, backward = (

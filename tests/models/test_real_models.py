@@ -64,7 +64,7 @@ def test_a_training_step_costs_the_same_on_shapes_alone_and_for_real(case: Case)
     )  # batch norm wants two samples
     before = observables(model)
     auto, real = (
-        torchscan.record(model, **inputs, mode="train", backward=True, execute=how)
+        torchscan.record(model, **inputs, mode="train", training=True, execute=how)
         for how in ("auto", "real")
     )
     assert observables(model) == before

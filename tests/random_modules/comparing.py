@@ -118,7 +118,7 @@ def _scan(case: Case, execute: Any, *, backward: bool) -> Scan:
         kwargs=case.kwargs,
         mode=mode,
         execute=execute,
-        backward=backward,
+        training=backward,
     )
 
 

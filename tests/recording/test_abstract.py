@@ -373,7 +373,10 @@ def test_convolutions_keep_the_layout(layer: Any, kind: str, backward: bool) -> 
     if kind == "weight":
         layer.to(memory_format=torch.channels_last)
     abstract, real = both(
-        nn.Sequential(layer, nn.ReLU()), args=(x.requires_grad_(backward),), backward=backward
+        nn.Sequential(layer, nn.ReLU()),
+        args=(x.requires_grad_(backward),),
+        training=backward,
+        mode="eval",
     )
     assert layouts(abstract) == layouts(real)
 
@@ -398,7 +401,7 @@ def test_gradients_without_elements_have_no_values_either() -> None:
     model = nn.Sequential(
         nn.Linear(3, 4), nn.Flatten(0), Calls(lambda _, x: torch.cat([x[:0], x * 2]))
     )
-    abstract, real = both(model, (3,), batch_size=2, backward=True)
+    abstract, real = both(model, (3,), batch_size=2, training=True, mode="eval")
     assert described(abstract) == described(real)
     assert [
         op.signature.outputs[0].shape for op in abstract.ops if op.signature.operator == "aten.cat"
@@ -423,7 +426,9 @@ def test_assumed_indices_are_laid_out_as_the_operator_says() -> None:
 @before("2.13", "a recurrent layer of the CPU keeps other memory")
 def test_zeros_as_large_as_the_weights_stand_for_the_biases_of_an_lstm() -> None:
     """What torch makes for oneDNN, those for the state first: 4·5 rows of 5, then of 3."""
-    abstract, real = both(nn.LSTM(3, 5, bias=False), args=(torch.randn(7, 2, 3),), backward=True)
+    abstract, real = both(
+        nn.LSTM(3, 5, bias=False), args=(torch.randn(7, 2, 3),), training=True, mode="eval"
+    )
     assert described(abstract) == described(real)
     shapes = [
         op.signature.outputs[0].shape
@@ -440,7 +445,7 @@ def test_an_lstm_without_gradients_keeps_nothing_for_them() -> None:
         return states * module.scale
 
     model = Calls(quiet, lstm=nn.LSTM(3, 5), scale=nn.Parameter(torch.ones(())))
-    abstract, real = both(model, args=(torch.randn(7, 2, 3),), backward=True)
+    abstract, real = both(model, args=(torch.randn(7, 2, 3),), training=True, mode="eval")
     assert described(abstract) == described(real)
     (layer,) = (op for op in abstract.ops if op.signature.operator == "aten.mkldnn_rnn_layer")
     assert [out.shape for out in layer.signature.outputs] == [(7, 2, 5), (2, 5), (2, 5)]
@@ -518,7 +523,7 @@ def test_a_buffer_that_is_handed_on_costs_nothing(backward: bool) -> None:
         def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
             return super().forward(x), self.get_buffer("zero")
 
-    abstract, real = both(nn.Sequential(HandsOn()), (4,), backward=backward)
+    abstract, real = both(nn.Sequential(HandsOn()), (4,), training=backward, mode="eval")
     assert described(abstract) == described(real)
     if not backward:
         assert op_names(abstract) == ["linear"]

@@ -562,8 +562,8 @@ def assigned(y: Tensor) -> Tensor:
 
 
 BOTH = pytest.mark.parametrize(
-    "backward",
-    [False, lambda output: output[0].sum() + output[1].sum()],
+    "loss",
+    [None, lambda output: output[0].sum() + output[1].sum()],
     ids=["forward", "backward"],
 )
 
@@ -589,9 +589,17 @@ ALIKE: dict[str, Callable[[Tensor], Any]] = {
 
 @BOTH
 @pytest.mark.parametrize("make", ALIKE.values(), ids=ALIKE)
-def test_shapes_lead_where_data_do(make: Any, backward: Any) -> None:
+def test_shapes_lead_where_data_do(make: Any, loss: Any) -> None:
     traces = [
-        record(Made(make), (4,), batch_size=2, backward=backward, execute=way)
+        record(
+            Made(make),
+            (4,),
+            batch_size=2,
+            training=loss is not None,
+            loss=loss,
+            mode="eval",
+            execute=way,
+        )
         for way in ("abstract", "real")
     ]
     found, real = (
@@ -685,7 +693,7 @@ def test_nested_tensors_are_recorded_on_data(layout: Any) -> None:
     def loss(output: Tensor) -> Tensor:
         return output.to_padded_tensor(0.0).sum()
 
-    trained = crawl_module(model, args=(given,), backward=loss)
+    trained = crawl_module(model, args=(given,), training=True, loss=loss, mode="eval")
     assert trained["overall"]["macs"] == 8 * (2 * 4 * 4 + 3 * 4 * 6)
     assert trained["overall"]["complete"]
 

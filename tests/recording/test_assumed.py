@@ -73,7 +73,9 @@ READS = [
 def test_a_branch_that_reads_an_assumed_index_is_taken_on_data(
     is_over: Callable[[Tensor], Any], backward: bool
 ) -> None:
-    trace = torchscan.record(Cascade(is_over), args=(torch.ones(1, 4),), backward=backward)
+    trace = torchscan.record(
+        Cascade(is_over), args=(torch.ones(1, 4),), training=backward, mode="eval"
+    )
     assert trace.provenance.execution == "real"
     assert f"a branch at {line_of(is_over)} " in trace.provenance.reason
     assert trace.provenance.assumptions == ()  # these are the user's own inputs
@@ -84,7 +86,7 @@ def test_a_branch_that_reads_an_assumed_index_is_taken_on_data(
 def test_a_branch_that_reads_an_assumed_index_is_named_where_there_are_no_data(
     is_over: Callable[[Tensor], Any], backward: bool
 ) -> None:
-    trace = torchscan.record(Cascade(is_over).to("meta"), (4,), backward=backward)
+    trace = torchscan.record(Cascade(is_over).to("meta"), (4,), training=backward, mode="eval")
     assert trace.provenance.execution == "abstract"
     (text,) = [text for text in trace.provenance.assumptions if "branch" in text]
     assert f"a branch reads at {line_of(is_over)} (in <lambda>)" in text
@@ -298,7 +300,7 @@ def test_a_router_reads_how_many_tokens_each_expert_gets(
     dispatch: Callable[..., Any], backward: bool
 ) -> None:
     """8 tokens to 2 of 4 experts each, however they are dispatched."""
-    trace = torchscan.record(Mixture(dispatch), (6,), batch_size=8, backward=backward)
+    trace = torchscan.record(Mixture(dispatch), (6,), batch_size=8, training=backward, mode="eval")
     assert trace.provenance.execution == "abstract"
     assert torchscan.total_cost(trace, phase="forward").macs == 8 * 6 * 4 + 8 * 2 * 6 * 6
     (text,) = trace.provenance.assumptions
@@ -383,7 +385,7 @@ SELECTIONS = {
 @pytest.mark.parametrize("backward", [False, True])
 def test_a_real_pass_says_where_made_up_inputs_decide(name: str, backward: bool) -> None:
     select = SELECTIONS[name]
-    trace = torchscan.record(Filter(select), (3,), backward=backward)
+    trace = torchscan.record(Filter(select), (3,), training=backward, mode="eval")
     assert trace.provenance.execution == "real"
     (text,) = trace.provenance.assumptions
     assert text.startswith(

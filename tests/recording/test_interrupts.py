@@ -47,7 +47,7 @@ class Trained(nn.Module):
 CASES: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
     "shapes": (Messy, {"execute": "abstract", "mode": "train"}),
     "real": (Messy, {"execute": "real", "mode": "train"}),
-    "backward": (Trained, {"backward": True, "mode": "train"}),
+    "backward": (Trained, {"training": True}),
     "autocast": (Trained, {"training": True}),
 }
 
@@ -262,7 +262,9 @@ def trained(model: nn.Module, steps: int, started: threading.Event | None = None
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "options", [{}, {"execute": "real"}, {"backward": True}], ids=["shapes", "real", "backward"]
+    "options",
+    [{}, {"execute": "real"}, {"training": True, "mode": "eval"}],
+    ids=["shapes", "real", "backward"],
 )
 def test_a_training_in_another_thread_goes_on_as_if_alone(options: Any) -> None:
     """The model has no state of its own to be put back; a scan that meets it in its forward pass says so."""

@@ -58,7 +58,7 @@ VERBS: dict[str, Callable[[nn.Module], Any]] = {
     "receptive_field": lambda model: torchscan.receptive_field(model, (4,)),
     "to_page": lambda model: torchscan.to_page(torchscan.Scan(model, (4,))),
     "module_graph": lambda model: torchscan.module_graph(
-        torchscan.record(model, (4,), backward=True)
+        torchscan.record(model, (4,), training=True, mode="eval")
     ),
 }
 

@@ -517,7 +517,7 @@ class Clears(nn.Module):
 
 @pytest.mark.parametrize(
     "options",
-    [{"execute": "abstract", "backward": True}, {"execute": "real"}],
+    [{"execute": "abstract", "training": True, "mode": "eval"}, {"execute": "real"}],
     ids=["backward", "real"],
 )
 def test_gradients_are_put_back_also_where_threads_run(options: Any) -> None:

@@ -94,7 +94,9 @@ def test_costs_of_its_own_call_are_the_modules(make: Any, execute: Any) -> None:
 
 @pytest.mark.parametrize("make", KINDS)
 def test_gradients_are_those_of_the_module(make: Any) -> None:
-    trace = torchscan.record(nn.Sequential(nn.Linear(4, 4), make(4, 4)), args=(X,), backward=True)
+    trace = torchscan.record(
+        nn.Sequential(nn.Linear(4, 4), make(4, 4)), args=(X,), training=True, mode="eval"
+    )
     products = [op for op in trace.ops if "mm" in str(op.signature.op) and op.phase == "backward"]
     owners = [trace.modules[op.module_call].path for op in products if op.origin != "checkpoint"]
     assert owners == ["1"] * 4 + ["0"]

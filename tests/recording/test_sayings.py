@@ -99,7 +99,7 @@ def test_other_exceptions_say_something_else(saying: Saying) -> None:
     ("options", "hint"),
     [
         ({"execute": "abstract"}, "register_fake"),
-        ({"execute": "real", "backward": True}, "register_autograd"),
+        ({"execute": "real", "training": True, "mode": "eval"}, "register_autograd"),
     ],
 )
 def test_a_custom_operator_without_a_part_is_told_how_to_get_it(

@@ -102,8 +102,8 @@ def test_a_gradient_that_torch_would_not_take_back_stays() -> None:
     model(X).sum().backward()
     gradient = matrix.grad
     with pytest.raises(torchscan.InputError, match=r"call zero_grad\(\) first"):
-        torchscan.record(model, **options, backward=True)
+        torchscan.record(model, **options, training=True, mode="eval")
     assert matrix.grad is gradient
     assert gradient is not None
     matrix.grad = None
-    assert torchscan.record(model, **options, backward=True).ops
+    assert torchscan.record(model, **options, training=True, mode="eval").ops

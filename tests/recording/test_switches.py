@@ -153,7 +153,7 @@ def test_a_context_of_autocast_that_the_model_leaves_open_is_closed_and_its_cast
         torch.autocast("cpu", torch.bfloat16).__enter__()
 
     forget = model.register_forward_pre_hook(leave_open)
-    torchscan.record(model, (4,), execute=execute, backward=True)
+    torchscan.record(model, (4,), execute=execute, training=True, mode="eval")
     forget.remove()
     assert not torch.is_autocast_enabled("cpu")
     with torch.no_grad():
@@ -179,7 +179,9 @@ class Flips(nn.Module):
 
 @pytest.mark.parametrize("fails", [False, True], ids=["returns", "fails"])
 @pytest.mark.parametrize(
-    "options", [{}, {"execute": "real"}, {"backward": True}], ids=["shapes", "real", "backward"]
+    "options",
+    [{}, {"execute": "real"}, {"training": True, "mode": "eval"}],
+    ids=["shapes", "real", "backward"],
 )
 @pytest.mark.parametrize("name", FLIPS)
 def test_a_switch_is_as_before(name: str, options: Any, fails: bool) -> None:

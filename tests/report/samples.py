@@ -151,7 +151,7 @@ INFOS: Mapping[str, Callable[[], Info]] = {
     "selection": lambda: torchscan.select_layers(
         torchscan.crawl_module(block(), (3, 8, 8)), match="*e*", sort="params", top=2
     ),
-    "backward": lambda: torchscan.crawl_module(block(), (3, 8, 8), backward=True, mode="train"),
+    "backward": lambda: torchscan.crawl_module(block(), (3, 8, 8), training=True, mode="train"),
     "real": lambda: torchscan.crawl_module(block(), args=(torch.ones(2, 3, 8, 8),), execute="real"),
     "fractions": lambda: torchscan.crawl_module(
         nn.Sequential(

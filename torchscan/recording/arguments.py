@@ -9,7 +9,6 @@ from torch import Tensor
 
 from torchscan.recording.precision import Precision
 from torchscan.recording.request import Execute, Mode
-from torchscan.recording.training.gradients import Backward
 from torchscan.recording.training.optimizers import OptimizerChoice
 
 
@@ -40,7 +39,7 @@ class PassArguments(InputArguments, total=False):
     Args:
         mode: "eval", "train" or "same" (leave each module as it is); by default "train" for a training step, else "eval".
         training: a training step (forward and backward pass, and the optimizer's step if one is given) instead of an inference
-            without gradients. No ``.grad`` is touched.
+            without gradients, in any ``mode``. No ``.grad`` is touched.
         loss: a function of the model's output to differentiate; by default every output, starting from gradients of ones.
     """
 
@@ -55,12 +54,9 @@ class RunArguments(PassArguments, total=False):
     Args:
         execute: "abstract" works on shapes alone; "real" computes on the model's own device; "auto" computes only if the
             model is on CUDA or shapes are not enough. ``trace.provenance`` says which was used, and why.
-        backward: also run the backward pass, in any ``mode``; ``backward=loss`` is short for
-            ``training=True, loss=loss, mode="eval"``.
     """
 
     execute: Execute
-    backward: Backward
 
 
 class StepArguments(PassArguments, total=False):
