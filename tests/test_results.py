@@ -247,7 +247,7 @@ def test_figures_of_memory_are_in_the_table() -> None:
 def test_figures_of_a_roofline_add_up_in_the_table() -> None:
     roofline = RESULTS["roofline"]()
     for by in ("layer", "kind", "operator"):
-        table = torchscan.roofline_table(roofline, by, rows=2)
+        table = torchscan.roofline_table(roofline, by, top=2)
         rows = json.loads(table.write("json"))["rows"]
         assert sum(row["time_estimate"] for row in rows) == pytest.approx(roofline.time_estimate)
         assert sum(row["flops"] for row in rows) == roofline.total.flops
@@ -272,7 +272,7 @@ def test_names_are_text_in_every_table() -> None:
             torchscan.memory_table(memory),
         ),
         *(
-            torchscan.roofline_table(roofline, rows=99),
+            torchscan.roofline_table(roofline, top=99),
             torchscan.comparison_table(torchscan.compare_info(before, after)),
         ),
     ]

@@ -119,7 +119,7 @@ def test_layers_that_cost_the_same_and_do_not_do_the_same_have_rows_of_their_own
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_it_fits_the_width_and_adds_up(by: Any, width: int) -> None:
     result = a_roofline(training=True, optimizer="AdamW")
-    lines = format_roofline(result, by, rows=3, width=width).splitlines()
+    lines = format_roofline(result, by, top=3, width=width).splitlines()
     assert max(map(len, lines)) <= max(width, 80)
     _, begin, end = (number for number, line in enumerate(lines) if line.startswith("──"))
     rows = lines[begin + 1 : end]

@@ -54,7 +54,7 @@ def _run(options: argparse.Namespace) -> None:
         put_remedies(options, lambda scan: scan.roofline)
         return
     roofline = on_scan(options, lambda scan: scan.roofline)
-    shown: dict[str, Any] = {"by": options.by, "max_depth": options.depth, "rows": options.top}
+    shown: dict[str, Any] = {"by": options.by, "max_depth": options.depth, "top": options.top}
     text = partial(format_roofline, roofline, **shown, width=options.width)
     put_table(
         roofline_table(roofline, **shown),

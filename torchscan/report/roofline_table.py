@@ -27,25 +27,25 @@ def roofline_table(
     by: Rows = "layer",
     *,
     max_depth: int = 2,
-    rows: int = 15,
+    top: int = 15,
     fold_repeats: bool = False,
 ) -> Table:
     """Times, shares of the peaks, and what takes the most time, longest first.
 
     ``by`` says what the rows are: layers down to ``max_depth``, each with all that it calls, deeper ones in their parents;
-    kinds of operators; or single calls. What comes after the first ``rows`` is one row, so that the table adds up to the whole.
+    kinds of operators; or single calls. What comes after the first ``top`` is one row, so that the table adds up to the whole.
     With ``fold_repeats``, equal layers that follow each other are one row, where the rows are layers.
     """
     if by not in get_args(Rows):
         raise InputError(f"by is {by!r}: choose one of {', '.join(map(repr, get_args(Rows)))}")
-    if rows < 1 or max_depth < 0:
+    if top < 1 or max_depth < 0:
         raise InputError(
-            f"rows is {rows} and max_depth {max_depth}: choose at least one row, and a depth of 0 or more"
+            f"top is {top} and max_depth {max_depth}: choose at least one row, and a depth of 0 or more"
         )
     found = [
         _OperatorGroup([name], loads) for name, loads in _groups(roofline, by, max_depth).items()
     ]
-    groups = _heaviest(_folded(found) if fold_repeats and by == "layer" else found, rows)
+    groups = _heaviest(_folded(found) if fold_repeats and by == "layer" else found, top)
     columns, cells = zip(
         *_written([each.load for each in groups], by, roofline.time_estimate), strict=True
     )
@@ -71,10 +71,10 @@ def roofline_table(
 
 @explain_wrong_types
 def format_roofline(
-    roofline: Roofline, by: Rows = "layer", *, max_depth: int = 2, rows: int = 15, width: int = 80
+    roofline: Roofline, by: Rows = "layer", *, max_depth: int = 2, top: int = 15, width: int = 80
 ) -> str:
-    """The roofline as text, equal layers in one row. ``by``, ``max_depth`` and ``rows`` as in :func:`roofline_table`."""
-    table = roofline_table(roofline, by, max_depth=max_depth, rows=rows, fold_repeats=True)
+    """The roofline as text, equal layers in one row. ``by``, ``max_depth`` and ``top`` as in :func:`roofline_table`."""
+    table = roofline_table(roofline, by, max_depth=max_depth, top=top, fold_repeats=True)
     return table.write("text", width=width)
 
 
