@@ -110,7 +110,7 @@ def test_what_a_call_contributes_by_another_way_is_unknown_rather_than_left_out(
     run = watched(
         model, tmp_path / "run", torch.randn(3, 4), lambda y: y.sum() + model.inner.penalty
     )
-    said = {each.said for each in run.series}
+    said = {each.label for each in run.series}
     assert "inner input gradient" not in said
     require_same(run, "aside input gradient", model.aside.weight.sum(0).expand(3, 4))
 
@@ -135,7 +135,7 @@ class Pair(nn.Module):
 def test_of_an_input_that_is_returned_as_it_is_nothing_is_known(tmp_path: Path) -> None:
     """3 by one path, and 1 by the other, which has no operator of the call's."""
     run = watched(Passes(), tmp_path / "run", torch.randn(3, 4), torch.sum)
-    assert "pair input gradient" not in {each.said for each in run.series}
+    assert "pair input gradient" not in {each.label for each in run.series}
     require_same(run, "fc output gradient", torch.full((3, 4), 4.0))
 
 

@@ -137,7 +137,7 @@ def test_lightning(batches: int) -> None:
     assert trainer.global_step == 8 // batches
     assert len(run.history("net.0 output", "eval")) == 2 + 3 + 3
     assert {"Trained input", "net.3 output gradient", "net.0.weight gradient"} <= {
-        each.said for each in run.series
+        each.label for each in run.series
     }
     changed = [update > 0 for update in run.history("net.0.weight").figure("update")]
     assert changed == [(step + 1) % batches == 0 for step in range(8)]
@@ -213,7 +213,7 @@ def test_accelerate(batches: int) -> None:
     run = recorded()
     assert (run.steps(), run.steps("eval")) == (list(range(8)), [4, 8])
     assert {"Sequential input", "3 output gradient", "0.weight gradient"} <= {
-        each.said for each in run.series
+        each.label for each in run.series
     }
 
 
@@ -264,7 +264,7 @@ def test_transformers(batches: int) -> None:
     assert (run.steps(), run.steps("eval")) == (list(range(8)), [4, 8])
     assert len(run.history("net.0 output", "eval")) == 4
     assert {"net input", "net.3 output gradient", "net.0.weight gradient"} <= {
-        each.said for each in run.series
+        each.label for each in run.series
     }
 
 

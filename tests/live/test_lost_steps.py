@@ -371,4 +371,4 @@ def test_values_are_sampled_as_far_as_there_are_any(asked: dict[str, Any], tmp_p
     assert run.steps() == [0, 1, 2]
     found = run.history("0 output").distributions[0]
     assert (found.numel, found.sampled) == (1600, min(1600, asked["sample_n"]))
-    assert found.least == 0.0 or found.sampled >= 600
+    assert found.min == 0.0 or found.sampled >= 600

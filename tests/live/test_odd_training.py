@@ -92,7 +92,7 @@ def test_an_evaluation_in_the_middle_of_a_step_is_not_of_it(is_told: bool, run: 
     assert (found.steps(), found.steps("eval")) == ([0, 1, 2], [])
     assert len(found.history("2 output gradient")) == 3
     assert all(update > 0 for update in found.history("0.weight").figure("update"))
-    assert max(found.history("Sequential input").figure("most")) <= 1.0
+    assert max(found.history("Sequential input").figure("max")) <= 1.0
     assert {each.invocation for each in found.series} == {0}
 
 
@@ -176,7 +176,7 @@ def test_what_a_checkpoint_computes_again_is_not_another_call(
 
     with watch(model := Checkpointed(), run, every=1):
         model(X.clone().requires_grad_()).sum().backward()
-    assert {each.said for each in opened(run).find("inner", "output")} == {"inner output"}
+    assert {each.label for each in opened(run).find("inner", "output")} == {"inner output"}
 
 
 def test_a_step_that_is_interrupted_where_parts_are_called(run: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_step_that_is_interrupted_where_parts_are_called(run: Path) -> None:
             except KeyboardInterrupt:
                 continue
     assert opened(run).steps() == [0, 1, 2]
-    assert {each.said for each in opened(run).series} == {
+    assert {each.label for each in opened(run).series} == {
         "a output",
         "b output",
         "a (2) output",
@@ -356,7 +356,7 @@ def test_tensors_that_nothing_reads(run: Path) -> None:
         for _ in range(2):
             model(X).sum().backward()
     assert opened(run).steps() == [0, 1]
-    assert "last output" in {each.said for each in opened(run).series}
+    assert "last output" in {each.label for each in opened(run).series}
 
 
 def test_attach_takes_what_comes(run: Path) -> None:

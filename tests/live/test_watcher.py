@@ -146,11 +146,11 @@ def test_everything_of_a_small_model(tmp_path: Path) -> None:
         ), said
         assert found.mean == pytest.approx(tensor.mean().item(), abs=1e-6), said
         assert found.std == pytest.approx(tensor.std(correction=0).item(), abs=1e-6), said
-        assert (found.least, found.most) == (tensor.min().item(), tensor.max().item()), said
+        assert (found.min, found.max) == (tensor.min().item(), tensor.max().item()), said
     for before, (name, after) in zip(weights, expected.named_parameters(), strict=True):
         change = ((after - before).norm() / before.norm()).item()
         assert run.history(name).distributions[0].update == pytest.approx(change, rel=1e-4)
-    names = {each.said for each in run.series}
+    names = {each.label for each in run.series}
     assert {"0 input gradient", "Sequential input gradient"}.isdisjoint(names), (
         "nobody asks for those"
     )
@@ -172,7 +172,7 @@ def test_which_modules_and_how_often(tmp_path: Path) -> None:
         train(model, 8)
     run = torchscan.open_run(tmp_path / "run")
     assert run.steps() == [0, 3, 6]
-    assert {each.said for each in run.series} == {
+    assert {each.label for each in run.series} == {
         "0 output",
         "2 output",
         "0.weight",
@@ -182,7 +182,7 @@ def test_which_modules_and_how_often(tmp_path: Path) -> None:
     }
     with watch(model, tmp_path / "other", every=1, log=("outputs",), modules=chosen[2:]):
         train(model, 1)
-    assert [each.said for each in torchscan.open_run(tmp_path / "other").series] == ["1 output"]
+    assert [each.label for each in torchscan.open_run(tmp_path / "other").series] == ["1 output"]
 
 
 def test_evaluation_is_apart(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_any_tensor_inside_a_forward(tmp_path: Path) -> None:
     with watch(model, tmp_path / "run", every=1, log=()):
         train(model, 2)
     run = torchscan.open_run(tmp_path / "run")
-    assert {each.said for each in run.series} == {"0.after_skip", "0.after_skip gradient"}
+    assert {each.label for each in run.series} == {"0.after_skip", "0.after_skip gradient"}
     assert len(run.history("0.after_skip gradient")) == 2
     train(model, 1)  # and nobody minds afterwards
 

@@ -139,7 +139,7 @@ def test_phases_and_warnings_are_shown() -> None:
     assert "Warning: this does not fit a round card" in format_roofline(result)
 
 
-@pytest.mark.parametrize("options", [{"by": "module"}, {"rows": 0}, {"max_depth": -1}])
+@pytest.mark.parametrize("options", [{"by": "module"}, {"top": 0}, {"max_depth": -1}])
 def test_bad_questions(options: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="choose"):
         format_roofline(a_roofline(), **options)

@@ -36,7 +36,7 @@ def evaluate(model: nn.Module, times: int = 1, *, has_gradients: bool = False) -
 def measured(facts: RunFacts) -> tuple[int, int | None, int | None]:
     assert facts.trains
     assert facts.calls[0].input_shapes == ((2, 4),)
-    assert facts.backward.least > 0
+    assert facts.backward.min > 0
     return facts.steps, facts.timed, None if facts.evaluation is None else facts.evaluation.passes
 
 

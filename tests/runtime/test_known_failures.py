@@ -394,7 +394,7 @@ def test_the_usual_steps_are_told_of() -> None:
     assert run.facts.evaluation is not None
     assert (run.facts.steps, run.facts.differing, run.facts.evaluation.passes) == (10, 0, 1)
     assert run.facts.calls[1].grad_out_shapes == ((2, 4),)
-    assert run.facts.backward.least > 0
+    assert run.facts.backward.min > 0
 
 
 @pytest.mark.parametrize("rows", [[3, 8, 8, 8], [8, 8, 8, 3]])

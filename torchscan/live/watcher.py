@@ -448,7 +448,7 @@ def watch(
         modules: which modules: patterns of paths such as ``"layer*.conv?"``, modules, or functions of a path and a module.
         sample_n: values that are taken of a tensor in a step; of a tensor with fewer values, all.
         sample_norms: of gradients of inputs and outputs, also the mean over the batch of an element's L2 norm.
-        whole: series of which all values go to ``custom`` and ``sinks``, as patterns of what :attr:`Series.said` says.
+        whole: series of which all values go to ``custom`` and ``sinks``, as patterns of what :attr:`Series.label` is.
         custom: statistics of yours, by their names: functions of a series' values, which run in the worker.
         sinks: where each step goes besides the run's own file.
         overhead_budget: the share of the time of training that watching may take, with ``every="auto"``.

@@ -100,7 +100,7 @@ def _totals(plan: PipelinePlan) -> Table:
 
 def _remarks(plan: PipelinePlan) -> list[str]:
     spread = plan.stages[0].plan.roofline
-    timed = [] if spread is None else [f"{spread.spread.said}."]
+    timed = [] if spread is None else [f"{spread.spread.label}."]
     return [
         *(f"Warning: {text}." for text in plan.warnings),
         *timed,

@@ -62,7 +62,7 @@ def roofline_table(
         remarks=[
             *([FOLDED] if any(len(each.names) > 1 for each in groups) else []),
             *(f"Warning: {text}." for text in roofline.warnings),
-            f"{roofline.spread.said}.",
+            f"{roofline.spread.label}.",
             *(f"Assumed: {text}." for text in roofline.assumptions),
         ],
         noun={"layer": "layers", "kind": "kinds of operators", "operator": "calls"}[by],

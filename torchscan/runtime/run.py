@@ -19,7 +19,7 @@ from torchscan.errors import InputError
 from torchscan.files import write_text
 from torchscan.measured import Figure, Key, Measured, Verdict
 from torchscan.ops import OpCost
-from torchscan.plain import to_plain
+from torchscan.plain import stored_as, to_plain
 from torchscan.results import Result
 from torchscan.runtime.checks import Checked
 from torchscan.runtime.chrome_trace import chrome_trace
@@ -39,12 +39,13 @@ _MAX_LAYERS = 5
 KIND, SCHEMA = "torchscan/run", 1
 
 
+@stored_as(min="least", max="most")
 class Latency(NamedTuple):
     """Seconds that something took in several steps."""
 
     median: float
-    least: float
-    most: float
+    min: float
+    max: float
 
     @classmethod
     def of(cls, nanoseconds: Iterable[int]) -> Latency:
@@ -583,7 +584,7 @@ def _measured_by(facts: RunFacts) -> Measured:
         figures=figures,
         types={call.path: call.type_name for call in facts.calls},
         verdicts=[*_time_of(facts, steps), *_nonfinite_of(facts, producer)],
-        producers={} if first is None or producer is None else {producer: first.said},
+        producers={} if first is None or producer is None else {producer: first.description},
     )
 
 

@@ -20,7 +20,7 @@ class Spread(NamedTuple):
     reason: str
 
     @property
-    def said(self) -> str:
+    def label(self) -> str:
         """As text."""
         return f"± {100 * self.share:.0f} %: {self.reason}"
 
