@@ -261,8 +261,8 @@ def test_it_is_said_of_what_and_how_sure() -> None:
         == "NVIDIA GeForce RTX 3090, fp16-mixed, batch size 8; limited by launch (100 % of the time)"
     )
     estimate = analyze_roofline(model, (64,), batch_size=8, precision="fp16-mixed", **CARD)
-    assert remedies.as_it_is.share_off == estimate.spread.share
-    assert f"± {100 * estimate.spread.share:.0f} %" in str(remedies)
+    assert remedies.as_it_is.share_off == estimate.error_margin.share
+    assert f"± {100 * estimate.error_margin.share:.0f} %" in str(remedies)
 
 
 def test_what_makes_it_fit_is_said() -> None:

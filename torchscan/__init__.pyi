@@ -52,6 +52,7 @@ from torchscan.analyses.receptive_field import (
 )
 from torchscan.analyses.remedies_result import Remedies as Remedies
 from torchscan.analyses.remedies_result import Remedy as Remedy
+from torchscan.analyses.roofline import ErrorMargin as ErrorMargin
 from torchscan.analyses.roofline import (
     GroupLoad as GroupLoad,
 )
@@ -61,7 +62,6 @@ from torchscan.analyses.roofline import (
 from torchscan.analyses.roofline import (
     Roofline as Roofline,
 )
-from torchscan.analyses.roofline import Spread as Spread
 from torchscan.analyses.totals import (
     by_module as by_module,
 )

@@ -215,7 +215,7 @@ class Scan:
             scan._step_for(_kernels_of(self._target)), self._target
         ):
             raise InputError(f"twice as many samples do not fit {self._target.name}")
-        return Answer(scan._roofline.time_estimate, share_off=scan._roofline.spread.share)
+        return Answer(scan._roofline.time_estimate, share_off=scan._roofline.error_margin.share)
 
     @property
     def _question_text(self) -> str:

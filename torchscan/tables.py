@@ -160,7 +160,7 @@ def _ranges(scans: Mapping[str, Scan]) -> list[str]:
     """What the ranges rest on; models are named where it isn't the same for all."""
     names: dict[str, list[str]] = {}
     for name, scan in scans.items():
-        names.setdefault(scan.roofline.spread.label, []).append(name)
+        names.setdefault(scan.roofline.error_margin.label, []).append(name)
     return [
         f"{said}." if len(names) == 1 else f"{', '.join(of)}: {said}." for said, of in names.items()
     ]

@@ -18,8 +18,8 @@ import torchscan
 from tests.recording.test_record import Calls
 from tests.versions import needs
 from torchscan import InputError, OperatorLoad, Roofline, analyze_roofline, register_device
+from torchscan.analyses.roofline.error_margin import COMPARED
 from torchscan.analyses.roofline.kernels.products import filled
-from torchscan.analyses.roofline.spread import COMPARED
 from torchscan.hardware import device_specs
 
 #: 10 TFLOP/s in fp32, ten times that in fp16, 100 GB/s: ridges at 100 and 1000 FLOPs per byte
@@ -963,8 +963,8 @@ def test_where_such_models_were_compared_the_range_is_theirs(
         for each in COMPARED
         if (device in each.gpu, each.mode, each.kind) == (True, mode, "convolutions")
     )
-    assert result.spread.share == known.share
-    assert f"four of five of {known.models}" in result.spread.reason
+    assert result.error_margin.share == known.share
+    assert f"four of five of {known.models}" in result.error_margin.reason
     low, high = result.time_range
     assert low == pytest.approx(max(result.time_bound, (1 - known.share) * result.time_estimate))
     assert high == pytest.approx((1 + known.share) * result.time_estimate)
@@ -985,21 +985,21 @@ def test_elsewhere_it_is_a_guess_and_says_so(
     device: str, options: dict[str, Any], share: float
 ) -> None:
     result = spread(image_model(), device, **options)
-    assert result.spread.share == pytest.approx(share, abs=0.03)
-    assert result.spread.reason.startswith("a guess")
+    assert result.error_margin.share == pytest.approx(share, abs=0.03)
+    assert result.error_margin.reason.startswith("a guess")
 
 
 def test_one_small_layer_in_16_bits_makes_no_compared_pass() -> None:
     body, head = nn.Linear(4096, 4096), nn.Linear(4096, 16).bfloat16()
     model = Calls(lambda s, x: s.last(s.first(x).bfloat16()), first=body, last=head)
     result = analyze_roofline(model, (4096,), batch_size=8192, device="RTX 3090")
-    assert result.spread.share == pytest.approx(0.4, abs=0.01)
+    assert result.error_margin.share == pytest.approx(0.4, abs=0.01)
 
 
 def test_a_pass_without_products_was_not_compared() -> None:
     assert analyze_roofline(
         nn.Sigmoid(), (2**20,), batch_size=64, device="RTX 3090"
-    ).spread.reason.startswith("a guess")
+    ).error_margin.reason.startswith("a guess")
 
 
 def test_what_waits_for_launches_may_be_half_as_long_again() -> None:
@@ -1010,17 +1010,17 @@ def test_what_waits_for_launches_may_be_half_as_long_again() -> None:
         device="RTX 3090",
         precision="fp16",
     )
-    assert result.spread.share == pytest.approx(0.5, abs=0.01)
-    assert "depend on the host" in result.spread.reason
-    assert result.spread.reason.startswith("a guess")
+    assert result.error_margin.share == pytest.approx(0.5, abs=0.01)
+    assert "depend on the host" in result.error_margin.reason
+    assert result.error_margin.reason.startswith("a guess")
 
 
 def test_models_without_convolutions_were_not_compared() -> None:
     result = analyze_roofline(
         nn.Linear(4096, 4096), (4096,), batch_size=8192, device="RTX 3090", precision="fp16-mixed"
     )
-    assert result.spread.share == pytest.approx(0.4, abs=0.01)
-    assert "without convolutions" in result.spread.reason
+    assert result.error_margin.share == pytest.approx(0.4, abs=0.01)
+    assert "without convolutions" in result.error_margin.reason
 
 
 def test_the_range_begins_no_lower_than_the_bound() -> None:

@@ -173,7 +173,7 @@ def test_activations_are_those_of_the_memory_estimate() -> None:
 
 def test_a_latency_says_how_far_it_may_be_off() -> None:
     """As none of its launches was compared, which are most of this pass."""
-    share = torchscan.analyze_roofline(model(), (4,), device="NVIDIA H200").spread.share
+    share = torchscan.analyze_roofline(model(), (4,), device="NVIDIA H200").error_margin.share
     with pytest.raises(
         BudgetError, match=rf"Latency: [\d.]+ µs ± {100 * share:.0f} %, at most 1.00 µs \(\+"
     ):

@@ -102,14 +102,17 @@ def test_the_error_says_what_is_exceeded_by_how_much_and_where() -> None:
         "  Cache per token: 64 B, at most 63 B (+1.59 %)",
     )
     assert time.startswith("  Each further token after: ")
-    assert f" ± {100 * _analyze().decode.spread.share:.0f} %, at most 1.00 µs (+" in time
+    assert f" ± {100 * _analyze().decode.error_margin.share:.0f} %, at most 1.00 µs (+" in time
     (first,) = layers  # no layer of so small a model is to blame
     assert first.startswith("    launch overhead of 9 operators: ")
 
 
 def test_what_a_rate_may_be_off_is_what_its_times_may_be() -> None:
     made = _analyze(batch_size=2)
-    off = made.first_token * made.prefill.spread.share + made.per_token * made.decode.spread.share
+    off = (
+        made.first_token * made.prefill.error_margin.share
+        + made.per_token * made.decode.error_margin.share
+    )
     rate = OF_GENERATION["tokens_per_second"]
     assert rate.off(made) == pytest.approx(off / (made.first_token + made.per_token))
     assert (

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from torchscan.analyses.memory_timeline import KINDS, MemoryKind
 from torchscan.analyses.module_costs import call_costs
 from torchscan.analyses.plan_result import RankPlan
+from torchscan.analyses.roofline.error_margin import ErrorMargin
 from torchscan.analyses.roofline.links import Fabric, Waiting, link_times, waiting
-from torchscan.analyses.roofline.spread import Spread
 from torchscan.escapes import printable
 from torchscan.results import Result
 from torchscan.trace.events import Phase
@@ -62,7 +62,7 @@ class MeshSearch(Result):
     #: the rank of adapters that are trained in place of the model; None: all of it is trained
     lora: int | None
     #: how far measured times may lie from these
-    spread: Spread | None
+    error_margin: ErrorMargin | None
     params: int
     choices: tuple[MeshChoice, ...]
     #: meshes that were left out, each with the reason
@@ -100,7 +100,7 @@ class MeshSearch(Result):
             "records",
         )
         plain: dict[str, Any] = {name: getattr(self, name) for name in names}
-        plain["spread"] = None if self.spread is None else self.spread.share
+        plain["error_margin"] = None if self.error_margin is None else self.error_margin.share
         choices = [
             {each.name: getattr(one, each.name) for each in fields(one)} for one in self.choices
         ]

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint as checkpointed
 from torchscan.analyses.memory_estimate import OUTPUT_DROPPED
 from torchscan.analyses.mesh_search import Extrapolated, MeshChoice, MeshSearch, Short, format_mesh
 from torchscan.analyses.roofline import Fabric, Rates
-from torchscan.analyses.roofline.spread import Spread
+from torchscan.analyses.roofline.error_margin import ErrorMargin
 from torchscan.errors import InputError, TorchscanError
 from torchscan.hardware.device_specs import Device, device_named
 from torchscan.progress import progress as told
@@ -312,7 +312,7 @@ def _searched(
     choices: list[MeshChoice] = []
     refused: dict[str, str] = {}
     assumptions: dict[str, None] = {}
-    spread: Spread | None = None
+    error_margin: ErrorMargin | None = None
     for mesh in meshes:
         try:
             with warnings.catch_warnings():
@@ -324,7 +324,7 @@ def _searched(
             refused[format_mesh(mesh)] = str(error).partition("\n")[0]
             continue
         choices.append(choice)
-        spread = base.rank.roofline.spread if base.rank.roofline is not None else None
+        error_margin = base.rank.roofline.error_margin if base.rank.roofline is not None else None
         assumptions |= dict.fromkeys(_assumed(base))
     if not choices:
         raise InputError(
@@ -345,7 +345,7 @@ def _searched(
         else getattr(asked.optimizer, "__name__", "given"),
         checkpoint=asked.checkpoint,
         lora=asked.lora,
-        spread=spread,
+        error_margin=error_margin,
         params=sum(each.numel() for each in dict.fromkeys(asked.module.parameters())),
         choices=tuple(choices),
         refused=refused,

@@ -125,7 +125,7 @@ def _written(
 def _remarks(generation: Generation) -> list[str]:
     return [
         *(f"Warning: {text}." for text in generation.warnings),
-        f"{generation.decode.spread.label}.",
+        f"{generation.decode.error_margin.label}.",
         *(f"Assumed: {text}." for text in generation.assumptions),
     ]
 

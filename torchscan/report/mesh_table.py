@@ -46,7 +46,7 @@ def mesh_table(search: MeshSearch) -> Table:
         ],
         remarks=[
             *_left_out(search),
-            *([] if search.spread is None else [f"Times: {search.spread.label}."]),
+            *([] if search.error_margin is None else [f"Times: {search.error_margin.label}."]),
             *(f"Assumed {text}." for text in search.assumptions),
             *_recording_remarks(search),
         ],

@@ -99,8 +99,8 @@ def _totals(plan: PipelinePlan) -> Table:
 
 
 def _remarks(plan: PipelinePlan) -> list[str]:
-    spread = plan.stages[0].plan.roofline
-    timed = [] if spread is None else [f"{spread.spread.label}."]
+    roofline = plan.stages[0].plan.roofline
+    timed = [] if roofline is None else [f"{roofline.error_margin.label}."]
     return [
         *(f"Warning: {text}." for text in plan.warnings),
         *timed,

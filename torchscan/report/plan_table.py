@@ -191,6 +191,6 @@ def _seconds(row: _Row) -> float:
 
 
 def _remarks(plan: Plan) -> list[str]:
-    timed = [] if plan.roofline is None else [f"{plan.roofline.spread.label}."]
+    timed = [] if plan.roofline is None else [f"{plan.roofline.error_margin.label}."]
     said = [*closeness(plan.memory.verdict), *(f"Assumed {text}." for text in plan.assumptions)]
     return [*(f"Warning: {text}." for text in plan.warnings), *timed, *said]

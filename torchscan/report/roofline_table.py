@@ -62,7 +62,7 @@ def roofline_table(
         remarks=[
             *([FOLDED] if any(len(each.names) > 1 for each in groups) else []),
             *(f"Warning: {text}." for text in roofline.warnings),
-            f"{roofline.spread.label}.",
+            f"{roofline.error_margin.label}.",
             *(f"Assumed: {text}." for text in roofline.assumptions),
         ],
         noun={"layer": "layers", "kind": "kinds of operators", "operator": "calls"}[by],
@@ -174,7 +174,7 @@ def _time(key: str, seconds: float) -> tuple[str, Cell]:
 
 
 def _estimated(roofline: Roofline) -> tuple[str, Cell]:
-    said = f"{units.duration(roofline.time_estimate)} ± {100 * roofline.spread.share:.0f} %"
+    said = f"{units.duration(roofline.time_estimate)} ± {100 * roofline.error_margin.share:.0f} %"
     return "time_estimate", Cell(roofline.time_estimate, said)
 
 

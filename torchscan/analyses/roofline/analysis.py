@@ -21,6 +21,7 @@ from torchscan.analyses.roofline.constants import (
     LAUNCH,
     LAUNCH_COMPILED,
 )
+from torchscan.analyses.roofline.error_margin import Kind, Mode, Passed, error_margin_of
 from torchscan.analyses.roofline.fusion import (
     Needed,
     fused_kernels,
@@ -31,7 +32,6 @@ from torchscan.analyses.roofline.kernels import is_launched
 from torchscan.analyses.roofline.links import Fabric, exposed, hidden_share, link_times
 from torchscan.analyses.roofline.rates import Numbers, Rates
 from torchscan.analyses.roofline.roofline_result import GroupLoad, Limiter, OperatorLoad, Roofline
-from torchscan.analyses.roofline.spread import Kind, Mode, Passed, spread_of
 from torchscan.analyses.routed_calls import RoutedCalls
 from torchscan.analyses.totals import enclosing_paths
 from torchscan.garbage import collected_later
@@ -312,7 +312,7 @@ def _result(
         compiled=compiled,
         time_bound=math.fsum(each.time_bound for each in loads),
         time_estimate=time,
-        spread=spread_of(rates.device, _passed(loads, compiled=compiled)),
+        error_margin=error_margin_of(rates.device, _passed(loads, compiled=compiled)),
         time_by_phase=_by_phase(loads),
         peak_flops={form: rates.peak(form) for form in forms},
         bandwidth=rates.bandwidth,

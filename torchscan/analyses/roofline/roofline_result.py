@@ -9,8 +9,8 @@ from math import fsum
 from typing import Any, Literal
 
 from torchscan.analyses.remedies_result import NOBODY, Asker, Remedies
+from torchscan.analyses.roofline.error_margin import ErrorMargin
 from torchscan.analyses.roofline.rates import Format
-from torchscan.analyses.roofline.spread import Spread
 from torchscan.results import Result
 from torchscan.trace.events import Phase
 
@@ -94,8 +94,8 @@ class Roofline(Result):
     time_bound: float
     #: the time to expect, in seconds
     time_estimate: float
-    #: four of five measured times are expected within the estimate times 1 ± ``spread.share``
-    spread: Spread
+    #: four of five measured times are expected within the estimate times 1 ± ``error_margin.share``
+    error_margin: ErrorMargin
     #: the estimate of each phase
     time_by_phase: Mapping[Phase, float]
     #: operations per second of products, for each format that the pass computes in
@@ -121,7 +121,7 @@ class Roofline(Result):
     @property
     def time_range(self) -> tuple[float, float]:
         """The times within which four of five measured ones are expected, in seconds."""
-        low, high = (self.time_estimate * (1 + sign * self.spread.share) for sign in (-1, 1))
+        low, high = (self.time_estimate * (1 + sign * self.error_margin.share) for sign in (-1, 1))
         return max(low, self.time_bound), high
 
     @property
@@ -153,7 +153,9 @@ class Roofline(Result):
     def __repr__(self) -> str:
         """A short one: there are thousands of operators."""
         estimate, bound = 1000 * self.time_estimate, 1000 * self.time_bound
-        times = f"{estimate:.3g} ms ± {100 * self.spread.share:.0f} %, at least {bound:.3g} ms"
+        times = (
+            f"{estimate:.3g} ms ± {100 * self.error_margin.share:.0f} %, at least {bound:.3g} ms"
+        )
         return f"<Roofline on {self.device}: {times}, {self.total.limiter}>"
 
     def as_dict(self) -> dict[str, Any]:
@@ -170,7 +172,7 @@ class Roofline(Result):
         return {
             **{name: getattr(self, name) for name in plain},
             "time_range": list(self.time_range),
-            "time_range_reason": self.spread.reason,
+            "time_range_reason": self.error_margin.reason,
             "time_by_phase": dict(self.time_by_phase),
             "time_by_limiter": dict(self.time_by_limiter),
             "peak_flops": dict(self.peak_flops),

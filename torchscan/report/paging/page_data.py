@@ -170,7 +170,7 @@ def _time(shown: PageContent) -> list[dict[str, Any]]:
         _verdict(
             step,
             units.duration(roofline.time_estimate),
-            f"± {100 * roofline.spread.share:.0f} %",
+            f"± {100 * roofline.error_margin.share:.0f} %",
             *rate,
         ),
         {**_verdict("Limited by", shares[0][0], *said), "bar": [list(each) for each in shares]},
