@@ -39,7 +39,7 @@ ROOMS = [
     {"analyses"},
     {"runtime"},
     {"report"},
-    {"remedies", "size_search"},
+    {"suggestions", "size_search"},
     {"question"},
     {"scan"},
     {"expectation", "pages"},

@@ -33,8 +33,8 @@ def _info() -> Info:
     return torchscan.crawl_module(block(), SHAPE)
 
 
-def _remedies(model: nn.Module) -> Any:
-    return torchscan.analyze_roofline(model, SHAPE, device="RTX 3090").remedies()
+def _suggestions(model: nn.Module) -> Any:
+    return torchscan.analyze_roofline(model, SHAPE, device="RTX 3090").suggestions()
 
 
 def _run() -> Any:
@@ -95,7 +95,7 @@ RESULTS: Mapping[str, Callable[[], Any]] = {
         block(), SHAPE, training=True, optimizer="SGD", device="RTX 3090"
     ),
     "roofline": lambda: torchscan.analyze_roofline(block(), SHAPE, device="RTX 3090"),
-    "remedies": lambda: _remedies(block()),
+    "suggestions": lambda: _suggestions(block()),
     "generation": lambda: _generation(),
     "formulas": lambda: _formulas(),
     "generation by batch size": lambda: _generation_sweep(),
@@ -138,7 +138,7 @@ SAYS = {
     "info": "Total parameters",
     "memory": "Peak memory",
     "roofline": "Expected time",
-    "remedies": "as it is",
+    "suggestions": "as it is",
     "generation": "First token after",
     "formulas": "MACs",
     "generation by batch size": "Tokens/s",

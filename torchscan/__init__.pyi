@@ -50,8 +50,6 @@ from torchscan.analyses.receptive_field import (
 from torchscan.analyses.receptive_field import (
     ReceptiveField as ReceptiveField,
 )
-from torchscan.analyses.remedies_result import Remedies as Remedies
-from torchscan.analyses.remedies_result import Remedy as Remedy
 from torchscan.analyses.roofline import ErrorMargin as ErrorMargin
 from torchscan.analyses.roofline import (
     GroupLoad as GroupLoad,
@@ -62,6 +60,8 @@ from torchscan.analyses.roofline import (
 from torchscan.analyses.roofline import (
     Roofline as Roofline,
 )
+from torchscan.analyses.suggestions_result import Suggestion as Suggestion
+from torchscan.analyses.suggestions_result import Suggestions as Suggestions
 from torchscan.analyses.totals import (
     by_module as by_module,
 )
@@ -274,7 +274,6 @@ from torchscan.report.pictures.receptive_field_plot import (
 from torchscan.report.pictures.roofline_plot import draw_roofline as draw_roofline
 from torchscan.report.pipeline_table import pipeline_table as pipeline_table
 from torchscan.report.plan_table import plan_table as plan_table
-from torchscan.report.remedies_table import remedies_table as remedies_table
 from torchscan.report.roofline_table import (
     format_roofline as format_roofline,
 )
@@ -284,6 +283,7 @@ from torchscan.report.roofline_table import (
 from torchscan.report.run_data import run_schema as run_schema
 from torchscan.report.run_table import run_table as run_table
 from torchscan.report.select import select_layers as select_layers
+from torchscan.report.suggestions_table import suggestions_table as suggestions_table
 from torchscan.report.table import (
     Cell as Cell,
 )

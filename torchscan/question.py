@@ -19,8 +19,8 @@ from torchscan.recording.precision import (
 )
 from torchscan.recording.request import Execute, Inputs, Mode, PassRequest, require_module
 from torchscan.recording.training.optimizers import OptimizerChoice
-from torchscan.remedies import Change
 from torchscan.signatures import spelled_out
+from torchscan.suggestions import Change
 from torchscan.units import bytes_of
 
 

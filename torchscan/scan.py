@@ -17,7 +17,6 @@ from torchscan.analyses.memory_placement import Placement
 from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.analyses.receptive_field import ReceptiveField, receptive_fields
-from torchscan.analyses.remedies_result import Asker, Remedies, RemedyMetric
 from torchscan.analyses.roofline import (
     Fabric,
     Rates,
@@ -26,6 +25,7 @@ from torchscan.analyses.roofline import (
     require_format,
     roofline_of,
 )
+from torchscan.analyses.suggestions_result import Asker, SuggestionMetric, Suggestions
 from torchscan.analyses.totals import require_prices
 from torchscan.errors import InputError, warn_user
 from torchscan.escapes import printable
@@ -40,9 +40,9 @@ from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.recording.passes import record_pass, record_step
 from torchscan.recording.precision import checked_precision
 from torchscan.recording.request import PassRequest
-from torchscan.remedies import Answer, Change, Situation, for_memory, for_time, remedies_of
 from torchscan.report.info import Info, info_of
 from torchscan.size_search import SizeSearch, batches, lengths
+from torchscan.suggestions import Answer, Change, Situation, for_memory, for_time, suggestions_of
 from torchscan.torch_versions import compiled_from
 from torchscan.trace.trace import Trace
 from torchscan.units import memory, share
@@ -182,14 +182,16 @@ class Scan:
         assumptions = estimate.assumptions
         if self._step.request.drops_output:
             assumptions = (OUTPUT_DROPPED, *assumptions)
-        return replace(estimate, assumptions=assumptions, _asker=self._asker(Scan._memory_remedies))
+        return replace(
+            estimate, assumptions=assumptions, _asker=self._asker(Scan._memory_suggestions)
+        )
 
-    def _memory_remedies(self) -> Remedies:
-        metric: RemedyMetric = "peak_bytes" if self._gpu is None else "reserved_bytes"
+    def _memory_suggestions(self) -> Suggestions:
+        metric: SuggestionMetric = "peak_bytes" if self._gpu is None else "reserved_bytes"
         changes = for_memory(
             replace(self._situation(self._device, self._step), layers=self._step.timeline.layers)
         )
-        return remedies_of(metric, self._question_text, changes, self._memory_with)
+        return suggestions_of(metric, self._question_text, changes, self._memory_with)
 
     def _memory_with(self, change: Change) -> Answer:
         estimate = self._with(change).memory
@@ -200,9 +202,9 @@ class Scan:
             else Answer(verdict.reserved_bytes, fits=verdict.fits)
         )
 
-    def _time_remedies(self) -> Remedies:
+    def _time_suggestions(self) -> Suggestions:
         changes = for_time(self._situation(self._target, self._step_for(_kernels_of(self._target))))
-        return remedies_of(
+        return suggestions_of(
             "time_estimate",
             f"{self._question_text}{_limit(self._roofline)}",
             changes,
@@ -229,7 +231,7 @@ class Scan:
     def _with(self, change: Change) -> Scan:
         return Scan.of(replace(self.question, **change.arguments), change)
 
-    def _asker(self, ask: Callable[[Scan], Remedies]) -> Asker:
+    def _asker(self, ask: Callable[[Scan], Suggestions]) -> Asker:
         """Asks the question again, of the model as it is then; neither this scan nor the model is kept for it."""
         arguments = {
             each.name: getattr(self.question, each.name)
@@ -297,7 +299,7 @@ class Scan:
         """What limits each operator on the device (by default this machine's), and how long the pass takes there."""
         for each in _overflow(self._step_for(_kernels_of(self._target)), self._target):
             warn_user(each)
-        return replace(self._roofline, _asker=self._asker(Scan._time_remedies))
+        return replace(self._roofline, _asker=self._asker(Scan._time_suggestions))
 
     def roofline_with(self, fabric: Fabric) -> Roofline:
         """The same where devices are joined, one of which this process has: it waits for the others."""

@@ -24,7 +24,7 @@ from torchscan import (
     estimate_memory,
     format_memory,
     memory_table,
-    remedies_table,
+    suggestions_table,
 )
 from torchscan.report.chart import stacked, ticks
 
@@ -360,9 +360,9 @@ def test_the_largest_batch_within_the_error_margin_comes_first() -> None:
 
 def test_code_to_type_is_not_cut() -> None:
     model = nn.Linear(512, 512)
-    remedies = estimate_memory(
+    suggestions = estimate_memory(
         model, (512,), training=True, optimizer="AdamW", device="H100"
-    ).remedies()
-    text = remedies_table(remedies).write("text", width=80)
+    ).suggestions()
+    text = suggestions_table(suggestions).write("text", width=80)
     assert "…" not in text
     assert all(len(line) <= 80 for line in text.splitlines())

@@ -13,7 +13,7 @@ from torchscan.analyses.memory_timeline import (
     MemoryTimeline,
     Moment,
 )
-from torchscan.analyses.remedies_result import NOBODY, Asker, Remedies
+from torchscan.analyses.suggestions_result import NOBODY, Asker, Suggestions
 from torchscan.escapes import printable
 from torchscan.garbage import collected_later
 from torchscan.results import Result
@@ -93,9 +93,9 @@ class MemoryEstimate(Result):
     verdict: Verdict | None = None
     _asker: Asker = field(default=NOBODY, repr=False, compare=False)
 
-    def remedies(self) -> Remedies:
+    def suggestions(self) -> Suggestions:
         """What would make it smaller: each change estimated by itself, the best first."""
-        return self._asker.remedies()
+        return self._asker.suggestions()
 
     def __repr__(self) -> str:
         """A short one: the timeline has thousands of entries."""

@@ -236,10 +236,10 @@ def put_table(table: Table, options: argparse.Namespace, **special: Callable[[],
 
 def put_remedies(options: argparse.Namespace, function: Callable[[Scan], Any]) -> None:
     """Print what would help what ``function`` says about the one named model."""
-    from torchscan.report.remedies_table import remedies_table
+    from torchscan.report.suggestions_table import suggestions_table
 
-    remedies = on_scan(options, lambda scan: function(scan).remedies())
-    put_table(remedies_table(remedies), options, json=partial(to_complete_json, remedies))
+    remedies = on_scan(options, lambda scan: function(scan).suggestions())
+    put_table(suggestions_table(remedies), options, json=partial(to_complete_json, remedies))
 
 
 def to_complete_json(result: Any) -> str:

@@ -13,8 +13,8 @@ from torchscan.analyses.module_graph import ModuleGraph
 from torchscan.analyses.pipeline_schedule import PipelinePlan
 from torchscan.analyses.plan_result import Plan
 from torchscan.analyses.receptive_field import LayerField, ReceptiveField
-from torchscan.analyses.remedies_result import Remedies
 from torchscan.analyses.roofline import Roofline
+from torchscan.analyses.suggestions_result import Suggestions
 from torchscan.hardware.device_specs import Device
 from torchscan.report import csv, html, json, latex, markdown, text  # noqa: F401 - each registers the format that it writes
 from torchscan.report.compare_runs import RunComparison
@@ -34,9 +34,9 @@ from torchscan.report.memory_table import format_memory, memory_table
 from torchscan.report.mesh_table import mesh_table
 from torchscan.report.pipeline_table import pipeline_table
 from torchscan.report.plan_table import plan_table
-from torchscan.report.remedies_table import remedies_table
 from torchscan.report.roofline_table import format_roofline, roofline_table
 from torchscan.report.run_table import run_table
+from torchscan.report.suggestions_table import suggestions_table
 from torchscan.report.table import Table
 from torchscan.results import shows
 from torchscan.runtime.group_run import GroupRun
@@ -70,7 +70,7 @@ _shows_as(ReceptiveField, field_table)
 _shows_as(LayerField, layer_table)
 _shows_as(MemoryEstimate, memory_table, format_memory)
 _shows_as(Roofline, roofline_table, format_roofline)
-_shows_as(Remedies, remedies_table)
+_shows_as(Suggestions, suggestions_table)
 _shows_as(Generation, generation_table)
 _shows_as(GenerationSweep, generation_table)
 _shows_as(SymbolicCosts, formula_table)

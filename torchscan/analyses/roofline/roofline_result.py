@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, fields
 from math import fsum
 from typing import Any, Literal
 
-from torchscan.analyses.remedies_result import NOBODY, Asker, Remedies
 from torchscan.analyses.roofline.error_margin import ErrorMargin
 from torchscan.analyses.roofline.rates import Format
+from torchscan.analyses.suggestions_result import NOBODY, Asker, Suggestions
 from torchscan.results import Result
 from torchscan.trace.events import Phase
 
@@ -114,9 +114,9 @@ class Roofline(Result):
     warnings: tuple[str, ...]
     _asker: Asker = field(default=NOBODY, repr=False, compare=False)
 
-    def remedies(self) -> Remedies:
+    def suggestions(self) -> Suggestions:
         """What would make it faster: each change estimated by itself, the best first."""
-        return self._asker.remedies()
+        return self._asker.suggestions()
 
     @property
     def time_range(self) -> tuple[float, float]:
