@@ -395,7 +395,8 @@ class _GenerationQuestion:
             per_token=decode.time_estimate,
             prefill=prefill,
             decode=decode,
-            records=passes.records + (0 if passes is self._alone else self._alone.records - before),
+            num_traces=passes.records
+            + (0 if passes is self._alone else self._alone.records - before),
             unpriced=_unpriced(first, middle),
             unread=middle.provenance.unread,
             assumptions=self._assumptions(decode),

@@ -204,11 +204,11 @@ class Run(Inspected):
         )
 
     def assert_step_time(
-        self, most: float | str, *, device: str | None = None, tolerance: float | str = 0.0
+        self, max_step_time: float | str, *, device: str | None = None, tolerance: float | str = 0.0
     ) -> None:
         """As :meth:`RunFacts.assert_step_time` does."""
         __tracebackhide__ = True
-        self.facts.assert_step_time(most, device=device, tolerance=tolerance)
+        self.facts.assert_step_time(max_step_time, device=device, tolerance=tolerance)
 
     def __enter__(self) -> Run:
         """Start."""
@@ -228,7 +228,7 @@ class Run(Inspected):
                 raise
 
     @property
-    def looking(self) -> float:
+    def overhead(self) -> float:
         """Seconds that torchscan has spent in the current step so far, which no time of the results contains."""
         return 0.0 if self._inspector is None else self._inspector.looking * 1e-9
 

@@ -95,7 +95,7 @@ def test_winograds_room_is_in_the_gradients_of_a_convolution_too() -> None:
 def test_utilisation_is_of_all_products_that_are_computed() -> None:
     layer = nn.Conv2d(512, 512, 3, padding=1, bias=False)
     result = roofline(layer, (512, 64, 64), batch_size=8, precision="fp32")
-    assert result.compute_utilisation == pytest.approx(
+    assert result.compute_utilization == pytest.approx(
         2 * result.total.macs / 10e12 / result.time_estimate
     )
 
@@ -674,7 +674,7 @@ def test_nothing_uses_more_of_the_memory_than_there_is() -> None:
         result = roofline(
             nn.Sequential(*(nn.ReLU() for _ in range(50))), (1000,), batch_size=1000, device=device
         )
-        assert 0 < result.memory_utilisation <= 1
+        assert 0 < result.memory_utilization <= 1
 
 
 def test_what_is_written_and_kept_has_to_leave_the_cache() -> None:

@@ -63,8 +63,8 @@ def test_several_ranks_are_one_run(folder: Path) -> None:
     history = run.history("a output")
     assert (run.ranks, history.steps) == (2, tuple(range(5)))
     assert [each.sampled for each in history.distributions] == [2] * 5
-    assert history.figure("mean") == [float(step) for step in range(5)]
-    assert history.figure("std") == [0.0] * 5
+    assert history.statistic("mean") == [float(step) for step in range(5)]
+    assert history.statistic("std") == [0.0] * 5
     assert torch.tensor(history.quantiles(0.5)[0]).isfinite().all()
 
 

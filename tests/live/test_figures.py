@@ -40,7 +40,7 @@ def watched(model: nn.Module, folder: Path, *, backward: bool = True, **how: Any
 
 
 def figure(run: WatchedRun, series: str, name: str) -> float:
-    (found,) = run.history(series).figure(name)
+    (found,) = run.history(series).statistic(name)
     return found
 
 

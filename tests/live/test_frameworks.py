@@ -139,7 +139,7 @@ def test_lightning(batches: int) -> None:
     assert {"Trained input", "net.3 output gradient", "net.0.weight gradient"} <= {
         each.label for each in run.series
     }
-    changed = [update > 0 for update in run.history("net.0.weight").figure("update")]
+    changed = [update > 0 for update in run.history("net.0.weight").statistic("update")]
     assert changed == [(step + 1) % batches == 0 for step in range(8)]
 
 
@@ -300,4 +300,4 @@ def test_steps_of_the_optimizer(start: Callable[[], Started]) -> None:
     sanity_check = [0] if start is with_lightning else []
     assert (run.steps(), run.steps("eval")) == ([0, 1, 2, 3], [*sanity_check, 2, 4])
     assert len(run.history("net.0 output")) == len(run.history("net.0 (2) output")) == 4
-    assert all(update > 0 for update in run.history("net.0.weight").figure("update"))
+    assert all(update > 0 for update in run.history("net.0.weight").statistic("update"))

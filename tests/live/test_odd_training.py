@@ -91,8 +91,8 @@ def test_an_evaluation_in_the_middle_of_a_step_is_not_of_it(is_told: bool, run: 
     found = opened(run)
     assert (found.steps(), found.steps("eval")) == ([0, 1, 2], [])
     assert len(found.history("2 output gradient")) == 3
-    assert all(update > 0 for update in found.history("0.weight").figure("update"))
-    assert max(found.history("Sequential input").figure("max")) <= 1.0
+    assert all(update > 0 for update in found.history("0.weight").statistic("update"))
+    assert max(found.history("Sequential input").statistic("max")) <= 1.0
     assert {each.invocation for each in found.series} == {0}
 
 
@@ -132,8 +132,8 @@ def test_parameters_are_those_after_the_optimizer_s_step(run: Path) -> None:
             {name: torch.full_like(each, 5.0) for name, each in trained.items()}
         )  # the best ones, at the end
     history = opened(run).history("0.weight")
-    assert history.figure("mean")[-1] == pytest.approx(after.mean().item(), abs=1e-6)
-    assert max(history.figure("update")) < 0.5
+    assert history.statistic("mean")[-1] == pytest.approx(after.mean().item(), abs=1e-6)
+    assert max(history.statistic("update")) < 0.5
 
 
 def test_updates_of_steps_that_are_seldom_looked_at(run: Path) -> None:
@@ -147,7 +147,7 @@ def test_updates_of_steps_that_are_seldom_looked_at(run: Path) -> None:
             for each in model.parameters():
                 each.data.add_(0.25)
             changes.append(((model.weight.detach() - before).norm() / before.norm()).item())
-    assert opened(run).history("Linear.weight").figure("update") == pytest.approx(
+    assert opened(run).history("Linear.weight").statistic("update") == pytest.approx(
         changes[::2], rel=1e-4
     )
 
@@ -159,7 +159,7 @@ def test_a_bias_that_was_zero_has_no_ratio(run: Path) -> None:
     with watch(model, run, every=1, log=("params",)):
         model(X).sum().backward()
         optimizer.step()
-    assert torch.tensor(opened(run).history("Linear.bias").figure("update")).isnan().all()
+    assert torch.tensor(opened(run).history("Linear.bias").statistic("update")).isnan().all()
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])
@@ -493,7 +493,7 @@ def test_another_model_s_optimizer_ends_no_step(run: Path) -> None:
     for folder in (run, run.with_name("other")):
         assert opened(folder).steps() == [0, 1, 2]
     assert len(opened(run).history("0 (2) output")) == 3
-    assert all(update > 0 for update in opened(run).history("0.weight").figure("update"))
+    assert all(update > 0 for update in opened(run).history("0.weight").statistic("update"))
 
 
 # -- what users see ------------------------------------------------------------------------------------------------------

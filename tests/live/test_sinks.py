@@ -788,7 +788,7 @@ SCRIPT = """
         with torchscan.watch(model, folder + "/run", every=1, sinks=[mine], custom=custom, start=start):
             for step in range(3):
                 model(torch.rand(8, 4)).square().mean().backward()
-        print(max(step for step in torchscan.open_run(folder + "/run").history("0.weight").figure("largest")))
+        print(max(step for step in torchscan.open_run(folder + "/run").history("0.weight").statistic("largest")))
 """
 
 

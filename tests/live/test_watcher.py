@@ -525,11 +525,11 @@ def test_two_processes_that_train_together(way: str, weights: int, tmp_path: Pat
     assert {each.sampled for each in run.history("0 output").distributions} == {2 * 64}
     assert {each.numel for each in run.history("0.weight").distributions} == {weights}
     assert {each.numel for each in run.history("0.weight gradient").distributions} == {weights}
-    assert all(update > 0 for update in run.history("0.weight").figure("update"))
+    assert all(update > 0 for update in run.history("0.weight").statistic("update"))
     for rank in range(2):
         own = torchscan.open_run(tmp_path / f"run/rank{rank}.sqlite").history("0.weight gradient")
         gradient = torch.load(tmp_path / f"gradient{rank}.pt")
-        assert own.figure("mean")[-1] == pytest.approx(gradient.mean().item(), rel=1e-5), (
+        assert own.statistic("mean")[-1] == pytest.approx(gradient.mean().item(), rel=1e-5), (
             "summed over all processes"
         )
 

@@ -115,7 +115,7 @@ def test_a_layer_reads_the_experts_that_its_tokens_can_be_expected_to_hit(
     else:
         others, each = rows + (2 * 16 * 4 if way == "grouped_mm" else 0), EXPERT
     assert cost.bytes_read == pytest.approx(hit * each + others, abs=2)
-    assert cost.least_bytes_read == pytest.approx(
+    assert cost.min_bytes_read == pytest.approx(
         4 * each + others, abs=18
     )  # 9 experts in whole bytes, twice
     assert cost.macs == (0 if way == "batched_mm" else slots * EXPERT // 2)
@@ -196,7 +196,7 @@ def test_a_loop_promises_no_less_than_the_pass_in_which_all_tokens_agree() -> No
             torchscan.total_cost(record(model, kwargs=same, execute=how))
             for how in ("real", "abstract")
         )
-        assert abstract.least_bytes_read <= real.bytes_read + 1000
+        assert abstract.min_bytes_read <= real.bytes_read + 1000
         assert abstract.bytes_read > 1.3 * real.bytes_read
 
 

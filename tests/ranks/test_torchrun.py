@@ -159,7 +159,7 @@ def test_a_job_is_recorded_inspected_and_watched(
         "all-gather",
     )
     assert slow.lost > 0.1
-    assert group.late[1] >= slow.lost
+    assert group.lags[1] >= slow.lost
 
 
 @pytest.mark.few(1)

@@ -78,7 +78,7 @@ def test_of_tokens_one_number_says_which() -> None:
 def test_a_picture_of_another_size_is_refused() -> None:
     layer = torchscan.receptive_field(MODEL, (3, 64, 48)).output
     with pytest.raises(torchscan.InputError, match="64 high and 48 wide"):
-        torchscan.draw_receptive_field(layer, picture=torch.rand(48, 64, 3))
+        torchscan.draw_receptive_field(layer, image=torch.rand(48, 64, 3))
     with pytest.raises(torchscan.InputError, match="choose a layer"):
         torchscan.draw_receptive_field(MODEL)  # type: ignore[arg-type]
 

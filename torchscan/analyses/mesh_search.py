@@ -68,7 +68,7 @@ class MeshSearch(Result):
     #: meshes that were left out, each with the reason
     refused: Mapping[str, str]
     #: how many passes were recorded
-    records: int
+    num_traces: int
     assumptions: tuple[str, ...]
 
     @property
@@ -97,7 +97,7 @@ class MeshSearch(Result):
             "checkpoint",
             "lora",
             "params",
-            "records",
+            "num_traces",
         )
         plain: dict[str, Any] = {name: getattr(self, name) for name in names}
         plain["error_margin"] = None if self.error_margin is None else self.error_margin.share

@@ -55,14 +55,14 @@ class History:
         span = f", {self.steps[0]} … {self.steps[-1]}" if self.steps else ""
         return f"<History of {self.series.label!r}, {self.phase}: {len(self)} steps{span}>"
 
-    def figure(self, name: str) -> list[float]:
+    def statistic(self, name: str) -> list[float]:
         """One figure of a :class:`Distribution` in each step, by its name: ``"mean"``, ``"min"``, or a statistic of yours."""
         if name in STATISTICS:
             return [getattr(each, name) for each in self.distributions]
         custom = dict.fromkeys(known for each in self.distributions for known in each.custom)
         if name not in custom:
             raise InputError(
-                f"{name!r} is no figure: there are {', '.join([*STATISTICS, *custom])}"
+                f"{name!r} is not a statistic: there are {', '.join([*STATISTICS, *custom])}"
             )
         return [each.custom.get(name, math.nan) for each in self.distributions]
 

@@ -349,7 +349,7 @@ def _searched(
         params=sum(each.numel() for each in dict.fromkeys(asked.module.parameters())),
         choices=tuple(choices),
         refused=refused,
-        records=len(choices) * (1 + len(kinds)) + replayed,
+        num_traces=len(choices) * (1 + len(kinds)) + replayed,
         assumptions=tuple(assumptions),
     )
 

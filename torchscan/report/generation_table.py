@@ -79,7 +79,7 @@ def _swept(sweep: GenerationSweep) -> Table:
         ],
         rows=[Row(cells=_cells(sweep, each)) for each in sweep.generations],
         summary=[_question(first), *_sentences(first)],
-        remarks=[*_unfit(sweep), *_remarks(first), f"{sweep.records} passes were recorded."],
+        remarks=[*_unfit(sweep), *_remarks(first), f"{sweep.num_traces} passes were recorded."],
         noun="batch sizes",
     )
 

@@ -28,7 +28,7 @@ class GroupRun(Result):
     #: ranks of those that have not
     missing: tuple[int, ...]
     #: of each run: seconds of a step that its process takes longer for its own work than the others; None: too few steps
-    late: tuple[float | None, ...]
+    lags: tuple[float | None, ...]
     #: whom the others wait for; the one that is furthest behind first
     stragglers: tuple[Straggler, ...]
 
@@ -52,7 +52,7 @@ class GroupRun(Result):
         plain = {
             "processes": self.processes,
             "missing": list(self.missing),
-            "late": list(self.late),
+            "lags": list(self.lags),
         }
         return {
             **plain,
@@ -77,7 +77,7 @@ def group_run_of(runs: Sequence[RunFacts]) -> GroupRun:
         processes=latest.processes,
         runs=tuple(found),
         missing=tuple(sorted(set(range(latest.processes)) - {rank for rank, _ in own})),
-        late=tuple(late.get(rank) for rank, _ in own),
+        lags=tuple(late.get(rank) for rank, _ in own),
         stragglers=stragglers(found),
     )
 

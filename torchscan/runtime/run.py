@@ -301,14 +301,14 @@ class RunFacts(Result, Inspected):
         return max(self.forward.median + self.backward.median, on_device)
 
     def assert_step_time(
-        self, most: float | str, *, device: str | None = None, tolerance: float | str = 0.0
+        self, max_step_time: float | str, *, device: str | None = None, tolerance: float | str = 0.0
     ) -> None:
-        """Raise :class:`BudgetError` if :attr:`step_time` is more than ``most``; the message names the slowest modules.
+        """Raise :class:`BudgetError`, with the slowest modules, if :attr:`step_time` exceeds its limit.
 
         Passes of an evaluation do not count, unless nothing else was measured.
 
         Args:
-            most: seconds, or a text such as ``"120 ms"``.
+            max_step_time: seconds, or a text such as ``"120 ms"``.
             device: the device that this holds for, by its name or words of it: ``"H100"``, ``"CPU"``. On any other nothing is
                 checked, and a warning says so.
             tolerance: the share by which a step may take longer: ``0.1`` or ``"10%"``.
@@ -316,12 +316,17 @@ class RunFacts(Result, Inspected):
         __tracebackhide__ = True  # pytest shows the test, and the message
         if not self.steps:
             raise InputError("no step was measured: run the model while it is inspected")
-        if isinstance(most, int | float):
-            units.checked_seconds("most", most)
+        if isinstance(max_step_time, int | float):
+            units.checked_seconds("max_step_time", max_step_time)
         slowest = _slowest(self.calls)
         where = self.provenance.device
         require_step_time(
-            self.step_time, slowest, where, most=most, device=device, tolerance=tolerance
+            self.step_time,
+            slowest,
+            where,
+            max_step_time=max_step_time,
+            device=device,
+            tolerance=tolerance,
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:

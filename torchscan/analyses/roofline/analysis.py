@@ -173,7 +173,7 @@ def _in_cache(
     """What is in the cache with the bytes that are expected to be read, and with the fewest."""
     expected, fewest = (
         [cost.bytes_read for cost in costs],
-        [cost.least_bytes_read for cost in costs],
+        [cost.min_bytes_read for cost in costs],
     )
     cached = bytes_in_cache(trace, rates.cache, expected, appends)
     return cached, cached if fewest == expected else bytes_in_cache(
@@ -316,10 +316,10 @@ def _result(
         time_by_phase=_by_phase(loads),
         peak_flops={form: rates.peak(form) for form in forms},
         bandwidth=rates.bandwidth,
-        compute_utilisation=math.fsum(run.work.min_times[0] for run in runs if run.cost.macs) / time
+        compute_utilization=math.fsum(run.work.min_times[0] for run in runs if run.cost.macs) / time
         if time
         else 0.0,
-        memory_utilisation=math.fsum(run.work.min_times[1] for run in runs) / time if time else 0.0,
+        memory_utilization=math.fsum(run.work.min_times[1] for run in runs) / time if time else 0.0,
         operators=tuple(loads),
         layers=_layers(trace, loads, places),
         by_kind=_kinds(loads),

@@ -103,9 +103,9 @@ class Roofline(Result):
     #: memory bandwidth, in bytes per second
     bandwidth: float
     #: the share of the estimated time that products would take at their peak rate
-    compute_utilisation: float
+    compute_utilization: float
     #: the share of the estimated time that memory traffic would take at full bandwidth
-    memory_utilisation: float
+    memory_utilization: float
     operators: tuple[OperatorLoad, ...]
     layers: tuple[GroupLoad, ...]
     by_kind: Mapping[str, GroupLoad]
@@ -176,8 +176,8 @@ class Roofline(Result):
             "time_by_phase": dict(self.time_by_phase),
             "time_by_limiter": dict(self.time_by_limiter),
             "peak_flops": dict(self.peak_flops),
-            "compute_utilisation": self.compute_utilisation,
-            "memory_utilisation": self.memory_utilisation,
+            "compute_utilization": self.compute_utilization,
+            "memory_utilization": self.memory_utilization,
             "operators": [each.as_dict() for each in self.operators],
             "layers": [each.as_dict() for each in self.layers],
             "by_kind": {name: each.as_dict() for name, each in self.by_kind.items()},
