@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import torchscan
 from tests.live.watching import watch
+from tests.opening import watched_run
 from torchscan import WatchedRun
 
 pytestmark = pytest.mark.slow  # each run has a process of its own, which imports torch
@@ -23,7 +24,7 @@ ALL = ("inputs", "outputs", "input_grads", "output_grads", "params", "param_grad
 def watched(model: nn.Module, run: Path, x: Tensor, loss: Callable[[Tensor], Tensor]) -> WatchedRun:
     with watch(model, run, every=1, log=("input_grads", "output_grads")):
         loss(model(x)).backward()
-    found = torchscan.open_run(run)
+    found = watched_run(run)
     assert isinstance(found, WatchedRun)
     return found
 

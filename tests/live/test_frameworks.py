@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import tests.torchvision_cpu  # noqa: F401 - the frameworks import torchvision, which needs it
 import torchscan
+from tests.opening import watched_run
 from torchscan import WatchedRun
 
 pytestmark = [
@@ -51,7 +52,7 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def recorded() -> WatchedRun:
-    return torchscan.open_run(RUN)
+    return watched_run(RUN)
 
 
 def net() -> nn.Sequential:

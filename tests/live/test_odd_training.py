@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 import torchscan
 from tests.live.test_watcher import told
 from tests.live.watching import watch
+from tests.opening import watched_run
 from torchscan import InputError, Seen, Sink, WatchedRun
 
 pytestmark = pytest.mark.slow  # each has a process of its own, which imports torch
@@ -35,7 +36,7 @@ def net() -> nn.Sequential:
 
 
 def opened(folder: Path) -> WatchedRun:
-    return torchscan.open_run(folder)
+    return watched_run(folder)
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ import torchscan
 from tests.browsing import opened
 from tests.live.test_watcher import HERE, is_alive, net, told, train, without_waiting
 from tests.live.watching import watch
+from tests.opening import watched_run
 from torchscan import (
     Distribution,
     InputError,
@@ -57,7 +58,7 @@ def watched(
 
     with watch(model, folder / "run", **{"every": 1, **asked}, sinks=sinks):
         train(model, steps, each=evaluate)
-    run = torchscan.open_run(folder / "run")
+    run = watched_run(folder / "run")
     assert isinstance(run, WatchedRun)
     assert [what for _, what in run.events] == []
     return run
@@ -512,7 +513,7 @@ def test_a_video_of_a_trainer_that_was_killed_plays_to_its_end(tmp_path: Path) -
         return path.exists() and path.stat().st_size > 50_000
 
     killed(tmp_path, sink, has_some)
-    run = torchscan.open_run(tmp_path / "run")
+    run = watched_run(tmp_path / "run")
     assert isinstance(run, WatchedRun)
     assert len(frames_in(path)) >= len(run.steps()) - 1
 
@@ -711,7 +712,7 @@ def test_a_sink_that_raises_and_one_that_hangs_stop_nobody_but_themselves(tmp_pa
         f"Raises {said} OSError: no room",
         f"Sleeps {said} TimeoutError: it took longer than 0.2 s",
     ]
-    run = torchscan.open_run(tmp_path / "run")
+    run = watched_run(tmp_path / "run")
     assert isinstance(run, WatchedRun)
     assert run.steps() == [0, 1, 2, 3, 4]
     assert sorted(what for _, what in run.events) == sorted(texts)

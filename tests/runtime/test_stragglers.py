@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import torchscan
+from tests.opening import group_run
 from torchscan import RunFacts
 from torchscan.runtime.exchanges import Exchange, Process
 from torchscan.runtime.group_run import GroupRun, group_run_of
@@ -170,6 +171,6 @@ def test_in_a_file_and_back(alone: RunFacts, tmp_path: object) -> None:
     ]
     for rank, each in enumerate(came):
         run_of(alone, rank, 2, each).save(folder)
-    read = torchscan.open_run(folder)
+    read = group_run(folder)
     assert read == group_of(alone, *came)
     assert read.as_dict()["stragglers"][0]["rank"] == 1
