@@ -170,7 +170,10 @@ def test_a_sweep_is_the_same_question_for_each_batch() -> None:
         ({"prompt": 0}, "prompt is 0: give a positive integer"),
         ({"new": "many"}, "new is 'many': give a positive integer, or a text such as '4k'"),
         ({"batch_size": True}, "batch_size is True"),
-        ({"precision": "fp8"}, "precision is 'fp8': give 'bf16'"),
+        (
+            {"precision": "fp8"},
+            "precision is 'fp8': give one of 'fp32', 'tf32', 'fp16', 'bf16'; weights=",
+        ),
         ({"precision": "int3"}, "precision is 'int3'"),
         ({"weights": "int3"}, "weights is 'int3': give one of"),
         ({"cache": "int4:0"}, "cache is 'int4:0'"),

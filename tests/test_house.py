@@ -25,6 +25,7 @@ ROOMS = [
         "units",
         "files",
         "plain",
+        "precisions",
         "signatures",
         "results",
         "measured",

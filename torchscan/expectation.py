@@ -15,9 +15,9 @@ from torchscan.analyses.roofline import Roofline
 from torchscan.errors import TorchscanError
 from torchscan.hardware.device_specs import cpu_name
 from torchscan.ops import OpCost
+from torchscan.precisions import Precision
 from torchscan.recording.bookkeeping.inventory import is_on_cuda
 from torchscan.recording.call_tree import Given
-from torchscan.recording.precision import Precision
 from torchscan.recording.state import original_of
 from torchscan.scan import Scan
 from torchscan.trace.trace import Trace

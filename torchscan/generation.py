@@ -31,11 +31,12 @@ from torchscan.analyses.roofline import (
 from torchscan.errors import InputError, RecordError
 from torchscan.hardware.device_specs import Device, device_named
 from torchscan.once import once
+from torchscan.precisions import Precision, supported_precision
 from torchscan.progress import progress as told
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.folding import Folded, UnfoldableError
 from torchscan.recording.generation_passes import Generating, Length, Step, Stepping
-from torchscan.recording.precision import Precision, checked_precision, type_of
+from torchscan.recording.precision import type_of
 from torchscan.recording.pretended_group import pretended
 from torchscan.recording.request import require_module, require_positive
 from torchscan.recording.sequences import positions_of
@@ -47,7 +48,7 @@ from torchscan.wrong_arguments import explain_wrong_types
 
 #: tokens of a prompt that shows something in a moment
 _SHORT = 3
-_PRECISIONS = ("fp32", "fp16", "bf16", "tf32")
+_PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
 
 
 @explain_wrong_types
@@ -195,6 +196,7 @@ def symbolic_costs(
     module = original_of(module)
     require_module(module)
     near = tokens_of("near", near)
+    precision = supported_precision(precision, _PRECISIONS)
     called = module if step is None else Stepping(module, step)
     kernels = {"device_type": "cuda", "has_flash": True}
 
@@ -275,10 +277,9 @@ def _setting(
 ) -> _Setting:
     require_module(module)
     prompt, new = tokens_of("prompt", prompt), tokens_of("new", new)
-    if precision is not None and checked_precision(precision) not in _PRECISIONS:
-        raise InputError(
-            f"precision is {precision!r}: give 'bf16', 'fp16' or 'fp32'; weights= says how weights are stored"
-        )
+    precision = supported_precision(
+        precision, _PRECISIONS, "; weights= says how weights are stored"
+    )
     found, limit = device_named(device), positions_of(module)
     require_format(found, precision)
     if limit is not None and prompt + new > limit:

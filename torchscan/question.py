@@ -10,13 +10,9 @@ from torch import Tensor
 
 from torchscan.errors import InputError
 from torchscan.hardware.device_specs import is_torch_device
+from torchscan.precisions import Precision, checked_precision
 from torchscan.recording.arguments import DEFINITIONS
-from torchscan.recording.precision import (
-    Precision,
-    checked_precision,
-    in_precision,
-    with_channels_last,
-)
+from torchscan.recording.precision import in_precision, with_channels_last
 from torchscan.recording.request import Execute, Inputs, Mode, PassRequest, require_module
 from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.signatures import spelled_out

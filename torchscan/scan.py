@@ -32,13 +32,13 @@ from torchscan.escapes import printable
 from torchscan.hardware.device_specs import Device, can_estimate_for, device_named
 from torchscan.hardware.process_memory import NO_OVERHEAD, Overhead, cuda_overhead
 from torchscan.once import once
+from torchscan.precisions import PRECISIONS, checked_precision, name_choices
 from torchscan.progress import progress
 from torchscan.question import KernelDevice, Question, asking
 from torchscan.recording.arguments import ScanArguments
 from torchscan.recording.bookkeeping.inventory import is_on_cuda
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.recording.passes import record_pass, record_step
-from torchscan.recording.precision import checked_precision
 from torchscan.recording.request import PassRequest
 from torchscan.report.info import Info, info_of
 from torchscan.size_search import SizeSearch, batches, lengths
@@ -173,7 +173,8 @@ class Scan:
         """Peak memory of the pass, where it occurs, and whether it fits on the device."""
         if checked_precision(self.question.precision) in ("fp8", "fp8-mixed"):
             raise InputError(
-                "memory is not estimated for fp8, whose weights can be stored in many ways: give 'bf16', say"
+                "memory is not estimated for fp8, whose weights can be stored in many ways: "
+                f"give {name_choices([name for name in PRECISIONS if not name.startswith('fp8')])}"
             )
         if self._gpu is None and self.question.cuda_context is not None:
             raise InputError("cuda_context is held on a device: give device='NVIDIA H200', say")

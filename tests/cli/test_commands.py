@@ -23,7 +23,7 @@ import torchscan
 from tests.test_progress import screen
 from torchscan.analyses.conventions import Convention
 from torchscan.cli.main import main, parser
-from torchscan.recording.precision import Precision
+from torchscan.precisions import Precision
 from torchscan.recording.request import Mode
 from torchscan.report.costs import By
 from torchscan.report.roofline_table import Rows

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tests.recording.test_record import Calls
 from torchscan import Scan, estimate_memory
-from torchscan.recording.precision import Precision
+from torchscan.precisions import Precision
 
 Function = Callable[[Tensor], Tensor]
 

@@ -14,7 +14,7 @@ from torchscan.analyses.generation.stored import stored
 from torchscan.errors import InputError
 from torchscan.files import read_text
 from torchscan.metrics import METRICS, OF_GENERATION, Measure, limits_in, limits_of
-from torchscan.recording.precision import Precision, checked_precision
+from torchscan.precisions import Precision, checked_precision
 from torchscan.recording.request import Mode
 from torchscan.targets.inputs import InputSpec, checked_dtype, parse_input
 from torchscan.targets.parsing import Target, parse_target

@@ -25,8 +25,8 @@ from torchscan.errors import BudgetError, InputError, warn_user
 from torchscan.escapes import printable
 from torchscan.generation import analyze_generation
 from torchscan.metrics import OF_GENERATION, limits_of
+from torchscan.precisions import Precision
 from torchscan.recording.generation_passes import Step
-from torchscan.recording.precision import Precision
 from torchscan.signatures import spelled_out
 from torchscan.targets import Built
 from torchscan.units import Tokens

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torchscan.cli.saying import answer
 from torchscan.errors import InputError, naming
 from torchscan.files import write_text
+from torchscan.precisions import PRECISIONS
 from torchscan.progress import is_terminal, progress
 from torchscan.report.colours import has_colours, width_of
 from torchscan.report.csv import csv_of
@@ -39,8 +40,6 @@ data where they can be, with random weights, and nothing is downloaded."""
 INPUTS = """\
 An --input is the shape of one sample, without the batch: 3,224,224. A type may follow,
 128:long, and the name of the argument may precede it, input_ids=128:long."""
-
-PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp16-mixed", "bf16-mixed", "fp8-mixed")
 
 
 def add_command(

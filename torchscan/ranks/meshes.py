@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -20,6 +20,7 @@ from torchscan.analyses.roofline import Fabric, Rates
 from torchscan.analyses.roofline.error_margin import ErrorMargin
 from torchscan.errors import InputError, TorchscanError
 from torchscan.hardware.device_specs import Device, device_named
+from torchscan.precisions import Precision, name_choices, supported_precision
 from torchscan.progress import progress as told
 from torchscan.ranks.plan import Asked as Step
 from torchscan.ranks.plan import planned
@@ -37,7 +38,8 @@ from torchscan.wrong_arguments import explain_wrong_types
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-TrainingPrecision = Literal["bf16", "bf16-mixed", "fp32"]
+#: those in which steps are compared
+_PRECISIONS: tuple[Precision, ...] = ("bf16", "bf16-mixed", "fp32")
 
 #: layers of each kind in the shorter passes: two from the beginning and two from the end
 _LAYERS = 4
@@ -53,7 +55,7 @@ def search_meshes(
     batch_size: int = 1,
     global_batch_size: int | None = None,
     meshes: Sequence[Mapping[str, int]] | None = None,
-    precision: TrainingPrecision = "bf16",
+    precision: Precision = "bf16",
     optimizer: OptimizerChoice = "AdamW",
     checkpoint: bool = False,
     lora: int | None = None,
@@ -97,10 +99,9 @@ def search_meshes(
         raise InputError(
             "batch_size and global_batch_size were both given: sequences are those of each device, or of all"
         )
-    if precision not in get_args(TrainingPrecision):
-        raise InputError(
-            f"precision is {precision!r}: give one of {', '.join(map(repr, get_args(TrainingPrecision)))}"
-        )
+    chosen_precision = supported_precision(precision, _PRECISIONS)
+    if chosen_precision is None:
+        raise InputError(f"precision is None: give {name_choices(_PRECISIONS)}")
     length = tokens_of("length", length)
     limit = positions_of(module)
     if limit is not None and length > limit:
@@ -112,7 +113,7 @@ def search_meshes(
         device=device_named(device),
         length=length,
         sequences=batch_size * num_gpus if global_batch_size is None else global_batch_size,
-        precision=precision,
+        precision=chosen_precision,
         optimizer=optimizer,
         checkpoint=checkpoint,
         lora=lora,
@@ -198,7 +199,7 @@ class _MeshQuestion:
     length: int
     #: of all devices
     sequences: int
-    precision: TrainingPrecision
+    precision: Precision
     optimizer: OptimizerChoice
     checkpoint: bool
     lora: int | None

@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 
 from torch import Tensor
 
-from torchscan.recording.precision import Precision
+from torchscan.precisions import Precision
 from torchscan.recording.request import Execute, Mode
 from torchscan.recording.training.optimizers import OptimizerChoice
 

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from torchscan.errors import InputError, RecordError, TorchscanError
+from torchscan.precisions import Precision
 from torchscan.recording.bookkeeping.inventory import tensors_of, type_name_of
 from torchscan.recording.passes import record_pass
-from torchscan.recording.precision import Precision
 from torchscan.recording.request import PassRequest
 from torchscan.recording.training.gradients import differentiable_outputs, loss_of
 from torchscan.recording.training.optimizers import needs_closure, optimizer_on
