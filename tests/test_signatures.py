@@ -6,16 +6,18 @@ import inspect
 import pickle
 import re
 import typing
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import fields
+from types import SimpleNamespace
 from typing import Any, TypedDict, Unpack
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import torchscan
-from torchscan import InputError
+from torchscan import InputError, TorchscanError
 from torchscan.question import Question
 from torchscan.recording.arguments import ScanArguments
 from torchscan.scan import Scan
@@ -222,3 +224,156 @@ def test_an_error_of_arguments_that_fit_their_types_stays_as_it_is() -> None:
 def test_public_functions_can_be_sent_to_other_processes() -> None:
     for function in (torchscan.crawl_module, torchscan.format_info, torchscan.crawler.crawl_module):
         assert pickle.loads(pickle.dumps(function)) is function  # noqa: S301
+
+
+#: names that arguments had -> the one spelling
+OLD_ARGUMENTS = {
+    "model": "module",
+    "build": "module",
+    "batch": "batch_size",
+    "global_batch": "global_batch_size",
+    "min_batch": "min_batch_size",
+    "gpus": "num_gpus",
+    "processes": "num_ranks",
+    "context": "cuda_context, or tokens as length",
+    "context_bytes": "cuda_context",
+    "context_mb": "cuda_context_mb",
+    "backward": "training",
+    "rows": "top",
+    "depth": "max_depth",
+    "record": "trace",
+    "picture": "image",
+    "least": "min_…",
+    "most": "max_…",
+}
+#: names that attributes of results had -> the one spelling
+OLD_ATTRIBUTES = {
+    "said": "label, or description",
+    "least": "min",
+    "most": "max",
+    "spread": "error_margin",
+    "late": "lags",
+    "looking": "overhead",
+    "gpus": "num_gpus",
+    "records": "num_traces",
+    "remedies": "suggestions",
+    "max_batch": "max_batch_size",
+    "context_bytes": "cuda_context_bytes",
+    "context_range": "cuda_context_range",
+    "known_context_bytes": "known_cuda_context_bytes",
+    "compute_utilisation": "compute_utilization",
+    "memory_utilisation": "memory_utilization",
+    "least_bytes_read": "min_bytes_read",
+}
+#: arguments that have another type or default somewhere -> why
+DIFFERENT = {
+    "apply": "plan() has no way to shard a model by itself",
+    "by": "the groups that a table has",
+    "fold_repeats": "a table of the heaviest layers has none that follow each other",
+    "graph": "of a module in tables, and whether to draw one in watch()",
+    "inputs": "of a module, or by name of a prompt",
+    "layer": "one to draw, or the name of one",
+    "max_depth": "tables of times are short, summary() is complete, aggregate_info() is for folding",
+    "mesh": "plan() is about one",
+    "module": "plan() also takes a function that makes the model",
+    "name": "of different things",
+    "optimizer": "search_meshes() is about training",
+    "path": "of a file, or of a module",
+    "plan": "of a model, or of a pipeline",
+    "precision": "search_meshes() is about training, for which weights are converted",
+    "receptive_field": "data has them, a table has room for them if they are asked for",
+    "run": "a path, or what was opened from one",
+    "step": "a number in watch(), a function that calls a language model",
+    "strict": "budgets refuse lower bounds, reports mark them",
+    "title": "tables of models have one",
+    "top": "what is drawn or printed is short, data is complete",
+    "trace": "module_graph() also takes the error of a pass that has failed",
+    "width": "summary() prints to a terminal, which has one",
+}
+#: types that modules import for type checkers alone
+_FOR_CHECKERS = {
+    "Tensor": Tensor,
+    "pd": SimpleNamespace(DataFrame=Any),
+    **dict.fromkeys(("Axes", "DeviceMesh", "Server", "Statistic"), Any),
+}
+
+
+def public_functions() -> dict[str, Callable[..., Any]]:
+    """Return the public functions by name, and ``Scan``."""
+    public = {name: getattr(torchscan, name) for name in torchscan.__all__}
+    functions = {name: each for name, each in public.items() if inspect.isfunction(each)}
+    return {**functions, "Scan": Scan}
+
+
+def public_methods() -> dict[str, Callable[..., Any]]:
+    """Return the methods of public classes by name."""
+    return {
+        f"{name}.{key}": method
+        for name in torchscan.__all__
+        if inspect.isclass(kind := getattr(torchscan, name))
+        for key, method in vars(kind).items()
+        if inspect.isfunction(method) and not key.startswith("_")
+    }
+
+
+def arguments_of(function: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the type and the default of each argument by its name."""
+    hinted = function.__init__ if inspect.isclass(function) else function
+    hints = typing.get_type_hints(hinted, localns=_FOR_CHECKERS)
+    parameters = inspect.signature(function).parameters
+    return {
+        name: (hints.get(name, each.annotation), each.default) for name, each in parameters.items()
+    }
+
+
+@pytest.mark.parametrize("name", [*public_functions(), *public_methods()])
+def test_no_argument_has_an_old_name(name: str) -> None:
+    function = {**public_functions(), **public_methods()}[name]
+    found = inspect.signature(function).parameters.keys() & OLD_ARGUMENTS.keys()
+    assert {each: OLD_ARGUMENTS[each] for each in found} == {}
+
+
+def test_no_attribute_of_a_result_has_an_old_name() -> None:
+    kinds = [
+        each for each in map(torchscan.__getattr__, torchscan.__all__) if inspect.isclass(each)
+    ]
+    found = {
+        f"{kind.__name__}.{name}": new
+        for kind in kinds
+        for name, new in OLD_ATTRIBUTES.items()
+        if name in dir(kind) or name in getattr(kind, "__annotations__", ())
+    }
+    assert found == {}
+
+
+def test_an_argument_has_one_type_and_one_default() -> None:
+    kinds: dict[str, set[str]] = defaultdict(set)
+    for function in public_functions().values():
+        for name, kind in arguments_of(function).items():
+            kinds[name].add(str(kind))
+    assert {name for name, each in kinds.items() if len(each) > 1} == DIFFERENT.keys()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, each in public_functions().items()
+        if "module" in inspect.signature(each).parameters
+        and name != "attach"  # whose module is a part of the model
+    ],
+)
+def test_model_is_another_word_for_module(name: str) -> None:
+    message = ""
+    try:
+        public_functions()[name](model=nn.Linear(2, 2))
+    except (TorchscanError, TypeError) as error:  # other arguments are missing
+        message = str(error)
+    assert "'model'" not in message
+    assert "'module'" not in message
+
+
+def test_a_model_is_given_once() -> None:
+    layer = nn.Linear(2, 2)
+    with pytest.raises(InputError, match="module and model are the same argument"):
+        torchscan.inspect(module=layer, model=layer)  # type: ignore[call-arg]
