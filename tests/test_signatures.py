@@ -273,7 +273,7 @@ DIFFERENT = {
     "graph": "of a module in tables, and whether to draw one in watch()",
     "inputs": "of a module, or by name of a prompt",
     "layer": "one to draw, or the name of one",
-    "max_depth": "tables of times are short, summary() is complete, aggregate_info() is for folding",
+    "max_depth": "tables of times are short, summary() is complete",
     "mesh": "plan() is about one",
     "module": "plan() also takes a function that makes the model",
     "name": "of different things",

@@ -55,10 +55,11 @@ def expectation_of(
     asked: dict[str, Any] = {"args": args, "kwargs": kwargs, "mode": "same", "execute": "abstract"}
     precision = None if autocast is None else _MIXED.get(autocast)
     step = {"precision": precision, "training": training}
+    roofline = _roofline(model, asked | step, device) if is_timed else None
     original = original_of(model)
     return Expectation(
         costs=_costs(model, asked),
-        roofline=_roofline(model, asked | step, device) if is_timed else None,
+        roofline=roofline,
         inner=next((path for path, module in model.named_modules() if module is original), ""),
     )
 

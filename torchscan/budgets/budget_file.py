@@ -249,15 +249,13 @@ class _BudgetReader:
             )
         return tuple(self._try("input", lambda text=text: parse_input(text)) for text in texts)
 
-    def _positive(self, key: str, default: int) -> int:
+    def _positive(self, key: str, default: int, *, is_tokens: bool = False) -> int:
         value = self._table.get(key, default)
+        if is_tokens:
+            return int(self._try(key, lambda: tokens_of("it", value)))
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             self._refuse(key, f"it is {value!r} and should be a positive number")
         return int(value)
-
-    def _tokens(self, key: str, default: int) -> int:
-        value = self._table.get(key, default)
-        return int(self._try(key, lambda: tokens_of("it", value)))
 
     def _one_of(self, key: str, known: Collection[str]) -> Any:
         value = self._table.get(key)
@@ -307,8 +305,8 @@ class _BudgetReader:
                 "", 'nothing is limited: give a limit, such as max_time_per_token = "60 ms"'
             )
         return GenerationBudget(
-            prompt=self._tokens("prompt", 512),
-            new=self._tokens("new", 128),
+            prompt=self._positive("prompt", 512, is_tokens=True),
+            new=self._positive("new", 128, is_tokens=True),
             weights=self._format("weights"),
             cache=self._format("cache"),
             eager=self._flag("eager", default=False),
