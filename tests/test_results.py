@@ -83,7 +83,7 @@ def _group_run() -> Any:
     facts = _run()
     run = getattr(facts, "facts", facts)
     runs = [
-        replace(run, process=Process(rank=rank, processes=2, launch="", began=0.0))
+        replace(run, process=Process(rank=rank, num_ranks=2, launch="", began=0.0))
         for rank in range(2)
     ]
     return group_run_of(runs)

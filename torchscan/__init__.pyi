@@ -37,7 +37,7 @@ from torchscan.analyses.module_graph import (
     module_graph as module_graph,
 )
 from torchscan.analyses.pipeline_schedule import PipelinePlan as PipelinePlan
-from torchscan.analyses.pipeline_schedule import PipelineProcess as PipelineProcess
+from torchscan.analyses.pipeline_schedule import PipelineRank as PipelineRank
 from torchscan.analyses.pipeline_schedule import StagePlan as StagePlan
 from torchscan.analyses.plan_result import Plan as Plan
 from torchscan.analyses.plan_result import RankPlan as RankPlan

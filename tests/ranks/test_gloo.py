@@ -100,7 +100,7 @@ def facts_of(trace: Trace, memory: Any) -> Facts:
         if op.signature.operator not in _VIEWS
     ]
     collectives = [
-        (each.kind, each.processes, each.phase, each.layer, each.calls, each.bytes)
+        (each.kind, each.num_ranks, each.phase, each.layer, each.calls, each.bytes)
         for each in collectives_of(trace)
     ]
     return Facts(sum(held), operators, collectives, dict(memory.by_kind))
@@ -145,7 +145,7 @@ def gather(rank: int, name: str) -> Any:
     ]
     return (
         found.mesh,
-        found.processes,
+        found.num_ranks,
         facts,
         str(raised.value),
         plan_table(found).write("markdown"),

@@ -164,8 +164,8 @@ def test_each_microbatch_in_flight_keeps_its_activations(
     """
     plan = planned(schedule)
     weights, batch = LAYERS * WIDTH * WIDTH * F32, ROWS * WIDTH * F32
-    assert [each.in_flight for each in plan.processes] == in_flight
-    for each, number in zip(plan.processes, in_flight, strict=True):
+    assert [each.in_flight for each in plan.ranks] == in_flight
+    for each, number in zip(plan.ranks, in_flight, strict=True):
         (held,) = (plan.stages[stage] for stage in each.stages)
         assert held.held_bytes == pytest.approx(
             4 * weights, abs=100
@@ -204,7 +204,7 @@ def test_a_pipeline_of_one_is_a_step_with_gradients_added() -> None:
         accumulate=True,
         device="H100",
     )
-    assert plan.processes[0].peak_bytes == alone.peak_bytes
+    assert plan.ranks[0].peak_bytes == alone.peak_bytes
     assert plan.bubble == pytest.approx(0.0)
 
 

@@ -36,7 +36,7 @@ def made() -> Plan:
 
 
 def test_what_a_process_holds(made: Plan) -> None:
-    assert (made.processes, made.params, made.local_params) == (PROCESSES, PARAMS, LOCAL)
+    assert (made.num_ranks, made.params, made.local_params) == (PROCESSES, PARAMS, LOCAL)
     kinds = made.memory.by_kind
     assert 0 <= kinds["optimizer"] - 2 * LOCAL * BYTES < 64, (
         "two averages of each, and the number of the step"
@@ -180,7 +180,7 @@ def test_the_table_can_be_written_in_every_format(made: Plan, form: Any) -> None
 
 def test_a_plan_is_plain_data(made: Plan) -> None:
     plain = json.loads(json.dumps(made.as_dict()))
-    assert (plain["mesh"], plain["processes"], plain["params"]) == (
+    assert (plain["mesh"], plain["num_ranks"], plain["params"]) == (
         {"dp": PROCESSES},
         PROCESSES,
         PARAMS,

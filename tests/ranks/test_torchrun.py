@@ -140,7 +140,7 @@ def test_a_job_is_recorded_inspected_and_watched(
     assert (watched.ranks, watched.steps(), watched.missing) == (number, list(range(6)), ())
 
     group = group_run(tmp_path / "inspected")
-    assert (group.processes, [run.process.rank for run in group.runs], group.missing) == (
+    assert (group.num_ranks, [run.process.rank for run in group.runs], group.missing) == (
         number,
         list(range(number)),
         (),

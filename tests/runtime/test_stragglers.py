@@ -53,7 +53,7 @@ def run_of(
         for group, ranks, place, when in came
     )
     timeline = Timeline(forward=(Slice(0, 0, 100 * MS), Slice(1, 0, 90 * MS)))
-    process = Process(rank=rank, processes=number, launch=launch, began=1.0 + (launch == "b"))
+    process = Process(rank=rank, num_ranks=number, launch=launch, began=1.0 + (launch == "b"))
     period = alone.period._replace(median=step / 1000)
     return replace(alone, process=process, exchanges=exchanges, timeline=timeline, period=period)
 

@@ -73,7 +73,7 @@ class Plan(Result):
     warnings: tuple[str, ...]
 
     @property
-    def processes(self) -> int:
+    def num_ranks(self) -> int:
         """How many there are."""
         return math.prod(self.mesh.values())
 
@@ -127,7 +127,7 @@ class Plan(Result):
         """Plain JSON-serialisable data."""
         plain = {
             name: getattr(self, name)
-            for name in ("device", "training", "batch_size", "processes", "params")
+            for name in ("device", "training", "batch_size", "num_ranks", "params")
         }
         told = {name: list(getattr(self, name)) for name in ("assumptions", "warnings")}
         return {

@@ -260,8 +260,8 @@ def _stage(pipeline: _Pipeline, number: int, plan: RankPlan, sent: int) -> Stage
     assert roofline is not None and verdict is not None  # noqa: PT018, S101 - there is a device
     times, (held, kept, forward, backward, optimizer) = _times(roofline), _sizes(plan)
     return StagePlan(
-        number=number,
-        process=number % pipeline.processes,
+        index=number,
+        rank=number % pipeline.processes,
         plan=plan,
         forward=times[0],
         backward=times[1],

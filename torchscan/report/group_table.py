@@ -124,7 +124,7 @@ def _unlike(group: GroupRun) -> list[str]:
 def _remarks(group: GroupRun) -> list[str]:
     said = [f"{str(each)[0].upper()}{str(each)[1:]}." for each in group.stragglers]
     missing = (
-        [f"Missing: {_listed(group.missing)} of {group.processes}, which saved nothing."]
+        [f"Missing: {_listed(group.missing)} of {group.num_ranks}, which saved nothing."]
         if group.missing
         else []
     )

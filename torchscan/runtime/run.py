@@ -347,7 +347,7 @@ class RunFacts(Result, Inspected):
         try:
             Path(path).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            said = f"{self.process.processes} processes train together, and each writes a file into the folder {str(path)!r}"
+            said = f"{self.process.num_ranks} processes train together, and each writes a file into the folder {str(path)!r}"
             raise InputError(f"{said}, which cannot be made: {error}") from error
         return Path(path) / f"rank{self.process.rank}.json"
 
