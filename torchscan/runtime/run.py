@@ -554,7 +554,7 @@ def _slowest(calls: Sequence[CallRun]) -> list[tuple[str, float]]:
 def _plain(call: CallRun) -> dict[str, Any]:
     """Times as dicts; :func:`asdict` leaves named tuples as they are."""
     return {
-        name: to_plain(value) if isinstance(value, Latency) else value
+        name: value._asdict() if isinstance(value, Latency) else value
         for name, value in asdict(call).items()
     }
 
