@@ -140,7 +140,7 @@ def test_a_job_is_recorded_inspected_and_watched(
     assert (watched.ranks, watched.steps(), watched.missing) == (number, list(range(6)), ())
 
     group = group_run(tmp_path / "inspected")
-    assert (group.num_ranks, [run.process.rank for run in group.runs], group.missing) == (
+    assert (group.num_ranks, [group.rank_of(run) for run in group.runs], group.missing) == (
         number,
         list(range(number)),
         (),
@@ -159,7 +159,7 @@ def test_a_job_is_recorded_inspected_and_watched(
         "all-gather",
     )
     assert slow.lost > 0.1
-    assert group.lags[1] >= slow.lost
+    assert (group.lags[1] or 0.0) >= slow.lost
 
 
 @pytest.mark.few(1)
