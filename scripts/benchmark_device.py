@@ -15,7 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.models.catalogue import IMAGE, TIMED, Case
 from tests.torchvision_cpu import torchvision
-from torchscan import InputError, analyze_roofline
+from torchscan.errors import InputError
+from torchscan.estimator import analyze_roofline
 from torchscan.hardware.device_specs import device_named
 from torchscan.hardware.process_memory import cuda_overhead
 from torchscan.types import Roofline
@@ -51,7 +52,7 @@ def compare_with_device(only: str) -> None:
     """Print a line for each model, and what its heaviest kinds of operators are estimated and measured to take."""
     _print_context()
     try:
-        card = device_named("auto")
+        card = device_named(None)
     except InputError as error:
         print(error)
         return
@@ -94,7 +95,7 @@ def _compare(name: str, case: Case) -> float:
         dtype=case.inputs.get("dtype", torch.float32),
         device=place,
     )
-    estimate = analyze_roofline(model, args=(source,), device="auto")
+    estimate = analyze_roofline(model, args=(source,), device=None)
     finish = torch.cuda.synchronize if place.type == "cuda" else lambda: None
     with torch.no_grad(), _all_threads():
         whole = _best(lambda: model(source), finish)

@@ -100,7 +100,7 @@ def _measured(model: nn.Module, x: Tensor) -> tuple[float, float, RunFacts]:
         plain += _block(model, x, optimizer)
         with inspect(model) as run:
             _seconds(model, x, optimizer)  # warms up, and reads the memory of all calls
-            watched += _block(model, x, optimizer, lambda: looking.append(run.looking))
+            watched += _block(model, x, optimizer, lambda: looking.append(run.overhead))
         facts = run.facts
     assert facts is not None  # noqa: S101 - there was a round
     usual = statistics.median(plain)
@@ -124,7 +124,7 @@ def _plain_and_checked(model: nn.Module, x: Tensor) -> tuple[float, float]:
     plain, checked = [], []
     for _ in range(rounds):
         plain += _block(model, x, optimizer)
-        with inspect(model, warm_up=0, steps=1, device=None):
+        with inspect(model, warm_up=0, steps=1, expected=False):
             for _ in range(3):
                 _seconds(model, x, optimizer)
             checked += _block(model, x, optimizer)

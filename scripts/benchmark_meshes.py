@@ -97,9 +97,9 @@ def compare_meshes() -> None:
     start = time.perf_counter()
     search = parallel.search(
         _llama(_PUBLISHED[0].sizes),
-        gpus=_GPUS,
+        num_gpus=_GPUS,
         device="H100",
-        global_batch=64,
+        global_batch_size=64,
         checkpoint=True,
         meshes=meshes,
     )

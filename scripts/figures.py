@@ -25,7 +25,12 @@ sys.path.insert(
 import tests.torchvision_cpu  # noqa: F401 - beside a CPU build of torch, before torchvision and timm
 
 import torchvision  # isort: skip
-import timm  # isort: skip
+import timm
+
+from torchscan.crawler import crawl_module, receptive_field
+from torchscan.errors import TorchscanError
+
+from torchscan.estimator import analyze_roofline, estimate_memory  # isort: skip
 
 #: sentences may be put better, and a verdict says what is searched for only when it is asked
 WORDS = frozenset({"reason", "assumptions", "warnings", "largest_batch_size", "longest_sequence"})
@@ -49,11 +54,11 @@ def _plain(result: Any) -> Any:
 
 
 def _memory(**step: Any) -> Question:
-    return lambda model, inputs: _plain(torchscan.estimate_memory(model, **inputs, **step))
+    return lambda model, inputs: _plain(estimate_memory(model, **inputs, **step))
 
 
 def _roofline(**step: Any) -> Question:
-    return lambda model, inputs: _plain(torchscan.analyze_roofline(model, **inputs, **step))
+    return lambda model, inputs: _plain(analyze_roofline(model, **inputs, **step))
 
 
 def _on_tensors(model: nn.Module, inputs: dict[str, Any]) -> Any:
@@ -67,21 +72,19 @@ def _on_tensors(model: nn.Module, inputs: dict[str, Any]) -> Any:
     given = {name: torch.zeros((size, *shape), dtype=dtype) for name, shape in shapes.items()}
     arguments = {"args": tuple(given.values())} if "" in given else {"kwargs": given}
     return _plain(
-        torchscan.estimate_memory(
-            model, **arguments, training=True, optimizer="SGD", device="24 GiB"
-        )
+        estimate_memory(model, **arguments, training=True, optimizer="SGD", device="24 GiB")
     )
 
 
 QUESTIONS: dict[str, Question] = {
-    "info": lambda model, inputs: torchscan.crawl_module(model, **inputs),
-    "info of a backward pass": lambda model, inputs: torchscan.crawl_module(
-        model, **inputs, mode="train", backward=True
+    "info": lambda model, inputs: crawl_module(model, **inputs),
+    "info of a backward pass": lambda model, inputs: crawl_module(
+        model, **inputs, mode="train", training=True
     ),
-    "info as fvcore counts": lambda model, inputs: torchscan.crawl_module(
+    "info as fvcore counts": lambda model, inputs: crawl_module(
         model, **inputs, convention="fvcore"
     ),
-    "receptive field": lambda model, inputs: _plain(torchscan.receptive_field(model, **inputs)),
+    "receptive field": lambda model, inputs: _plain(receptive_field(model, **inputs)),
     "memory": _memory(),
     "memory of a step": _memory(training=True, optimizer="AdamW", precision="bf16-mixed"),
     "memory on a card": _on_tensors,
@@ -126,7 +129,7 @@ def main() -> None:
 def _answer(model: nn.Module, inputs: dict[str, Any], ask: Question) -> str:
     try:
         return json.dumps(_figures(ask(model, inputs)), indent=1)
-    except torchscan.TorchscanError as error:
+    except TorchscanError as error:
         return f"refused: {type(error).__name__}"
 
 

@@ -114,7 +114,7 @@ def _pipeline() -> torchscan.types.PipelinePlan:
         stages = [nn.Sequential(*(_Layer() for _ in range(5))) for _ in range(8)]
     asked: dict[str, Any] = {"batch_size": 2048, "optimizer": "AdamW", "device": "H100"}
     return torchscan.parallel.pipeline(
-        stages, (4096,), schedule="Interleaved1F1B", processes=4, microbatches=8, **asked
+        stages, (4096,), schedule="Interleaved1F1B", num_ranks=4, microbatches=8, **asked
     )
 
 

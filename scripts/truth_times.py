@@ -15,7 +15,7 @@ from truth_section import Section, lines, percent
 from tests.far_off import FarOff, far_off, rounded_up
 from tests.how_true import range_of, stated
 from tests.marked import table
-from torchscan.analyses.roofline.spread import Kind, Mode
+from torchscan.analyses.roofline.error_margin import Kind, Mode
 from torchscan.hardware.device_specs import device_named
 
 

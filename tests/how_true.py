@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchscan.analyses.roofline.spread import COMPARED
+from torchscan.analyses.roofline.error_margin import COMPARED
 
 
 def stated() -> dict[str, tuple[str, str]]:

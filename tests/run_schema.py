@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import torchscan
-from torchscan.plain import NOT_FINITE, field_types, is_optional, is_record, required_fields
+from torchscan.plain import (
+    NOT_FINITE,
+    field_types,
+    is_optional,
+    is_record,
+    required_fields,
+    stored_key,
+)
 from torchscan.report.saved import RUN
 from torchscan.runtime.run import RunFacts
 
@@ -56,14 +63,14 @@ def schema() -> dict[str, Any]:
 def _object(kind: Any, defs: dict[str, Any]) -> dict[str, Any]:
     said = _comments(kind)
     properties = {
-        name: {**_of(each, defs), **_described(said.get(name))}
+        stored_key(kind, name): {**_of(each, defs), **_described(said.get(name))}
         for name, each in field_types(kind).items()
     }
     return {
         "type": "object",
         "description": _first_line(kind),
         "properties": properties,
-        "required": required_fields(kind),
+        "required": [stored_key(kind, name) for name in required_fields(kind)],
     }
 
 

@@ -13,31 +13,41 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.recording.test_record import Calls
+from torchscan.crawler import (
+    crawl_module,
+    module_dmas,
+    module_flops,
+    module_macs,
+    module_rf,
+    summary,
+)
+from torchscan.errors import InputError, RecordError
+from torchscan.report.export import format_info
 
 VERBS: list[Callable[..., int]] = [
-    torchscan.module_flops,
-    torchscan.module_macs,
-    torchscan.module_dmas,
+    module_flops,
+    module_macs,
+    module_dmas,
 ]
 
 
 def test_the_cost_of_one_module_on_a_tensor() -> None:
     """32 rows of 8 inputs and 4 outputs: MACs 32·8·4; reads 256 + 32 weights + 4 biases, writes 128."""
     linear, x = nn.Linear(8, 4), torch.rand(32, 8)
-    assert torchscan.module_macs(linear, x, linear(x)) == 1024
-    assert torchscan.module_flops(linear, (x,), linear(x)) == 2048
-    assert torchscan.module_dmas(linear, x, linear(x)) == 256 + 32 + 4 + 128
+    assert module_macs(linear, x, linear(x)) == 1024
+    assert module_flops(linear, (x,), linear(x)) == 2048
+    assert module_dmas(linear, x, linear(x)) == 256 + 32 + 4 + 128
 
 
 def test_a_module_is_taken_as_it_is_set() -> None:
     dropout, x = nn.Dropout(0.5), torch.rand(10)
-    assert torchscan.module_flops(dropout, x) == 20
-    assert torchscan.module_flops(dropout.eval(), x) == 0
+    assert module_flops(dropout, x) == 20
+    assert module_flops(dropout.eval(), x) == 0
 
 
 def test_several_arguments() -> None:
     assert (
-        torchscan.module_macs(nn.Bilinear(3, 4, 5), (torch.rand(2, 3), torch.rand(2, 4)))
+        module_macs(nn.Bilinear(3, 4, 5), (torch.rand(2, 3), torch.rand(2, 4)))
         == 2 * 5 * 12 + 2 * 5 * 4
     )
 
@@ -60,7 +70,7 @@ def test_an_operator_without_a_price_warns_of_a_lower_bound(verb: Callable[..., 
 
 def test_reading_an_info_in_ci() -> None:
     """What the README shows."""
-    info: dict[str, Any] = torchscan.crawl_module(nn.Linear(8, 4), (8,), strict=True)
+    info: dict[str, Any] = crawl_module(nn.Linear(8, 4), (8,), strict=True)
     assert info["overall"]["grad_params"] <= 25e6
     assert info["overall"]["macs"] <= 4.2e9
 
@@ -76,7 +86,7 @@ def test_train_mode_counts_what_training_does() -> None:
             return self.drop(self.norm(x))
 
     flops = {
-        mode: torchscan.crawl_module(Mixed(), (4,), batch_size=2, mode=mode)["overall"]["flops"]
+        mode: crawl_module(Mixed(), (4,), batch_size=2, mode=mode)["overall"]["flops"]
         for mode in ("eval", "train")
     }
     # 8 elements in 4 channels: evaluation 2·8 + 2·4 + 2·8; training 4·8 + 6·4 for statistics and 2·8 to drop out
@@ -84,14 +94,14 @@ def test_train_mode_counts_what_training_does() -> None:
 
 
 def test_a_depth_that_is_not_a_number_is_refused() -> None:
-    with pytest.raises(torchscan.InputError, match="max_depth is 'two': give a number of levels"):
-        torchscan.summary(nn.Linear(2, 2), (2,), max_depth="two")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="max_depth is 'two': give a number of levels"):
+        summary(nn.Linear(2, 2), (2,), max_depth="two")  # type: ignore[arg-type]
 
 
 def test_the_usual_calls_work_by_position(capsys: pytest.CaptureFixture[str]) -> None:
     model, x = nn.Sequential(nn.Conv2d(3, 4, 3)), torch.zeros(1, 3, 8, 8)
-    info = torchscan.crawl_module(model, (3, 8, 8), torch.float32)
-    text = torchscan.format_info(info, "tail", True, True)
+    info = crawl_module(model, (3, 8, 8), torch.float32)
+    text = format_info(info, "tail", True, True)
     assert text.splitlines()[1].split() == [
         "Layer",
         "Type",
@@ -104,13 +114,13 @@ def test_the_usual_calls_work_by_position(capsys: pytest.CaptureFixture[str]) ->
         "of",
         "MACs",
     ]
-    torchscan.summary(model, (3, 8, 8), "tail", None, True, True)
+    summary(model, (3, 8, 8), "tail", None, True, True)
     assert capsys.readouterr().out == f"{text}\n"
     assert torchscan.aggregate_info(info, 0)["layers"][0]["macs"] == 4 * 27 * 36
-    assert torchscan.module_macs(model, x, None) == 4 * 27 * 36
-    assert torchscan.module_flops(model, x, None) == 2 * 4 * 27 * 36  # whatever the bias
-    assert torchscan.module_dmas(model, x, None) > 0
-    assert torchscan.module_rf(model, x, None) == (3, 1, 0)
+    assert module_macs(model, x, None) == 4 * 27 * 36
+    assert module_flops(model, x, None) == 2 * 4 * 27 * 36  # whatever the bias
+    assert module_dmas(model, x, None) > 0
+    assert module_rf(model, x, None) == (3, 1, 0)
 
 
 def test_a_failure_shows_the_lines_of_the_model_alone() -> None:
@@ -120,8 +130,8 @@ def test_a_failure_shows_the_lines_of_the_model_alone() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x @ x
 
-    with pytest.raises(torchscan.RecordError) as caught:
-        torchscan.summary(nn.Sequential(Wrong()), (3, 4))
+    with pytest.raises(RecordError) as caught:
+        summary(nn.Sequential(Wrong()), (3, 4))
     lines = "".join(traceback.format_exception(caught.value)).splitlines()
     files = [line.split('"')[1] for line in lines if line.startswith("  File")]
     assert [Path(file).name for file in files] == [
@@ -141,8 +151,8 @@ def test_of_all_exceptions_that_led_to_a_failure_the_lines_of_the_model_are_show
             except RuntimeError as error:
                 raise ValueError("no square") from error
 
-    with pytest.raises(torchscan.RecordError) as caught:
-        torchscan.summary(Wrong(), (3, 4))
+    with pytest.raises(RecordError) as caught:
+        summary(Wrong(), (3, 4))
     shown = "".join(traceback.format_exception(caught.value))
     assert "return x @ x" in shown
     assert "recorder.py" not in shown

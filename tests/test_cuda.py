@@ -23,6 +23,8 @@ from tests.observables import process_state
 from tests.recording.test_higher_order import Flexible
 from tests.recording.test_record import Calls
 from torchscan.analyses.totals import total_cost
+from torchscan.crawler import crawl_module, record
+from torchscan.estimator import analyze_roofline, estimate_memory
 from torchscan.hardware.device_specs import known_devices, save_entry
 from torchscan.hardware.measuring import measure
 from torchscan.hardware.process_memory import cuda_overhead
@@ -37,7 +39,7 @@ CASES = ["resnet18", "efficientnet_b0", "swin_t", "timm vit", "BERT", "GPT-2", "
 
 def test_a_model_on_cuda_runs_for_real_there_and_says_so() -> None:
     model = nn.Linear(4, 2).cuda()
-    provenance = torchscan.crawl_module(model, (4,))["provenance"]
+    provenance = crawl_module(model, (4,))["provenance"]
     assert (provenance["execution"], provenance["reason"]) == ("real", "the model is on CUDA")
 
 
@@ -49,7 +51,7 @@ def test_the_record_on_cuda_is_the_record_on_shapes(name: str) -> None:
     if "kwargs" in inputs:
         inputs["kwargs"] = {key: value.cuda() for key, value in inputs["kwargs"].items()}
     on_shapes, on_cuda = (
-        torchscan.crawl_module(model, **inputs, execute=how) for how in ("abstract", "real")
+        crawl_module(model, **inputs, execute=how) for how in ("abstract", "real")
     )
     for one, other in zip(on_shapes["layers"], on_cuda["layers"], strict=True):
         for key in (
@@ -81,10 +83,11 @@ def test_attention_costs_the_same_in_every_kernel(kernel: SDPBackend) -> None:
         for _ in range(3)
     )
     with sdpa_kernel(kernel):
-        trace = torchscan.record(
+        trace = record(
             Calls(lambda _, q, k, v: F.scaled_dot_product_attention(q, k, v)),
             args=args,
-            backward=True,
+            training=True,
+            mode="eval",
         )
     forward, backward = (
         total_cost(trace, phase=phase, strict=True).macs for phase in ("forward", "backward")
@@ -99,7 +102,7 @@ def test_a_training_step_has_no_operator_without_a_price(name: str) -> None:
     inputs = dict(case.inputs)
     if "kwargs" in inputs:
         inputs["kwargs"] = {key: value.cuda() for key, value in inputs["kwargs"].items()}
-    trace = torchscan.record(case.build().cuda(), **inputs, mode="train", backward=True)
+    trace = record(case.build().cuda(), **inputs, mode="train", training=True)
     cost = total_cost(trace, strict=True)
     assert cost.macs > 2 * total_cost(trace, phase="forward").macs
 
@@ -108,7 +111,7 @@ def test_a_training_step_has_no_operator_without_a_price(name: str) -> None:
 def test_recurrent_layers_by_cudnn(kind: Any) -> None:
     layer = kind(7, 3).cuda()
     args = (torch.zeros(5, 2, 7, device="cuda", requires_grad=True),)
-    trace = torchscan.record(layer, args=args, mode="train", backward=True)
+    trace = record(layer, args=args, mode="train", training=True)
     forward, backward = (
         total_cost(trace, phase=phase, strict=True).macs for phase in ("forward", "backward")
     )
@@ -118,14 +121,14 @@ def test_recurrent_layers_by_cudnn(kind: Any) -> None:
 
 def test_flex_attention() -> None:
     """2 samples · 4 heads · 128 · 128 scores of 32 + 32."""
-    trace = torchscan.record(Flexible(), args=(torch.zeros(2, 4, 128, 32, device="cuda"),))
+    trace = record(Flexible(), args=(torch.zeros(2, 4, 128, 32, device="cuda"),))
     assert total_cost(trace, strict=True).macs == 2 * 4 * 128 * 128 * 64
 
 
 def test_the_random_state_of_the_device_is_as_before() -> None:
     model: Any = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).cuda()
     before = (torch.cuda.get_rng_state().tolist(), process_state())
-    torchscan.crawl_module(model, (4,), mode="train")
+    crawl_module(model, (4,), mode="train")
     assert (torch.cuda.get_rng_state().tolist(), process_state()) == before
 
 
@@ -133,13 +136,13 @@ def test_a_pass_on_shapes_takes_no_memory_of_the_device() -> None:
     model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(4))).cuda()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.max_memory_allocated()
-    torchscan.crawl_module(model, (1024,), batch_size=4096, execute="abstract")
+    crawl_module(model, (1024,), batch_size=4096, execute="abstract")
     assert torch.cuda.max_memory_allocated() == before
 
 
 def test_a_model_on_cuda_has_overheads() -> None:
     """A context takes hundreds of MiB, torch's allocator keeps at least a segment; after the pass not less than before."""
-    overheads = torchscan.crawl_module(nn.Linear(1024, 1024).cuda(), (1024,))["overheads"]
+    overheads = crawl_module(nn.Linear(1024, 1024).cuda(), (1024,))["overheads"]
     assert (
         overheads["cuda"]["fwd"] is None
         or 50 < overheads["cuda"]["pre"] <= overheads["cuda"]["fwd"] < 4096
@@ -196,7 +199,7 @@ def test_the_peak_of_a_training_step_is_what_the_allocator_had_in_use(
     for name, batch_size in itertools.product(MEASURED, (4, 16, 32)):
         torch.cuda.empty_cache()
         options: Any = {"training": True, "optimizer": "AdamW", "loss": torch.sum, "device": "cuda"}
-        verdict = torchscan.estimate_memory(
+        verdict = estimate_memory(
             getattr(models, name)(), (3, 224, 224), batch_size=batch_size, **options
         ).verdict
         measured = _measured_peak(
@@ -222,7 +225,7 @@ def test_the_device_at_hand_has_a_roofline() -> None:
         )
     model = nn.Linear(1024, 1024).half()
     for device in ("auto", "cuda"):
-        result = torchscan.analyze_roofline(model, (1024,), batch_size=4096, device=device)
+        result = analyze_roofline(model, (1024,), batch_size=4096, device=device)
         assert result.device == torch.cuda.get_device_name()
         assert 0 < result.time_bound <= result.time_estimate
 
@@ -236,12 +239,15 @@ def test_what_the_context_of_the_device_at_hand_takes(
     held = cuda_overhead().cuda
     if not held:
         pytest.skip("NVML does not tell what this process holds")
-    assert 100 < entry["context_mb"] < 4096
-    assert entry["context_mb"] == pytest.approx(held, abs=64)
+    assert 100 < entry["cuda_context_mb"] < 4096
+    assert entry["cuda_context_mb"] == pytest.approx(held, abs=64)
     save_entry(name, entry)
-    verdict = torchscan.estimate_memory(nn.Linear(8, 8), (8,), device="cuda").verdict
+    verdict = estimate_memory(nn.Linear(8, 8), (8,), device="cuda").verdict
     assert verdict is not None
-    assert verdict.context_range == (entry["context_mb"] * 2**20, entry["context_mb"] * 2**20)
+    assert verdict.cuda_context_range == (
+        entry["cuda_context_mb"] * 2**20,
+        entry["cuda_context_mb"] * 2**20,
+    )
 
 
 def test_the_device_at_hand_can_be_measured(

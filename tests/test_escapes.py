@@ -13,7 +13,10 @@ from torch import Tensor, nn
 import torchscan
 from torchscan.analyses.module_graph import module_graph
 from torchscan.cli.main import main
+from torchscan.crawler import crawl_module, receptive_field, record
+from torchscan.errors import RecordError
 from torchscan.escapes import printable, printable_styled, printable_text
+from torchscan.estimator import analyze_roofline, estimate_memory
 
 #: sets the title of the terminal's window, clears the screen, and moves to the first column
 EVIL = "a\x1b]0;owned\x07\x1b[2J\r\x9b"
@@ -39,15 +42,13 @@ def test_line_breaks_are_kept_in_text_alone() -> None:
 @pytest.mark.parametrize(
     "verb",
     [
-        torchscan.crawl_module,
-        torchscan.estimate_memory,
-        torchscan.receptive_field,
-        torchscan.record,
-        lambda model, shape: module_graph(torchscan.record(model, shape)),
-        lambda model, shape: torchscan.analyze_roofline(model, shape, device="H100"),
-        lambda model, shape: torchscan.estimate_memory(
-            model, shape, training=True, device="24 GiB"
-        ),
+        crawl_module,
+        estimate_memory,
+        receptive_field,
+        record,
+        lambda model, shape: module_graph(record(model, shape)),
+        lambda model, shape: analyze_roofline(model, shape, device="H100"),
+        lambda model, shape: estimate_memory(model, shape, training=True, device="24 GiB"),
     ],
 )
 def test_results_print_no_control_characters(verb: Any) -> None:
@@ -61,8 +62,8 @@ def test_errors_and_warnings_have_no_control_characters() -> None:
         def forward(self, x: Tensor) -> Tensor:
             raise RuntimeError(f"no {EVIL}")
 
-    with pytest.raises(torchscan.RecordError) as caught:
-        torchscan.crawl_module(evil_model(Fails()), SHAPE)
+    with pytest.raises(RecordError) as caught:
+        crawl_module(evil_model(Fails()), SHAPE)
     assert is_harmless(str(caught.value))
     assert "owned" in str(caught.value)
     with warnings.catch_warnings(record=True) as seen:

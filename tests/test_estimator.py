@@ -17,8 +17,9 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 import torchscan
 from tests.observables import process_state
 from tests.recording.test_record import Calls
-from torchscan import Scan, estimate_memory
-from torchscan.errors import InputError
+from torchscan import Scan
+from torchscan.errors import InputError, NeedsValuesError, RecordError
+from torchscan.estimator import estimate_memory
 from torchscan.recording.passes import record_pass
 from torchscan.recording.request import PassRequest
 from torchscan.trace.trace import Trace
@@ -445,7 +446,7 @@ def test_the_longest_sequence_is_the_one_whose_segments_fill_the_card() -> None:
     asked: dict[str, Any] = {
         "dtype": torch.long,
         "device": "24 GiB",
-        "context_bytes": 0,
+        "cuda_context": 0,
         "longest_sequence": True,
     }
     verdict = estimate_memory(model, (100,), **asked).verdict
@@ -493,7 +494,7 @@ def test_the_verdict_adds_up() -> None:
     assert verdict.reserved_bytes == 64 * 2**20 + 2 * 2**20
     assert (
         verdict.left_bytes
-        == verdict.capacity_bytes - verdict.context_bytes - verdict.reserved_bytes
+        == verdict.capacity_bytes - verdict.cuda_context_bytes - verdict.reserved_bytes
     )
 
 
@@ -630,7 +631,7 @@ def test_cuda_is_asked_for_where_there_is_none() -> None:
     if torch.cuda.is_available():
         pytest.skip("a CUDA device is here")
     with pytest.raises(InputError, match="this machine has no CUDA device"):
-        torchscan.estimate_memory(two_layers(), (100,), device="cuda")
+        estimate_memory(two_layers(), (100,), device="cuda")
 
 
 class Picky(nn.Module):
@@ -670,7 +671,7 @@ def test_a_model_that_asks_for_values_and_cannot_be_copied_runs_on_data() -> Non
 def test_a_model_that_asks_for_values_and_has_none_says_where() -> None:
     with torch.device("meta"):
         model = Picky()
-    with pytest.raises(torchscan.NeedsValuesError, match="data"):
+    with pytest.raises(NeedsValuesError, match="data"):
         estimate_memory(model, (100,), batch_size=4)
 
 
@@ -932,7 +933,7 @@ def test_a_step_that_fails_on_shapes_is_run_on_data_and_says_so() -> None:
         "because on shapes alone Picky (the model itself) failed" in each
         for each in estimate.assumptions
     )
-    with pytest.raises(torchscan.RecordError):  # there are no data in another precision
+    with pytest.raises(RecordError):  # there are no data in another precision
         estimate_memory(Picky(), (4,), training=True, optimizer="SGD", precision="bf16")
 
 

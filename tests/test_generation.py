@@ -14,7 +14,7 @@ import torchscan
 from tests.models.generating import Adapted, Echo, InPlace, Recurrent, Seeing, Window
 from torchscan.errors import InputError, RecordError
 from torchscan.hardware import device_specs
-from torchscan.hardware.device_specs import device_named
+from torchscan.hardware.device_specs import device_named, register_device
 
 CARD = "RTX 3090"
 
@@ -121,20 +121,24 @@ def test_memory_is_shared_out_among_sequences() -> None:
     assert found.cache_bytes_per_token == 2 * 256 * 4
     left = device_named(CARD).room_bytes - found.weights_bytes
     assert found.max_context == (left - found.work_bytes) // 2 // found.cache_bytes_per_token
-    assert found.max_batch == left // (found.cache_bytes + found.work_bytes // 2)
+    assert found.max_batch_size == left // (found.cache_bytes + found.work_bytes // 2)
 
 
 def test_too_many_sequences_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_specs, "_registered", {})
-    figures: dict[str, Any] = {"bandwidth_gbs": 500, "dense_tflops": {"fp32": 5}, "context_mb": 1}
-    torchscan.register_device("small", memory_gb=8 / 1024, **figures)
+    figures: dict[str, Any] = {
+        "bandwidth_gbs": 500,
+        "dense_tflops": {"fp32": 5},
+        "cuda_context_mb": 1,
+    }
+    register_device("small", memory_gb=8 / 1024, **figures)
     sweep = torchscan.analyze_generation(Echo(10, 256), 400, 2, batch_size=[1, 64], device="small")
-    most = sweep.generations[0].max_batch
+    most = sweep.generations[0].max_batch_size
     assert most == (
         int(8 * 2**20 * 0.975) - 2**20 - 4 * (2 * 2560 + 2 * 256**2)
     ) // _bytes_of_a_sequence(sweep.generations[0])
     assert f"Warning: there is memory for only {most} sequences." in sweep.table().remarks
-    torchscan.register_device("tiny", memory_gb=1 / 1024, **figures)
+    register_device("tiny", memory_gb=1 / 1024, **figures)
     sweep = torchscan.analyze_generation(Echo(10, 256), 400, 2, batch_size=[1], device="tiny")
     assert "Warning: the memory is too small for the model." in sweep.table().remarks
 
@@ -154,15 +158,19 @@ def test_a_sweep_is_the_same_question_for_each_batch() -> None:
         assert sweep.price_per_million(each) == pytest.approx(
             3.6 / 3600 * 1e6 * seconds / (2 * each.batch_size)
         )
-    assert json.loads(json.dumps(sweep.to_dict()))["records"] == sweep.records
+    assert json.loads(json.dumps(sweep.to_dict()))["num_traces"] == sweep.num_traces
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"prompt": 0}, "prompt is 0: give a positive integer"),
+        ({"new": "many"}, "new is 'many': give a positive integer, or a text such as '4k'"),
         ({"batch_size": True}, "batch_size is True"),
-        ({"precision": "fp8"}, "precision is 'fp8': give 'bf16'"),
+        (
+            {"precision": "fp8"},
+            "precision is 'fp8': give one of 'fp32', 'tf32', 'fp16', 'bf16'; weights=",
+        ),
         ({"precision": "int3"}, "precision is 'int3'"),
         ({"weights": "int3"}, "weights is 'int3': give one of"),
         ({"cache": "int4:0"}, "cache is 'int4:0'"),

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import torchscan
 from torchscan.analyses.totals import by_module, by_module_and_operator, total_cost
+from torchscan.crawler import crawl_module, record
 from torchscan.ops import compute_cost
 from torchscan.report.info_data import COST_SUMS, PARAMETER_SUMS
 from torchscan.types import OpCost
@@ -78,7 +79,7 @@ def differentiable(model: nn.Module) -> nn.Module:
 
 
 def crawl(model: nn.Module, **options: Any) -> dict[str, Any]:
-    return torchscan.crawl_module(model, (3, 6, 6), **options)
+    return crawl_module(model, (3, 6, 6), **options)
 
 
 @pytest.mark.slow
@@ -134,7 +135,7 @@ def test_folding_keeps_every_sum(model: nn.Module, data: st.DataObject) -> None:
 @given(models().map(differentiable), st.sampled_from(["eval", "train"]))
 def test_the_backward_pass_on_shapes_is_that_on_data(model: nn.Module, mode: Any) -> None:
     abstract, real = (
-        torchscan.record(model, (3, 6, 6), mode=mode, batch_size=2, backward=True, execute=how)
+        record(model, (3, 6, 6), mode=mode, batch_size=2, training=True, execute=how)
         for how in ("abstract", "real")
     )
     assert by_module_and_operator(abstract) == by_module_and_operator(real)
@@ -146,7 +147,7 @@ def test_the_backward_pass_on_shapes_is_that_on_data(model: nn.Module, mode: Any
 @given(models().map(differentiable))
 def test_a_backward_pass_takes_twice_the_products_but_for_the_first_layer(model: nn.Module) -> None:
     """Whose input needs no gradient: 36 pixels, 3 channels in."""
-    trace = torchscan.record(model, (3, 6, 6), mode="train", batch_size=2, backward=True)
+    trace = record(model, (3, 6, 6), mode="train", batch_size=2, training=True)
     forward, backward = (total_cost(trace, phase=phase).macs for phase in ("forward", "backward"))
     first = by_module(trace, phase="forward")["0"].macs
     assert backward == 2 * forward - first
@@ -156,7 +157,7 @@ def test_a_backward_pass_takes_twice_the_products_but_for_the_first_layer(model:
 @RELAXED
 @given(models().map(differentiable))
 def test_a_module_costs_what_its_children_cost_and_its_own(model: nn.Module) -> None:
-    trace = torchscan.record(model, (3, 6, 6), mode="train", batch_size=2, backward=True)
+    trace = record(model, (3, 6, 6), mode="train", batch_size=2, training=True)
     totals = by_module(trace)
     for call in trace.modules:
         calls = [each for each in trace.modules if each.path == call.path]
@@ -179,7 +180,7 @@ def test_attention_split_by_heads_costs_the_sum(
 ) -> None:
     def cost(shape: tuple[int, int]) -> OpCost:
         args = tuple(torch.zeros(*shape, length, width) for length in (queries, keys, keys))
-        return total_cost(torchscan.record(Attention(), args=args))
+        return total_cost(record(Attention(), args=args))
 
     assert cost((samples, heads)) == sum((cost((1, 1)) for _ in range(samples * heads)), OpCost())
 
@@ -198,7 +199,7 @@ def test_a_recurrent_layer_is_linear_in_time_and_batch(
     layer = kind(inputs, units)
 
     def cost(*shape: int) -> OpCost:
-        return total_cost(torchscan.record(layer, args=(torch.zeros(*shape, inputs),)))
+        return total_cost(record(layer, args=(torch.zeros(*shape, inputs),)))
 
     one, many = cost(1, 1), cost(steps, batch)
     assert (many.macs, many.flops) == (steps * batch * one.macs, steps * batch * one.flops)
@@ -211,7 +212,7 @@ def test_a_product_split_in_parts_costs_the_sum_of_the_parts(
 ) -> None:
     def macs(left: tuple[int, int], right: tuple[int, int]) -> int:
         args = (torch.zeros(left), torch.zeros(right))
-        return int(torchscan.crawl_module(Product(), args=args)["overall"]["macs"])
+        return int(crawl_module(Product(), args=args)["overall"]["macs"])
 
     whole = macs((rows, inner * parts), (inner * parts, columns))
     assert whole == parts * macs((rows, inner), (inner, columns))

@@ -12,7 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import torchscan
+from torchscan.crawler import crawl_module, receptive_field, record
+from torchscan.errors import RecordError
+from torchscan.estimator import estimate_memory
 from torchscan.progress import progress
 
 
@@ -62,14 +64,12 @@ def screen(written: str) -> str:
 
 
 def test_a_call_that_takes_long_says_so_and_leaves_nothing(terminal: Terminal) -> None:
-    torchscan.crawl_module(Slow(lambda: terminal.is_written.wait(20)), (3,))
+    crawl_module(Slow(lambda: terminal.is_written.wait(20)), (3,))
     assert "torchscan: Slow … 0 s" in terminal.getvalue()
     assert screen(terminal.getvalue()) == ""
 
 
-@pytest.mark.parametrize(
-    "verb", [torchscan.estimate_memory, torchscan.record, torchscan.receptive_field]
-)
+@pytest.mark.parametrize("verb", [estimate_memory, record, receptive_field])
 def test_every_verb_does_unless_it_is_told_not_to(verb: Any, terminal: Terminal) -> None:
     verb(Slow(lambda: terminal.is_written.wait(20)), (3,))
     assert terminal.getvalue().startswith("\rtorchscan: Slow")
@@ -82,21 +82,21 @@ def test_nothing_is_said_where_lines_stay(
     monkeypatch: pytest.MonkeyPatch, terminal: Terminal
 ) -> None:
     monkeypatch.setattr(terminal, "isatty", lambda: False)
-    torchscan.crawl_module(nn.Linear(3, 3), (3,))
+    crawl_module(nn.Linear(3, 3), (3,))
     assert terminal.getvalue() == ""
 
 
 def test_a_notebook_is_seen(monkeypatch: pytest.MonkeyPatch, terminal: Terminal) -> None:
     monkeypatch.setattr(terminal, "isatty", lambda: False)
     monkeypatch.setattr(Terminal, "__module__", "ipykernel.iostream")
-    torchscan.crawl_module(Slow(lambda: terminal.is_written.wait(20)), (3,))
+    crawl_module(Slow(lambda: terminal.is_written.wait(20)), (3,))
     assert "torchscan: Slow" in terminal.getvalue()
 
 
 def test_what_is_done_for_another_says_nothing_of_its_own(terminal: Terminal) -> None:
     with progress("all"):
         terminal.is_written.wait(20)
-        torchscan.crawl_module(nn.Linear(3, 3), (3,))
+        crawl_module(nn.Linear(3, 3), (3,))
     assert "Linear" not in terminal.getvalue()
 
 
@@ -105,8 +105,8 @@ def test_the_line_goes_away_after_an_error(terminal: Terminal) -> None:
         terminal.is_written.wait(20)
         raise ValueError("no")
 
-    with pytest.raises(torchscan.RecordError):
-        torchscan.crawl_module(Slow(fails), (3,))
+    with pytest.raises(RecordError):
+        crawl_module(Slow(fails), (3,))
     assert screen(terminal.getvalue()) == ""
     assert torch.is_grad_enabled()
 
@@ -119,5 +119,5 @@ def test_without_threads_nothing_is_said(
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     for _ in range(2):  # the second time, too: nothing stays locked
-        assert torchscan.crawl_module(nn.Linear(3, 3), (3,))["overall"]["macs"] == 9
+        assert crawl_module(nn.Linear(3, 3), (3,))["overall"]["macs"] == 9
     assert terminal.getvalue() == ""

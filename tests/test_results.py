@@ -19,8 +19,10 @@ from torch import nn
 
 import torchscan
 from tests.report.samples import HOSTILE, UNPRINTABLE, Chain, block
-from torchscan import InputError
 from torchscan.analyses.module_graph import module_graph
+from torchscan.crawler import crawl_module, receptive_field, record
+from torchscan.errors import InputError
+from torchscan.estimator import analyze_roofline, estimate_memory
 from torchscan.hardware.device_specs import device_named
 from torchscan.inspection import inspect
 from torchscan.report.info import Info
@@ -33,11 +35,11 @@ SHAPE = (3, 8, 8)
 
 
 def _info() -> Info:
-    return torchscan.crawl_module(block(), SHAPE)
+    return crawl_module(block(), SHAPE)
 
 
-def _remedies(model: nn.Module) -> Any:
-    return torchscan.analyze_roofline(model, SHAPE, device="RTX 3090").remedies()
+def _suggestions(model: nn.Module) -> Any:
+    return analyze_roofline(model, SHAPE, device="RTX 3090").suggestions()
 
 
 def _run() -> Any:
@@ -95,7 +97,7 @@ def _group_run() -> Any:
     facts = _run()
     run = getattr(facts, "facts", facts)
     runs = [
-        replace(run, process=Process(rank=rank, processes=2, launch="", began=0.0))
+        replace(run, process=Process(rank=rank, num_ranks=2, launch="", began=0.0))
         for rank in range(2)
     ]
     return group_run_of(runs)
@@ -103,11 +105,11 @@ def _group_run() -> Any:
 
 RESULTS: Mapping[str, Callable[[], Any]] = {
     "info": _info,
-    "memory": lambda: torchscan.estimate_memory(
+    "memory": lambda: estimate_memory(
         block(), SHAPE, training=True, optimizer="SGD", device="RTX 3090"
     ),
-    "roofline": lambda: torchscan.analyze_roofline(block(), SHAPE, device="RTX 3090"),
-    "remedies": lambda: _remedies(block()),
+    "roofline": lambda: analyze_roofline(block(), SHAPE, device="RTX 3090"),
+    "suggestions": lambda: _suggestions(block()),
     "generation": lambda: _generation(),
     "formulas": lambda: _formulas(),
     "generation by batch size": lambda: _generation_sweep(),
@@ -117,23 +119,21 @@ RESULTS: Mapping[str, Callable[[], Any]] = {
     "inspection": _inspection,
     "group run": lambda: _group_run(),
     "pipeline": lambda: _pipeline(),
-    "fields": lambda: torchscan.receptive_field(block(), SHAPE),
-    "field": lambda: torchscan.receptive_field(block(), SHAPE)["conv"],
+    "fields": lambda: receptive_field(block(), SHAPE),
+    "field": lambda: receptive_field(block(), SHAPE)["conv"],
     "run comparison": lambda: torchscan.compare(_run(), _run()),
-    "comparison": lambda: torchscan.compare(
-        _info(), torchscan.crawl_module(block(), SHAPE, batch_size=2)
-    ),
-    "trace": lambda: torchscan.record(block(), SHAPE),
-    "graph": lambda: module_graph(torchscan.record(block(), SHAPE)),
+    "comparison": lambda: torchscan.compare(_info(), crawl_module(block(), SHAPE, batch_size=2)),
+    "trace": lambda: record(block(), SHAPE),
+    "graph": lambda: module_graph(record(block(), SHAPE)),
     "device": lambda: device_named("RTX 3090"),
-    "table": lambda: torchscan.record(block(), SHAPE).table(),
+    "table": lambda: record(block(), SHAPE).table(),
 }
 #: a word of each
 SAYS = {
     "info": "Total parameters",
     "memory": "Peak memory",
     "roofline": "Expected time",
-    "remedies": "as it is",
+    "suggestions": "as it is",
     "generation": "First token after",
     "formulas": "MACs",
     "generation by batch size": "Tokens/s",
@@ -319,14 +319,14 @@ def test_figures_of_a_roofline_add_up_in_the_table() -> None:
 def test_names_are_text_in_every_table() -> None:
     """A terminal, a page and a document get no control codes and no markup from names of modules."""
     model = Chain({name: nn.Linear(4, 4) for name in (*HOSTILE, *UNPRINTABLE)})
-    fields, trace = torchscan.receptive_field(model, (4,)), torchscan.record(model, (4,))
+    fields, trace = receptive_field(model, (4,)), record(model, (4,))
     memory, roofline = (
-        torchscan.estimate_memory(model, (4,)),
-        torchscan.analyze_roofline(model, (4,), device="RTX 3090"),
+        estimate_memory(model, (4,)),
+        analyze_roofline(model, (4,), device="RTX 3090"),
     )
     before, after = (
-        torchscan.crawl_module(model, (4,)),
-        torchscan.crawl_module(model, (4,), batch_size=2),
+        crawl_module(model, (4,)),
+        crawl_module(model, (4,), batch_size=2),
     )
     tables = [
         *(
@@ -369,16 +369,12 @@ def test_what_is_left_of_an_info_is_printed_as_the_dict_that_it_is() -> None:
 
 def test_a_largest_batch_that_nobody_asked_for_is_not_mentioned() -> None:
     asked: dict[str, Any] = {"device": "RTX 3090"}
-    assert "argest batch" not in str(torchscan.estimate_memory(block(), SHAPE, **asked))
-    assert "Largest batch size" in str(
-        torchscan.estimate_memory(block(), SHAPE, **asked, largest_batch=True)
-    )
+    assert "argest batch" not in str(estimate_memory(block(), SHAPE, **asked))
+    assert "Largest batch size" in str(estimate_memory(block(), SHAPE, **asked, largest_batch=True))
 
 
 def test_a_longest_sequence_is_mentioned_where_it_was_asked_for() -> None:
     asked: dict[str, Any] = {"input_shape": (8,), "dtype": torch.long, "device": "RTX 3090"}
     words = torch.nn.Embedding(10, 4)
-    assert "ongest sequence" not in str(torchscan.estimate_memory(words, **asked))
-    assert "Longest sequence" in str(
-        torchscan.estimate_memory(words, **asked, longest_sequence=True)
-    )
+    assert "ongest sequence" not in str(estimate_memory(words, **asked))
+    assert "Longest sequence" in str(estimate_memory(words, **asked, longest_sequence=True))

@@ -12,10 +12,15 @@ import torch
 from torch import Tensor, nn
 
 import torchscan
-from torchscan import InputError, Scan
+from torchscan import Scan
+from torchscan.budgets import assert_budget
 from torchscan.budgets.budget_check import Limits
 from torchscan.cli.main import main
+from torchscan.crawler import crawl_module, receptive_field, record, summary
+from torchscan.errors import InputError, UnpricedError
+from torchscan.estimator import analyze_roofline, estimate_memory
 from torchscan.metrics import METRICS
+from torchscan.recording.request import Mode
 
 #: one entry for each time that the model below runs
 RUNS: list[tuple[int, ...]] = []
@@ -57,23 +62,23 @@ def every_limit() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("ask", "passes"),
     [
-        (lambda model: torchscan.record(model, SHAPE), 1),
-        (lambda model: torchscan.crawl_module(model, SHAPE), 1),
-        (lambda model: torchscan.crawl_module(model, SHAPE, training=True), 1),
-        (lambda model: torchscan.summary(model, SHAPE, receptive_field=True), 1),
-        (lambda model: torchscan.receptive_field(model, SHAPE), 1),
-        (lambda model: torchscan.estimate_memory(model, SHAPE), 1),
-        (lambda model: torchscan.estimate_memory(model, SHAPE, **STEP), 1),
-        (lambda model: torchscan.analyze_roofline(model, SHAPE, **STEP), 1),
-        (lambda model: torchscan.assert_budget(model, SHAPE, max_params="1M"), 1),
+        (lambda model: record(model, SHAPE), 1),
+        (lambda model: crawl_module(model, SHAPE), 1),
+        (lambda model: crawl_module(model, SHAPE, training=True), 1),
+        (lambda model: summary(model, SHAPE, receptive_field=True), 1),
+        (lambda model: receptive_field(model, SHAPE), 1),
+        (lambda model: estimate_memory(model, SHAPE), 1),
+        (lambda model: estimate_memory(model, SHAPE, **STEP), 1),
+        (lambda model: analyze_roofline(model, SHAPE, **STEP), 1),
+        (lambda model: assert_budget(model, SHAPE, max_params="1M"), 1),
         (
-            lambda model: torchscan.assert_budget(
+            lambda model: assert_budget(
                 model, SHAPE, max_peak_memory="1 GiB", max_latency="1 s", **STEP
             ),
             1,
         ),
-        (lambda model: torchscan.assert_budget(model, SHAPE, **every_limit(), **STEP), 2),
-        (lambda model: torchscan.assert_budget(model, SHAPE, **every_limit(), device="H200"), 2),
+        (lambda model: assert_budget(model, SHAPE, **every_limit(), **STEP), 2),
+        (lambda model: assert_budget(model, SHAPE, **every_limit(), device="H200"), 2),
         (lambda model: torchscan.model_table({"net": model}, SHAPE, metrics=["params", "macs"]), 1),
         (
             lambda model: torchscan.model_table(
@@ -147,19 +152,20 @@ def test_the_search_for_the_largest_batch_takes_some_passes_more() -> None:
 def test_verbs_are_a_line_over_a_scan() -> None:
     model = Net()
     scan = Scan(model, SHAPE, **STEP)
-    assert scan.memory == torchscan.estimate_memory(model, SHAPE, **STEP)
-    assert scan.roofline == torchscan.analyze_roofline(model, SHAPE, **STEP)
+    assert scan.memory == estimate_memory(model, SHAPE, **STEP)
+    assert scan.roofline == analyze_roofline(model, SHAPE, **STEP)
     plain = Scan(model, SHAPE)
-    assert plain.info == torchscan.crawl_module(model, SHAPE)
-    assert plain.trace == torchscan.record(model, SHAPE)
-    assert plain.receptive_field == torchscan.receptive_field(model, SHAPE)
+    assert plain.info == crawl_module(model, SHAPE)
+    assert plain.trace == record(model, SHAPE)
+    assert plain.receptive_field == receptive_field(model, SHAPE)
 
 
-def test_a_backward_pass_is_a_training_step_in_the_mode_that_is_given() -> None:
+def test_a_training_step_is_in_the_mode_that_is_given() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout())
-    step = torchscan.record(model, (4,), training=True, mode="eval", loss=torch.sum)
-    assert step == torchscan.record(model, (4,), backward=torch.sum)
-    assert torchscan.record(model, (4,), training=True).provenance.mode == "train"
+    step = record(model, (4,), training=True, mode="eval", loss=torch.sum)
+    assert (step.provenance.mode, step.provenance.backward) == ("eval", True)
+    assert not any("dropout" in op.signature.operator for op in step.ops)
+    assert record(model, (4,), training=True).provenance.mode == "train"
 
 
 def test_the_counts_of_a_training_step_hold_its_backward_pass_and_metrics_the_forward_pass() -> (
@@ -178,7 +184,6 @@ def test_the_counts_of_a_training_step_hold_its_backward_pass_and_metrics_the_fo
         ({"optimizer": "AdamW"}, "belong to a training step: pass training=True"),
         ({"loss": torch.sum}, "belong to a training step: pass training=True"),
         ({"training": True, "loss": 3}, "loss is a int: give a function"),
-        ({"backward": torch.sum, "loss": torch.sum}, "give the loss once"),
         ({"precision": "fp12"}, "precision is 'fp12'"),
         ({"training": "yes"}, "training is 'yes': give True or False"),
     ],
@@ -234,7 +239,7 @@ def test_a_warning_points_at_the_line_that_asked() -> None:
     with torch.device("meta"):
         model = nn.Sequential(nn.Flatten(), nn.Linear(192, 10_000_000))
     with pytest.warns(UserWarning, match="this does not fit NVIDIA GeForce GTX 1650 Ti") as told:
-        torchscan.analyze_roofline(model, SHAPE, device="GTX 1650 Ti")
+        analyze_roofline(model, SHAPE, device="GTX 1650 Ti")
     assert [each.filename for each in told] == [__file__]
 
 
@@ -250,11 +255,11 @@ class FalseLoss(nn.Module):
 
 def test_a_loss_that_is_false_is_a_loss() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
-    for asked in ({"training": True}, {"backward": FalseLoss()}):
-        own: dict[str, Any] = asked if "backward" in asked else {**asked, "loss": FalseLoss()}
+    modes: tuple[Mode, ...] = ("train", "eval")
+    for mode in modes:
         scan, same = (
-            Scan(model, (4,), **own),
-            Scan(model, (4,), training=True, loss=torch.sum, mode=own.get("mode", "train")),
+            Scan(model, (4,), training=True, loss=loss, mode=mode)
+            for loss in (FalseLoss(), torch.sum)
         )
         assert scan.trace.provenance.backward
         assert scan.memory.peak_by_phase["backward"] == same.memory.peak_by_phase["backward"] > 0
@@ -263,7 +268,7 @@ def test_a_loss_that_is_false_is_a_loss() -> None:
 
 def test_what_cannot_be_answered_is_refused_before_the_model_runs() -> None:
     with pytest.raises(InputError, match="a latency needs a device"):
-        torchscan.assert_budget(Net(), SHAPE, max_latency="1 ms", max_params=1)
+        assert_budget(Net(), SHAPE, max_latency="1 ms", max_params=1)
     with pytest.raises(InputError, match="needs inputs made from input_shape"):
         Scan(Net(), args=(torch.zeros(1, *SHAPE),), device="H200").largest_batch()
     with pytest.raises(InputError, match="no metric was given"):
@@ -293,9 +298,9 @@ class Distances(nn.Module):
 
 def test_a_latency_is_a_bound_where_an_operator_of_the_step_has_no_price() -> None:
     asked: dict[str, Any] = {"batch_size": 3, "training": True, "device": "H200"}
-    torchscan.assert_budget(Distances(), (4,), max_macs="1M", **asked)
+    assert_budget(Distances(), (4,), max_macs="1M", **asked)
     with pytest.raises(
-        torchscan.UnpricedError, match=r"only a lower bound is known for Latency.*_pdist_backward"
+        UnpricedError, match=r"only a lower bound is known for Latency.*_pdist_backward"
     ):
-        torchscan.assert_budget(Distances(), (4,), max_latency="1 s", **asked)
-    torchscan.assert_budget(Distances(), (4,), max_latency="1 s", strict=False, **asked)
+        assert_budget(Distances(), (4,), max_latency="1 s", **asked)
+    assert_budget(Distances(), (4,), max_latency="1 s", strict=False, **asked)

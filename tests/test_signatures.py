@@ -6,29 +6,35 @@ import inspect
 import pickle
 import re
 import typing
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import fields
+from types import SimpleNamespace
 from typing import Any, TypedDict, Unpack
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import torchscan
-from torchscan import InputError
+from torchscan.budgets import assert_budget
+from torchscan.crawler import crawl_module, receptive_field, record, summary
+from torchscan.errors import InputError, TorchscanError
+from torchscan.estimator import analyze_roofline, estimate_memory
 from torchscan.question import Question
 from torchscan.recording.arguments import ScanArguments
+from torchscan.report.export import format_info
 from torchscan.scan import Scan
 from torchscan.signatures import spelled_out
 
 VERBS: list[Callable[..., Any]] = [
-    torchscan.record,
-    torchscan.crawl_module,
-    torchscan.summary,
-    torchscan.receptive_field,
-    torchscan.estimate_memory,
-    torchscan.analyze_roofline,
-    torchscan.assert_budget,
+    record,
+    crawl_module,
+    summary,
+    receptive_field,
+    estimate_memory,
+    analyze_roofline,
+    assert_budget,
     torchscan.model_table,
     Scan,
 ]
@@ -70,59 +76,63 @@ def test_the_question_has_a_field_for_every_argument() -> None:
     ("verb", "given", "said"),
     [
         (
-            torchscan.crawl_module,
+            crawl_module,
             "bach_size",
             r"^crawl_module\(\) got .* 'bach_size': did you mean 'batch_size'",
         ),
-        (torchscan.record, "optimizer", r"^record\(\) got .* 'optimizer': there are args, "),
+        (record, "optimizer", r"^record\(\) got .* 'optimizer': there are args, "),
         (
-            torchscan.estimate_memory,
+            estimate_memory,
             "execute",
             r"^estimate_memory\(\) got an unexpected keyword argument 'execute'",
         ),
-        (torchscan.assert_budget, "max_parms", "'max_parms': did you mean 'max_params'"),
+        (assert_budget, "max_parms", "'max_parms': did you mean 'max_params'"),
         (Scan, "devise", "'devise': did you mean 'device'"),
         # as torchinfo, thop, fvcore and ptflops call theirs
         (
-            torchscan.summary,
+            summary,
             "input_size",
             r"has no argument 'input_size': give input_shape=\(3, 224, 224\) for one sample",
         ),
-        (torchscan.summary, "input_data", r"'input_data': give args=\(x,\)"),
-        (torchscan.summary, "col_names", r"'col_names': give columns=\["),
-        (torchscan.summary, "depth", "'depth': give max_depth="),
-        (torchscan.record, "device", "'device', and needs none: the model stays where it is"),
-        (torchscan.summary, "verbose", "'verbose', and needs none: crawl_module"),
-        (torchscan.crawl_module, "inputs", r"'inputs': give args=\(x,\)"),
-        (torchscan.crawl_module, "input_res", "'input_res': give input_shape="),
-        (torchscan.crawl_module, "as_strings", "'as_strings', and needs none: figures are numbers"),
-        (torchscan.summary, "model", "'model': give module=$"),
-        (torchscan.summary, "backend", "'backend': give convention='ptflops'"),
+        (summary, "input_data", r"'input_data': give args=\(x,\)"),
+        (summary, "col_names", r"'col_names': give columns=\["),
+        (summary, "depth", "'depth': give max_depth="),
+        (record, "device", "'device', and needs none: the model stays where it is"),
+        (summary, "verbose", "'verbose', and needs none: crawl_module"),
+        (crawl_module, "inputs", r"'inputs': give args=\(x,\)"),
+        (crawl_module, "input_res", "'input_res': give input_shape="),
+        (crawl_module, "as_strings", "'as_strings', and needs none: figures are numbers"),
         (
-            torchscan.estimate_memory,
+            record,
+            "backward",
+            "'backward': give training=True, mode='eval', and what to differentiate as loss=$",
+        ),
+        (summary, "backend", "'backend': give convention='ptflops'"),
+        (
+            estimate_memory,
             "backend",
             "'backend', and needs none: operators are counted as they run",
         ),
-        (torchscan.summary, "report_missing", "'report_missing': give strict=True"),
+        (summary, "report_missing", "'report_missing': give strict=True"),
         (
-            torchscan.estimate_memory,
+            estimate_memory,
             "report_missing",
             "'report_missing', and needs none: operators without a price",
         ),
         (
-            torchscan.crawl_module,
+            crawl_module,
             "flops_units",
             "'flops_units', and needs none: figures are numbers",
         ),
-        (torchscan.crawl_module, "row_settings", "'row_settings', and needs none: format_info"),
-        (torchscan.summary, "row_settings", "'row_settings': give columns= and width="),
+        (crawl_module, "row_settings", "'row_settings', and needs none: format_info"),
+        (summary, "row_settings", "'row_settings': give columns= and width="),
         (
-            torchscan.crawl_module,
+            crawl_module,
             "print_per_layer_stat",
             r"and needs none: crawl_module\(...\) has every layer",
         ),
-        (torchscan.summary, "print_per_layer_stat", "'print_per_layer_stat': give columns="),
-        (torchscan.crawl_module, "depth", "'depth': there are"),  # it has no max_depth to name
+        (summary, "print_per_layer_stat", "'print_per_layer_stat': give columns="),
+        (crawl_module, "depth", "'depth': there are"),  # it has no max_depth to name
     ],
 )
 def test_an_unknown_argument_is_refused_with_the_nearest(
@@ -169,14 +179,14 @@ def test_a_verb_explains_in_its_own_words_what_it_has_words_for() -> None:
 
 #: of torchinfo.summary, thop.profile, fvcore.nn.flop_count and ptflops.get_model_complexity_info, but those that we have, too
 _OTHERS = """
-model input_size input_data batch_dim cache_forward_pass col_names col_width dtypes row_settings verbose
+input_size input_data batch_dim cache_forward_pass col_names col_width dtypes row_settings verbose
 inputs custom_ops ret_layer_info report_missing supported_ops
 input_res print_per_layer_stat as_strings input_constructor ost ignore_modules custom_modules_hooks
 backend flops_units param_units output_precision backend_specific_config
 """
 
 
-@pytest.mark.parametrize("verb", [torchscan.summary, torchscan.crawl_module])
+@pytest.mark.parametrize("verb", [summary, crawl_module])
 @pytest.mark.parametrize("name", _OTHERS.split())
 def test_every_argument_of_other_tools_is_answered(verb: Callable[..., Any], name: str) -> None:
     with pytest.raises(TypeError, match=f"has no argument '{name}'(: give |, and needs none: )"):
@@ -210,11 +220,164 @@ def test_an_argument_of_a_wrong_type_is_named_with_what_to_give(
 
 
 def test_an_error_of_arguments_that_fit_their_types_stays_as_it_is() -> None:
-    info = torchscan.crawl_module(nn.Linear(2, 2), (2,))
+    info = crawl_module(nn.Linear(2, 2), (2,))
     with pytest.raises(OverflowError):
         info.to_json(indent=10**30)
 
 
 def test_public_functions_can_be_sent_to_other_processes() -> None:
-    for function in (torchscan.crawl_module, torchscan.format_info, torchscan.crawler.crawl_module):
+    for function in (crawl_module, format_info, torchscan.crawler.crawl_module):
         assert pickle.loads(pickle.dumps(function)) is function  # noqa: S301
+
+
+#: names that arguments had -> the one spelling
+OLD_ARGUMENTS = {
+    "model": "module",
+    "build": "module",
+    "batch": "batch_size",
+    "global_batch": "global_batch_size",
+    "min_batch": "min_batch_size",
+    "gpus": "num_gpus",
+    "processes": "num_ranks",
+    "context": "cuda_context, or tokens as length",
+    "context_bytes": "cuda_context",
+    "context_mb": "cuda_context_mb",
+    "backward": "training",
+    "rows": "top",
+    "depth": "max_depth",
+    "record": "trace",
+    "picture": "image",
+    "least": "min_…",
+    "most": "max_…",
+}
+#: names that attributes of results had -> the one spelling
+OLD_ATTRIBUTES = {
+    "said": "label, or description",
+    "least": "min",
+    "most": "max",
+    "spread": "error_margin",
+    "late": "lags",
+    "looking": "overhead",
+    "gpus": "num_gpus",
+    "records": "num_traces",
+    "remedies": "suggestions",
+    "max_batch": "max_batch_size",
+    "context_bytes": "cuda_context_bytes",
+    "context_range": "cuda_context_range",
+    "known_context_bytes": "known_cuda_context_bytes",
+    "compute_utilisation": "compute_utilization",
+    "memory_utilisation": "memory_utilization",
+    "least_bytes_read": "min_bytes_read",
+}
+#: arguments that have another type or default somewhere -> why
+DIFFERENT = {
+    "apply": "plan() has no way to shard a model by itself",
+    "by": "the groups that a table has",
+    "fold_repeats": "a table of the heaviest layers has none that follow each other",
+    "graph": "of a module in tables, and whether to draw one in watch()",
+    "inputs": "of a module, or by name of a prompt",
+    "layer": "one to draw, or the name of one",
+    "max_depth": "tables of times are short, summary() is complete",
+    "mesh": "plan() is about one",
+    "module": "plan() also takes a function that makes the model",
+    "name": "of different things",
+    "optimizer": "search_meshes() is about training",
+    "path": "of a file, or of a module",
+    "plan": "of a model, or of a pipeline",
+    "precision": "search_meshes() is about training, for which weights are converted",
+    "receptive_field": "data has them, a table has room for them if they are asked for",
+    "run": "a path, or what was opened from one",
+    "step": "a number in watch(), a function that calls a language model",
+    "strict": "budgets refuse lower bounds, reports mark them",
+    "title": "tables of models have one",
+    "top": "what is drawn or printed is short, data is complete",
+    "trace": "module_graph() also takes the error of a pass that has failed",
+    "width": "summary() prints to a terminal, which has one",
+}
+#: types that modules import for type checkers alone
+_FOR_CHECKERS = {
+    "Tensor": Tensor,
+    "pd": SimpleNamespace(DataFrame=Any),
+    **dict.fromkeys(("Axes", "DeviceMesh", "Server", "Statistic"), Any),
+}
+
+
+def public_functions() -> dict[str, Callable[..., Any]]:
+    """Return the public functions by name, and ``Scan``."""
+    public = {name: getattr(torchscan, name) for name in torchscan.__all__}
+    functions = {name: each for name, each in public.items() if inspect.isfunction(each)}
+    return {**functions, "Scan": Scan}
+
+
+def public_methods() -> dict[str, Callable[..., Any]]:
+    """Return the methods of public classes by name."""
+    return {
+        f"{name}.{key}": method
+        for name in torchscan.__all__
+        if inspect.isclass(kind := getattr(torchscan, name))
+        for key, method in vars(kind).items()
+        if inspect.isfunction(method) and not key.startswith("_")
+    }
+
+
+def arguments_of(function: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the type and the default of each argument by its name."""
+    hinted = function.__init__ if inspect.isclass(function) else function
+    hints = typing.get_type_hints(hinted, localns=_FOR_CHECKERS)
+    parameters = inspect.signature(function).parameters
+    return {
+        name: (hints.get(name, each.annotation), each.default) for name, each in parameters.items()
+    }
+
+
+@pytest.mark.parametrize("name", [*public_functions(), *public_methods()])
+def test_no_argument_has_an_old_name(name: str) -> None:
+    function = {**public_functions(), **public_methods()}[name]
+    found = inspect.signature(function).parameters.keys() & OLD_ARGUMENTS.keys()
+    assert {each: OLD_ARGUMENTS[each] for each in found} == {}
+
+
+def test_no_attribute_of_a_result_has_an_old_name() -> None:
+    kinds = [
+        each for each in map(torchscan.__getattr__, torchscan.__all__) if inspect.isclass(each)
+    ]
+    found = {
+        f"{kind.__name__}.{name}": new
+        for kind in kinds
+        for name, new in OLD_ATTRIBUTES.items()
+        if name in dir(kind) or name in getattr(kind, "__annotations__", ())
+    }
+    assert found == {}
+
+
+def test_an_argument_has_one_type_and_one_default() -> None:
+    kinds: dict[str, set[str]] = defaultdict(set)
+    for function in public_functions().values():
+        for name, kind in arguments_of(function).items():
+            kinds[name].add(str(kind))
+    assert {name for name, each in kinds.items() if len(each) > 1} == DIFFERENT.keys()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, each in public_functions().items()
+        if "module" in inspect.signature(each).parameters
+        and name != "attach"  # whose module is a part of the model
+    ],
+)
+def test_model_is_another_word_for_module(name: str) -> None:
+    message = ""
+    try:
+        public_functions()[name](model=nn.Linear(2, 2))
+    except (TorchscanError, TypeError) as error:  # other arguments are missing
+        message = str(error)
+    assert "'model'" not in message
+    assert "'module'" not in message
+
+
+def test_a_model_is_given_once() -> None:
+    layer = nn.Linear(2, 2)
+    with pytest.raises(InputError, match="module and model are the same argument"):
+        torchscan.inspect(module=layer, model=layer)  # type: ignore[call-arg]

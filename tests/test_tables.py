@@ -7,7 +7,8 @@ import json
 import pytest
 from torch import nn
 
-from torchscan import InputError, RecordError, model_table
+from torchscan import model_table
+from torchscan.errors import InputError, RecordError
 
 
 def models() -> dict[str, nn.Module]:

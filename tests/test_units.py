@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
 
-from torchscan import InputError, units
+from torchscan import units
+from torchscan.errors import InputError
 
 
 @pytest.mark.parametrize(
@@ -111,3 +113,19 @@ def test_exact_counts_and_shapes() -> None:
     assert units.exact(25557032) == "25,557,032"
     assert units.shape([-1, 3]) == "(-1, 3)"
     assert units.shape([]) == "()"
+
+
+@pytest.mark.parametrize(("given", "tokens"), [(4096, 4096), ("4k", 4096), ("1.5 k", 1536)])
+def test_tokens_of_an_argument_are_a_number_or_a_text(given: int | str, tokens: int) -> None:
+    assert units.tokens_of("length", given) == tokens
+
+
+@pytest.mark.parametrize(("given", "size"), [(0, 0), ("500 MiB", 524_288_000), ("2kB", 2000)])
+def test_bytes_of_an_argument_are_a_number_or_a_text(given: int | str, size: int) -> None:
+    assert units.bytes_of("cuda_context", given) == size
+
+
+@pytest.mark.parametrize("given", [0, "0", -4, 1.5, True, "many", "1.0001k", None])
+def test_what_is_no_number_of_tokens_is_refused_with_the_name(given: object) -> None:
+    with pytest.raises(InputError, match=f"^length is {re.escape(repr(given))}: give a positive"):
+        units.tokens_of("length", given)

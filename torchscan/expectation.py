@@ -15,9 +15,9 @@ from torchscan.analyses.roofline import Roofline
 from torchscan.errors import TorchscanError
 from torchscan.hardware.device_specs import cpu_name
 from torchscan.ops import OpCost
+from torchscan.precisions import Precision
 from torchscan.recording.bookkeeping.inventory import is_on_cuda
 from torchscan.recording.call_tree import Given
-from torchscan.recording.precision import Precision
 from torchscan.recording.state import original_of
 from torchscan.scan import Scan
 from torchscan.trace.trace import Trace
@@ -47,16 +47,19 @@ def expectation_of(
     *,
     training: bool,
     device: str | None,
+    is_timed: bool,
     autocast: torch.dtype | None,
 ) -> Expectation:
-    """Of the model, called with these arguments."""
+    """Return what a call of the model costs, and if ``is_timed`` what it takes on the device."""
     args, kwargs = given
     asked: dict[str, Any] = {"args": args, "kwargs": kwargs, "mode": "same", "execute": "abstract"}
     precision = None if autocast is None else _MIXED.get(autocast)
+    step = {"precision": precision, "training": training}
+    roofline = _roofline(model, asked | step, device) if is_timed else None
     original = original_of(model)
     return Expectation(
         costs=_costs(model, asked),
-        roofline=_roofline(model, {**asked, "precision": precision, "training": training}, device),
+        roofline=roofline,
         inner=next((path for path, module in model.named_modules() if module is original), ""),
     )
 
@@ -69,14 +72,14 @@ def _costs(model: nn.Module, asked: dict[str, Any]) -> Mapping[_Key, OpCost]:
 
 
 def _roofline(model: nn.Module, asked: dict[str, Any], device: str | None) -> Roofline | None:
-    """On the device that it has run on, unless another is named; None: nothing is known of it."""
-    named = cpu_name() if device == "auto" and not is_on_cuda(model) else device
+    """Return the roofline on a device, or None if that is not known; by default, the device of the model."""
+    named = cpu_name() if device is None and not is_on_cuda(model) else device
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that it does not fit, say: it has run
-            return None if named is None else Scan(model, device=named, **asked).roofline
+            return Scan(model, device=named, **asked).roofline
     except TorchscanError:
-        if device != "auto":
+        if device is not None:
             raise
         return None
     except Exception:  # as above

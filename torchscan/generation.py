@@ -32,29 +32,31 @@ from torchscan.analyses.roofline import (
 from torchscan.errors import InputError, RecordError
 from torchscan.hardware.device_specs import Device, device_named
 from torchscan.once import once
+from torchscan.precisions import Precision, supported_precision
 from torchscan.progress import progress as told
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.folding import Folded, UnfoldableError
 from torchscan.recording.generation_passes import Generating, Length, Step, Stepping
-from torchscan.recording.precision import Precision, checked_precision, type_of
+from torchscan.recording.precision import type_of
 from torchscan.recording.pretended_group import pretended
 from torchscan.recording.request import require_module, require_positive
 from torchscan.recording.sequences import positions_of
 from torchscan.recording.sharding import Apply, by_its_own_plan, sharded
 from torchscan.recording.state import original_of
 from torchscan.trace.trace import Trace
+from torchscan.units import Tokens, tokens_of
 from torchscan.wrong_arguments import explain_wrong_types
 
 #: tokens of a prompt that shows something in a moment
 _SHORT = 3
-_PRECISIONS = ("fp32", "fp16", "bf16", "tf32")
+_PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
 
 
 @overload
 def analyze_generation(
     module: nn.Module,
-    prompt: int = 512,
-    new: int = 128,
+    prompt: Tokens = 512,
+    new: Tokens = 128,
     *,
     batch_size: int = 1,
     **asked: Any,
@@ -64,8 +66,8 @@ def analyze_generation(
 @overload
 def analyze_generation(
     module: nn.Module,
-    prompt: int = 512,
-    new: int = 128,
+    prompt: Tokens = 512,
+    new: Tokens = 128,
     *,
     batch_size: Sequence[int],
     **asked: Any,
@@ -75,12 +77,12 @@ def analyze_generation(
 @explain_wrong_types  # type: ignore[misc]  # **asked: what both share
 def analyze_generation(
     module: nn.Module,
-    prompt: int = 512,
-    new: int = 128,
+    prompt: Tokens = 512,
+    new: Tokens = 128,
     *,
     batch_size: int | Sequence[int] = 1,
     price: float | None = None,
-    device: str = "auto",
+    device: str | None = None,
     precision: Precision | None = None,
     weights: str | None = None,
     cache: str | None = None,
@@ -100,11 +102,11 @@ def analyze_generation(
 
     Args:
         module: the model. It is left unchanged; it may be on the meta device.
-        prompt: tokens that each sequence begins with.
+        prompt: tokens that each sequence begins with: a number, or a text such as "4k".
         new: tokens that are generated for each.
         batch_size: sequences at once; a list answers for several, as a :class:`GenerationSweep`.
         price: what the device costs an hour, in any currency: a sweep then has the price of a million new tokens.
-        device: the card: ``torchscan devices`` lists all known ones; "auto": this machine's.
+        device: the name of the GPU, which ``torchscan devices`` lists; None: this machine's.
         precision: "fp32", "fp16", "bf16": what the model is converted to; None: the model as it is.
         weights: the format in which weights are stored that go into products, but for the last: "int8", "fp8", "int4", "nf4",
             "fp4", "mxfp4"; with the number of weights that share a scale, "int4:32". Arithmetic stays in the model's own.
@@ -152,7 +154,7 @@ def _require_price(price: float | None, *, is_sweep: bool) -> None:
 @explain_wrong_types
 def symbolic_costs(
     module: nn.Module,
-    near: int = 64,
+    near: Tokens = 64,
     *,
     precision: Precision | None = None,
     step: Step | None = None,
@@ -172,7 +174,8 @@ def symbolic_costs(
     """
     module = original_of(module)
     require_module(module)
-    require_positive("near", near)
+    near = tokens_of("near", near)
+    precision = supported_precision(precision, _PRECISIONS)
     called = module if step is None else Stepping(module, step)
     kernels = {"device_type": "cuda", "has_flash": True}
 
@@ -244,20 +247,18 @@ def _serving(weights: str | None, cache: str | None, *, eager: bool) -> Serving:
 
 def _setting(
     module: nn.Module,
-    prompt: int,
-    new: int,
+    prompt: Tokens,
+    new: Tokens,
     *,
-    device: str,
+    device: str | None,
     precision: Precision | None,
     serving: Serving,
 ) -> _Setting:
     require_module(module)
-    require_positive("prompt", prompt)
-    require_positive("new", new)
-    if precision is not None and checked_precision(precision) not in _PRECISIONS:
-        raise InputError(
-            f"precision is {precision!r}: give 'bf16', 'fp16' or 'fp32'; weights= says how weights are stored"
-        )
+    prompt, new = tokens_of("prompt", prompt), tokens_of("new", new)
+    precision = supported_precision(
+        precision, _PRECISIONS, "; weights= says how weights are stored"
+    )
     found, limit = device_named(device), positions_of(module)
     require_format(found, precision)
     if limit is not None and prompt + new > limit:
@@ -369,12 +370,13 @@ class _GenerationQuestion:
             cache_bytes_per_token=at_end - self._cache(prompt + new - 1),
             work_bytes=work,
             max_context=longest(self._cache, (room - work) // batch_size, prompt + new, limit),
-            max_batch=max(0, room) // max(1, at_end + work // batch_size),
+            max_batch_size=max(0, room) // max(1, at_end + work // batch_size),
             first_token=prefill.time_estimate,
             per_token=decode.time_estimate,
             prefill=prefill,
             decode=decode,
-            records=passes.records + (0 if passes is self._alone else self._alone.records - before),
+            num_traces=passes.records
+            + (0 if passes is self._alone else self._alone.records - before),
             unpriced=_unpriced(first, middle),
             unread=middle.provenance.unread,
             assumptions=self._assumptions(decode),

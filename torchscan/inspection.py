@@ -52,31 +52,32 @@ class Run(Result, Inspected):
 
     def __init__(
         self,
-        model: nn.Module,
+        module: nn.Module,
         *,
         warm_up: int,
         steps: int | None,
         on_nonfinite: Reaction,
         checks: Sequence[Check],
         device: str | None,
+        expected: bool = True,
         guard: NonFiniteGuard | None = None,
     ) -> None:
-        """Inspect ``model``; ``guard`` checks the steps of all models of a script, and None checks this model only."""
+        """Inspect ``module``; ``guard`` checks the steps of all models of a script, and None checks this model only."""
         self._listener = _listener(on_nonfinite)
         #: None once enough steps are measured: it holds the model
         self._inspector: Inspector | None = Inspector(
-            model,
+            module,
             self._hear,
             tuple(checks),
             _alarm_listener(on_nonfinite),
             at_step=self._finish_after,
             warm_up=warm_up,
         )
-        self._own_guard = NonFiniteGuard(self._listener, model) if guard is None else None
+        self._own_guard = NonFiniteGuard(self._listener, module) if guard is None else None
         self._guard = guard or self._own_guard
         #: True in a script: there timed steps report what the later ones would. A guard reads
         #: values of a CUDA device after the step, when the inspection knows more.
-        self._is_guard_first = guard is not None and not is_on_cuda(model)
+        self._is_guard_first = guard is not None and not is_on_cuda(module)
         #: what the inspection found in the step that goes on, and leaves to the guard, and the call
         #: of a root that it was found in
         self._held: NonFinite | None = None
@@ -90,6 +91,7 @@ class Run(Result, Inspected):
         self._steps = steps
         self._awaits_training = True
         self._device = device
+        self._is_expected = expected
         self._facts: RunFacts | None = None
 
     def expect_evaluation(self) -> None:
@@ -215,15 +217,16 @@ class Run(Result, Inspected):
             example,
             training=training,
             device=self._device,
+            is_timed=self._is_expected,
             autocast=inspector.autocast,
         )
 
     def assert_step_time(
-        self, most: float | str, *, device: str | None = None, tolerance: float | str = 0.0
+        self, max_step_time: float | str, *, device: str | None = None, tolerance: float | str = 0.0
     ) -> None:
         """As :meth:`RunFacts.assert_step_time` does."""
         __tracebackhide__ = True
-        self.facts.assert_step_time(most, device=device, tolerance=tolerance)
+        self.facts.assert_step_time(max_step_time, device=device, tolerance=tolerance)
 
     def __enter__(self) -> Run:
         """Start."""
@@ -243,7 +246,7 @@ class Run(Result, Inspected):
                 raise
 
     @property
-    def looking(self) -> float:
+    def overhead(self) -> float:
         """Seconds that torchscan has spent in the current step so far, which no time of the results contains."""
         return 0.0 if self._inspector is None else self._inspector.looking * 1e-9
 
@@ -304,19 +307,21 @@ register_formatters(
 
 @explain_wrong_types
 def inspect(
-    model: nn.Module,
+    module: nn.Module,
     *,
     warm_up: int = 1,
     steps: int | None = None,
     on_nonfinite: Reaction = "record",
     checks: Sequence[Check] = (),
-    device: str | None = "auto",
+    device: str | None = None,
+    expected: bool = True,
 ) -> Run:
-    """Watch what ``model`` does in the context of the result: each call of a module, forward and backward, in real steps.
+    """Watch what ``module`` does in the context of the result: each call of a module, forward and backward, in real steps.
 
     Nothing is put on the model, and its results are the same bit by bit.
 
     Args:
+        module: the model. It is left unchanged.
         warm_up: of several steps, how many of the first are left out.
         steps: how many training steps are measured. In later ones the loss, the gradients and the parameters are checked for
             NaN and Inf, and the call at fault is repeated on a copy to find the operator. Forward passes without a
@@ -325,19 +330,26 @@ def inspect(
             well, or :class:`NonFiniteError` is raised where it was made. The same goes for what ``checks`` raise an alarm at.
         checks: functions of a path, a kind ("output", "output_gradient", "parameter", "parameter_gradient") and a tensor. What
             they return is noted: a number, or an :class:`Alarm`; None is not.
-        device: whose roofline says what each call should take. "auto" is the card that the model is on, or the CPU once that
-            was measured (``torchscan devices --measure``); None: nothing is expected.
+        device: the name of the device whose roofline says what each call should take. None: the GPU
+            that the model is on, or the CPU once that was measured (``torchscan devices --measure``).
+        expected: estimate what each call should take on the device.
     """
-    require_module(model)
+    require_module(module)
     for name, number, least in (("warm_up", warm_up, 0), ("steps", steps, 1)):
         if number is not None and (type(number) is not int or number < least):
             raise InputError(f"{name} is {number!r}: give a whole number, {least} or more")
     if callable(checks) or not all(map(callable, checks)):
         raise InputError("checks is not a list of functions: give [check], say")
-    if device not in (None, "auto"):
-        device_named(str(device))
+    if device is not None:
+        device_named(device)
     return Run(
-        model, warm_up=warm_up, steps=steps, on_nonfinite=on_nonfinite, checks=checks, device=device
+        module,
+        warm_up=warm_up,
+        steps=steps,
+        on_nonfinite=on_nonfinite,
+        checks=checks,
+        device=device,
+        expected=expected,
     )
 
 
@@ -347,16 +359,16 @@ def guard_of(on_nonfinite: Reaction) -> NonFiniteGuard:
 
 
 def inspect_within(
-    guard: NonFiniteGuard, model: nn.Module, *, steps: int, on_nonfinite: Reaction
+    guard: NonFiniteGuard, module: nn.Module, *, steps: int, on_nonfinite: Reaction
 ) -> Run:
     """Return an inspection of a model in a script whose steps a guard checks."""
     return Run(
-        model,
+        module,
         warm_up=1,
         steps=steps,
         on_nonfinite=on_nonfinite,
         checks=(),
-        device="auto",
+        device=None,
         guard=guard,
     )
 

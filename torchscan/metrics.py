@@ -198,7 +198,7 @@ def _generated(name: str, parse: Callable[[str], float], **rest: Any) -> Generat
 def _share_of_all(made: Generation) -> float:
     """As far as prompt and further tokens may be off, each for its share of the time."""
     rest = (made.new - 1) * made.per_token
-    off = made.first_token * made.prefill.spread.share + rest * made.decode.spread.share
+    off = made.first_token * made.prefill.error_margin.share + rest * made.decode.error_margin.share
     return off / (made.first_token + rest)
 
 
@@ -280,7 +280,7 @@ METRICS: Mapping[str, Metric] = {
         parse=units.parse_duration,
         record="steps",
         is_cost=True,
-        share_off=lambda scan: scan.roofline.spread.share,
+        share_off=lambda scan: scan.roofline.error_margin.share,
     ),
 }
 
@@ -288,10 +288,10 @@ METRICS: Mapping[str, Metric] = {
 #: what generating text takes and gives
 OF_GENERATION: Mapping[str, GenerationMetric] = {
     "time_per_token": _generated(
-        "per_token", units.parse_duration, share_off=lambda made: made.decode.spread.share
+        "per_token", units.parse_duration, share_off=lambda made: made.decode.error_margin.share
     ),
     "first_token": _generated(
-        "first_token", units.parse_duration, share_off=lambda made: made.prefill.spread.share
+        "first_token", units.parse_duration, share_off=lambda made: made.prefill.error_margin.share
     ),
     "tokens_per_second": _generated(
         "tokens_per_second", units.parse_count, is_min=True, share_off=_share_of_all
@@ -299,7 +299,7 @@ OF_GENERATION: Mapping[str, GenerationMetric] = {
     "weights": _generated("weights_bytes", units.parse_memory, has_weights=True),
     "cache_per_token": _generated("cache_bytes_per_token", units.parse_memory),
     "context": _generated("max_context", units.parse_tokens, is_min=True, has_weights=True),
-    "batch": _generated("max_batch", units.parse_count, is_min=True, has_weights=True),
+    "batch_size": _generated("max_batch_size", units.parse_count, is_min=True, has_weights=True),
 }
 
 #: what a process of a mesh holds, sends and takes
@@ -329,7 +329,7 @@ OF_PLAN: Mapping[str, PlanMetric] = {
         value=lambda made: _timed(made).time_estimate,
         text=units.duration,
         parse=units.parse_duration,
-        share_off=lambda made: _timed(made).spread.share,
+        share_off=lambda made: _timed(made).error_margin.share,
         is_cost=True,
     ),
     "waiting": PlanMetric(

@@ -166,7 +166,7 @@ def _question(scan: Scan, trace: Trace) -> list[str]:
     asked = scan.question
     return question_of(
         trace,
-        has_backward=asked.has_backward,
+        has_backward=asked.training,
         precision=asked.precision,
         optimizer=None
         if asked.optimizer is None

@@ -4,14 +4,35 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import lru_cache
 from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+_T = TypeVar("_T")
 
 #: JSON has no such numbers: they are written as these texts, which ``float`` reads
 NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+
+
+#: class -> by field the key that it is stored under, if that is another
+_STORED_KEYS: dict[type, Mapping[str, str]] = {}
+
+
+def stored_as(**keys: str) -> Callable[[type[_T]], type[_T]]:
+    """Store fields of a class under other keys than their names, as in files that exist."""
+
+    def register(kind: type[_T]) -> type[_T]:
+        _STORED_KEYS[kind] = keys
+        return kind
+
+    return register
+
+
+def stored_key(kind: type, name: str) -> str:
+    """Return the key that a field is stored under."""
+    return _STORED_KEYS.get(kind, {}).get(name, name)
 
 
 def to_plain(value: Any) -> Any:
@@ -20,7 +41,10 @@ def to_plain(value: Any) -> Any:
     A number that is not finite becomes one of ``NOT_FINITE``.
     """
     if is_record(type(value)):
-        return {name: to_plain(getattr(value, name)) for name in field_types(type(value))}
+        kind = type(value)
+        return {
+            stored_key(kind, name): to_plain(getattr(value, name)) for name in field_types(kind)
+        }
     if isinstance(value, Mapping):
         return {key: to_plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -42,11 +66,12 @@ def from_plain(kind: Any, data: Any) -> Any:
     if get_origin(kind) in (dict, Mapping):
         return {key: from_plain(arguments[1], each) for key, each in data.items()}
     if is_record(kind):
+        keys = {name: stored_key(kind, name) for name in field_types(kind)}
         return kind(
             **{
-                name: from_plain(each, data[name])
+                name: from_plain(each, data[keys[name]])
                 for name, each in field_types(kind).items()
-                if name in data
+                if keys[name] in data
             }
         )
     return float(data) if kind is float else data

@@ -10,18 +10,14 @@ from torch import Tensor
 
 from torchscan.errors import InputError
 from torchscan.hardware.device_specs import is_torch_device
+from torchscan.precisions import Precision, checked_precision
 from torchscan.recording.arguments import DEFINITIONS
-from torchscan.recording.precision import (
-    Precision,
-    checked_precision,
-    in_precision,
-    with_channels_last,
-)
+from torchscan.recording.precision import in_precision, with_channels_last
 from torchscan.recording.request import Execute, Inputs, Mode, PassRequest, require_module
-from torchscan.recording.training.gradients import Backward
 from torchscan.recording.training.optimizers import OptimizerChoice
-from torchscan.remedies import Change
 from torchscan.signatures import spelled_out
+from torchscan.suggestions import Change
+from torchscan.units import bytes_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +28,12 @@ class Question(Inputs):
     training: bool = False
     loss: Callable[[Any], Tensor] | None = None
     execute: Execute = "auto"
-    backward: Backward = False
     optimizer: OptimizerChoice | None = None
     accumulate: bool = False
     holds_output: bool = False
     precision: Precision | None = None
     device: str | None = None
-    context_bytes: int | None = None
+    cuda_context: int | str | None = None
     compiled: bool = False
     progress: bool = True
 
@@ -61,36 +56,25 @@ class Question(Inputs):
             raise InputError(
                 f"loss is a {type(self.loss).__name__}: give a function of the model's output"
             )
-        if self.loss is not None and callable(self.backward):
-            raise InputError(
-                "loss and backward were both given a function: give the loss once, as loss="
-            )
-        if self.context_bytes is not None and not _is_amount(self.context_bytes):
-            raise InputError(
-                f"context_bytes is {self.context_bytes!r}: give a number of bytes, such as 1430 * 2**20"
-            )
+        if self.cuda_context is not None:
+            bytes_of("cuda_context", self.cuda_context)
         only_in_training = (
             self.loss is not None,
             self.optimizer is not None,
             self.accumulate,
             self.holds_output,
         )
-        if not self.has_backward and any(only_in_training):
+        if not self.training and any(only_in_training):
             raise InputError(
                 "loss, optimizer, accumulate and holds_output belong to a training step: pass training=True"
             )
 
     @property
-    def has_backward(self) -> bool:
-        """Whether there is a backward pass; a loss may be a module that is false, having no submodules."""
-        return self.training or self.backward is not False
-
-    @property
-    def differentiated(self) -> Backward:
-        """What the backward pass starts from, or False if there is none."""
-        if self.loss is not None:
-            return self.loss
-        return self.training if self.backward is False else self.backward
+    def cuda_context_bytes(self) -> int | None:
+        """Bytes of the CUDA context, or None if they were not given."""
+        if self.cuda_context is None:
+            return None
+        return bytes_of("cuda_context", self.cuda_context)
 
     def fused_pass(self) -> PassRequest:
         """The pass with composite operators whole, for costs and receptive fields."""
@@ -98,7 +82,7 @@ class Question(Inputs):
             **{field.name: getattr(self, field.name) for field in fields(Inputs)},
             mode=self.mode or ("train" if self.training else "eval"),
             execute=self.execute,
-            backward=self.differentiated,
+            backward=self.training if self.loss is None else self.loss,
         )
 
     def forward_alone(self) -> Question:
@@ -107,7 +91,6 @@ class Question(Inputs):
             self,
             mode=self.fused_pass().mode,
             training=False,
-            backward=False,
             loss=None,
             optimizer=None,
             accumulate=False,
@@ -140,7 +123,3 @@ class KernelDevice(NamedTuple):
 
     device_type: Literal["cpu", "cuda"]
     has_flash: bool = True
-
-
-def _is_amount(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -18,7 +18,6 @@ from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.analyses.module_graph import ModuleGraph, module_graph
 from torchscan.analyses.receptive_field import ReceptiveField, receptive_fields
-from torchscan.analyses.remedies_result import Asker, Remedies, RemedyMetric
 from torchscan.analyses.roofline import (
     Fabric,
     Rates,
@@ -27,6 +26,7 @@ from torchscan.analyses.roofline import (
     require_format,
     roofline_of,
 )
+from torchscan.analyses.suggestions_result import Asker, SuggestionMetric, Suggestions
 from torchscan.analyses.totals import by_module, by_operator, require_prices
 from torchscan.errors import InputError, warn_user
 from torchscan.escapes import printable
@@ -34,17 +34,17 @@ from torchscan.hardware.device_specs import Device, can_estimate_for, device_nam
 from torchscan.hardware.process_memory import NO_OVERHEAD, Overhead, cuda_overhead
 from torchscan.once import once
 from torchscan.ops import OpCost
+from torchscan.precisions import PRECISIONS, checked_precision, name_choices
 from torchscan.progress import progress
 from torchscan.question import KernelDevice, Question, asking
 from torchscan.recording.arguments import ScanArguments
 from torchscan.recording.bookkeeping.inventory import is_on_cuda
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.recording.passes import record_pass, record_step
-from torchscan.recording.precision import checked_precision
 from torchscan.recording.request import PassRequest
-from torchscan.remedies import Answer, Change, Situation, for_memory, for_time, remedies_of
 from torchscan.report.info import Info, info_of
 from torchscan.size_search import SizeSearch, batches, lengths
+from torchscan.suggestions import Answer, Change, Situation, for_memory, for_time, suggestions_of
 from torchscan.torch_versions import compiled_from
 from torchscan.trace.events import Phase
 from torchscan.trace.trace import Trace
@@ -82,7 +82,7 @@ class Scan:
 
     def __repr__(self) -> str:
         """A short one: which pass of which model."""
-        what = "training step" if self.question.has_backward else "inference"
+        what = "training step" if self.question.training else "inference"
         where = "" if self.question.device is None else f" on {self.question.device}"
         return f"<Scan of {printable(type(self.question.module).__name__)}: {what}{where}>"
 
@@ -111,7 +111,7 @@ class Scan:
     @once
     def forward(self) -> Scan:
         """The same question about the forward pass alone, which is what model zoos count."""
-        if not self.question.has_backward:
+        if not self.question.training:
             return self
         return Scan.of(self.question.forward_alone())
 
@@ -202,23 +202,26 @@ class Scan:
         """Peak memory of the pass, where it occurs, and whether it fits on the device."""
         if checked_precision(self.question.precision) in ("fp8", "fp8-mixed"):
             raise InputError(
-                "memory is not estimated for fp8, whose weights can be stored in many ways: give 'bf16', say"
+                "memory is not estimated for fp8, whose weights can be stored in many ways: "
+                f"give {name_choices([name for name in PRECISIONS if not name.startswith('fp8')])}"
             )
-        if self._gpu is None and self.question.context_bytes is not None:
-            raise InputError("context_bytes is held on a device: give device='NVIDIA H200', say")
+        if self._gpu is None and self.question.cuda_context is not None:
+            raise InputError("cuda_context is held on a device: give device='NVIDIA H200', say")
         verdict = None if self._gpu is None else self._step.on(self._gpu).verdict()
         estimate = estimate_of(self._step.trace, self._step.timeline, verdict)
         assumptions = estimate.assumptions
         if self._step.request.drops_output:
             assumptions = (OUTPUT_DROPPED, *assumptions)
-        return replace(estimate, assumptions=assumptions, _asker=self._asker(Scan._memory_remedies))
+        return replace(
+            estimate, assumptions=assumptions, _asker=self._asker(Scan._memory_suggestions)
+        )
 
-    def _memory_remedies(self) -> Remedies:
-        metric: RemedyMetric = "peak_bytes" if self._gpu is None else "reserved_bytes"
+    def _memory_suggestions(self) -> Suggestions:
+        metric: SuggestionMetric = "peak_bytes" if self._gpu is None else "reserved_bytes"
         changes = for_memory(
             replace(self._situation(self._device, self._step), layers=self._step.timeline.layers)
         )
-        return remedies_of(metric, self._question_text, changes, self._memory_with)
+        return suggestions_of(metric, self._question_text, changes, self._memory_with)
 
     def _memory_with(self, change: Change) -> Answer:
         estimate = self._with(change).memory
@@ -229,9 +232,9 @@ class Scan:
             else Answer(verdict.reserved_bytes, fits=verdict.fits)
         )
 
-    def _time_remedies(self) -> Remedies:
+    def _time_suggestions(self) -> Suggestions:
         changes = for_time(self._situation(self._target, self._step_for(_kernels_of(self._target))))
-        return remedies_of(
+        return suggestions_of(
             "time_estimate",
             f"{self._question_text}{_limit(self._roofline)}",
             changes,
@@ -244,7 +247,7 @@ class Scan:
             scan._step_for(_kernels_of(self._target)), self._target
         ):
             raise InputError(f"twice as many samples do not fit {self._target.name}")
-        return Answer(scan._roofline.time_estimate, share_off=scan._roofline.spread.share)
+        return Answer(scan._roofline.time_estimate, share_off=scan._roofline.error_margin.share)
 
     @property
     def _question_text(self) -> str:
@@ -253,12 +256,12 @@ class Scan:
         device = "no device" if self._device is None else self._device.name
         said = [device, question.precision or "the model's own precision"]
         said += [f"batch size {question.batch_size}"] if question.input_shape is not None else []
-        return ", ".join([*said, *(["a training step"] if question.has_backward else [])])
+        return ", ".join([*said, *(["a training step"] if question.training else [])])
 
     def _with(self, change: Change) -> Scan:
         return Scan.of(replace(self.question, **change.arguments), change)
 
-    def _asker(self, ask: Callable[[Scan], Remedies]) -> Asker:
+    def _asker(self, ask: Callable[[Scan], Suggestions]) -> Asker:
         """Asks the question again, of the model as it is then; neither this scan nor the model is kept for it."""
         arguments = {
             each.name: getattr(self.question, each.name)
@@ -275,7 +278,7 @@ class Scan:
             question.input_shape is not None and trace.provenance.execution == "abstract"
         )
         return Situation(
-            training=question.has_backward,
+            training=question.training,
             precision=checked_precision(question.precision),
             compiled=question.compiled or compiled_from(question.module) is not None,
             optimizer=question.optimizer,
@@ -326,7 +329,7 @@ class Scan:
         """What limits each operator on the device (by default this machine's), and how long the pass takes there."""
         for each in _overflow(self._step_for(_kernels_of(self._target)), self._target):
             warn_user(each)
-        return replace(self._roofline, _asker=self._asker(Scan._time_remedies))
+        return replace(self._roofline, _asker=self._asker(Scan._time_suggestions))
 
     def roofline_with(self, fabric: Fabric) -> Roofline:
         """The same where devices are joined, one of which this process has: it waits for the others."""
@@ -334,7 +337,7 @@ class Scan:
 
     @once
     def _target(self) -> Device:
-        return self._device or self._named(self.question.device or "auto")
+        return self._device or self._named(self.question.device)
 
     @once
     def _roofline(self) -> Roofline:
@@ -365,10 +368,10 @@ class Scan:
     def _device(self) -> Device | None:
         return self._named(str(self.question.device)) if self.has_device else None
 
-    def _named(self, name: str) -> Device:
-        """The device of that name, with the context that was given."""
-        device, context = device_named(name), self.question.context_bytes
-        return device if context is None else replace(device, known_context_bytes=context)
+    def _named(self, name: str | None) -> Device:
+        """The device of that name, None: this machine's, with the context that was given."""
+        device, context = device_named(name), self.question.cuda_context_bytes
+        return device if context is None else replace(device, known_cuda_context_bytes=context)
 
     @property
     def _gpu(self) -> Device | None:
@@ -441,7 +444,7 @@ def _overflow(step: _RecordedPass, device: Device) -> list[str]:
     """The warning for a pass that needs more memory than the device has, if it does."""
     if device.has_allocator:
         verdict = step.on(device).verdict()
-        needed, fits = verdict.reserved_bytes + verdict.context_bytes, verdict.fits
+        needed, fits = verdict.reserved_bytes + verdict.cuda_context_bytes, verdict.fits
     else:
         needed = max((moment.total for moment in step.timeline.moments), default=0)
         fits = needed <= device.memory_bytes

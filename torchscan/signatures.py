@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, get_args, get_type_hints
 
 from torchscan.errors import InputError, RecordError, TorchscanError
-from torchscan.wrong_arguments import RAW_ERRORS, misfit
+from torchscan.wrong_arguments import RAW_ERRORS, misfit, model_acceptor
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -40,11 +40,13 @@ def spelled_out(
     def decorate(function: Callable[Given, Result]) -> Callable[Given, Result]:
         parameters = _parameters(function, defaults)
         called = function.__qualname__.removesuffix(".__init__")
+        accept_model = model_acceptor([each.name for each in parameters])
         known = {each.name for each in parameters if each.kind is not each.POSITIONAL_ONLY}
 
         @functools.wraps(function)
         def checked(*args: Given.args, **kwargs: Given.kwargs) -> Result:
             __tracebackhide__ = True  # pytest shows the line that asked
+            accept_model(kwargs)
             if not kwargs.keys() <= known:
                 raise TypeError(_unknown(called, kwargs.keys() - known, known))
             try:
@@ -94,7 +96,6 @@ def _parameters(
 
 #: arguments of other tools -> what to give here. The names in it are in the signature, or the advice is not for this verb
 _ELSEWHERE: Mapping[str, str] = {
-    "model": "module=",
     **dict.fromkeys(
         ("input_size", "input_res"), "input_shape=(3, 224, 224) for one sample, and batch_size="
     ),
@@ -103,6 +104,7 @@ _ELSEWHERE: Mapping[str, str] = {
     "batch_dim": "batch_size=, since input_shape= is that of one sample",
     "col_names": "columns=['type', 'output_shape', 'params', 'macs']",
     **dict.fromkeys(("row_settings", "col_width"), "columns= and width="),
+    "backward": "training=True, mode='eval', and what to differentiate as loss=",
     "depth": "max_depth=",
     "print_per_layer_stat": "columns=; crawl_module(...) gives the same without printing",
     **dict.fromkeys(

@@ -139,7 +139,7 @@ def _remarks(names: Sequence[str], by_name: Mapping[str, Scan]) -> list[str]:
     if not _COSTS.isdisjoint(names):
         counts = "Counts are of the forward pass: one MAC is one multiply-add, and FLOPs are all arithmetic."
         remarks.append(ColumnRemark(counts, _COSTS))
-    step = "a training step" if scans[0].question.has_backward else "inference"
+    step = "a training step" if scans[0].question.training else "inference"
     if not _MEMORY.isdisjoint(names):
         remarks.append(ColumnRemark(f"Memory: the most bytes at one time in {step}.", _MEMORY))
     if "receptive_field" in names:
@@ -162,7 +162,7 @@ def _ranges(scans: Mapping[str, Scan]) -> list[str]:
     """What the ranges rest on; models are named where it isn't the same for all."""
     names: dict[str, list[str]] = {}
     for name, scan in scans.items():
-        names.setdefault(scan.roofline.spread.said, []).append(name)
+        names.setdefault(scan.roofline.error_margin.label, []).append(name)
     return [
         f"{said}." if len(names) == 1 else f"{', '.join(of)}: {said}." for said, of in names.items()
     ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from torchscan.errors import InputError
@@ -199,6 +199,40 @@ def parse_tokens(text: str) -> float:
     if found is None:
         raise InputError(f"{text!r} is not a valid number of tokens: write 8192 or 8k (8 · 1024)")
     return _number(found["number"]) * (1024 if found["prefix"] else 1)
+
+
+#: a number of tokens as an argument: 4096, or "4k"
+Tokens = int | str
+
+
+def tokens_of(name: str, value: object) -> int:
+    """Return the tokens that an argument gives as a number or as text, at least one."""
+    number = _whole_number(value, parse_tokens, _TOKENS)
+    if number is None or number < 1:
+        raise InputError(f"{name} is {value!r}: give a positive integer, or a text such as '4k'")
+    return number
+
+
+def bytes_of(name: str, value: object) -> int:
+    """Return the bytes that an argument gives as a number or as text, zero or more."""
+    number = _whole_number(value, parse_memory, _MEMORY)
+    if number is None or number < 0:
+        raise InputError(
+            f"{name} is {value!r}: give a number of bytes, or a text such as '500 MiB'"
+        )
+    return number
+
+
+def _whole_number(
+    value: object, parse: Callable[[str], float], form: re.Pattern[str]
+) -> int | None:
+    """Return an integer given as such or as text of this form, or None if it is neither."""
+    if isinstance(value, str):
+        if not form.fullmatch(value.strip()):
+            return None
+        parsed = parse(value)
+        return int(parsed) if parsed.is_integer() else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def parse_share(text: str) -> float:

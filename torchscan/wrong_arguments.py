@@ -12,7 +12,7 @@ import inspect
 import numbers
 import os
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from torchscan.errors import InputError, TorchscanError
@@ -36,11 +36,16 @@ _MAX_SHOWN = 60
 
 
 def explain_wrong_types(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """Make errors for arguments of the wrong type InputErrors that name the argument."""
+    """Make errors for arguments of the wrong type InputErrors that name the argument.
+
+    The function accepts ``model=`` for ``module=``.
+    """
+    accept_model = model_acceptor(inspect.signature(function).parameters)
 
     @functools.wraps(function)
     def called(*args: Given.args, **kwargs: Given.kwargs) -> Result:
         __tracebackhide__ = True  # pytest shows the line that asked
+        accept_model(kwargs)
         try:
             return function(*args, **kwargs)
         except TorchscanError:
@@ -52,6 +57,23 @@ def explain_wrong_types(function: Callable[Given, Result]) -> Callable[Given, Re
             raise InputError(message) from error
 
     return called
+
+
+def model_acceptor(names: Collection[str]) -> Callable[[dict[str, Any]], None]:
+    """Return what renames ``model`` to ``module`` among keyword arguments, if a function has that one only.
+
+    Other tools call the argument ``model``, and so do many people.
+    """
+    is_renamed = "module" in names and "model" not in names
+
+    def accept(kwargs: dict[str, Any]) -> None:
+        if not is_renamed or "model" not in kwargs:
+            return
+        if "module" in kwargs:
+            raise InputError("module and model are the same argument: give module= alone")
+        kwargs["module"] = kwargs.pop("model")
+
+    return accept
 
 
 def misfit(

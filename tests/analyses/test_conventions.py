@@ -15,9 +15,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from tests.analyses.other_tools import TOOLS, Tool, flop_counter, fvcore, thop_profile
 from tests.models.zoo import rows
 from tests.torchvision_cpu import torchvision
-from torchscan import InputError, record
 from torchscan.analyses.conventions import Convention, convention_macs
 from torchscan.analyses.totals import total_cost
+from torchscan.crawler import record
+from torchscan.errors import InputError
 from torchscan.ops import compute_cost
 
 # isort: split
@@ -430,7 +431,7 @@ def test_flop_counter_sees_gradients(name: str) -> None:
     with torch.device("meta"):
         model = torchvision.models.get_model(name, weights=None)
         x = torch.rand(1, 3, 224, 224)
-    trace = record(model, (3, 224, 224), backward=True)
+    trace = record(model, (3, 224, 224), training=True, mode="eval")
     with FlopCounterMode(display=False) as counter:
         y = model.eval()(x)
         torch.autograd.grad(y, list(model.parameters()), torch.ones_like(y))
@@ -470,7 +471,7 @@ def test_flop_counter_sees_a_row_and_no_column(
 )
 def test_flop_counter_sees_no_groups_in_the_gradient_of_a_weight(layer: nn.Module) -> None:
     x = torch.rand(1, 8, 10, 10, requires_grad=True)
-    trace = record(layer, args=(x,), backward=True)
+    trace = record(layer, args=(x,), training=True, mode="eval")
     with FlopCounterMode(display=False) as counter:
         layer(x).sum().backward()
     assert total_cost(trace, convention="flop_counter").macs == counter.get_total_flops()
@@ -525,7 +526,9 @@ def test_fvcore_counts_a_product_with_a_vector() -> None:
 
 def test_other_tools_see_the_forward_pass_only() -> None:
     model = nn.Sequential(nn.Linear(8, 5), nn.LayerNorm(5))
-    forward, step = (record(model, (8,), backward=backward) for backward in (False, True))
+    forward, step = (
+        record(model, (8,), training=backward, mode="eval") for backward in (False, True)
+    )
     for convention in ("fvcore", "thop", "ptflops", "torchinfo"):
         assert (
             total_cost(step, convention=convention).macs

@@ -23,7 +23,6 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from torch.optim import AdamW, Optimizer
 from torch.utils.checkpoint import checkpoint
 
-import torchscan
 from tests.torchvision_cpu import torchvision
 from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.recording.passes import record_pass
@@ -32,7 +31,9 @@ from torchscan.trace.events import StorageKind
 from torchscan.types import Trace
 
 # isort: split
-import transformers  # which imports torchvision
+import transformers
+
+from torchscan.estimator import estimate_memory  # which imports torchvision
 
 pytestmark = pytest.mark.slow
 
@@ -205,6 +206,6 @@ def test_every_layer_peaks_at_the_same_bytes_in_an_inference(build: Any) -> None
     tracked = {
         paths[module]: found.local_peak[CPU] for module, found in tracker.memory_tracking.items()
     }
-    estimate = torchscan.estimate_memory(model, args=(x,))
+    estimate = estimate_memory(model, args=(x,))
     assert {layer.path: layer.peak_bytes for layer in estimate.layers} == tracked
     assert estimate.peak_bytes == tracker.get_tracker_snapshot("peak")[CPU]["Total"]

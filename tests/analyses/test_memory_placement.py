@@ -18,12 +18,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchscan import InputError, Scan, estimate_memory, register_device
+from torchscan import Scan
 from torchscan.analyses.memory_estimate import Verdict
 from torchscan.analyses.memory_placement import Placement
 from torchscan.analyses.memory_timeline import MemoryTimeline
+from torchscan.errors import InputError
+from torchscan.estimator import estimate_memory
 from torchscan.hardware import device_specs
-from torchscan.hardware.device_specs import device_named
+from torchscan.hardware.device_specs import device_named, register_device
 
 MIB = 2**20
 WORKSPACES = 2 * 32
@@ -224,7 +226,10 @@ def verdict_on(memory: int, **options: Any) -> Verdict:
 def test_it_is_close_where_the_context_decides(memory: int, fits: bool, is_close: bool) -> None:
     """512 MiB are assumed, 274 and 1,680 have been seen."""
     verdict = verdict_on(memory)
-    assert (verdict.context_bytes, verdict.context_range) == (512 * MIB, (274 * MIB, 1680 * MIB))
+    assert (verdict.cuda_context_bytes, verdict.cuda_context_range) == (
+        512 * MIB,
+        (274 * MIB, 1680 * MIB),
+    )
     assert (verdict.fits, verdict.is_close) == (fits, is_close)
 
 
@@ -232,8 +237,8 @@ def test_it_is_close_where_the_context_decides(memory: int, fits: bool, is_close
 @pytest.mark.parametrize(("context", "fits"), [(500, True), (600, False)])
 def test_a_context_that_is_given_is_one_number(context: int, fits: bool) -> None:
     """Beside 600 MiB there are 224 left of 824, and 264 are needed at least."""
-    verdict = verdict_on(824, context_bytes=context * MIB)
-    assert (verdict.context_bytes, verdict.context_range) == (
+    verdict = verdict_on(824, cuda_context=context * MIB)
+    assert (verdict.cuda_context_bytes, verdict.cuda_context_range) == (
         context * MIB,
         (context * MIB, context * MIB),
     )
@@ -244,23 +249,23 @@ def test_a_context_that_is_given_is_one_number(context: int, fits: bool) -> None
 @pytest.mark.usefixtures("no_cards_of_ones_own")
 def test_a_card_may_have_a_context_of_its_own_and_what_is_given_wins() -> None:
     register_device(
-        "mine", memory_gb=1, bandwidth_gbs=1, dense_tflops={"fp32": 1}, context_mb=300.5
+        "mine", memory_gb=1, bandwidth_gbs=1, dense_tflops={"fp32": 1}, cuda_context_mb=300.5
     )
-    for given, expected in ((None, 300.5), (200 * MIB, 200)):
-        verdict = estimate_memory(model(), (1024,), device="mine", context_bytes=given).verdict
+    for given, expected in ((None, 300.5), (200 * MIB, 200), ("200 MiB", 200)):
+        verdict = estimate_memory(model(), (1024,), device="mine", cuda_context=given).verdict
         assert verdict is not None
-        assert verdict.context_range == (expected * MIB, expected * MIB)
+        assert verdict.cuda_context_range == (expected * MIB, expected * MIB)
 
 
-@pytest.mark.parametrize("amount", [-1, 1.5, True, "1 GiB"])
+@pytest.mark.parametrize("amount", [-1, 1.5, True, "a lot"])
 def test_what_is_no_number_of_bytes_is_said(amount: Any) -> None:
-    with pytest.raises(InputError, match=f"context_bytes is {amount!r}: give a number of bytes"):
-        estimate_memory(model(), (1024,), device="H200", context_bytes=amount)
+    with pytest.raises(InputError, match=f"cuda_context is {amount!r}: give a number of bytes"):
+        estimate_memory(model(), (1024,), device="H200", cuda_context=amount)
 
 
 def test_a_context_belongs_to_a_device() -> None:
-    with pytest.raises(InputError, match="context_bytes is held on a device: give device="):
-        estimate_memory(model(), (1024,), context_bytes=2**30)
+    with pytest.raises(InputError, match="cuda_context is held on a device: give device="):
+        estimate_memory(model(), (1024,), cuda_context=2**30)
 
 
 def test_where_there_is_no_room_for_a_workspace_torch_does_without() -> None:
@@ -294,7 +299,7 @@ def test_the_range_is_between_the_tensors_and_the_card() -> None:
         assert verdict is not None
         least, most = verdict.reserved_range
         assert estimate.peak_bytes <= least <= verdict.reserved_bytes <= most
-        assert not verdict.fits or most + verdict.context_bytes <= verdict.capacity_bytes
+        assert not verdict.fits or most + verdict.cuda_context_bytes <= verdict.capacity_bytes
 
 
 def test_without_convolutions_no_less_than_the_blocks_in_use() -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.analyses import gradient_oracle as oracle
+from torchscan.crawler import receptive_field
 
 LENGTH = 96
 CHANNELS = 4
@@ -376,7 +377,7 @@ def test_random_graphs_of_images(steps: list[Step]) -> None:
 def _agrees(model: Graph, shape: tuple[int, ...], margin: int) -> None:
     (x,) = oracle.new_inputs([shape])
     dims = tuple(range(2, x.dim()))
-    field = torchscan.receptive_field(model, args=(x,), axes={"args[0]": dims})
+    field = receptive_field(model, args=(x,), axes={"args[0]": dims})
     output = model(x)
     for axis in field.output.axes:
         if "wraps" in axis.notes and any(each.name == "joined_end_to_end" for each in model.steps):

@@ -16,6 +16,8 @@ import torchscan
 from tests.analyses import gradient_oracle as oracle
 from tests.models.published_fields import fields_of, published_fields
 from torchscan.analyses.receptive_field import receptive_fields
+from torchscan.crawler import crawl_module, module_rf, receptive_field, record
+from torchscan.errors import InputError
 
 TRUTH = Path(__file__).parents[3] / "shared" / "truth" / "receptive_field.json"
 PUBLISHED = published_fields(TRUTH)
@@ -30,7 +32,7 @@ def agrees(
     """
     model = oracle.transparent(model)
     inputs = oracle.new_inputs(shapes)
-    field = torchscan.receptive_field(model, args=inputs)
+    field = receptive_field(model, args=inputs)
     outputs = oracle.outputs_of(model, inputs, paths)
     for path in paths:
         _layer_agrees(field[path], outputs[path], inputs, units)
@@ -227,7 +229,7 @@ def test_dilated_causal_convolutions() -> None:
     layers = {f"layer_{step}": nn.Conv1d(2, 2, 3, dilation=2**step) for step in range(4)}
     net = Net(forward, **layers)
     agrees(net, [(2, 120)], ("layer_0", "layer_3", ""))
-    field = torchscan.receptive_field(net, (2, 120))
+    field = receptive_field(net, (2, 120))
     assert (field.output.rf, field.output.stride, field.output.padding) == (
         31,
         1,
@@ -242,7 +244,7 @@ def test_space_to_depth_by_slices() -> None:
 
     net = Net(forward, after=conv(8, 4))
     agrees(net, [(2, 40, 40)])
-    assert torchscan.receptive_field(net, (2, 40, 40)).output.rf == 6
+    assert receptive_field(net, (2, 40, 40)).output.rf == 6
 
 
 @pytest.mark.slow
@@ -279,7 +281,7 @@ def test_windows_of_attention_that_are_shifted() -> None:
 
     net = Net(forward, embed=nn.Conv2d(1, 2, 2, 2))
     agrees(net, [(1, 96, 64)], units=9)
-    (height, _) = torchscan.receptive_field(net, (1, 96, 64)).output.axes
+    (height, _) = receptive_field(net, (1, 96, 64)).output.axes
     assert (height.size, height.starts) == (
         16,
         (-8, -8, 0, 0),
@@ -310,7 +312,7 @@ def test_several_inputs() -> None:
 
     net = Net(forward, left=conv(1, 2, 5, 2, padding=2), right=conv(3, 2, 3, 1), after=conv(2, 2))
     agrees(net, [(1, 48, 48), (3, 24, 24)], ("left", "right", ""))
-    field = torchscan.receptive_field(net, [(1, 48, 48), (3, 24, 24)])
+    field = receptive_field(net, [(1, 48, 48), (3, 24, 24)])
     assert field["left"].rf == 5
     assert [axis.status for axis in field["left"].axes] == ["local", "local", "none", "none"]
     assert field.output.rf == {"args[0]": 9, "args[1]": 5}
@@ -325,7 +327,7 @@ def test_video() -> None:
         nn.Conv3d(2, 2, (3, 1, 1), (2, 1, 1), (1, 0, 0)),
     )
     agrees(blocks, [(1, 20, 64, 56)], ("0", "1", "2", "3"), units=4)
-    assert torchscan.module_rf(blocks, torch.rand(1, 1, 20, 64, 56))[0] == (5, 19, 19)
+    assert module_rf(blocks, torch.rand(1, 1, 20, 64, 56))[0] == (5, 19, 19)
 
 
 def test_branches_that_are_moved_against_each_other() -> None:
@@ -382,24 +384,24 @@ def slim_resnet(*units: int) -> nn.Module:
 def test_residual_networks_of_the_distill_article(
     units: tuple[int, ...], published: tuple[int, int, int]
 ) -> None:
-    field = torchscan.receptive_field(slim_resnet(*units), (1, 224, 224)).output
+    field = receptive_field(slim_resnet(*units), (1, 224, 224)).output
     assert (field.rf, field.stride, field.padding) == published
 
 
 @pytest.mark.slow
 def test_other_networks_of_the_distill_article() -> None:
     torchvision = pytest.importorskip("tests.torchvision_cpu").torchvision
-    vgg = torchscan.receptive_field(torchvision.models.vgg16(), (3, 224, 224))["features"]
+    vgg = receptive_field(torchvision.models.vgg16(), (3, 224, 224))["features"]
     assert (vgg.rf, vgg.stride, vgg.padding) == (212, 32, 90)
     inception = torchvision.models.inception_v3(init_weights=False)
-    last = torchscan.receptive_field(inception, (3, 299, 299))["Mixed_7c"]
+    last = receptive_field(inception, (3, 299, 299))["Mixed_7c"]
     assert (last.rf, last.stride, last.padding) == (1311, 32, 618)
 
 
 def test_where_the_stride_stands_makes_the_difference() -> None:
     """Torchvision's ResNet-50 strides in the first unit of a block, so that fewer convolutions see the finer map."""
     torchvision = pytest.importorskip("tests.torchvision_cpu").torchvision
-    last = torchscan.receptive_field(torchvision.models.resnet50(), (3, 224, 224))["layer4"]
+    last = receptive_field(torchvision.models.resnet50(), (3, 224, 224))["layer4"]
     assert (last.rf, last.stride, last.padding) == (427, 32, 213)
 
 
@@ -435,7 +437,7 @@ class Gate(nn.Module):
 
 def test_a_gate_makes_units_global_and_leaves_their_local_part() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 5, 2, 2), Gate(4), nn.Conv2d(4, 4, 3, padding=1))
-    layer = torchscan.receptive_field(model, (3, 33, 33))["2"]
+    layer = receptive_field(model, (3, 33, 33))["2"]
     for axis in layer.axes:
         assert (axis.status, axis.size, axis.stride, axis.padding) == ("global", 9, 2, 4)
         assert [(reason.operator, reason.path) for reason in axis.reasons] == [("aten.mean", "1")]
@@ -453,7 +455,7 @@ def test_attention_is_global_beside_what_is_passed_by_it() -> None:
             x = self.embed(x)
             return x + self.attention(x, x, x, need_weights=False)[0]
 
-    field = torchscan.receptive_field(Block(), (10, 3))
+    field = receptive_field(Block(), (10, 3))
     (axis,) = field.output.axes
     assert (axis.axis, axis.status, axis.size, axis.stride) == (1, "global", 1, 1)
     assert axis.reasons[0].operator == "aten.scaled_dot_product_attention"
@@ -461,7 +463,7 @@ def test_attention_is_global_beside_what_is_passed_by_it() -> None:
 
 
 def test_only_the_pooled_axis_is_global() -> None:
-    layer = torchscan.receptive_field(
+    layer = receptive_field(
         nn.Sequential(nn.Conv2d(1, 2, 3), nn.AdaptiveAvgPool2d((1, None))), (1, 20, 20)
     ).output
     assert layer.rf == ("global", 3)
@@ -469,7 +471,7 @@ def test_only_the_pooled_axis_is_global() -> None:
 
 
 def test_a_recurrent_layer_sees_all_steps() -> None:
-    field = torchscan.receptive_field(nn.LSTM(3, 4, batch_first=True), (12, 3))
+    field = receptive_field(nn.LSTM(3, 4, batch_first=True), (12, 3))
     (axis,) = field.output.axes
     assert (axis.axis, axis.status, axis.reasons[0].operator) == (1, "global", "aten.lstm")
 
@@ -479,9 +481,9 @@ def test_a_recurrent_layer_sees_all_steps() -> None:
 )
 def test_statistics_of_a_norm_are_a_note_unless_they_count(norm: nn.Module) -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), norm)
-    for axis in torchscan.receptive_field(model, (3, 20, 20)).output.axes:
+    for axis in receptive_field(model, (3, 20, 20)).output.axes:
         assert (axis.status, axis.size, axis.notes) == ("local", 3, ("norm-stats",))
-    for axis in torchscan.receptive_field(model, (3, 20, 20), strict_norm=True).output.axes:
+    for axis in receptive_field(model, (3, 20, 20), strict_norm=True).output.axes:
         assert (axis.status, axis.size, axis.notes) == ("global", 3, ())
 
 
@@ -495,9 +497,9 @@ def test_norms_of_channels_and_batch_norms_in_evaluation_see_nothing_more() -> N
             return self.norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), Channels())
-    for axis in torchscan.receptive_field(model, (3, 20, 20), strict_norm=True).output.axes:
+    for axis in receptive_field(model, (3, 20, 20), strict_norm=True).output.axes:
         assert (axis.status, axis.size, axis.notes) == ("local", 3, ())
-    trained = torchscan.receptive_field(model, (3, 20, 20), mode="train").output
+    trained = receptive_field(model, (3, 20, 20), mode="train").output
     assert [axis.notes for axis in trained.axes] == [("norm-stats",), ("norm-stats",)]
 
 
@@ -506,7 +508,7 @@ def test_an_operator_without_a_rule_is_global_and_named() -> None:
         grid = F.affine_grid(torch.eye(2, 3)[None], [1, 3, 20, 20], align_corners=False)
         return F.grid_sample(net.first(x), grid, align_corners=False)
 
-    for axis in torchscan.receptive_field(
+    for axis in receptive_field(
         Net(forward, first=nn.Conv2d(3, 3, 3, padding=1)), (3, 20, 20)
     ).output.axes:
         assert (axis.status, axis.size) == ("global", None)
@@ -518,7 +520,7 @@ def test_a_weight_that_depends_on_the_input_is_seen_through() -> None:
         kernel = x.mean((2, 3)).view(3, 1, 1, 1)
         return F.conv2d(x, kernel.expand(3, 1, 3, 3), padding=1, groups=3)
 
-    layer = torchscan.receptive_field(Net(forward), (3, 20, 20)).output
+    layer = receptive_field(Net(forward), (3, 20, 20)).output
     assert [(axis.status, axis.size) for axis in layer.axes] == [("global", 3)] * 2
 
 
@@ -600,13 +602,13 @@ def test_a_border_of_the_other_side_is_noted(padded: str) -> None:
         layer = nn.Sequential(
             Net(lambda _, x: torch.cat([x[..., -2:], x, x[..., :2]], -1)), nn.Conv1d(1, 1, 5)
         )
-    trace = torchscan.record(layer, (1, 30), backward=padded == "gradients")
+    trace = record(layer, (1, 30), training=padded == "gradients", mode="eval")
     (axis,) = receptive_fields(trace).output.axes
     assert (axis.size, axis.stride, axis.padding, axis.notes) == (5, 1, 2, ("wraps",))
 
 
 def test_statistics_of_a_norm_are_counted_only_when_asked_for() -> None:
-    trace = torchscan.record(nn.Sequential(nn.Conv1d(1, 4, 3), nn.GroupNorm(2, 4)), (1, 20))
+    trace = record(nn.Sequential(nn.Conv1d(1, 4, 3), nn.GroupNorm(2, 4)), (1, 20))
     (axis,) = receptive_fields(trace).output.axes
     assert (axis.status, axis.size, axis.notes) == ("local", 3, ("norm-stats",))
     assert [each.status for each in receptive_fields(trace, strict_norm=True).output.axes] == [
@@ -623,14 +625,14 @@ def test_only_the_dimension_that_is_rolled_wraps() -> None:
     for dim, notes in ((1, [(), ()]), (2, [("wraps",), ()]), (3, [(), ("wraps",)])):
         net = Net(forward, first=nn.Conv2d(1, 2, 3, padding=1))
         net.dim = dim  # type: ignore[assignment]
-        height, width = torchscan.receptive_field(net, (1, 20, 20)).output.axes
+        height, width = receptive_field(net, (1, 20, 20)).output.axes
         assert [height.notes, width.notes] == notes
         assert (height.size, width.size) == (3, 3)
 
 
 def test_the_largest_of_several_channels_is_as_local_as_they_are() -> None:
     """A dimension that is gone takes no other with it."""
-    field = torchscan.receptive_field(
+    field = receptive_field(
         Net(lambda net, x: net.first(x).max(1).values, first=nn.Conv1d(1, 4, 3, padding=1)), (1, 20)
     )
     (axis,) = field.output.axes
@@ -647,15 +649,13 @@ def test_the_largest_of_several_channels_is_as_local_as_they_are() -> None:
 )
 def test_operators_without_a_dimension_of_their_own_have_a_rule(forward: Any) -> None:
     """A rule that fails warns, which is an error here; there is nothing to warn of."""
-    (axis,) = torchscan.receptive_field(Net(forward), (1, 20)).output.axes
+    (axis,) = receptive_field(Net(forward), (1, 20)).output.axes
     assert axis.status == "global"
     assert [reason.operator for reason in axis.reasons] in (["aten.roll"], ["aten.sum"])
 
 
 def test_as_plain_data_it_has_each_output_of_each_layer() -> None:
-    data = torchscan.receptive_field(
-        nn.Sequential(nn.Conv2d(1, 1, (3, 5), stride=2)), (1, 16, 16)
-    ).to_dict()
+    data = receptive_field(nn.Sequential(nn.Conv2d(1, 1, (3, 5), stride=2)), (1, 16, 16)).to_dict()
     assert json.loads(json.dumps(data)) == data
     assert [layer["path"] for layer in data["layers"]] == ["", "0"]
     ((down, across),) = data["layers"][1]["outputs"]
@@ -683,7 +683,7 @@ def test_a_hull_of_one_side_is_a_hull(taken: int, starts: list[int], ends: list[
         y: Tensor = x + F.interpolate(x[..., taken::17], scale_factor=17.0)
         return y.unfold(-1, 10, 10).mean(-1)
 
-    (axis,) = torchscan.receptive_field(Net(forward), (1, 340)).output.axes
+    (axis,) = receptive_field(Net(forward), (1, 340)).output.axes
     assert axis.notes == ("hull",)
     assert list(axis.starts[:3]) == starts
     assert [
@@ -699,7 +699,7 @@ def test_the_size_is_right_where_nothing_repeats_within_a_dimension() -> None:
     def forward(_: Any, x: Tensor) -> Tensor:
         return F.max_pool1d(F.interpolate(x, size=2198, mode="linear", align_corners=True), 7)
 
-    (axis,) = torchscan.receptive_field(Net(forward), (1, 700)).output.axes
+    (axis,) = receptive_field(Net(forward), (1, 700)).output.axes
     sizes = [-(-(7 * unit + 6) * 699 // 2197) - 7 * unit * 699 // 2197 + 1 for unit in range(314)]
     assert axis.size == max(sizes)
 
@@ -710,7 +710,7 @@ def test_values_put_at_unknown_places_are_loud() -> None:
         y[:, :, at] = net.first(x)[..., :4]
         return y
 
-    field = torchscan.receptive_field(
+    field = receptive_field(
         Net(forward, first=nn.Conv1d(1, 2, 3, padding=1)),
         args=(torch.rand(1, 1, 20), torch.arange(4)),
     )
@@ -725,7 +725,7 @@ def test_places_picked_by_unknown_indices_are_loud() -> None:
     def forward(net: Any, x: Tensor, at: Tensor) -> Tensor:
         return net.first(x)[..., at]
 
-    field = torchscan.receptive_field(
+    field = receptive_field(
         Net(forward, first=nn.Conv1d(1, 2, 3, padding=1)),
         args=(torch.rand(1, 1, 20), torch.arange(4)),
     )
@@ -799,9 +799,7 @@ def test_nothing_is_said_to_see_less_than_it_does(
     (x,) = oracle.new_inputs([shape])
     output = function(x)
     dims = tuple(range(2, x.dim()))
-    field = torchscan.receptive_field(
-        Net(lambda _, each: function(each)), args=(x,), axes={"args[0]": dims}
-    )
+    field = receptive_field(Net(lambda _, each: function(each)), args=(x,), axes={"args[0]": dims})
     for axis in field.output.axes:
         for unit in range(output.shape[axis.axis]):
             (boxes,) = oracle.seen_by(output, axis.axis, unit, [x])
@@ -821,14 +819,12 @@ def test_a_target_that_shares_memory_with_an_operand_is_the_one_that_is_written(
         torch.add(y[:, :, 10:20], x[:, :, :10], out=y[:, :, 0:10])
         return y
 
-    (axis,) = torchscan.receptive_field(Net(forward), (2, 20), axes={"args[0]": (2,)}).output.axes
+    (axis,) = receptive_field(Net(forward), (2, 20), axes={"args[0]": (2,)}).output.axes
     assert [axis.interval(unit) for unit in (5, 15)] == [(5, 15), (15, 15)]
 
 
 def test_an_operator_over_everything_after_a_roll_is_global() -> None:
-    (axis,) = torchscan.receptive_field(
-        Net(lambda _, x: mixed_after_a_roll(x)), (2, 40)
-    ).output.axes
+    (axis,) = receptive_field(Net(lambda _, x: mixed_after_a_roll(x)), (2, 40)).output.axes
     assert (axis.status, axis.reasons[0].operator) == ("global", "aten.mean")
 
 
@@ -839,9 +835,7 @@ def test_a_dimension_of_one_place_leaves_no_mark() -> None:
         z[:] = y
         return z.squeeze(1)
 
-    layer = torchscan.receptive_field(
-        Net(forward, first=nn.Conv2d(3, 1, 3, padding=1)), (3, 32, 32)
-    ).output
+    layer = receptive_field(Net(forward, first=nn.Conv2d(3, 1, 3, padding=1)), (3, 32, 32)).output
     assert (layer.rf, layer.stride) == (3, 1)
 
 
@@ -863,7 +857,7 @@ class Token(nn.Module):
 
 
 def test_a_class_token_sees_nothing_and_tokens_are_counted_one_by_one() -> None:
-    field = torchscan.receptive_field(Token(), (3, 32, 48))  # 8 rows of 12 patches
+    field = receptive_field(Token(), (3, 32, 48))  # 8 rows of 12 patches
     assert [axis.status for axis in field["first"].axes] == ["none", "none"]
     rows, columns = field["all"].axes
     assert (rows.units, rows.stride, rows.padding, rows.size) == (97, 4, 0, 4)
@@ -907,33 +901,33 @@ CHANNELS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...], dict[int,
 @pytest.mark.parametrize("name", CHANNELS)
 def test_channels_are_found(name: str) -> None:
     function, shape, expected = CHANNELS[name]
-    layer = torchscan.receptive_field(Net(lambda _, x: function(x)), shape).output
+    layer = receptive_field(Net(lambda _, x: function(x)), shape).output
     assert {axis.axis: axis.size for axis in layer.axes if axis.status == "local"} == expected
 
 
 def test_wrong_use_is_said() -> None:
     model = nn.Sequential(nn.Conv1d(1, 1, 3), nn.Conv1d(1, 1, 3))
-    field = torchscan.receptive_field(model, (1, 20))
-    with pytest.raises(torchscan.InputError, match="no layer '2' was called: did you mean one of"):
+    field = receptive_field(model, (1, 20))
+    with pytest.raises(InputError, match="no layer '2' was called: did you mean one of"):
         field["2"]
-    with pytest.raises(torchscan.InputError, match="no layer '0' was called 2 times"):
+    with pytest.raises(InputError, match="no layer '0' was called 2 times"):
         field["0", 1]
     wrong: Any = (2,)
-    with pytest.raises(torchscan.InputError, match="give a dictionary"):
-        torchscan.receptive_field(model, (1, 20), axes=wrong)
-    with pytest.raises(torchscan.InputError, match="give a tuple"):
-        torchscan.receptive_field(model, (1, 20), axes={"args[0]": wrong[0]})
-    with pytest.raises(torchscan.InputError, match="not an input of this pass"):
-        torchscan.receptive_field(model, (1, 20), axes={"x": (2,)})
-    with pytest.raises(torchscan.InputError, match="it has 3 dimensions"):
-        torchscan.receptive_field(model, (1, 20), axes={"args[0]": (3,)})
+    with pytest.raises(InputError, match="give a dictionary"):
+        receptive_field(model, (1, 20), axes=wrong)
+    with pytest.raises(InputError, match="give a tuple"):
+        receptive_field(model, (1, 20), axes={"args[0]": wrong[0]})
+    with pytest.raises(InputError, match="not an input of this pass"):
+        receptive_field(model, (1, 20), axes={"x": (2,)})
+    with pytest.raises(InputError, match="it has 3 dimensions"):
+        receptive_field(model, (1, 20), axes={"args[0]": (3,)})
 
 
 def test_a_second_call_has_a_field_of_its_own() -> None:
     def forward(net: Any, x: Tensor) -> Tensor:
         return net.shared(net.shared(x))
 
-    field = torchscan.receptive_field(Net(forward, shared=nn.Conv1d(1, 1, 3)), (1, 20))
+    field = receptive_field(Net(forward, shared=nn.Conv1d(1, 1, 3)), (1, 20))
     assert (field["shared"].rf, field["shared", 1].rf) == (3, 5)
 
 
@@ -949,7 +943,9 @@ def test_a_second_call_has_a_field_of_its_own() -> None:
 def test_a_border_of_zeros_is_noted_nowhere(mode: str, notes: tuple[str, ...]) -> None:
     model = nn.Sequential(Net(lambda _, x: F.pad(x, (2, 2), mode)), nn.Conv1d(1, 1, 5))
     for backward in (False, True):
-        (axis,) = receptive_fields(torchscan.record(model, (1, 30), backward=backward)).output.axes
+        (axis,) = receptive_fields(
+            record(model, (1, 30), training=backward, mode="eval")
+        ).output.axes
         assert (axis.size, axis.notes) == (5, notes)
 
 
@@ -982,7 +978,7 @@ def test_what_has_no_elements_sees_nothing(
             return after(x[:, : shape[0], : shape[1]])
 
     for given in (shape, (3, 4)):
-        info = torchscan.crawl_module(Empties(), given, batch_size=2, receptive_field=True)
+        info = crawl_module(Empties(), given, batch_size=2, receptive_field=True)
         assert all(
             axis["status"] == "none"
             for axes in info["layers"][0]["receptive_field"]

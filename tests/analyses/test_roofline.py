@@ -14,13 +14,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import torchscan
 from tests.recording.test_record import Calls
 from tests.versions import needs
-from torchscan import InputError, analyze_roofline, register_device
+from torchscan.analyses.roofline.error_margin import COMPARED
 from torchscan.analyses.roofline.kernels.products import filled
-from torchscan.analyses.roofline.spread import COMPARED
+from torchscan.crawler import crawl_module
+from torchscan.errors import InputError
+from torchscan.estimator import analyze_roofline
 from torchscan.hardware import device_specs
+from torchscan.hardware.device_specs import register_device
 from torchscan.types import OperatorLoad, Roofline
 
 #: 10 TFLOP/s in fp32, ten times that in fp16, 100 GB/s: ridges at 100 and 1000 FLOPs per byte
@@ -96,7 +98,7 @@ def test_winograds_room_is_in_the_gradients_of_a_convolution_too() -> None:
 def test_utilisation_is_of_all_products_that_are_computed() -> None:
     layer = nn.Conv2d(512, 512, 3, padding=1, bias=False)
     result = roofline(layer, (512, 64, 64), batch_size=8, precision="fp32")
-    assert result.compute_utilisation == pytest.approx(
+    assert result.compute_utilization == pytest.approx(
         2 * result.total.macs / 10e12 / result.time_estimate
     )
 
@@ -241,7 +243,7 @@ def test_nothing_is_faster_than_its_bound(device: str, batch_size: int) -> None:
 
 def test_the_costs_are_those_of_the_record() -> None:
     model = Nested()
-    result, info = roofline(model, (3, 32, 32)), torchscan.crawl_module(model, (3, 32, 32))
+    result, info = roofline(model, (3, 32, 32)), crawl_module(model, (3, 32, 32))
     assert result.total.macs == info["overall"]["macs"]
 
 
@@ -675,7 +677,7 @@ def test_nothing_uses_more_of_the_memory_than_there_is() -> None:
         result = roofline(
             nn.Sequential(*(nn.ReLU() for _ in range(50))), (1000,), batch_size=1000, device=device
         )
-        assert 0 < result.memory_utilisation <= 1
+        assert 0 < result.memory_utilization <= 1
 
 
 def test_what_is_written_and_kept_has_to_leave_the_cache() -> None:
@@ -895,7 +897,7 @@ def test_measured_step_times(name: str, truth: Callable[[str], Path]) -> None:
 
 def test_kinds_of_operators_come_with_the_slowest_first() -> None:
     model = nn.Sequential(nn.ReLU(), nn.Linear(512, 4096), nn.Tanh(), nn.Linear(4096, 512))
-    kinds = torchscan.analyze_roofline(model, (512,), batch_size=64, device="H200").by_kind
+    kinds = analyze_roofline(model, (512,), batch_size=64, device="H200").by_kind
     times = [each.time_estimate for each in kinds.values()]
     assert len(times) == 3
     assert times == sorted(times, reverse=True)
@@ -912,7 +914,7 @@ def test_recurrent_layers_have_a_precision_of_their_own(
     layer: nn.Module, shape: Any, operator: str, precision: str
 ) -> None:
     """By default torch lets cuDNN shorten numbers, and products not."""
-    loads = torchscan.analyze_roofline(
+    loads = analyze_roofline(
         layer, args=(torch.zeros(shape),), device="H200", training=True
     ).operators
     assert {each.precision for each in loads if each.operator == operator} == {precision}
@@ -964,8 +966,8 @@ def test_where_such_models_were_compared_the_range_is_theirs(
         for each in COMPARED
         if (device in each.gpu, each.mode, each.kind) == (True, mode, "convolutions")
     )
-    assert result.spread.share == known.share
-    assert f"four of five of {known.models}" in result.spread.reason
+    assert result.error_margin.share == known.share
+    assert f"four of five of {known.models}" in result.error_margin.reason
     low, high = result.time_range
     assert low == pytest.approx(max(result.time_bound, (1 - known.share) * result.time_estimate))
     assert high == pytest.approx((1 + known.share) * result.time_estimate)
@@ -986,21 +988,21 @@ def test_elsewhere_it_is_a_guess_and_says_so(
     device: str, options: dict[str, Any], share: float
 ) -> None:
     result = spread(image_model(), device, **options)
-    assert result.spread.share == pytest.approx(share, abs=0.03)
-    assert result.spread.reason.startswith("a guess")
+    assert result.error_margin.share == pytest.approx(share, abs=0.03)
+    assert result.error_margin.reason.startswith("a guess")
 
 
 def test_one_small_layer_in_16_bits_makes_no_compared_pass() -> None:
     body, head = nn.Linear(4096, 4096), nn.Linear(4096, 16).bfloat16()
     model = Calls(lambda s, x: s.last(s.first(x).bfloat16()), first=body, last=head)
     result = analyze_roofline(model, (4096,), batch_size=8192, device="RTX 3090")
-    assert result.spread.share == pytest.approx(0.4, abs=0.01)
+    assert result.error_margin.share == pytest.approx(0.4, abs=0.01)
 
 
 def test_a_pass_without_products_was_not_compared() -> None:
     assert analyze_roofline(
         nn.Sigmoid(), (2**20,), batch_size=64, device="RTX 3090"
-    ).spread.reason.startswith("a guess")
+    ).error_margin.reason.startswith("a guess")
 
 
 def test_what_waits_for_launches_may_be_half_as_long_again() -> None:
@@ -1011,17 +1013,17 @@ def test_what_waits_for_launches_may_be_half_as_long_again() -> None:
         device="RTX 3090",
         precision="fp16",
     )
-    assert result.spread.share == pytest.approx(0.5, abs=0.01)
-    assert "depend on the host" in result.spread.reason
-    assert result.spread.reason.startswith("a guess")
+    assert result.error_margin.share == pytest.approx(0.5, abs=0.01)
+    assert "depend on the host" in result.error_margin.reason
+    assert result.error_margin.reason.startswith("a guess")
 
 
 def test_models_without_convolutions_were_not_compared() -> None:
     result = analyze_roofline(
         nn.Linear(4096, 4096), (4096,), batch_size=8192, device="RTX 3090", precision="fp16-mixed"
     )
-    assert result.spread.share == pytest.approx(0.4, abs=0.01)
-    assert "without convolutions" in result.spread.reason
+    assert result.error_margin.share == pytest.approx(0.4, abs=0.01)
+    assert "without convolutions" in result.error_margin.reason
 
 
 def test_the_range_begins_no_lower_than_the_bound() -> None:

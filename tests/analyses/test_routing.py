@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import torchscan
 from tests.recording.test_record import Calls
 from tests.versions import needs, skip_without
-from torchscan import analyze_roofline, crawl_module, estimate_memory, record
 from torchscan.analyses.totals import by_module, by_operator, total_cost
+from torchscan.crawler import crawl_module, record
+from torchscan.estimator import analyze_roofline, estimate_memory
+from torchscan.hardware.device_specs import register_device
 from torchscan.types import OpCost
 
 MIB = 2**20
@@ -87,7 +88,7 @@ def test_one_row_reads_the_experts_that_it_picks() -> None:
     model = mixture("grouped", 128, 8, 2048, 1536)
     cost = by_operator(record(model, (2048,), dtype=torch.bfloat16))["aten._grouped_mm"]
     assert cost.bytes_read == 48 * MIB + 8 * 4096 + 512
-    assert cost.least_bytes_read == cost.bytes_read
+    assert cost.min_bytes_read == cost.bytes_read
     assert cost.elements_read == 8 * 2048 * 1536 + 8 * 2048 + 128
     assert cost.macs == 8 * 2048 * 1536
 
@@ -99,7 +100,7 @@ def test_several_rows_are_expected_to_share_experts_and_may_share_all_of_them() 
     """
     cost = cost_of_product(mixture("grouped"), 3, "_grouped_mm")
     assert cost.bytes_read == 676 + 6 * 16 + 64
-    assert cost.least_bytes_read == 2 * 128 + 6 * 16 + 64
+    assert cost.min_bytes_read == 2 * 128 + 6 * 16 + 64
     assert cost.macs == 6 * 64
 
 
@@ -107,27 +108,27 @@ def test_gathered_experts_are_read_once_however_often_they_are_picked() -> None:
     """5.28125 experts of 128 bytes, at least 2; and 6 indices of 8 bytes. The copies of all 6 are written and read again."""
     model = mixture("gathered")
     gather = cost_of_product(model, 3, "index")
-    assert (gather.bytes_read, gather.least_bytes_read, gather.bytes_written) == (
+    assert (gather.bytes_read, gather.min_bytes_read, gather.bytes_written) == (
         676 + 48,
         2 * 128 + 48,
         6 * 128,
     )
     product = cost_of_product(model, 3, "matmul")
-    assert product.bytes_read == product.least_bytes_read == 6 * 128 + 6 * 16
+    assert product.bytes_read == product.min_bytes_read == 6 * 128 + 6 * 16
 
 
 def test_a_loop_goes_through_as_many_experts_as_expected() -> None:
     """5 experts (of 5.28), with 6 rows of 16 bytes among them; they need be no more than 2: 2/5 of each, in whole bytes."""
     cost = cost_of_product(mixture("looped"), 3, "matmul")
     assert cost.bytes_read == 5 * 128 + 6 * 16
-    assert cost.least_bytes_read == 5 * 51 + 6 * 16
+    assert cost.min_bytes_read == 5 * 51 + 6 * 16
     assert cost.macs == 6 * 64
 
 
 def test_many_rows_read_all_experts() -> None:
     cost = cost_of_product(mixture("grouped"), 1000, "_grouped_mm")
     assert cost.bytes_read == 16 * 128 + 2000 * 16 + 64
-    assert cost.least_bytes_read == 2 * 128 + 2000 * 16 + 64
+    assert cost.min_bytes_read == 2 * 128 + 2000 * 16 + 64
 
 
 @pytest.mark.parametrize("kind", ["grouped", "gathered", "looped"])
@@ -140,9 +141,7 @@ def test_no_expert_is_read_for_no_row(kind: str) -> None:
 @pytest.mark.parametrize("experts", [1, 2])
 def test_all_experts_may_be_picked(experts: int) -> None:
     cost = cost_of_product(mixture("grouped", experts, experts), 3, "_grouped_mm")
-    assert (
-        cost.bytes_read == cost.least_bytes_read == experts * 128 + 3 * experts * 16 + experts * 4
-    )
+    assert cost.bytes_read == cost.min_bytes_read == experts * 128 + 3 * experts * 16 + experts * 4
 
 
 @needs("_grouped_mm")
@@ -156,7 +155,7 @@ def test_where_nobody_says_how_many_experts_a_row_picks_each_slot_is_a_row() -> 
         args=args,
     )
     cost = total_cost(trace)
-    assert (cost.bytes_read, cost.least_bytes_read) == (466 + 64 + 64, 128 + 64 + 64)
+    assert (cost.bytes_read, cost.min_bytes_read) == (466 + 64 + 64, 128 + 64 + 64)
 
 
 @needs("_grouped_mm")
@@ -170,7 +169,7 @@ def test_groups_of_columns_read_their_experts_too() -> None:
         args=args,
     )
     cost = total_cost(trace)
-    assert (cost.bytes_read, cost.least_bytes_read) == (466 + 64 + 64, 128 + 64 + 64)
+    assert (cost.bytes_read, cost.min_bytes_read) == (466 + 64 + 64, 128 + 64 + 64)
 
 
 def test_picks_that_are_not_all_used_promise_less() -> None:
@@ -193,7 +192,7 @@ def test_picks_that_are_not_all_used_promise_less() -> None:
     trace = record(model, (8,), batch_size=3)
     costs = [cost for name, cost in by_operator(trace).items() if name == "aten.linear"]
     router, rows = 16 * 8 * 4 + 3 * 8 * 4, 6 * 8 * 4
-    assert [cost.least_bytes_read for cost in costs] == [router + 6 * 42 + rows]
+    assert [cost.min_bytes_read for cost in costs] == [router + 6 * 42 + rows]
 
 
 GATHERS: dict[str, Any] = {
@@ -224,7 +223,7 @@ def test_however_experts_are_picked_and_gathered(way: str) -> None:
         for cost in by_operator(record(model, (8,), batch_size=3)).values()
         if cost.avoidable_bytes_read
     ]
-    assert [(cost.bytes_read, cost.least_bytes_read) for cost in costs] == [(1352 + 48, 512 + 48)]
+    assert [(cost.bytes_read, cost.min_bytes_read) for cost in costs] == [(1352 + 48, 512 + 48)]
 
 
 @pytest.mark.parametrize(
@@ -239,7 +238,7 @@ def test_the_nearest_entry_is_picked_too(pick: Any) -> None:
         entries=nn.Linear(8, 16, bias=False),
     )
     cost = by_operator(record(model, (8,), batch_size=4))["aten.index"]
-    assert (cost.bytes_read, cost.least_bytes_read) == (116 + 32, 32 + 32)
+    assert (cost.bytes_read, cost.min_bytes_read) == (116 + 32, 32 + 32)
 
 
 def test_each_row_of_scores_has_its_own() -> None:
@@ -249,7 +248,7 @@ def test_each_row_of_scores_has_its_own() -> None:
         router=nn.Linear(8, 16),
     )
     cost = by_operator(record(model, (8,), batch_size=3))["aten.gather"]
-    assert cost.bytes_read == cost.least_bytes_read == 6 * 4 + 6 * 8
+    assert cost.bytes_read == cost.min_bytes_read == 6 * 4 + 6 * 8
 
 
 @pytest.mark.parametrize(
@@ -333,14 +332,14 @@ def test_several_routers_promise_less() -> None:
         forward, router=nn.Linear(8, 16), other=nn.Linear(8, 16), experts=experts
     ).bfloat16()
     cost = cost_of_product(model, 3, "_grouped_mm")
-    assert (cost.bytes_read, cost.least_bytes_read) == (658 + 6 * 16 + 64, 128 + 6 * 16 + 64)
+    assert (cost.bytes_read, cost.min_bytes_read) == (658 + 6 * 16 + 64, 128 + 6 * 16 + 64)
 
 
 def test_the_masks_of_a_loop_may_be_fewer_too() -> None:
     """A mask has 6 picks in a byte each. All 16 are looked at, and only 2/5 of those of the 5 experts with rows must be."""
     cost = cost_of_product(mixture("looped"), 3, "nonzero")
     assert cost.bytes_read == 16 * 6
-    assert cost.least_bytes_read == 11 * 6 + 5 * 2
+    assert cost.min_bytes_read == 11 * 6 + 5 * 2
 
 
 # -- laws ----------------------------------------------------------------------------------------------------------------
@@ -355,7 +354,7 @@ def test_what_is_expected_is_the_mean_of_all_routings_and_the_bound_their_least(
     cost = cost_of_product(mixture("grouped", experts, picks), rows, "_grouped_mm")
     others = rows * picks * 16 + experts * 4
     assert cost.bytes_read - others == pytest.approx(128 * sum(hit) / len(hit), abs=0.5)
-    assert cost.least_bytes_read - others == 128 * min(hit)
+    assert cost.min_bytes_read - others == 128 * min(hit)
 
 
 @pytest.mark.parametrize("kind", ["grouped", "gathered", "looped"])
@@ -371,8 +370,8 @@ def test_a_pass_on_data_promises_no_less(kind: str, seed: int) -> None:
         by_operator(record(model, args=args, execute=how))[f"aten.{operator}"]
         for how in ("real", "abstract")
     )
-    assert real.least_bytes_read == pytest.approx(
-        abstract.least_bytes_read, abs=6 if kind == "looped" else 0
+    assert real.min_bytes_read == pytest.approx(
+        abstract.min_bytes_read, abs=6 if kind == "looped" else 0
     )
     assert real.macs == abstract.macs
 
@@ -384,11 +383,11 @@ def test_gradients_of_the_rows_read_the_hit_experts_too() -> None:
     """
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(8, 8), mixture("grouped")).bfloat16()
-    grouped = by_operator(record(model, (8,), torch.bfloat16, batch_size=3, backward=True))[
-        "aten._grouped_mm"
-    ]
+    grouped = by_operator(
+        record(model, (8,), torch.bfloat16, batch_size=3, training=True, mode="eval")
+    )["aten._grouped_mm"]
     assert grouped.bytes_read == 2 * (676 + 6 * 16 + 64) + 2 * 6 * 16 + 64
-    assert grouped.least_bytes_read == 2 * (2 * 128 + 6 * 16 + 64) + 2 * 6 * 16 + 64
+    assert grouped.min_bytes_read == 2 * (2 * 128 + 6 * 16 + 64) + 2 * 6 * 16 + 64
 
 
 def in_parts(self: Any, x: Tensor) -> Tensor:
@@ -456,7 +455,7 @@ def slow_memory(monkeypatch: pytest.MonkeyPatch) -> str:
     from torchscan.hardware import device_specs
 
     monkeypatch.setattr(device_specs, "_registered", {})
-    torchscan.register_device(
+    register_device(
         "slow", memory_gb=64, bandwidth_gbs=1, dense_tflops={"fp32": 1000, "bf16": 1000}
     )
     return "slow"
@@ -498,7 +497,7 @@ def test_experts_that_are_not_read_leave_the_cache_alone(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(device_specs, "_registered", {})
     rates: dict[str, Any] = {"memory_gb": 64, "bandwidth_gbs": 1, "dense_tflops": {"bf16": 1000}}
-    torchscan.register_device("cached", l2_mb=48, multiprocessors=100, boost_mhz=1000, **rates)
+    register_device("cached", l2_mb=48, multiprocessors=100, boost_mhz=1000, **rates)
     result = analyze_roofline(
         mixture("grouped", 64, 2, 1024, 1024), (1024,), dtype=torch.bfloat16, device="cached"
     )
@@ -525,7 +524,7 @@ def test_tables_show_what_is_expected() -> None:
 def test_positions_of_picks_are_no_picks() -> None:
     """Sorted by expert, all 16 rows of 16 bytes are read, by 16 positions of 8, although there are 16 experts too."""
     gather = cost_of_product(mixture("grouped", picks=1), 16, "index")
-    assert gather.bytes_read == gather.least_bytes_read == 16 * 16 + 16 * 8
+    assert gather.bytes_read == gather.min_bytes_read == 16 * 16 + 16 * 8
 
 
 def test_entries_of_a_codebook_are_read_once() -> None:
@@ -535,4 +534,4 @@ def test_entries_of_a_codebook_are_read_once() -> None:
         entries=nn.Linear(8, 16, bias=False),
     )
     cost = by_operator(record(model, (8,), batch_size=4))["aten.index"]
-    assert (cost.bytes_read, cost.least_bytes_read) == (116 + 32, 32 + 32)
+    assert (cost.bytes_read, cost.min_bytes_read) == (116 + 32, 32 + 32)

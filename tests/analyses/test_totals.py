@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import torchscan
 from tests.recording.test_record import Calls
-from torchscan import InputError, UnpricedError, record
 from torchscan.analyses.totals import by_module, by_module_and_operator, by_operator, total_cost
+from torchscan.crawler import crawl_module, record
+from torchscan.errors import InputError, UnpricedError
+from torchscan.report.export import format_info
 from torchscan.types import OpCost
 
 
@@ -55,7 +56,7 @@ def test_all_of_them_agree_with_the_total_and_with_the_layers() -> None:
     total = total_cost(trace)
     assert total == by_module(trace)[""] == sum(by_operator(trace).values(), OpCost())
     assert total == sum(by_module_and_operator(trace)[""].values(), OpCost())
-    overall = torchscan.crawl_module(Twice(), (4,))["overall"]
+    overall = crawl_module(Twice(), (4,))["overall"]
     assert (overall["macs"], overall["flops"], overall["dmas"]) == (
         total.macs,
         total.flops,
@@ -104,11 +105,9 @@ def test_a_convention_changes_the_macs_only() -> None:
 
 
 def test_the_info_is_that_of_the_convention() -> None:
-    info = torchscan.crawl_module(
-        nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), (4,), convention="fvcore"
-    )
+    info = crawl_module(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), (4,), convention="fvcore")
     assert [layer["macs"] for layer in info["layers"]] == [0, 16, 20]
     assert info["provenance"]["convention"] == "fvcore"
-    text = torchscan.format_info(info)
+    text = format_info(info)
     assert "What fvcore reports" in text
     assert "MACs are what fvcore would have reported" in text

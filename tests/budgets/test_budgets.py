@@ -16,10 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-import torchscan
-from torchscan import BudgetError, InputError, UnpricedError, assert_budget
-from torchscan.budgets import Budget, check_budget, find_budget_file, read_budgets
+from torchscan.budgets import Budget, assert_budget, check_budget, find_budget_file, read_budgets
 from torchscan.budgets.budget_file import GenerationBudget, StepLimit
+from torchscan.errors import BudgetError, InputError, TorchscanError, UnpricedError
+from torchscan.estimator import analyze_roofline, estimate_memory
+from torchscan.report.data import from_json
 
 NETS = """
 from torch import nn
@@ -89,14 +90,14 @@ def test_the_error_names_the_layers_and_is_an_assertion() -> None:
         "    0 (Linear): 5.00 k",
         "    1 (Linear): 2.00 k",
     ]
-    assert isinstance(caught.value, torchscan.TorchscanError)
+    assert isinstance(caught.value, TorchscanError)
 
 
 def test_the_batch_and_the_step_count() -> None:
     assert_budget(model(), (4,), batch_size=3, max_macs=3 * 48)
     with pytest.raises(BudgetError):
         assert_budget(model(), (4,), batch_size=3, max_macs=3 * 48 - 1)
-    inference = torchscan.estimate_memory(model(), (4,)).peak_bytes
+    inference = estimate_memory(model(), (4,)).peak_bytes
     assert_budget(model(), (4,), max_peak_memory=inference)
     with pytest.raises(BudgetError, match=r"Peak memory: .*\n    peak in the model"):
         assert_budget(model(), (4,), training=True, optimizer="AdamW", max_peak_memory=inference)
@@ -173,7 +174,7 @@ def test_activations_are_those_of_the_memory_estimate() -> None:
 
 def test_a_latency_says_how_far_it_may_be_off() -> None:
     """As none of its launches was compared, which are most of this pass."""
-    share = torchscan.analyze_roofline(model(), (4,), device="NVIDIA H200").spread.share
+    share = analyze_roofline(model(), (4,), device="NVIDIA H200").error_margin.share
     with pytest.raises(
         BudgetError, match=rf"Latency: [\d.]+ µs ± {100 * share:.0f} %, at most 1.00 µs \(\+"
     ):
@@ -260,7 +261,7 @@ min_tokens_per_second = "1.2k"
 max_weights = "20 GiB"
 max_cache_per_token = "128 KiB"
 min_context = "8k"
-min_batch = 16
+min_batch_size = 16
 """
 
 
@@ -288,7 +289,7 @@ def test_every_key_is_read(folder: Path) -> None:
         "tokens_per_second": 1200,
         "weights": 20 * 2**30,
     }
-    limits |= {"cache_per_token": 128 * 2**10, "context": 8192, "batch": 16}
+    limits |= {"cache_per_token": 128 * 2**10, "context": 8192, "batch_size": 16}
     assert budget.generation == GenerationBudget(
         prompt=2048, new=256, weights="int4", cache="fp8", eager=True, limits=limits
     )
@@ -443,11 +444,11 @@ STEP = "[budgets.x]\nmeasured_on = 'CPU'\nmax_step_time = "
         ),
         (f"{WRITER}max_weights = -1", "budgets.x.generation.max_weights: max_weights is -1"),
         (
-            f"{WRITER}min_batch = 1\nprompt = 0",
-            "budgets.x.generation.prompt: it is 0 and should be a positive number",
+            f"{WRITER}min_batch_size = 1\nprompt = 0",
+            "budgets.x.generation.prompt: it is 0: give a positive integer",
         ),
         (
-            f"{WRITER}min_batch = 1\nweights = 'int3'",
+            f"{WRITER}min_batch_size = 1\nweights = 'int3'",
             "budgets.x.generation.weights: weights is 'int3': give one of",
         ),
         (
@@ -566,7 +567,7 @@ def test_a_baseline_is_recorded_and_kept(folder: Path) -> None:
     outcome = check_budget(budget(folder), update=True)
     assert outcome.is_fine
     assert "baseline recorded" in outcome.remarks[0]
-    assert torchscan.from_json((folder / "net.json").read_text())["overall"]["macs"] == 48
+    assert from_json((folder / "net.json").read_text())["overall"]["macs"] == 48
     assert check_budget(budget(folder)).is_fine
     assert [path.name for path in folder.iterdir() if "net.json" in path.name] == [
         "net.json"

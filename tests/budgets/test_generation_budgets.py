@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
 from tests.models.generating import Echo, Recurrent
-from torchscan import BudgetError, InputError, UnpricedError, analyze_generation
+from torchscan import analyze_generation
 from torchscan.budgets import assert_generation, check_budget, read_budgets
 from torchscan.cli.main import main
+from torchscan.errors import BudgetError, InputError, UnpricedError
 from torchscan.hardware.device_specs import device_named
 from torchscan.metrics import OF_GENERATION
 from torchscan.types import Generation
@@ -49,7 +50,7 @@ def test_context_and_batch_are_those_that_there_is_memory_for() -> None:
     work = _analyze(model, batch_size=2).work_bytes
     room = device_named(CARD).room_bytes - 4 * (2 * 10 * 256 + 2 * 256 * 256)
     context, batch = (room - work) // 2 // cache, room // (6 * cache + work // 2)
-    _asserted(model, batch_size=2, min_context=context, min_batch=batch)
+    _asserted(model, batch_size=2, min_context=context, min_batch_size=batch)
     with pytest.raises(
         BudgetError, match=rf"Largest context: {context:,} tokens, at least {context + 1:,} tokens"
     ):
@@ -57,7 +58,7 @@ def test_context_and_batch_are_those_that_there_is_memory_for() -> None:
     with pytest.raises(
         BudgetError, match=rf"Largest batch: {batch:,} sequences, at least {batch + 1:,} sequences"
     ):
-        _asserted(model, batch_size=2, min_batch=batch + 1)
+        _asserted(model, batch_size=2, min_batch_size=batch + 1)
 
 
 def test_a_state_leaves_room_for_any_context() -> None:
@@ -95,14 +96,17 @@ def test_the_error_says_what_is_exceeded_by_how_much_and_where() -> None:
         "  Cache per token: 64 B, at most 63 B (+1.59 %)",
     )
     assert time.startswith("  Each further token after: ")
-    assert f" ± {100 * _analyze().decode.spread.share:.0f} %, at most 1.00 µs (+" in time
+    assert f" ± {100 * _analyze().decode.error_margin.share:.0f} %, at most 1.00 µs (+" in time
     (first,) = layers  # no layer of so small a model is to blame
     assert first.startswith("    launch overhead of 9 operators: ")
 
 
 def test_what_a_rate_may_be_off_is_what_its_times_may_be() -> None:
     made = _analyze(batch_size=2)
-    off = made.first_token * made.prefill.spread.share + made.per_token * made.decode.spread.share
+    off = (
+        made.first_token * made.prefill.error_margin.share
+        + made.per_token * made.decode.error_margin.share
+    )
     rate = OF_GENERATION["tokens_per_second"]
     assert rate.off(made) == pytest.approx(off / (made.first_token + made.per_token))
     assert (

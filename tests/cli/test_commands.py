@@ -19,13 +19,13 @@ from typing import Any, get_args
 
 import pytest
 
-import torchscan
 from tests.test_progress import screen
 from torchscan.analyses.conventions import Convention
 from torchscan.cli.main import main, parser
-from torchscan.recording.precision import Precision
+from torchscan.precisions import Precision
 from torchscan.recording.request import Mode
 from torchscan.report.costs import By
+from torchscan.report.data import from_json
 from torchscan.report.roofline_table import Rows
 from torchscan.report.table import FORMATS, Cut
 
@@ -399,7 +399,7 @@ def test_code_that_leaves_does_not_leave_us(run: Any) -> None:
 
 def test_what_a_model_prints_is_no_part_of_the_answer(run: Any) -> None:
     _, out, err = run("summary", "nets.py:talks", "--input", "4", "--format", "json")
-    assert torchscan.from_json(out)["overall"]["macs"] == 48
+    assert from_json(out)["overall"]["macs"] == 48
     assert "building" in err
 
 
@@ -542,7 +542,7 @@ def test_the_same_figures_in_every_format(run: Any) -> None:
         ("fc", "32"),
         ("head", "16"),
     ]
-    info = torchscan.from_json(run("summary", *NET, "--format", "json")[1])
+    info = from_json(run("summary", *NET, "--format", "json")[1])
     assert info["overall"]["macs"] == 48
     assert run("summary", *NET, "--format", "html")[1].startswith("<!doctype html>")
 
@@ -623,7 +623,7 @@ def test_a_spreadsheet_runs_nothing_that_a_command_writes(run: Any) -> None:
 def test_files_are_written_whole_or_not_at_all(run: Any, folder: Path) -> None:
     report = folder / "out" / "net.json"
     assert run("summary", *NET, "--format", "json", "--output", str(report)) == (0, "", "")
-    assert torchscan.from_json(report.read_text())["overall"]["macs"] == 48
+    assert from_json(report.read_text())["overall"]["macs"] == 48
     before = report.read_text()
     assert (
         run("summary", "nets.py:Net", "--input", "5", "--format", "json", "--output", str(report))[

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-import torchscan
 from torchscan.cli.main import main
+from torchscan.estimator import analyze_roofline
 
 
 @pytest.fixture(autouse=True)
@@ -224,7 +224,7 @@ def test_a_measured_cpu_can_be_asked_about(
     assert entry["bandwidth_gbs"] > 0.5
     assert entry["dense_tflops"]["fp32"] > 0.001
     assert torch.equal(state, torch.random.get_rng_state())
-    assert torchscan.analyze_roofline(nn.Linear(8, 8), (8,)).time_estimate > 0
+    assert analyze_roofline(nn.Linear(8, 8), (8,)).time_estimate > 0
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ import torch
 from torch.nn.modules import module as hooks_of_torch
 from torch.torch_version import TorchVersion
 
-from torchscan import open_run
+from tests.opening import inspected_run
 from torchscan.cli.main import main
 from torchscan.runtime.step_execution import local_device
 
@@ -376,7 +376,7 @@ def test_runs_and_traces_are_saved(run: Command, folder: Path, words: tuple[str,
     )
     status, out, err = run("--save", "runs/run.json", "--trace", "runs/trace.json", *words)
     assert (status, out + err) == (0, out or err)
-    saved = open_run(folder / "runs" / "run.json")
+    saved = inspected_run(folder / "runs" / "run.json")
     assert str(saved) + "\n" == out + err
     events = json.loads((folder / "runs" / "trace.json").read_text())["traceEvents"]
     assert {f"{call.path} {call.type_name}".strip() for call in saved.calls} <= {
@@ -697,7 +697,7 @@ def test_a_model_that_is_compiled_after_its_first_call_stays_in_one_piece(folder
     given = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(call, capture_output=True, text=True, check=False, env=given)  # noqa: S603
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
-    found = open_run("run.json")
+    found = inspected_run("run.json")
     assert [call.type_name for call in found.calls] == ["OptimizedModule"]
     assert found.steps == 5
     assert found.compilation is not None

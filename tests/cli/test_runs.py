@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-import torchscan
 from tests.live.test_store import ONE, watched
+from tests.opening import watched_run
 from torchscan.cli.main import main
 from torchscan.live.store import Store
 
@@ -40,7 +40,7 @@ def test_a_run_of_evaluations_says_so(tmp_path: Path, capsys: pytest.CaptureFixt
     store.close()
     assert main(["runs", str(tmp_path)]) == 0
     assert "first: only evaluations were recorded, no training steps." in capsys.readouterr().out
-    assert "evaluations only" in repr(torchscan.open_run(tmp_path / "first"))
+    assert "evaluations only" in repr(watched_run(tmp_path / "first"))
 
 
 @pytest.mark.parametrize("width", [80, 50, 40])
@@ -59,12 +59,12 @@ def test_where_there_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_several_ranks_are_one_run(folder: Path) -> None:
-    run = torchscan.open_run(folder / "second")
+    run = watched_run(folder / "second")
     history = run.history("a output")
     assert (run.ranks, history.steps) == (2, tuple(range(5)))
     assert [each.sampled for each in history.distributions] == [2] * 5
-    assert history.figure("mean") == [float(step) for step in range(5)]
-    assert history.figure("std") == [0.0] * 5
+    assert history.statistic("mean") == [float(step) for step in range(5)]
+    assert history.statistic("std") == [0.0] * 5
     assert torch.tensor(history.quantiles(0.5)[0]).isfinite().all()
 
 
@@ -78,9 +78,9 @@ def test_several_files_are_merged_into_one(folder: Path, tmp_path: Path) -> None
         for step in range(5, 1500 + rank):
             store.write(watched(step))
         store.close()
-    run = torchscan.open_run(folder / "second")
+    run = watched_run(folder / "second")
     assert main(["merge", str(folder / "second"), str(tmp_path / "one.sqlite")]) == 0
-    one = torchscan.open_run(tmp_path / "one.sqlite")
+    one = watched_run(tmp_path / "one.sqlite")
     assert (one.ranks, one.steps(), one.series) == (2, run.steps(), run.series)
     assert repr(one.history("a output")) == repr(run.history("a output")), (
         "as text: nothing equals NaN"

@@ -11,6 +11,7 @@ from torch import nn
 import torchscan
 from tests.report.test_compare_runs import AFTER, BEFORE
 from torchscan.cli.main import main
+from torchscan.crawler import crawl_module
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +19,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     BEFORE.save("before.json")
     AFTER.save("after.json")
-    Path("report.json").write_text(torchscan.crawl_module(nn.Linear(2, 2), (2,)).to_json())
+    Path("report.json").write_text(crawl_module(nn.Linear(2, 2), (2,)).to_json())
 
 
 def test_two_saved_runs_are_compared(capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,7 +90,7 @@ def test_bins_lie_side_by_side() -> None:
 def test_what_is_no_number_is_counted_apart() -> None:
     found = of(torch.tensor([math.nan, -math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, 3.0]))
     assert (found.sampled, found.nan, found.inf, found.zero) == (8, 2, 2, 2)
-    assert (found.mean, found.least, found.most) == (1.0, 0.0, 3.0)
+    assert (found.mean, found.min, found.max) == (1.0, 0.0, 3.0)
     assert found.std == pytest.approx(math.sqrt((2 * 1 + 0 + 4) / 4))
     assert sum(found.counts.values()) == 8
 

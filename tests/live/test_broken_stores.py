@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-import torchscan
 from tests.live.test_run_pages import write
-from torchscan import InputError
+from tests.opening import watched_run
 from torchscan.cli.main import main
+from torchscan.errors import InputError
 from torchscan.live.explore.run_page import page_of_run
 
 Break = Callable[[Path], object]
@@ -128,15 +128,15 @@ def test_copies_and_pipes_in_the_folder_are_not_read(good: Path, tmp_path: Path)
     shutil.copy(run / "rank0.sqlite", run / "rank0-copy.sqlite")
     for pipe in ("rank1.sqlite", "rank0.lock", "rank0.json"):
         os.mkfifo(run / pipe)
-    found = torchscan.open_run(run)
+    found = watched_run(run)
     assert (found.ranks, found.steps(), found.missing) == (1, [0, 1], ())
-    assert torchscan.open_run(run / "rank0 (copy).sqlite").steps() == [0, 1]
+    assert watched_run(run / "rank0 (copy).sqlite").steps() == [0, 1]
 
 
 def test_a_pipe_is_not_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="is not a file or a folder: give a run"):
-        torchscan.open_run(tmp_path / "pipe")
+        watched_run(tmp_path / "pipe")
 
 
 def test_one_broken_run_hides_no_other(
@@ -156,6 +156,6 @@ def test_absent_processes_are_counted_rather_than_listed_one_by_one(
 ) -> None:
     run = shutil.copytree(good, tmp_path / "run")
     about("processes", "1000")(run / "rank0.sqlite")
-    *named, others = torchscan.open_run(run).missing
+    *named, others = watched_run(run).missing
     assert named[0] == "process 1 of 1000 has recorded nothing"
     assert others == "983 other processes of 1000 have recorded nothing"

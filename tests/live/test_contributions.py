@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import torchscan
 from tests.live.watching import watch
+from tests.opening import watched_run
 from torchscan.types import WatchedRun
 
 pytestmark = pytest.mark.slow  # each run has a process of its own, which imports torch
@@ -23,7 +24,7 @@ ALL = ("inputs", "outputs", "input_grads", "output_grads", "params", "param_grad
 def watched(model: nn.Module, run: Path, x: Tensor, loss: Callable[[Tensor], Tensor]) -> WatchedRun:
     with watch(model, run, every=1, log=("input_grads", "output_grads")):
         loss(model(x)).backward()
-    found = torchscan.open_run(run)
+    found = watched_run(run)
     assert isinstance(found, WatchedRun)
     return found
 
@@ -110,7 +111,7 @@ def test_what_a_call_contributes_by_another_way_is_unknown_rather_than_left_out(
     run = watched(
         model, tmp_path / "run", torch.randn(3, 4), lambda y: y.sum() + model.inner.penalty
     )
-    said = {each.said for each in run.series}
+    said = {each.label for each in run.series}
     assert "inner input gradient" not in said
     require_same(run, "aside input gradient", model.aside.weight.sum(0).expand(3, 4))
 
@@ -135,7 +136,7 @@ class Pair(nn.Module):
 def test_of_an_input_that_is_returned_as_it_is_nothing_is_known(tmp_path: Path) -> None:
     """3 by one path, and 1 by the other, which has no operator of the call's."""
     run = watched(Passes(), tmp_path / "run", torch.randn(3, 4), torch.sum)
-    assert "pair input gradient" not in {each.said for each in run.series}
+    assert "pair input gradient" not in {each.label for each in run.series}
     require_same(run, "fc output gradient", torch.full((3, 4), 4.0))
 
 

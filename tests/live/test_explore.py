@@ -27,7 +27,8 @@ from torch import Tensor, nn
 import torchscan
 from tests.browsing import opened
 from tests.live.watching import watch
-from torchscan import InputError
+from tests.opening import watched_run
+from torchscan.errors import InputError
 from torchscan.live.explore.following import Followed
 from torchscan.live.explore.guard import Hosts
 from torchscan.live.explore.run_page import page_of_run
@@ -366,7 +367,7 @@ def test_a_file_without_tables_yet_ends_nothing(run: Path, tmp_path: Path) -> No
     shutil.copy(run / "rank0.sqlite", tmp_path)
     followed = Followed(tmp_path)
     (tmp_path / "rank1.sqlite").touch()
-    for ask in (followed.newest, followed.figures, lambda: torchscan.open_run(tmp_path).series):
+    for ask in (followed.newest, followed.figures, lambda: watched_run(tmp_path).series):
         with pytest.raises(InputError, match="rank1"):
             ask()
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import torchscan
 from tests.live.watching import watch
+from tests.opening import watched_run
 from torchscan.types import WatchedRun
 
 pytestmark = pytest.mark.slow  # each has a process of its own, which imports torch
@@ -34,13 +34,13 @@ def watched(model: nn.Module, folder: Path, *, backward: bool = True, **how: Any
         result = model(torch.zeros(1))
         if backward:
             result.sum().backward()
-    run = torchscan.open_run(folder)
+    run = watched_run(folder)
     assert isinstance(run, WatchedRun)
     return run
 
 
 def figure(run: WatchedRun, series: str, name: str) -> float:
-    (found,) = run.history(series).figure(name)
+    (found,) = run.history(series).statistic(name)
     return found
 
 
@@ -192,7 +192,7 @@ def test_a_model_of_which_only_parts_are_called(every: int, tmp_path: Path) -> N
                 with torch.no_grad():
                     model.loss(torch.rand(3, 4))
                 model.train()
-    run = torchscan.open_run(tmp_path / "run")
+    run = watched_run(tmp_path / "run")
     assert run.steps() == list(range(0, 6, every))
     assert (
         len(run.history("head output")) == len(run.history("encoder.0 output")) == len(run.steps())
@@ -212,7 +212,7 @@ def test_a_model_whose_part_is_tried_before_it_is_trained(tmp_path: Path) -> Non
             model(torch.rand(2, 4)).sum().backward()
         model.eval()
         model(torch.rand(2, 4))
-    run = torchscan.open_run(tmp_path / "run")
+    run = watched_run(tmp_path / "run")
     assert run.steps() == [0, 1, 2], "nobody asked for gradients of what was tried"
     assert len(run.history("1 output")) == 3
     assert len(run.steps("eval")) == 1

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import tests.torchvision_cpu  # noqa: F401 - the frameworks import torchvision, which needs it
 import torchscan
+from tests.opening import watched_run
 from torchscan.types import WatchedRun
 
 pytestmark = [
@@ -51,7 +52,7 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def recorded() -> WatchedRun:
-    return torchscan.open_run(RUN)
+    return watched_run(RUN)
 
 
 def net() -> nn.Sequential:
@@ -137,9 +138,9 @@ def test_lightning(batches: int) -> None:
     assert trainer.global_step == 8 // batches
     assert len(run.history("net.0 output", "eval")) == 2 + 3 + 3
     assert {"Trained input", "net.3 output gradient", "net.0.weight gradient"} <= {
-        each.said for each in run.series
+        each.label for each in run.series
     }
-    changed = [update > 0 for update in run.history("net.0.weight").figure("update")]
+    changed = [update > 0 for update in run.history("net.0.weight").statistic("update")]
     assert changed == [(step + 1) % batches == 0 for step in range(8)]
 
 
@@ -213,7 +214,7 @@ def test_accelerate(batches: int) -> None:
     run = recorded()
     assert (run.steps(), run.steps("eval")) == (list(range(8)), [4, 8])
     assert {"Sequential input", "3 output gradient", "0.weight gradient"} <= {
-        each.said for each in run.series
+        each.label for each in run.series
     }
 
 
@@ -264,7 +265,7 @@ def test_transformers(batches: int) -> None:
     assert (run.steps(), run.steps("eval")) == (list(range(8)), [4, 8])
     assert len(run.history("net.0 output", "eval")) == 4
     assert {"net input", "net.3 output gradient", "net.0.weight gradient"} <= {
-        each.said for each in run.series
+        each.label for each in run.series
     }
 
 
@@ -300,4 +301,4 @@ def test_steps_of_the_optimizer(start: Callable[[], Started]) -> None:
     sanity_check = [0] if start is with_lightning else []
     assert (run.steps(), run.steps("eval")) == ([0, 1, 2, 3], [*sanity_check, 2, 4])
     assert len(run.history("net.0 output")) == len(run.history("net.0 (2) output")) == 4
-    assert all(update > 0 for update in run.history("net.0.weight").figure("update"))
+    assert all(update > 0 for update in run.history("net.0.weight").statistic("update"))

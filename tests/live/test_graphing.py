@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import torchscan
 from tests.live.watching import watch
+from tests.opening import watched_run
 from torchscan.live.about import fingerprint_of
 from torchscan.live.graphing import _write
 from torchscan.live.store import Reader, Store
@@ -85,7 +85,7 @@ def test_where_no_process_can_be_made_training_goes_on(
     monkeypatch.setattr(os, "fork", fork)
     train(nn.Linear(3, 4), tmp_path / "run")
     assert graph_in(tmp_path / "run") is None
-    assert len(torchscan.open_run(tmp_path / "run").steps()) == 2
+    assert len(watched_run(tmp_path / "run").steps()) == 2
 
 
 def test_the_users_signal_handlers_run_in_no_fork(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_model_that_fails_there_has_a_note_instead(tmp_path: Path) -> None:
     assert graph_in(tmp_path / "run") is None
     assert any(
         "no graph of the model" in what and "not here" in what
-        for _, what in torchscan.open_run(tmp_path / "run").events
+        for _, what in watched_run(tmp_path / "run").events
     )
 
 
@@ -171,5 +171,5 @@ def test_many_open_files_are_no_obstacle(tmp_path: Path) -> None:
         for each in files:
             os.close(each)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert len(torchscan.open_run(tmp_path / "run").steps()) == 2
+    assert len(watched_run(tmp_path / "run").steps()) == 2
     assert graph_in(tmp_path / "run") is not None

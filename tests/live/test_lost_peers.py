@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 import torchscan
+from tests.opening import watched_run
 from torchscan.errors import TorchscanError
 from torchscan.live.history import WatchedRun
 
@@ -47,7 +48,7 @@ def train(folder: Path, end: Callable[[], object]) -> None:
         for _ in range(2):
             model(torch.rand(4, 2)).sum().backward()
         file = folder / f"rank{os.environ['RANK']}.sqlite"
-        wait_for(lambda: torchscan.open_run(file).steps())
+        wait_for(lambda: watched_run(file).steps())
         end()
 
 
@@ -86,9 +87,9 @@ def end_ranks(folder: Path, ranks: Sequence[tuple[int, Callable[[], object]]]) -
             finally:
                 os._exit(1)
         os.waitpid(child, 0)
-        run = torchscan.open_run(folder / f"rank{rank}.sqlite")
+        run = watched_run(folder / f"rank{rank}.sqlite")
         wait_for(partial(has_ended, run))
-    (said,) = [each for each in torchscan.open_run(folder).missing if " was gone at " in each]
+    (said,) = [each for each in watched_run(folder).missing if " was gone at " in each]
     return said
 
 

@@ -19,10 +19,11 @@ import pytest
 import torch
 from torch import nn
 
-import torchscan
 from tests.live.test_watcher import HERE, net, told, train, without_waiting
-from torchscan import InputError, watch
+from tests.opening import watched_run
+from torchscan import watch
 from torchscan.cli.main import main
+from torchscan.errors import InputError
 from torchscan.live import channel, process, starting
 from torchscan.live.ledger import has_worker
 from torchscan.live.sinks import paged, weights_and_biases
@@ -63,7 +64,7 @@ def test_steps_before_a_sudden_end_are_in_the_run(end: str, tmp_path: Path) -> N
     """The worker has not even imported torch by then. The last step was not over: no other had begun."""
     run_script(tmp_path, end)
     await_worker(tmp_path / "run")
-    run = torchscan.open_run(tmp_path / "run")
+    run = watched_run(tmp_path / "run")
     assert run.steps() == list(range(19))
     assert [str(each) for each in run.lost] == [
         "step 19 (under way when the training process ended)"
@@ -76,13 +77,13 @@ def test_steps_that_no_process_is_left_to_write_are_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_script(tmp_path, "os.kill(watcher._process.number, 9); os.kill(os.getpid(), 9)")
-    run = torchscan.open_run(tmp_path / "run")
+    run = watched_run(tmp_path / "run")
     assert len(run.steps()) + sum(each.count for each in run.lost) == 20
     main(["runs", str(tmp_path)])
     assert "20 sampled steps are not in the run" in " ".join(capsys.readouterr().out.split())
     with told(), watch(net(), tmp_path / "other"):
         pass
-    assert torchscan.open_run(tmp_path / "other").lost == ()
+    assert watched_run(tmp_path / "other").lost == ()
 
 
 @slow
@@ -98,12 +99,10 @@ def test_a_worker_that_is_stopped_writes_when_it_goes_on(
     assert f"30 sampled steps are not written to '{tmp_path}/run' yet" in texts[-1]
     assert f"process {watcher._process.number} writes the rest when it can" in texts[-1]
     assert watcher.dropped == 30
-    assert "30 sampled steps are not written yet" in " ".join(
-        torchscan.open_run(tmp_path / "run").missing
-    )
+    assert "30 sampled steps are not written yet" in " ".join(watched_run(tmp_path / "run").missing)
     os.kill(watcher._process.number, signal.SIGCONT)
     await_worker(tmp_path / "run")
-    run = torchscan.open_run(tmp_path / "run")
+    run = watched_run(tmp_path / "run")
     assert (run.steps(), run.missing, run.lost) == (list(range(30)), (), ())
 
 
@@ -118,7 +117,7 @@ def test_a_worker_that_is_killed_is_followed_by_another(tmp_path: Path) -> None:
     assert texts == [
         "the process that writes the run has ended (SIGKILL): another one continues where it stopped"
     ]
-    run = torchscan.open_run(tmp_path / "run")
+    run = watched_run(tmp_path / "run")
     assert (run.steps(), watcher.dropped, run.missing) == (list(range(7)), 0, ())
 
 
@@ -136,7 +135,7 @@ def test_a_reader_that_looks_for_a_worker_does_not_prevent_another_one(tmp_path:
     assert texts == [
         "the process that writes the run has ended (SIGKILL): another one continues where it stopped"
     ]
-    assert (torchscan.open_run(run).steps(), watcher.dropped) == (list(range(10)), 0)
+    assert (watched_run(run).steps(), watcher.dropped) == (list(range(10)), 0)
 
 
 @slow
@@ -147,7 +146,7 @@ def test_a_worker_that_ends_too_early_is_told_of_and_all_steps_are_counted(tmp_p
         watcher._process.line.socket.shutdown(socket.SHUT_WR)
         watcher._process._wait(60)
         train(model, 5)
-    run = torchscan.open_run(tmp_path / "run")
+    run = watched_run(tmp_path / "run")
     assert "ended too early: no more steps are recorded; training is not affected" in texts[0]
     assert watcher.dropped == 10 - len(run.steps()) == sum(each.count for each in run.lost) >= 5
     assert f"{watcher.dropped} sampled steps are not in the run" in " ".join(run.missing)
@@ -186,7 +185,7 @@ def test_steps_where_the_system_does_not_tell_of_a_process_s_end(
         call, cwd=HERE, capture_output=True, text=True, check=False, env=os.environ | path
     )
     assert (done.stdout, without_waiting(done.stderr)) == ("0\n", [])
-    run = torchscan.open_run(tmp_path / "run")
+    run = watched_run(tmp_path / "run")
     assert (run.steps(), run.missing) == (list(range(40)), ())
 
 
@@ -200,7 +199,7 @@ def test_workers_that_end_at_once_are_given_up(
     assert "no more steps are recorded; training is not affected" in " ".join(texts)
     assert "5 sampled steps are not in the run" in texts[-1]
     assert watcher.dropped == 5
-    assert sum(each.count for each in torchscan.open_run(tmp_path / "run").lost) == 5
+    assert sum(each.count for each in watched_run(tmp_path / "run").lost) == 5
 
 
 @slow
@@ -212,7 +211,7 @@ def test_steps_without_room_are_counted_and_named(
         os.kill(watcher._process.number, signal.SIGSTOP)
         train(model, 40)
         os.kill(watcher._process.number, signal.SIGCONT)
-    run = torchscan.open_run(tmp_path / "run")
+    run = watched_run(tmp_path / "run")
     lost = sum(each.count for each in run.lost)
     assert 0 < watcher.dropped == lost == 40 - len(run.steps())
     assert f"{lost} sampled steps are not in the run" in texts[-1]
@@ -235,7 +234,7 @@ def test_a_full_disk_is_named_in_the_run(tmp_path: Path, monkeypatch: pytest.Mon
         "writing the run has stopped: the file has reached the maximum size" in text
         for text in texts
     )
-    run = torchscan.open_run(tmp_path / "run")
+    run = watched_run(tmp_path / "run")
     assert 0 < len(run.steps()) < 60, "steps that fit are whole, the others are not there"
     assert len(run.frame()) == len(run.steps()) * len(run.series)
     assert watcher.dropped == sum(each.count for each in run.lost) == 60 - len(run.steps())
@@ -250,7 +249,7 @@ def test_a_full_disk_is_named_in_the_run(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_folder_that_is_removed_is_noticed(tmp_path: Path) -> None:
     with told() as texts, watch(model := net(), tmp_path / "run", every=1, start="fork") as watcher:
         train(model, 3)
-        while not torchscan.open_run(tmp_path / "run").steps():
+        while not watched_run(tmp_path / "run").steps():
             time.sleep(0.02)
         shutil.rmtree(tmp_path / "run")
         train(model, 4)
@@ -273,7 +272,7 @@ def test_closed_standard_files_are_no_errors(tmp_path: Path) -> None:
         "os.close(0); os.close(1); watcher.close(); watcher = torchscan.watch(model, sys.argv[1])",
     )
     assert (done.returncode, done.stderr.count("Traceback")) == (0, 0)
-    assert torchscan.open_run(tmp_path / "run").steps() == list(range(20))
+    assert watched_run(tmp_path / "run").steps() == list(range(20))
 
 
 @slow
@@ -368,8 +367,8 @@ def test_values_are_sampled_as_far_as_there_are_any(asked: dict[str, Any], tmp_p
     model = nn.Sequential(nn.Linear(4, 200), nn.ReLU(), nn.Linear(200, 2))
     with watch(model, tmp_path / "run", every=1, start="fork", **asked):
         train(model, 3)
-    run = torchscan.open_run(tmp_path / "run")
+    run = watched_run(tmp_path / "run")
     assert run.steps() == [0, 1, 2]
     found = run.history("0 output").distributions[0]
     assert (found.numel, found.sampled) == (1600, min(1600, asked["sample_n"]))
-    assert found.least == 0.0 or found.sampled >= 600
+    assert found.min == 0.0 or found.sampled >= 600

@@ -22,7 +22,8 @@ from torch.utils.checkpoint import checkpoint
 import torchscan
 from tests.live.test_watcher import told
 from tests.live.watching import watch
-from torchscan import InputError
+from tests.opening import watched_run
+from torchscan.errors import InputError
 from torchscan.sinks import Seen, Sink
 from torchscan.types import WatchedRun
 
@@ -37,7 +38,7 @@ def net() -> nn.Sequential:
 
 
 def opened(folder: Path) -> WatchedRun:
-    return torchscan.open_run(folder)
+    return watched_run(folder)
 
 
 @pytest.fixture
@@ -93,8 +94,8 @@ def test_an_evaluation_in_the_middle_of_a_step_is_not_of_it(is_told: bool, run: 
     found = opened(run)
     assert (found.steps(), found.steps("eval")) == ([0, 1, 2], [])
     assert len(found.history("2 output gradient")) == 3
-    assert all(update > 0 for update in found.history("0.weight").figure("update"))
-    assert max(found.history("Sequential input").figure("most")) <= 1.0
+    assert all(update > 0 for update in found.history("0.weight").statistic("update"))
+    assert max(found.history("Sequential input").statistic("max")) <= 1.0
     assert {each.invocation for each in found.series} == {0}
 
 
@@ -134,8 +135,8 @@ def test_parameters_are_those_after_the_optimizer_s_step(run: Path) -> None:
             {name: torch.full_like(each, 5.0) for name, each in trained.items()}
         )  # the best ones, at the end
     history = opened(run).history("0.weight")
-    assert history.figure("mean")[-1] == pytest.approx(after.mean().item(), abs=1e-6)
-    assert max(history.figure("update")) < 0.5
+    assert history.statistic("mean")[-1] == pytest.approx(after.mean().item(), abs=1e-6)
+    assert max(history.statistic("update")) < 0.5
 
 
 def test_updates_of_steps_that_are_seldom_looked_at(run: Path) -> None:
@@ -149,7 +150,7 @@ def test_updates_of_steps_that_are_seldom_looked_at(run: Path) -> None:
             for each in model.parameters():
                 each.data.add_(0.25)
             changes.append(((model.weight.detach() - before).norm() / before.norm()).item())
-    assert opened(run).history("Linear.weight").figure("update") == pytest.approx(
+    assert opened(run).history("Linear.weight").statistic("update") == pytest.approx(
         changes[::2], rel=1e-4
     )
 
@@ -161,7 +162,7 @@ def test_a_bias_that_was_zero_has_no_ratio(run: Path) -> None:
     with watch(model, run, every=1, log=("params",)):
         model(X).sum().backward()
         optimizer.step()
-    assert torch.tensor(opened(run).history("Linear.bias").figure("update")).isnan().all()
+    assert torch.tensor(opened(run).history("Linear.bias").statistic("update")).isnan().all()
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])
@@ -178,7 +179,7 @@ def test_what_a_checkpoint_computes_again_is_not_another_call(
 
     with watch(model := Checkpointed(), run, every=1):
         model(X.clone().requires_grad_()).sum().backward()
-    assert {each.said for each in opened(run).find("inner", "output")} == {"inner output"}
+    assert {each.label for each in opened(run).find("inner", "output")} == {"inner output"}
 
 
 def test_a_step_that_is_interrupted_where_parts_are_called(run: Path) -> None:
@@ -196,7 +197,7 @@ def test_a_step_that_is_interrupted_where_parts_are_called(run: Path) -> None:
             except KeyboardInterrupt:
                 continue
     assert opened(run).steps() == [0, 1, 2]
-    assert {each.said for each in opened(run).series} == {
+    assert {each.label for each in opened(run).series} == {
         "a output",
         "b output",
         "a (2) output",
@@ -358,7 +359,7 @@ def test_tensors_that_nothing_reads(run: Path) -> None:
         for _ in range(2):
             model(X).sum().backward()
     assert opened(run).steps() == [0, 1]
-    assert "last output" in {each.said for each in opened(run).series}
+    assert "last output" in {each.label for each in opened(run).series}
 
 
 def test_attach_takes_what_comes(run: Path) -> None:
@@ -495,7 +496,7 @@ def test_another_model_s_optimizer_ends_no_step(run: Path) -> None:
     for folder in (run, run.with_name("other")):
         assert opened(folder).steps() == [0, 1, 2]
     assert len(opened(run).history("0 (2) output")) == 3
-    assert all(update > 0 for update in opened(run).history("0.weight").figure("update"))
+    assert all(update > 0 for update in opened(run).history("0.weight").statistic("update"))
 
 
 # -- what users see ------------------------------------------------------------------------------------------------------

@@ -24,7 +24,8 @@ import torchscan
 from tests.browsing import opened
 from tests.live.test_watcher import HERE, is_alive, net, told, train, without_waiting
 from tests.live.watching import watch
-from torchscan import InputError
+from tests.opening import watched_run
+from torchscan.errors import InputError
 from torchscan.live.bins import bounds, quantiles
 from torchscan.live.sinks import colormaps, figures, frames, weights_and_biases
 from torchscan.sinks import MLflow, Seen, Sink, TensorBoard, Video, WandB
@@ -48,7 +49,7 @@ def watched(
 
     with watch(model, folder / "run", **{"every": 1, **asked}, sinks=sinks):
         train(model, steps, each=evaluate)
-    run = torchscan.open_run(folder / "run")
+    run = watched_run(folder / "run")
     assert isinstance(run, WatchedRun)
     assert [what for _, what in run.events] == []
     return run
@@ -59,7 +60,7 @@ def each_step(run: WatchedRun, phase: Any) -> Iterator[tuple[str, int, Distribut
     for series in run.series:
         history = run.history(series, phase)
         for step, found in zip(history.steps, history.distributions, strict=True):
-            yield series.said, step, found
+            yield series.label, step, found
 
 
 def until(is_so: Callable[[], object], seconds: float = 240.0) -> float:
@@ -121,14 +122,14 @@ def distribution(counts: dict[int, int], **figures: Any) -> Distribution:
         "is_exact": True,
         "custom": {},
     }
-    return Distribution(**{**known, **rest, "least": -9.0, "most": 9.0, **figures}, counts=counts)
+    return Distribution(**{**known, **rest, "min": -9.0, "max": 9.0, **figures}, counts=counts)
 
 
 def test_histograms_have_edges_that_grow_and_all_counts() -> None:
     """1 and 1.5 begin bins 254 and 255; 4 begins bin 258."""
     edges, counts = figures.histogram(distribution({254: 3, 258: 2, 254 + 512: 1}))
     assert (edges, counts) == ([-1.5, -1.0, 1.0, 1.5, 4.0, 6.0], [1, 0, 3, 0, 2])
-    edges, _ = figures.histogram(distribution({254: 3, 258: 2}, least=1.25, most=5.0))
+    edges, _ = figures.histogram(distribution({254: 3, 258: 2}, min=1.25, max=5.0))
     assert edges == [1.25, 1.5, 4.0, 5.0]
     assert figures.histogram(distribution({510: 1, 511: 2})) == ([], [])
     assert figures.merged([0.0, 1.0, 1.25, 1.5, 3.0, 3.25], [1, 2, 3, 4, 5], 0.5) == (
@@ -144,8 +145,8 @@ def test_only_figures_that_say_something() -> None:
     assert found == {
         "mean": 0.0,
         "std": 1.0,
-        "least": -9.0,
-        "most": 9.0,
+        "min": -9.0,
+        "max": 9.0,
         "update": 0.5,
         "mine": 3.0,
         "nan": 2.0,
@@ -184,7 +185,7 @@ def test_tensorboard_has_what_the_run_has(tmp_path: Path) -> None:
             (event,) = (each for each in read.Histograms(f"{phase}/{said}") if each.step == step)
             value = event.histogram_value
             assert (value.num, sum(value.bucket)) == (found.sampled, found.sampled)
-            assert (value.min, value.max) == (found.least, found.most)
+            assert (value.min, value.max) == (found.min, found.max)
             assert [count for count in value.bucket if count] == [
                 count for *_, count in sorted(bars(found))
             ]
@@ -337,7 +338,7 @@ def test_weights_and_biases_takes_no_step_twice(tmp_path: Path) -> None:
 
 def test_histograms_with_more_bars_than_there_may_be() -> None:
     counts = dict.fromkeys(range(508), 1) | dict.fromkeys(range(512, 512 + 508), 2)
-    edges, few = weights_and_biases._few_bars(distribution(counts, least=-3e38, most=3e38))
+    edges, few = weights_and_biases._few_bars(distribution(counts, min=-3e38, max=3e38))
     assert len(edges) - 1 == len(few) == 512
     assert sum(few) == 3 * 508
     assert few[-3:] == [1, 1, 1]
@@ -406,7 +407,7 @@ def test_mlflow_has_what_the_run_has(tmp_path: Path, monkeypatch: pytest.MonkeyP
             (file,) = (folder / phase).glob(f"{step}-*.json")
             edges, counts = figures.histogram(found)
             assert json.loads(file.read_text())[said] == {"edges": edges, "counts": counts}
-    assert any("(2)" in each.said for each in run.series)
+    assert any("(2)" in each.label for each in run.series)
 
 
 class Twice(nn.Module):
@@ -503,7 +504,7 @@ def test_a_video_of_a_trainer_that_was_killed_plays_to_its_end(tmp_path: Path) -
         return path.exists() and path.stat().st_size > 50_000
 
     killed(tmp_path, sink, has_some)
-    run = torchscan.open_run(tmp_path / "run")
+    run = watched_run(tmp_path / "run")
     assert isinstance(run, WatchedRun)
     assert len(frames_in(path)) >= len(run.steps()) - 1
 
@@ -543,7 +544,7 @@ def test_a_thin_table_is_drawn_so_that_it_can_be_seen() -> None:
         drawn.draw("", "", [shown._replace(values=torch.zeros(shape) + 1)])
         for shape in ((2, 1_000), (1_000, 9))
     ]
-    assert weight.said == "a.weight"
+    assert weight.label == "a.weight"
     for picture in grounds:
         colours_of = picture.crop((60, 80, 260, 190)).getcolors(100_000)
         assert max(count for count, _ in colours_of) < 0.9 * 200 * 110
@@ -636,7 +637,7 @@ def test_a_run_that_is_there_is_shown_in_the_order_of_time(tmp_path: Path) -> No
         known = {
             said: found for said, step, found in each_step(run, seen.phase) if step == seen.step
         }
-        assert {series.said: found.counts for series, found in seen.distributions.items()} == {
+        assert {series.label: found.counts for series, found in seen.distributions.items()} == {
             said: found.counts for said, found in known.items()
         }
 
@@ -649,7 +650,7 @@ def test_all_ranks_of_a_run_are_shown_together(
         run = watched(tmp_path, steps=2)
     run.export(sink := Remembers())
     assert [(each.phase, each.step) for each in sink.seen].count(("train", 1)) == 1
-    sizes = {series.said: found.sampled for series, found in sink.seen[0].distributions.items()}
+    sizes = {series.label: found.sampled for series, found in sink.seen[0].distributions.items()}
     assert (run.ranks, sizes["0 output"]) == (2, 2 * 8 * 16)
 
 
@@ -702,7 +703,7 @@ def test_a_sink_that_raises_and_one_that_hangs_stop_nobody_but_themselves(tmp_pa
         f"Raises {said} OSError: no room",
         f"Sleeps {said} TimeoutError: it took longer than 0.2 s",
     ]
-    run = torchscan.open_run(tmp_path / "run")
+    run = watched_run(tmp_path / "run")
     assert isinstance(run, WatchedRun)
     assert run.steps() == [0, 1, 2, 3, 4]
     assert sorted(what for _, what in run.events) == sorted(texts)
@@ -729,7 +730,7 @@ class Norms(Sink):
 
     def on_data(self, seen: Seen) -> None:
         shapes = {
-            series.said: tuple(values.shape)
+            series.label: tuple(values.shape)
             for series, values in seen.values.items()
             if series.kind == "param"
         }
@@ -764,7 +765,7 @@ SCRIPT = """
         def __init__(self, path):
             self.path = path
         def on_data(self, seen):
-            found = next(each for series, each in seen.distributions.items() if series.said == "0.weight")
+            found = next(each for series, each in seen.distributions.items() if series.label == "0.weight")
             with open(self.path, "a") as file:
                 file.write(f"{seen.step} {found.custom['largest']}\\n")
 
@@ -779,7 +780,7 @@ SCRIPT = """
         with torchscan.watch(model, folder + "/run", every=1, sinks=[mine], custom=custom, start=start):
             for step in range(3):
                 model(torch.rand(8, 4)).square().mean().backward()
-        print(max(step for step in torchscan.open_run(folder + "/run").history("0.weight").figure("largest")))
+        print(max(step for step in torchscan.open_run(folder + "/run").history("0.weight").statistic("largest")))
 """
 
 

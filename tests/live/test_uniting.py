@@ -51,7 +51,7 @@ def test_parts_of_the_same_size_add_up() -> None:
     assert found.counts == whole.counts
     assert found.mean == pytest.approx(whole.mean)
     assert found.std == pytest.approx(whole.std)
-    assert (found.least, found.most) == (whole.least, whole.most)
+    assert (found.min, found.max) == (whole.min, whole.max)
 
 
 def test_what_a_step_has_changed_of_shards() -> None:

@@ -25,9 +25,10 @@ from torch.utils.checkpoint import checkpoint
 
 import torchscan
 from tests.live.watching import watch
+from tests.opening import watched_run
 from tests.recording.test_record import Calls
 from tests.torchvision_cpu import torchvision
-from torchscan import InputError
+from torchscan.errors import InputError
 from torchscan.types import WatchedRun
 
 pytestmark = pytest.mark.slow  # each has a process of its own, which imports torch
@@ -99,7 +100,7 @@ def test_everything_of_a_small_model(tmp_path: Path) -> None:
     kinds = ("inputs", "outputs", "input_grads", "output_grads", "params", "param_grads")
     with watch(model, tmp_path / "run", every=1, log=kinds):
         train(model, 3)
-    run = torchscan.open_run(tmp_path / "run")
+    run = watched_run(tmp_path / "run")
     assert isinstance(run, WatchedRun)
     assert (run.about["model"], run.about["parameters"], run.steps(), run.ranks) == (
         "Sequential",
@@ -147,11 +148,11 @@ def test_everything_of_a_small_model(tmp_path: Path) -> None:
         ), said
         assert found.mean == pytest.approx(tensor.mean().item(), abs=1e-6), said
         assert found.std == pytest.approx(tensor.std(correction=0).item(), abs=1e-6), said
-        assert (found.least, found.most) == (tensor.min().item(), tensor.max().item()), said
+        assert (found.min, found.max) == (tensor.min().item(), tensor.max().item()), said
     for before, (name, after) in zip(weights, expected.named_parameters(), strict=True):
         change = ((after - before).norm() / before.norm()).item()
         assert run.history(name).distributions[0].update == pytest.approx(change, rel=1e-4)
-    names = {each.said for each in run.series}
+    names = {each.label for each in run.series}
     assert {"0 input gradient", "Sequential input gradient"}.isdisjoint(names), (
         "nobody asks for those"
     )
@@ -161,7 +162,7 @@ def test_everything_of_a_small_model(tmp_path: Path) -> None:
 def test_the_frame_has_a_row_for_each_series_and_step(tmp_path: Path) -> None:
     with watch(model := net(), tmp_path / "run", every=1, log=("outputs",)):
         train(model, 2)
-    frame = torchscan.open_run(tmp_path / "run").frame()
+    frame = watched_run(tmp_path / "run").frame()
     assert len(frame) == 2 * 4
     assert set(frame["path"]) == {"", "0", "1", "2"}
 
@@ -171,9 +172,9 @@ def test_which_modules_and_how_often(tmp_path: Path) -> None:
     chosen: list[Any] = ["0", model[2], lambda path, module: isinstance(module, nn.ReLU)]
     with watch(model, tmp_path / "run", every=3, log=("outputs", "params"), modules=chosen[:2]):
         train(model, 8)
-    run = torchscan.open_run(tmp_path / "run")
+    run = watched_run(tmp_path / "run")
     assert run.steps() == [0, 3, 6]
-    assert {each.said for each in run.series} == {
+    assert {each.label for each in run.series} == {
         "0 output",
         "2 output",
         "0.weight",
@@ -183,7 +184,7 @@ def test_which_modules_and_how_often(tmp_path: Path) -> None:
     }
     with watch(model, tmp_path / "other", every=1, log=("outputs",), modules=chosen[2:]):
         train(model, 1)
-    assert [each.said for each in torchscan.open_run(tmp_path / "other").series] == ["1 output"]
+    assert [each.label for each in watched_run(tmp_path / "other").series] == ["1 output"]
 
 
 def test_evaluation_is_apart(tmp_path: Path) -> None:
@@ -198,7 +199,7 @@ def test_evaluation_is_apart(tmp_path: Path) -> None:
 
     with watch(model, tmp_path / "run", every=1, log=("outputs", "params")):
         train(model, 3, each=evaluate)
-    run = torchscan.open_run(tmp_path / "run")
+    run = watched_run(tmp_path / "run")
     assert (run.steps(), run.steps("eval")) == ([0, 1, 2], [1, 2, 3])
     assert len(run.history("2 output", "eval")) == 6
     assert len(run.history("0.weight", "eval")) == 0
@@ -209,7 +210,7 @@ def test_several_forward_passes_before_a_backward_pass(tmp_path: Path) -> None:
     with watch(model, tmp_path / "run", every=1, log=("outputs", "output_grads")):
         for _ in range(2):
             (model(X) + model(2 * X)).sum().backward()
-    run = torchscan.open_run(tmp_path / "run")
+    run = watched_run(tmp_path / "run")
     assert run.steps() == [0, 1]
     one, two = run.history("0 output"), run.history("0 (2) output")
     assert len(one) == len(two) == 2
@@ -225,7 +226,7 @@ def test_steps_that_are_told(tmp_path: Path) -> None:
             for scale in (1, 2):
                 model(scale * X).sum().backward()
             watcher.step()
-    run = torchscan.open_run(tmp_path / "run")
+    run = watched_run(tmp_path / "run")
     assert run.steps() == [10, 12, 14]
     assert len(run.history("0 (2) output")) == 3
 
@@ -239,7 +240,7 @@ def test_steps_are_told_from_the_first_on(tmp_path: Path) -> None:
             watcher.step()
     watcher.step()
     model(X)
-    assert torchscan.open_run(tmp_path / "run").steps() == [0, 1, 2]
+    assert watched_run(tmp_path / "run").steps() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -270,8 +271,8 @@ def test_any_tensor_inside_a_forward(tmp_path: Path) -> None:
     model = nn.Sequential(Attaches(), nn.Linear(4, 1))
     with watch(model, tmp_path / "run", every=1, log=()):
         train(model, 2)
-    run = torchscan.open_run(tmp_path / "run")
-    assert {each.said for each in run.series} == {"0.after_skip", "0.after_skip gradient"}
+    run = watched_run(tmp_path / "run")
+    assert {each.label for each in run.series} == {"0.after_skip", "0.after_skip gradient"}
     assert len(run.history("0.after_skip gradient")) == 2
     train(model, 1)  # and nobody minds afterwards
 
@@ -282,7 +283,7 @@ def test_a_module_that_is_met_late(tmp_path: Path) -> None:
         train(model, 2)
         model.append(nn.Tanh())
         train(model, 2)
-    run = torchscan.open_run(tmp_path / "run")
+    run = watched_run(tmp_path / "run")
     assert run.history("3 output").steps == (2, 3)
     assert run.history("0 output").steps == (0, 1, 2, 3)
 
@@ -333,7 +334,7 @@ def test_results_are_the_same_with_and_without(name: str, tmp_path: Path) -> Non
 
     plain, watched = trained(False), trained(True)
     assert all(map(torch.equal, plain, watched))
-    assert len(torchscan.open_run(tmp_path / "run").steps()) == (20 if name == "ResNet-18" else 200)
+    assert len(watched_run(tmp_path / "run").steps()) == (20 if name == "ResNet-18" else 200)
 
 
 def test_copies_files_and_compilation_go_on(tmp_path: Path) -> None:
@@ -347,7 +348,7 @@ def test_copies_files_and_compilation_go_on(tmp_path: Path) -> None:
         for other in (twin, loaded):
             assert all(map(torch.equal, other.state_dict().values(), model.state_dict().values()))
             train(other, 1)  # which nobody watches
-    assert torchscan.open_run(tmp_path / "run").steps() == [0, 1]
+    assert watched_run(tmp_path / "run").steps() == [0, 1]
 
 
 @pytest.mark.filterwarnings("ignore:Guards may run slower")
@@ -367,7 +368,7 @@ def test_what_is_compiled_is_the_same(tmp_path: Path) -> None:
 
     frames(False)
     assert frames(True) == frames(False)
-    assert torchscan.open_run(tmp_path / "run").steps() == [0, 2, 4]
+    assert watched_run(tmp_path / "run").steps() == [0, 2, 4]
 
 
 def test_a_step_that_is_left_by_an_exception(tmp_path: Path) -> None:
@@ -377,7 +378,7 @@ def test_a_step_that_is_left_by_an_exception(tmp_path: Path) -> None:
         with pytest.raises(RuntimeError, match="mat1 and mat2"):
             model(torch.rand(8, 5))
         train(model, 1)
-    assert torchscan.open_run(tmp_path / "run").steps()[0] == 0
+    assert watched_run(tmp_path / "run").steps()[0] == 0
 
 
 # -- one run, several processes ------------------------------------------------------------------------------------------
@@ -389,12 +390,12 @@ def test_it_goes_on_where_it_was_or_is_told_to(tmp_path: Path) -> None:
         with watch(model, tmp_path / "run", every=1, log=("outputs",)) as watcher:
             train(model, 3)
             saved = watcher.state_dict()
-    assert torchscan.open_run(tmp_path / "run").steps() == list(range(6))
+    assert watched_run(tmp_path / "run").steps() == list(range(6))
     assert saved == {"step": 6}
     with watch(model, tmp_path / "run", every=1, log=("outputs",), step=4):
         train(model, 3)
-    assert torchscan.open_run(tmp_path / "run").steps() == list(range(7))
-    assert len(torchscan.open_run(tmp_path / "run").history("0 output")) == 7
+    assert watched_run(tmp_path / "run").steps() == list(range(7))
+    assert len(watched_run(tmp_path / "run").history("0 output")) == 7
 
 
 def test_a_second_trainer_is_refused(tmp_path: Path) -> None:
@@ -460,7 +461,7 @@ def test_a_trainer_that_is_killed(after: float, tmp_path: Path) -> None:
         time.sleep(0.05)
     assert not is_alive(worker)
     subprocess.run([*call, "stop"], check=True, capture_output=True, cwd=HERE)  # noqa: S603
-    run = torchscan.open_run(tmp_path / "run")
+    run = watched_run(tmp_path / "run")
     steps = run.steps()
     assert len(steps) >= 11
     assert len(set(steps)) == len(steps)
@@ -521,16 +522,16 @@ def test_two_processes_that_train_together(way: str, weights: int, tmp_path: Pat
     for rank in range(2):
         plain, watched = (torch.load(tmp_path / f"{how}{rank}.pt") for how in ("plain", "watched"))
         assert all(torch.equal(plain[name], watched[name]) for name in plain)
-    run = torchscan.open_run(tmp_path / "run")
+    run = watched_run(tmp_path / "run")
     assert (run.ranks, run.steps()) == (2, list(range(20)))
     assert {each.sampled for each in run.history("0 output").distributions} == {2 * 64}
     assert {each.numel for each in run.history("0.weight").distributions} == {weights}
     assert {each.numel for each in run.history("0.weight gradient").distributions} == {weights}
-    assert all(update > 0 for update in run.history("0.weight").figure("update"))
+    assert all(update > 0 for update in run.history("0.weight").statistic("update"))
     for rank in range(2):
-        own = torchscan.open_run(tmp_path / f"run/rank{rank}.sqlite").history("0.weight gradient")
+        own = watched_run(tmp_path / f"run/rank{rank}.sqlite").history("0.weight gradient")
         gradient = torch.load(tmp_path / f"gradient{rank}.pt")
-        assert own.figure("mean")[-1] == pytest.approx(gradient.mean().item(), rel=1e-5), (
+        assert own.statistic("mean")[-1] == pytest.approx(gradient.mean().item(), rel=1e-5), (
             "summed over all processes"
         )
 
@@ -553,7 +554,7 @@ def test_processes_that_are_forked_watch_nothing(tmp_path: Path) -> None:
         )
         assert len(list(loader)) == 4
         train(model, 2)
-    run = torchscan.open_run(tmp_path / "run")
+    run = watched_run(tmp_path / "run")
     assert (run.steps(), run.steps("eval")) == ([0, 1], [])
 
 
@@ -569,7 +570,7 @@ def test_a_clock_that_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("torchscan.live.probe.time.time", lambda: float(next(times)))
     with watch(model := net(), tmp_path / "run", every=1, log=("outputs",)):
         train(model, 4)
-    run = torchscan.open_run(tmp_path / "run")
+    run = watched_run(tmp_path / "run")
     assert (run.steps(), run.written) == ([0, 1, 2, 3], 10_000.0)
     assert run.history("0 output").steps == (0, 1, 2, 3)
 
@@ -582,7 +583,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="every is 0"):
         watch(net(), tmp_path / "run", every=0)
     with pytest.raises(InputError, match=r"no recorded run in .*: watch\(model, "):
-        torchscan.open_run(tmp_path)
+        watched_run(tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot be written"):
         watch(net(), tmp_path / "file" / "run")
@@ -596,11 +597,11 @@ def test_two_runs_of_one_process(tmp_path: Path) -> None:
     ):
         train(one, 2)
         train(two, 3)
-    runs: list[Any] = [torchscan.open_run(tmp_path / name) for name in ("one", "two")]
+    runs: list[Any] = [watched_run(tmp_path / name) for name in ("one", "two")]
     assert [run.steps() for run in runs] == [[0, 1], [0, 1, 2]]
     with pytest.raises(
         InputError, match=r"no recorded run in .*: there are '.*/one', '.*/two' in it"
     ):
-        torchscan.open_run(tmp_path)
+        watched_run(tmp_path)
     with pytest.raises(InputError, match="the kind is 'outputs': there are input, output, "):
         runs[0].find("0", "outputs")

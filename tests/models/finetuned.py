@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
 import torchscan
 from torchscan.analyses.memory_estimate import MemoryEstimate
+from torchscan.estimator import estimate_memory
 
 FINETUNING = "finetune_fms_acceleration_a100.csv.gz"
 CARD = "NVIDIA A100-SXM4-80GB"
@@ -136,7 +137,7 @@ def allocated_by(run: FinetuningRun, *, holds_output: bool) -> int:
     }
     estimate: MemoryEstimate
     if run.cards == 1:
-        estimate = torchscan.estimate_memory(model, **step)
+        estimate = estimate_memory(model, **step)
     else:
         shard = partial(_shard, known.layers)
         estimate = torchscan.parallel.plan(

@@ -11,6 +11,7 @@ import pytest
 from torch import nn
 
 import torchscan
+from torchscan.crawler import receptive_field
 
 
 class FieldOf(NamedTuple):
@@ -29,7 +30,7 @@ def published_fields(path: Path) -> dict[str, Any]:
 
 def fields_of(name: str, layers: dict[str, Any]) -> Iterator[FieldOf]:
     """Of every layer of a model that has a published one, along every axis."""
-    field = torchscan.receptive_field(_model(name), _large_input(name))
+    field = receptive_field(_model(name), _large_input(name))
     for path, axes in layers.items():
         found = {axis.axis - 2: axis for axis in field[path].axes}
         yield from (

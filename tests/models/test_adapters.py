@@ -9,6 +9,7 @@ import torch
 
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
 import torchscan
+from torchscan.estimator import estimate_memory
 
 transformers = pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
@@ -47,7 +48,7 @@ def _trained(model: Any, **options: Any) -> torchscan.types.MemoryEstimate:
         "optimizer": "AdamW",
         "precision": "bf16-mixed",
     }
-    return torchscan.estimate_memory(
+    return estimate_memory(
         model, kwargs={"input_ids": ids, "labels": ids, "use_cache": False}, **step, **options
     )
 

@@ -10,10 +10,10 @@ import torch
 import torch.nn as nn
 
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
-import torchscan
 from tests.recording.test_record import Calls
-from torchscan import analyze_roofline, record
 from torchscan.analyses.totals import by_module_and_operator, by_operator, total_cost
+from torchscan.crawler import crawl_module, record
+from torchscan.estimator import analyze_roofline
 from torchscan.types import OpCost
 
 transformers = pytest.importorskip("transformers")
@@ -117,7 +117,7 @@ def test_a_layer_reads_the_experts_that_its_tokens_can_be_expected_to_hit(
     else:
         others, each = rows + (2 * 16 * 4 if way == "grouped_mm" else 0), EXPERT
     assert cost.bytes_read == pytest.approx(hit * each + others, abs=2)
-    assert cost.least_bytes_read == pytest.approx(
+    assert cost.min_bytes_read == pytest.approx(
         4 * each + others, abs=18
     )  # 9 experts in whole bytes, twice
     assert cost.macs == (0 if way == "batched_mm" else slots * EXPERT // 2)
@@ -136,7 +136,11 @@ def test_the_grouped_product_of_transformers_costs_what_torchs_does() -> None:
     )
     costs = by_operator(
         record(
-            model, args=(torch.zeros(10, 8, requires_grad=True),), backward=True, execute="abstract"
+            model,
+            args=(torch.zeros(10, 8, requires_grad=True),),
+            training=True,
+            mode="eval",
+            execute="abstract",
         )
     )
     forward, backward = (
@@ -193,10 +197,10 @@ def test_a_loop_promises_no_less_than_the_pass_in_which_all_tokens_agree() -> No
         real, abstract = (
             total_cost(record(model, kwargs=same, execute=how)) for how in ("real", "abstract")
         )
-        assert abstract.least_bytes_read <= real.bytes_read + 1000
+        assert abstract.min_bytes_read <= real.bytes_read + 1000
         assert abstract.bytes_read > 1.3 * real.bytes_read
 
 
 def test_its_parameters_are_all_of_them() -> None:
-    overall = torchscan.crawl_module(qwen3_30b_a3b("grouped_mm"), (1,), torch.long)["overall"]
+    overall = crawl_module(qwen3_30b_a3b("grouped_mm"), (1,), torch.long)["overall"]
     assert overall["grad_params"] == 30_532_122_624

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
-import torchscan
 from tests.recording.test_record import Calls
+from torchscan.crawler import crawl_module
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Using padding='same'", "ignore:LSTM with projections"
@@ -638,9 +638,7 @@ CASES = [
 def test_the_macs_are_those_counted_by_hand(
     case: Case, execute: Literal["abstract", "real"]
 ) -> None:
-    info = torchscan.crawl_module(
-        case.build().eval(), args=case.args, kwargs=case.kwargs, execute=execute
-    )
+    info = crawl_module(case.build().eval(), args=case.args, kwargs=case.kwargs, execute=execute)
     assert info["overall"]["macs"] == case.macs
     assert info["unpriced"] == {}
     assert info["overall"]["complete"]

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from torch import nn
 
-import torchscan
 from tests.models.catalogue import SMALL, TIMED, Case
 from tests.models.zoo import Row, rows
 from tests.observables import observables
 from tests.recording.test_record import output_shapes
 from torchscan.analyses.totals import total_cost
+from torchscan.crawler import crawl_module, record
+from torchscan.errors import RecordError
 
 pytestmark = [
     pytest.mark.slow,
@@ -43,7 +44,7 @@ def test_a_small_model_gives_the_same_on_shapes_alone_and_for_real(case: Case) -
     model = case.build()
     before = observables(model)
     abstract, real = (
-        torchscan.crawl_module(model, **case.inputs, execute=how) for how in ("abstract", "real")
+        crawl_module(model, **case.inputs, execute=how) for how in ("abstract", "real")
     )
     assert observables(model) == before
     assert counted(abstract) == parameters_of(model)
@@ -65,7 +66,7 @@ def test_a_training_step_costs_the_same_on_shapes_alone_and_for_real(case: Case)
     )  # batch norm wants two samples
     before = observables(model)
     auto, real = (
-        torchscan.record(model, **inputs, mode="train", backward=True, execute=how)
+        record(model, **inputs, mode="train", training=True, execute=how)
         for how in ("auto", "real")
     )
     assert observables(model) == before
@@ -87,8 +88,8 @@ def test_a_model_that_fails_at_its_end_is_as_before(case: Case) -> None:
     model.register_forward_hook(fail)
     before = observables(model)
     for execute in ("abstract", "real"):
-        with pytest.raises(torchscan.RecordError, match="at the end"):
-            torchscan.crawl_module(model, **case.inputs, execute=execute)
+        with pytest.raises(RecordError, match="at the end"):
+            crawl_module(model, **case.inputs, execute=execute)
     assert observables(model) == before
 
 
@@ -109,7 +110,7 @@ def test_a_model_that_fails_at_its_end_is_as_before(case: Case) -> None:
 def test_large_models_without_their_memory(name: str, parameters: int, macs: float | None) -> None:
     """Parameters as published; MACs as torchvision publishes them with its weights, to three decimals of a billion."""
     case = TIMED[name]
-    info = torchscan.crawl_module(case.on_meta(), **case.inputs)
+    info = crawl_module(case.on_meta(), **case.inputs)
     assert counted(info) == parameters
     assert info["provenance"]["execution"] == "abstract"
     assert macs is None or abs(info["overall"]["macs"] - macs) <= 0.5e6
@@ -135,17 +136,15 @@ def test_every_family_of_the_zoo_is_recorded_and_left_as_it_was(
     for row in families[part::8]:
         model = row.build()
         before = observables(model)
-        trace = torchscan.record(model, **row.inputs, execute="abstract")
+        trace = record(model, **row.inputs, execute="abstract")
         assert observables(model) == before, row.model
         assert output_shapes(trace), row.model
-        with pytest.raises(torchscan.RecordError):
-            torchscan.record(
-                model, **row.inputs, kwargs={"no_such_argument": 1}, execute="abstract"
-            )
+        with pytest.raises(RecordError):
+            record(model, **row.inputs, kwargs={"no_such_argument": 1}, execute="abstract")
         last = [each for each in model.modules() if not list(each.children())][-1]
         handle = last.register_forward_hook(lambda *_: 1 / 0)
         before = observables(model)
-        with pytest.raises(torchscan.RecordError, match="ZeroDivisionError"):
-            torchscan.record(model, **row.inputs, execute="abstract")
+        with pytest.raises(RecordError, match="ZeroDivisionError"):
+            record(model, **row.inputs, execute="abstract")
         assert observables(model) == before, row.model
         handle.remove()

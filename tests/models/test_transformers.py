@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-import torchscan
 from tests.models.language_models import LANGUAGE_MODELS, LanguageModel
+from torchscan.crawler import crawl_module
 
 pytestmark = [
     pytest.mark.slow,
@@ -20,7 +20,7 @@ def test_a_published_model_costs_what_its_configuration_says(model: LanguageMode
     assert model.parameters == model.published
     module = model.case.on_meta()
     assert sum(parameter.numel() for parameter in module.parameters()) == model.published
-    info = torchscan.crawl_module(module, **model.case.inputs, execute="abstract")
+    info = crawl_module(module, **model.case.inputs, execute="abstract")
     overall = info["overall"]
     assert overall["grad_params"] + overall["nograd_params"] == model.published
     assert overall["macs"] == model.macs

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import torchscan
 from tests.recording.test_record import Calls
 from torchscan.analyses.totals import by_operator, total_cost
+from torchscan.crawler import crawl_module, record
 from torchscan.types import OpCost
 
 SHAPE = tuple[int, ...]
@@ -21,7 +21,7 @@ SHAPE = tuple[int, ...]
 def cost(forward: Callable[..., Any], *shapes: SHAPE, dtype: torch.dtype = torch.float32) -> OpCost:
     """The cost of a function on inputs of these shapes (complete, with all dimensions)."""
     args = tuple(torch.zeros(shape, dtype=dtype) for shape in shapes)
-    trace = torchscan.record(Calls(lambda _, *inputs: forward(*inputs)), args=args)
+    trace = record(Calls(lambda _, *inputs: forward(*inputs)), args=args)
     return total_cost(trace, strict=True)
 
 
@@ -116,7 +116,7 @@ def test_contractions(forward: Callable[..., Any], shapes: list[SHAPE], macs: in
     ],
 )
 def test_layers_made_of_contractions(module: nn.Module, shape: SHAPE, macs: int) -> None:
-    assert torchscan.crawl_module(module, args=(torch.zeros(shape),))["overall"]["macs"] == macs
+    assert crawl_module(module, args=(torch.zeros(shape),))["overall"]["macs"] == macs
 
 
 def test_a_packed_sequence_counts_its_rows_only() -> None:
@@ -124,7 +124,7 @@ def test_a_packed_sequence_counts_its_rows_only() -> None:
     packed = nn.utils.rnn.pack_padded_sequence(
         torch.zeros(2, 3, 7), torch.tensor([3, 1]), batch_first=True
     )
-    info = torchscan.crawl_module(nn.LSTM(7, 3), args=(packed,))
+    info = crawl_module(nn.LSTM(7, 3), args=(packed,))
     assert info["overall"]["macs"] == 4 * 4 * 3 * (7 + 3)
 
 
@@ -203,7 +203,7 @@ def test_arithmetic_per_element(function: Callable[[Tensor], Any], per_element: 
     ],
 )
 def test_normalisations(module: nn.Module, shape: SHAPE, flops: int) -> None:
-    info = torchscan.crawl_module(module, args=(torch.zeros(shape),), mode="same", strict=True)
+    info = crawl_module(module, args=(torch.zeros(shape),), mode="same", strict=True)
     assert info["overall"]["flops"] == flops
 
 
@@ -320,7 +320,7 @@ def test_views_cost_nothing_and_copies_what_they_move() -> None:
 def test_an_embedding_reads_rows_not_the_table() -> None:
     """6 ids of 8 bytes, 6 rows of 4 floats."""
     model = nn.Embedding(1000, 4)
-    overall = torchscan.crawl_module(model, (6,), torch.long)["overall"]
+    overall = crawl_module(model, (6,), torch.long)["overall"]
     assert (overall["bytes_read"], overall["bytes_written"]) == (6 * 8 + 6 * 16, 6 * 16)
     assert (overall["dmas"], overall["flops"]) == (6 + 24 + 24, 0)
 
@@ -344,6 +344,6 @@ def test_adding_to_elements_reads_them_too() -> None:
         model = Calls(
             lambda _, x, adds=adds: x.clone().index_put_((index,), values, accumulate=adds)
         )
-        trace = torchscan.record(model, args=(torch.zeros(3, 5),))
+        trace = record(model, args=(torch.zeros(3, 5),))
         read.append(by_operator(trace)["aten.index_put_"].bytes_read)
     assert read == [2 * 5 * 4 + 2 * 8, 2 * 5 * 4 + 2 * 8 + 2 * 5 * 4]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import torchscan
 from tests.recording.test_record import Calls
 from torchscan.analyses.totals import total_cost
+from torchscan.crawler import record
 from torchscan.types import OpCost
 
 OPTIMIZERS = [
@@ -40,7 +41,7 @@ def second_step(kind: Any, **options: Any) -> OpCost:
     optimizer = kind(layer.parameters(), lr=0.1, **options)
     layer.weight.grad = torch.ones_like(layer.weight)
     optimizer.step()
-    trace = torchscan.record(Calls(lambda _: optimizer.step()), args=(), execute="real")
+    trace = record(Calls(lambda _: optimizer.step()), args=(), execute="real")
     return total_cost(trace, strict=True)
 
 

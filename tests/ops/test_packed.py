@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import torchscan
 from tests.recording.test_record import Calls
+from torchscan.crawler import crawl_module
 
 
 def macs(module: nn.Module, *args: Tensor) -> int:
-    info = torchscan.crawl_module(module, args=args, strict=True)
+    info = crawl_module(module, args=args, strict=True)
     return int(info["overall"]["macs"])
 
 
@@ -45,9 +45,7 @@ def test_the_bytes_of_a_sparse_matrix_are_its_values_and_their_places(
 ) -> None:
     """4 floats; 2 · 4 indices of 8 bytes, or where each row or column begins and ends, and 4 indices; and 6 · 3 floats."""
     sparse = diagonal(layout)
-    info = torchscan.crawl_module(
-        Calls(lambda _, x: torch.sparse.mm(sparse, x)), args=(torch.zeros(6, 3),)
-    )
+    info = crawl_module(Calls(lambda _, x: torch.sparse.mm(sparse, x)), args=(torch.zeros(6, 3),))
     assert info["overall"]["bytes_read"] == 4 * 4 + 8 * indices + 18 * 4
 
 

@@ -11,11 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import torchscan
 from tests.recording.test_record import Calls, op_names
 from tests.versions import before
-from torchscan import UnpricedError, cost_of
-from torchscan.ops import registry
+from torchscan.crawler import crawl_module, record
+from torchscan.errors import InputError, UnpricedError
+from torchscan.ops import cost_of, registry
+from torchscan.report.export import format_info
 from torchscan.types import TensorSpec, Work
 
 
@@ -43,7 +44,7 @@ def model() -> nn.Module:
 
 
 def test_an_unknown_operator_is_listed_and_makes_lower_bounds_of_all_around_it() -> None:
-    info = torchscan.crawl_module(model(), (4,))
+    info = crawl_module(model(), (4,))
     assert info["unpriced"] == {"torchscan_tests.mystery.default": 2}
     assert {layer["path"]: layer["complete"] for layer in info["layers"]} == {
         "": False,
@@ -58,17 +59,17 @@ def test_an_unknown_operator_is_listed_and_makes_lower_bounds_of_all_around_it()
 
 def test_strict_raises_and_names_operator_and_layer() -> None:
     with pytest.raises(UnpricedError, match=r"torchscan_tests\.mystery\.default in 1\.0"):
-        torchscan.crawl_module(model(), (4,), strict=True)
+        crawl_module(model(), (4,), strict=True)
 
 
 def test_the_table_marks_lower_bounds() -> None:
-    text = torchscan.format_info(torchscan.crawl_module(model(), (4,)))
+    text = format_info(crawl_module(model(), (4,)))
     assert "≥ 40 FLOPs" in text
     assert "torchscan_tests.mystery.default (2×)" in text
 
 
 def test_a_composite_operator_without_a_price_is_recorded_as_what_it_is_made_of() -> None:
-    trace = torchscan.record(Calls(lambda _, x: torch.ops.torchscan_tests.composite(x)), (4,))
+    trace = record(Calls(lambda _, x: torch.ops.torchscan_tests.composite(x)), (4,))
     assert op_names(trace) == ["exp", "add"]
 
 
@@ -77,9 +78,7 @@ def test_users_price_their_own_operators_once() -> None:
     def triple(x: TensorSpec, *, out: TensorSpec) -> Work:
         return Work(macs=7, other_flops=x.numel)
 
-    info = torchscan.crawl_module(
-        Calls(lambda _, x: torch.ops.torchscan_tests.triple(x)), (4,), strict=True
-    )
+    info = crawl_module(Calls(lambda _, x: torch.ops.torchscan_tests.triple(x)), (4,), strict=True)
     assert (info["overall"]["macs"], info["overall"]["flops"]) == (7, 18)
     with pytest.raises(ValueError, match="already has a cost"):
         cost_of(torch.ops.torchscan_tests.triple)(triple)
@@ -94,7 +93,7 @@ def test_a_formula_can_take_the_place_of_another() -> None:
         def formula(x: TensorSpec, *, out: TensorSpec) -> Work:
             return Work(macs=macs)
 
-        return int(torchscan.crawl_module(model, (4,), strict=True)["overall"]["macs"])
+        return int(crawl_module(model, (4,), strict=True)["overall"]["macs"])
 
     assert priced(1, torch.ops.torchscan_tests.replaced.default) == 1
     with pytest.raises(ValueError, match="replace=True"):
@@ -116,10 +115,7 @@ def test_an_operator_made_for_triton_is_one_operator() -> None:
 
     model = Calls(lambda _, x: doubled(x))
     for execute in ("abstract", "real"):
-        assert (
-            torchscan.crawl_module(model, (4,), strict=True, execute=execute)["overall"]["flops"]
-            == 7
-        )
+        assert crawl_module(model, (4,), strict=True, execute=execute)["overall"]["flops"] == 7
 
 
 def test_an_operator_can_be_priced_by_name_before_it_is_loaded() -> None:
@@ -131,7 +127,7 @@ def test_an_operator_can_be_priced_by_name_before_it_is_loaded() -> None:
         scope.define("mystery(Tensor x) -> Tensor")
         scope.impl("mystery", lambda x: torch.empty_like(x), "Meta")
         model = Calls(lambda _, x: torch.ops.torchscan_tests_later.mystery(x))
-        assert torchscan.crawl_module(model, (4,), strict=True)["overall"]["macs"] == 5
+        assert crawl_module(model, (4,), strict=True)["overall"]["macs"] == 5
 
 
 def test_a_formula_may_say_that_shapes_do_not_tell() -> None:
@@ -140,10 +136,8 @@ def test_a_formula_may_say_that_shapes_do_not_tell() -> None:
         return Work() if len(x.shape) > 2 else None
 
     model = Calls(lambda _, x: torch.ops.torchscan_tests.undecided(x))
-    assert torchscan.crawl_module(model, (4,))["unpriced"] == {
-        "torchscan_tests.undecided.default": 1
-    }
-    assert torchscan.crawl_module(model, (4, 4))["unpriced"] == {}
+    assert crawl_module(model, (4,))["unpriced"] == {"torchscan_tests.undecided.default": 1}
+    assert crawl_module(model, (4, 4))["unpriced"] == {}
 
 
 def test_what_a_custom_operator_was_made_as_can_be_priced() -> None:
@@ -156,12 +150,12 @@ def test_what_a_custom_operator_was_made_as_can_be_priced() -> None:
         return Work(other_flops=5)
 
     model = Calls(lambda _, x: doubled(x))
-    assert torchscan.crawl_module(model, (4,), strict=True, execute="real")["overall"]["flops"] == 5
+    assert crawl_module(model, (4,), strict=True, execute="real")["overall"]["flops"] == 5
 
 
 @pytest.mark.parametrize("target", [(torch.relu,), (nn.Linear,), ("foo",), ("mylib::",), ()])
 def test_what_is_no_operator_is_refused(target: Any) -> None:
-    with pytest.raises(torchscan.InputError, match=r"not an operator|no operator was given"):
+    with pytest.raises(InputError, match=r"not an operator|no operator was given"):
         cost_of(*target)(lambda *_, **__: Work())
 
 
@@ -241,16 +235,14 @@ def test_every_formula_fits_the_schema_of_every_overload_that_it_is_for() -> Non
 def test_overloads_with_other_arguments(
     function: Callable[[Tensor], Any], flops: int, execute: Any
 ) -> None:
-    info = torchscan.crawl_module(
+    info = crawl_module(
         Calls(lambda _, x: function(x)), args=(torch.ones(4),), strict=True, execute=execute
     )
     assert info["overall"]["flops"] == flops
 
 
 def test_the_target_of_out_is_not_read() -> None:
-    info = torchscan.crawl_module(
-        Calls(lambda _, x: torch.neg(x, out=torch.empty(4))), args=(torch.ones(4),)
-    )
+    info = crawl_module(Calls(lambda _, x: torch.neg(x, out=torch.empty(4))), args=(torch.ones(4),))
     assert (info["overall"]["bytes_read"], info["overall"]["bytes_written"]) == (16, 16)
 
 
@@ -259,9 +251,7 @@ def test_formulas_may_have_positional_only_parameters() -> None:
     def strict(x: TensorSpec, /, *, out: TensorSpec) -> Work:
         return Work(macs=x.numel)
 
-    info = torchscan.crawl_module(
-        Calls(lambda _, x: torch.ops.torchscan_tests.strict(x)), (4,), strict=True
-    )
+    info = crawl_module(Calls(lambda _, x: torch.ops.torchscan_tests.strict(x)), (4,), strict=True)
     assert info["overall"]["macs"] == 4
 
 
@@ -270,22 +260,22 @@ def test_profiler_marks_are_no_operators() -> None:
         with torch.profiler.record_function("part"):
             return x + 1
 
-    assert torchscan.crawl_module(Calls(forward), (4,), strict=True)["overall"]["flops"] == 4
+    assert crawl_module(Calls(forward), (4,), strict=True)["overall"]["flops"] == 4
 
 
 def test_in_place_views_cost_nothing() -> None:
-    info = torchscan.crawl_module(Calls(lambda _, x: x.t_()), args=(torch.ones(2, 3),))
+    info = crawl_module(Calls(lambda _, x: x.t_()), args=(torch.ones(2, 3),))
     assert info["overall"]["dmas"] == 0
 
 
 def test_spectral_norm_in_training() -> None:
     model = torch.nn.utils.parametrizations.spectral_norm(nn.Linear(6, 3))
-    assert torchscan.crawl_module(model, (6,), mode="train")["overall"]["macs"] >= 18
+    assert crawl_module(model, (6,), mode="train")["overall"]["macs"] >= 18
 
 
 def test_products_of_8_bit_integers_count() -> None:
     model = Calls(lambda _, x: torch._int_mm(x, x))
-    info = torchscan.crawl_module(model, args=(torch.ones(32, 32, dtype=torch.int8),))
+    info = crawl_module(model, args=(torch.ones(32, 32, dtype=torch.int8),))
     assert info["overall"]["macs"] == 32**3
 
 
@@ -298,5 +288,5 @@ def test_a_formula_that_fails_warns_and_leaves_the_call_unpriced() -> None:
     with pytest.warns(
         UserWarning, match="formula .*broken failed on torchscan_tests.broken.default"
     ):
-        info = torchscan.crawl_module(model, (4,))
+        info = crawl_module(model, (4,))
     assert info["unpriced"] == {"torchscan_tests.broken.default": 1}

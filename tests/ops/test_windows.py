@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 import torchscan
 from torchscan.analyses.receptive_field.envelopes import shape_after
-from torchscan.ops import registry
+from torchscan.crawler import receptive_field, record
+from torchscan.ops import registry, window_of
 from torchscan.ops.windows import (
     Along,
     At,
@@ -309,7 +310,7 @@ Elements = dict[Index, frozenset[tuple[int, Index]]]
 def test_a_result_depends_on_what_it_looks_at(name: str) -> None:
     each = CASES[name]
     operands = operands_of(each)
-    trace = torchscan.record(Calls(each.call), args=operands, execute="real")
+    trace = record(Calls(each.call), args=operands, execute="real")
     results = each.call(*operands)
     results = tensors_in(results)
     looked_at = _followed(trace, len(operands))
@@ -467,7 +468,7 @@ def test_every_rule_of_ours_for_torchs_operators_was_looked_at(
         return apply(rule, signature)
 
     for each in CASES.values():
-        trace = torchscan.record(Calls(each.call), args=operands_of(each), execute="real")
+        trace = record(Calls(each.call), args=operands_of(each), execute="real")
         monkeypatch.setattr(registry, "_apply", noting)
         for op in trace.ops:
             registry.windows(op.signature)
@@ -497,7 +498,7 @@ def test_every_rule_fits_the_schema_of_every_overload_that_it_is_for() -> None:
 
 
 def test_a_rule_that_fails_is_no_rule() -> None:
-    @torchscan.window_of("torchscan_tests::failing")
+    @window_of("torchscan_tests::failing")
     def failing(x: torchscan.types.TensorSpec, *, out: torchscan.types.TensorSpec) -> Looks:
         raise ZeroDivisionError
 
@@ -507,16 +508,16 @@ def test_a_rule_that_fails_is_no_rule() -> None:
         with pytest.warns(
             UserWarning, match="window rule .*failing failed on torchscan_tests.failing"
         ):
-            field = torchscan.receptive_field(Calls(torch.ops.torchscan_tests.failing), (1, 9))
+            field = receptive_field(Calls(torch.ops.torchscan_tests.failing), (1, 9))
     assert field.output.rf == "global"
     assert field.output.axes[0].reasons[0].operator == "torchscan_tests.failing"
 
 
 def test_a_second_rule_is_an_error_unless_it_is_meant() -> None:
-    @torchscan.window_of("torchscan_tests::twice")
+    @window_of("torchscan_tests::twice")
     def once(*, out: torchscan.types.TensorSpec) -> Looks:
         return ()
 
     with pytest.raises(ValueError, match="already has a window rule"):
-        torchscan.window_of("torchscan_tests::twice")(once)
-    assert torchscan.window_of("torchscan_tests::twice", replace=True)(once) is once
+        window_of("torchscan_tests::twice")(once)
+    assert window_of("torchscan_tests::twice", replace=True)(once) is once

@@ -16,7 +16,8 @@ from torch.utils import _pytree as pytree
 
 from tests.observables import observables
 from tests.random_modules.models import Case
-from torchscan import NeedsValuesError, RecordError, Scan, TorchscanError
+from torchscan import Scan
+from torchscan.errors import NeedsValuesError, RecordError, TorchscanError
 from torchscan.ops import compute_cost
 from torchscan.trace.events import OpCall, TensorSpec
 from torchscan.trace.trace import Trace
@@ -118,7 +119,7 @@ def _scan(case: Case, execute: Any, *, backward: bool) -> Scan:
         kwargs=case.kwargs,
         mode=mode,
         execute=execute,
-        backward=backward,
+        training=backward,
     )
 
 

@@ -63,7 +63,7 @@ class Tokens(nn.Module):
 def searched_tokens() -> torchscan.types.MeshSearch:
     return torchscan.parallel.search(
         Tokens(),
-        gpus=8,
+        num_gpus=8,
         device="NVIDIA H200",
         length=16,
         meshes=[{"dp": 8}, {"replicate": 2, "dp": 4}],

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import (
 
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
 import torchscan
-from torchscan import InputError
+from torchscan.errors import InputError
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 

@@ -13,8 +13,9 @@ from torch import nn
 
 from tests.ranks.processes import in_processes
 from tests.sweeps import some_of
-from torchscan import InputError, RecordError, parallel
+from torchscan import parallel
 from torchscan.analyses.collectives import collectives_of
+from torchscan.errors import InputError, RecordError
 from torchscan.ranks.plan import plan
 from torchscan.scan import Scan
 from torchscan.trace.trace import Trace
@@ -100,7 +101,7 @@ def facts_of(trace: Trace, memory: Any) -> Facts:
         if op.signature.operator not in _VIEWS
     ]
     collectives = [
-        (each.kind, each.processes, each.phase, each.layer, each.calls, each.bytes)
+        (each.kind, each.num_ranks, each.phase, each.layer, each.calls, each.bytes)
         for each in collectives_of(trace)
     ]
     return Facts(sum(held), operators, collectives, dict(memory.by_kind))
@@ -147,7 +148,7 @@ def gather(rank: int, name: str) -> Any:
     ]
     return (
         found.mesh,
-        found.processes,
+        found.num_ranks,
         facts,
         str(raised.value),
         found.table().write("markdown"),

@@ -10,7 +10,7 @@ from torch import nn
 
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
 import torchscan
-from torchscan import InputError
+from torchscan.errors import InputError
 from torchscan.types import MeshChoice, MeshSearch
 
 transformers = pytest.importorskip("transformers")
@@ -44,7 +44,7 @@ def shard(model: Any, mesh: Any) -> None:
 
 
 def searched(layers: int = LAYERS, **asked: Any) -> MeshSearch:
-    asked = {"gpus": 8, "device": DEVICE, "length": LENGTH, **asked}
+    asked = {"num_gpus": 8, "device": DEVICE, "length": LENGTH, **asked}
     return torchscan.parallel.search(llama(layers), **asked)
 
 
@@ -86,7 +86,7 @@ def test_products_of_the_model_are_its_use_of_the_cards() -> None:
 
 
 def test_all_meshes_that_make_sense_the_fastest_first() -> None:
-    found = searched(gpus=16, per_machine=8)
+    found = searched(num_gpus=16, per_machine=8)
     meshes = [dict(each.mesh) for each in found.choices]
     assert {"dp": 16} in meshes
     assert {"replicate": 2, "dp": 8} in meshes  # a copy in each machine
@@ -108,7 +108,7 @@ def test_weights_in_32_bits_take_twice_the_memory() -> None:
 def test_the_model_is_left_unchanged() -> None:
     model: Any = llama()
     before = (model.config.to_dict(), [name for name, _ in model.named_parameters()])
-    torchscan.parallel.search(model, gpus=8, device=DEVICE, length=LENGTH, meshes=[{"dp": 8}])
+    torchscan.parallel.search(model, num_gpus=8, device=DEVICE, length=LENGTH, meshes=[{"dp": 8}])
     assert (model.config.to_dict(), [name for name, _ in model.named_parameters()]) == before
     assert not torch.distributed.is_initialized()
 
@@ -116,18 +116,18 @@ def test_the_model_is_left_unchanged() -> None:
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ({"gpus": 0}, "gpus is 0: give a positive integer"),
-        ({"length": 1000}, "the model has 256 positions"),
+        ({"num_gpus": 0}, "num_gpus is 0: give a positive integer"),
+        ({"length": "1k"}, "the model has 256 positions, and sequences of 1,024 tokens"),
         ({"meshes": [{"dp": 4}]}, "the mesh dp 4 has 4 devices, and there are 8"),
         ({"meshes": [{"pp": 8}]}, "there are replicate, dp and tp"),
         ({"precision": "int4"}, "precision is 'int4'"),
-        ({"meshes": [{"tp": 3, "dp": 8}], "gpus": 24}, "no mesh is possible"),
+        ({"meshes": [{"tp": 3, "dp": 8}], "num_gpus": 24}, "no mesh is possible"),
     ],
 )
 def test_wrong_use_is_told_in_one_line(asked: dict[str, Any], told: str) -> None:
     with pytest.raises(InputError, match=told) as raised:
         torchscan.parallel.search(
-            llama(), **{"gpus": 8, "device": DEVICE, "length": LENGTH, **asked}
+            llama(), **{"num_gpus": 8, "device": DEVICE, "length": LENGTH, **asked}
         )
     assert "\n" not in str(raised.value)
 
@@ -144,7 +144,7 @@ def test_few_layers_are_sharded_and_checkpointed_too() -> None:
     plain, again = (
         torchscan.parallel.search(
             llama(4),
-            gpus=8,
+            num_gpus=8,
             device=DEVICE,
             length=LENGTH,
             meshes=[{"dp": 8}],
@@ -156,7 +156,7 @@ def test_few_layers_are_sharded_and_checkpointed_too() -> None:
 
 
 def test_what_a_slow_network_leaves_to_wait_for_is_not_that_of_few_layers() -> None:
-    slow: dict[str, Any] = {"gpus": 16, "network_gbs": 0.05, "meshes": [{"dp": 16}]}
+    slow: dict[str, Any] = {"num_gpus": 16, "network_gbs": 0.05, "meshes": [{"dp": 16}]}
     found = the_one(**slow)
     tokens = torch.zeros(1, LENGTH, dtype=torch.long)
     whole = torchscan.parallel.plan(
@@ -177,7 +177,7 @@ def test_what_a_slow_network_leaves_to_wait_for_is_not_that_of_few_layers() -> N
 @pytest.mark.sweep
 def test_what_is_gathered_in_16_bits_is_so_without_fsdp_too() -> None:
     """Weights in 32 bits, of which the products are in 16: MFU is that of 16 bits."""
-    asked: dict[str, Any] = {"gpus": 4, "meshes": [{"tp": 4}]}
+    asked: dict[str, Any] = {"num_gpus": 4, "meshes": [{"tp": 4}]}
     half, mixed, single = (
         the_one(precision=each, **asked) for each in ("bf16", "bf16-mixed", "fp32")
     )
@@ -191,7 +191,7 @@ def test_what_is_gathered_in_16_bits_is_so_without_fsdp_too() -> None:
 
 def test_what_takes_no_tokens_is_told() -> None:
     with pytest.raises(InputError, match="Linear takes no input_ids and no labels"):
-        torchscan.parallel.search(nn.Linear(8, 8), gpus=8, device=DEVICE)
+        torchscan.parallel.search(nn.Linear(8, 8), num_gpus=8, device=DEVICE)
 
 
 @pytest.mark.sweep
@@ -224,7 +224,7 @@ def test_adapters_take_what_those_of_peft_take() -> None:
         optimizer="AdamW",
         device=DEVICE,
     )
-    asked: dict[str, Any] = {"gpus": 8, "device": DEVICE, "length": LENGTH, "batch_size": 2}
+    asked: dict[str, Any] = {"num_gpus": 8, "device": DEVICE, "length": LENGTH, "batch_size": 2}
     found = torchscan.parallel.search(llama(4), meshes=[{"dp": 8}], lora=8, **asked)
     (ours,) = found.choices
     assert (ours.local_params, ours.sent_bytes) == (theirs.local_params, theirs.sent_bytes)
@@ -251,7 +251,7 @@ def test_memory_of_the_best_mesh_is_that_of_all_layers() -> None:
     assert verdict is not None
     alone = the_one(12, meshes=[{"dp": 8}], batch_size=2)
     assert alone.is_replayed
-    assert alone.needed_bytes == verdict.reserved_bytes + verdict.context_bytes
+    assert alone.needed_bytes == verdict.reserved_bytes + verdict.cuda_context_bytes
     found = searched(meshes=[{"dp": 8}, {"replicate": 8}], batch_size=2)
     assert [each.is_replayed for each in found.choices] == [True, False]
     assert "of all layers for the memory of" in " ".join(str(found).split())
@@ -285,7 +285,7 @@ class Plain(nn.Module):
 def test_adapters_stand_beside_layers_of_all_sorts() -> None:
     with torch.device("meta"):
         model = Plain()
-    asked: dict[str, Any] = {"gpus": 2, "device": DEVICE, "length": 16, "meshes": [{"dp": 2}]}
+    asked: dict[str, Any] = {"num_gpus": 2, "device": DEVICE, "length": 16, "meshes": [{"dp": 2}]}
     (found,) = torchscan.parallel.search(model, lora=2, **asked).choices
     (whole,) = torchscan.parallel.search(model, **asked).choices
     # of a layer of attention the product of its result, which torch computes by its weight, and the two of its perceptron
@@ -304,17 +304,17 @@ def test_adapters_without_linear_layers_are_refused() -> None:
         model = Convolved()
     with pytest.raises(InputError, match="adapters go beside linear layers"):
         torchscan.parallel.search(
-            model, gpus=2, device=DEVICE, length=16, meshes=[{"dp": 2}], lora=2
+            model, num_gpus=2, device=DEVICE, length=16, meshes=[{"dp": 2}], lora=2
         )
 
 
 @pytest.mark.sweep
 def test_sequences_of_all_devices_are_shared_by_the_copies_of_the_model() -> None:
     meshes = [{"dp": 8}, {"dp": 4, "tp": 2}]
-    found = searched(meshes=meshes, global_batch=16)
+    found = searched(meshes=meshes, global_batch_size=16)
     assert found == searched(meshes=meshes, batch_size=2)
     assert "16 sequences of 64 tokens" in str(found)
-    odd = searched(meshes=meshes, global_batch=4)
+    odd = searched(meshes=meshes, global_batch_size=4)
     assert [each.mesh for each in odd.choices] == [{"dp": 4, "tp": 2}]
     assert odd.refused == {"dp 8": "4 sequences cannot be divided among 8 copies of the model"}
 

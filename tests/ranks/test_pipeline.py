@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.versions import skip_before
-from torchscan import InputError, estimate_memory, parallel
+from torchscan import parallel
 from torchscan.analyses.pipeline_schedule import (
     StageTimes,
     Task,
@@ -17,6 +17,8 @@ from torchscan.analyses.pipeline_schedule import (
     ideal_bubble,
     order_of,
 )
+from torchscan.errors import InputError
+from torchscan.estimator import estimate_memory
 from torchscan.recording.pretended_group import pretended
 
 FORWARD, BACKWARD = 1.0, 2.0
@@ -164,8 +166,8 @@ def test_each_microbatch_in_flight_keeps_its_activations(
     """
     plan = planned(schedule)
     weights, batch = LAYERS * WIDTH * WIDTH * F32, ROWS * WIDTH * F32
-    assert [each.in_flight for each in plan.processes] == in_flight
-    for each, number in zip(plan.processes, in_flight, strict=True):
+    assert [each.in_flight for each in plan.ranks] == in_flight
+    for each, number in zip(plan.ranks, in_flight, strict=True):
         (held,) = (plan.stages[stage] for stage in each.stages)
         assert held.held_bytes == pytest.approx(
             4 * weights, abs=100
@@ -204,13 +206,13 @@ def test_a_pipeline_of_one_is_a_step_with_gradients_added() -> None:
         accumulate=True,
         device="H100",
     )
-    assert plan.processes[0].peak_bytes == alone.peak_bytes
+    assert plan.ranks[0].peak_bytes == alone.peak_bytes
     assert plan.bubble == pytest.approx(0.0)
 
 
 def test_bubbles_of_equal_stages_are_nearly_the_ideal_ones() -> None:
     for schedule, chunks in (("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2)):
-        plan = planned(schedule, stages=4 * chunks, processes=4, microbatches=16)
+        plan = planned(schedule, stages=4 * chunks, num_ranks=4, microbatches=16)
         assert plan.ideal_bubble == pytest.approx(3 / (16 * chunks + 3))
         assert (
             plan.ideal_bubble < plan.bubble < plan.ideal_bubble + 0.06
@@ -295,13 +297,13 @@ def test_a_stage_may_be_spread_itself() -> None:
     [
         ({"schedule": "ZeroBubble"}, "schedule is 'ZeroBubble': give one of"),
         ({"microbatches": 0}, "microbatches is 0"),
-        ({"processes": 3}, "4 stages cannot be divided among 3 processes"),
+        ({"num_ranks": 3}, "4 stages cannot be divided among 3 ranks"),
         (
-            {"processes": 2},
-            "1F1B has one stage in each process: give 4 processes, or 'Interleaved1F1B'",
+            {"num_ranks": 2},
+            "1F1B has one stage on each rank: give num_ranks=4, or 'Interleaved1F1B'",
         ),
         (
-            {"processes": 2, "schedule": "Interleaved1F1B", "microbatches": 5},
+            {"num_ranks": 2, "schedule": "Interleaved1F1B", "microbatches": 5},
             "5 microbatches cannot go in 2 equal rounds",
         ),
         ({"mesh": {"tp": 2}}, "mesh and apply go together"),

@@ -11,8 +11,8 @@ import torch.distributed as distributed
 from torch import nn
 
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
-from torchscan import InputError
 from torchscan.analyses.plan_result import Plan
+from torchscan.errors import InputError
 from torchscan.ranks.plan import plan
 
 transformers = pytest.importorskip("transformers")
@@ -86,7 +86,7 @@ def planned(dp: int, tp: int, **options: Any) -> Plan:
 def sums(found: Plan, figure: str) -> dict[tuple[str, str, int], int]:
     totals: Counter[tuple[str, str, int]] = Counter()
     for each in found.collectives:
-        totals[each.kind, each.group if each.kind == "all-reduce" else "", each.processes] += (
+        totals[each.kind, each.group if each.kind == "all-reduce" else "", each.num_ranks] += (
             getattr(each, figure)
         )
     return dict(totals)

@@ -18,8 +18,8 @@ from torch import nn
 
 import torchscan
 from tests.ranks.models import build, divide, shard, sharded_linear
-from torchscan import BudgetError, InputError, UnpricedError
 from torchscan.budgets import assert_plan
+from torchscan.errors import BudgetError, InputError, UnpricedError
 from torchscan.types import Plan
 
 mpl.use("Agg")
@@ -38,7 +38,7 @@ def made() -> Plan:
 
 
 def test_what_a_process_holds(made: Plan) -> None:
-    assert (made.processes, made.params, made.local_params) == (PROCESSES, PARAMS, LOCAL)
+    assert (made.num_ranks, made.params, made.local_params) == (PROCESSES, PARAMS, LOCAL)
     kinds = made.memory.by_kind
     assert 0 <= kinds["optimizer"] - 2 * LOCAL * BYTES < 64, (
         "two averages of each, and the number of the step"
@@ -182,7 +182,7 @@ def test_the_table_can_be_written_in_every_format(made: Plan, form: Any) -> None
 
 def test_a_plan_is_plain_data(made: Plan) -> None:
     plain = json.loads(json.dumps(made.to_dict()))
-    assert (plain["mesh"], plain["processes"], plain["params"]) == (
+    assert (plain["mesh"], plain["num_ranks"], plain["params"]) == (
         {"dp": PROCESSES},
         PROCESSES,
         PARAMS,
@@ -350,7 +350,7 @@ def test_a_line_is_what_the_device_has(width: int) -> None:
     verdict = found.memory.verdict
     assert verdict is not None
     (line,) = ax.get_lines() or [None]
-    room = (verdict.capacity_bytes - verdict.context_bytes) / 2**30
+    room = (verdict.capacity_bytes - verdict.cuda_context_bytes) / 2**30
     assert line.get_xdata() == pytest.approx([room, room])
     assert [text.get_text() for text in ax.texts][-1] == f"{room:.2f} GiB for tensors on NVIDIA L4"
     assert len(ax.get_yticklabels()) == 2

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.torch_version import TorchVersion
 
-import torchscan
+from tests.opening import group_run, watched_run
 
 pytestmark = [
     pytest.mark.slow,
@@ -136,11 +136,11 @@ def test_a_job_is_recorded_inspected_and_watched(
     assert f"{number} processes (" in done.stdout
     assert re.search(rf"Of {number} processes\s+Least\s+Most", done.stdout)
 
-    watched = torchscan.open_run(tmp_path / "watched")
+    watched = watched_run(tmp_path / "watched")
     assert (watched.ranks, watched.steps(), watched.missing) == (number, list(range(6)), ())
 
-    group = torchscan.open_run(tmp_path / "inspected")
-    assert (group.processes, [run.process.rank for run in group.runs], group.missing) == (
+    group = group_run(tmp_path / "inspected")
+    assert (group.num_ranks, [group.rank_of(run) for run in group.runs], group.missing) == (
         number,
         list(range(number)),
         (),
@@ -159,7 +159,7 @@ def test_a_job_is_recorded_inspected_and_watched(
         "all-gather",
     )
     assert slow.lost > 0.1
-    assert group.late[1] >= slow.lost
+    assert (group.lags[1] or 0.0) >= slow.lost
 
 
 @pytest.mark.few(1)
@@ -171,7 +171,7 @@ def test_of_a_process_that_is_gone_the_reader_says_so(how: str, why: str, tmp_pa
     """Also where the other one is ended for it, or by an error of its own."""
     done = started(tmp_path, 2, how)
     assert done.returncode != 0
-    run = torchscan.open_run(tmp_path / "watched")
+    run = watched_run(tmp_path / "watched")
     assert run.ranks == 2
     assert run.steps()[:6] == list(range(6))
     said, *lost = run.missing
@@ -189,6 +189,6 @@ def test_of_a_process_that_is_gone_the_reader_says_so(how: str, why: str, tmp_pa
         env={**os.environ, "PYTHONPATH": str(HERE)},
     )
     assert shown.returncode == 0
-    assert torchscan.open_run(united).missing == (said, *lost)
+    assert watched_run(united).missing == (said, *lost)
     (tmp_path / "watched" / "rank0.sqlite").unlink()
-    assert "process 0 of 2 has recorded nothing" in torchscan.open_run(tmp_path / "watched").missing
+    assert "process 0 of 2 has recorded nothing" in watched_run(tmp_path / "watched").missing

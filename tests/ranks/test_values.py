@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import torchscan
-from torchscan import InputError
+from torchscan.errors import InputError
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 

@@ -16,6 +16,8 @@ import torchscan
 from tests.recording.test_record import Calls, op_names, output_shapes
 from tests.versions import before
 from torchscan.analyses.totals import total_cost
+from torchscan.crawler import crawl_module, record
+from torchscan.errors import NeedsValuesError, RecordError, TorchscanError
 from torchscan.ops import compute_cost
 from torchscan.trace.events import TensorSpec
 
@@ -24,8 +26,8 @@ def both(
     model: nn.Module, *args: Any, **kwargs: Any
 ) -> tuple[torchscan.types.Trace, torchscan.types.Trace]:
     return (
-        torchscan.record(model, *args, execute="abstract", **kwargs),
-        torchscan.record(model, *args, execute="real", **kwargs),
+        record(model, *args, execute="abstract", **kwargs),
+        record(model, *args, execute="real", **kwargs),
     )
 
 
@@ -129,15 +131,15 @@ def test_a_factory_that_asks_for_the_device_of_the_input_keeps_its_values() -> N
         assert ids.to(x.device).max().item() == 3
         return x[:, ids]
 
-    assert output_shapes(torchscan.record(Calls(forward), (4,), execute="abstract")) == [(1, 3)]
+    assert output_shapes(record(Calls(forward), (4,), execute="abstract")) == [(1, 3)]
 
 
 def test_a_known_mask_gives_a_known_shape_and_an_unknown_one_none() -> None:
     known = Calls(lambda _, x: x[:, torch.tensor([True, False, True])])
-    assert output_shapes(torchscan.record(known, (3,), execute="abstract")) == [(1, 2)]
+    assert output_shapes(record(known, (3,), execute="abstract")) == [(1, 2)]
     unknown = Calls(lambda _, x: x[x > 0])
-    with pytest.raises(torchscan.NeedsValuesError, match="depend on the data"):
-        torchscan.record(unknown, (3,), execute="abstract")
+    with pytest.raises(NeedsValuesError, match="depend on the data"):
+        record(unknown, (3,), execute="abstract")
 
 
 @pytest.mark.parametrize(
@@ -155,9 +157,9 @@ def test_a_known_mask_gives_a_known_shape_and_an_unknown_one_none() -> None:
     ],
 )
 def test_what_asks_for_values_falls_back_to_a_real_pass_and_says_so(forward: Any) -> None:
-    with pytest.raises(torchscan.TorchscanError):
-        torchscan.record(Calls(forward), (3,), execute="abstract")
-    trace = torchscan.record(Calls(forward), (3,))
+    with pytest.raises(TorchscanError):
+        record(Calls(forward), (3,), execute="abstract")
+    trace = record(Calls(forward), (3,))
     assert trace.provenance.execution == "real"
     assert "shape-only pass could not go on" in trace.provenance.reason
     assert "\n" not in trace.provenance.reason  # what to try is done
@@ -175,15 +177,15 @@ def test_a_mask_fits_the_scores_on_shapes_as_it_does_on_data(shape: Any, fits: b
         assert [output_shapes(trace) for trace in both(model, args=args)] == [[(2, 3, 4)]] * 2
         return
     for execute in ("abstract", "real"):
-        with pytest.raises(torchscan.RecordError):
-            torchscan.record(model, args=args, execute=execute)
+        with pytest.raises(RecordError):
+            record(model, args=args, execute=execute)
 
 
 def test_what_asks_for_values_of_a_model_without_data_says_where() -> None:
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(3, 3), Calls(lambda _, x: x * x.sum().item()))
-    with pytest.raises(torchscan.NeedsValuesError, match=r"1 \(Calls\) failed in aten\.item"):
-        torchscan.record(model, (3,))
+    with pytest.raises(NeedsValuesError, match=r"1 \(Calls\) failed in aten\.item"):
+        record(model, (3,))
 
 
 def test_a_router_without_scores_is_balanced_and_noted() -> None:
@@ -205,7 +207,7 @@ def test_a_router_without_scores_is_balanced_and_noted() -> None:
                 out.index_add_(0, token, expert(x[token]) * weights[token, slot, None])
             return out
 
-    info = torchscan.crawl_module(Mixture(), (6,), batch_size=8, execute="abstract")
+    info = crawl_module(Mixture(), (6,), batch_size=8, execute="abstract")
     assert sizes == [4, 4, 4, 4]
     assert info["overall"]["macs"] == 8 * 6 * 4 + 8 * 2 * 6 * 6
     assert any("balanced routing" in text for text in info["provenance"]["assumptions"])
@@ -215,7 +217,7 @@ def test_nothing_is_computed() -> None:
     """A matrix product of 10¹⁸ multiply-accumulates takes no time and no memory."""
     with torch.device("meta"):
         model = nn.Linear(10**6, 10**6, bias=False)
-    assert torchscan.crawl_module(model, (10**6,), batch_size=10**6)["overall"]["macs"] == 10**18
+    assert crawl_module(model, (10**6,), batch_size=10**6)["overall"]["macs"] == 10**18
 
 
 def test_real_passes_run_what_the_model_says() -> None:
@@ -225,14 +227,14 @@ def test_real_passes_run_what_the_model_says() -> None:
         seen.append(float(x.sum()))
         return x * 2
 
-    torchscan.record(Calls(forward), args=(torch.ones(3),), execute="real")
+    record(Calls(forward), args=(torch.ones(3),), execute="real")
     assert seen == [3.0]
 
 
 def test_random_numbers_of_a_generator_of_the_users_are_not_drawn() -> None:
     generator = torch.Generator().manual_seed(3)
     state = generator.get_state()
-    trace = torchscan.record(
+    trace = record(
         Calls(lambda _, x: x + torch.rand(4, generator=generator)), (4,), execute="abstract"
     )
     assert op_names(trace) == ["rand", "add"]
@@ -252,7 +254,7 @@ def test_random_numbers_of_a_generator_of_the_users_are_not_drawn() -> None:
 )
 def test_known_integers_do_not_grow_beyond_memory(grow: Any) -> None:
     """8 TB and more on shapes alone are shapes."""
-    trace = torchscan.record(
+    trace = record(
         Calls(lambda _, x: x.sum() + grow(torch.arange(3)).sum()), (4,), execute="abstract"
     )
     assert max(each.spec.numel for each in trace.tensors) >= 10**12
@@ -266,14 +268,14 @@ def test_on_data_the_models_own_generator_draws_what_it_would_draw() -> None:
         drawn.append(noise.tolist())
         return x + noise.sum()
 
-    torchscan.record(Calls(forward), (4,), execute="real")
+    record(Calls(forward), (4,), execute="real")
     assert drawn[-1] == torch.rand(2, generator=generator).tolist()
 
 
 def test_an_active_autocast_makes_the_pass_a_real_one() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         chosen, on_shapes = (
-            torchscan.record(nn.Linear(4, 2), (4,), execute=how) for how in ("auto", "abstract")
+            record(nn.Linear(4, 2), (4,), execute=how) for how in ("auto", "abstract")
         )
     assert chosen.provenance.reason == "autocast is active"
     assert chosen.tensors[chosen.root.outputs[0]].spec.dtype == torch.bfloat16
@@ -291,12 +293,12 @@ def test_large_results_of_known_values_are_not_computed() -> None:
     ]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for forward in large:
-        torchscan.record(Calls(forward), (2048,), torch.long, execute="abstract")
+        record(Calls(forward), (2048,), torch.long, execute="abstract")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**19  # KiB
 
 
 def test_indices_that_nobody_uses_are_no_assumption() -> None:
-    trace = torchscan.record(Calls(lambda _, x: x.max(1)[0] * 2), (4,))
+    trace = record(Calls(lambda _, x: x.max(1)[0] * 2), (4,))
     assert trace.provenance.assumptions == ()
 
 
@@ -313,7 +315,7 @@ def test_each_token_goes_to_one_expert_however_the_mask_is_read(tokens: int) -> 
             chosen = self.router(x).argmax(-1)
             return torch.cat([self.expert(x[torch.where(chosen == expert)]) for expert in range(4)])
 
-    info = torchscan.crawl_module(Experts(), args=(torch.zeros(tokens, 8),), execute="abstract")
+    info = crawl_module(Experts(), args=(torch.zeros(tokens, 8),), execute="abstract")
     assert info["overall"]["macs"] == tokens * (32 + 64)
 
 
@@ -323,7 +325,7 @@ def test_repeating_by_other_numbers_gives_other_lengths() -> None:
             x.repeat_interleave(torch.tensor(times), 0) @ x.t() for times in ([1, 2], [3, 4])
         ]
     )
-    info = torchscan.crawl_module(model, args=(torch.zeros(2, 6),), execute="abstract")
+    info = crawl_module(model, args=(torch.zeros(2, 6),), execute="abstract")
     assert info["overall"]["macs"] == (3 + 7) * 6 * 2
 
 
@@ -351,7 +353,7 @@ def test_a_model_may_ask_for_autocast_on_the_device_of_its_input() -> None:
         with torch.autocast(x.device.type, enabled=False):
             return x + 1
 
-    trace = torchscan.record(Calls(forward), (4,))
+    trace = record(Calls(forward), (4,))
     assert (trace.provenance.execution, op_names(trace)) == ("abstract", ["add"])
     with pytest.raises(RuntimeError):
         torch.is_autocast_enabled("meta")
@@ -376,7 +378,10 @@ def test_convolutions_keep_the_layout(layer: Any, kind: str, backward: bool) -> 
     if kind == "weight":
         layer.to(memory_format=torch.channels_last)
     abstract, real = both(
-        nn.Sequential(layer, nn.ReLU()), args=(x.requires_grad_(backward),), backward=backward
+        nn.Sequential(layer, nn.ReLU()),
+        args=(x.requires_grad_(backward),),
+        training=backward,
+        mode="eval",
     )
     assert layouts(abstract) == layouts(real)
 
@@ -401,7 +406,7 @@ def test_gradients_without_elements_have_no_values_either() -> None:
     model = nn.Sequential(
         nn.Linear(3, 4), nn.Flatten(0), Calls(lambda _, x: torch.cat([x[:0], x * 2]))
     )
-    abstract, real = both(model, (3,), batch_size=2, backward=True)
+    abstract, real = both(model, (3,), batch_size=2, training=True, mode="eval")
     assert described(abstract) == described(real)
     assert [
         op.signature.outputs[0].shape for op in abstract.ops if op.signature.operator == "aten.cat"
@@ -412,7 +417,7 @@ def test_gradients_without_elements_have_no_values_either() -> None:
 def test_gradients_that_start_from_a_number() -> None:
     """The number has a value in inference mode, and torch compares devices, so the model is recorded with gradients."""
     model = Calls(lambda _, x: torch.func.vjp(lambda y: y.tanh().sum(), x)[1](torch.ones(()))[0])
-    trace = torchscan.record(model, (4,), execute="abstract")
+    trace = record(model, (4,), execute="abstract")
     assert op_names(trace) == ["tanh", "sum", "ones", "expand", "tanh_backward"]
     assert output_shapes(trace) == [(1, 4)]
 
@@ -426,7 +431,9 @@ def test_assumed_indices_are_laid_out_as_the_operator_says() -> None:
 @before("2.13", "a recurrent layer of the CPU keeps other memory")
 def test_zeros_as_large_as_the_weights_stand_for_the_biases_of_an_lstm() -> None:
     """What torch makes for oneDNN, those for the state first: 4·5 rows of 5, then of 3."""
-    abstract, real = both(nn.LSTM(3, 5, bias=False), args=(torch.randn(7, 2, 3),), backward=True)
+    abstract, real = both(
+        nn.LSTM(3, 5, bias=False), args=(torch.randn(7, 2, 3),), training=True, mode="eval"
+    )
     assert described(abstract) == described(real)
     shapes = [
         op.signature.outputs[0].shape
@@ -443,7 +450,7 @@ def test_an_lstm_without_gradients_keeps_nothing_for_them() -> None:
         return states * module.scale
 
     model = Calls(quiet, lstm=nn.LSTM(3, 5), scale=nn.Parameter(torch.ones(())))
-    abstract, real = both(model, args=(torch.randn(7, 2, 3),), backward=True)
+    abstract, real = both(model, args=(torch.randn(7, 2, 3),), training=True, mode="eval")
     assert described(abstract) == described(real)
     (layer,) = (op for op in abstract.ops if op.signature.operator == "aten.mkldnn_rnn_layer")
     assert [out.shape for out in layer.signature.outputs] == [(7, 2, 5), (2, 5), (2, 5)]
@@ -476,7 +483,7 @@ def test_what_only_a_cycle_holds_is_no_leftover() -> None:
         knot.itself, knot.tensor = knot, x + 1
         return x * 2
 
-    assert len(torchscan.record(Calls(forward), (3,), execute="abstract").ops) == 2
+    assert len(record(Calls(forward), (3,), execute="abstract").ops) == 2
 
 
 def test_made_up_inputs_are_the_same_whatever_the_seed() -> None:
@@ -484,14 +491,14 @@ def test_made_up_inputs_are_the_same_whatever_the_seed() -> None:
     model = Calls(lambda _, x: seen.append(x.clone()) or x)  # type: ignore[func-returns-value]
     for seed in (1, 2):
         torch.manual_seed(seed)
-        torchscan.record(model, (5,), execute="real")
+        record(model, (5,), execute="real")
     assert torch.equal(*seen)
     assert seen[0].unique().numel() == 5
 
 
 def test_a_mask_that_decides_a_shape_is_noted_where_only_the_mask_is_made_up() -> None:
     model = Calls(lambda _, x: torch.masked_select(torch.arange(4.0), x > 0))
-    (said,) = torchscan.record(model, (4,)).provenance.assumptions
+    (said,) = record(model, (4,)).provenance.assumptions
     assert "aten.masked_select" in said
 
 
@@ -499,15 +506,15 @@ def test_a_mask_that_decides_a_shape_is_noted_where_only_the_mask_is_made_up() -
 def test_batch_norm_with_a_wrong_number_of_channels_is_refused(wrong: int) -> None:
     vectors = [torch.ones(4 if position == wrong else 3) for position in range(4)]
     model = Calls(lambda _, x: F.batch_norm(x, vectors[0], vectors[1], vectors[2], vectors[3]))
-    with pytest.raises(torchscan.RecordError):
-        torchscan.record(model, (3, 8), execute="abstract")
+    with pytest.raises(RecordError):
+        record(model, (3, 8), execute="abstract")
 
 
 def test_subclasses_are_recorded_as_what_they_are_made_of() -> None:
     from torch.testing._internal.two_tensor import TwoTensor
 
     model = Calls(lambda _, x: (TwoTensor(x, x + 1) * 2).a)  # type: ignore[attr-defined]
-    names = [op.signature.operator for op in torchscan.record(model, (4,), execute="abstract").ops]
+    names = [op.signature.operator for op in record(model, (4,), execute="abstract").ops]
     assert names.count("aten.mul") == 2
 
 
@@ -521,7 +528,7 @@ def test_a_buffer_that_is_handed_on_costs_nothing(backward: bool) -> None:
         def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
             return super().forward(x), self.get_buffer("zero")
 
-    abstract, real = both(nn.Sequential(HandsOn()), (4,), backward=backward)
+    abstract, real = both(nn.Sequential(HandsOn()), (4,), training=backward, mode="eval")
     assert described(abstract) == described(real)
     if not backward:
         assert op_names(abstract) == ["linear"]
@@ -561,7 +568,7 @@ class Costs:
         self.x = x
 
     def of(self, execute: Any) -> list[Any]:
-        trace = torchscan.record(self.model, args=(self.x,), execute=execute)
+        trace = record(self.model, args=(self.x,), execute=execute)
         costs = [compute_cost(op.signature) for op in trace.ops]
         return [*zip(described(trace), costs, strict=True)]
 

@@ -17,8 +17,10 @@ from torch import Tensor, nn
 
 from tests.recording.test_record import Calls
 from tests.versions import before, skip_before
-from torchscan import InputError, NeedsValuesError, RecordError, crawl_module, from_json, record
 from torchscan.analyses.totals import total_cost
+from torchscan.crawler import crawl_module, record
+from torchscan.errors import InputError, NeedsValuesError, RecordError
+from torchscan.report.data import from_json
 from torchscan.trace.trace import Trace
 
 
@@ -554,8 +556,8 @@ def assigned(y: Tensor) -> Tensor:
 
 
 BOTH = pytest.mark.parametrize(
-    "backward",
-    [False, lambda output: output[0].sum() + output[1].sum()],
+    "loss",
+    [None, lambda output: output[0].sum() + output[1].sum()],
     ids=["forward", "backward"],
 )
 
@@ -581,9 +583,17 @@ ALIKE: dict[str, Callable[[Tensor], Any]] = {
 
 @BOTH
 @pytest.mark.parametrize("make", ALIKE.values(), ids=ALIKE)
-def test_shapes_lead_where_data_do(make: Any, backward: Any) -> None:
+def test_shapes_lead_where_data_do(make: Any, loss: Any) -> None:
     traces = [
-        record(Made(make), (4,), batch_size=2, backward=backward, execute=way)
+        record(
+            Made(make),
+            (4,),
+            batch_size=2,
+            training=loss is not None,
+            loss=loss,
+            mode="eval",
+            execute=way,
+        )
         for way in ("abstract", "real")
     ]
     found, real = (
@@ -677,7 +687,7 @@ def test_nested_tensors_are_recorded_on_data(layout: Any) -> None:
     def loss(output: Tensor) -> Tensor:
         return output.to_padded_tensor(0.0).sum()
 
-    trained = crawl_module(model, args=(given,), backward=loss)
+    trained = crawl_module(model, args=(given,), training=True, loss=loss, mode="eval")
     assert trained["overall"]["macs"] == 8 * (2 * 4 * 4 + 3 * 4 * 6)
     assert trained["overall"]["complete"]
 

@@ -12,8 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import torchscan
 from torchscan.analyses.totals import total_cost
+from torchscan.crawler import crawl_module, record
+from torchscan.estimator import estimate_memory
+from torchscan.report.export import format_info
 
 
 class Cascade(nn.Module):
@@ -74,7 +76,7 @@ READS = [
 def test_a_branch_that_reads_an_assumed_index_is_taken_on_data(
     is_over: Callable[[Tensor], Any], backward: bool
 ) -> None:
-    trace = torchscan.record(Cascade(is_over), args=(torch.ones(1, 4),), backward=backward)
+    trace = record(Cascade(is_over), args=(torch.ones(1, 4),), training=backward, mode="eval")
     assert trace.provenance.execution == "real"
     assert f"a branch at {line_of(is_over)} " in trace.provenance.reason
     assert trace.provenance.assumptions == ()  # these are the user's own inputs
@@ -85,7 +87,7 @@ def test_a_branch_that_reads_an_assumed_index_is_taken_on_data(
 def test_a_branch_that_reads_an_assumed_index_is_named_where_there_are_no_data(
     is_over: Callable[[Tensor], Any], backward: bool
 ) -> None:
-    trace = torchscan.record(Cascade(is_over).to("meta"), (4,), backward=backward)
+    trace = record(Cascade(is_over).to("meta"), (4,), training=backward, mode="eval")
     assert trace.provenance.execution == "abstract"
     (text,) = [text for text in trace.provenance.assumptions if "branch" in text]
     assert f"a branch reads at {line_of(is_over)} (in <lambda>)" in text
@@ -96,18 +98,15 @@ def test_the_other_way_is_counted_on_data() -> None:
     model = Cascade(lambda scores: scores.argmax() == 0)
     with torch.no_grad():
         model.early.weight.copy_(torch.tensor([[0.0] * 4, [1.0] * 4, [2.0] * 4]))
-    assert total_cost(torchscan.record(model, args=(torch.ones(1, 4),))).macs == 12 + 20
-    assert (
-        total_cost(torchscan.record(model, args=(torch.ones(1, 4),), execute="abstract")).macs
-        == 12 + 12
-    )
+    assert total_cost(record(model, args=(torch.ones(1, 4),))).macs == 12 + 20
+    assert total_cost(record(model, args=(torch.ones(1, 4),), execute="abstract")).macs == 12 + 12
 
 
 def test_an_estimate_takes_a_branch_on_data_too() -> None:
     model = Cascade(lambda scores: scores.argmax() == 0)
-    estimate = torchscan.estimate_memory(model, args=(torch.ones(1, 4),))
+    estimate = estimate_memory(model, args=(torch.ones(1, 4),))
     assert any("a branch at test_assumed.py:" in text for text in estimate.assumptions)
-    estimate = torchscan.estimate_memory(model.to("meta"), (4,))
+    estimate = estimate_memory(model.to("meta"), (4,))
     assert any("a branch reads at test_assumed.py:" in text for text in estimate.assumptions)
 
 
@@ -145,12 +144,12 @@ ENDS = [
 def test_however_a_model_asks_for_the_end_it_is_not_told_one(
     is_over: Callable[[Tensor], Any],
 ) -> None:
-    trace = torchscan.record(Search(is_over), (8,))
+    trace = record(Search(is_over), (8,))
     assert trace.provenance.execution == "real"
     assert total_cost(trace).macs == 10 * 144
     (text,) = [
         text
-        for text in torchscan.record(Search(is_over).to("meta"), (8,)).provenance.assumptions
+        for text in record(Search(is_over).to("meta"), (8,)).provenance.assumptions
         if "branch" in text
     ]
     assert "a branch reads at test_assumed.py:" in text
@@ -166,14 +165,14 @@ def test_a_class_that_is_picked_out_is_so_on_data() -> None:
     model = Hard(bool)
     with torch.no_grad():
         model.early.weight.copy_(torch.tensor([[0.0] * 4, [1.0] * 4, [2.0] * 4]))
-    trace = torchscan.record(model, args=(torch.ones(1, 4),))
+    trace = record(model, args=(torch.ones(1, 4),))
     assert (trace.provenance.execution, total_cost(trace).macs) == ("real", 12 + 20)
 
 
 def test_that_picks_are_many_enough_is_told() -> None:
     """Of 30 rows in 3 classes, 10 are in each."""
     model = Cascade(lambda scores: len((index := scores.argmax(-1))[index != 0]) == 20)
-    trace = torchscan.record(model, (4,), batch_size=30)
+    trace = record(model, (4,), batch_size=30)
     assert total_cost(trace).macs == 30 * (12 + 12)
     (text,) = trace.provenance.assumptions
     assert text.startswith("balanced routing: aten.argmax.default ")
@@ -199,7 +198,7 @@ def test_periods_found_in_a_spectrum_are_those_of_the_data() -> None:
     """A wave of 5 periods in 16 samples folds into rows of 16 // 5 = 3, so 18; one of 3 periods into rows of 5, so 20."""
     time = torch.arange(16) * 2 * torch.pi / 16
     wave = (2 * torch.sin(5 * time) + torch.sin(3 * time))[None]
-    trace = torchscan.record(Period(), args=(wave,))
+    trace = record(Period(), args=(wave,))
     assert trace.provenance.assumptions == ()
     assert total_cost(trace).macs == 18 + 20
 
@@ -297,7 +296,7 @@ def test_a_router_reads_how_many_tokens_each_expert_gets(
     dispatch: Callable[..., Any], backward: bool
 ) -> None:
     """8 tokens to 2 of 4 experts each, however they are dispatched."""
-    trace = torchscan.record(Mixture(dispatch), (6,), batch_size=8, backward=backward)
+    trace = record(Mixture(dispatch), (6,), batch_size=8, training=backward, mode="eval")
     assert trace.provenance.execution == "abstract"
     assert total_cost(trace, phase="forward").macs == 8 * 6 * 4 + 8 * 2 * 6 * 6
     (text,) = trace.provenance.assumptions
@@ -312,7 +311,7 @@ def test_a_router_may_ask_for_every_expert_with_few_tokens_too(
     dispatch: Callable[..., Any],
 ) -> None:
     """One token to 2 of 4 experts; it is fewer picks than experts, but those of all of them are asked for."""
-    trace = torchscan.record(Mixture(dispatch), (6,))
+    trace = record(Mixture(dispatch), (6,))
     assert trace.provenance.execution == "abstract"
     assert total_cost(trace).macs == 6 * 4 + 2 * 6 * 6
     assert all(text.startswith("balanced routing: ") for text in trace.provenance.assumptions)
@@ -325,8 +324,8 @@ def by_two(model: Mixture, x: Tensor, chosen: Tensor) -> None:
 
 def test_half_of_the_experts_are_certain_ones() -> None:
     """Of one token, nobody knows how many picks are among them; of 8 tokens, half of 16 are."""
-    assert torchscan.record(Mixture(by_two), (6,)).provenance.execution == "real"
-    trace = torchscan.record(Mixture(by_two), (6,), batch_size=8)
+    assert record(Mixture(by_two), (6,)).provenance.execution == "real"
+    trace = record(Mixture(by_two), (6,), batch_size=8)
     assert (trace.provenance.execution, total_cost(trace).macs) == (
         "abstract",
         8 * 24 + 8 * 36,
@@ -338,7 +337,7 @@ def hard(model: Mixture, x: Tensor, chosen: Tensor) -> None:
 
 
 def test_which_expert_all_tokens_go_to_is_no_matter_of_balance() -> None:
-    trace = torchscan.record(Mixture(hard), (6,), batch_size=8)
+    trace = record(Mixture(hard), (6,), batch_size=8)
     assert trace.provenance.execution == "real"
     assert (
         f"a branch at test_assumed.py:{inspect.getsourcelines(hard)[1] + 1} (in hard)"
@@ -382,7 +381,7 @@ SELECTIONS = {
 @pytest.mark.parametrize("backward", [False, True])
 def test_a_real_pass_says_where_made_up_inputs_decide(name: str, backward: bool) -> None:
     select = SELECTIONS[name]
-    trace = torchscan.record(Filter(select), (3,), backward=backward)
+    trace = record(Filter(select), (3,), training=backward, mode="eval")
     assert trace.provenance.execution == "real"
     (text,) = trace.provenance.assumptions
     assert text.startswith(
@@ -394,14 +393,11 @@ def test_a_real_pass_says_where_made_up_inputs_decide(name: str, backward: bool)
 
 def test_inputs_of_the_users_own_are_what_is_counted() -> None:
     for arguments in ({"args": (torch.ones(1, 3),)}, {"kwargs": {"x": torch.ones(1, 3)}}):
-        assert (
-            torchscan.record(Filter(SELECTIONS["aten.nonzero"]), **arguments).provenance.assumptions
-            == ()
-        )
+        assert record(Filter(SELECTIONS["aten.nonzero"]), **arguments).provenance.assumptions == ()
 
 
 def test_what_does_not_depend_on_made_up_inputs_may_be_read() -> None:
-    trace = torchscan.record(Filter(lambda x: x.shape[0]), (3,), execute="real")
+    trace = record(Filter(lambda x: x.shape[0]), (3,), execute="real")
     assert trace.provenance.assumptions == ()
 
 
@@ -413,7 +409,7 @@ def test_many_places_are_one_remark() -> None:
         fourth = x.amin().item()
         return first + second > third + fourth
 
-    (text,) = torchscan.record(Filter(select), (3,)).provenance.assumptions
+    (text,) = record(Filter(select), (3,)).provenance.assumptions
     assert text.endswith("and 1 more place")
     assert text.count("test_assumed.py:") == 3
 
@@ -431,16 +427,14 @@ def test_made_up_integers_may_be_read_but_not_what_a_layer_makes_of_them() -> No
             return vectors if (read != 0).any() else -vectors
 
     for reads_vectors in (False, True):
-        trace = torchscan.record(Reader(reads_vectors), (3,), dtype=torch.long, execute="real")
+        trace = record(Reader(reads_vectors), (3,), dtype=torch.long, execute="real")
         assert bool(trace.provenance.assumptions) == reads_vectors
 
 
 def test_a_remark_stands_below_the_table_and_the_total_is_complete() -> None:
-    info = torchscan.crawl_module(Filter(SELECTIONS["aten.nonzero"]), (3,))
+    info = crawl_module(Filter(SELECTIONS["aten.nonzero"]), (3,))
     assert info["overall"]["complete"]
-    assert "Assumed that the made-up inputs are typical" in " ".join(
-        torchscan.format_info(info).split()
-    )
+    assert "Assumed that the made-up inputs are typical" in " ".join(format_info(info).split())
 
 
 # -- numbers that a model draws ------------------------------------------------------------------------------------------
@@ -476,14 +470,14 @@ def test_a_pass_says_where_numbers_decide_that_the_model_draws(
     name: str, execute: Any, has_inputs: bool
 ) -> None:
     inputs: dict[str, Any] = {"args": (torch.ones(1, 4),)} if has_inputs else {"input_shape": (4,)}
-    trace = torchscan.record(Repeats(DRAWS[name]), **inputs, execute=execute)
+    trace = record(Repeats(DRAWS[name]), **inputs, execute=execute)
     (text,) = trace.provenance.assumptions
     assert text.startswith("that the numbers drawn are typical: they decide what is counted, by ")
     assert text.endswith(f" at {line_of(DRAWS[name])} (in <lambda>)")
 
 
 def test_a_number_that_is_drawn_does_not_need_data() -> None:
-    assert torchscan.record(Repeats(DRAWS["a branch"]), (4,)).provenance.execution == "abstract"
+    assert record(Repeats(DRAWS["a branch"]), (4,)).provenance.execution == "abstract"
 
 
 def skips(model: Repeats) -> int:
@@ -507,15 +501,13 @@ CERTAIN = {
 @pytest.mark.parametrize("execute", ["abstract", "real"])
 def test_what_does_not_depend_on_chance_may_be_read(name: str, execute: Any) -> None:
     assert (
-        torchscan.record(
-            Repeats(CERTAIN[name]), (4,), execute=execute, mode="eval"
-        ).provenance.assumptions
+        record(Repeats(CERTAIN[name]), (4,), execute=execute, mode="eval").provenance.assumptions
         == ()
     )
 
 
 def test_layers_that_are_dropped_in_training_are_named() -> None:
-    (text,) = torchscan.record(Repeats(skips), (4,), mode="train").provenance.assumptions
+    (text,) = record(Repeats(skips), (4,), mode="train").provenance.assumptions
     assert "(in skips)" in text
 
 
@@ -527,5 +519,5 @@ def test_dropout_is_nothing_to_remark(execute: Any) -> None:
         nn.TransformerEncoderLayer(4, 2, 8, batch_first=True),
         nn.RReLU(),
     )
-    trace = torchscan.record(layers, (3, 4), training=True, execute=execute)
+    trace = record(layers, (3, 4), training=True, execute=execute)
     assert trace.provenance.assumptions == ()

@@ -15,8 +15,9 @@ from torch.utils.checkpoint import checkpoint
 import torchscan
 from tests.observables import observables
 from tests.recording.test_record import Calls
-from torchscan import InputError, record
 from torchscan.analyses.totals import by_module, by_operator, total_cost
+from torchscan.crawler import record, summary
+from torchscan.errors import InputError
 from torchscan.torch_versions import FUSES_GROUPED_QUERIES
 from torchscan.types import Trace
 
@@ -50,7 +51,11 @@ def test_the_gradients_of_a_contraction_take_twice_its_products(
 ) -> None:
     args = tuple(torch.zeros(shape, requires_grad=True) for shape in shapes)
     trace = record(
-        Calls(lambda _, *inputs: function(*inputs)), args=args, backward=True, execute=execute
+        Calls(lambda _, *inputs: function(*inputs)),
+        args=args,
+        training=True,
+        mode="eval",
+        execute=execute,
     )
     assert macs(trace, "backward") == 2 * macs(trace, "forward") > 0
 
@@ -61,7 +66,8 @@ def test_one_gradient_takes_as_many(function: Any, shapes: Any) -> None:
     trace = record(
         Calls(lambda _, *inputs: function(*inputs)),
         args=(first.requires_grad_(), *others),
-        backward=True,
+        training=True,
+        mode="eval",
     )
     assert macs(trace, "backward") == macs(trace, "forward") > 0
 
@@ -69,7 +75,7 @@ def test_one_gradient_takes_as_many(function: Any, shapes: Any) -> None:
 def test_the_gradient_of_a_vector_product_is_elementwise() -> None:
     """∂matrix = g · vᵀ is a product without a sum: torch multiplies element by element, 2 · 3 FLOPs and no MACs."""
     args = (torch.zeros(2, 3, requires_grad=True), torch.zeros(3, requires_grad=True))
-    trace = record(Calls(lambda _, a, b: torch.mv(a, b)), args=args, backward=True)
+    trace = record(Calls(lambda _, a, b: torch.mv(a, b)), args=args, training=True, mode="eval")
     assert macs(trace, "backward") == macs(trace, "forward") == 6
     assert by_operator(trace, phase="backward")["aten.mul"].flops == 6
 
@@ -86,7 +92,7 @@ def block() -> nn.Sequential:
 
 def test_a_gradient_belongs_to_the_layer_whose_it_is() -> None:
     """The first layer needs no gradient of its input: 64 outputs of 27 products; the last needs both, 64 · 5 each."""
-    trace = record(block(), (3, 6, 6), batch_size=2, mode="train", backward=True)
+    trace = record(block(), (3, 6, 6), batch_size=2, mode="train", training=True)
     backward = by_module(trace, phase="backward")
     assert backward["0"].macs == 2 * 64 * 27
     assert backward["4"].macs == 2 * (2 * 64 * 5)
@@ -104,7 +110,7 @@ def test_a_layer_that_is_called_twice_has_the_gradients_of_both_calls() -> None:
             y: Tensor = self.layer(self.layer(x))
             return y
 
-    trace = record(Twice(), (4,), backward=True)
+    trace = record(Twice(), (4,), training=True, mode="eval")
     costs = [
         sum(
             torchscan.ops.compute_cost(op.signature).cost.macs
@@ -119,14 +125,16 @@ def test_a_layer_that_is_called_twice_has_the_gradients_of_both_calls() -> None:
 def test_frozen_layers_have_no_gradient_of_their_weight() -> None:
     model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
     model[1].weight.requires_grad_(False)
-    backward = by_module(record(model, (4,), backward=True), phase="backward")
+    backward = by_module(record(model, (4,), training=True, mode="eval"), phase="backward")
     assert (backward["0"].macs, backward["1"].macs) == (16, 16)
 
 
 def test_a_loss_is_part_of_the_pass() -> None:
     model = nn.Linear(4, 3)
     target = torch.zeros(1, 3)
-    trace = record(model, (4,), backward=lambda output: F.mse_loss(output, target))
+    trace = record(
+        model, (4,), training=True, loss=lambda output: F.mse_loss(output, target), mode="eval"
+    )
     # difference, square, two sums and a division of 3; and 3 each for the gradient
     assert by_operator(trace)["aten.mse_loss"].flops == 3 * 2 + 3
     assert by_operator(trace)["aten.mse_loss_backward"].flops == 3 * 3
@@ -138,7 +146,7 @@ def test_nothing_is_left_behind(execute: Any) -> None:
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     before = observables(model)
-    record(model, (3, 6, 6), batch_size=2, mode="train", backward=True, execute=execute)
+    record(model, (3, 6, 6), batch_size=2, mode="train", training=True, execute=execute)
     assert observables(model) == before
     assert F.scaled_dot_product_attention is torch._C._nn.scaled_dot_product_attention
 
@@ -152,7 +160,7 @@ def test_attention_is_one_operator_with_and_without_data() -> None:
             args=(x, x, x),
             kwargs={"need_weights": False},
             mode="train",
-            backward=True,
+            training=True,
             execute=execute,
         )
         for execute in ("abstract", "real")
@@ -172,7 +180,8 @@ def test_grouped_queries_are_one_operator_too() -> None:
     args = tuple(torch.zeros(1, heads, 5, 4, requires_grad=True) for heads in (8, 2))
     model = Calls(lambda _, q, k: F.scaled_dot_product_attention(q, k, k, enable_gqa=True))
     abstract, real = (
-        record(model, args=args, backward=True, execute=execute) for execute in ("abstract", "real")
+        record(model, args=args, training=True, mode="eval", execute=execute)
+        for execute in ("abstract", "real")
     )
     assert macs(abstract, "forward") == 200 * 8
     assert macs(abstract, "backward") == 200 * 20
@@ -190,7 +199,7 @@ def test_the_calls_of_a_checkpoint_stand_twice() -> None:
             return y
 
     trace = record(
-        Checkpointed(), args=(torch.zeros(1, 4, requires_grad=True),), mode="train", backward=True
+        Checkpointed(), args=(torch.zeros(1, 4, requires_grad=True),), mode="train", training=True
     )
     assert [call.path for call in trace.modules] == [
         "",
@@ -210,7 +219,7 @@ def test_nothing_to_differentiate_is_said() -> None:
     with pytest.raises(
         InputError, match="no output depends on a parameter or an input that requires a gradient"
     ):
-        record(nn.ReLU(), (4,), backward=True)
+        record(nn.ReLU(), (4,), training=True, mode="eval")
 
 
 def test_a_model_that_is_not_differentiable_to_the_end() -> None:
@@ -220,7 +229,7 @@ def test_a_model_that_is_not_differentiable_to_the_end() -> None:
         a=nn.Linear(4, 2, bias=False),
         b=nn.Linear(4, 2),
     )
-    assert macs(record(model, (4,), backward=True), "backward") == 8
+    assert macs(record(model, (4,), training=True, mode="eval"), "backward") == 8
 
 
 # -- tensors that no function of torch is handed, and tensors from elsewhere -------------------------------------------------
@@ -275,7 +284,7 @@ def with_list() -> nn.Module:
 def test_no_gradient_is_lost(build: Any, products: int, execute: Any) -> None:
     model, x = build(), torch.randn(5, 8)
     before = observables(model)
-    trace = record(model, args=(x,), backward=True, execute=execute)
+    trace = record(model, args=(x,), training=True, mode="eval", execute=execute)
     assert macs(trace, "backward") == products
     assert observables(model) == before
 
@@ -304,7 +313,9 @@ def mapped_layer() -> nn.Module:
 def test_no_gradient_is_stored(build: Any, execute: Any) -> None:
     model, loss_weight = build(), torch.randn(4, requires_grad=True)
     tensors = [loss_weight, *model.parameters(), *(cell.cell_contents for cell in _cells(model))]
-    trace = record(model, args=(torch.randn(5, 8),), backward=_summed, execute=execute)
+    trace = record(
+        model, args=(torch.randn(5, 8),), training=True, loss=_summed, mode="eval", execute=execute
+    )
     assert macs(trace, "backward") > 0
     assert all(tensor.grad is None for tensor in tensors)
 
@@ -328,7 +339,9 @@ def test_a_state_with_a_graph_can_be_written_to() -> None:
     both: tuple[Any, ...] = ("abstract", "real")
     for execute in both:
         # the last layer's two gradients, the first one's weight: its input needs none
-        trace = record(model, args=(torch.randn(2, 4),), backward=True, execute=execute)
+        trace = record(
+            model, args=(torch.randn(2, 4),), training=True, mode="eval", execute=execute
+        )
         assert macs(trace, "backward") == 2 * 2 * 8 + 2 * 16
     assert torch.equal(before, state)
 
@@ -359,7 +372,7 @@ def test_the_graph_of_the_users_tensors_is_as_before(execute: Any) -> None:
     model = Memory()
     state = model.layer(torch.randn(2, 4))
     model.state = state
-    trace = record(model, args=(torch.randn(2, 4),), backward=True, execute=execute)
+    trace = record(model, args=(torch.randn(2, 4),), training=True, mode="eval", execute=execute)
     assert trace.provenance.execution == ("real" if execute == "real" else "abstract")
     assert model.state is state
     assert state.grad_fn is not None
@@ -383,7 +396,11 @@ def test_both_kinds_of_checkpoints(use_reentrant: bool, execute: Any) -> None:
 
     model = Checkpointed()
     trace = record(
-        model, args=(torch.zeros(1, 4, requires_grad=True),), backward=True, execute=execute
+        model,
+        args=(torch.zeros(1, 4, requires_grad=True),),
+        training=True,
+        mode="eval",
+        execute=execute,
     )
     assert macs(trace, "forward") == 16
     assert macs(trace, "backward") == 16 + 2 * 16
@@ -418,11 +435,11 @@ def test_a_model_that_differentiates_on_its_way_is_recorded_with_its_gradients(
 
 def test_inside_inference_mode() -> None:
     with torch.inference_mode():
-        assert macs(record(nn.Linear(4, 4), (4,), backward=True)) == 32
+        assert macs(record(nn.Linear(4, 4), (4,), training=True, mode="eval")) == 32
 
 
 def test_a_table_of_both_passes(capsys: pytest.CaptureFixture[str]) -> None:
-    torchscan.summary(nn.Linear(4, 4), (4,), mode="train", backward=True)
+    summary(nn.Linear(4, 4), (4,), mode="train", training=True)
     text = capsys.readouterr().out
     assert "32 MACs" in text
     assert "One pass, forward and backward, in training mode" in text
@@ -431,7 +448,13 @@ def test_a_table_of_both_passes(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_loss_with_parameters_of_its_own() -> None:
     """8 · 4 products in the model, 4 · 2 in the loss; the gradients of both weights, and of what the loss is given."""
     critic = nn.Linear(4, 2, bias=False)
-    trace = record(nn.Linear(8, 4, bias=False), (8,), backward=lambda output: critic(output).sum())
+    trace = record(
+        nn.Linear(8, 4, bias=False),
+        (8,),
+        training=True,
+        loss=lambda output: critic(output).sum(),
+        mode="eval",
+    )
     assert macs(trace, "backward") == 32 + 2 * 8
     assert critic.weight.grad is None
 
@@ -442,7 +465,8 @@ def test_attention_by_its_own_name_is_one_operator() -> None:
     args = tuple(torch.zeros(1, 2, 5, 8, requires_grad=True) for _ in range(3))
     model = Calls(lambda _, q, k, v: attend(q, k, v))
     abstract, real = (
-        record(model, args=args, backward=True, execute=execute) for execute in ("abstract", "real")
+        record(model, args=args, training=True, mode="eval", execute=execute)
+        for execute in ("abstract", "real")
     )
     assert by_operator(abstract) == by_operator(real)
 
@@ -453,12 +477,12 @@ def test_attention_by_its_own_name_is_one_operator() -> None:
         (lambda output: output["loss"], "the loss failed on the model's output: IndexError"),
         (lambda _: 3.0, "no tensor to start from in a float"),
         (lambda output: output.detach(), "frozen or detached"),
-        ("yes", "backward is 'yes': give True"),
+        ("yes", "loss is a str: give a function"),
     ],
 )
 def test_a_loss_that_is_none_is_said(backward: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        record(nn.Linear(4, 2), (4,), backward=backward)
+        record(nn.Linear(4, 2), (4,), training=True, loss=backward, mode="eval")
 
 
 @pytest.mark.parametrize(
@@ -477,8 +501,12 @@ def test_conversions_on_shapes_alone_are_those_of_real_tensors(convert: Any) -> 
     model = Calls(lambda _, x: convert(x, known))
     outputs = []
     for execute in ("abstract", "real"):
-        trace = torchscan.record(
-            model, args=(torch.ones(4, requires_grad=True),), backward=True, execute=execute
+        trace = record(
+            model,
+            args=(torch.ones(4, requires_grad=True),),
+            training=True,
+            mode="eval",
+            execute=execute,
         )
         outputs.append(trace.tensors[trace.root.outputs[0]].spec.dtype)
     assert outputs == [torch.float64, torch.float64]
@@ -486,7 +514,7 @@ def test_conversions_on_shapes_alone_are_those_of_real_tensors(convert: Any) -> 
 
 def test_gradients_of_what_was_used_twice_are_added_up_by_the_engine() -> None:
     model = Calls(lambda _, x: (x + x * 2) * (x + 3))
-    trace = torchscan.record(model, args=(torch.ones(4, requires_grad=True),), backward=True)
+    trace = record(model, args=(torch.ones(4, requires_grad=True),), training=True, mode="eval")
     sums = [op for op in trace.ops if op.phase == "backward" and op.origin == "engine"]
     assert len(sums) == 2  # x is used three times
     assert {op.signature.operator for op in sums} == {"aten.add"}

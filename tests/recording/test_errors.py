@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.recording.test_record import Calls
-from torchscan import InputError, RecordError, TorchscanError
+from torchscan.crawler import crawl_module, record
+from torchscan.errors import InputError, NeedsValuesError, RecordError, TorchscanError
 
 
 def convnet() -> nn.Module:
@@ -24,7 +25,7 @@ def convnet() -> nn.Module:
 
 def message(model: Any, *args: Any, **kwargs: Any) -> str:
     with pytest.raises(TorchscanError) as caught:
-        torchscan.record(model, *args, **kwargs)
+        record(model, *args, **kwargs)
     return str(caught.value)
 
 
@@ -38,7 +39,7 @@ def test_a_wrong_channel_count_names_layer_operator_and_shapes() -> None:
 
 def test_the_original_exception_is_chained() -> None:
     with pytest.raises(RecordError) as caught:
-        torchscan.record(convnet(), (4, 8, 8))
+        record(convnet(), (4, 8, 8))
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
@@ -216,12 +217,12 @@ def test_whoever_asked_for_auto_already_is_told_something_else() -> None:
 
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(4, 4), Picks())
-    with pytest.raises(torchscan.NeedsValuesError, match="try: the model with data"):
-        torchscan.record(model, (4,))
-    with pytest.raises(torchscan.NeedsValuesError, match="try: execute='auto'"):
-        torchscan.record(model, (4,), execute="abstract")
-    with pytest.raises(torchscan.NeedsValuesError, match="try: execute='auto'"):
-        torchscan.record(Picks(), (4,), execute="abstract")
+    with pytest.raises(NeedsValuesError, match="try: the model with data"):
+        record(model, (4,))
+    with pytest.raises(NeedsValuesError, match="try: execute='auto'"):
+        record(model, (4,), execute="abstract")
+    with pytest.raises(NeedsValuesError, match="try: execute='auto'"):
+        record(Picks(), (4,), execute="abstract")
 
 
 @pytest.mark.parametrize(
@@ -273,8 +274,8 @@ def test_whoever_asked_for_auto_already_is_told_something_else() -> None:
     ],
 )
 def test_python_objects_are_asked_for_by_name(given: Any, said: str) -> None:
-    with pytest.raises(torchscan.InputError, match=said):
-        torchscan.record(nn.Linear(4, 4), **given)
+    with pytest.raises(InputError, match=said):
+        record(nn.Linear(4, 4), **given)
 
 
 @pytest.mark.parametrize("execute", ["auto", "abstract", "real"])
@@ -350,7 +351,7 @@ def test_wrong_arguments_are_refused_with_what_would_be_right(
 ) -> None:
     module = arguments.pop("module", nn.Linear(4, 2))
     with pytest.raises(InputError) as caught:
-        torchscan.record(module, **arguments)
+        record(module, **arguments)
     assert says in str(caught.value)
     assert isinstance(caught.value, ValueError)
 
@@ -367,7 +368,7 @@ def test_interrupting_is_not_an_error_of_the_model() -> None:
 
     model = Calls(interrupt)
     with pytest.raises(KeyboardInterrupt):
-        torchscan.record(model, (4,))
+        record(model, (4,))
     assert torch._C._len_torch_dispatch_stack() == 0
 
 
@@ -400,8 +401,8 @@ def test_a_pass_on_shapes_alone_refuses_what_a_real_one_refuses(
 
 @pytest.mark.parametrize("norm", [nn.BatchNorm1d(4), nn.LayerNorm(4), nn.GroupNorm(2, 4)])
 def test_normalisations_may_keep_their_parameters_in_32_bits(norm: nn.Module) -> None:
-    torchscan.record(norm, (4,), torch.bfloat16, batch_size=2, execute="abstract")
-    torchscan.record(norm, (4,), torch.bfloat16, batch_size=2, execute="real")
+    record(norm, (4,), torch.bfloat16, batch_size=2, execute="abstract")
+    record(norm, (4,), torch.bfloat16, batch_size=2, execute="real")
 
 
 def test_a_caught_exception_is_not_blamed_for_a_later_one() -> None:
@@ -430,7 +431,7 @@ def test_a_module_that_returns_nothing_while_an_exception_is_handled_has_not_fai
             self.notes(x)
         return x
 
-    trace = torchscan.record(Calls(forward, notes=Notes()), (4,))
+    trace = record(Calls(forward, notes=Notes()), (4,))
     assert len(trace.modules[1].inputs) == 1
 
 
@@ -468,7 +469,7 @@ def test_operands_that_do_not_go_together(model: nn.Module, args: Any, execute: 
 
 
 def test_numpy_sizes_are_sizes() -> None:
-    torchscan.record(nn.Linear(4, 2), tuple(np.array([3, 4])))
+    record(nn.Linear(4, 2), tuple(np.array([3, 4])))
 
 
 def test_arguments_that_have_a_name_only_are_shown_as_such() -> None:
@@ -480,8 +481,8 @@ def test_arguments_that_have_a_name_only_are_shown_as_such() -> None:
         RecordError,
         match=r"forward\(x, \*, mask\), those after the star by name \(\{'x': \(8,\)\}\), or",
     ):
-        torchscan.crawl_module(Named(), [(4,), (4,)])
-    assert torchscan.crawl_module(Named(), {"x": (4,), "mask": (4,)})["overall"]["flops"] == 4
+        crawl_module(Named(), [(4,), (4,)])
+    assert crawl_module(Named(), {"x": (4,), "mask": (4,)})["overall"]["flops"] == 4
 
 
 @pytest.mark.parametrize(
@@ -496,7 +497,7 @@ def test_what_is_no_info_dict_is_told(write: str) -> None:
 
 def test_a_depth_is_a_number() -> None:
     with pytest.raises(InputError, match="max_depth is '1': give a whole number"):
-        torchscan.aggregate_info(torchscan.crawl_module(nn.Linear(4, 4), (4,)), "1")  # type: ignore[arg-type]
+        torchscan.aggregate_info(crawl_module(nn.Linear(4, 4), (4,)), "1")  # type: ignore[arg-type]
 
 
 def test_a_packed_sequence_is_one_argument() -> None:
@@ -505,8 +506,8 @@ def test_a_packed_sequence_is_one_argument() -> None:
         InputError,
         match=r"args is a packed sequence: give a tuple of the positional arguments, args=\(x,\)",
     ):
-        torchscan.record(nn.LSTM(4, 4), args=packed)
-    assert torchscan.record(nn.LSTM(4, 4), args=(packed,)).ops
+        record(nn.LSTM(4, 4), args=packed)
+    assert record(nn.LSTM(4, 4), args=(packed,)).ops
 
 
 class Unpacks(nn.Module):
@@ -538,7 +539,7 @@ def test_a_shape_without_batch_is_suggested_if_it_works(
     model: nn.Module, given: Any, suggested: Any
 ) -> None:
     try:
-        torchscan.record(model, given)
+        record(model, given)
     except RecordError as error:
         text = str(error)
     else:
@@ -546,7 +547,7 @@ def test_a_shape_without_batch_is_suggested_if_it_works(
     assert ("batch_size= sets it" in text) == (suggested is not None)
     if suggested is not None:
         assert f"try: input_shape={suggested}, without" in text
-        torchscan.record(model, suggested)
+        record(model, suggested)
 
 
 def test_a_shape_is_not_suggested_for_another_type() -> None:
@@ -574,8 +575,8 @@ class FailsBackward(torch.autograd.Function):
 
 def test_a_shape_is_not_suggested_for_an_error_that_it_does_not_mend() -> None:
     model = nn.Sequential(nn.Linear(10, 2), Calls(lambda _, x: FailsBackward.apply(x)))
-    with pytest.raises(torchscan.TorchscanError) as caught:
-        torchscan.record(model, (1, 10), training=True)
+    with pytest.raises(TorchscanError) as caught:
+        record(model, (1, 10), training=True)
     assert "batch_size= sets it" not in str(caught.value)
 
 

@@ -23,6 +23,9 @@ import torchscan
 from tests.observables import observables
 from tests.recording.test_nothing_left_behind import Messy
 from tests.sweeps import some_of
+from torchscan.crawler import record
+from torchscan.errors import InputError, TorchscanError
+from torchscan.estimator import estimate_memory
 
 PACKAGE = str(Path(torchscan.__file__).parent)
 HOW_OFTEN = int(os.environ.get("TORCHSCAN_INTERRUPTS", "30"))
@@ -47,7 +50,7 @@ class Trained(nn.Module):
 CASES: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
     "shapes": (Messy, {"execute": "abstract", "mode": "train"}),
     "real": (Messy, {"execute": "real", "mode": "train"}),
-    "backward": (Trained, {"backward": True, "mode": "train"}),
+    "backward": (Trained, {"training": True}),
     "autocast": (Trained, {"training": True}),
 }
 
@@ -55,10 +58,10 @@ CASES: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
 def scan(case: str, model: nn.Module) -> object:
     options = CASES[case][1]
     if case == "autocast":
-        return torchscan.estimate_memory(
+        return estimate_memory(
             model, (4,), batch_size=2, optimizer="AdamW", precision="bf16-mixed", **options
         )
-    return torchscan.record(model, (4,), batch_size=2, **options)
+    return record(model, (4,), batch_size=2, **options)
 
 
 class Interrupt(BaseException):
@@ -113,7 +116,7 @@ def test_a_signal_while_the_model_runs_ends_it_at_once() -> None:
             return x
 
     start = time.perf_counter()
-    assert is_interrupted(0.05, lambda: torchscan.record(Slow(), (4,)))
+    assert is_interrupted(0.05, lambda: record(Slow(), (4,)))
     assert time.perf_counter() - start < 5
 
 
@@ -129,7 +132,7 @@ def test_a_handler_that_goes_on_is_called_and_the_pass_goes_on() -> None:
 
     before = signal.signal(signal.SIGUSR1, lambda number, _frame: calls.append(number))
     try:
-        assert len(torchscan.record(Signals(), (4,)).ops) == 1
+        assert len(record(Signals(), (4,)).ops) == 1
         assert calls == [signal.SIGUSR1] * 3
     finally:
         signal.signal(signal.SIGUSR1, before)
@@ -230,7 +233,7 @@ def test_an_exception_at_any_line_that_puts_things_back_changes_nothing(case: st
     for place in places:
         sys.settrace(Lines(place))
         try:
-            with contextlib.suppress(Interrupt, torchscan.TorchscanError):
+            with contextlib.suppress(Interrupt, TorchscanError):
                 scan(case, model)
         finally:
             sys.settrace(None)
@@ -262,7 +265,9 @@ def trained(model: nn.Module, steps: int, started: threading.Event | None = None
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "options", [{}, {"execute": "real"}, {"backward": True}], ids=["shapes", "real", "backward"]
+    "options",
+    [{}, {"execute": "real"}, {"training": True, "mode": "eval"}],
+    ids=["shapes", "real", "backward"],
 )
 def test_a_training_in_another_thread_goes_on_as_if_alone(options: Any) -> None:
     """The model has no state of its own to be put back; a scan that meets it in its forward pass says so."""
@@ -277,8 +282,8 @@ def test_a_training_in_another_thread_goes_on_as_if_alone(options: Any) -> None:
     started.wait()
     scans = 0
     while thread.is_alive():
-        with contextlib.suppress(torchscan.InputError):
-            torchscan.record(model, (4,), batch_size=3, mode="same", **options)
+        with contextlib.suppress(InputError):
+            record(model, (4,), batch_size=3, mode="same", **options)
             scans += 1
     assert scans
     assert losses == trained(twin, 150)
@@ -299,13 +304,11 @@ def test_a_model_that_runs_elsewhere_is_refused_in_one_line() -> None:
     entered.wait(10)
     try:
         with pytest.raises(
-            torchscan.InputError,
+            InputError,
             match=r"another thread is running this model \(Sequential\)[^\n]*deepcopy",
         ):
-            torchscan.record(model, (4,))
-        assert (
-            len(torchscan.record(nn.Linear(4, 4), (4,)).ops) == 1
-        )  # another model may be looked at
+            record(model, (4,))
+        assert len(record(nn.Linear(4, 4), (4,)).ops) == 1  # another model may be looked at
     finally:
         leave.set()
         thread.join()
@@ -386,7 +389,7 @@ def test_a_signal_that_comes_while_torchscan_works_is_answered_in_the_next_line_
     sys.setprofile(signal_within_ours)
     try:
         with pytest.raises(KeyboardInterrupt):
-            torchscan.record(Steps(), (4,))
+            record(Steps(), (4,))
     finally:
         sys.setprofile(None)
         signal.signal(signal.SIGALRM, before)
@@ -424,7 +427,7 @@ def test_a_signal_that_comes_while_torch_works_for_torchscan_waits_too() -> None
         signal.SIGUSR1, lambda _, frame: answered_in.append(innermost_of_ours(frame))
     )
     try:
-        torchscan.record(Upsamples(), (1, 4, 4))
+        record(Upsamples(), (1, 4, 4))
     finally:
         sys.setprofile(None)
         signal.signal(signal.SIGUSR1, before)

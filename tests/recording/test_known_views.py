@@ -13,6 +13,8 @@ from torch import Tensor, nn
 import torchscan
 from tests.recording.test_record import Calls
 from torchscan.analyses.totals import total_cost
+from torchscan.crawler import record
+from torchscan.errors import RecordError
 from torchscan.ops import compute_cost
 
 Shaping = Callable[[Tensor, Tensor], Any]
@@ -83,16 +85,16 @@ def moved(trace: torchscan.types.Trace) -> list[Any]:
 def test_bytes_are_those_of_a_real_pass(shaping: Shaping, known: Tensor | None) -> None:
     model, x = Shapes(shaping, known), torch.rand(1, 8, 4)
     try:
-        real = torchscan.record(model, args=(x,), execute="real")
-    except torchscan.RecordError:
+        real = record(model, args=(x,), execute="real")
+    except RecordError:
         pytest.skip("torch itself refuses this type")
-    abstract = torchscan.record(model, args=(x,))
+    abstract = record(model, args=(x,))
     assert abstract.provenance.execution == "abstract"
     assert moved(abstract) == moved(real)
 
 
 def test_a_loss_reads_each_operand_once() -> None:
-    trace = torchscan.record(Shapes(lambda x, y: F.mse_loss(y, x)), args=(torch.rand(1, 8, 4),))
+    trace = record(Shapes(lambda x, y: F.mse_loss(y, x)), args=(torch.rand(1, 8, 4),))
     total = total_cost(trace)
     assert total.bytes_written == 4 * (32 + 1)  # the layer's output, the loss
 
@@ -103,8 +105,7 @@ def test_views_of_what_is_large_and_known_are_views() -> None:
         return x + table.view(-1, 2, 2).flatten(1)[0]
 
     both = [
-        torchscan.record(Calls(forward), args=(torch.rand(4),), execute=each)
-        for each in ("abstract", "real")
+        record(Calls(forward), args=(torch.rand(4),), execute=each) for each in ("abstract", "real")
     ]
     assert moved(both[0]) == moved(both[1])
 
@@ -119,8 +120,8 @@ def test_writing_to_such_a_view_leaves_the_model_as_it_is() -> None:
         return x + view
 
     model = Shapes(write, known)
-    abstract = torchscan.record(model, args=(torch.rand(1, 8, 4),), execute="abstract")
-    real = torchscan.record(model, args=(torch.rand(1, 8, 4),), execute="real")
+    abstract = record(model, args=(torch.rand(1, 8, 4),), execute="abstract")
+    real = record(model, args=(torch.rand(1, 8, 4),), execute="real")
     assert moved(abstract) == moved(real)
     assert known.count_nonzero() == 0
     assert model.known is known
@@ -131,6 +132,6 @@ def test_the_values_of_such_a_view_are_known() -> None:
         mask, _ = torch.broadcast_tensors(x, y)
         return y * 2 if bool((mask == 0).any()) else y
 
-    trace = torchscan.record(Shapes(masked, torch.zeros(1, 8, 4)), args=(torch.rand(1, 8, 4),))
+    trace = record(Shapes(masked, torch.zeros(1, 8, 4)), args=(torch.rand(1, 8, 4),))
     assert trace.provenance.execution == "abstract"
     assert [str(op.signature.op) for op in trace.ops][-1] == "aten.mul.Tensor"

@@ -12,6 +12,10 @@ from torch import Tensor, nn
 import torchscan
 from tests.versions import before
 from torchscan.analyses.module_graph import module_graph
+from torchscan.budgets import assert_budget
+from torchscan.crawler import crawl_module, receptive_field, record, summary
+from torchscan.errors import InputError, UnpricedError
+from torchscan.estimator import analyze_roofline, estimate_memory
 from torchscan.targets import parse_target, with_model
 
 
@@ -47,18 +51,16 @@ def is_unread(model: nn.Module) -> bool:
 
 
 VERBS: dict[str, Callable[[nn.Module], Any]] = {
-    "summary": lambda model: torchscan.summary(model, (4,)),
-    "crawl_module": lambda model: torchscan.crawl_module(model, (4,), execute="real"),
-    "estimate_memory": lambda model: torchscan.estimate_memory(model, (4,)),
-    "estimate_memory of training": lambda model: torchscan.estimate_memory(
+    "summary": lambda model: summary(model, (4,)),
+    "crawl_module": lambda model: crawl_module(model, (4,), execute="real"),
+    "estimate_memory": lambda model: estimate_memory(model, (4,)),
+    "estimate_memory of training": lambda model: estimate_memory(
         model, (4,), training=True, optimizer="AdamW", precision="bf16"
     ),
-    "analyze_roofline": lambda model: torchscan.analyze_roofline(
-        model, (4,), device="A100 SXM4 80GB"
-    ),
-    "receptive_field": lambda model: torchscan.receptive_field(model, (4,)),
+    "analyze_roofline": lambda model: analyze_roofline(model, (4,), device="A100 SXM4 80GB"),
+    "receptive_field": lambda model: receptive_field(model, (4,)),
     "to_page": lambda model: torchscan.html_report(torchscan.Scan(model, (4,))),
-    "module_graph": lambda model: module_graph(torchscan.record(model, (4,), backward=True)),
+    "module_graph": lambda model: module_graph(record(model, (4,), training=True, mode="eval")),
 }
 
 
@@ -71,11 +73,11 @@ def test_a_module_that_is_not_reached_stays_lazy(verb: Callable[[nn.Module], Any
 
 
 def test_its_parameters_make_totals_lower_bounds() -> None:
-    provenance = torchscan.record(Unreached(), (4,)).provenance
+    provenance = record(Unreached(), (4,)).provenance
     said = [f"{name}, which is lazy and is not reached by the pass" for name in ("head", "norm")]
     assert list(provenance.unread) == said
-    with pytest.raises(torchscan.UnpricedError, match="only a lower bound is known for Parameters"):
-        torchscan.assert_budget(Unreached(), (4,), max_params=100)
+    with pytest.raises(UnpricedError, match="only a lower bound is known for Parameters"):
+        assert_budget(Unreached(), (4,), max_params=100)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "bf16-mixed", None])
@@ -91,7 +93,7 @@ def test_precision_is_that_of_a_model_with_its_sizes(precision: Any, training: b
         "training": training,
         "optimizer": "AdamW" if training else None,
     }
-    lazy, sized = (torchscan.estimate_memory(model, (4,), **options) for model in models)
+    lazy, sized = (estimate_memory(model, (4,), **options) for model in models)
     assert lazy.peak_bytes == sized.peak_bytes
     assert lazy.by_kind == sized.by_kind
 
@@ -102,7 +104,7 @@ def test_values_that_only_data_have_are_read_in_estimates_too() -> None:
             y = super().forward(x)
             return y * float(y.detach().sum())
 
-    assert torchscan.estimate_memory(Scaled(nn.LazyLinear(4)), (4,)).peak_bytes > 0
+    assert estimate_memory(Scaled(nn.LazyLinear(4)), (4,)).peak_bytes > 0
 
 
 def test_a_target_may_be_lazy() -> None:
@@ -113,14 +115,14 @@ def test_a_target_may_be_lazy() -> None:
 
 
 def record_of(model: nn.Module) -> list[tuple[int, ...]]:
-    trace = torchscan.record(model, (3,))
+    trace = record(model, (3,))
     return [trace.tensors[index].spec.shape for index in trace.ops[0].inputs[1:]]
 
 
 @pytest.mark.parametrize("execute", ["abstract", "real"])
 def test_tensors_without_a_shape_in_ordinary_modules_get_theirs(execute: Any) -> None:
     model = Materializing()
-    overall = torchscan.crawl_module(model, args=(torch.rand(2, 4),), execute=execute)["overall"]
+    overall = crawl_module(model, args=(torch.rand(2, 4),), execute=execute)["overall"]
     assert (overall["grad_params"], overall["macs"], overall["buffer_size"]) == (12, 2 * 4 * 3, 16)
     assert nn.parameter.is_lazy(model.weight)
     assert nn.parameter.is_lazy(model.sums)
@@ -130,9 +132,7 @@ def test_tensors_without_a_shape_in_ordinary_modules_get_theirs(execute: Any) ->
 def test_a_plan_names_what_has_no_shape_to_be_sharded() -> None:
     from torch.distributed.fsdp import fully_shard
 
-    with pytest.raises(
-        torchscan.InputError, match=r"^head\.weight is lazy, and a model is sharded before"
-    ):
+    with pytest.raises(InputError, match=r"^head\.weight is lazy, and a model is sharded before"):
         torchscan.parallel.plan(
             Unreached(),
             (4,),

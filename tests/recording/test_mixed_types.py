@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import torchscan
 from tests.versions import skip_before
+from torchscan.crawler import crawl_module, record
+from torchscan.errors import NeedsValuesError, RecordError
 
 Product = Callable[[Tensor, Tensor], Tensor]
 
@@ -95,10 +96,10 @@ class Multiplies(nn.Module):
 
 def outcome(model: nn.Module, execute: Any) -> Any:
     try:
-        trace = torchscan.record(model, args=(torch.ones(()),), execute=execute)
+        trace = record(model, args=(torch.ones(()),), execute=execute)
     except (
-        torchscan.RecordError,
-        torchscan.NeedsValuesError,
+        RecordError,
+        NeedsValuesError,
     ):  # the shape function of torch 2.15 refuses some
         return "refused"
     return [
@@ -141,7 +142,4 @@ def test_rotary_embeddings_of_integer_positions_run_on_shapes() -> None:
 
     with torch.device("meta"):
         model = Rotary()
-    assert (
-        torchscan.crawl_module(model, args=(torch.rand(4, 8),))["overall"]["macs"]
-        == 4 * 8 * 8 + 4 * 8
-    )
+    assert crawl_module(model, args=(torch.rand(4, 8),))["overall"]["macs"] == 4 * 8 * 8 + 4 * 8

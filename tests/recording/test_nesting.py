@@ -11,6 +11,10 @@ from torch import nn
 import torchscan
 from tests.observables import process_state
 from torchscan.analyses.totals import total_cost
+from torchscan.crawler import crawl_module, receptive_field, record, summary
+from torchscan.errors import RecordError
+from torchscan.estimator import estimate_memory
+from torchscan.report.export import format_info
 
 
 def nested(levels: int) -> nn.Module:
@@ -30,7 +34,7 @@ needs_depth = pytest.mark.skipif(
 @pytest.mark.parametrize("execute", ["abstract", "real"])
 def test_a_thousand_levels_are_recorded(execute: Literal["abstract", "real"]) -> None:
     limit = sys.getrecursionlimit()
-    trace = torchscan.record(nested(1000), (4,), execute=execute)
+    trace = record(nested(1000), (4,), execute=execute)
     assert [call.depth for call in trace.modules] == list(range(1001))
     assert (total_cost(trace).macs, sum(each.numel for each in trace.parameters)) == (
         16,
@@ -43,15 +47,15 @@ def test_a_thousand_levels_are_recorded(execute: Literal["abstract", "real"]) ->
 @needs_depth
 def test_a_thousand_levels_are_described(capsys: pytest.CaptureFixture[str]) -> None:
     model = nested(1000)
-    info = torchscan.crawl_module(model, (4,), training=True)
+    info = crawl_module(model, (4,), training=True)
     assert info["overall"]["macs"] == 32  # the product, and the gradient of its weight
     assert [layer["depth"] for layer in info["layers"]] == list(range(1001))
-    assert len(torchscan.format_info(info).splitlines()) > 1001
+    assert len(format_info(info).splitlines()) > 1001
     assert torchscan.aggregate_info(info, 2)["overall"]["macs"] == 32
-    torchscan.summary(model, (4,), receptive_field=True, max_depth=2)
+    summary(model, (4,), receptive_field=True, max_depth=2)
     assert "Linear" not in capsys.readouterr().out
-    assert torchscan.estimate_memory(model, (4,)).peak_bytes > 0
-    assert torchscan.receptive_field(model, (4,)).output
+    assert estimate_memory(model, (4,)).peak_bytes > 0
+    assert receptive_field(model, (4,)).output
 
 
 @pytest.mark.slow
@@ -61,8 +65,8 @@ def test_too_many_levels_are_refused_in_a_line() -> None:
     before, limit = process_state(), sys.getrecursionlimit()
     advice = "another Python" if sys.version_info[:2] == (3, 12) else r"sys.setrecursionlimit\("
     with pytest.raises(
-        torchscan.RecordError, match=rf"levels deep.*RecursionError(.|\n)*try: {advice}"
+        RecordError, match=rf"levels deep.*RecursionError(.|\n)*try: {advice}"
     ) as caught:
-        torchscan.record(model, (4,))
+        record(model, (4,))
     assert all(len(line) < 300 for line in str(caught.value).splitlines())
     assert (process_state(), sys.getrecursionlimit()) == (before, limit)

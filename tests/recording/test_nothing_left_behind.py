@@ -17,9 +17,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import torchscan
 from tests.observables import observables, process_state
 from tests.versions import needs
+from torchscan.crawler import crawl_module, record
+from torchscan.errors import RecordError, UnpricedError
+from torchscan.report.export import format_info
 
 BOTH_WAYS = pytest.mark.parametrize("execute", ["abstract", "real"])
 ALL_MODES = pytest.mark.parametrize("mode", ["eval", "train", "same"])
@@ -76,10 +78,10 @@ def test_a_messy_model_is_as_before(execute: Any, mode: Any, fails: bool) -> Non
     model = Messy(fails)
     before = observables(model)
     if fails:
-        with pytest.raises(torchscan.RecordError, match="as told"):
-            torchscan.crawl_module(model, (4,), batch_size=2, mode=mode, execute=execute)
+        with pytest.raises(RecordError, match="as told"):
+            crawl_module(model, (4,), batch_size=2, mode=mode, execute=execute)
     else:
-        torchscan.crawl_module(model, (4,), batch_size=2, mode=mode, execute=execute)
+        crawl_module(model, (4,), batch_size=2, mode=mode, execute=execute)
     assert observables(model) == before
 
 
@@ -95,7 +97,7 @@ def test_assigned_data_is_taken_back() -> None:
 
     model = Normalises()
     before = observables(model)
-    assert torchscan.record(model, (4,)).provenance.execution == "real"
+    assert record(model, (4,)).provenance.execution == "real"
     assert observables(model) == before
 
 
@@ -118,7 +120,7 @@ def test_arguments_are_not_written_to(execute: Any) -> None:
             return x + ids
 
     x, ids, extra = torch.ones(4), torch.zeros(4, dtype=torch.long), {"old": torch.ones(1)}
-    torchscan.record(Writes(), args=(x, ids, extra), execute=execute)
+    record(Writes(), args=(x, ids, extra), execute=execute)
     assert x.tolist() == [1] * 4
     assert ids.tolist() == [0] * 4
     assert list(extra) == ["old"]
@@ -136,7 +138,7 @@ def test_training_goes_on_as_if_nothing_had_happened(execute: Any) -> None:
         torch.manual_seed(1)
         loss = module(torch.randn(8, 4)).square().sum()
         if interrupt:
-            torchscan.crawl_module(module, (4,), batch_size=2, mode="train", execute=execute)
+            crawl_module(module, (4,), batch_size=2, mode="train", execute=execute)
         loss.backward()
         return [
             parameter.grad for parameter in module.parameters() if parameter.grad is not None
@@ -151,7 +153,7 @@ def test_the_users_own_hooks_run_and_stay(execute: Any) -> None:
     calls: list[str] = []
     model = nn.Sequential(nn.Linear(4, 2))
     model[0].register_forward_hook(lambda *_: calls.append("hook"))
-    torchscan.record(model, (4,), execute=execute)
+    record(model, (4,), execute=execute)
     assert calls == ["hook"]
     assert len(model[0]._forward_hooks) == 1
 
@@ -169,7 +171,7 @@ def test_an_exception_the_model_catches_is_no_failure() -> None:
             except RuntimeError:
                 return self.good(x)
 
-    trace = torchscan.record(Careful(), (4,), execute="abstract")
+    trace = record(Careful(), (4,), execute="abstract")
     assert [call.path for call in trace.modules] == ["", "bad", "good"]
     assert [call.parent for call in trace.modules] == [None, 0, 0]
 
@@ -235,7 +237,7 @@ def test_a_hoarder_is_as_before(execute: Any) -> None:
         repr(model.nested),
         repr(model.default),
     )
-    torchscan.record(model, (4,), execute=execute)
+    record(model, (4,), execute=execute)
     assert torch.get_default_dtype() == torch.float32
     assert not torch.backends.cudnn.benchmark
     after = (
@@ -266,7 +268,7 @@ class Remembers(nn.Module):
 def test_small_tensors_that_a_cache_remembers_can_be_trained_with(execute: Any) -> None:
     remembered.cache_clear()
     model = Remembers(4)
-    torchscan.record(model, (4,), execute=execute)
+    record(model, (4,), execute=execute)
     model(torch.ones(1, 4)).sum().backward()
     assert remembered.cache_info().hits >= 1
 
@@ -279,7 +281,7 @@ def test_large_ones_without_data_are_warned_of() -> None:
     with pytest.warns(
         UserWarning, match=r"keeps 1 meta tensor\(s\) .* \(\[524288\]; in a functools.lru_cache"
     ):
-        torchscan.record(model, (2**19,))
+        record(model, (2**19,))
     remembered.cache_clear()
 
 
@@ -292,7 +294,7 @@ def test_lists_of_an_argument_that_was_written_to_are_right(execute: Any) -> Non
             return [x[0, :length] * 1 for length in lengths.tolist()] + [torch.zeros(x.shape)]
 
     lengths = torch.tensor([3, 1, 4])
-    trace = torchscan.record(Cuts(), args=(torch.ones(5, 4), lengths), execute=execute)
+    trace = record(Cuts(), args=(torch.ones(5, 4), lengths), execute=execute)
     shapes = [trace.tensors[index].spec.shape for index in trace.root.outputs]
     assert shapes == [(2, 4), (1, 4), (2, 4), (1, 5, 4)]
     assert lengths.tolist() == [3, 1, 4]
@@ -309,7 +311,7 @@ def test_layers_and_functions_inside_arguments_are_the_users_own(execute: Any) -
             assert given.function.__self__ is layer
             return given.layer(given.x)
 
-    assert torchscan.record(Asks(), args=(given,), execute=execute).provenance.execution == execute
+    assert record(Asks(), args=(given,), execute=execute).provenance.execution == execute
 
 
 @BOTH_WAYS
@@ -320,7 +322,7 @@ def test_arguments_that_cannot_be_copied_are_passed_on(execute: Any) -> None:
                 return x * sum(more)
 
     args = (torch.ones(1, 3), {"lock": threading.Lock()}, iter([1, 2]))
-    assert len(torchscan.record(Locked(), args=args, execute=execute).ops) == 1
+    assert len(record(Locked(), args=args, execute=execute).ops) == 1
 
 
 @dataclass
@@ -346,7 +348,7 @@ def test_tensors_in_an_argument_that_cannot_be_copied_are_not_written_to(execute
 
     tensor = torch.zeros(2, 4)
     bundle = Bundle(tensor, threading.Lock())
-    torchscan.record(Writes(), args=(bundle,), execute=execute)
+    record(Writes(), args=(bundle,), execute=execute)
     assert bundle.x is tensor
     assert tensor.sum() == 0
 
@@ -367,7 +369,7 @@ def test_hooks_registered_on_the_way_are_removed_and_the_others_stay(execute: An
             return self.linear(x)
 
     model = Hooks()
-    torchscan.record(model, (4,), execute=execute)
+    record(model, (4,), execute=execute)
     assert len(model.linear._forward_hooks) == 1
     assert list(model.recent.items()) == [("a", 1), ("b", 2)]
     assert model.recent.popitem() == ("b", 2)
@@ -399,7 +401,7 @@ class HooksOnTensors(nn.Module):
 def test_hooks_of_parameters_are_as_before(execute: Any, training: bool) -> None:
     model = HooksOnTensors()
     model.registers = True
-    torchscan.record(model, (2,), execute=execute, training=training)
+    record(model, (2,), execute=execute, training=training)
     model.registers = False
     model.calls.clear()
     model(torch.ones(2)).backward()
@@ -435,10 +437,10 @@ def test_hooks_on_what_is_kept_for_gradients_are_left(execute: Any) -> None:
         torch.ones((), requires_grad=True).exp()
         return packed
 
-    torchscan.record(Enters(), (2,), execute=execute)
+    record(Enters(), (2,), execute=execute)
     assert kept() == []
     with noted("the user's"):
-        torchscan.record(Enters(), (2,), execute=execute)
+        record(Enters(), (2,), execute=execute)
         assert kept() == ["the user's"]
     assert kept() == []
 
@@ -456,7 +458,7 @@ def test_live_objects_are_left_alone() -> None:
     model = Talks()
     consumer = threading.Thread(target=lambda: [model.queue.get(timeout=30) for _ in range(2)])
     consumer.start()
-    torchscan.record(model, (4,))
+    record(model, (4,))
     model(torch.ones(1, 4))
     consumer.join(10)
     assert not consumer.is_alive()
@@ -494,7 +496,7 @@ def test_attributes_with_a_mind_of_their_own_do_not_disturb() -> None:
 
     model = Odd()
     model.linear.weight.grad = grad = torch.ones(4, 4)
-    torchscan.record(model, (4,))
+    record(model, (4,))
     assert list(model.stubborn) == [1]
     assert model.linear.weight.grad is grad
 
@@ -517,7 +519,7 @@ class Clears(nn.Module):
 
 @pytest.mark.parametrize(
     "options",
-    [{"execute": "abstract", "backward": True}, {"execute": "real"}],
+    [{"execute": "abstract", "training": True, "mode": "eval"}, {"execute": "real"}],
     ids=["backward", "real"],
 )
 def test_gradients_are_put_back_also_where_threads_run(options: Any) -> None:
@@ -527,7 +529,7 @@ def test_gradients_are_put_back_also_where_threads_run(options: Any) -> None:
     thread = threading.Thread(target=over.wait)
     thread.start()
     try:
-        torchscan.record(model, (4,), **options)
+        record(model, (4,), **options)
     finally:
         over.set()
         thread.join()
@@ -551,7 +553,7 @@ def test_what_torch_knows_of_gradients_is_as_before() -> None:
             return self.linear(x.as_subclass(Special)).as_subclass(Tensor)
 
     torch.overrides.get_default_nowrap_functions.cache_clear()
-    torchscan.record(Specialises(), (4,), execute="real")
+    record(Specialises(), (4,), execute="real")
     x = torch.ones(3).as_subclass(Special).requires_grad_()
     torch.sum(x).as_subclass(Tensor).backward()
     assert type(x.grad) is Tensor
@@ -571,7 +573,7 @@ def test_torch_can_be_imported_further_while_a_model_runs() -> None:
             return x + 1
 
     seen: list[Any] = []
-    torchscan.record(Asks(), (4,))
+    record(Asks(), (4,))
     assert seen == [owner_and_name()]
 
 
@@ -585,7 +587,7 @@ def test_what_somebody_has_made_of_gradients_stays(monkeypatch: pytest.MonkeyPat
             assert x.grad is None
             return x + 1
 
-    torchscan.record(Reads(), (4,))
+    record(Reads(), (4,))
     assert vars(Tensor)["grad"] is theirs
     assert read
     monkeypatch.undo()
@@ -608,7 +610,7 @@ def test_the_graph_of_a_state_that_the_model_detaches_stays(execute: Any) -> Non
 
     model = Truncated()
     state = model(torch.ones(1, 4))
-    torchscan.record(model, (4,), execute=execute)
+    record(model, (4,), execute=execute)
     assert model.state is state
     assert state is not None
     state.sum().backward()
@@ -628,7 +630,7 @@ class Derived(Base):
 
 
 def test_attributes_of_base_classes_and_their_containers_are_as_before() -> None:
-    torchscan.record(Derived(), (4,))
+    record(Derived(), (4,))
     assert Base.shared is None
     assert Base.table == {}
 
@@ -649,11 +651,7 @@ def test_arguments_keep_their_identity_among_themselves(execute: Any) -> None:
     vars(tensor)["label"] = "mine"
     both = [tensor]
     assert (
-        len(
-            torchscan.record(
-                Same(), args=(both, both, mark), kwargs={"again": tensor}, execute=execute
-            ).ops
-        )
+        len(record(Same(), args=(both, both, mark), kwargs={"again": tensor}, execute=execute).ops)
         == 1
     )
 
@@ -665,28 +663,26 @@ def test_expanded_arguments_are_counted_as_they_are_stored() -> None:
 
     mask = torch.ones(1, 1, 1, 64, dtype=torch.bool).expand(8, 8, 64, 64)
     for execute in ("abstract", "real"):
-        info = torchscan.crawl_module(
-            Masks(), args=(torch.zeros(8, 8, 64, 64), mask), execute=execute
-        )
+        info = crawl_module(Masks(), args=(torch.zeros(8, 8, 64, 64), mask), execute=execute)
         assert info["overall"]["bytes_read"] == 8 * 8 * 64 * 64 * 4 + 64
 
 
 def test_a_pass_inside_a_recorded_pass_is_refused() -> None:
     class Curious(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            torchscan.record(nn.Linear(4, 2), (4,))
+            record(nn.Linear(4, 2), (4,))
             return x
 
-    with pytest.raises(torchscan.RecordError, match="inside the forward pass"):
-        torchscan.record(Curious(), (4,))
-    assert len(torchscan.record(nn.Linear(4, 2), (4,)).ops) == 1
+    with pytest.raises(RecordError, match="inside the forward pass"):
+        record(Curious(), (4,))
+    assert len(record(nn.Linear(4, 2), (4,)).ops) == 1
 
 
 def test_the_same_model_in_several_threads() -> None:
     model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(40)))
     before = observables(model)
     with ThreadPoolExecutor(3) as pool:
-        infos = list(pool.map(lambda _: torchscan.crawl_module(model, (4,)), range(15)))
+        infos = list(pool.map(lambda _: crawl_module(model, (4,)), range(15)))
     assert {info["overall"]["macs"] for info in infos} == {40 * 16}
     assert observables(model) == before
 
@@ -701,12 +697,12 @@ def test_work_in_other_threads_is_not_passed_over_in_silence() -> None:
             with ThreadPoolExecutor(2) as pool:
                 return sum(pool.map(lambda part: part(torch.ones(1, 4)), self.parts))
 
-    info = torchscan.crawl_module(Parallel(), (4,))
+    info = crawl_module(Parallel(), (4,))
     assert info["provenance"]["missed"] == ["parts.0", "parts.1"]
     assert not info["overall"]["complete"]
-    assert "ran in other threads" in torchscan.format_info(info)
-    with pytest.raises(torchscan.UnpricedError, match=r"parts\.0"):
-        torchscan.crawl_module(Parallel(), (4,), strict=True)
+    assert "ran in other threads" in format_info(info)
+    with pytest.raises(UnpricedError, match=r"parts\.0"):
+        crawl_module(Parallel(), (4,), strict=True)
 
 
 def test_two_threads_record_two_models_at_once() -> None:
@@ -720,7 +716,7 @@ def test_two_threads_record_two_models_at_once() -> None:
     def work(index: int) -> None:
         for _ in range(10):
             barrier.wait()
-            results[index].append(torchscan.crawl_module(models[index], (sizes[index],)))
+            results[index].append(crawl_module(models[index], (sizes[index],)))
 
     threads = [threading.Thread(target=work, args=(index,)) for index in (0, 1)]
     for thread in threads:
@@ -748,7 +744,7 @@ def test_a_model_used_in_another_thread_meanwhile_is_not_recorded() -> None:
             thread.join(30)
             return self.linear(x)
 
-    trace = torchscan.record(Waits(), (4,))
+    trace = record(Waits(), (4,))
     assert [call.path for call in trace.modules] == ["", "linear"]
     assert len(trace.ops) == 1
     assert outputs[0].device.type == "cpu"
@@ -767,7 +763,7 @@ def test_whoever_uses_the_new_switches_of_precision_can_record_and_has_them_afte
 
     try:
         switch.fp32_precision = "tf32"
-        torchscan.record(Switches(), (4,))
+        record(Switches(), (4,))
         assert switch.fp32_precision == "tf32"
     finally:
         switch.fp32_precision = before
@@ -780,7 +776,7 @@ def test_training_flags_of_scripted_modules_are_as_before(mode: Any, before: boo
     model = nn.Sequential(
         nn.Linear(4, 4), torch.jit.script(nn.Sequential(nn.Dropout(), nn.Linear(4, 4)))
     ).train(before)
-    torchscan.record(model, (4,), mode=mode)
+    record(model, (4,), mode=mode)
     assert [each.training for each in model.modules()] == [before] * 5
 
 
@@ -793,7 +789,7 @@ def test_of_a_model_wrapped_for_many_processes_the_model_itself_is_recorded() ->
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     try:
         wrapped = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(4, 4)))
-        trace = torchscan.record(wrapped, (4,))
+        trace = record(wrapped, (4,))
         assert [(call.path, call.type_name) for call in trace.modules] == [
             ("", "Sequential"),
             ("0", "Linear"),

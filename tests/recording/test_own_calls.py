@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import torchscan
+from torchscan.crawler import crawl_module, record
+from torchscan.errors import RecordError
 
 
 class Before(nn.Linear):
@@ -84,9 +86,9 @@ def modules_of(trace: torchscan.types.Trace) -> list[tuple[str, int]]:
 def test_costs_of_its_own_call_are_the_modules(make: Any, execute: Any) -> None:
     layer = make(4, 4)
     own_call = type(layer).__dict__.get("__call__")
-    alone = torchscan.crawl_module(layer, args=(X,), execute=execute)
+    alone = crawl_module(layer, args=(X,), execute=execute)
     model = nn.Sequential(nn.Linear(4, 4), layer)
-    within = torchscan.crawl_module(model, args=(X,), execute=execute)
+    within = crawl_module(model, args=(X,), execute=execute)
     assert alone["overall"]["macs"] == 2 * 3 * 4 * 4
     assert [layer["macs"] for layer in within["layers"]] == [0, 3 * 4 * 4, 2 * 3 * 4 * 4]
     assert type(layer).__dict__.get("__call__") is own_call
@@ -94,7 +96,9 @@ def test_costs_of_its_own_call_are_the_modules(make: Any, execute: Any) -> None:
 
 @pytest.mark.parametrize("make", KINDS)
 def test_gradients_are_those_of_the_module(make: Any) -> None:
-    trace = torchscan.record(nn.Sequential(nn.Linear(4, 4), make(4, 4)), args=(X,), backward=True)
+    trace = record(
+        nn.Sequential(nn.Linear(4, 4), make(4, 4)), args=(X,), training=True, mode="eval"
+    )
     products = [op for op in trace.ops if "mm" in str(op.signature.op) and op.phase == "backward"]
     owners = [trace.modules[op.module_call].path for op in products if op.origin != "checkpoint"]
     assert owners == ["1"] * 4 + ["0"]
@@ -109,7 +113,7 @@ def test_a_module_that_calls_others_there_is_their_parent() -> None:
         def __call__(self, x: Tensor) -> Tensor:
             return self.layer(self.layer(x)) + 1
 
-    trace = torchscan.record(nn.Sequential(Twice()), args=(X,))
+    trace = record(nn.Sequential(Twice()), args=(X,))
     calls = [("", 0), ("0", 1), ("0.layer", 2), ("0.layer", 2)]
     assert modules_of(trace) == calls
     assert [call.parent for call in trace.modules] == [None, 0, 1, 1]
@@ -125,7 +129,7 @@ def test_a_module_that_calls_itself_has_a_call_for_each_time() -> None:
             y = super().forward(x)
             return y if times == 1 else self(y, times - 1)
 
-    assert modules_of(torchscan.record(Recursive(4, 4), args=(X,))) == [("", 2), ("", 2)]
+    assert modules_of(record(Recursive(4, 4), args=(X,))) == [("", 2), ("", 2)]
 
 
 def test_what_fails_there_is_named() -> None:
@@ -134,8 +138,8 @@ def test_what_fails_there_is_named() -> None:
             return super().__call__(x @ torch.ones(5, 5))
 
     model = nn.Sequential(nn.Linear(4, 4), Failing(4, 4))
-    with pytest.raises(torchscan.RecordError, match=r"^1 \(Failing\) failed in aten\.matmul"):
-        torchscan.crawl_module(model, args=(X,))
+    with pytest.raises(RecordError, match=r"^1 \(Failing\) failed in aten\.matmul"):
+        crawl_module(model, args=(X,))
     assert "torchscan" not in Failing.__call__.__module__
 
 
@@ -147,7 +151,7 @@ def test_hooks_of_the_user_that_compute_before_the_model_are_counted() -> None:
     hook: Any = double
     handle = nn.modules.module.register_module_forward_pre_hook(hook)
     try:
-        info = torchscan.crawl_module(layer, args=(X,))
+        info = crawl_module(layer, args=(X,))
     finally:
         handle.remove()
     assert info["overall"]["macs"] == 2 * 3 * 4 * 4

@@ -13,8 +13,12 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.recording.test_record import Calls
-from torchscan import BudgetError, assert_budget, crawl_module, estimate_memory, record
 from torchscan.analyses.totals import total_cost
+from torchscan.budgets import assert_budget
+from torchscan.crawler import crawl_module, record
+from torchscan.errors import BudgetError, UnpricedError
+from torchscan.estimator import estimate_memory
+from torchscan.report.export import format_info
 
 quantisation: Any = torch.ao.quantization
 
@@ -191,7 +195,7 @@ def test_an_object_that_is_shown_does_not_hide_another() -> None:
     assert info["provenance"]["unread"] == [
         "the packed weights that the model uses and no module shows"
     ]
-    assert "≥ 220" in torchscan.format_info(info)
+    assert "≥ 220" in format_info(info)
 
 
 def test_of_two_objects_of_a_module_the_one_that_no_operator_takes_is_unused() -> None:
@@ -230,14 +234,14 @@ def test_an_object_that_cannot_be_read_makes_a_lower_bound() -> None:
     what = "what log holds, which cannot be read"
     assert info["provenance"]["unread"] == [what]
     assert f"no parameters and no memory for {what}" in info["provenance"]["assumptions"]
-    assert "≥ 220" in torchscan.format_info(info)
+    assert "≥ 220" in format_info(info)
     for limit in ("max_params", "max_model_size", "max_peak_memory"):
         limits: dict[str, Any] = {limit: 10**6}
-        with pytest.raises(torchscan.UnpricedError, match="what log holds"):
+        with pytest.raises(UnpricedError, match="what log holds"):
             assert_budget(model, (10,), **limits)
     assert_budget(model, (10,), max_macs=200, max_trainable_params=220)
     assert "≥ 220" in str(torchscan.model_table({"a": model}, (10,), metrics=["params"]))
-    assert "≥" not in torchscan.format_info(crawl_module(nn.Linear(10, 20), (10,)))
+    assert "≥" not in format_info(crawl_module(nn.Linear(10, 20), (10,)))
 
 
 def test_weights_that_no_module_shows_make_a_lower_bound() -> None:

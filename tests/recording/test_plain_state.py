@@ -15,7 +15,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import torchscan
+from torchscan.crawler import crawl_module, record
+from torchscan.errors import RecordError
 
 BOTH_WAYS = pytest.mark.parametrize("execute", ["abstract", "real"])
 
@@ -112,7 +113,7 @@ def test_what_a_pass_changes_is_put_back(kind: str, execute: Any) -> None:
     make, change, describe = KINDS[kind]
     held = make()
     before = describe(held)
-    torchscan.crawl_module(Changes(held, change), (4,), execute=execute)
+    crawl_module(Changes(held, change), (4,), execute=execute)
     assert describe(held) == before
     change(held)
     assert describe(held) != before
@@ -138,7 +139,7 @@ class Become(Becoming):
 @BOTH_WAYS
 def test_modules_keep_their_classes(execute: Any) -> None:
     model = Becoming()
-    torchscan.crawl_module(model, (4,), execute=execute)
+    crawl_module(model, (4,), execute=execute)
     assert [type(each) for each in model.modules()] == [Becoming, nn.Linear]
 
 
@@ -149,8 +150,8 @@ def test_they_keep_them_after_an_exception() -> None:
             raise KeyError("none")
 
     model = Failing()
-    with pytest.raises(torchscan.RecordError):
-        torchscan.crawl_module(model, args=(torch.rand(1, 4),))
+    with pytest.raises(RecordError):
+        crawl_module(model, args=(torch.rand(1, 4),))
     assert [type(each) for each in model.modules()] == [Failing, nn.Linear]
 
 
@@ -175,7 +176,7 @@ def test_what_cannot_be_put_back_is_reported(held: Any, said: str) -> None:
                 return
 
     with pytest.warns(UserWarning, match=f"could not be put back as they were.*{said}"):
-        torchscan.crawl_module(Changes(held, exhaust), (4,), execute="real")
+        crawl_module(Changes(held, exhaust), (4,), execute="real")
 
 
 def test_a_large_array_does_not_keep_other_objects_from_being_restored() -> None:
@@ -193,6 +194,6 @@ def test_a_large_array_does_not_keep_other_objects_from_being_restored() -> None
 
     model = Keeps()
     before = model.random.getstate()
-    torchscan.record(model, (2,))
+    record(model, (2,))
     assert model.random.getstate() == before
     assert model.bytes == bytearray(3)

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-import torchscan
+from torchscan.crawler import crawl_module, record
 from torchscan.recording.recorder import Recorder
 from torchscan.types import Trace
 
@@ -50,7 +50,7 @@ class Calls(nn.Module):
 @BOTH_WAYS
 def test_a_chain_is_a_root_with_its_children_in_call_order(execute: Any) -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10))
-    trace = torchscan.record(model, (3, 8, 8), execute=execute)
+    trace = record(model, (3, 8, 8), execute=execute)
     assert paths(trace) == ["", "0", "1", "2", "3"]
     assert [call.type_name for call in trace.modules] == [
         "Sequential",
@@ -68,7 +68,7 @@ def test_a_chain_is_a_root_with_its_children_in_call_order(execute: Any) -> None
 @BOTH_WAYS
 def test_every_invocation_of_a_module_has_its_own_entry(execute: Any) -> None:
     model = Calls(lambda self, x: self.layer(self.layer(x)), layer=nn.Linear(4, 4))
-    trace = torchscan.record(model, (4,), execute=execute)
+    trace = record(model, (4,), execute=execute)
     assert [(call.path, call.call) for call in trace.modules] == [
         ("", 0),
         ("layer", 0),
@@ -78,7 +78,7 @@ def test_every_invocation_of_a_module_has_its_own_entry(execute: Any) -> None:
 
 def test_a_module_under_two_names_has_the_path_of_the_first() -> None:
     layer = nn.Linear(4, 4)
-    trace = torchscan.record(nn.Sequential(OrderedDict(first=layer, again=layer)), (4,))
+    trace = record(nn.Sequential(OrderedDict(first=layer, again=layer)), (4,))
     assert [(call.path, call.call) for call in trace.modules[1:]] == [("first", 0), ("first", 1)]
 
 
@@ -86,17 +86,17 @@ def test_a_module_that_calls_itself_is_deeper_each_time() -> None:
     def halve(self: Calls, x: Tensor, times: int = 3) -> Tensor:
         return x if times == 0 else self(x / 2, times - 1)
 
-    trace = torchscan.record(Calls(halve), (4,))
+    trace = record(Calls(halve), (4,))
     assert [(call.depth, call.call) for call in trace.modules] == [(0, 0), (1, 1), (2, 2), (3, 3)]
     assert [len(call.ops) for call in trace.modules] == [1, 1, 1, 0]
 
 
 def test_operators_of_a_forward_called_directly_belong_to_the_caller() -> None:
     model = Calls(lambda self, x: self.layer.forward(x), layer=nn.Linear(4, 2))
-    trace = torchscan.record(model, (4,))
+    trace = record(model, (4,))
     assert paths(trace) == [""]
-    assert torchscan.crawl_module(model, (4,))["layers"][0]["macs"] == 4 * 2
-    assert torchscan.crawl_module(model, (4,))["layers"][0]["grad_params"] == 4 * 2 + 2
+    assert crawl_module(model, (4,))["layers"][0]["macs"] == 4 * 2
+    assert crawl_module(model, (4,))["layers"][0]["grad_params"] == 4 * 2 + 2
 
 
 def test_a_slice_of_a_sequential_leaves_its_layers_their_paths() -> None:
@@ -104,7 +104,7 @@ def test_a_slice_of_a_sequential_leaves_its_layers_their_paths() -> None:
         lambda self, x: self.layers[1:](x),
         layers=nn.Sequential(nn.Linear(9, 9), nn.Linear(4, 4), nn.ReLU()),
     )
-    assert paths(torchscan.record(model, (4,))) == ["", "layers.1", "layers.2"]
+    assert paths(record(model, (4,))) == ["", "layers.1", "layers.2"]
 
 
 def test_raw_parameters_and_parameter_lists_are_counted_where_they_are_used() -> None:
@@ -113,7 +113,7 @@ def test_raw_parameters_and_parameter_lists_are_counted_where_they_are_used() ->
         weights=nn.ParameterList([nn.Parameter(torch.ones(4, 4)) for _ in range(3)]),
         last=nn.Parameter(torch.ones(4, 2)),
     )
-    (layer,) = torchscan.crawl_module(model, (4,))["layers"]
+    (layer,) = crawl_module(model, (4,))["layers"]
     assert layer["grad_params"] == 3 * 16 + 8
     assert layer["macs"] == 3 * 16 + 8
 
@@ -125,14 +125,14 @@ def test_functions_in_place_operators_and_views_need_no_module() -> None:
         y.view(-1)[1:3].mul_(2)
         return y.t()
 
-    trace = torchscan.record(Calls(forward), (4,))
+    trace = record(Calls(forward), (4,))
     assert output_shapes(trace) == [(4, 1)]
     storages = {trace.tensors[index].storage for op in trace.ops[1:] for index in op.outputs}
     assert {trace.tensors[trace.root.outputs[0]].storage} <= storages
 
 
 def test_each_tensor_knows_its_producer_and_views_share_their_storage() -> None:
-    trace = torchscan.record(Calls(lambda _, x: (x * 2).view(-1).relu_()), (4,))
+    trace = record(Calls(lambda _, x: (x * 2).view(-1).relu_()), (4,))
     multiplied, viewed, rectified = (trace.tensors[op.outputs[0]] for op in trace.ops)
     assert [each.producer for each in (multiplied, viewed, rectified)] == [0, 1, 2]
     assert multiplied.storage == viewed.storage == rectified.storage
@@ -143,7 +143,7 @@ def test_each_tensor_knows_its_producer_and_views_share_their_storage() -> None:
 
 
 def test_parameters_are_named_in_the_record() -> None:
-    trace = torchscan.record(nn.Sequential(nn.Linear(4, 2)), (4,))
+    trace = record(nn.Sequential(nn.Linear(4, 2)), (4,))
     assert [(trace.tensors[i].kind, trace.tensors[i].name) for i in trace.ops[0].inputs[1:]] == [
         ("parameter", "0.weight"),
         ("parameter", "0.bias"),
@@ -172,7 +172,7 @@ Pair = namedtuple("Pair", "left right")
     ],
 )
 def test_outputs_of_any_nesting(answer: Any, shapes: list[tuple[int, ...]], execute: Any) -> None:
-    trace = torchscan.record(Calls(lambda _, x: answer(x * 2)), (4,), execute=execute)
+    trace = record(Calls(lambda _, x: answer(x * 2)), (4,), execute=execute)
     assert output_shapes(trace) == shapes
 
 
@@ -184,7 +184,7 @@ def test_arguments_of_any_nesting() -> None:
         assert mask is None
         return x + extra["list"][0] + F.one_hot(ids, 4).sum()
 
-    trace = torchscan.record(
+    trace = record(
         Calls(forward),
         args=(torch.ones(2, 4), {"list": [torch.ones(4)]}, True, None),
         kwargs={"ids": torch.tensor([1, 3])},
@@ -200,9 +200,7 @@ def test_arguments_of_any_nesting() -> None:
 @BOTH_WAYS
 def test_several_inputs_with_a_type_each(execute: Any) -> None:
     model = Calls(lambda self, x, ids: x + self.table(ids), table=nn.Embedding(10, 4))
-    trace = torchscan.record(
-        model, [(4,), ()], [torch.float32, torch.long], batch_size=3, execute=execute
-    )
+    trace = record(model, [(4,), ()], [torch.float32, torch.long], batch_size=3, execute=execute)
     assert [each.shape for each in trace.provenance.inputs] == [(3, 4), (3,)]
     assert output_shapes(trace) == [(3, 4)]
 
@@ -213,12 +211,10 @@ def test_inputs_by_name(execute: Any) -> None:
         lambda self, *, ids, x, scale: x * scale + self.table(ids), table=nn.Embedding(10, 4)
     )
     shapes, kwargs = {"x": (4,), "ids": ()}, {"scale": 2.0}
-    trace = torchscan.record(
-        model, shapes, {"ids": torch.long}, kwargs=kwargs, batch_size=3, execute=execute
-    )
+    trace = record(model, shapes, {"ids": torch.long}, kwargs=kwargs, batch_size=3, execute=execute)
     inputs = {each.name: (each.shape, each.dtype) for each in trace.provenance.inputs}
     assert inputs == {"kwargs['x']": ((3, 4), torch.float32), "kwargs['ids']": ((3,), torch.long)}
-    assert torchscan.crawl_module(model, shapes, {"ids": torch.long}, kwargs=kwargs)["layers"][0][
+    assert crawl_module(model, shapes, {"ids": torch.long}, kwargs=kwargs)["layers"][0][
         "output_shape"
     ] == [-1, 4]
 
@@ -234,7 +230,7 @@ def test_a_packed_sequence_as_argument_and_inside(execute: Any) -> None:
 
     model = Calls(forward, lstm=nn.LSTM(3, 4, batch_first=True))
     packed = pack_padded_sequence(torch.ones(2, 3, 3), torch.tensor([3, 1]), batch_first=True)
-    trace = torchscan.record(model, args=(packed, torch.ones(2, 5, 3)), execute=execute)
+    trace = record(model, args=(packed, torch.ones(2, 5, 3)), execute=execute)
     assert output_shapes(trace) == [(4 * 4 + 2 * 5 * 4,)]
 
 
@@ -248,7 +244,7 @@ def test_a_cache_handed_in_is_not_filled() -> None:
         return torch.cat(cache.states)
 
     cache = Cache()
-    trace = torchscan.record(Calls(forward), args=(torch.ones(1, 4),), kwargs={"cache": cache})
+    trace = record(Calls(forward), args=(torch.ones(1, 4),), kwargs={"cache": cache})
     assert output_shapes(trace) == [(2, 4)]
     assert len(cache.states) == 1
 
@@ -258,7 +254,7 @@ def test_a_lazy_module_is_recorded_and_stays_lazy(execute: Any) -> None:
     model = nn.Sequential(
         nn.LazyConv2d(8, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(10), nn.Linear(10, 2)
     )
-    info = torchscan.crawl_module(model, (3, 8, 8), execute=execute)
+    info = crawl_module(model, (3, 8, 8), execute=execute)
     assert [layer["type"] for layer in info["layers"][1:]] == [
         "Conv2d",
         "BatchNorm2d",
@@ -276,7 +272,7 @@ def test_a_lazy_module_is_recorded_and_stays_lazy(execute: Any) -> None:
 def test_a_script_module_is_recorded(execute: Any) -> None:
     scripted: Any = torch.jit.script(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
     for _ in range(3):  # its interpreter changes its ways after the first calls
-        info = torchscan.crawl_module(scripted, (4,), execute=execute)
+        info = crawl_module(scripted, (4,), execute=execute)
         assert info["overall"]["macs"] == 4 * 8 + 8 * 2
         assert info["overall"]["grad_params"] == 4 * 8 + 8 + 8 * 2 + 2
 
@@ -286,7 +282,7 @@ def test_a_script_module_is_recorded(execute: Any) -> None:
 def test_a_compiled_module_is_recorded_as_its_original() -> None:
     inner: Any = torch.compile(nn.Sequential(nn.Linear(4, 8), nn.ReLU()))
     compiled: Any = torch.compile(nn.Sequential(inner, nn.Linear(8, 2)))
-    trace = torchscan.record(compiled, (4,))
+    trace = record(compiled, (4,))
     assert trace.root.type_name == "Sequential"
     assert op_names(trace) == ["linear", "relu", "linear"]
 
@@ -304,21 +300,21 @@ class Double(torch.autograd.Function):
 
 @BOTH_WAYS
 def test_a_custom_autograd_function_is_recorded_as_what_it_does(execute: Any) -> None:
-    trace = torchscan.record(Calls(lambda _, x: Double.apply(x)), (4,), execute=execute)
+    trace = record(Calls(lambda _, x: Double.apply(x)), (4,), execute=execute)
     assert op_names(trace) == ["mul"]
 
 
 @BOTH_WAYS
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_inputs_have_the_type_of_the_model(dtype: torch.dtype, execute: Any) -> None:
-    trace = torchscan.record(
+    trace = record(
         nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).to(dtype), (3, 8, 8), execute=execute
     )
     assert {trace.tensors[index].spec.dtype for index in trace.root.outputs} == {dtype}
 
 
 def test_complex_and_boolean_inputs() -> None:
-    trace = torchscan.record(
+    trace = record(
         Calls(lambda _, x, m: torch.where(m, x, -x)), [(4,), (4,)], [torch.complex64, torch.bool]
     )
     assert trace.tensors[trace.root.outputs[0]].spec.dtype == torch.complex64
@@ -327,9 +323,9 @@ def test_complex_and_boolean_inputs() -> None:
 def test_a_model_on_the_meta_device_and_one_half_loaded() -> None:
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
-    assert output_shapes(torchscan.record(model, (4,))) == [(1, 2)]
+    assert output_shapes(record(model, (4,))) == [(1, 2)]
     model[0] = nn.Linear(4, 8)
-    assert output_shapes(torchscan.record(model, (4,))) == [(1, 2)]
+    assert output_shapes(record(model, (4,))) == [(1, 2)]
 
 
 def test_modes_reach_the_operators() -> None:
@@ -340,17 +336,17 @@ def test_modes_reach_the_operators() -> None:
         called = {str(op.signature.op): op.signature.args for op in trace.ops}
         return [called["aten.batch_norm.default"][5], called["aten.dropout.default"][2]]
 
-    assert training(torchscan.record(model, (4,), batch_size=2)) == [False, False]
-    assert training(torchscan.record(model, (4,), batch_size=2, mode="train")) == [True, True]
-    assert training(torchscan.record(model, (4,), batch_size=2, mode="same")) == [False, True]
+    assert training(record(model, (4,), batch_size=2)) == [False, False]
+    assert training(record(model, (4,), batch_size=2, mode="train")) == [True, True]
+    assert training(record(model, (4,), batch_size=2, mode="same")) == [False, True]
 
 
 def test_a_record_can_be_compared_copied_and_sent_elsewhere() -> None:
-    trace, again = (torchscan.record(nn.Linear(4, 2), (4,)) for _ in range(2))
+    trace, again = (record(nn.Linear(4, 2), (4,)) for _ in range(2))
     assert again == trace
     assert copy.deepcopy(trace) == trace
     assert pickle.loads(pickle.dumps(trace)) == trace  # noqa: S301
-    assert torchscan.record(nn.Linear(4, 3), (4,)) != trace
+    assert record(nn.Linear(4, 3), (4,)) != trace
     assert "1 module calls, 1 operator calls, abstract pass" in repr(trace)
 
 
@@ -367,7 +363,7 @@ def test_a_model_that_differentiates_inside_its_forward_pass(execute: Any) -> No
                 return -torch.autograd.grad(self.energy(x).tanh().sum(), x)[0]
 
     model = Force()
-    trace = torchscan.record(model, (3,), execute=execute)
+    trace = record(model, (3,), execute=execute)
     assert output_shapes(trace) == [(1, 3)]
     assert "computes gradients" in trace.provenance.reason
     assert "tanh_backward" in op_names(trace)
@@ -386,7 +382,7 @@ def test_a_generator_is_run_to_its_end(execute: Any) -> None:
                 x = part(x) + 1
                 yield x
 
-    info = torchscan.crawl_module(Yields(), (4,), execute=execute)
+    info = crawl_module(Yields(), (4,), execute=execute)
     assert info["overall"]["macs"] == 3 * 16
     assert info["layers"][0]["flops"] == 3 * 4
 
@@ -394,11 +390,11 @@ def test_a_generator_is_run_to_its_end(execute: Any) -> None:
 @BOTH_WAYS
 def test_modules_inside_vmap(execute: Any) -> None:
     model = Calls(lambda self, x: torch.vmap(self.layer)(x), layer=nn.Linear(4, 2))
-    assert paths(torchscan.record(model, (3, 4), execute=execute)) == ["", "layer"]
+    assert paths(record(model, (3, 4), execute=execute)) == ["", "layer"]
 
 
 def test_a_complex_model_gets_complex_inputs() -> None:
-    trace = torchscan.record(nn.Linear(4, 2, dtype=torch.complex64), (4,))
+    trace = record(nn.Linear(4, 2, dtype=torch.complex64), (4,))
     assert trace.tensors[trace.root.outputs[0]].spec.dtype == torch.complex64
 
 
@@ -409,16 +405,14 @@ def test_known_repeats_of_unknown_data_have_a_known_shape() -> None:
             x.repeat_interleave(torch.tensor([3, 2]), 1),
         )
     )
-    assert output_shapes(torchscan.record(model, (2, 4), execute="abstract")) == [
+    assert output_shapes(record(model, (2, 4), execute="abstract")) == [
         (1, 3, 4),
         (1, 5, 4),
     ]
 
 
 def test_numbers_that_are_equal_but_of_another_kind_are_told_apart() -> None:
-    trace = torchscan.record(
-        Calls(lambda _, x: (x.mul(1), x.mul(1 + 0j))), (4,), execute="abstract"
-    )
+    trace = record(Calls(lambda _, x: (x.mul(1), x.mul(1 + 0j))), (4,), execute="abstract")
     assert [trace.tensors[index].spec.dtype for index in trace.root.outputs] == [
         torch.float32,
         torch.complex64,
@@ -431,7 +425,7 @@ def test_what_made_a_record_is_gone_when_the_record_is_made() -> None:
     before = {id(each) for each in gc.get_objects() if type(each) is Recorder}
     gc.disable()
     try:
-        torchscan.record(nn.Sequential(nn.Linear(4, 3)), (4,))
+        record(nn.Sequential(nn.Linear(4, 3)), (4,))
         assert not [
             each for each in gc.get_objects() if type(each) is Recorder and id(each) not in before
         ]

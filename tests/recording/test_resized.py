@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import torchscan
+from torchscan.crawler import crawl_module, record
 
 
 class Resizing(nn.Module):
@@ -66,7 +66,7 @@ def test_a_buffer_has_the_shape_that_an_operator_gave_it_until_the_pass_is_over(
 ) -> None:
     model = resized(name).to("meta" if how == "meta" else "cpu")
     before = [(each, tuple(each.shape), each.data_ptr(), each._version) for each in model.buffers()]
-    trace = torchscan.record(model, (4,), batch_size=5, execute="auto" if how == "meta" else how)
+    trace = record(model, (4,), batch_size=5, execute="auto" if how == "meta" else how)
     assert trace.ops[-1].signature.op is torch.ops.aten.linear.default
     assert trace.ops[-1].signature.inputs[0].shape == (5, 4)
     assert before == [
@@ -81,7 +81,7 @@ def test_both_results_of_an_operator_may_be_resized(how: Any) -> None:
         assert model.empty.shape == (5, 2)
         return model.indices
 
-    info = torchscan.crawl_module(Resizing(largest, (5, 2)), (4,), batch_size=5, execute=how)
+    info = crawl_module(Resizing(largest, (5, 2)), (4,), batch_size=5, execute=how)
     assert info["overall"]["macs"] == 5 * 12
 
 
@@ -94,16 +94,14 @@ def test_a_constant_that_is_written_to_grows(how: Any) -> None:
             torch.mul(x, 2, out=y)
         return y
 
-    info = torchscan.crawl_module(Resizing(double, (5, 4)), (4,), batch_size=5, execute=how)
+    info = crawl_module(Resizing(double, (5, 4)), (4,), batch_size=5, execute=how)
     assert info["overall"]["macs"] == 5 * 12
 
 
 @pytest.mark.parametrize("how", ["abstract", "real"])
 def test_an_argument_of_the_users_that_is_resized_stays_as_it_is(how: Any) -> None:
     x = torch.ones(5, 4)
-    info = torchscan.crawl_module(
-        Resizing(lambda _, x: x.resize_(3, 4), (3, 4)), args=(x,), execute=how
-    )
+    info = crawl_module(Resizing(lambda _, x: x.resize_(3, 4), (3, 4)), args=(x,), execute=how)
     assert info["overall"]["macs"] == 3 * 12
     assert torch.equal(x, torch.ones(5, 4))
 
@@ -111,13 +109,13 @@ def test_an_argument_of_the_users_that_is_resized_stays_as_it_is(how: Any) -> No
 @pytest.mark.parametrize("how", ["abstract", "real"])
 def test_torch_warns_of_what_it_will_not_resize_for_ever(how: Any) -> None:
     with pytest.warns(UserWarning, match="An output with one or more elements was resized"):
-        torchscan.record(resized("add"), (4,), batch_size=5, execute=how)
+        record(resized("add"), (4,), batch_size=5, execute=how)
 
 
 @pytest.mark.parametrize("how", ["abstract", "real"])
 def test_what_has_grown_takes_the_memory_that_it_needs(how: Any) -> None:
     """5 · 4 numbers of 4 bytes in a buffer that was empty."""
-    trace = torchscan.record(resized("mul"), (4,), batch_size=5, execute=how)
+    trace = record(resized("mul"), (4,), batch_size=5, execute=how)
     assert [storage.size for storage in trace.storages if storage.name == "empty"] == [5 * 4 * 4]
 
 
@@ -129,9 +127,7 @@ def test_memory_that_is_shared_is_not_written_to(how: Any) -> None:
         return model.empty
 
     model = Resizing(count_up, (7,))
-    assert (
-        torchscan.crawl_module(model, (4,), batch_size=5, execute=how)["overall"]["macs"] == 5 * 12
-    )
+    assert crawl_module(model, (4,), batch_size=5, execute=how)["overall"]["macs"] == 5 * 12
     assert torch.equal(model.filled, torch.zeros(7))
     assert model.empty.shape == model.indices.shape == (0,)
 
@@ -162,7 +158,7 @@ def test_tensors_that_are_no_part_of_the_model_have_their_shape_and_memory_back(
             return self.layer(KEPT_ELSEWHERE)
 
     memory = FILLED_ELSEWHERE.data_ptr()
-    info = torchscan.crawl_module(Elsewhere(), (4,), batch_size=5, execute=execute)
+    info = crawl_module(Elsewhere(), (4,), batch_size=5, execute=execute)
     assert info["overall"]["macs"] == 10 * 12
     assert KEPT_ELSEWHERE.shape == (0,)
     assert FILLED_ELSEWHERE.tolist() == [[5, 5], [5, 5]]

@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import torchscan
 from tests.recording.test_record import Calls
+from torchscan.crawler import record
+from torchscan.errors import RecordError
 from torchscan.recording.sayings import Saying, says
 
 
@@ -99,13 +100,11 @@ def test_other_exceptions_say_something_else(saying: Saying) -> None:
     ("options", "hint"),
     [
         ({"execute": "abstract"}, "register_fake"),
-        ({"execute": "real", "backward": True}, "register_autograd"),
+        ({"execute": "real", "training": True, "mode": "eval"}, "register_autograd"),
     ],
 )
 def test_a_custom_operator_without_a_part_is_told_how_to_get_it(
     options: dict[str, Any], hint: str
 ) -> None:
-    with pytest.raises(torchscan.RecordError, match=hint):
-        torchscan.record(
-            Calls(lambda self, x: silent(self.layer(x)), layer=nn.Linear(4, 4)), (4,), **options
-        )
+    with pytest.raises(RecordError, match=hint):
+        record(Calls(lambda self, x: silent(self.layer(x)), layer=nn.Linear(4, 4)), (4,), **options)

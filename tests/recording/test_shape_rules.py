@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchscan import RecordError, record
+from torchscan.crawler import record
+from torchscan.errors import RecordError
 from torchscan.recording.request import Execute
 from torchscan.types import Trace
 
@@ -319,7 +320,7 @@ def _attention(draw: random.Random) -> Drawn:
 )
 def test_gradients_as_on_data(kind: Callable[[random.Random], Drawn], number: int) -> None:
     args, function = kind(random.Random(number))  # noqa: S311
-    options: dict[str, Any] = {"args": args, "backward": True, "mode": "train"}
+    options: dict[str, Any] = {"args": args, "training": True}
     abstract, real = (
         record(Applied(function), **options, execute=way) for way in ("abstract", "real")
     )

@@ -11,6 +11,9 @@ from torch import Tensor, nn
 
 import torchscan
 from torchscan.analyses.totals import total_cost
+from torchscan.crawler import receptive_field, record
+from torchscan.errors import InputError, TorchscanError
+from torchscan.estimator import estimate_memory
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Sparse .* tensor support", "ignore:Sparse invariant"
@@ -56,13 +59,13 @@ PLACES = ["buffer", "parameter", "attribute", "argument"]
 def test_a_sparse_matrix_has_the_costs_of_what_it_stores(place: str, layout: str) -> None:
     model, options = asked(place, layout)
     stored = 12 if layout == "bsr" else 6
-    trace = torchscan.record(model, **options)
+    trace = record(model, **options)
     assert total_cost(trace).macs == 6 * 8 * 3 + stored * 3
     scan = torchscan.Scan(model, **options, device="A100 SXM4 80GB")
     assert scan.memory.peak_bytes > 0
     assert scan.roofline.time_estimate > 0
     torchscan.html_report(scan)
-    torchscan.receptive_field(model, **options)
+    receptive_field(model, **options)
 
 
 @pytest.mark.parametrize("layout", ["coo", "csr", "csc"])
@@ -83,8 +86,8 @@ def test_another_precision_is_refused_in_the_words_of_the_interface(
     place: str, layout: str, precision: Any
 ) -> None:
     model, options = asked(place, layout)
-    with pytest.raises(torchscan.TorchscanError, match=r"sparse_|SparseCsr") as caught:
-        torchscan.estimate_memory(model, **options, precision=precision)
+    with pytest.raises(TorchscanError, match=r"sparse_|SparseCsr") as caught:
+        estimate_memory(model, **options, precision=precision)
     assert "precision=None" in str(caught.value)
 
 
@@ -92,9 +95,9 @@ def test_a_sparse_parameter_that_trains_is_refused_by_optimizers() -> None:
     model, options = asked("parameter", "csr")
     model.get_parameter("matrix").requires_grad_()
     with pytest.raises(
-        torchscan.InputError, match=r"^matrix is a sparse_csr tensor, which no torch optimizer"
+        InputError, match=r"^matrix is a sparse_csr tensor, which no torch optimizer"
     ):
-        torchscan.estimate_memory(model, **options, training=True, optimizer="SGD")
+        estimate_memory(model, **options, training=True, optimizer="SGD")
 
 
 def test_a_gradient_that_torch_would_not_take_back_stays() -> None:
@@ -102,9 +105,9 @@ def test_a_gradient_that_torch_would_not_take_back_stays() -> None:
     matrix = model.get_parameter("matrix").requires_grad_()
     model(X).sum().backward()
     gradient = matrix.grad
-    with pytest.raises(torchscan.InputError, match=r"call zero_grad\(\) first"):
-        torchscan.record(model, **options, backward=True)
+    with pytest.raises(InputError, match=r"call zero_grad\(\) first"):
+        record(model, **options, training=True, mode="eval")
     assert matrix.grad is gradient
     assert gradient is not None
     matrix.grad = None
-    assert torchscan.record(model, **options, backward=True).ops
+    assert record(model, **options, training=True, mode="eval").ops

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import torchscan
 from tests.versions import skip_without
+from torchscan.crawler import record
+from torchscan.errors import RecordError
 from torchscan.recording.switches import keep_switches
 from torchscan.recording.undo import Undo
 from torchscan.torch_versions import default_device, set_default_device
@@ -130,12 +131,10 @@ def test_what_was_set_before_the_pass_is_not_taken_for_the_default() -> None:
     torch.use_deterministic_algorithms(True)
     torch.set_default_device("cpu")
     try:
-        torchscan.record(
-            Flips(lambda: torch.use_deterministic_algorithms(False), fails=False), (4,)
-        )
+        record(Flips(lambda: torch.use_deterministic_algorithms(False), fails=False), (4,))
         assert torch.are_deterministic_algorithms_enabled()
         assert not torch.is_deterministic_algorithms_warn_only_enabled()
-        torchscan.record(Flips(lambda: torch.set_default_device("meta"), fails=False), (4,))
+        record(Flips(lambda: torch.set_default_device("meta"), fails=False), (4,))
         assert default_device() == torch.device("cpu")
     finally:
         torch.use_deterministic_algorithms(False)
@@ -153,7 +152,7 @@ def test_a_context_of_autocast_that_the_model_leaves_open_is_closed_and_its_cast
         torch.autocast("cpu", torch.bfloat16).__enter__()
 
     forget = model.register_forward_pre_hook(leave_open)
-    torchscan.record(model, (4,), execute=execute, backward=True)
+    record(model, (4,), execute=execute, training=True, mode="eval")
     forget.remove()
     assert not torch.is_autocast_enabled("cpu")
     with torch.no_grad():
@@ -179,7 +178,9 @@ class Flips(nn.Module):
 
 @pytest.mark.parametrize("fails", [False, True], ids=["returns", "fails"])
 @pytest.mark.parametrize(
-    "options", [{}, {"execute": "real"}, {"backward": True}], ids=["shapes", "real", "backward"]
+    "options",
+    [{}, {"execute": "real"}, {"training": True, "mode": "eval"}],
+    ids=["shapes", "real", "backward"],
 )
 @pytest.mark.parametrize("name", FLIPS)
 def test_a_switch_is_as_before(name: str, options: Any, fails: bool) -> None:
@@ -192,6 +193,6 @@ def test_a_switch_is_as_before(name: str, options: Any, fails: bool) -> None:
     assert read() != before  # it is a switch, and this is another setting
     undo.now()
     assert read() == before
-    with contextlib.suppress(torchscan.RecordError):
-        torchscan.record(Flips(flip, fails=fails), (4,), **options)
+    with contextlib.suppress(RecordError):
+        record(Flips(flip, fails=fails), (4,), **options)
     assert read() == before

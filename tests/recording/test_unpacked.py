@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import torchscan
-from torchscan import assert_budget, crawl_module
+from torchscan.budgets import assert_budget
+from torchscan.crawler import crawl_module
 from torchscan.errors import UnpricedError
 
 INNER, OUTER, GROUP = 64, 32, 16

@@ -21,7 +21,7 @@ STEADY: Times = (1.9, 2.0, 2.1)
 
 def latency(times: Times) -> Latency:
     least, median, most = (each / 1000 for each in times)
-    return Latency(median=median, least=least, most=most)
+    return Latency(median=median, min=least, max=most)
 
 
 def on_device(run: RunFacts, times: Mapping[str, tuple[Times, Times]]) -> RunFacts:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.recording.test_record import Calls
+from torchscan.crawler import crawl_module
 from torchscan.report.info import Info
 
 #: names that somebody could take for something else: markup, a formula, a mention, an end of a line
@@ -108,7 +109,7 @@ class Chain(nn.Module):
 
 def named(names: Iterable[str]) -> Info:
     """The info of a model with a layer of each of these names."""
-    return torchscan.crawl_module(Chain({name: nn.ReLU() for name in names}), (4,))
+    return crawl_module(Chain({name: nn.ReLU() for name in names}), (4,))
 
 
 def printed(name: str) -> str:
@@ -145,32 +146,32 @@ def _two_inputs(self: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, list[Ten
 
 
 INFOS: Mapping[str, Callable[[], Info]] = {
-    "block": lambda: torchscan.crawl_module(block(), (3, 8, 8)),
-    "no receptive field": lambda: torchscan.crawl_module(block(), (3, 8, 8), receptive_field=False),
-    "aggregated": lambda: torchscan.aggregate_info(torchscan.crawl_module(block(), (3, 8, 8)), 1),
+    "block": lambda: crawl_module(block(), (3, 8, 8)),
+    "no receptive field": lambda: crawl_module(block(), (3, 8, 8), receptive_field=False),
+    "aggregated": lambda: torchscan.aggregate_info(crawl_module(block(), (3, 8, 8)), 1),
     "selection": lambda: torchscan.select_layers(
-        torchscan.crawl_module(block(), (3, 8, 8)), match="*e*", sort="params", top=2
+        crawl_module(block(), (3, 8, 8)), match="*e*", sort="params", top=2
     ),
-    "backward": lambda: torchscan.crawl_module(block(), (3, 8, 8), backward=True, mode="train"),
-    "real": lambda: torchscan.crawl_module(block(), args=(torch.ones(2, 3, 8, 8),), execute="real"),
-    "fractions": lambda: torchscan.crawl_module(
+    "backward": lambda: crawl_module(block(), (3, 8, 8), training=True, mode="train"),
+    "real": lambda: crawl_module(block(), args=(torch.ones(2, 3, 8, 8),), execute="real"),
+    "fractions": lambda: crawl_module(
         nn.Sequential(
             nn.Conv2d(3, 4, (3, 5), (1, 2)), nn.Upsample(scale_factor=3), nn.AdaptiveAvgPool2d(1)
         ),
         (3, 16, 16),
     ),
-    "two inputs": lambda: torchscan.crawl_module(
+    "two inputs": lambda: crawl_module(
         Calls(_two_inputs, a=nn.Conv1d(2, 3, 5), b=nn.Linear(7, 3)), [(2, 9), (7,)]
     ),
-    "no tensors": lambda: torchscan.crawl_module(Calls(lambda _, x: None), (4,)),
-    "unpriced": lambda: torchscan.crawl_module(Calls(_unpriced), (4, 4)),
-    "shared": lambda: torchscan.crawl_module(
+    "no tensors": lambda: crawl_module(Calls(lambda _, x: None), (4,)),
+    "unpriced": lambda: crawl_module(Calls(_unpriced), (4, 4)),
+    "shared": lambda: crawl_module(
         Calls(lambda self, x: self.a(self.a(x)), a=nn.Linear(4, 4)), (4,)
     ),
-    "unused": lambda: torchscan.crawl_module(
+    "unused": lambda: crawl_module(
         Calls(lambda self, x: self.a(x), a=nn.ReLU(), b=nn.Linear(4, 4)), (4,)
     ),
-    "a dict of inputs": lambda: torchscan.crawl_module(
+    "a dict of inputs": lambda: crawl_module(
         Scores(),
         kwargs={
             "input_ids": torch.ones(2, 5, dtype=torch.long),
@@ -178,10 +179,8 @@ INFOS: Mapping[str, Callable[[], Info]] = {
         },
     ),
     "hostile": lambda: named([*HOSTILE, *UNPRINTABLE]),
-    "memory and times": lambda: torchscan.crawl_module(
+    "memory and times": lambda: crawl_module(
         block(), (3, 8, 8), training=True, memory=True, device="RTX 4090"
     ),
-    "another convention": lambda: torchscan.crawl_module(
-        block(), (3, 8, 8), convention="flop_counter"
-    ),
+    "another convention": lambda: crawl_module(block(), (3, 8, 8), convention="flop_counter"),
 }

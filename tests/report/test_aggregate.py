@@ -8,13 +8,14 @@ import pytest
 from torch import nn
 
 import torchscan
+from torchscan.crawler import crawl_module
 
 
 def info() -> dict[str, object]:
     model = nn.Sequential(
         nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 2), nn.ReLU())), nn.Linear(2, 3)
     )
-    return torchscan.crawl_module(model, (4,))
+    return crawl_module(model, (4,))
 
 
 def test_figures_move_to_the_parent_that_stays() -> None:
@@ -34,7 +35,7 @@ def test_a_layer_is_shared_if_one_inside_it_is() -> None:
     model = nn.Sequential(
         nn.Sequential(layer), nn.Sequential(layer), nn.Sequential(nn.Linear(4, 4))
     )
-    folded = torchscan.aggregate_info(torchscan.crawl_module(model, (4,)), 1)["layers"]
+    folded = torchscan.aggregate_info(crawl_module(model, (4,)), 1)["layers"]
     assert [layer["is_shared"] for layer in folded] == [False, False, True, False]
 
 

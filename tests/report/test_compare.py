@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 import torchscan
-from torchscan import InputError, compare, crawl_module
+from torchscan import compare
+from torchscan.crawler import crawl_module
+from torchscan.errors import InputError
 
 
 def net(width: int = 8, *extra: nn.Module) -> nn.Sequential:

@@ -12,7 +12,9 @@ from torch import nn
 
 import torchscan
 from tests.report.runs import NO_TIME, STEADY, Times, inspected, latency, on_device, run
-from torchscan import InputError, compare
+from torchscan import compare
+from torchscan.crawler import crawl_module
+from torchscan.errors import InputError
 
 BEFORE = run({"a": ((1.0, 1.1, 1.2), (2.0, 2.1, 2.2)), "b": ((4.0, 5.0, 6.0), STEADY)}, steps=5)
 #: a takes half as long again, forward; b a little longer, within its spread
@@ -181,7 +183,7 @@ def test_times_that_are_no_numbers_are_valid_json() -> None:
 
 @pytest.mark.parametrize("is_swapped", [False, True])
 def test_a_run_and_a_report_are_not_compared(is_swapped: bool) -> None:
-    sides: list[Any] = [BEFORE, torchscan.crawl_module(nn.Linear(2, 2), (2,))]
+    sides: list[Any] = [BEFORE, crawl_module(nn.Linear(2, 2), (2,))]
     with pytest.raises(
         InputError, match=r"^a run cannot be compared with a report: give two runs, or two reports$"
     ):

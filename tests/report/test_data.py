@@ -30,6 +30,9 @@ from hypothesis import strategies as st
 
 import torchscan
 from tests.report.samples import INFOS, named
+from torchscan.errors import InputError
+from torchscan.report.data import from_json
+from torchscan.report.export import format_info
 from torchscan.report.info import Info
 from torchscan.report.info_data import InfoData
 from torchscan.report.schema_validation import mismatch
@@ -58,17 +61,17 @@ def test_the_schema_is_a_schema() -> None:
 def test_a_report_follows_the_schema_and_is_read_back_as_it_was(info: Info) -> None:
     text = info.to_json()
     VALIDATOR.validate(json.loads(text))
-    again = torchscan.from_json(text)
+    again = from_json(text)
     assert again == info
     assert isinstance(again, Info)
-    assert torchscan.from_json(again.to_json(indent=None)) == info
+    assert from_json(again.to_json(indent=None)) == info
     assert "\n" not in again.to_json(indent=None)
 
 
 def test_a_report_says_first_which_schema_it_follows() -> None:
     text = INFOS["block"]().to_json()
     assert text.startswith('{\n  "schema": "torchscan/info/1",\n')
-    assert "schema" not in torchscan.from_json(text)
+    assert "schema" not in from_json(text)
 
 
 def test_the_schema_knows_every_key_that_is_written(info: Info) -> None:
@@ -150,14 +153,14 @@ def _allowed(schema: dict[str, Any]) -> set[str]:
 def test_keys_that_a_later_version_adds_are_left_alone() -> None:
     later = copy.deepcopy(REPORT)
     later["layers"][0]["energy"] = {"joule": 3}
-    assert torchscan.from_json(json.dumps(later))["layers"][0]["energy"] == {"joule": 3}
+    assert from_json(json.dumps(later))["layers"][0]["energy"] == {"joule": 3}
 
 
 def test_whole_numbers_are_integers_however_they_are_written() -> None:
     text = re.sub(r'"depth": (\d)', r'"depth": \1.0', INFOS["block"]().to_json())
     assert '"depth": 1.0' in text
     VALIDATOR.validate(json.loads(text))
-    assert [type(layer["depth"]) for layer in torchscan.from_json(text)["layers"]] == [int] * 7
+    assert [type(layer["depth"]) for layer in from_json(text)["layers"]] == [int] * 7
 
 
 def _broken(*path: Any, value: Any = None, delete: bool = False) -> str:
@@ -274,8 +277,8 @@ def _broken(*path: Any, value: Any = None, delete: bool = False) -> str:
     ],
 )
 def test_what_is_no_report_is_refused_in_one_line_that_says_where(text: Any, said: str) -> None:
-    with pytest.raises(torchscan.InputError, match=said) as caught:
-        torchscan.from_json(text)
+    with pytest.raises(InputError, match=said) as caught:
+        from_json(text)
     assert len(str(caught.value).splitlines()) == 1
     assert len(str(caught.value)) < 200
 
@@ -289,21 +292,19 @@ def test_a_layer_below_nothing_is_refused(depths: list[int], said: str) -> None:
     for layer, depth in zip(report["layers"], depths, strict=True):
         layer["depth"] = depth
     with pytest.raises(
-        torchscan.InputError, match=f"^this report is broken: the report.layers{said} or less$"
+        InputError, match=f"^this report is broken: the report.layers{said} or less$"
     ):
-        torchscan.from_json(json.dumps(report))
+        from_json(json.dumps(report))
 
 
 def test_an_info_dict_that_no_file_could_hold_is_refused() -> None:
     info = INFOS["block"]()
     info["overall"]["macs"] = 10**5000
-    with pytest.raises(
-        torchscan.InputError, match=r"overall\.macs is about 1e5000, and not 1e\+30 or less$"
-    ):
+    with pytest.raises(InputError, match=r"overall\.macs is about 1e5000, and not 1e\+30 or less$"):
         torchscan.compare(info, info)
     info["unpriced"] = {("a", 1): 2}
     with pytest.raises(
-        torchscan.InputError, match=r"unpriced has the key \('a', 1\), which is not a string$"
+        InputError, match=r"unpriced has the key \('a', 1\), which is not a string$"
     ):
         torchscan.compare(INFOS["block"](), {**info, "overall": INFOS["block"]()["overall"]})
 
@@ -312,8 +313,8 @@ def test_an_info_dict_that_no_file_could_hold_is_refused() -> None:
 def test_no_table_is_indented_further_than_anybody_sees() -> None:
     report = json.loads(INFOS["unused"]().to_json())
     report["layers"] += [{**report["layers"][1], "depth": depth} for depth in range(2, 3000)]
-    info = torchscan.from_json(json.dumps(report))
-    assert max(map(len, torchscan.format_info(info).splitlines())) < 300
+    info = from_json(json.dumps(report))
+    assert max(map(len, format_info(info).splitlines())) < 300
     assert max(map(len, info.to_markdown().splitlines())) < 1000
     assert r"\hspace*{100em}a &" in info.to_latex()
     assert "--depth: 101" not in info.to_html()
@@ -324,8 +325,8 @@ def test_no_depth_of_nesting_is_too_much(depth: int) -> None:
     text = json.dumps(REPORT).replace(
         '"framework": ', f'"framework": {"[" * depth}{"]" * depth}, "also": '
     )
-    with pytest.raises(torchscan.InputError, match=r"framework is \[\[|not JSON: .*recursion"):
-        torchscan.from_json(text)
+    with pytest.raises(InputError, match=r"framework is \[\[|not JSON: .*recursion"):
+        from_json(text)
 
 
 def _places(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -386,17 +387,17 @@ def test_our_own_check_finds_what_jsonschema_finds(report: Any) -> None:
 @settings(max_examples=150, deadline=None)
 def test_what_is_read_can_be_shown(report: Any) -> None:
     try:
-        info = torchscan.from_json(json.dumps(report))
-    except torchscan.InputError:
+        info = from_json(json.dumps(report))
+    except InputError:
         return
     columns = ["path", "input_shape", "params", "flops", "bytes_read", "rf", "s", "p"]
-    table = torchscan.format_info(info, columns=columns)
+    table = format_info(info, columns=columns)
     assert all(line.isprintable() for line in table.split("\n"))
     assert len(info.to_csv().splitlines()) > 1
     assert info.to_html(columns=columns).count("<tr data-depth") == len(info["layers"])
     assert info.to_markdown(columns=columns)
     assert info.to_latex(columns=columns)
-    assert torchscan.from_json(info.to_json()) == info
+    assert from_json(info.to_json()) == info
 
 
 def test_every_path_of_the_report_can_be_deleted_or_replaced() -> None:
@@ -496,9 +497,9 @@ def test_columns_can_be_chosen() -> None:
     assert info.to_csv(columns=["path"]).splitlines() == ["path,call", ",0", "a,0", "a,1"]
     assert list(info.to_pandas(columns=["macs"]).columns) == ["path", "call", "macs"]
     for write in (info.to_csv, info.to_pandas, info.to_html, info.to_markdown, info.to_latex):
-        with pytest.raises(torchscan.InputError, match="unknown column 'colour'"):
+        with pytest.raises(InputError, match="unknown column 'colour'"):
             write(columns=["colour"])
-        with pytest.raises(torchscan.InputError, match="give a list"):
+        with pytest.raises(InputError, match="give a list"):
             write(columns="macs")
 
 
@@ -518,7 +519,7 @@ def test_without_pandas_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPa
     info = INFOS["unused"]()
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(
-        torchscan.InputError, match=r"^to_pandas needs pandas: pip install 'torchscan\[pandas\]'$"
+        InputError, match=r"^to_pandas needs pandas: pip install 'torchscan\[pandas\]'$"
     ):
         info.to_pandas()
     assert info.to_csv().startswith("path,call,name,depth,")
@@ -552,10 +553,8 @@ def test_a_selection_says_what_it_was_made_of_and_keeps_the_totals() -> None:
     assert twice["selection"]["layers"] == 7
     assert twice["overall"] == whole["overall"]
     assert "selection" not in whole
-    assert "1 of 7 layers" in torchscan.format_info(twice)
-    assert "4 of 7 layers, of those that match head*, ordered by params" in torchscan.format_info(
-        once
-    )
+    assert "1 of 7 layers" in format_info(twice)
+    assert "4 of 7 layers, of those that match head*, ordered by params" in format_info(once)
 
 
 @pytest.mark.parametrize(
@@ -572,7 +571,7 @@ def test_a_selection_says_what_it_was_made_of_and_keeps_the_totals() -> None:
     ],
 )
 def test_a_selection_that_cannot_be_is_refused(choice: Any, said: str) -> None:
-    with pytest.raises(torchscan.InputError, match=said):
+    with pytest.raises(InputError, match=said):
         torchscan.select_layers(INFOS["block"](), **choice)
 
 
@@ -599,7 +598,5 @@ def test_what_the_schema_has_is_documented_and_the_other_way_round(
 def test_all_columns_are_documented() -> None:
     documented = re.search(r"`columns` are those of `format_info`: `([^`]*)`", PAGE.read_text())
     assert documented is not None
-    with pytest.raises(
-        torchscan.InputError, match=f"choose from {', '.join(documented[1].split())}$"
-    ):
-        torchscan.format_info(INFOS["block"](), columns=["colour"])
+    with pytest.raises(InputError, match=f"choose from {', '.join(documented[1].split())}$"):
+        format_info(INFOS["block"](), columns=["colour"])

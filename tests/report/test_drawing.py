@@ -16,6 +16,8 @@ from matplotlib.patches import PathPatch, Rectangle
 from torch import nn
 
 import torchscan
+from torchscan.crawler import crawl_module, receptive_field
+from torchscan.errors import InputError
 
 mpl.use("Agg")
 
@@ -38,7 +40,7 @@ MODEL = nn.Sequential(nn.Conv2d(3, 4, (5, 3), 2, (2, 1)), nn.Conv2d(4, 4, 3, 2, 
 
 
 def test_the_frame_of_a_unit_is_its_interval() -> None:
-    layer = torchscan.receptive_field(MODEL, (3, 64, 48)).output
+    layer = receptive_field(MODEL, (3, 64, 48)).output
     ax = layer.plot(unit=(8, 6), image=torch.rand(64, 48, 3))
     # by hand: rows 4·8 − 4 = 28 up to 28 + 9; columns 4·6 − 3 = 21 up to 21 + 7
     assert find_boxes(ax) == {"receptive field": (21, 28, 7, 9)}
@@ -50,7 +52,7 @@ def test_the_frame_of_a_unit_is_its_interval() -> None:
 
 
 def test_what_reaches_into_the_padding_is_shown() -> None:
-    layer = torchscan.receptive_field(MODEL, (3, 64, 48)).output
+    layer = receptive_field(MODEL, (3, 64, 48)).output
     ax = layer.plot(unit=(0, 0))
     assert find_boxes(ax) == {"receptive field": (-3, -4, 7, 9), "input": (0, 0, 48, 64)}
     assert ax.get_xlim()[0] < -3
@@ -59,23 +61,21 @@ def test_what_reaches_into_the_padding_is_shown() -> None:
 
 def test_what_is_seen_as_a_whole_is_tinted_and_said() -> None:
     model = nn.Sequential(nn.Conv1d(1, 2, 3), nn.AdaptiveAvgPool1d(1))
-    ax = torchscan.receptive_field(model, (1, 30)).output.plot()
+    ax = receptive_field(model, (1, 30)).output.plot()
     assert find_boxes(ax) == {"seen as a whole": (0, 0, 30, 1)}
     assert "everything by aten.adaptive_avg_pool1d in 1" in ax.get_title()
 
 
 def test_of_tokens_one_number_says_which() -> None:
-    layer = torchscan.receptive_field(
-        nn.Sequential(nn.Conv2d(3, 2, 4, 4), nn.Flatten(2)), (3, 32, 48)
-    ).output
+    layer = receptive_field(nn.Sequential(nn.Conv2d(3, 2, 4, 4), nn.Flatten(2)), (3, 32, 48)).output
     ax = layer.plot(unit=15, image=torch.rand(3, 32, 48))  # the fourth of 12 in the second row
     assert find_boxes(ax) == {"receptive field": (12, 4, 4, 4)}
     assert ax.get_title() == "unit 15 of Sequential: 4×4"
 
 
 def test_a_picture_of_another_size_is_refused() -> None:
-    layer = torchscan.receptive_field(MODEL, (3, 64, 48)).output
-    with pytest.raises(torchscan.InputError, match="64 high and 48 wide"):
+    layer = receptive_field(MODEL, (3, 64, 48)).output
+    with pytest.raises(InputError, match="64 high and 48 wide"):
         layer.plot(image=torch.rand(48, 64, 3))
 
 
@@ -88,29 +88,29 @@ def test_two_axes_of_three_and_one_of_several_inputs() -> None:
         def forward(self, signal: torch.Tensor, video: torch.Tensor) -> torch.Tensor:
             return self.video(video) + signal.mean()
 
-    layer = torchscan.receptive_field(Two(), [(1, 10), (1, 20, 30, 40)]).output
+    layer = receptive_field(Two(), [(1, 10), (1, 20, 30, 40)]).output
     ax = layer.plot(unit=(4, 9), name="args[1]", dims=(2, 4), ax=plt.subplots()[1])
     assert find_boxes(ax) == {"receptive field": (9, 4, 7, 3)}
 
 
 def test_what_cannot_be_drawn_is_said() -> None:
-    layer = torchscan.receptive_field(MODEL, (3, 64, 48)).output
-    with pytest.raises(torchscan.InputError, match="none of the 16 units"):
+    layer = receptive_field(MODEL, (3, 64, 48)).output
+    with pytest.raises(InputError, match="none of the 16 units"):
         layer.plot(unit=(16, 0))
     with pytest.raises(
-        torchscan.InputError, match="as many numbers as dimensions of the output are drawn, 2"
+        InputError, match="as many numbers as dimensions of the output are drawn, 2"
     ):
         layer.plot(unit=(1,))
-    with pytest.raises(torchscan.InputError, match=r"it sees args\[0\]"):
+    with pytest.raises(InputError, match=r"it sees args\[0\]"):
         layer.plot(name="x")
-    with pytest.raises(torchscan.InputError, match="dimensions 2, 3"):
+    with pytest.raises(InputError, match="dimensions 2, 3"):
         layer.plot(dims=(1, 2))
-    with pytest.raises(torchscan.InputError, match="nothing to draw"):
-        torchscan.receptive_field(nn.Linear(3, 4), (3,)).output.plot()
+    with pytest.raises(InputError, match="nothing to draw"):
+        receptive_field(nn.Linear(3, 4), (3,)).output.plot()
 
 
 def test_fields_of_several_layers_are_nested_with_their_names_beside_them() -> None:
-    fields = torchscan.receptive_field(MODEL, (3, 64, 48))
+    fields = receptive_field(MODEL, (3, 64, 48))
     ax = fields.plot()
     assert find_boxes(ax) == {"0  5×3": (23, 30, 3, 5), "1  9×7": (21, 28, 7, 9)}
     legend = ax.get_legend()
@@ -120,7 +120,7 @@ def test_fields_of_several_layers_are_nested_with_their_names_beside_them() -> N
 
 
 def test_what_is_around_a_field_is_dimmed_on_a_picture() -> None:
-    layer = torchscan.receptive_field(MODEL, (3, 64, 48)).output
+    layer = receptive_field(MODEL, (3, 64, 48)).output
     ax = layer.plot(unit=(8, 6), image=torch.rand(64, 48))
     (around,) = [each for each in ax.patches if isinstance(each, PathPatch)]
     corners = {(float(x), float(y)) for x, y in np.asarray(around.get_path().vertices)}
@@ -142,7 +142,7 @@ def test_what_is_around_a_field_is_dimmed_on_a_picture() -> None:
 def test_layers_as_bars_with_their_shares() -> None:
     """Of 16, 32 and 8 MACs."""
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 8), nn.Linear(8, 1), nn.ReLU())
-    info = torchscan.crawl_module(model, (4,))
+    info = crawl_module(model, (4,))
     ax = info.plot()
     assert [tick.get_text() for tick in ax.get_yticklabels()] == ["1", "0", "2"]
     assert [text.get_text() for text in ax.texts] == ["32  ·  57 %", "16  ·  29 %", "8  ·  14 %"]
@@ -151,11 +151,11 @@ def test_layers_as_bars_with_their_shares() -> None:
     few = info.plot(top=1)
     assert [text.get_text() for text in few.texts] == ["32  ·  57 %", "24  ·  43 %"]
     assert [tick.get_text() for tick in few.get_yticklabels()] == ["1", "and 2 others"]
-    with pytest.raises(torchscan.InputError, match="by is 'type', which is no figure"):
+    with pytest.raises(InputError, match="by is 'type', which is no figure"):
         info.plot(by="type")
-    with pytest.raises(torchscan.InputError, match="no layer has any Buffers"):
+    with pytest.raises(InputError, match="no layer has any Buffers"):
         info.plot(by="buffers")
-    with pytest.raises(torchscan.InputError, match="'latency': ask for it"):
+    with pytest.raises(InputError, match="'latency': ask for it"):
         info.plot(by="latency")
 
 
@@ -175,19 +175,17 @@ def test_models_beside_each_other_by_metrics_or_figures_of_the_user() -> None:
     assert np.asarray(own.collections[0].get_offsets())[:, 1] == pytest.approx([70.1, 80.2])
     assert own.get_ylabel() == "Top-1 accuracy, %"
     with pytest.raises(
-        torchscan.InputError,
+        InputError,
         match="'tiny', which is not in the table: there are small, large, wide",
     ):
         table.plot(y={"tiny": 1.0})
-    with pytest.raises(
-        torchscan.InputError, match="the table has no 'flops': there are macs, params"
-    ):
+    with pytest.raises(InputError, match="the table has no 'flops': there are macs, params"):
         table.plot(x="flops")
 
 
 def test_pictures_are_dark_where_the_users_style_is() -> None:
     """Ink is as far from the ground as it can be; what is behind axes that can be seen through counts, too."""
-    info = torchscan.crawl_module(nn.Linear(4, 4), (4,))
+    info = crawl_module(nn.Linear(4, 4), (4,))
     grounds: list[Any] = [
         {},
         {"axes.facecolor": "black"},
@@ -210,7 +208,7 @@ def test_pictures_are_dark_where_the_users_style_is() -> None:
 
 def test_words_around_white_axes_on_a_black_figure_are_light_and_those_in_them_dark() -> None:
     given = plt.figure(facecolor="black").add_subplot(facecolor="white")
-    ax = torchscan.crawl_module(nn.Linear(4, 4), (4,)).plot(by="macs", ax=given)
+    ax = crawl_module(nn.Linear(4, 4), (4,)).plot(by="macs", ax=given)
     assert sum(to_rgb(ax.get_yticklabels()[0].get_color())) / 3 > 0.5
     assert sum(to_rgb(ax.title.get_color())) / 3 > 0.5
     assert sum(to_rgb(ax.texts[0].get_color())) / 3 < 0.5
@@ -220,7 +218,7 @@ def test_words_around_white_axes_on_a_black_figure_are_light_and_those_in_them_d
 def test_nothing_is_clipped_when_a_figure_is_first_saved(size: Any) -> None:
     """Axes of a fixed aspect are narrower than the first layout takes them to be."""
     layers = [nn.Conv2d(3, 3, 7, 2, 3), *(nn.Conv2d(3, 3, 3, 2, 1) for _ in range(4))]
-    fields = torchscan.receptive_field(nn.Sequential(*layers), (3, 224, 224))
+    fields = receptive_field(nn.Sequential(*layers), (3, 224, 224))
     figure: Any = fields.plot(size=size).figure
     figure.canvas.draw()
     box = figure.get_tightbbox(figure.canvas.get_renderer())

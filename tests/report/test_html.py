@@ -15,6 +15,8 @@ from torch import nn
 import torchscan
 from tests.browsing import least_contrast, opened, visible_rows
 from tests.report.samples import HOSTILE, INFOS, UNPRINTABLE, Chain, block, named, printed
+from torchscan.crawler import crawl_module, receptive_field, record
+from torchscan.estimator import analyze_roofline, estimate_memory
 from torchscan.report.html import page as page_of
 from torchscan.report.info import Info
 
@@ -32,7 +34,7 @@ def linear() -> nn.Module:
 def nested() -> Info:
     """Of 4 such layers: ``a.b.c``, ``a.b.d``, ``a.e`` and ``f``."""
     inner = Chain({"b": Chain({"c": linear(), "d": linear()}), "e": linear()})
-    return torchscan.crawl_module(Chain({"a": inner, "f": linear()}), (4,))
+    return crawl_module(Chain({"a": inner, "f": linear()}), (4,))
 
 
 OPEN = [
@@ -93,9 +95,7 @@ def test_a_row_shows_the_sum_of_all_that_it_calls_open_or_closed(show: Open) -> 
 
 def test_what_is_as_deep_elsewhere_stays_open(show: Open) -> None:
     twice = {name: Chain({"in": Chain({"most": linear()})}) for name in ("one", "other")}
-    page = show(
-        torchscan.crawl_module(Chain(twice), (4,)).to_html(columns=COLUMNS, standalone=True)
-    )
+    page = show(crawl_module(Chain(twice), (4,)).to_html(columns=COLUMNS, standalone=True))
     fold(page, "in").first.click()
     assert [row[0] for row in visible_rows(page)] == ["Chain", "one", "in", "other", "in", "most"]
 
@@ -204,9 +204,7 @@ def test_numbers_are_sorted_from_the_largest_then_from_the_smallest_then_as_call
 def test_texts_are_sorted_by_the_alphabet_and_the_numbers_in_them(show: Open) -> None:
     layers = {str(number): nn.ReLU() for number in (10, 9, 100)}
     page = show(
-        torchscan.crawl_module(Chain(layers), (4,)).to_html(
-            columns=["type", "output_shape"], standalone=True
-        )
+        crawl_module(Chain(layers), (4,)).to_html(columns=["type", "output_shape"], standalone=True)
     )
     sort(page, "Layer")
     assert [row[0] for row in visible_rows(page)] == ["9", "10", "100", "Chain"]
@@ -218,9 +216,7 @@ def test_texts_are_sorted_by_the_alphabet_and_the_numbers_in_them(show: Open) ->
 
 def test_shapes_are_sorted_by_all_their_sizes(show: Open) -> None:
     layers = nn.Sequential(nn.Linear(4, 16), nn.Linear(16, 9), nn.Linear(9, 100))
-    page = show(
-        torchscan.crawl_module(layers, (4,)).to_html(columns=["output_shape"], standalone=True)
-    )
+    page = show(crawl_module(layers, (4,)).to_html(columns=["output_shape"], standalone=True))
     sort(page, "Output")
     assert [row[1] for row in visible_rows(page)] == ["9", "16", "100", "100"]
 
@@ -299,7 +295,7 @@ def test_3000_layers_are_usable(show: Open) -> None:
     model = nn.Sequential(
         *(nn.Sequential(*(nn.Linear(4, 4) for _ in range(60))) for _ in range(50))
     )
-    html = torchscan.crawl_module(model, (4,), receptive_field=False).to_html(standalone=True)
+    html = crawl_module(model, (4,), receptive_field=False).to_html(standalone=True)
     assert len(html) < 6e6
     page = show(html)
     rows = visible_rows(page)
@@ -420,7 +416,7 @@ def test_it_needs_nothing_else() -> None:
 
 
 def test_the_sum_of_all_rows_stays_last_however_they_are_sorted(show: Open) -> None:
-    page = show(torchscan.record(block(), (3, 8, 8)).table().write("html"))
+    page = show(record(block(), (3, 8, 8)).table().write("html"))
     foot = page.locator("table.layers tfoot tr")
     names = [row[0] for row in visible_rows(page)]
     assert "total" not in names
@@ -433,14 +429,14 @@ def test_the_sum_of_all_rows_stays_last_however_they_are_sorted(show: Open) -> N
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_all_results_can_be_read_on_one_page(show: Open, scheme: Any) -> None:
     shape = (3, 8, 8)
-    info = torchscan.crawl_module(block(), shape)
+    info = crawl_module(block(), shape)
     results = [
-        torchscan.estimate_memory(block(), shape, device="RTX 3090"),
-        torchscan.analyze_roofline(block(), shape, device="RTX 3090"),
-        torchscan.receptive_field(block(), shape),
+        estimate_memory(block(), shape, device="RTX 3090"),
+        analyze_roofline(block(), shape, device="RTX 3090"),
+        receptive_field(block(), shape),
         torchscan.compare(info, info),  # without rows
-        torchscan.compare(info, torchscan.crawl_module(block(), shape, batch_size=2)),
-        torchscan.record(block(), shape),
+        torchscan.compare(info, crawl_module(block(), shape, batch_size=2)),
+        record(block(), shape),
     ]
     page = show(page_of("All", *(result._repr_html_() for result in results)), color_scheme=scheme)
     assert page.locator("table.layers").count() == len(results) - 1

@@ -13,6 +13,8 @@ from torch import nn
 
 import torchscan
 from tests.report.samples import HOSTILE, INFOS, UNPRINTABLE, named
+from torchscan.crawler import crawl_module
+from torchscan.errors import InputError
 from torchscan.report.latex import escape
 
 EXPECTED = r"""% needs \usepackage{booktabs}
@@ -129,7 +131,7 @@ def document(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         INFOS["two inputs"]().to_latex(
             columns=["input_shape", "rf", "s", "p", "bytes_read"], label="tab:fields"
         ),
-        torchscan.crawl_module(pages, (4,)).to_latex(
+        crawl_module(pages, (4,)).to_latex(
             columns=["type"],
             caption="Pages.",
             long=True,
@@ -228,9 +230,7 @@ def test_a_column_of_the_user_s_goes_into_every_format() -> None:
     assert table.write("csv").splitlines()[0] == "model,params,macs,Top-1 (%)"
     assert str(table).splitlines()[1].split()[-2:] == ["Top-1", "(%)"]
     assert table.rows[2].cells[-1].text == "–"
-    with pytest.raises(
-        torchscan.InputError, match="values has 'huge', which is no row of the table"
-    ):
+    with pytest.raises(InputError, match="values has 'huge', which is no row of the table"):
         models().with_column("x", {"huge": 1})
 
 
@@ -283,7 +283,7 @@ def test_tables_fit_the_columns_of_a_two_column_article(siunitx: bool, tmp_path:
     )
     if "geometry" not in found.stdout or (siunitx and "siunitx" not in found.stdout):
         pytest.skip("packages of LaTeX are missing")
-    info = torchscan.crawl_module(
+    info = crawl_module(
         nn.Sequential(nn.Conv2d(3, 1600, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(10)),
         (3, 64, 64),
     )

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-import torchscan
 from tests.report.samples import HOSTILE, INFOS, UNPRINTABLE, Scores, named, printed
+from torchscan.crawler import crawl_module
+from torchscan.report.data import from_json
 from torchscan.report.info import Info
 from torchscan.report.markdown import escape
 
@@ -123,7 +124,7 @@ def test_names_stay_what_they_are(details: bool) -> None:
 @example("a __b__ *c* _d_")
 @settings(max_examples=400, deadline=None)
 def test_any_text_stays_what_it_is(text: str) -> None:
-    info = torchscan.from_json(ONE)
+    info = from_json(ONE)
     info["layers"][0]["type"] = text
     tables, paragraphs, markup = parts(
         Info({**info, "unpriced": {text: 3}}).to_markdown(columns=["type"])
@@ -139,7 +140,7 @@ def test_names_of_types_and_of_what_is_below_the_table_stay_too() -> None:
 
     Pair.__name__ = Pair.__qualname__ = "<b>__Pair__</b>|@user"
     model = Pair()
-    info = torchscan.crawl_module(model, kwargs=INPUTS)
+    info = crawl_module(model, kwargs=INPUTS)
     info["unused_parameters"] = {f"_{name}_": 4 for name in (*HOSTILE, *UNPRINTABLE)}
     info["unpriced"] = {"my::op_": 1}
     tables, paragraphs, markup = parts(info.to_markdown())

@@ -15,11 +15,13 @@ import torch
 from matplotlib import pyplot as plt
 from torch import nn
 
-import torchscan
 from tests.report.test_text import ESCAPES
 from tests.versions import before
-from torchscan import estimate_memory
+from torchscan.crawler import crawl_module
+from torchscan.errors import InputError
+from torchscan.estimator import estimate_memory
 from torchscan.report.chart import stacked, ticks
+from torchscan.report.export import format_info
 from torchscan.types import MemoryEstimate
 
 mpl.use("Agg")
@@ -153,7 +155,7 @@ def test_the_context_is_said_with_its_range_if_it_is_not_known() -> None:
     assert "close" not in text
     assert (
         "Context and kernels     900.00 MiB\n"
-        in a_step(device="H200", context_bytes=900 * 2**20).to_text()
+        in a_step(device="H200", cuda_context=900 * 2**20).to_text()
     )
 
 
@@ -197,7 +199,7 @@ def test_the_picture_is_stacked_up_to_the_peak_which_is_named() -> None:
 
 
 def test_the_capacity_is_a_line_or_said_where_it_is_far_above() -> None:
-    small = a_step(device="0.0006 GiB", context_bytes=0)
+    small = a_step(device="0.0006 GiB", cuda_context=0)
     ax = small.plot()
     assert small.verdict is not None
     height = np.asarray(ax.lines[-1].get_ydata(), float)[0]
@@ -211,7 +213,7 @@ def test_the_capacity_is_a_line_or_said_where_it_is_far_above() -> None:
 def test_sizes_are_those_of_paper(size: Any) -> None:
     figure: Any = a_step().plot(size=size).figure
     assert figure.get_size_inches()[0] == {"screen": 8.0, "column": 3.15, "page": 7.0}[size]
-    with pytest.raises(torchscan.InputError, match="choose one of 'screen', 'column', 'page'"):
+    with pytest.raises(InputError, match="choose one of 'screen', 'column', 'page'"):
         a_step().plot(size="poster")  # type: ignore[arg-type]
 
 
@@ -248,7 +250,7 @@ def test_the_last_moment_has_a_width_of_its_own() -> None:
 
 
 def test_nothing_to_draw_is_said() -> None:
-    with pytest.raises(torchscan.InputError, match="nothing to draw"):
+    with pytest.raises(InputError, match="nothing to draw"):
         estimate_memory(nn.Identity(), (4,)).plot()
 
 
@@ -272,9 +274,9 @@ def test_the_picture_goes_where_it_is_told() -> None:
 
 def test_overheads_that_were_measured_are_added_up() -> None:
     """Linear(4, 2): 40 bytes, which show as nothing beside MiB."""
-    info = torchscan.crawl_module(nn.Linear(4, 2), (4,))
+    info = crawl_module(nn.Linear(4, 2), (4,))
     info["overheads"] = {"cuda": {"pre": 0.0, "fwd": 500.0}, "framework": {"pre": 0.0, "fwd": 20.0}}
-    lines = torchscan.format_info(info).splitlines()
+    lines = format_info(info).splitlines()
     assert [line.split("  ")[-1].strip() for line in lines if "overhead" in line] == [
         "500.00 MiB",
         "20.00 MiB",
@@ -283,9 +285,9 @@ def test_overheads_that_were_measured_are_added_up() -> None:
 
 
 def test_an_overhead_that_nobody_knows_is_not_zero() -> None:
-    info = torchscan.crawl_module(nn.Linear(4, 2), (4,))
+    info = crawl_module(nn.Linear(4, 2), (4,))
     info["overheads"] = {"cuda": {"pre": None, "fwd": None}, "framework": {"pre": 0.0, "fwd": 20.0}}
-    lines = torchscan.format_info(info).splitlines()
+    lines = format_info(info).splitlines()
     assert [line.split("  ")[-1].strip() for line in lines if "overhead" in line] == [
         "not known",
         "20.00 MiB",
@@ -333,7 +335,7 @@ def test_the_largest_batch_within_the_error_margin_comes_first() -> None:
     """The context is somewhere between 274 MiB and 1.6 GiB; what torch reserves may be 2 % more."""
     model = nn.Linear(1000, 1000)
     verdict = estimate_memory(
-        model, (1000,), device="1 GiB", context_bytes=2**28, largest_batch=True
+        model, (1000,), device="1 GiB", cuda_context=2**28, largest_batch=True
     ).verdict
     assert verdict is not None
     safe, largest = verdict.safe_batch_size, verdict.largest_batch_size
@@ -342,22 +344,22 @@ def test_the_largest_batch_within_the_error_margin_comes_first() -> None:
     assert 0.97 * largest < safe < largest
     for size, share in ((safe, 1.02), (largest, 1.0)):
         again = estimate_memory(
-            model, (1000,), batch_size=size, device="1 GiB", context_bytes=2**28
+            model, (1000,), batch_size=size, device="1 GiB", cuda_context=2**28
         ).verdict
         assert again is not None
         assert again.fits
-        assert again.context_bytes + share * again.reserved_bytes <= again.capacity_bytes
+        assert again.cuda_context_bytes + share * again.reserved_bytes <= again.capacity_bytes
     text = estimate_memory(
-        model, (1000,), device="1 GiB", context_bytes=2**28, largest_batch=True
+        model, (1000,), device="1 GiB", cuda_context=2**28, largest_batch=True
     ).to_text()
     assert f"Largest batch size      {safe:,}, or {largest:,} if the estimate is exact" in text
 
 
 def test_code_to_type_is_not_cut() -> None:
     model = nn.Linear(512, 512)
-    remedies = estimate_memory(
+    suggestions = estimate_memory(
         model, (512,), training=True, optimizer="AdamW", device="H100"
-    ).remedies()
-    text = remedies.table().write("text", width=80)
+    ).suggestions()
+    text = suggestions.table().write("text", width=80)
     assert "…" not in text
     assert all(len(line) <= 80 for line in text.splitlines())

@@ -21,10 +21,12 @@ from torch.utils.checkpoint import checkpoint
 import torchscan
 from tests.browsing import least_contrast, opened
 from tests.live.watching import watch
+from tests.opening import watched_run
 from tests.recording.test_record import Calls
 from tests.report.test_graphs import a_graph, lay_out_graph
 from tests.torchvision_cpu import torchvision
-from torchscan import InputError, Scan, TorchscanError, html_report, inspect, open_run
+from torchscan import Scan, html_report, inspect
+from torchscan.errors import InputError, TorchscanError
 from torchscan.measured import Measured
 from torchscan.report.paging.model_page import SCRIPTS
 from torchscan.types import Page as ModelPage
@@ -404,7 +406,7 @@ def test_a_watched_run_has_norms_of_gradients(tmp_path: Path) -> None:
         loss: Tensor = model(torch.rand(4, 3)).sum()
         loss.backward()
         optimizer.step()
-    page = html_report(Scan(model, (3,), batch_size=4), run=open_run(tmp_path / "run"))
+    page = html_report(Scan(model, (3,), batch_size=4), run=watched_run(tmp_path / "run"))
     rows = data_of(page)["measured"]["figures"]
     assert rows["1"]["gradient"] == pytest.approx(8**0.5, rel=1e-3), (
         "of a sum, the gradient is 1 for each of 4×2 results"
@@ -440,7 +442,7 @@ def test_distributions_over_the_steps(visit: Visit, tmp_path: Path) -> None:
             loss.backward()
             watcher.step()
             time.sleep(0.05)  # nobody waits for the process that writes
-    run = open_run(tmp_path / "run")
+    run = watched_run(tmp_path / "run")
     assert run.steps() == [*range(6)]
     with visit(html_report(Scan(model, (3,), batch_size=4), run=run)) as page:
         panel = page.locator(".panel.distributions")
@@ -507,9 +509,9 @@ def test_a_nan_among_gradients_is_no_norm(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
     with watch(model, tmp_path / "run", every=1):
         (model(torch.rand(4, 3)) * math.nan).sum().backward()
-    figures = data_of(html_report(Scan(model, (3,), batch_size=4), run=open_run(tmp_path / "run")))[
-        "measured"
-    ]["figures"]
+    figures = data_of(
+        html_report(Scan(model, (3,), batch_size=4), run=watched_run(tmp_path / "run"))
+    )["measured"]["figures"]
     assert figures["1"]["nonfinite"] >= 8
     assert "gradient" not in figures["1"]
 

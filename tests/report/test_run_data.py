@@ -16,11 +16,14 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import torchscan
+from tests.opening import inspected_run
 from tests.recording.test_record import Calls
 from tests.report.runs import STEADY, inspected, run
 from tests.report.samples import HOSTILE, UNPRINTABLE, Chain
 from tests.run_schema import PLACE, written
-from torchscan import InputError, open_run
+from torchscan import open_run
+from torchscan.errors import InputError
+from torchscan.report.data import from_json
 from torchscan.types import Latency, RunFacts
 
 SCHEMA = torchscan.types.json_schema("run")
@@ -91,7 +94,7 @@ def test_numbers_that_are_not_finite_are_texts(tmp_path: Path) -> None:
     content = json.loads(text, parse_constant=pytest.fail)
     VALIDATOR.validate(content)
     assert content["forward"] == {"median": "NaN", "least": "-Infinity", "most": "Infinity"}
-    forward = open_run(tmp_path / "run.json").forward
+    forward = inspected_run(tmp_path / "run.json").forward
     assert math.isnan(forward.median)
     assert forward[1:] == (-math.inf, math.inf)
 
@@ -110,12 +113,12 @@ def test_keys_that_a_later_version_adds_are_left_alone(tmp_path: Path) -> None:
         tmp_path,
         lambda content: (content.update(energy=3), content["calls"][0].update(joule={"a": 1})),
     )
-    assert len(open_run(later).calls) == 2
+    assert len(inspected_run(later).calls) == 2
 
 
 def test_what_has_a_default_may_be_missing(tmp_path: Path) -> None:
     assert (
-        open_run(saved(tmp_path, lambda content: content.pop("timeline"))).timeline
+        inspected_run(saved(tmp_path, lambda content: content.pop("timeline"))).timeline
         == torchscan.types.Timeline()
     )
 
@@ -194,4 +197,4 @@ def test_a_run_is_no_report(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match="this is not a report of torchscan, but a run: write one with to_json"
     ):
-        torchscan.from_json(saved(tmp_path).read_text())
+        from_json(saved(tmp_path).read_text())

@@ -17,6 +17,11 @@ from torch.utils.checkpoint import checkpoint
 import torchscan
 from tests.recording.test_record import Calls
 from torchscan.analyses.totals import by_module
+from torchscan.crawler import crawl_module, record, summary
+from torchscan.errors import InputError, RecordError
+from torchscan.estimator import analyze_roofline, estimate_memory
+from torchscan.report.data import from_json
+from torchscan.report.export import format_info
 
 
 class Block(nn.Module):
@@ -62,9 +67,7 @@ def lines(model: nn.Module, *args: Any, **options: Any) -> list[str]:
         key: options.pop(key) for key in ("columns", "width", "fold_repeats") if key in options
     }
     wrap = options.pop("wrap_mode", "mid")
-    return torchscan.format_info(
-        torchscan.crawl_module(model, *args, **options), wrap, **layout
-    ).splitlines()
+    return format_info(crawl_module(model, *args, **options), wrap, **layout).splitlines()
 
 
 def test_the_whole_table() -> None:
@@ -74,19 +77,16 @@ def test_the_whole_table() -> None:
 
 def test_summary_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     model = Block()
-    torchscan.summary(model, (3, 32, 32))
-    assert (
-        capsys.readouterr().out
-        == torchscan.format_info(torchscan.crawl_module(model, (3, 32, 32))) + "\n"
-    )
+    summary(model, (3, 32, 32))
+    assert capsys.readouterr().out == format_info(crawl_module(model, (3, 32, 32))) + "\n"
 
 
 def test_summary_folds_to_a_depth_and_shows_less_deep_models_whole(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    torchscan.summary(Block(), (3, 32, 32), max_depth=1)
+    summary(Block(), (3, 32, 32), max_depth=1)
     assert "Flatten" not in capsys.readouterr().out
-    torchscan.summary(Block(), (3, 32, 32), max_depth=9)
+    summary(Block(), (3, 32, 32), max_depth=9)
     assert "Flatten" in capsys.readouterr().out
 
 
@@ -96,14 +96,14 @@ def test_summary_shows_the_receptive_field_in_words_where_it_is_everything(
     model = nn.Sequential(
         nn.Conv2d(3, 4, (3, 5), (1, 2)), nn.Upsample(scale_factor=3), nn.AdaptiveAvgPool2d(1)
     )
-    torchscan.summary(model, (3, 32, 33), receptive_field=True, effective_rf_stats=True)
+    summary(model, (3, 32, 33), receptive_field=True, effective_rf_stats=True)
     table = capsys.readouterr().out.splitlines()
     assert table[1].split()[-5:] == ["RF", "Stride", "Pad", "of", "MACs"]
     assert table[4].split()[4:8] == ["81,000", "3×5", "1×2", "0"]
     assert table[5].split()[-4:-1] == ["3×5", "1/3×2/3", "2/3×4/3"]
     assert table[6].split()[-4:-1] == ["global", "–", "–"]
     assert "global: all of the input is seen, by aten.adaptive_avg_pool2d; stride and" in table
-    torchscan.summary(model, (3, 32, 32))
+    summary(model, (3, 32, 32))
     assert "RF" not in capsys.readouterr().out
 
 
@@ -113,16 +113,16 @@ def test_the_table_says_where_receptive_fields_are_not_the_whole_truth(
     model = nn.Sequential(
         nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular"), nn.GroupNorm(2, 4)
     )
-    torchscan.summary(model, (3, 32, 32), receptive_field=True)
+    summary(model, (3, 32, 32), receptive_field=True)
     text = capsys.readouterr().out
     assert "(norm-stats)" in text
     assert "(wraps)" in text
     assert "(hull)" not in text
     assert "(padded)" not in text
     reflecting = nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect")
-    torchscan.summary(reflecting, (3, 32, 32), receptive_field=True)
+    summary(reflecting, (3, 32, 32), receptive_field=True)
     assert "reflected or repeated (padded)" in capsys.readouterr().out.replace("\n", " ")
-    torchscan.summary(model, (3, 32, 32))
+    summary(model, (3, 32, 32))
     assert "norm-stats" not in capsys.readouterr().out
 
 
@@ -191,22 +191,22 @@ def test_columns_can_be_chosen_and_wrong_ones_are_refused_with_a_list() -> None:
     )
     units = ["FLOPs", "(k)", "DMAs", "(k)", "Read", "(KiB)"]
     assert table[1].split() == ["Layer", "Path", "Trainable", "Frozen", *units]
-    with pytest.raises(torchscan.InputError, match="choose from type, path"):
+    with pytest.raises(InputError, match="choose from type, path"):
         lines(Block(), (3, 32, 32), columns=["colour"])
-    with pytest.raises(torchscan.InputError, match="head, mid, tail"):
+    with pytest.raises(InputError, match="head, mid, tail"):
         lines(Block(), (3, 32, 32), wrap_mode="middle")
-    with pytest.raises(torchscan.InputError, match=r"did you mean 'flops'\? There are type, path"):
+    with pytest.raises(InputError, match=r"did you mean 'flops'\? There are type, path"):
         lines(Block(), (3, 32, 32), columns=["flop"])
-    with pytest.raises(torchscan.InputError, match=r"give a list of names, columns=\['params'\]"):
+    with pytest.raises(InputError, match=r"give a list of names, columns=\['params'\]"):
         lines(Block(), (3, 32, 32), columns="params")
     for width in (0, True, 50.0):
-        with pytest.raises(torchscan.InputError, match="number of characters"):
+        with pytest.raises(InputError, match="number of characters"):
             lines(Block(), (3, 32, 32), width=width)
 
 
 def test_the_layout_is_checked_before_the_pass() -> None:
-    with pytest.raises(torchscan.InputError, match=r"wrap_mode is torch\.int64"):
-        torchscan.summary(nn.Embedding(4, 2), (5,), torch.long)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"wrap_mode is torch\.int64"):
+        summary(nn.Embedding(4, 2), (5,), torch.long)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -394,14 +394,14 @@ def test_only_terminals_have_colours(
 ) -> None:
     for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM"):
         monkeypatch.delenv(name, raising=False)
-    torchscan.summary(Block(), (3, 32, 32))
+    summary(Block(), (3, 32, 32))
     plain = capsys.readouterr().out
     assert not ESCAPES.search(plain)
     monkeypatch.setenv("FORCE_COLOR", "1")
-    torchscan.summary(Block(), (3, 32, 32))
+    summary(Block(), (3, 32, 32))
     assert capsys.readouterr().out == plain, "pytest's stream is not the program's own"
     monkeypatch.setattr(sys, "__stdout__", sys.stdout)
-    torchscan.summary(Block(), (3, 32, 32))
+    summary(Block(), (3, 32, 32))
     coloured = capsys.readouterr().out
     assert ESCAPES.sub("", coloured) == plain
     bold = [
@@ -414,10 +414,10 @@ def test_only_terminals_have_colours(
     )
     assert "\x1b[38;5;167m████████\x1b[0m" in coloured
     monkeypatch.setenv("COLORTERM", "truecolor")
-    torchscan.summary(Block(), (3, 32, 32))
+    summary(Block(), (3, 32, 32))
     assert "\x1b[38;2;209;96;61m████████\x1b[0m" in capsys.readouterr().out
     monkeypatch.setenv("NO_COLOR", "1")
-    torchscan.summary(Block(), (3, 32, 32))
+    summary(Block(), (3, 32, 32))
     assert capsys.readouterr().out == plain
 
 
@@ -446,14 +446,14 @@ def test_a_pass_that_fails_shows_the_layers_up_to_there(
     model = nn.Sequential(
         stem, nn.Sequential(nn.ReLU(), nn.Conv2d(5, 10, 3, bias=True), nn.ReLU()), nn.ReLU()
     )
-    with pytest.raises(torchscan.RecordError, match=r"1\.1 \(Conv2d\) failed in aten\.conv"):
-        torchscan.summary(model, (3, 8, 8), execute=execute)
+    with pytest.raises(RecordError, match=r"1\.1 \(Conv2d\) failed in aten\.conv"):
+        summary(model, (3, 8, 8), execute=execute)
     assert capsys.readouterr().out == WHAT_RAN
 
 
 def test_a_pass_that_fails_in_the_model_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(torchscan.RecordError):
-        torchscan.summary(Calls(lambda self, x: self.a(x) @ x, a=nn.Linear(4, 2)), (4,))
+    with pytest.raises(RecordError):
+        summary(Calls(lambda self, x: self.a(x) @ x, a=nn.Linear(4, 2)), (4,))
     assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[3:5]] == [
         ["Calls", "(failed)"],
         ["└─a", "Linear"],
@@ -464,7 +464,7 @@ def test_a_pass_that_fails_in_the_model_itself(capsys: pytest.CaptureFixture[str
 
 
 def test_with_a_device_there_are_times_which_add_up(capsys: pytest.CaptureFixture[str]) -> None:
-    torchscan.summary(Block(), (3, 32, 32), device="RTX 4090", batch_size=8)
+    summary(Block(), (3, 32, 32), device="RTX 4090", batch_size=8)
     text = capsys.readouterr().out
     assert re.split("  +", text.splitlines()[1]) == [
         "Layer",
@@ -476,9 +476,9 @@ def test_with_a_device_there_are_times_which_add_up(capsys: pytest.CaptureFixtur
         "of time",
     ]
     assert "Times are estimated for NVIDIA GeForce RTX 4090: " in text
-    info = torchscan.crawl_module(Block(), (3, 32, 32), device="RTX 4090", batch_size=8)
+    info = crawl_module(Block(), (3, 32, 32), device="RTX 4090", batch_size=8)
     times = [layer["time_estimate"] for layer in info["layers"]]
-    roofline = torchscan.analyze_roofline(Block(), (3, 32, 32), device="RTX 4090", batch_size=8)
+    roofline = analyze_roofline(Block(), (3, 32, 32), device="RTX 4090", batch_size=8)
     assert (
         sum(times)
         == pytest.approx(info["overall"]["time_estimate"])
@@ -487,21 +487,21 @@ def test_with_a_device_there_are_times_which_add_up(capsys: pytest.CaptureFixtur
     assert times[3] > 0 < times[4], "both calls of the activation"
     folded = torchscan.aggregate_info(info, 1)["layers"]
     assert sum(layer["time_estimate"] for layer in folded) == pytest.approx(roofline.time_estimate)
-    assert torchscan.from_json(info.to_json()) == info
+    assert from_json(info.to_json()) == info
     assert "latency" in info.to_csv().splitlines()[0].split(",")
 
 
 def test_memory_is_that_of_the_estimate() -> None:
     """A ReLU keeps its result, 4·10 floats; the output is there when the forward pass ends."""
     model = nn.Sequential(nn.Linear(10, 10), nn.ReLU(), nn.Linear(10, 10))
-    info = torchscan.crawl_module(model, (10,), batch_size=4, training=True, memory=True)
-    estimate = torchscan.estimate_memory(model, (10,), batch_size=4, training=True)
+    info = crawl_module(model, (10,), batch_size=4, training=True, memory=True)
+    estimate = estimate_memory(model, (10,), batch_size=4, training=True)
     assert [(layer["activation_bytes"], layer["peak_bytes"]) for layer in info["layers"]] == [
         (each.activation_bytes, each.peak_bytes) for each in estimate.layers
     ]
     assert [layer["activation_bytes"] for layer in info["layers"]] == [320, 0, 160, 160]
     assert info["overall"]["peak_bytes"] == estimate.peak_bytes
-    table = torchscan.format_info(info, columns=["activations", "peak"]).splitlines()
+    table = format_info(info, columns=["activations", "peak"]).splitlines()
     assert table[1].split() == ["Layer", "Activations", "(B)", "Peak", "(B)"]
     assert table[5].split()[:2] == ["├─1", "160"]
 
@@ -510,7 +510,7 @@ def test_equal_blocks_keep_the_sum_and_peak_at_the_most() -> None:
     """The first of nine has no gradient of its input to compute, and a row of its own."""
     model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(9)))
     asked: Any = {"batch_size": 16, "training": True, "memory": True, "device": "RTX 4090"}
-    info = torchscan.crawl_module(model, (64,), **asked)
+    info = crawl_module(model, (64,), **asked)
     blocks = [layer for layer in info["layers"] if layer["depth"] == 1][1:]
     (folded,) = [
         line
@@ -526,20 +526,18 @@ def test_equal_blocks_keep_the_sum_and_peak_at_the_most() -> None:
 
 def test_what_was_not_asked_for_is_refused() -> None:
     with pytest.raises(
-        torchscan.InputError,
+        InputError,
         match=r"the column 'latency' needs a device: give device='RTX 4090', say",
     ):
-        torchscan.summary(nn.Linear(2, 2), (2,), columns=["latency"])
-    info = torchscan.crawl_module(nn.Linear(2, 2), (2,))
+        summary(nn.Linear(2, 2), (2,), columns=["latency"])
+    info = crawl_module(nn.Linear(2, 2), (2,))
     with pytest.raises(
-        torchscan.InputError, match=r"these layers have no 'peak': ask for it, .*memory=True\)"
+        InputError, match=r"these layers have no 'peak': ask for it, .*memory=True\)"
     ):
-        torchscan.format_info(info, columns=["peak"])
-    with pytest.raises(
-        torchscan.InputError, match=r"no 'latency_share': ask for it, .*device='RTX 4090'\)"
-    ):
+        format_info(info, columns=["peak"])
+    with pytest.raises(InputError, match=r"no 'latency_share': ask for it, .*device='RTX 4090'\)"):
         info.to_csv(columns=["latency_share"])
-    torchscan.summary(nn.Linear(2, 2), (2,), columns=["peak", "activations"])
+    summary(nn.Linear(2, 2), (2,), columns=["peak", "activations"])
 
 
 # -- what a strict reader found ------------------------------------------------------------------------------------------
@@ -559,9 +557,9 @@ def test_what_a_backward_pass_computes_again_is_summed_where_it_belongs() -> Non
                 x = checkpoint(block, x, use_reentrant=False)
             return self.head(x)
 
-    info = torchscan.crawl_module(Checkpointed(), (4,), training=True)
-    assert torchscan.from_json(info.to_json()) == info
-    costs = by_module(torchscan.record(Checkpointed(), (4,), training=True))
+    info = crawl_module(Checkpointed(), (4,), training=True)
+    assert from_json(info.to_json()) == info
+    costs = by_module(record(Checkpointed(), (4,), training=True))
     for layer in torchscan.aggregate_info(info, 1)["layers"]:
         if layer["path"] == "head":
             assert layer["macs"] == costs["head"].macs
@@ -582,24 +580,24 @@ def test_streams_that_stand_in_for_others_need_not_know_terminals(
         def flush(self) -> None: ...
 
     monkeypatch.setattr(sys, name, Tee())
-    torchscan.summary(nn.Linear(4, 4), (4,))
+    summary(nn.Linear(4, 4), (4,))
     closed = io.StringIO()
     closed.close()
     monkeypatch.setattr(sys, "stderr", closed)
-    assert torchscan.crawl_module(nn.Linear(4, 4), (4,))["overall"]["macs"] == 16
+    assert crawl_module(nn.Linear(4, 4), (4,))["overall"]["macs"] == 16
 
 
 def test_a_list_has_the_unit_of_what_it_shows() -> None:
     """Own figures, not sums that nobody sees."""
     model = nn.Sequential(*(nn.Linear(200, 200) for _ in range(300)))
-    info = torchscan.select_layers(torchscan.crawl_module(model, (200,)), match="Linear", top=2)
-    table = torchscan.format_info(info, columns=["macs"]).splitlines()
+    info = torchscan.select_layers(crawl_module(model, (200,)), match="Linear", top=2)
+    table = format_info(info, columns=["macs"]).splitlines()
     assert table[1].split() == ["Layer", "MACs"]
     assert table[3].split() == ["0", "40,000"]
     assert "each with its own figures" in " ".join(table)
     for name, advice in (("latency", "device="), ("peak", "memory=True")):
-        with pytest.raises(torchscan.InputError, match=advice):
-            torchscan.select_layers(torchscan.crawl_module(model, (200,)), sort=name)
+        with pytest.raises(InputError, match=advice):
+            torchscan.select_layers(crawl_module(model, (200,)), sort=name)
 
 
 def test_a_share_that_is_not_nothing_is_not_0() -> None:

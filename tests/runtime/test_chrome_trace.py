@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import torchscan
+from tests.opening import inspected_run
 from tests.recording.test_record import Calls
 from torchscan.runtime.chrome_trace import chrome_trace
 from torchscan.runtime.provenance import RunProvenance
@@ -213,7 +214,7 @@ def test_a_call_that_an_exception_left_holds_what_ran_in_it() -> None:
 def test_an_opened_run_has_its_trace_too(tmp_path: Path) -> None:
     facts = watched("training")
     facts.save(tmp_path / "run.json")
-    torchscan.open_run(tmp_path / "run.json").save_trace(tmp_path / "trace.json")
+    inspected_run(tmp_path / "run.json").save_trace(tmp_path / "trace.json")
     written = json.loads((tmp_path / "trace.json").read_text())
     assert written == json.loads(
         json.dumps(chrome_trace(facts.calls, facts.timeline, facts.provenance))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-import torchscan
+from torchscan.errors import BudgetError
 from torchscan.inspection import inspect
 from torchscan.report.run_table import run_table
 from torchscan.runtime.run import RunFacts
@@ -36,7 +36,7 @@ def evaluate(model: nn.Module, times: int = 1, *, has_gradients: bool = False) -
 def measured(facts: RunFacts) -> tuple[int, int | None, int | None]:
     assert facts.trains
     assert facts.calls[0].input_shapes == ((2, 4),)
-    assert facts.backward.least > 0
+    assert facts.backward.min > 0
     return facts.steps, facts.timed, None if facts.evaluation is None else facts.evaluation.passes
 
 
@@ -133,7 +133,7 @@ def test_a_budget_is_of_training_steps(monkeypatch: pytest.MonkeyPatch) -> None:
             train(model)
             evaluate(model, 2)
     assert run.facts.step_time == run.facts.forward.median + run.facts.backward.median
-    with pytest.raises(torchscan.BudgetError, match="a step took"):
+    with pytest.raises(BudgetError, match="a step took"):
         run.assert_step_time(run.facts.forward.median)
 
 

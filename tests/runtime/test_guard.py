@@ -418,8 +418,8 @@ def test_a_check_that_is_read_in_the_next_step_names_its_own(
             optimizer.step()
     (found,) = run.facts.nonfinite
     assert found.step == 5
-    assert found.said.startswith(said)
-    assert "was made" not in found.said
+    assert found.description.startswith(said)
+    assert "was made" not in found.description
 
 
 def train_on_two_losses(y: Tensor, model: nn.Module, value: float) -> None:
@@ -462,7 +462,7 @@ def test_a_gradient_that_is_nan_is_not_charged_to_the_optimizer(
             optimizer.step()
     found = run.facts.nonfinite[0]
     assert found.step == 3
-    assert said in found.said
+    assert said in found.description
     assert found.phase != "optimizer"
 
 

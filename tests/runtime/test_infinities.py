@@ -54,7 +54,7 @@ def assigned(x: Tensor) -> Tensor:
 def steps(
     model: nn.Module, loss: Callable[[Tensor], Tensor], times: int = 1, **options: Any
 ) -> RunFacts:
-    with inspect(model, device=None, **options) as run:
+    with inspect(model, expected=False, **options) as run:
         for _ in range(times):
             loss(model(torch.rand(4, 4) + 0.1)).backward()
     return run.facts
@@ -205,7 +205,7 @@ def test_the_logarithm_of_a_probability_of_0_may_be_a_result(
     log_prob: Callable[[Tensor], Tensor],
 ) -> None:
     model = Of(lambda p: log_prob(p))
-    with inspect(model, on_nonfinite="raise", device=None) as run:
+    with inspect(model, on_nonfinite="raise", expected=False) as run:
         model(torch.tensor([0.0, 1.0]))
     assert run.facts.nonfinite == ()
 
@@ -217,7 +217,7 @@ def test_an_infinity_in_a_metric_is_not_one_of_the_loss() -> None:
         last=nn.Linear(4, 1),
         perplexity=Of(torch.exp),
     )
-    with inspect(model, on_nonfinite="raise", device=None) as run:
+    with inspect(model, on_nonfinite="raise", expected=False) as run:
         model(torch.rand(4, 4))[0].sum().backward()
     assert run.facts.nonfinite == ()
 
@@ -252,10 +252,10 @@ def test_a_mask_that_is_written_into_what_was_given_is_no_finding_but_its_nan_is
         nn.Linear(4, 4), Of(lambda x: x.masked_fill_(~KEEP, MINUS_INF)), nn.Softmax(0)
     )
     x = torch.rand(4, 4)
-    with inspect(model[:2], on_nonfinite="raise", device=None), torch.no_grad():
+    with inspect(model[:2], on_nonfinite="raise", expected=False), torch.no_grad():
         model[:2](x)
     filled = nn.Sequential(nn.Linear(4, 4), Of(lambda x: x.fill_(MINUS_INF)), nn.Softmax(0))
-    with inspect(filled, device=None) as run, torch.no_grad():
+    with inspect(filled, expected=False) as run, torch.no_grad():
         filled(x)
     found = only(run.facts)
     assert (found.path, found.what, found.operator, found.mask) == (
@@ -273,7 +273,7 @@ def test_nan_of_padding_in_attention_names_softmax_and_the_mask() -> None:
         return self.attention(x, x, x, key_padding_mask=padding, need_weights=True)[0]
 
     model = Calls(attend, attention=nn.MultiheadAttention(4, 1, batch_first=True))
-    with inspect(model, device=None) as run:
+    with inspect(model, expected=False) as run:
         model(torch.rand(2, 4, 4)).sum().backward()
     found = only(run.facts)
     assert (found.path, found.operator) == ("attention", "aten._softmax")
@@ -357,7 +357,7 @@ def test_a_gradient_that_relu_masks_is_counted() -> None:
         first.weight.copy_(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
         first.bias.zero_()
     model = nn.Sequential(first, nn.ReLU(), Of(Root.apply), nn.Linear(2, 1))
-    with inspect(model, device=None) as run:
+    with inspect(model, expected=False) as run:
         model(torch.ones(3, 2)).sum().backward()
     counts = {call.path: (call.grad_out_nan, call.grad_in_nan) for call in run.facts.calls}
     assert counts == {"": (0, 0), "0": (0, 0), "1": (3, 0), "2": (0, 3), "3": (0, 0)}
@@ -369,7 +369,7 @@ def test_a_gradient_that_relu_masks_is_counted() -> None:
 
 def test_a_gradient_that_is_moved_before_it_is_seen_is_counted_on_its_way() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Unflatten(1, (2, 2)), Scaled(math.nan))
-    with inspect(model, device=None) as run:
+    with inspect(model, expected=False) as run:
         model(torch.rand(1, 4)).sum().backward()
     counts = {call.path: (call.grad_out_nan, call.grad_in_nan) for call in run.facts.calls}
     assert counts == {"": (0, 0), "0": (4, 0), "1": (4, 4), "2": (0, 4)}

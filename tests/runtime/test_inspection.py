@@ -19,7 +19,7 @@ from torch.nn.modules import module as hooks_of_torch
 from torch.utils.checkpoint import checkpoint
 
 from tests.recording.test_record import Calls
-from torchscan import InputError
+from torchscan.errors import InputError
 from torchscan.inspection import Run, inspect
 from torchscan.runtime.run import CallRun, RunFacts
 

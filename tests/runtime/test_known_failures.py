@@ -282,7 +282,7 @@ def test_two_inspections_of_one_model_at_once() -> None:
 
 
 def test_a_recording_of_ones_own_inside_is_not_a_step() -> None:
-    from torchscan import crawl_module
+    from torchscan.crawler import crawl_module
 
     model = nn.Linear(4, 1)
     with inspect(model, warm_up=0) as run:
@@ -335,7 +335,7 @@ def test_the_process_ends() -> None:
 def test_thousands_of_steps_are_thinned_out() -> None:
     """Of 3,000, about a thousand are kept, the last among them; all are counted."""
     model = nn.Linear(4, 1)
-    with inspect(model, warm_up=2, device=None) as run, torch.no_grad():
+    with inspect(model, warm_up=2, expected=False) as run, torch.no_grad():
         for number in range(3000):
             model(X if number < 2999 else X * math.nan)
         inspector = run._inspector
@@ -394,7 +394,7 @@ def test_the_usual_steps_are_told_of() -> None:
     assert run.facts.evaluation is not None
     assert (run.facts.steps, run.facts.differing, run.facts.evaluation.passes) == (10, 0, 1)
     assert run.facts.calls[1].grad_out_shapes == ((2, 4),)
-    assert run.facts.backward.least > 0
+    assert run.facts.backward.min > 0
 
 
 @pytest.mark.parametrize("rows", [[3, 8, 8, 8], [8, 8, 8, 3]])

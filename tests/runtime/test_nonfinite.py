@@ -16,8 +16,7 @@ from tests.recording.test_record import Calls
 from tests.runtime.faults import FAULTS, Attention, Fault, Log, Of, Scaled
 from tests.runtime.test_inspection import hooks
 from tests.torchvision_cpu import torchvision
-from torchscan import InputError
-from torchscan.errors import NonFiniteError
+from torchscan.errors import InputError, NonFiniteError
 from torchscan.inspection import inspect
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.run import RunFacts
@@ -332,7 +331,7 @@ def test_a_fault_is_looked_for_without_a_trace(name: str) -> None:
 
 
 def steps_of(model: nn.Module, *inputs: Any, **options: Any) -> RunFacts:
-    with inspect(model, device=None, **options) as run:
+    with inspect(model, expected=False, **options) as run:
         for each in inputs:
             result = model(each)
             if result.requires_grad:
@@ -411,7 +410,7 @@ def test_a_mask_in_a_buffer_that_nobody_uses_is_none_either() -> None:
 def test_a_buffer_that_is_spoilt_again_is_told_of_again() -> None:
     model = Calls(lambda self, x: self.inner(x), inner=nn.Linear(2, 1))
     model.register_buffer("state", torch.zeros(1))
-    with inspect(model, device=None) as run:
+    with inspect(model, expected=False) as run:
         for value in (math.nan, 0.0, 0.0, math.nan):
             model(torch.rand(2, 2)).sum().backward()
             model.get_buffer("state").fill_(value)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from tests.opening import inspected_run
 from tests.runtime.planted import PLANTED, Planted
-from torchscan import open_run
 from torchscan.cli.main import main
 from torchscan.inspection import inspect
 
@@ -25,7 +25,7 @@ def test_a_planted_fault_is_named_in_its_step(
     Path("program.py").write_text(planted.program)
     assert main(["inspect", "--save", "run.json", "--", "python", "program.py"]) == 0
     capsys.readouterr()
-    run = open_run("run.json")
+    run = inspected_run("run.json")
     assert run.skipped_steps == planted.skipped
     if planted.step is None:
         assert run.nonfinite == ()
@@ -105,7 +105,7 @@ def test_a_timed_step_names_what_later_steps_would(
     Path("program.py").write_text(planted.program)
     assert main(["inspect", "--save", "run.json", "--", "python", "program.py"]) == 0
     capsys.readouterr()
-    run = open_run("run.json")
+    run = inspected_run("run.json")
     assert len({found.step for found in run.nonfinite}) == len(run.nonfinite)
     assert all(part in str(run.nonfinite[0]) for part in says), run.nonfinite
 
@@ -142,7 +142,7 @@ def test_what_a_script_notices_by_itself_is_named(
     command = ["inspect", "--on-nonfinite", on_nonfinite, "--save", "run.json", "--", "program.py"]
     status = main(command)
     assert status == (on_nonfinite == "raise" or reaction == "raise ValueError")
-    run = open_run("run.json")
+    run = inspected_run("run.json")
     (found,) = run.nonfinite
     assert (found.step, found.path, found.operator) == (3, "2", "aten.log")
     if reaction != "continue":
@@ -192,7 +192,7 @@ def test_what_follows_in_the_same_update_is_no_second_finding(
     Path("program.py").write_text(Planted(code=code.replace("AT", str(at)), step=at).program)
     assert main(["inspect", "--save", "run.json", "--", "program.py"]) == 0
     capsys.readouterr()
-    (found,) = open_run("run.json").nonfinite
+    (found,) = inspected_run("run.json").nonfinite
     assert found.operator == "aten.mse_loss"
 
 
@@ -262,7 +262,7 @@ for step in range(10):
         == 0
     )
     capsys.readouterr()
-    assert open_run("run.json").nonfinite == ()
+    assert inspected_run("run.json").nonfinite == ()
 
 
 @pytest.mark.parametrize("kind", ["frozen", "without gradients", "detached", "trained before"])

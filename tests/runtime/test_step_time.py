@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.report.runs import STEADY, Times, on_device, run
-from torchscan import BudgetError, InputError
+from torchscan.errors import BudgetError, InputError
 
 #: 7 ms forward and 3 ms backward
 SLOW: Times = (4.0, 5.0, 6.0)
@@ -76,12 +76,12 @@ def test_a_limit_for_another_device_is_not_and_a_warning_says_so(device: str) ->
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"most": "8 apples"}, "'8 apples' is not a valid duration"),
-        ({"most": -1}, "most is -1: give a number, or a text such as '120 ms'"),
-        ({"most": True}, "most is True"),
-        ({"most": None}, "most is None"),
+        ({"max_step_time": "8 apples"}, "'8 apples' is not a valid duration"),
+        ({"max_step_time": -1}, "max_step_time is -1: give a number, or a text such as '120 ms'"),
+        ({"max_step_time": True}, "max_step_time is True"),
+        ({"max_step_time": None}, "max_step_time is None"),
         (
-            {"most": 1, "tolerance": float("nan")},
+            {"max_step_time": 1, "tolerance": float("nan")},
             "tolerance is nan: give a number, or a text such as '10%'",
         ),
     ],

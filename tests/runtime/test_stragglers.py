@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import torchscan
+from tests.opening import group_run
 from torchscan.runtime.exchanges import Exchange, Process
 from torchscan.runtime.group_run import GroupRun, group_run_of
 from torchscan.runtime.timeline import Slice, Timeline
@@ -52,7 +53,7 @@ def run_of(
         for group, ranks, place, when in came
     )
     timeline = Timeline(forward=(Slice(0, 0, 100 * MS), Slice(1, 0, 90 * MS)))
-    process = Process(rank=rank, processes=number, launch=launch, began=1.0 + (launch == "b"))
+    process = Process(rank=rank, num_ranks=number, launch=launch, began=1.0 + (launch == "b"))
     period = alone.period._replace(median=step / 1000)
     return replace(alone, process=process, exchanges=exchanges, timeline=timeline, period=period)
 
@@ -70,7 +71,7 @@ def test_one_that_comes_late_is_behind_and_those_that_waited_are_not(alone: RunF
     late = [("0", both, 1, 40), ("0", both, 2, 60)]
     group = group_of(alone, early, late)
     # before the first of the second step: from 60 to 110 and to 140; before the second: from 40 to 60, both
-    assert group.late == pytest.approx((0.0, 0.030))
+    assert group.lags == pytest.approx((0.0, 0.030))
     (straggler,) = group.stragglers
     assert straggler.rank == 1
     assert (straggler.seconds, straggler.share) == pytest.approx((0.030, 0.30))
@@ -88,7 +89,7 @@ def test_who_waits_for_one_is_not_blamed_by_others(alone: RunFacts) -> None:
     ]
     group = group_of(alone, *came)
     # before the row's of the second step, since the column's at 45 of the first: 65 and 95 ms, elsewhere 65
-    assert group.late == pytest.approx((0.0, 0.030, 0.0, 0.0))
+    assert group.lags == pytest.approx((0.0, 0.030, 0.0, 0.0))
     assert [each.rank for each in group.stragglers] == [1]
 
 
@@ -98,7 +99,7 @@ def test_who_has_other_collectives_is_not_compared_by_them(alone: RunFacts) -> N
     more = [("all", everyone, 1, 1), ("some", some, 1, 95), ("all", everyone, 2, 99)]
     assert group_of(
         alone, more, [each for each in more if each[0] == "all"], more
-    ).late == pytest.approx((0.0, 0.0, 0.0))
+    ).lags == pytest.approx((0.0, 0.0, 0.0))
 
 
 def test_what_nobody_waits_in_is_lost_once(alone: RunFacts) -> None:
@@ -107,7 +108,7 @@ def test_what_nobody_waits_in_is_lost_once(alone: RunFacts) -> None:
     early, late = (
         [("0", both, place, start + place) for place in range(1, 41)] for start in (0, 20)
     )
-    assert group_of(alone, early, late).late == pytest.approx((0.0, 0.020), abs=0.0011)
+    assert group_of(alone, early, late).lags == pytest.approx((0.0, 0.020), abs=0.0011)
 
 
 def test_of_several_backward_passes_the_time_from_one_sum_to_the_next_counts(
@@ -170,6 +171,6 @@ def test_in_a_file_and_back(alone: RunFacts, tmp_path: object) -> None:
     ]
     for rank, each in enumerate(came):
         run_of(alone, rank, 2, each).save(folder)
-    read = torchscan.open_run(folder)
+    read = group_run(folder)
     assert read == group_of(alone, *came)
     assert read.to_dict()["stragglers"][0]["rank"] == 1

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import tests.torchvision_cpu  # noqa: F401 - beside a CPU build of torch
-import torchscan
-from torchscan import InputError
+from torchscan.crawler import crawl_module, record
+from torchscan.errors import InputError, NeedsValuesError, RecordError
 from torchscan.targets import Built, InputSpec, inputs_of, parse_input, parse_target, with_model
 
 NETS = """
@@ -266,7 +266,7 @@ def test_a_pass_that_needs_data_gets_a_model_with_data() -> None:
     def verb(built: Built) -> int:
         devices.append(next(built.module.parameters()).device.type)
         if devices == ["meta"]:
-            raise torchscan.NeedsValuesError("this pass asks for values")
+            raise NeedsValuesError("this pass asks for values")
         return 5
 
     assert with_model(parse_target("nets:Net"), verb) == 5
@@ -434,9 +434,9 @@ def test_a_pass_that_is_wrong_is_not_tried_again() -> None:
 
     def verb(built: Built) -> None:
         tried.append(built)
-        torchscan.record(built.module, (3, 5))  # metadata of an image, say
+        record(built.module, (3, 5))  # metadata of an image, say
 
-    with pytest.raises(torchscan.RecordError):
+    with pytest.raises(RecordError):
         with_model(parse_target("nets:Net"), verb)
     assert len(tried) == 1
 
@@ -511,7 +511,7 @@ def overall(text: str, *inputs: str, dtype: str | None = None) -> dict[str, Any]
     target, specs = parse_target(text), [parse_input(each) for each in inputs]
 
     def verb(built: Built) -> dict[str, Any]:
-        return torchscan.crawl_module(
+        return crawl_module(
             built.converted(dtype).module,
             **inputs_of(text, built, specs, dtype),
             receptive_field=False,
@@ -670,9 +670,7 @@ def test_a_torchvision_of_another_torch_is_named_as_such(monkeypatch: pytest.Mon
 
 @pytest.mark.usefixtures("folder")
 def test_a_branch_on_an_index_that_was_assumed_is_decided_by_data() -> None:
-    info = with_model(
-        parse_target("nets:Branches"), lambda built: torchscan.crawl_module(built.module, (4,))
-    )
+    info = with_model(parse_target("nets:Branches"), lambda built: crawl_module(built.module, (4,)))
     assert info["overall"]["macs"] == 16 + 64
     assert info["provenance"]["execution"] == "real"
 
@@ -682,7 +680,7 @@ def test_a_model_too_large_for_memory_stays_without_data_and_says_so() -> None:
     """Of 4 EiB."""
     info = with_model(
         parse_target("nets:Branches(width=60)"),
-        lambda built: torchscan.crawl_module(built.module, (4,)),
+        lambda built: crawl_module(built.module, (4,)),
     )
     assert info["overall"]["macs"] == 16
     assert any("nets.py" in text and "argmax" in text for text in info["provenance"]["assumptions"])

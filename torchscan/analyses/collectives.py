@@ -20,8 +20,8 @@ class Collective:
     kind: Kind
     #: the dimension of the mesh along which it goes, or torch's name of the group
     group: str
-    #: how many processes take part
-    processes: int
+    #: the number of ranks that take part
+    num_ranks: int
     phase: Phase
     #: the path of the module
     layer: str
@@ -72,7 +72,7 @@ def _collective(key: _Key, calls: int, size: int, seconds: float | None) -> Coll
     return Collective(
         kind=kind,
         group=group,
-        processes=processes,
+        num_ranks=processes,
         phase=phase,
         layer=layer,
         calls=calls,

@@ -13,7 +13,7 @@ from torchscan.analyses.memory_timeline import (
     MemoryTimeline,
     Moment,
 )
-from torchscan.analyses.remedies_result import NOBODY, Asker, Remedies
+from torchscan.analyses.suggestions_result import NOBODY, Asker, Suggestions
 from torchscan.escapes import printable
 from torchscan.garbage import collected_later
 from torchscan.results import Result
@@ -36,9 +36,9 @@ class Verdict:
     #: what the device offers to programs
     capacity_bytes: int
     #: what the context, torch's kernels and the libraries are taken to need
-    context_bytes: int
+    cuda_context_bytes: int
     #: the least and the most that they may need: twice the same where it was measured or given
-    context_range: tuple[int, int]
+    cuda_context_range: tuple[int, int]
     #: peak of torch's blocks: tensors, rounded up to 512 bytes, and workspaces of cuBLAS and cuDNN
     allocated_bytes: int
     #: peak of the segments that torch's allocator takes from the device for them (if they don't fit: would need at least)
@@ -60,12 +60,12 @@ class Verdict:
     @property
     def left_bytes(self) -> int:
         """Device memory left over. If negative, at least that much is missing."""
-        return self.capacity_bytes - self.context_bytes - self.reserved_bytes
+        return self.capacity_bytes - self.cuda_context_bytes - self.reserved_bytes
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
         ranges = {
-            "context_range": list(self.context_range),
+            "cuda_context_range": list(self.cuda_context_range),
             "reserved_range": list(self.reserved_range),
         }
         return {**asdict(self), **ranges, "left_bytes": self.left_bytes}
@@ -93,9 +93,9 @@ class MemoryEstimate(Result):
     verdict: Verdict | None = None
     _asker: Asker = field(default=NOBODY, repr=False, compare=False)
 
-    def remedies(self) -> Remedies:
+    def suggestions(self) -> Suggestions:
         """What would make it smaller: each change estimated by itself, the best first."""
-        return self._asker.remedies()
+        return self._asker.suggestions()
 
     def __repr__(self) -> str:
         """A short one: the timeline has thousands of entries."""

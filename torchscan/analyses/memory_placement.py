@@ -46,7 +46,7 @@ class Placement:
     @once
     def fits_within_margin(self) -> bool:
         """True if the device has room even when context and workspaces take the most that they may."""
-        _, most = self._device.context_range
+        _, most = self._device.cuda_context_range
         return (
             self.fits
             and self._most_reserved(self._with_workspaces.peak_reserved)
@@ -55,7 +55,7 @@ class Placement:
 
     @property
     def _is_close(self) -> bool:
-        least, most = self._device.context_range
+        least, most = self._device.cuda_context_range
         return least < most and self._fits_beside(least) and not self._fits_beside(most)
 
     def _fits_beside(self, context: int) -> bool:
@@ -80,8 +80,8 @@ class Placement:
         return Verdict(
             device=self._device.name,
             capacity_bytes=self._device.memory_bytes,
-            context_bytes=self._device.context_bytes,
-            context_range=self._device.context_range,
+            cuda_context_bytes=self._device.cuda_context_bytes,
+            cuda_context_range=self._device.cuda_context_range,
             allocated_bytes=used.peak_allocated,
             reserved_bytes=needed,
             reserved_range=self._range_around(needed),

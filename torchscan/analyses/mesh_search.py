@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from torchscan.analyses.memory_timeline import KINDS, MemoryKind
 from torchscan.analyses.module_costs import call_costs
 from torchscan.analyses.plan_result import RankPlan
+from torchscan.analyses.roofline.error_margin import ErrorMargin
 from torchscan.analyses.roofline.links import Fabric, Waiting, link_times, waiting
-from torchscan.analyses.roofline.spread import Spread
 from torchscan.escapes import printable
 from torchscan.results import Result
 from torchscan.trace.events import Phase
@@ -51,7 +51,7 @@ class MeshSearch(Result):
     """Training steps on several meshes, the fastest that fit first."""
 
     device: str
-    gpus: int
+    num_gpus: int
     #: tokens of a sequence, and sequences of all devices in a step
     length: int
     sequences: int
@@ -62,13 +62,13 @@ class MeshSearch(Result):
     #: the rank of adapters that are trained in place of the model; None: all of it is trained
     lora: int | None
     #: how far measured times may lie from these
-    spread: Spread | None
+    error_margin: ErrorMargin | None
     params: int
     choices: tuple[MeshChoice, ...]
     #: meshes that were left out, each with the reason
     refused: Mapping[str, str]
     #: how many passes were recorded
-    records: int
+    num_traces: int
     assumptions: tuple[str, ...]
 
     @property
@@ -81,13 +81,15 @@ class MeshSearch(Result):
         found = (
             "none fits" if self.best is None else f"best {printable(format_mesh(self.best.mesh))}"
         )
-        return f"<MeshSearch for {self.gpus} {self.device}: {len(self.choices)} meshes, {found}>"
+        return (
+            f"<MeshSearch for {self.num_gpus} {self.device}: {len(self.choices)} meshes, {found}>"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
         names = (
             "device",
-            "gpus",
+            "num_gpus",
             "length",
             "sequences",
             "precision",
@@ -95,10 +97,10 @@ class MeshSearch(Result):
             "checkpoint",
             "lora",
             "params",
-            "records",
+            "num_traces",
         )
         plain: dict[str, Any] = {name: getattr(self, name) for name in names}
-        plain["spread"] = None if self.spread is None else self.spread.share
+        plain["error_margin"] = None if self.error_margin is None else self.error_margin.share
         choices = [
             {each.name: getattr(one, each.name) for each in fields(one)} for one in self.choices
         ]

@@ -32,7 +32,7 @@ class Task(NamedTuple):
 class Action(NamedTuple):
     """When a process does it, in seconds from the start of the step."""
 
-    process: int
+    rank: int
     task: Task
     start: float
     end: float
@@ -157,8 +157,9 @@ def ideal_bubble(processes: int, microbatches: int, chunks: int = 1) -> float:
 class StagePlan:
     """One stage. Bytes are those of one process."""
 
-    number: int
-    process: int
+    #: its position in the model, and the rank along the pipeline that has it
+    index: int
+    rank: int
     #: of one microbatch
     plan: RankPlan
     forward: float
@@ -181,10 +182,10 @@ class StagePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineProcess:
-    """One process of the pipeline."""
+class PipelineRank:
+    """One rank along the pipeline."""
 
-    number: int
+    rank: int
     stages: tuple[int, ...]
     #: seconds in which it computes, and the share of the step in which it does not
     busy: float
@@ -208,7 +209,7 @@ class PipelinePlan(Result):
     #: what each stage is spread over; None: over nothing
     mesh: Mapping[str, int] | None
     stages: tuple[StagePlan, ...]
-    processes: tuple[PipelineProcess, ...]
+    ranks: tuple[PipelineRank, ...]
     #: forward and backward passes, in no order
     actions: tuple[Action, ...]
     #: seconds of the passes, and of the whole step with the optimizer
@@ -220,19 +221,17 @@ class PipelinePlan(Result):
     @property
     def bubble(self) -> float:
         """The share of the passes' time in which processes wait, in the mean."""
-        return 1 - sum(each.busy for each in self.processes) / (len(self.processes) * self.passes)
+        return 1 - sum(each.busy for each in self.ranks) / (len(self.ranks) * self.passes)
 
     @property
     def ideal_bubble(self) -> float:
         """The same if all stages took the same, and nothing were on its way."""
-        return ideal_bubble(
-            len(self.processes), self.microbatches, len(self.stages) // len(self.processes)
-        )
+        return ideal_bubble(len(self.ranks), self.microbatches, len(self.stages) // len(self.ranks))
 
     @property
-    def fullest(self) -> PipelineProcess:
+    def fullest(self) -> PipelineRank:
         """The process that needs the most memory."""
-        return max(self.processes, key=lambda each: each.needed_bytes)
+        return max(self.ranks, key=lambda each: each.needed_bytes)
 
     @property
     def params(self) -> int:
@@ -270,10 +269,10 @@ class PipelinePlan(Result):
                 }
                 for each in self.stages
             ],
-            "processes": [asdict(each) for each in self.processes],
+            "ranks": [asdict(each) for each in self.ranks],
             "actions": [
                 {
-                    "process": each.process,
+                    "rank": each.rank,
                     **each.task._asdict(),
                     "start": each.start,
                     "end": each.end,
@@ -295,15 +294,13 @@ def plan_of_stages(
     times = [StageTimes(each.forward, each.backward, each.handing_over) for each in stages]
     actions = actions_of(order_of(schedule, number, microbatches, len(stages)), times)
     passes = max(each.end for each in actions)
-    own = [[stage for stage in stages if stage.process == process] for process in range(number)]
-    ends = [
-        max(each.end for each in actions if each.process == process) for process in range(number)
-    ]
+    own = [[stage for stage in stages if stage.rank == process] for process in range(number)]
+    ends = [max(each.end for each in actions if each.rank == process) for process in range(number)]
     return PipelinePlan(
         schedule=schedule,
         microbatches=microbatches,
         stages=tuple(stages),
-        processes=tuple(
+        ranks=tuple(
             _process(each, held, actions, passes, memory_bytes) for each, held in enumerate(own)
         ),
         actions=tuple(actions),
@@ -321,16 +318,16 @@ def _process(
     actions: Sequence[Action],
     passes: float,
     memory_bytes: int,
-) -> PipelineProcess:
-    own = sorted((each for each in actions if each.process == number), key=lambda each: each.start)
+) -> PipelineRank:
+    own = sorted((each for each in actions if each.rank == number), key=lambda each: each.start)
     busy = sum(each.end - each.start for each in own)
     peak, in_flight = _most_at_once(
-        {each.number: each for each in stages}, [each.task for each in own]
+        {each.index: each for each in stages}, [each.task for each in own]
     )
     needed = peak + max(each.around_bytes for each in stages)
-    return PipelineProcess(
-        number=number,
-        stages=tuple(each.number for each in stages),
+    return PipelineRank(
+        rank=number,
+        stages=tuple(each.index for each in stages),
         busy=busy,
         bubble=1 - busy / passes,
         in_flight=in_flight,

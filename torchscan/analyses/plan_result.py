@@ -80,7 +80,7 @@ class Plan(Result):
         return table_of(self, by=by)
 
     @property
-    def processes(self) -> int:
+    def num_ranks(self) -> int:
         """How many there are."""
         return math.prod(self.mesh.values())
 
@@ -134,7 +134,7 @@ class Plan(Result):
         """Plain JSON-serialisable data."""
         plain = {
             name: getattr(self, name)
-            for name in ("device", "training", "batch_size", "processes", "params")
+            for name in ("device", "training", "batch_size", "num_ranks", "params")
         }
         told = {name: list(getattr(self, name)) for name in ("assumptions", "warnings")}
         return {

@@ -109,7 +109,7 @@ def _require_phase(trace: Trace, phase: Phase | None) -> None:
         )
     if phase == "backward" and all(op.phase == "forward" for op in trace.ops):
         raise InputError(
-            "this record has no backward pass: make it with record(..., backward=True)"
+            "this record has no backward pass: make it with record(..., training=True)"
         )
 
 

@@ -14,11 +14,11 @@ from torchscan.analyses.generation.stored import stored
 from torchscan.errors import InputError
 from torchscan.files import read_text
 from torchscan.metrics import METRICS, OF_GENERATION, Measure, limits_in, limits_of
-from torchscan.recording.precision import Precision, checked_precision
+from torchscan.precisions import Precision, checked_precision
 from torchscan.recording.request import Mode
 from torchscan.targets.inputs import InputSpec, checked_dtype, parse_input
 from torchscan.targets.parsing import Target, parse_target
-from torchscan.units import checked_seconds, parse_duration, parse_share
+from torchscan.units import checked_seconds, parse_duration, parse_share, tokens_of
 
 #: the metrics compared with a baseline, which may have a tolerance
 BASELINE_METRICS = ("params", "model_size", "macs", "flops")
@@ -249,8 +249,10 @@ class _BudgetReader:
             )
         return tuple(self._try("input", lambda text=text: parse_input(text)) for text in texts)
 
-    def _positive(self, key: str, default: int) -> int:
+    def _positive(self, key: str, default: int, *, is_tokens: bool = False) -> int:
         value = self._table.get(key, default)
+        if is_tokens:
+            return int(self._try(key, lambda: tokens_of("it", value)))
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             self._refuse(key, f"it is {value!r} and should be a positive number")
         return int(value)
@@ -303,8 +305,8 @@ class _BudgetReader:
                 "", 'nothing is limited: give a limit, such as max_time_per_token = "60 ms"'
             )
         return GenerationBudget(
-            prompt=self._positive("prompt", 512),
-            new=self._positive("new", 128),
+            prompt=self._positive("prompt", 512, is_tokens=True),
+            new=self._positive("new", 128, is_tokens=True),
             weights=self._format("weights"),
             cache=self._format("cache"),
             eager=self._flag("eager", default=False),

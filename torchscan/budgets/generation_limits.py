@@ -25,10 +25,11 @@ from torchscan.errors import BudgetError, InputError, warn_user
 from torchscan.escapes import printable
 from torchscan.generation import analyze_generation
 from torchscan.metrics import OF_GENERATION, limits_of
+from torchscan.precisions import Precision
 from torchscan.recording.generation_passes import Step
-from torchscan.recording.precision import Precision
 from torchscan.signatures import spelled_out
 from torchscan.targets import Built
+from torchscan.units import Tokens
 
 
 class GenerationLimits(TypedDict, total=False):
@@ -41,7 +42,7 @@ class GenerationLimits(TypedDict, total=False):
         max_weights: bytes of parameters and buffers, as they are stored: ``"20 GiB"``.
         max_cache_per_token: bytes by which a token makes the cache of a sequence grow: ``"128 KiB"``.
         min_context: tokens of each sequence, prompt included, for which there is memory: ``8192``, ``"8k"``.
-        min_batch: sequences of ``prompt + new`` tokens for which there is memory.
+        min_batch_size: sequences of ``prompt + new`` tokens for which there is memory.
     """
 
     max_time_per_token: float | str | None
@@ -49,15 +50,15 @@ class GenerationLimits(TypedDict, total=False):
     min_tokens_per_second: float | str | None
     max_weights: float | str | None
     max_cache_per_token: float | str | None
-    min_context: float | str | None
-    min_batch: float | str | None
+    min_context: Tokens | None
+    min_batch_size: float | str | None
 
 
 @spelled_out({}, [GenerationLimits])
 def assert_generation(
     module: nn.Module,
-    prompt: int = 512,
-    new: int = 128,
+    prompt: Tokens = 512,
+    new: Tokens = 128,
     *,
     batch_size: int = 1,
     device: str | None = None,
@@ -76,7 +77,7 @@ def assert_generation(
 
     Args:
         module: the model, as for :func:`analyze_generation`, like all that is not a limit.
-        prompt: tokens that each sequence begins with.
+        prompt: tokens that each sequence begins with: a number, or a text such as "4k".
         new: tokens that are generated for each.
         batch_size: sequences at once.
         device: the card, which must be named: a budget is not for whichever machine checks it.
@@ -152,7 +153,7 @@ def _compared(
 
 def _largest_layers(name: str, made: Generation) -> Layers:
     """Of times the slowest layers, and of the batch what occupies memory; a context may end with the model's positions."""
-    if name == "batch":
+    if name == "batch_size":
         held = (("weights", made.weights_bytes), ("cache of a sequence", made.cache_bytes))
         return tuple((what, units.memory(size)) for what, size in held)
     if OF_GENERATION[name].share_off is None:

@@ -60,7 +60,7 @@ def assert_plan(plan: Plan, *, strict: bool = True, **limits: Unpack[PlanLimits]
     if not chosen:
         raise InputError('no limit was given: try assert_plan(plan, max_peak_memory="70 GiB")')
     metrics = {name: OF_PLAN[name] for name in chosen}
-    name = f"Process {plan.fullest.rank} of {plan.processes:,}"
+    name = f"Process {plan.fullest.rank} of {plan.num_ranks:,}"
     outcome = Outcome(
         name=name,
         bounds=bounds_among(name, plan, metrics, strict=strict),

@@ -74,7 +74,7 @@ def _measured(budget: Budget, device: torch.device, built: Built) -> RunFacts:
         **inputs_of(str(budget.target), built, budget.inputs, budget.dtype),
     )
     steps = RealSteps(request, device, budget.precision)
-    with inspect(steps.module, warm_up=1, device=None) as run:
+    with inspect(steps.module, warm_up=1, expected=False) as run:
         for _ in range(1 + _STEPS):
             steps.take()
     return run.facts

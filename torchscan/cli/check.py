@@ -37,7 +37,7 @@ the budget:
   min_context = "8k"                     # there is memory for so many tokens
 
 Its limits: max_time_per_token max_first_token min_tokens_per_second max_weights
-max_cache_per_token min_context min_batch.
+max_cache_per_token min_context min_batch_size.
 
 The time of real steps is checked on the device that it was measured on, and only with --timings:
 

@@ -179,7 +179,7 @@ def _put_group(facts: RunFacts, options: argparse.Namespace) -> None:
     assert facts.process is not None  # noqa: S101 - it is one of several
     if options.save is None:
         print_remark(
-            f"note: this is process 0 of {facts.process.processes}; --save FOLDER also says who keeps the others waiting"
+            f"note: this is process 0 of {facts.process.num_ranks}; --save FOLDER also says who keeps the others waiting"
         )
     elif options.output is None and options.format == "text":
         print(group_table(await_group(options.save, facts, _PATIENCE)))  # noqa: T201 - that is what was asked for

@@ -36,7 +36,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--context",
         metavar="SIZE",
-        dest="context_bytes",
+        dest="cuda_context",
         type=memory_size,
         help="what a process holds there besides tensors",
     )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torchscan.cli.saying import answer
 from torchscan.errors import InputError, naming
 from torchscan.files import write_text
+from torchscan.precisions import PRECISIONS
 from torchscan.progress import is_terminal, progress
 from torchscan.report.colours import has_colours, width_of
 from torchscan.report.csv import csv_of
@@ -39,8 +40,6 @@ data where they can be, with random weights, and nothing is downloaded."""
 INPUTS = """\
 An --input is the shape of one sample, without the batch: 3,224,224. A type may follow,
 128:long, and the name of the argument may precede it, input_ids=128:long."""
-
-PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp16-mixed", "bf16-mixed", "fp8-mixed")
 
 
 def add_command(
@@ -171,6 +170,8 @@ def on_model(
     require_step_for_optimizer(options)
     specs = [parse_input(text) for text in options.input]
     asked = {name: value for name, value in vars(options).items() if name in DEFAULTS}
+    if getattr(options, "backward", False) and not asked.get("training"):
+        asked |= {"training": True, "mode": options.mode or "eval"}
 
     def ask(found: Built) -> Result:
         built = found.converted(options.dtype)
@@ -234,10 +235,10 @@ def put_table(table: Table, options: argparse.Namespace, **special: Callable[[],
 
 def put_remedies(options: argparse.Namespace, function: Callable[[Scan], Any]) -> None:
     """Print what would help what ``function`` says about the one named model."""
-    from torchscan.report.remedies_table import remedies_table
+    from torchscan.report.suggestions_table import suggestions_table
 
-    remedies = on_scan(options, lambda scan: function(scan).remedies())
-    put_table(remedies_table(remedies), options, json=partial(to_complete_json, remedies))
+    remedies = on_scan(options, lambda scan: function(scan).suggestions())
+    put_table(suggestions_table(remedies), options, json=partial(to_complete_json, remedies))
 
 
 def to_complete_json(result: Any) -> str:

@@ -47,7 +47,7 @@ _OPTIONS = (
     ("give one shape per argument", "give one --input per argument"),
     ("complete args= and kwargs=", "in Python complete args= and kwargs="),
     ("pass execute='real'", "in Python pass execute='real'"),
-    ("backward=True", "--backward or --training"),
+    ("leave out training=True", "leave out --backward or --training"),
     ("give device=", "add --device "),
     ("precision=None", "no --precision"),
     ("strict=True", "--strict"),

@@ -116,11 +116,11 @@ def _run(options: argparse.Namespace) -> None:
         options.target,
         lambda built: search_meshes(
             built.module,
-            gpus=options.gpus,
+            num_gpus=options.gpus,
             device=options.device,
             length=options.length,
             batch_size=options.batch,
-            global_batch=options.global_batch,
+            global_batch_size=options.global_batch,
             meshes=options.mesh,
             precision=options.precision,
             optimizer=options.optimizer,

@@ -45,7 +45,7 @@ class Device(Result):
     #: memory on the data sheet, in 2^30 bytes
     data_sheet_memory_gib: float = 0.0
     #: bytes that a process holds for its context, kernels and libraries; None where this is not known
-    known_context_bytes: int | None = None
+    known_cuda_context_bytes: int | None = None
     #: compute capability, such as 9.0; None if it is not a CUDA device
     capability: float | None = None
     vendor: str = ""
@@ -84,23 +84,23 @@ class Device(Result):
     is_measured: bool = False
 
     @property
-    def context_bytes(self) -> int:
+    def cuda_context_bytes(self) -> int:
         """What is taken to be held for the context, kernels and libraries."""
-        return CONTEXT if self.known_context_bytes is None else self.known_context_bytes
+        return CONTEXT if self.known_cuda_context_bytes is None else self.known_cuda_context_bytes
 
     @property
-    def context_range(self) -> tuple[int, int]:
+    def cuda_context_range(self) -> tuple[int, int]:
         """The least and the most that it can be expected to be."""
         return (
             CONTEXT_RANGE
-            if self.known_context_bytes is None
-            else (self.known_context_bytes, self.known_context_bytes)
+            if self.known_cuda_context_bytes is None
+            else (self.known_cuda_context_bytes, self.known_cuda_context_bytes)
         )
 
     @property
     def room_bytes(self) -> int:
         """Bytes for tensors and workspaces."""
-        return self.memory_bytes - self.context_bytes
+        return self.memory_bytes - self.cuda_context_bytes
 
     @property
     def has_allocator(self) -> bool:
@@ -132,13 +132,17 @@ class Device(Result):
 
 
 @explain_wrong_types
-def device_named(name: str) -> Device:
-    """The device of that name. Case doesn't matter, and an unambiguous part is enough ("H200", "RTX 4090").
+def device_named(name: str | None) -> Device:
+    """Return the device of that name; None is this machine's GPU, or else its CPU, if measured.
+
+    Case doesn't matter, and an unambiguous part is enough ("H200", "RTX 4090").
 
     "H100" and "A100" are the SXM cards of 80 GB, as a short name in the catalogue says; "V100" is ambiguous.
 
-    "cuda" is this machine's card; so is "auto", or else the CPU, if measured; "24 GiB" is a card with that much memory.
+    "cuda" is this machine's GPU; "24 GiB" is a GPU with that much memory.
     """
+    if name is None:
+        return at_hand()
     if is_torch_device(name):
         name = str(name)
     if not isinstance(name, str):
@@ -146,7 +150,7 @@ def device_named(name: str) -> Device:
             f"device is {name!r}: give its name ('NVIDIA H200'), its memory ('24 GiB') or 'cuda'"
         )
     lower = name.lower()
-    if lower == "auto":
+    if lower == "auto":  # as the command line says it
         return at_hand()
     if re.fullmatch(r"cuda(:\d+)?", lower):
         return _cuda(lower)
@@ -269,7 +273,7 @@ def register_device(
     power_w: float | None = None,
     arch: str | None = None,
     memory_type: str | None = None,
-    context_mb: float | None = None,
+    cuda_context_mb: float | None = None,
 ) -> Device:
     """Make a device known to this process; the user's device file makes it known to all.
 
@@ -286,7 +290,7 @@ def register_device(
         power_w: power limit of the board, in watts.
         arch: "Ada", "Hopper", …: decides how much power an operation takes, see docs/roofline.md.
         memory_type: "GDDR7" gives less of its bandwidth to kernels than other memory.
-        context_mb: what a process holds for its context, kernels and libraries, in 2^20 bytes.
+        cuda_context_mb: what a process holds for its context, kernels and libraries, in 2^20 bytes.
 
     """
     if not isinstance(name, str) or not name:
@@ -303,7 +307,7 @@ def register_device(
         "power_w": power_w,
         "arch": arch,
         "memory_type": memory_type,
-        "context_mb": context_mb,
+        "cuda_context_mb": cuda_context_mb,
     }
     entry = {key: value for key, value in given.items() if value is not None}
     device = _registered[name] = _device(name, entry, "register_device")
@@ -356,7 +360,7 @@ def at_hand() -> Device:
     if cpu in known:
         return known[cpu]
     raise InputError(
-        "device is 'auto', and this machine has no CUDA device: name one, such as 'NVIDIA H200'; "
+        "device was not given, and this machine has no CUDA device: name one, such as 'NVIDIA H200'; "
         "to use this CPU, run `torchscan devices --measure` first"
     )
 
@@ -482,7 +486,7 @@ _NUMBERS = (
     "link_devices",
     "power_w",
     "multiprocessors",
-    "context_mb",
+    "cuda_context_mb",
 )
 _DESCRIPTIONS = (
     *(
@@ -498,11 +502,15 @@ _DESCRIPTIONS = (
     ),
     *("source", "unverified", "note"),
 )
+#: keys of older device files -> their names now
+_NEW_KEYS = {"context_mb": "cuda_context_mb"}
 _OTHERS = ("dense_tflops", *_DESCRIPTIONS, "is_measured")
 
 
 def _device(name: str, entry: Mapping[str, Any], where: str) -> Device:
+    entry = {_NEW_KEYS.get(key, key): value for key, value in entry.items()}
     _check(name, entry, where)
+    context = entry.get("cuda_context_mb")
     usable = (
         1.0
         if entry.get("is_measured")
@@ -515,7 +523,7 @@ def _device(name: str, entry: Mapping[str, Any], where: str) -> Device:
         name=name,
         memory_bytes=int(entry["memory_gb"] * _GIB * usable),
         data_sheet_memory_gib=entry["memory_gb"],
-        known_context_bytes=None if "context_mb" not in entry else int(entry["context_mb"] * _MIB),
+        known_cuda_context_bytes=None if context is None else int(context * _MIB),
         capability=capability if isinstance(capability, int | float) else None,
         vendor=entry.get("vendor", ""),
         arch=entry.get("arch", ""),

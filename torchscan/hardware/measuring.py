@@ -70,7 +70,7 @@ def _context(device: torch.device) -> dict[str, float]:
     (images.flatten(1) @ weights.flatten(1).T).sum().backward()
     _finish(device)
     held = cuda_overhead().cuda
-    return {"context_mb": round(held)} if held else {}
+    return {"cuda_context_mb": round(held)} if held else {}
 
 
 def _formats() -> list[str]:

@@ -42,8 +42,8 @@ def columns_of(sampled: Sampled) -> Columns:
     figures["inf"] = figures["inf"].clamp(
         min=(is_looked_for & (least.isinf() | most.isinf())).long()
     )
-    figures["least"] = least.where(is_exact, figures["least"].double())
-    figures["most"] = most.where(is_exact, figures["most"].double())
+    figures["min"] = least.where(is_exact, figures["min"].double())
+    figures["max"] = most.where(is_exact, figures["max"].double())
     return Columns(
         figures={
             name: _array("d" if column.is_floating_point() else "Q", column)
@@ -116,8 +116,8 @@ def _figures(samples: Tensor, is_valid: Tensor) -> dict[str, Tensor]:
         "zero": (values == 0).sum(1) - (samples.shape[1] - number),
         "mean": mean,
         "std": variance.sqrt(),
-        "least": samples.where(is_finite, math.inf).amin(1),
-        "most": samples.where(is_finite, -math.inf).amax(1),
+        "min": samples.where(is_finite, math.inf).amin(1),
+        "max": samples.where(is_finite, -math.inf).amax(1),
     }
 
 

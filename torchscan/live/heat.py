@@ -25,14 +25,14 @@ class HeatmapColumn:
     Where ``s`` of ``n`` values were sampled, one that was counts ``n / s`` times.
     """
 
-    __slots__ = ("_finite", "_sum", "counts", "inf", "least", "most", "nan")
+    __slots__ = ("_finite", "_sum", "counts", "inf", "max", "min", "nan")
 
     def __init__(self, seen: Distribution) -> None:
         times = seen.numel / max(1, seen.sampled)
         self.counts: dict[int, float] = {
             number: times * count for number, count in seen.counts.items()
         }
-        self.least, self.most, self.nan, self.inf = seen.least, seen.most, seen.nan, seen.inf
+        self.min, self.max, self.nan, self.inf = seen.min, seen.max, seen.nan, seen.inf
         self._finite = times * (seen.sampled - seen.nan - seen.inf)
         self._sum = self._finite * seen.mean if self._finite else 0.0
 
@@ -47,7 +47,7 @@ class HeatmapColumn:
             return
         for number, count in other.counts.items():
             self.counts[number] = self.counts.get(number, 0.0) + count
-        self.least, self.most = min(self.least, other.least), max(self.most, other.most)
+        self.min, self.max = min(self.min, other.min), max(self.max, other.max)
         self.nan, self.inf = self.nan + other.nan, self.inf + other.inf
         self._finite, self._sum = self._finite + other._finite, self._sum + other._sum
 
@@ -68,12 +68,12 @@ def heat_of(columns: Sequence[HeatmapColumn]) -> dict[str, Any]:
         "down": down,
         "rows": _shaded(counts, rows, nearest),
         **{
-            name: [_rounded(getattr(each, name)) for each in columns]
-            for name in ("least", "most", "mean")
+            key: [_rounded(getattr(each, name)) for each in columns]
+            for key, name in (("least", "min"), ("most", "max"), ("mean", "mean"))
         },
         **{name: [getattr(each, name) for each in columns] for name in ("nan", "inf")},
         "quantiles": [
-            [_rounded(value) for value in quantiles(each.counts, _SHARES, (each.least, each.most))]
+            [_rounded(value) for value in quantiles(each.counts, _SHARES, (each.min, each.max))]
             for each in columns
         ],
     }

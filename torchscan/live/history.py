@@ -53,16 +53,16 @@ class History:
 
     def __repr__(self) -> str:
         span = f", {self.steps[0]} … {self.steps[-1]}" if self.steps else ""
-        return f"<History of {self.series.said!r}, {self.phase}: {len(self)} steps{span}>"
+        return f"<History of {self.series.label!r}, {self.phase}: {len(self)} steps{span}>"
 
-    def figure(self, name: str) -> list[float]:
-        """One figure of a :class:`Distribution` in each step, by its name: ``"mean"``, ``"least"``, or a statistic of yours."""
+    def statistic(self, name: str) -> list[float]:
+        """One figure of a :class:`Distribution` in each step, by its name: ``"mean"``, ``"min"``, or a statistic of yours."""
         if name in STATISTICS:
             return [getattr(each, name) for each in self.distributions]
         custom = dict.fromkeys(known for each in self.distributions for known in each.custom)
         if name not in custom:
             raise InputError(
-                f"{name!r} is no figure: there are {', '.join([*STATISTICS, *custom])}"
+                f"{name!r} is not a statistic: there are {', '.join([*STATISTICS, *custom])}"
             )
         return [each.custom.get(name, math.nan) for each in self.distributions]
 
@@ -93,7 +93,7 @@ def _history(
 
 
 def _quantiles(distribution: Distribution, shares: Iterable[float]) -> list[float]:
-    return quantiles(distribution.counts, shares, (distribution.least, distribution.most))
+    return quantiles(distribution.counts, shares, (distribution.min, distribution.max))
 
 
 class WatchedRun:
@@ -187,7 +187,7 @@ class WatchedRun:
         )
 
     def history(self, series: Series | str, phase: Phase = "train") -> History:
-        """One series over time, of all ranks together. A text is what :attr:`Series.said` says: ``"fc.weight gradient"``."""
+        """One series over time, of all ranks together. A text is what :attr:`Series.label` is: ``"fc.weight gradient"``."""
         wanted = self._named(series) if isinstance(series, str) else series
         _require_phase(phase)
         return self.histories([wanted], phase)[0]
@@ -297,9 +297,9 @@ class WatchedRun:
                 }
 
     def _named(self, said: str) -> Series:
-        found = next((each for each in self.series if each.said == said), None)
+        found = next((each for each in self.series if each.label == said), None)
         if found is None:
-            names = [each.said for each in self.series]
+            names = [each.label for each in self.series]
             near = difflib.get_close_matches(said, names, 3, 0.5) or names[:3]
             some = ", ".join(map(repr, near)) or "none"
             raise InputError(f"no series is called {said!r}: there are {some}, …; find() has all")

@@ -8,7 +8,6 @@ import re
 import sqlite3
 import time
 from pathlib import Path
-from typing import Any
 
 from torchscan.errors import InputError
 from torchscan.files import path_of
@@ -23,9 +22,13 @@ from torchscan.wrong_arguments import explain_wrong_types
 _RANK_FILE = re.compile(r"rank(0|[1-9][0-9]{0,6})\.json")
 
 
+#: what a run is, by how it was saved: inspected in one process or in several, or watched
+OpenedRun = RunFacts | GroupRun | WatchedRun
+
+
 @explain_wrong_types
-def open_run(path: str | os.PathLike[str]) -> Any:
-    """A run that was saved or recorded.
+def open_run(path: str | os.PathLike[str]) -> OpenedRun:
+    """Return a run that was saved or recorded.
 
     Returns:
         A :class:`RunFacts` of the file that ``run.save(path)`` wrote, a :class:`WatchedRun` of the folder that

@@ -21,7 +21,7 @@ from torchscan.live.validation import MAX_HEADER, MAX_INTEGER, MAX_STEP, BrokenR
 
 #: figures that are whole numbers and those that are not, of each row
 WHOLE = ("numel", "sampled", "nan", "inf", "zero")
-REAL = ("mean", "std", "least", "most", "update", "dead", "sample_norm")
+REAL = ("mean", "std", "min", "max", "update", "dead", "sample_norm")
 _NAN = float("nan")
 #: what a figure may be besides infinite: the greatest float32 is 3.4e38, and shares of small numbers are larger
 _MAX_REAL = 1e100

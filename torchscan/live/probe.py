@@ -106,7 +106,7 @@ class SeriesNumbers:
             limits = {
                 pattern: most
                 for pattern, most in self._whole
-                if fnmatch.fnmatchcase(series.said, pattern)
+                if fnmatch.fnmatchcase(series.label, pattern)
             }
             if limits:
                 self.wholes[number] = max(limits.values())

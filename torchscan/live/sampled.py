@@ -16,7 +16,7 @@ from torchscan.live.schema import Phase, Series
 
 _ALIGNED = 8
 #: what is worked out from all values of a tensor
-EXACT = ("least", "most", "dead", "sample_norm")
+EXACT = ("min", "max", "dead", "sample_norm")
 
 
 class AllValues(NamedTuple):

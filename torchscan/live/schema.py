@@ -20,7 +20,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 Phase = Literal["train", "eval"]
 #: what is known of one series in one step, besides its counts and the user's own statistics
 STATISTICS = (
-    *("numel", "sampled", "nan", "inf", "zero", "mean", "std", "least", "most", "is_exact"),
+    *("numel", "sampled", "nan", "inf", "zero", "mean", "std", "min", "max", "is_exact"),
     *("update", "saturated", "dead", "sample_norm"),
 )
 
@@ -38,7 +38,7 @@ class Series:
     invocation: int = 0
 
     @property
-    def said(self) -> str:
+    def label(self) -> str:
         """As people write it."""
         call = f" ({self.invocation + 1})" if self.invocation else ""
         has_name = self.kind.startswith(("param", "attached"))
@@ -79,8 +79,8 @@ class Distribution:
     mean: float
     std: float
     #: the least and the greatest: of all values if ``is_exact``, else of the sampled
-    least: float
-    most: float
+    min: float
+    max: float
     is_exact: bool
     #: of a parameter: how much the step has changed it, as a share of it; NaN: not known
     update: float

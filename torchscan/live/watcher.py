@@ -70,15 +70,15 @@ class Watcher:
     """Records what a model does while it trains. It puts nothing on the model, and changes nothing that it computes."""
 
     def __init__(
-        self, model: nn.Module, process: WriterProcess, wanted: Wanted, step: int | None
+        self, module: nn.Module, process: WriterProcess, wanted: Wanted, step: int | None
     ) -> None:
-        self._model, self._process, self._wanted = model, process, wanted
+        self._model, self._process, self._wanted = module, process, wanted
         self._frequencies: dict[Phase, Frequency] = {
             phase: Frequency(wanted.every, wanted.overhead_budget) for phase in ("train", "eval")
         }
         self._rows = Rows(
             wanted.sample_n,
-            next((tensor.device for tensor in tensors_of(model)), torch.device("cpu")),
+            next((tensor.device for tensor in tensors_of(module)), torch.device("cpu")),
         )
         self._numbers, self._before = SeriesNumbers(wanted.whole), Before()
         self._steps = StepCounter(process.last, process.reached, step)
@@ -94,12 +94,12 @@ class Watcher:
         #: that shows the run in the browser, if one was asked for
         self.server: Server | None = None
         self._pid = os.getpid()
-        self._parameters = {id(each) for each in model.parameters()}
+        self._parameters = {id(each) for each in module.parameters()}
         #: the thread that trains: the first that calls the model
         self._thread: int | None = None
         self._tree = CallTree(self._path_of, with_autograd_threads())
         self._is_following = False
-        self._model_hook = ModelHook(model, self._begin, self._note_backward)
+        self._model_hook = ModelHook(module, self._begin, self._note_backward)
         self._optimizers = register_optimizer_step_post_hook(
             lambda optimizer, *_: self._note_optimizer(optimizer)
         )
@@ -420,7 +420,7 @@ class Watcher:
 
 @explain_wrong_types
 def watch(
-    model: nn.Module,
+    module: nn.Module,
     run: str | os.PathLike[str],
     *,
     every: int | Literal["auto"] = "auto",
@@ -440,7 +440,7 @@ def watch(
     """Record the distributions of a model's tensors while it trains, into the folder ``run``.
 
     Args:
-        model: what is trained. Nothing of it is changed.
+        module: what is trained. Nothing of it is changed.
         run: the folder of the run. If it has one already, that goes on.
         every: how many steps from one that is looked at to the next; "auto": as few as ``overhead_budget`` allows, or fewer, so
             that eight are looked at in each doubling of their number.
@@ -448,7 +448,7 @@ def watch(
         modules: which modules: patterns of paths such as ``"layer*.conv?"``, modules, or functions of a path and a module.
         sample_n: values that are taken of a tensor in a step; of a tensor with fewer values, all.
         sample_norms: of gradients of inputs and outputs, also the mean over the batch of an element's L2 norm.
-        whole: series of which all values go to ``custom`` and ``sinks``, as patterns of what :attr:`Series.said` says.
+        whole: series of which all values go to ``custom`` and ``sinks``, as patterns of what :attr:`Series.label` is.
         custom: statistics of yours, by their names: functions of a series' values, which run in the worker.
         sinks: where each step goes besides the run's own file.
         overhead_budget: the share of the time of training that watching may take, with ``every="auto"``.
@@ -459,7 +459,7 @@ def watch(
         serve: whether to show the run in the browser, at the address that is printed, until this program ends.
         start: how the worker is started: "spawn", as a program of its own; or "fork", "forkserver", as Python does.
     """
-    require_module(model)
+    require_module(module)
     folder = path("run", run, "a folder such as 'runs/first'")
     choice("start", start, START_METHODS)
     serve = flag("serve", serve)
@@ -467,7 +467,7 @@ def watch(
     sinks, log = sinks_of(sinks), log_of(log)
     statistics = statistics_of(custom)
     wanted = wanted_of(
-        model,
+        module,
         every=every,
         log=log,
         modules=modules,
@@ -483,9 +483,9 @@ def watch(
 
         require_server()
     process = WriterProcess(
-        folder, about_of(model, log), sinks=sinks, custom=statistics, start=start, step=step
+        folder, about_of(module, log), sinks=sinks, custom=statistics, start=start, step=step
     )
-    watcher = Watcher(model, process, wanted, step)
+    watcher = Watcher(module, process, wanted, step)
     if serve and process.is_first:
         from torchscan.live.explore.serving import serve as served
 

@@ -246,7 +246,7 @@ class Worker:
             return
         self._has_nan = True
         wrong = [
-            each.said
+            each.label
             for place, each in enumerate(series)
             if found.columns.figures["nan"][found.rows[place]]
         ]

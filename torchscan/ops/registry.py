@@ -94,7 +94,7 @@ class OpCost:
         return self.elements_read + self.elements_written
 
     @property
-    def least_bytes_read(self) -> int:
+    def min_bytes_read(self) -> int:
         """Bytes that are read however rows are routed."""
         return self.bytes_read - self.avoidable_bytes_read
 

@@ -38,7 +38,7 @@ _ALL = "world"
 
 @explain_wrong_types
 def gather_plan(
-    model: nn.Module,
+    module: nn.Module,
     input_shape: Shapes | None = None,
     dtype: DTypes | None = None,
     *,
@@ -59,7 +59,7 @@ def gather_plan(
     first is sent what all have found, the others have their own.
 
     Args:
-        model: as it is trained: sharded by ``fully_shard``, ``parallelize_module``, wrapped in ``DistributedDataParallel``.
+        module: as it is trained: sharded by ``fully_shard``, ``parallelize_module``, wrapped in ``DistributedDataParallel``.
         input_shape: of one sample, as for :func:`summary`; of what one process gets.
         dtype: of the inputs that are made from it.
         device: the card of each process, for times and whether it fits: ``torchscan devices`` lists all known ones.
@@ -87,11 +87,11 @@ def gather_plan(
         holds_output=holds_output,
     )
     # while they record, processes wait for each other: what can be seen to be wrong is found before
-    fabric = _in_all(lambda: _checked(model, asked, per_machine, 1e9 * network_gbs))
-    mesh, place, names = _mesh_of(model)
-    own = _in_all(lambda: _own(model, asked, fabric, place, names))
+    fabric = _in_all(lambda: _checked(module, asked, per_machine, 1e9 * network_gbs))
+    mesh, place, names = _mesh_of(module)
+    own = _in_all(lambda: _own(module, asked, fabric, place, names))
     made = plan_of(mesh, asked, _gathered(own))
-    return replace(made, warnings=(*made.warnings, *_of_ddp(model))) if training else made
+    return replace(made, warnings=(*made.warnings, *_of_ddp(module))) if training else made
 
 
 def _require_group() -> None:

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -17,9 +17,10 @@ from torch.utils.checkpoint import checkpoint as checkpointed
 from torchscan.analyses.memory_estimate import OUTPUT_DROPPED
 from torchscan.analyses.mesh_search import Extrapolated, MeshChoice, MeshSearch, Short, format_mesh
 from torchscan.analyses.roofline import Fabric, Rates
-from torchscan.analyses.roofline.spread import Spread
+from torchscan.analyses.roofline.error_margin import ErrorMargin
 from torchscan.errors import InputError, TorchscanError
 from torchscan.hardware.device_specs import Device, device_named
+from torchscan.precisions import Precision, name_choices, supported_precision
 from torchscan.progress import progress as told
 from torchscan.ranks.plan import Asked as Step
 from torchscan.ranks.plan import planned
@@ -31,12 +32,14 @@ from torchscan.recording.request import require_module, require_positive
 from torchscan.recording.sequences import positions_of
 from torchscan.recording.sharding import Apply, by_its_own_plan
 from torchscan.recording.training.optimizers import OptimizerChoice
+from torchscan.units import Tokens, tokens_of
 from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-TrainingPrecision = Literal["bf16", "bf16-mixed", "fp32"]
+#: those in which steps are compared
+_PRECISIONS: tuple[Precision, ...] = ("bf16", "bf16-mixed", "fp32")
 
 #: layers of each kind in the shorter passes: two from the beginning and two from the end
 _LAYERS = 4
@@ -46,13 +49,13 @@ _LAYERS = 4
 def search_meshes(
     module: nn.Module,
     *,
-    gpus: int,
-    device: str,
-    length: int = 4096,
+    num_gpus: int,
+    device: str | None = None,
+    length: Tokens = 4096,
     batch_size: int = 1,
-    global_batch: int | None = None,
+    global_batch_size: int | None = None,
     meshes: Sequence[Mapping[str, int]] | None = None,
-    precision: TrainingPrecision = "bf16",
+    precision: Precision = "bf16",
     optimizer: OptimizerChoice = "AdamW",
     checkpoint: bool = False,
     lora: int | None = None,
@@ -68,11 +71,11 @@ def search_meshes(
 
     Args:
         module: a language model, as of transformers; on the meta device, as a rule. It is left unchanged.
-        gpus: how many devices there are.
-        device: which card: ``torchscan devices`` lists all known ones.
-        length: tokens of a sequence.
+        num_gpus: the number of devices.
+        device: the name of the GPU, which ``torchscan devices`` lists; None: this machine's.
+        length: tokens of a sequence: a number, or a text such as "4k".
         batch_size: sequences at once for each device: ``tp`` devices that work on the same ones have ``tp`` times as many.
-        global_batch: sequences of all devices at once instead: each copy of the model has its share of them.
+        global_batch_size: sequences of all devices at once instead: each copy of the model has its share of them.
         meshes: those to compare: ``{"dp": 8, "tp": 8}``. FSDP shards along "dp", by layers; along "replicate" there are copies
             of what is sharded so (HSDP); tensor parallelism is along "tp". By default all that make sense, "tp" in a machine.
         precision: "bf16": the model is converted; "bf16-mixed": weights in 32 bits, gathered in 16, gradients summed up in 32.
@@ -87,19 +90,19 @@ def search_meshes(
     """
     require_module(module)
     _require_tokens(module)
-    for name, value in (("gpus", gpus), ("length", length), ("batch_size", batch_size)):
+    for name, value in (("num_gpus", num_gpus), ("batch_size", batch_size)):
         require_positive(name, value)
-    for name, number in (("global_batch", global_batch), ("lora", lora)):
+    for name, number in (("global_batch_size", global_batch_size), ("lora", lora)):
         if number is not None:
             require_positive(name, number)
-    if global_batch is not None and batch_size != 1:
+    if global_batch_size is not None and batch_size != 1:
         raise InputError(
-            "batch_size and global_batch were both given: sequences are those of each device, or of all"
+            "batch_size and global_batch_size were both given: sequences are those of each device, or of all"
         )
-    if precision not in get_args(TrainingPrecision):
-        raise InputError(
-            f"precision is {precision!r}: give one of {', '.join(map(repr, get_args(TrainingPrecision)))}"
-        )
+    chosen_precision = supported_precision(precision, _PRECISIONS)
+    if chosen_precision is None:
+        raise InputError(f"precision is None: give {name_choices(_PRECISIONS)}")
+    length = tokens_of("length", length)
     limit = positions_of(module)
     if limit is not None and length > limit:
         raise InputError(
@@ -109,8 +112,8 @@ def search_meshes(
         module=module,
         device=device_named(device),
         length=length,
-        sequences=batch_size * gpus if global_batch is None else global_batch,
-        precision=precision,
+        sequences=batch_size * num_gpus if global_batch_size is None else global_batch_size,
+        precision=chosen_precision,
         optimizer=optimizer,
         checkpoint=checkpoint,
         lora=lora,
@@ -118,17 +121,21 @@ def search_meshes(
         per_machine=per_machine,
         network_gbs=network_gbs,
     )
-    chosen = _checked(meshes, gpus) if meshes is not None else list(_candidates(gpus, per_machine))
+    chosen = (
+        _checked(meshes, num_gpus)
+        if meshes is not None
+        else list(_candidates(num_gpus, per_machine))
+    )
     with told(f"torchscan: {type(module).__name__} on {len(chosen)} meshes", is_shown=progress):
-        return _searched(asked, gpus, chosen)
+        return _searched(asked, num_gpus, chosen)
 
 
-def _candidates(gpus: int, per_machine: int) -> Iterator[dict[str, int]]:
+def _candidates(num_gpus: int, per_machine: int) -> Iterator[dict[str, int]]:
     """Tensor parallelism within a machine; along the rest FSDP, over all of it, or in copies of at least one machine."""
-    for tp in _divisors(gpus):
+    for tp in _divisors(num_gpus):
         if tp > per_machine:
             break
-        rest = gpus // tp
+        rest = num_gpus // tp
         for copies in _divisors(rest):
             if copies == 1 or rest // copies * tp >= per_machine:
                 yield _without_ones({"replicate": copies, "dp": rest // copies, "tp": tp})
@@ -153,16 +160,16 @@ def _divisors(number: int) -> list[int]:
     return [each for each in range(1, number + 1) if number % each == 0]
 
 
-def _checked(meshes: Sequence[Mapping[str, int]], gpus: int) -> list[Mapping[str, int]]:
+def _checked(meshes: Sequence[Mapping[str, int]], num_gpus: int) -> list[Mapping[str, int]]:
     for mesh in meshes:
         unknown = [name for name in mesh if name not in ("replicate", "dp", "tp")]
         if unknown:
             raise InputError(
                 f"the mesh {format_mesh(mesh)} has a dimension {unknown[0]}: there are replicate, dp and tp"
             )
-        if math.prod(mesh.values()) != gpus:
+        if math.prod(mesh.values()) != num_gpus:
             raise InputError(
-                f"the mesh {format_mesh(mesh)} has {math.prod(mesh.values())} devices, and there are {gpus}"
+                f"the mesh {format_mesh(mesh)} has {math.prod(mesh.values())} devices, and there are {num_gpus}"
             )
     return [_without_ones(each) for each in meshes]
 
@@ -192,7 +199,7 @@ class _MeshQuestion:
     length: int
     #: of all devices
     sequences: int
-    precision: TrainingPrecision
+    precision: Precision
     optimizer: OptimizerChoice
     checkpoint: bool
     lora: int | None
@@ -299,12 +306,14 @@ def _checkpoint(layers: Sequence[Any]) -> None:
         layer.forward = partial(checkpointed, layer.forward, use_reentrant=False)
 
 
-def _searched(asked: _MeshQuestion, gpus: int, meshes: Sequence[Mapping[str, int]]) -> MeshSearch:
+def _searched(
+    asked: _MeshQuestion, num_gpus: int, meshes: Sequence[Mapping[str, int]]
+) -> MeshSearch:
     kinds = kinds_in(asked.module, _LAYERS + 1)
     choices: list[MeshChoice] = []
     refused: dict[str, str] = {}
     assumptions: dict[str, None] = {}
-    spread: Spread | None = None
+    error_margin: ErrorMargin | None = None
     for mesh in meshes:
         try:
             with warnings.catch_warnings():
@@ -316,7 +325,7 @@ def _searched(asked: _MeshQuestion, gpus: int, meshes: Sequence[Mapping[str, int
             refused[format_mesh(mesh)] = str(error).partition("\n")[0]
             continue
         choices.append(choice)
-        spread = base.rank.roofline.spread if base.rank.roofline is not None else None
+        error_margin = base.rank.roofline.error_margin if base.rank.roofline is not None else None
         assumptions |= dict.fromkeys(_assumed(base))
     if not choices:
         raise InputError(
@@ -328,7 +337,7 @@ def _searched(asked: _MeshQuestion, gpus: int, meshes: Sequence[Mapping[str, int
         assumptions[ADAPTERS_AS_BY_PEFT] = None
     return MeshSearch(
         device=asked.device.name,
-        gpus=gpus,
+        num_gpus=num_gpus,
         length=asked.length,
         sequences=asked.sequences,
         precision=asked.precision,
@@ -337,11 +346,11 @@ def _searched(asked: _MeshQuestion, gpus: int, meshes: Sequence[Mapping[str, int
         else getattr(asked.optimizer, "__name__", "given"),
         checkpoint=asked.checkpoint,
         lora=asked.lora,
-        spread=spread,
+        error_margin=error_margin,
         params=sum(each.numel() for each in dict.fromkeys(asked.module.parameters())),
         choices=tuple(choices),
         refused=refused,
-        records=len(choices) * (1 + len(kinds)) + replayed,
+        num_traces=len(choices) * (1 + len(kinds)) + replayed,
         assumptions=tuple(assumptions),
     )
 
@@ -414,7 +423,10 @@ def _overhead_bytes(short: Short) -> int:
     """Return the bytes needed besides tensors: gaps, which further layers add to, workspaces, and the context."""
     memory = short.rank.memory
     assert memory.verdict is not None  # noqa: S101 - there is a device
-    return max(0, memory.verdict.reserved_bytes - memory.peak_bytes) + memory.verdict.context_bytes
+    return (
+        max(0, memory.verdict.reserved_bytes - memory.peak_bytes)
+        + memory.verdict.cuda_context_bytes
+    )
 
 
 def _assumed(short: Short) -> list[str]:

@@ -46,8 +46,8 @@ def plan_pipeline(
     *,
     schedule: Schedule = "1F1B",
     microbatches: int,
-    processes: int | None = None,
-    device: str,
+    num_ranks: int | None = None,
+    device: str | None = None,
     mesh: Mapping[str, int] | None = None,
     apply: Apply | None = None,
     per_machine: int = 8,
@@ -71,8 +71,9 @@ def plan_pipeline(
         schedule: "GPipe": all forward passes first; "1F1B": a backward pass as soon as it can be; "Interleaved1F1B": the same,
             with several stages in each process.
         microbatches: how many there are in a step.
-        processes: along the pipeline; by default one for each stage. Stage ``s`` is in process ``s % processes``.
-        device: the card of each process: ``torchscan devices`` lists all known ones.
+        num_ranks: the number of ranks along the pipeline; by default one for each stage. Stage ``s``
+            is on rank ``s % num_ranks``.
+        device: the name of each rank's GPU, which ``torchscan devices`` lists; None: this machine's.
         mesh: over what each stage is spread, as for :func:`plan`: ``{"tp": 8}``. Each process of the pipeline is such a mesh.
         apply: shards a stage, as for :func:`plan`.
         per_machine: how many devices there are in a machine. Those of a stage are neighbours.
@@ -89,7 +90,7 @@ def plan_pipeline(
         raise InputError("there are no stages: give the parts of a model, in their order")
     for each in stages:
         require_module(each)
-    number = len(stages) if processes is None else processes
+    number = len(stages) if num_ranks is None else num_ranks
     _require(schedule, microbatches, number, len(stages))
     if (mesh is None) != (apply is None):
         raise InputError(
@@ -99,7 +100,7 @@ def plan_pipeline(
     asked = Asked(
         input_shape=input_shape,
         dtype=dtype,
-        device=device,
+        device=fabric.device.name,
         args=args,
         kwargs=kwargs,
         batch_size=batch_size,
@@ -138,25 +139,25 @@ def plan_pipeline(
     )
 
 
-def _require(schedule: object, microbatches: int, processes: int, stages: int) -> None:
+def _require(schedule: object, microbatches: int, num_ranks: int, stages: int) -> None:
     if schedule not in get_args(Schedule):
         raise InputError(
             f"schedule is {schedule!r}: give one of {', '.join(map(repr, get_args(Schedule)))}"
         )
     require_positive("microbatches", microbatches)
-    require_positive("processes", processes)
-    if stages % processes:
+    require_positive("num_ranks", num_ranks)
+    if stages % num_ranks:
         raise InputError(
-            f"{stages} stages cannot be divided among {processes} processes: each takes the same number of them"
+            f"{stages} stages cannot be divided among {num_ranks} ranks: each takes the same number of them"
         )
-    chunks, rounds = stages // processes, max(1, microbatches // processes)
+    chunks, rounds = stages // num_ranks, max(1, microbatches // num_ranks)
     if chunks > 1 and schedule != "Interleaved1F1B":
         raise InputError(
-            f"{schedule} has one stage in each process: give {stages} processes, or 'Interleaved1F1B'"
+            f"{schedule} has one stage on each rank: give num_ranks={stages}, or 'Interleaved1F1B'"
         )
     if schedule == "Interleaved1F1B" and microbatches % rounds:
         raise InputError(
-            f"{microbatches} microbatches cannot go in {rounds} equal rounds: give a multiple of {processes}, say"
+            f"{microbatches} microbatches cannot go in {rounds} equal rounds: give a multiple of {num_ranks}, say"
         )
 
 
@@ -259,8 +260,8 @@ def _stage(pipeline: _Pipeline, number: int, plan: RankPlan, sent: int) -> Stage
     assert roofline is not None and verdict is not None  # noqa: PT018, S101 - there is a device
     times, (held, kept, forward, backward, optimizer) = _times(roofline), _sizes(plan)
     return StagePlan(
-        number=number,
-        process=number % pipeline.processes,
+        index=number,
+        rank=number % pipeline.processes,
         plan=plan,
         forward=times[0],
         backward=times[1],
@@ -273,7 +274,7 @@ def _stage(pipeline: _Pipeline, number: int, plan: RankPlan, sent: int) -> Stage
         backward_bytes=backward,
         optimizer_bytes=optimizer,
         around_bytes=max(0, verdict.reserved_bytes - plan.memory.peak_bytes)
-        + verdict.context_bytes,
+        + verdict.cuda_context_bytes,
     )
 
 

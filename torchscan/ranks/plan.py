@@ -40,7 +40,7 @@ Ranks = int | Sequence[int] | Literal["ends"]
 
 @explain_wrong_types
 def plan(
-    build: Callable[[], nn.Module] | nn.Module,
+    module: Callable[[], nn.Module] | nn.Module,
     input_shape: Shapes | None = None,
     dtype: DTypes | None = None,
     *,
@@ -66,8 +66,8 @@ def plan(
     ``fully_shard``, ``parallelize_module``, ``distribute_tensor``. Afterwards there is no group, as before.
 
     Args:
-        build: makes the model: ``lambda: Net()``. It is called where tensors have no data, once for each rank. Or a model,
-            which is left unchanged: on the meta device, as a rule.
+        module: the model, which is left unchanged; usually on the meta device. Or a function that
+            makes it, ``lambda: Net()``, which is called once for each rank, where tensors have no data.
         input_shape: of one sample, as for :func:`summary`; of what one process gets.
         dtype: of the inputs that are made from it.
         mesh: the size of each dimension by its name: ``{"dp": 128, "tp": 8}``. Neighbours in the last one are in one machine.
@@ -107,7 +107,7 @@ def plan(
         )
     chosen = _chosen(ranks, size_of(mesh))
     with told(f"torchscan: one of {size_of(mesh):,} processes", is_shown=progress):
-        found = [planned(build, mesh, apply, rank, asked, fabric) for rank in chosen]
+        found = [planned(module, mesh, apply, rank, asked, fabric) for rank in chosen]
     return plan_of(mesh, asked, found)
 
 

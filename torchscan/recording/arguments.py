@@ -7,9 +7,8 @@ from typing import Any, TypedDict
 
 from torch import Tensor
 
-from torchscan.recording.precision import Precision
+from torchscan.precisions import Precision
 from torchscan.recording.request import Execute, Mode
-from torchscan.recording.training.gradients import Backward
 from torchscan.recording.training.optimizers import OptimizerChoice
 
 
@@ -40,7 +39,7 @@ class PassArguments(InputArguments, total=False):
     Args:
         mode: "eval", "train" or "same" (leave each module as it is); by default "train" for a training step, else "eval".
         training: a training step (forward and backward pass, and the optimizer's step if one is given) instead of an inference
-            without gradients. No ``.grad`` is touched.
+            without gradients, in any ``mode``. No ``.grad`` is touched.
         loss: a function of the model's output to differentiate; by default every output, starting from gradients of ones.
     """
 
@@ -55,12 +54,9 @@ class RunArguments(PassArguments, total=False):
     Args:
         execute: "abstract" works on shapes alone; "real" computes on the model's own device; "auto" computes only if the
             model is on CUDA or shapes are not enough. ``trace.provenance`` says which was used, and why.
-        backward: also run the backward pass, in any ``mode``; ``backward=loss`` is short for
-            ``training=True, loss=loss, mode="eval"``.
     """
 
     execute: Execute
-    backward: Backward
 
 
 class StepArguments(PassArguments, total=False):
@@ -76,8 +72,9 @@ class StepArguments(PassArguments, total=False):
             For times also "fp8" (converted to bf16, linear layers in 8 bits) and "fp8-mixed". None: the model as it is.
         device: the card to run on: its name ("NVIDIA H200", "RTX 4090"), or "cuda" for this machine's; for memory
             also just a size, "24 GiB". ``torchscan devices`` lists all known ones.
-        context_bytes: what a process holds on the device for its context, kernels and libraries, if you know it; see
-            docs/memory.md. None: as measured, or else 512 MiB, with the range that has been reported.
+        cuda_context: the memory that a process holds on the device for its context, kernels and
+            libraries: bytes, or a text such as "500 MiB". None: as measured, or else 512 MiB, with
+            the range that has been reported; see docs/memory.md.
     """
 
     optimizer: OptimizerChoice | None
@@ -85,7 +82,7 @@ class StepArguments(PassArguments, total=False):
     holds_output: bool
     precision: Precision | None
     device: str | None
-    context_bytes: int | None
+    cuda_context: int | str | None
 
 
 class ScanArguments(RunArguments, StepArguments, total=False):

@@ -145,7 +145,7 @@ _HINTS: Mapping[Saying, str] = {
     Saying.NOBODY_ANSWERS: "record in all processes of the group at once: each waits for the others",
     Saying.NO_SHAPE_FUNCTION: "register what shape the operator returns: @my_op.register_fake; or pass execute='real'",
     Saying.TAKES_FUNCTIONS: "replace it with one of its branches (torch.cond) or with a Python loop (while_loop, scan)",
-    Saying.NO_GRADIENT: "register the operator's gradient: my_op.register_autograd; or leave out backward=True",
+    Saying.NO_GRADIENT: "register the operator's gradient: my_op.register_autograd; or leave out training=True",
     Saying.NO_FORWARD: "define forward in its class; a ModuleList or ModuleDict is not called, but the modules in it",
     Saying.NESTED_ATTENTION: "give it a padded tensor and a mask: its fast path, which takes nested ones, hides what it does",
 }

@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from torchscan.errors import InputError, TorchscanError
 from torchscan.once import once
+from torchscan.precisions import Precision
 from torchscan.recording.bookkeeping.containers import held_tensors
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.folding import Folded, UnfoldableError
 from torchscan.recording.folding.alike import difference
 from torchscan.recording.handover import Handover
 from torchscan.recording.passes import record_step
-from torchscan.recording.precision import Precision, in_precision
+from torchscan.recording.precision import in_precision
 from torchscan.recording.request import PassRequest
 from torchscan.trace.trace import Trace
 

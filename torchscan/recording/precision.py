@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from torchscan.errors import InputError
+from torchscan.precisions import Precision
 from torchscan.recording.bookkeeping.containers import copy_arguments
 from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.tensors import (
@@ -24,8 +25,6 @@ from torchscan.recording.surroundings import leave_surroundings
 from torchscan.recording.undo import Undo, put_back_after
 from torchscan.torch_versions import is_fake_type
 
-Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp16-mixed", "bf16-mixed", "fp8-mixed"]
-
 #: what tensors are stored in; operands in 8 bits are made of them for one product after the other
 _TYPES = {
     "fp32": torch.float32,
@@ -34,22 +33,10 @@ _TYPES = {
     "bf16": torch.bfloat16,
     "fp8": torch.bfloat16,
 }
-#: what they are called elsewhere
-_SYNONYMS: dict[str, Precision] = {"amp-fp16": "fp16-mixed", "amp-bf16": "bf16-mixed"}
 
 
 class CopyError(InputError):
     """A model that cannot be copied."""
-
-
-def checked_precision(given: object) -> Precision | None:
-    """The name of a precision, or None."""
-    known = {name: name for name in get_args(Precision)} | _SYNONYMS
-    if given is None or (isinstance(given, str) and given in known):
-        return None if given is None else known[given]
-    raise InputError(
-        f"precision is {given!r}: give one of {', '.join(map(repr, get_args(Precision)))}, or None"
-    )
 
 
 def in_precision(request: PassRequest, precision: Precision | None) -> PassRequest:

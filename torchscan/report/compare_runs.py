@@ -174,7 +174,7 @@ def _time(before: Latency | None, after: Latency | None, steps: tuple[int, int])
     is_apart = (
         before is not None
         and after is not None
-        and (after.least > before.most or after.most < before.least)
+        and (after.min > before.max or after.max < before.min)
     )
     return TimeChange(before=before, after=after, is_clear=is_apart and _are_enough(steps))
 

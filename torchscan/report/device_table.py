@@ -154,7 +154,7 @@ def _figures(device: Device) -> list[tuple[str, str, float, str]]:
         if device.l2_bytes
         else []
     )
-    context = device.known_context_bytes
+    context = device.known_cuda_context_bytes
     count = device.multiprocessors
     return [
         *rates,
@@ -162,7 +162,7 @@ def _figures(device: Device) -> list[tuple[str, str, float, str]]:
         *_optional("link_gbs", "links", device.link_bytes_per_second, "B/s"),
         *memory,
         *cache,
-        *([("context_mb", "context", context, units.memory(context))] if context else []),
+        *([("cuda_context_mb", "context", context, units.memory(context))] if context else []),
         *([("multiprocessors", "multiprocessors", count, str(count))] if count else []),
         *_optional("boost_mhz", "clock", device.clock_hz, "Hz"),
         *_optional("power_w", "power", device.power_watts, "W"),

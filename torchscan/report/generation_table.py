@@ -17,7 +17,7 @@ OF_MODEL: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "weights_bytes": ("Weights", units.memory),
     "cache_bytes": ("Cache of a sequence", units.memory),
     "cache_bytes_per_token": ("Cache per token", units.memory),
-    "max_batch": ("Largest batch", lambda number: _most(number, "sequences")),
+    "max_batch_size": ("Largest batch", lambda number: _most(number, "sequences")),
 }
 OF_BATCH: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "max_context": ("Largest context", lambda number: _most(number, "tokens")),
@@ -79,7 +79,7 @@ def _swept(sweep: GenerationSweep) -> Table:
         ],
         rows=[Row(cells=_cells(sweep, each)) for each in sweep.generations],
         summary=[_question(first), *_sentences(first)],
-        remarks=[*_unfit(sweep), *_remarks(first), f"{sweep.records} passes were recorded."],
+        remarks=[*_unfit(sweep), *_remarks(first), f"{sweep.num_traces} passes were recorded."],
         noun="batch sizes",
     )
 
@@ -104,7 +104,7 @@ def _sentences(first: Generation) -> list[str]:
 def _unfit(sweep: GenerationSweep) -> list[str]:
     if all(each.fits for each in sweep.generations):
         return []
-    most = sweep.generations[0].max_batch
+    most = sweep.generations[0].max_batch_size
     if not most:
         return ["Warning: the memory is too small for the model."]
     return [
@@ -125,7 +125,7 @@ def _written(
 def _remarks(generation: Generation) -> list[str]:
     return [
         *(f"Warning: {text}." for text in generation.warnings),
-        f"{generation.decode.spread.said}.",
+        f"{generation.decode.error_margin.label}.",
         *(f"Assumed: {text}." for text in generation.assumptions),
     ]
 

@@ -67,7 +67,7 @@ def _by_process(group: GroupRun) -> list[tuple[Column, list[Cell]]]:
         ),
         in_one_unit(
             late,
-            [each if each is None else each or 0.0 for each in group.late],
+            [each if each is None else each or 0.0 for each in group.lags],
             units.scale_of_durations,
         ),
     ]
@@ -124,7 +124,7 @@ def _unlike(group: GroupRun) -> list[str]:
 def _remarks(group: GroupRun) -> list[str]:
     said = [f"{str(each)[0].upper()}{str(each)[1:]}." for each in group.stragglers]
     missing = (
-        [f"Missing: {_listed(group.missing)} of {group.processes}, which saved nothing."]
+        [f"Missing: {_listed(group.missing)} of {group.num_ranks}, which saved nothing."]
         if group.missing
         else []
     )
@@ -138,7 +138,7 @@ def _how(group: GroupRun) -> list[str]:
         return [
             f"{medians}. Nothing is known of their collectives, so that nobody can be told to be behind."
         ]
-    if None in group.late:
+    if None in group.lags:
         return [
             f"{medians}. Their collectives came too seldom to tell who is behind: measure more steps (steps=40, say)."
         ]

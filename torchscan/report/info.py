@@ -155,7 +155,7 @@ def _add_times(data: InfoData, roofline: Roofline) -> None:
     for layer in data["layers"]:
         layer["time_estimate"] = math.fsum(times.get((layer["path"], layer["call"]), ()))
     data["overall"]["time_estimate"] = roofline.time_estimate
-    said = f"{units.duration(roofline.time_estimate)} ± {100 * roofline.spread.share:.0f} %"
+    said = f"{units.duration(roofline.time_estimate)} ± {100 * roofline.error_margin.share:.0f} %"
     how = [
         roofline.device,
         *([roofline.precision] if roofline.precision else []),

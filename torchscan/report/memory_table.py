@@ -130,7 +130,7 @@ def _verdict(verdict: Verdict) -> Table:
         [Cell("capacity_bytes", "Memory for programs"), _bytes(verdict.capacity_bytes)],
         [
             Cell("context_bytes", "Context and kernels"),
-            _with_range(verdict.context_bytes, verdict.context_range),
+            _with_range(verdict.cuda_context_bytes, verdict.cuda_context_range),
         ],
         [Cell("allocated_bytes", "Tensors and workspaces"), _bytes(verdict.allocated_bytes)],
         [
@@ -164,7 +164,7 @@ def closeness(verdict: Verdict | None) -> list[str]:
     """Where the context decides, what it would take for the opposite."""
     if verdict is None or not verdict.is_close:
         return []
-    least, most = map(units.memory, verdict.context_range)
+    least, most = map(units.memory, verdict.cuda_context_range)
     return [
         f"With a context of {most} it would not fit."
         if verdict.fits

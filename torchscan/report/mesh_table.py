@@ -42,11 +42,11 @@ def mesh_table(search: MeshSearch) -> Table:
         ],
         rows=[_row(each) for each in search.choices],
         summary=[
-            f"{search.gpus:,} {search.device}, {units.count(search.params)} parameters; {_step(search)}, {_how(search)}"
+            f"{search.num_gpus:,} {search.device}, {units.count(search.params)} parameters; {_step(search)}, {_how(search)}"
         ],
         remarks=[
             *_left_out(search),
-            *([] if search.spread is None else [f"Times: {search.spread.said}."]),
+            *([] if search.error_margin is None else [f"Times: {search.error_margin.label}."]),
             *(f"Assumed {text}." for text in search.assumptions),
             *_recording_remarks(search),
         ],
@@ -57,12 +57,12 @@ def mesh_table(search: MeshSearch) -> Table:
 def _recording_remarks(search: MeshSearch) -> list[str]:
     replayed = [format_mesh(each.mesh) for each in search.choices if each.is_replayed]
     if not replayed:
-        return [f"{search.records} passes of few layers were recorded."]
+        return [f"{search.num_traces} passes of few layers were recorded."]
     if len(replayed) == len(search.choices):
-        return [f"{search.records} passes were recorded."]
+        return [f"{search.num_traces} passes were recorded."]
     meshes = ", ".join(replayed)
     return [
-        f"{search.records} passes were recorded: of all layers for the memory of {meshes}, of few layers for the rest."
+        f"{search.num_traces} passes were recorded: of all layers for the memory of {meshes}, of few layers for the rest."
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torchscan import units
-from torchscan.analyses.pipeline_schedule import PipelinePlan, PipelineProcess
+from torchscan.analyses.pipeline_schedule import PipelinePlan, PipelineRank
 from torchscan.report.table import Cell, Column, Row, Table, totals_table
 from torchscan.wrong_arguments import explain_wrong_types
 
@@ -40,7 +40,7 @@ def pipeline_table(plan: PipelinePlan) -> Table:
             )
             for key, heading, priority in _COLUMNS
         ],
-        rows=[_row(plan, each) for each in plan.processes],
+        rows=[_row(plan, each) for each in plan.ranks],
         summary=[_question(plan)],
         totals=[_totals(plan)],
         remarks=_remarks(plan),
@@ -55,7 +55,7 @@ def _question(plan: PipelinePlan) -> str:
         else f", each on {' × '.join(f'{name} {size:,}' for name, size in plan.mesh.items())}"
     )
     batch = "" if plan.batch_size is None else f" of batch size {plan.batch_size}"
-    parts = f"{_several(len(plan.stages), 'stage')} in {_several(len(plan.processes), 'process', 'es')}{each}"
+    parts = f"{_several(len(plan.stages), 'stage')} in {_several(len(plan.ranks), 'process', 'es')}{each}"
     return f"{plan.schedule}: {parts}; {plan.microbatches} microbatches{batch} in a training step on {plan.device}"
 
 
@@ -63,12 +63,12 @@ def _several(number: int, what: str, plural: str = "s") -> str:
     return f"{number} {what}{plural if number > 1 else ''}"
 
 
-def _row(plan: PipelinePlan, process: PipelineProcess) -> Row:
+def _row(plan: PipelinePlan, process: PipelineRank) -> Row:
     stages = ", ".join(map(str, process.stages))
     params = sum(plan.stages[each].plan.local_params for each in process.stages)
     return Row(
         cells=(
-            Cell(process.number, f"{process.number}"),
+            Cell(process.rank, f"{process.rank}"),
             Cell(stages, stages),
             Cell(params, units.count(params)),
             Cell(process.busy, units.duration(process.busy)),
@@ -99,8 +99,8 @@ def _totals(plan: PipelinePlan) -> Table:
 
 
 def _remarks(plan: PipelinePlan) -> list[str]:
-    spread = plan.stages[0].plan.roofline
-    timed = [] if spread is None else [f"{spread.spread.said}."]
+    roofline = plan.stages[0].plan.roofline
+    timed = [] if roofline is None else [f"{roofline.error_margin.label}."]
     return [
         *(f"Warning: {text}." for text in plan.warnings),
         *timed,

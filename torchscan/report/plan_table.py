@@ -48,7 +48,7 @@ def _question(plan: Plan) -> str:
     mesh = " × ".join(f"{name} {size:,}" for name, size in plan.mesh.items())
     what = "a training step" if plan.training else "an inference"
     batch = "" if plan.batch_size is None else f" of batch size {plan.batch_size}"
-    number = f"{plan.processes:,} process{'es' if plan.processes > 1 else ''}"
+    number = f"{plan.num_ranks:,} process{'es' if plan.num_ranks > 1 else ''}"
     return f"{number} ({mesh}): {what}{batch} in each"
 
 
@@ -131,7 +131,7 @@ def _group_rows(collectives: Sequence[Collective], by: PlanRows) -> list[_Row]:
         key = (
             each.kind,
             each.group,
-            each.processes,
+            each.num_ranks,
             each.phase,
             each.layer if by == "layer" else None,
         )
@@ -164,7 +164,7 @@ def _written(
         ),
         in_words(kind, [each.kind for each in firsts]),
         (group, [Cell(each.group, _group(each)) for each in firsts]),
-        in_words(processes, [each.processes for each in firsts]),
+        in_words(processes, [each.num_ranks for each in firsts]),
         in_words(phase, [each.phase for each in firsts]),
         in_words(calls, [sum(each.calls for each in row) for row in rows], units.exact),
         in_one_unit(
@@ -183,7 +183,7 @@ def _written(
 
 def _group(first: Collective) -> str:
     """``"dp (8)"``."""
-    return f"{first.group} ({first.processes:,})".strip()
+    return f"{first.group} ({first.num_ranks:,})".strip()
 
 
 def _seconds(row: _Row) -> float:
@@ -191,6 +191,6 @@ def _seconds(row: _Row) -> float:
 
 
 def _remarks(plan: Plan) -> list[str]:
-    timed = [] if plan.roofline is None else [f"{plan.roofline.spread.said}."]
+    timed = [] if plan.roofline is None else [f"{plan.roofline.error_margin.label}."]
     said = [*closeness(plan.memory.verdict), *(f"Assumed {text}." for text in plan.assumptions)]
     return [*(f"Warning: {text}." for text in plan.warnings), *timed, *said]

@@ -14,8 +14,8 @@ from torchscan.analyses.module_graph import ModuleGraph
 from torchscan.analyses.pipeline_schedule import PipelinePlan
 from torchscan.analyses.plan_result import Plan
 from torchscan.analyses.receptive_field import LayerField, ReceptiveField
-from torchscan.analyses.remedies_result import Remedies
 from torchscan.analyses.roofline import Roofline
+from torchscan.analyses.suggestions_result import Suggestions
 from torchscan.hardware.device_specs import Device
 from torchscan.report import csv, html, json, latex, markdown, text  # noqa: F401 - each registers the format that it writes
 from torchscan.report.compare_runs import RunComparison
@@ -48,10 +48,10 @@ from torchscan.report.pictures.receptive_field_plot import draw_fields, draw_rec
 from torchscan.report.pictures.roofline_plot import draw_roofline
 from torchscan.report.pipeline_table import pipeline_table
 from torchscan.report.plan_table import plan_table
-from torchscan.report.remedies_table import remedies_table
 from torchscan.report.roofline_table import format_roofline, roofline_table
 from torchscan.report.run_data import run_document
 from torchscan.report.run_table import run_table
+from torchscan.report.suggestions_table import suggestions_table
 from torchscan.report.table import ModelTable, Table
 from torchscan.results import Result, register_formatters, register_page_writer
 from torchscan.runtime.group_run import GroupRun
@@ -129,7 +129,7 @@ register_formatters(
     text=format_roofline,
     plot=draw_roofline,
 )
-register_formatters(Remedies, remedies_table, plot=draw_rows)
+register_formatters(Suggestions, suggestions_table, plot=draw_rows)
 register_formatters(Generation, generation_table, plot=draw_generation)
 register_formatters(
     GenerationSweep, generation_table, page_part=_with_plot(generation_table), plot=draw_generation

@@ -62,7 +62,7 @@ def roofline_table(
         remarks=[
             *([FOLDED] if any(len(each.names) > 1 for each in groups) else []),
             *(f"Warning: {text}." for text in roofline.warnings),
-            f"{roofline.spread.said}.",
+            f"{roofline.error_margin.label}.",
             *(f"Assumed: {text}." for text in roofline.assumptions),
         ],
         noun={"layer": "layers", "kind": "kinds of operators", "operator": "calls"}[by],
@@ -143,7 +143,7 @@ def _question(roofline: Roofline) -> str:
 
 
 def _totals(roofline: Roofline) -> Table:
-    used = [roofline.compute_utilisation, roofline.memory_utilisation]
+    used = [roofline.compute_utilization, roofline.memory_utilization]
     compute, memory = (Cell(each, f"{100 * each:.1f} %") for each in used)
     rows = [
         ("Expected time", _estimated(roofline), _samples(roofline)),
@@ -154,10 +154,10 @@ def _totals(roofline: Roofline) -> Table:
             _time("time_bound", roofline.time_bound),
             f"at the rates of the data sheet, {_bounded(roofline)}",
         ),
-        ("Matrix products", ("compute_utilisation", compute), f"of {_peaks(roofline)}"),
+        ("Matrix products", ("compute_utilization", compute), f"of {_peaks(roofline)}"),
         (
             "Memory",
-            ("memory_utilisation", memory),
+            ("memory_utilization", memory),
             f"of {units.count(roofline.bandwidth, 'B/s', 1)}",
         ),
     ]
@@ -174,7 +174,7 @@ def _time(key: str, seconds: float) -> tuple[str, Cell]:
 
 
 def _estimated(roofline: Roofline) -> tuple[str, Cell]:
-    said = f"{units.duration(roofline.time_estimate)} ± {100 * roofline.spread.share:.0f} %"
+    said = f"{units.duration(roofline.time_estimate)} ± {100 * roofline.error_margin.share:.0f} %"
     return "time_estimate", Cell(roofline.time_estimate, said)
 
 

@@ -42,7 +42,7 @@ class _InStep(Protocol):
         """True if it is a pass of an evaluation."""
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """Of it."""
 
 
@@ -87,7 +87,10 @@ def _said_once(
     alike: dict[Hashable, list[F]] = defaultdict(list)
     for each in found:
         alike[kind(each)].append(each)
-    said = [f"{_when(each)}: {choose(each).said}." for each in list(alike.values())[:_MAX_FINDINGS]]
+    said = [
+        f"{_when(each)}: {choose(each).description}."
+        for each in list(alike.values())[:_MAX_FINDINGS]
+    ]
     return [*said, *_more(len(alike), others)]
 
 

@@ -253,8 +253,8 @@ def _phases(run: RunFacts) -> Table:
 
 def _range(latency: Latency) -> Cell:
     return Cell(
-        (latency.least, latency.most),
-        f"{units.duration(latency.least)} … {units.duration(latency.most)}",
+        (latency.min, latency.max),
+        f"{units.duration(latency.min)} … {units.duration(latency.max)}",
     )
 
 

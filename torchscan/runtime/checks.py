@@ -45,10 +45,12 @@ class Checked:
 
     def __str__(self) -> str:
         """``step 3: norm of layers.0, output: 12.5``."""
-        return f"{'evaluation pass' if self.is_evaluation else 'step'} {self.step}: {self.said}"
+        return (
+            f"{'evaluation pass' if self.is_evaluation else 'step'} {self.step}: {self.description}"
+        )
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """The same without the step."""
         said = self.message if self.value is None else f"{self.value:.6g}"
         return f"{self.check} of {self.path or 'the model'}, {self.kind.replace('_', ' ')}: {said}"

@@ -49,7 +49,7 @@ def expected_of(roofline: Roofline) -> Expected:
         device=roofline.device,
         forward=roofline.time_by_phase.get("forward", 0.0),
         backward=roofline.time_by_phase.get("backward", 0.0),
-        share_off=roofline.spread.share,
+        share_off=roofline.error_margin.share,
         operations=2 * macs.total(),
         at_peak=sum(2 * macs[name] / peak for name, peak in peaks.items()),
         peaks=peaks,

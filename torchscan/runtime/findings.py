@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
+from torchscan.plain import stored_as
 from torchscan.runtime.finiteness import check_values, range_of
 
 #: in a module's forward pass; in the backward pass of what it made; in what the model was given; in the gradient that it was
@@ -29,21 +30,20 @@ _WHEN = {
 FindingKey = tuple[int, str, str]
 
 
+@stored_as(min="least", max="most")
 class Range(NamedTuple):
     """The values of one tensor: the least and greatest finite ones, and how many are not finite."""
 
     name: str
-    least: float | None
-    most: float | None
+    min: float | None
+    max: float | None
     nan: int
     inf: int
 
     def __str__(self) -> str:
         """``input 0: -2.1 … 3.4, 2 NaN``."""
         finite = (
-            []
-            if self.least is None or self.most is None
-            else [f"{self.least:.3g} … {self.most:.3g}"]
+            [] if self.min is None or self.max is None else [f"{self.min:.3g} … {self.max:.3g}"]
         )
         return f"{self.name}: {', '.join([*finite, *_counted(self.nan, self.inf)])}"
 
@@ -135,10 +135,10 @@ class NonFinite:
     def __str__(self) -> str:
         """In a sentence or two."""
         updates = "" if self.update is None else f" (optimizer step {self.update})"
-        return f"{'evaluation pass' if self.is_evaluation else 'step'} {self.step}{updates}: {self.said}"
+        return f"{'evaluation pass' if self.is_evaluation else 'step'} {self.step}{updates}: {self.description}"
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """The same without the step."""
         if self.checked is not None:
             by = "" if self.line is None else f" at {self.line}"

@@ -26,14 +26,14 @@ _APART = 300.0
 class GroupRun(Result):
     """What inspections of processes that train together have found."""
 
-    #: how many processes there are
-    processes: int
+    #: the number of ranks
+    num_ranks: int
     #: of those that have saved what they found, by rank
     runs: tuple[RunFacts, ...]
     #: ranks of those that have not
     missing: tuple[int, ...]
     #: of each run: seconds of a step that its process takes longer for its own work than the others; None: too few steps
-    late: tuple[float | None, ...]
+    lags: tuple[float | None, ...]
     #: whom the others wait for; the one that is furthest behind first
     stragglers: tuple[Straggler, ...]
 
@@ -55,7 +55,7 @@ class GroupRun(Result):
     def __repr__(self) -> str:
         """A short one: there may be thousands of calls."""
         missing = f", {len(self.missing)} missing" if self.missing else ""
-        return f"<GroupRun: {self.processes} processes{missing}, {self.runs[0].steps} steps>"
+        return f"<GroupRun: {self.num_ranks} processes{missing}, {self.runs[0].steps} steps>"
 
     def rank_of(self, run: RunFacts) -> int:
         """Of a run of these."""
@@ -64,15 +64,15 @@ class GroupRun(Result):
     def measured(self) -> Measured:
         """Refused: a page shows one process."""
         raise InputError(
-            f"this run is of {self.processes} processes, and a page shows one: group.runs[0], or the file rank0.json"
+            f"this run is of {self.num_ranks} processes, and a page shows one: group.runs[0], or the file rank0.json"
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
         plain = {
-            "processes": self.processes,
+            "num_ranks": self.num_ranks,
             "missing": list(self.missing),
-            "late": list(self.late),
+            "lags": list(self.lags),
         }
         return {
             **plain,
@@ -94,15 +94,15 @@ def group_run_of(runs: Sequence[RunFacts]) -> GroupRun:
     found = [run for _, run in own]
     late = lateness(found)
     return GroupRun(
-        processes=latest.processes,
+        num_ranks=latest.num_ranks,
         runs=tuple(found),
-        missing=tuple(sorted(set(range(latest.processes)) - {rank for rank, _ in own})),
-        late=tuple(late.get(rank) for rank, _ in own),
+        missing=tuple(sorted(set(range(latest.num_ranks)) - {rank for rank, _ in own})),
+        lags=tuple(late.get(rank) for rank, _ in own),
         stragglers=stragglers(found),
     )
 
 
 def _are_together(one: Process, latest: Process) -> bool:
     """Launchers say little of a start: processes that began minutes apart are not of the same."""
-    is_one_start = (one.launch, one.processes) == (latest.launch, latest.processes)
+    is_one_start = (one.launch, one.num_ranks) == (latest.launch, latest.num_ranks)
     return is_one_start and latest.began - one.began < _APART

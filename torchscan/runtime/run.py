@@ -19,7 +19,7 @@ from torchscan.errors import InputError
 from torchscan.files import write_text
 from torchscan.measured import Figure, Key, Measured, Verdict
 from torchscan.ops import OpCost
-from torchscan.plain import to_plain
+from torchscan.plain import stored_as, to_plain
 from torchscan.results import PlotSize, Result, draw, table_of
 from torchscan.runtime.checks import Checked
 from torchscan.runtime.chrome_trace import chrome_trace
@@ -44,12 +44,13 @@ _MAX_LAYERS = 5
 KIND, SCHEMA = "torchscan/run", 1
 
 
+@stored_as(min="least", max="most")
 class Latency(NamedTuple):
     """Seconds that something took in several steps."""
 
     median: float
-    least: float
-    most: float
+    min: float
+    max: float
 
     @classmethod
     def of(cls, nanoseconds: Iterable[int]) -> Latency:
@@ -320,14 +321,14 @@ class RunFacts(Result, Inspected):
         return max(self.forward.median + self.backward.median, on_device)
 
     def assert_step_time(
-        self, most: float | str, *, device: str | None = None, tolerance: float | str = 0.0
+        self, max_step_time: float | str, *, device: str | None = None, tolerance: float | str = 0.0
     ) -> None:
-        """Raise :class:`BudgetError` if :attr:`step_time` is more than ``most``; the message names the slowest modules.
+        """Raise :class:`BudgetError`, with the slowest modules, if :attr:`step_time` exceeds its limit.
 
         Passes of an evaluation do not count, unless nothing else was measured.
 
         Args:
-            most: seconds, or a text such as ``"120 ms"``.
+            max_step_time: seconds, or a text such as ``"120 ms"``.
             device: the device that this holds for, by its name or words of it: ``"H100"``, ``"CPU"``. On any other nothing is
                 checked, and a warning says so.
             tolerance: the share by which a step may take longer: ``0.1`` or ``"10%"``.
@@ -335,12 +336,17 @@ class RunFacts(Result, Inspected):
         __tracebackhide__ = True  # pytest shows the test, and the message
         if not self.steps:
             raise InputError("no step was measured: run the model while it is inspected")
-        if isinstance(most, int | float):
-            units.checked_seconds("most", most)
+        if isinstance(max_step_time, int | float):
+            units.checked_seconds("max_step_time", max_step_time)
         slowest = _slowest(self.calls)
         where = self.provenance.device
         require_step_time(
-            self.step_time, slowest, where, most=most, device=device, tolerance=tolerance
+            self.step_time,
+            slowest,
+            where,
+            max_step_time=max_step_time,
+            device=device,
+            tolerance=tolerance,
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -361,7 +367,7 @@ class RunFacts(Result, Inspected):
         try:
             Path(path).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            said = f"{self.process.processes} processes train together, and each writes a file into the folder {str(path)!r}"
+            said = f"{self.process.num_ranks} processes train together, and each writes a file into the folder {str(path)!r}"
             raise InputError(f"{said}, which cannot be made: {error}") from error
         return Path(path) / f"rank{self.process.rank}.json"
 
@@ -603,7 +609,7 @@ def _measured_by(facts: RunFacts) -> Measured:
         figures=figures,
         types={call.path: call.type_name for call in facts.calls},
         verdicts=[*_time_of(facts, steps), *_nonfinite_of(facts, producer)],
-        producers={} if first is None or producer is None else {producer: first.said},
+        producers={} if first is None or producer is None else {producer: first.description},
     )
 
 

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from torchscan.errors import InputError, RecordError, TorchscanError
+from torchscan.precisions import Precision
 from torchscan.recording.bookkeeping.inventory import tensors_of, type_name_of
 from torchscan.recording.passes import record_pass
-from torchscan.recording.precision import Precision
 from torchscan.recording.request import PassRequest
 from torchscan.recording.training.gradients import differentiable_outputs, loss_of
 from torchscan.recording.training.optimizers import needs_closure, optimizer_on
@@ -52,18 +52,18 @@ class RealSteps:
     """Takes the steps that were asked for. The model of the request is moved, converted and trained."""
 
     def __init__(
-        self, request: PassRequest, device: torch.device, precision: Precision | None
+        self, request: PassRequest, run_on: torch.device, precision: Precision | None
     ) -> None:
         _require_data(request.module)
-        self._precision, self._autocast = precision, _autocast_in(precision, device)
+        self._precision, self._autocast = precision, _autocast_in(precision, run_on)
         with self._explained(request):
             self.module: nn.Module = request.module.to(
-                device, None if precision is None else _TYPES.get(precision)
+                run_on, None if precision is None else _TYPES.get(precision)
             )
         if request.mode != "same":
             self.module.train(request.mode == "train")
         self._request = replace(request, module=self.module, execute="abstract", optimizer=None)
-        self._args, self._kwargs, _ = self._request.inputs(device, ())
+        self._args, self._kwargs, _ = self._request.inputs(run_on, ())
         parameters = {id(parameter): parameter for parameter in self.module.parameters()}
         self._optimizer = (
             None if request.optimizer is None else optimizer_on(request.optimizer, parameters)
@@ -134,15 +134,15 @@ def _require_data(module: nn.Module) -> None:
 
 
 def _autocast_in(
-    precision: Precision | None, device: torch.device
+    precision: Precision | None, run_on: torch.device
 ) -> AbstractContextManager[object]:
     """Refuse what this device does not compute in."""
     if precision in ("fp8", "fp8-mixed"):
         raise InputError(
             f"a model in {precision} has modules of its own: convert it in Python, and inspect() it there"
         )
-    if precision == "tf32" and device.type != "cuda":
-        raise InputError(f"tf32 is for CUDA devices, and this runs on {device}: give fp32 or bf16")
+    if precision == "tf32" and run_on.type != "cuda":
+        raise InputError(f"tf32 is for CUDA devices, and this runs on {run_on}: give fp32 or bf16")
     if precision is None or not precision.endswith("-mixed"):
         return nullcontext()
-    return torch.autocast(device.type, _TYPES[precision.removesuffix("-mixed")])
+    return torch.autocast(run_on.type, _TYPES[precision.removesuffix("-mixed")])

@@ -17,12 +17,12 @@ def require_step_time(
     slowest: Sequence[Named],
     ran_on: str,
     *,
-    most: float | str,
+    max_step_time: float | str,
     device: str | None,
     tolerance: float | str,
 ) -> None:
-    """Raise if ``taken`` is more than ``most`` and the tolerance; warn where it is not checked, because it ran elsewhere."""
-    limit = _number("most", most, units.parse_duration) * (
+    """Raise if ``taken`` exceeds ``max_step_time`` and the tolerance; warn if it ran elsewhere."""
+    limit = _number("max_step_time", max_step_time, units.parse_duration) * (
         1 + _number("tolerance", tolerance, units.parse_share)
     )
     if device is not None and not is_part(device, ran_on):
@@ -39,7 +39,7 @@ def _number(name: str, value: float | str, parse: Callable[[str], float]) -> flo
         return parse(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise InputError(
-            f"{name} is {value!r}: give a number, or a text such as {'120 ms' if name == 'most' else '10%'!r}"
+            f"{name} is {value!r}: give a number, or a text such as {'120 ms' if name == 'max_step_time' else '10%'!r}"
         )
     return float(value)
 

@@ -24,10 +24,11 @@ class Polynomial:
 
     coefficients: Mapping[tuple[int, int], Fraction]
 
-    def __call__(self, batch: int, length: int) -> Fraction:
+    def __call__(self, batch_size: int, length: int) -> Fraction:
         """Its value there."""
         return sum(
-            (each * batch**i * length**j for (i, j), each in self.coefficients.items()), Fraction(0)
+            (each * batch_size**i * length**j for (i, j), each in self.coefficients.items()),
+            Fraction(0),
         )
 
     def __str__(self) -> str:

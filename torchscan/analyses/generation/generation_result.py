@@ -39,7 +39,7 @@ class Generation(Result):
     #: tokens of each sequence, at most, prompt included; 0: none fits. None: as many as one likes
     max_context: int | None
     #: sequences at once, at most; None: as many as one likes
-    max_batch: int | None
+    max_batch_size: int | None
     #: until the first new token is there, and from one to the next, on average
     first_token: float
     per_token: float
@@ -47,7 +47,7 @@ class Generation(Result):
     #: of a token in the middle of those generated
     decode: Roofline
     #: how many passes were recorded
-    records: int
+    num_traces: int
     #: operators without a price, and modules that were not followed: if there are any, times are lower bounds
     unpriced: tuple[str, ...]
     #: weights that cannot be read: if there are any, parameters and their memory are lower bounds
@@ -78,7 +78,7 @@ class Generation(Result):
     @property
     def fits(self) -> bool:
         """Whether weights and caches find room."""
-        return self.max_batch is None or self.batch_size <= self.max_batch
+        return self.max_batch_size is None or self.batch_size <= self.max_batch_size
 
     @property
     def limiter(self) -> Limiter:
@@ -135,14 +135,14 @@ class GenerationSweep(Result):
         )
 
     @property
-    def records(self) -> int:
+    def num_traces(self) -> int:
         """How many passes were recorded."""
-        return sum(each.records for each in self.generations)
+        return sum(each.num_traces for each in self.generations)
 
     def __repr__(self) -> str:
         """A short one."""
         sizes = ", ".join(str(each.batch_size) for each in self.generations)
-        return f"<GenerationSweep on {self.generations[0].device}: batch sizes {sizes}, {self.records} records>"
+        return f"<GenerationSweep on {self.generations[0].device}: batch sizes {sizes}, {self.num_traces} passes>"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
@@ -151,4 +151,4 @@ class GenerationSweep(Result):
             {**one.to_dict(), "price_per_million": price}
             for one, price in zip(self.generations, prices, strict=True)
         ]
-        return {"price": self.price, "records": self.records, "generations": each}
+        return {"price": self.price, "num_traces": self.num_traces, "generations": each}

@@ -28,22 +28,23 @@ _KEY = re.compile(r"""\[(['"])(.*?)\1\]""")
 
 
 def module_graph(
-    record: Trace | RecordError, path: str = "", call: int = 0, *, fold: bool = False
+    trace: Trace | RecordError, path: str = "", call: int = 0, *, fold: bool = False
 ) -> ModuleGraph:
     """What happens in a call of a module: who reads what the others make, inside it.
 
     An edge is a tensor. It does not matter how it was passed, whether gradients are computed, or what was written in place.
 
     Args:
-        record: of :func:`torchscan.record`; of a pass that has failed, its error: then the graph goes up to there.
+        trace: what :func:`torchscan.record` returned, or the error of a pass that has failed: then
+            the graph ends there.
         path: of the module; "" is the model.
         call: 0 for the first call of this module, 1 for the second, …
         fold: have operators that follow each other, and equal modules of a list, in one node each.
     """
-    trace = record.so_far if isinstance(record, RecordError) else record
-    if not isinstance(trace, Trace) or not trace.modules:
+    recorded = trace.so_far if isinstance(trace, RecordError) else trace
+    if not isinstance(recorded, Trace) or not recorded.modules:
         raise InputError("there is no graph: nothing was recorded")
-    graphs = ModuleGraphs(trace, record.failed if isinstance(record, RecordError) else None)
+    graphs = ModuleGraphs(recorded, trace.failed if isinstance(trace, RecordError) else None)
     return graphs.of(path, call, fold=fold)
 
 

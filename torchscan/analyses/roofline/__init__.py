@@ -9,13 +9,14 @@ traffic at full bandwidth; no operator can be faster than the slowest of the thr
 from __future__ import annotations
 
 from torchscan.analyses.roofline.analysis import group, roofline_of, rounded
+from torchscan.analyses.roofline.error_margin import ErrorMargin
 from torchscan.analyses.roofline.links import Fabric
 from torchscan.analyses.roofline.numbers import numbers_of, require_format
 from torchscan.analyses.roofline.rates import Numbers, Products, Rates
 from torchscan.analyses.roofline.roofline_result import GroupLoad, Limiter, OperatorLoad, Roofline
-from torchscan.analyses.roofline.spread import Spread
 
 __all__ = [
+    "ErrorMargin",
     "Fabric",
     "GroupLoad",
     "Limiter",
@@ -24,7 +25,6 @@ __all__ = [
     "Products",
     "Rates",
     "Roofline",
-    "Spread",
     "group",
     "numbers_of",
     "require_format",

@@ -21,6 +21,7 @@ from torchscan.analyses.roofline.constants import (
     LAUNCH,
     LAUNCH_COMPILED,
 )
+from torchscan.analyses.roofline.error_margin import Kind, Mode, Passed, error_margin_of
 from torchscan.analyses.roofline.fusion import (
     Needed,
     fused_kernels,
@@ -31,7 +32,6 @@ from torchscan.analyses.roofline.kernels import is_launched
 from torchscan.analyses.roofline.links import Fabric, exposed, hidden_share, link_times
 from torchscan.analyses.roofline.rates import Numbers, Rates
 from torchscan.analyses.roofline.roofline_result import GroupLoad, Limiter, OperatorLoad, Roofline
-from torchscan.analyses.roofline.spread import Kind, Mode, Passed, spread_of
 from torchscan.analyses.routed_calls import RoutedCalls
 from torchscan.analyses.totals import enclosing_paths
 from torchscan.garbage import collected_later
@@ -173,7 +173,7 @@ def _in_cache(
     """What is in the cache with the bytes that are expected to be read, and with the fewest."""
     expected, fewest = (
         [cost.bytes_read for cost in costs],
-        [cost.least_bytes_read for cost in costs],
+        [cost.min_bytes_read for cost in costs],
     )
     cached = bytes_in_cache(trace, rates.cache, expected, appends)
     return cached, cached if fewest == expected else bytes_in_cache(
@@ -312,14 +312,14 @@ def _result(
         compiled=compiled,
         time_bound=math.fsum(each.time_bound for each in loads),
         time_estimate=time,
-        spread=spread_of(rates.device, _passed(loads, compiled=compiled)),
+        error_margin=error_margin_of(rates.device, _passed(loads, compiled=compiled)),
         time_by_phase=_by_phase(loads),
         peak_flops={form: rates.peak(form) for form in forms},
         bandwidth=rates.bandwidth,
-        compute_utilisation=math.fsum(run.work.min_times[0] for run in runs if run.cost.macs) / time
+        compute_utilization=math.fsum(run.work.min_times[0] for run in runs if run.cost.macs) / time
         if time
         else 0.0,
-        memory_utilisation=math.fsum(run.work.min_times[1] for run in runs) / time if time else 0.0,
+        memory_utilization=math.fsum(run.work.min_times[1] for run in runs) / time if time else 0.0,
         operators=tuple(loads),
         layers=_layers(trace, loads, places),
         by_kind=_kinds(loads),

@@ -54,7 +54,7 @@ def min_bytes(trace: Trace, costs: Sequence[OpCost], needed: Sequence[bool]) -> 
             if (
                 trace.storages[storage].born is None
             ):  # of a table of which few rows are read no more than these
-                read = min(size, max(0, cost.least_bytes_read - sum(sizes.values()) + size))
+                read = min(size, max(0, cost.min_bytes_read - sum(sizes.values()) + size))
                 given[storage] = max(given.get(storage, 0), read)
         for tensor in op.outputs:
             storage = trace.tensors[tensor].storage

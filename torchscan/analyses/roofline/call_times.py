@@ -145,7 +145,7 @@ class CallTimes:
         cost = _in_eight_bits(op.signature, cost) if form == "fp8" else cost
         moved, fewest = (
             _moved(cost.bytes_read, cost, near.cached),
-            _moved(cost.least_bytes_read, cost, near.cached_at_least),
+            _moved(cost.min_bytes_read, cost, near.cached_at_least),
         )
         return cost, form, self._work(kernel, cost, form, (moved, fewest), near), kernel.launches
 

@@ -237,7 +237,7 @@ def _outside(trace: Trace, index: int, cost: OpCost, known: set[Piece], needed: 
         cost,
         bytes_read=min(read, cost.bytes_read),
         bytes_written=min(written, cost.bytes_written),
-        avoidable_bytes_read=max(0, min(read, cost.bytes_read) - cost.least_bytes_read),
+        avoidable_bytes_read=max(0, min(read, cost.bytes_read) - cost.min_bytes_read),
     )
 
 

@@ -7,7 +7,7 @@ from typing import get_args
 from torchscan.analyses.roofline.rates import Numbers, Products
 from torchscan.errors import InputError
 from torchscan.hardware.device_specs import Device
-from torchscan.recording.precision import Precision
+from torchscan.precisions import PRECISIONS, Precision
 from torchscan.torch_versions import shortened_to_tf32
 
 
@@ -15,7 +15,7 @@ def require_format(device: Device, precision: Precision | None) -> None:
     """Refuse a precision that the device does not have."""
     form = None if precision is None else precision.removesuffix("-mixed")
     if form is not None and form not in device.flops_per_second:
-        known = ", ".join(name for name in get_args(Precision) if name in device.flops_per_second)
+        known = ", ".join(name for name in PRECISIONS if name in device.flops_per_second)
         raise InputError(
             f"precision is {precision!r}, and {device.name} has no {form}: it has {known}"
         )

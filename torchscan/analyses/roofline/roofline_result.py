@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, fields
 from math import fsum
 from typing import TYPE_CHECKING, Any, Literal
 
-from torchscan.analyses.remedies_result import NOBODY, Asker, Remedies
+from torchscan.analyses.roofline.error_margin import ErrorMargin
 from torchscan.analyses.roofline.rates import Format
-from torchscan.analyses.roofline.spread import Spread
+from torchscan.analyses.suggestions_result import NOBODY, Asker, Suggestions
 from torchscan.results import Result, table_of
 from torchscan.trace.events import Phase
 
@@ -97,8 +97,8 @@ class Roofline(Result):
     time_bound: float
     #: the time to expect, in seconds
     time_estimate: float
-    #: four of five measured times are expected within the estimate times 1 ± ``spread.share``
-    spread: Spread
+    #: four of five measured times are expected within the estimate times 1 ± ``error_margin.share``
+    error_margin: ErrorMargin
     #: the estimate of each phase
     time_by_phase: Mapping[Phase, float]
     #: operations per second of products, for each format that the pass computes in
@@ -106,9 +106,9 @@ class Roofline(Result):
     #: memory bandwidth, in bytes per second
     bandwidth: float
     #: the share of the estimated time that products would take at their peak rate
-    compute_utilisation: float
+    compute_utilization: float
     #: the share of the estimated time that memory traffic would take at full bandwidth
-    memory_utilisation: float
+    memory_utilization: float
     operators: tuple[OperatorLoad, ...]
     layers: tuple[GroupLoad, ...]
     by_kind: Mapping[str, GroupLoad]
@@ -135,14 +135,14 @@ class Roofline(Result):
         """
         return table_of(self, by=by, max_depth=max_depth, top=top, fold_repeats=fold_repeats)
 
-    def remedies(self) -> Remedies:
+    def suggestions(self) -> Suggestions:
         """What would make it faster: each change estimated by itself, the best first."""
-        return self._asker.remedies()
+        return self._asker.suggestions()
 
     @property
     def time_range(self) -> tuple[float, float]:
         """The times within which four of five measured ones are expected, in seconds."""
-        low, high = (self.time_estimate * (1 + sign * self.spread.share) for sign in (-1, 1))
+        low, high = (self.time_estimate * (1 + sign * self.error_margin.share) for sign in (-1, 1))
         return max(low, self.time_bound), high
 
     @property
@@ -174,7 +174,9 @@ class Roofline(Result):
     def __repr__(self) -> str:
         """A short one: there are thousands of operators."""
         estimate, bound = 1000 * self.time_estimate, 1000 * self.time_bound
-        times = f"{estimate:.3g} ms ± {100 * self.spread.share:.0f} %, at least {bound:.3g} ms"
+        times = (
+            f"{estimate:.3g} ms ± {100 * self.error_margin.share:.0f} %, at least {bound:.3g} ms"
+        )
         return f"<Roofline on {self.device}: {times}, {self.total.limiter}>"
 
     def to_dict(self) -> dict[str, Any]:
@@ -191,12 +193,12 @@ class Roofline(Result):
         return {
             **{name: getattr(self, name) for name in plain},
             "time_range": list(self.time_range),
-            "time_range_reason": self.spread.reason,
+            "time_range_reason": self.error_margin.reason,
             "time_by_phase": dict(self.time_by_phase),
             "time_by_limiter": dict(self.time_by_limiter),
             "peak_flops": dict(self.peak_flops),
-            "compute_utilisation": self.compute_utilisation,
-            "memory_utilisation": self.memory_utilisation,
+            "compute_utilization": self.compute_utilization,
+            "memory_utilization": self.memory_utilization,
             "operators": [each.to_dict() for each in self.operators],
             "layers": [each.to_dict() for each in self.layers],
             "by_kind": {name: each.to_dict() for name, each in self.by_kind.items()},

@@ -146,6 +146,6 @@ def _first_nan(run: WatchedRun) -> _Nan | None:
             return _Nan(
                 found[2],
                 found[1],
-                next((each for each in run.series if each.said == found[2]), None),
+                next((each for each in run.series if each.label == found[2]), None),
             )
     return None

@@ -10,7 +10,7 @@ from torchscan.errors import InputError
 from torchscan.live.bins import bounds, is_finite
 from torchscan.live.schema import Distribution
 
-_ALWAYS = ("mean", "std", "least", "most")
+_ALWAYS = ("mean", "std", "min", "max")
 _IF_KNOWN = ("update", "saturated", "dead", "sample_norm")
 _IF_ANY = ("nan", "inf")
 
@@ -41,7 +41,7 @@ def histogram(found: Distribution) -> tuple[list[float], list[int]]:
     if not bars:
         return [], []
     edges = [bars[0][0], *(high for _, high, _ in bars)]
-    first, last = max(edges[0], found.least), min(edges[-1], found.most)
+    first, last = max(edges[0], found.min), min(edges[-1], found.max)
     edges[0] = first if first < edges[1] else edges[0]
     edges[-1] = last if last > edges[-2] else edges[-1]
     return edges, [count for *_, count in bars]

@@ -99,11 +99,11 @@ class Frames:
             box, radius=6 * _FINE, fill=colormaps.PANEL, outline=colormaps.HAIR, width=_FINE
         )
         inner = box.shrink(10 * _FINE)
-        said = f"{_short(shown.found.least)} … {_short(shown.found.most)}"
+        said = f"{_short(shown.found.min)} … {_short(shown.found.max)}"
         room = inner.width - pen.textlength(said, font=_font(11)) - 10 * _FINE
         pen.text(
             (inner.left, inner.top),
-            _fitting(pen, shown.series.said, room),
+            _fitting(pen, shown.series.label, room),
             fill=colormaps.INK,
             font=_font(13),
         )

@@ -125,7 +125,7 @@ def _metrics(seen: Seen) -> Iterator[Any]:
     for series, found in seen.distributions.items():
         for name, value in (to_statistics(found) | _quantiles(found)).items():
             yield Metric(
-                _named(f"{seen.phase}/{series.said}/{name}"),
+                _named(f"{seen.phase}/{series.label}/{name}"),
                 value,
                 int(seen.time * 1000),
                 seen.step,
@@ -138,14 +138,14 @@ def _quantiles(found: Distribution) -> dict[str, float]:
     return dict(
         zip(
             _SHARES,
-            quantiles(found.counts, _SHARES.values(), (found.least, found.most)),
+            quantiles(found.counts, _SHARES.values(), (found.min, found.max)),
             strict=True,
         )
     )
 
 
 def _histograms(seen: Seen) -> dict[str, Any]:
-    found = {series.said: histogram(each) for series, each in seen.distributions.items()}
+    found = {series.label: histogram(each) for series, each in seen.distributions.items()}
     return {said: {"edges": edges, "counts": counts} for said, (edges, counts) in found.items()}
 
 

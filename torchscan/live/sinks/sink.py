@@ -40,7 +40,7 @@ class Sink:
     frequency: float | None = None
     #: seconds that a call may take
     timeout: float = 10.0
-    #: series of which it needs all values, as patterns of what :attr:`Series.said` says
+    #: series of which it needs all values, as patterns of what :attr:`Series.label` is
     whole: Sequence[str] = ()
     #: of tensors that have more values it is given the sampled ones
     max_elements: int = sys.maxsize

@@ -51,7 +51,7 @@ def _values(seen: Seen) -> Iterator[Any]:
     from tensorboard.compat.proto.summary_pb2 import Summary
 
     for series, found in seen.distributions.items():
-        tag = f"{seen.phase}/{series.said}"
+        tag = f"{seen.phase}/{series.label}"
         if number_of_finite(found):
             yield Summary.Value(tag=tag, histo=_histogram(found))
         for name, value in to_statistics(found).items():
@@ -70,5 +70,5 @@ def _histogram(found: Distribution) -> Any:
         "sum_squares": number * (found.std**2 + found.mean**2),
     }
     return HistogramProto(
-        min=found.least, max=found.most, **sums, bucket_limit=edges, bucket=[0, *counts]
+        min=found.min, max=found.max, **sums, bucket_limit=edges, bucket=[0, *counts]
     )

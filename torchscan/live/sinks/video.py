@@ -43,7 +43,7 @@ class Video(Sink):
 
     Args:
         path: the file: .mp4, .mkv or .webm.
-        series: which, as patterns of what :attr:`Series.said` says: ``["conv1.weight", "layer?.* output"]``. 16 at most.
+        series: which, as patterns of what :attr:`Series.label` is: ``["conv1.weight", "layer?.* output"]``. 16 at most.
         size: width and height in pixels, which are even.
         fps: frames in a second.
         codec: "h264", "vp9", "av1" or whatever encoder of FFmpeg's PyAV has.
@@ -101,7 +101,7 @@ class Video(Sink):
 
     def _chosen(self, seen: Seen) -> Iterator[FrameSeries]:
         """In the order of the patterns."""
-        known = {series.said: series for series in seen.distributions}
+        known = {series.label: series for series in seen.distributions}
         chosen = dict.fromkeys(
             said for pattern in self.whole for said in fnmatch.filter(known, pattern)
         )

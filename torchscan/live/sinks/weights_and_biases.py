@@ -88,7 +88,7 @@ def _values(seen: Seen) -> dict[str, Any]:
 
     values: dict[str, Any] = {}
     for series, found in seen.distributions.items():
-        name = f"{seen.phase}/{series.said}"
+        name = f"{seen.phase}/{series.label}"
         edges, counts = _few_bars(found)
         if counts:
             values[name] = wandb.Histogram(np_histogram=(counts, edges))

@@ -36,7 +36,9 @@ def memory_series(estimate: MemoryEstimate) -> dict[str, Any]:
         "peak": max(range(len(moments)), key=lambda at: moments[at].total, default=None),
         "peakLayer": printable(estimate.peak_layer),
         "peakBytes": estimate.peak_bytes,
-        "capacity": None if verdict is None else verdict.capacity_bytes - verdict.context_bytes,
+        "capacity": None
+        if verdict is None
+        else verdict.capacity_bytes - verdict.cuda_context_bytes,
         "device": None if verdict is None else verdict.device,
     }
 

@@ -134,7 +134,7 @@ def _fits(shown: PageContent) -> list[dict[str, Any]]:
         if verdict.fits
         else "Does not fit"
     )
-    share = (verdict.reserved_bytes + verdict.context_bytes) / verdict.capacity_bytes
+    share = (verdict.reserved_bytes + verdict.cuda_context_bytes) / verdict.capacity_bytes
     bar = [["activations" if verdict.fits else "temporary", min(share, 1.0)]]
     if verdict.largest_batch_size is not None:
         said.append(
@@ -170,7 +170,7 @@ def _time(shown: PageContent) -> list[dict[str, Any]]:
         _verdict(
             step,
             units.duration(roofline.time_estimate),
-            f"± {100 * roofline.spread.share:.0f} %",
+            f"± {100 * roofline.error_margin.share:.0f} %",
             *rate,
         ),
         {**_verdict("Limited by", shares[0][0], *said), "bar": [list(each) for each in shares]},

@@ -103,10 +103,10 @@ def near_room(estimate: MemoryEstimate) -> int | None:
     verdict = estimate.verdict
     if (
         verdict is None
-        or not 0 < verdict.capacity_bytes - verdict.context_bytes <= _FAR * estimate.peak_bytes
+        or not 0 < verdict.capacity_bytes - verdict.cuda_context_bytes <= _FAR * estimate.peak_bytes
     ):
         return None
-    return verdict.capacity_bytes - verdict.context_bytes
+    return verdict.capacity_bytes - verdict.cuda_context_bytes
 
 
 def say_far_room(ax: Axes, verdict: Verdict) -> None:

@@ -43,7 +43,7 @@ def draw_meshes(search: MeshSearch, *, ax: Axes | None = None, size: Size = "scr
         ax.set_yticks(range(len(choices)), [format_mesh(each.mesh) for each in choices])
         ax.set_xticks([0, *ticks(top, 4)], [f"{each:,.0f}" for each in (0, *ticks(top, 4))])
         ax.set(ylim=(len(choices) - 0.4, -0.6), xlim=(0, _FREE * top), xlabel="tokens per second")
-        ax.set_title(f"{search.gpus:,} {search.device}", loc="left", fontsize="medium")
+        ax.set_title(f"{search.num_gpus:,} {search.device}", loc="left", fontsize="medium")
         ax.tick_params(axis="y", length=0)
         place_legend_below(ax, 2)
     return ax

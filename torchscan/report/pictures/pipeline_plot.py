@@ -32,7 +32,7 @@ def draw_pipeline(plan: PipelinePlan, *, ax: Axes | None = None, size: Size = "s
         raise InputError(
             f"plan is a {type(plan).__name__}: give what torchscan.parallel.pipeline(…) returns"
         )
-    number = len(plan.processes)
+    number = len(plan.ranks)
     unit, name = units.scale_of_durations([plan.passes], least=1.0)[:2]
     with drawing(ax, size, _MARGIN + _HEIGHT * number) as ax:
         for each in plan.actions:
@@ -50,11 +50,11 @@ def draw_pipeline(plan: PipelinePlan, *, ax: Axes | None = None, size: Size = "s
 def _draw(ax: Axes, plan: PipelinePlan, action: Action, unit: float) -> None:
     """Of several stages in a process the later ones are paler."""
     inks, task = inks_of(ax), action.task
-    chunk, chunks = task.stage // len(plan.processes), len(plan.stages) // len(plan.processes)
+    chunk, chunks = task.stage // len(plan.ranks), len(plan.stages) // len(plan.ranks)
     colour = inks.colours["activations" if task.direction == "forward" else "gradients"]
     is_first = task.microbatch == 0 and task.stage == 0
     ax.barh(
-        action.process,
+        action.rank,
         (action.end - action.start) / unit,
         0.86,
         action.start / unit,
@@ -68,7 +68,7 @@ def _draw(ax: Axes, plan: PipelinePlan, action: Action, unit: float) -> None:
         middle = (action.start + action.end) / 2 / unit
         ax.text(
             middle,
-            action.process,
+            action.rank,
             f"{task.microbatch}",
             ha="center",
             va="center",

@@ -27,7 +27,7 @@ _TITLE_WIDTH = 48
 def draw_receptive_field(
     layer: LayerField | ReceptiveField | Sequence[LayerField],
     unit: Sequence[int] | int | None = None,
-    picture: Any = None,
+    image: Any = None,
     *,
     name: str | None = None,
     dims: Sequence[int] | None = None,
@@ -44,7 +44,7 @@ def draw_receptive_field(
             are drawn.
         unit: its place in the layer's output, one number per axis that is drawn, or one number where a dimension of the output
             holds the places along both, as tokens do; by default in the middle.
-        picture: as high and wide as the input: an array or tensor of (height, width), (height, width, colours) or (colours,
+        image: as high and wide as the input: an array or tensor of (height, width), (height, width, colours) or (colours,
             height, width), a PIL image. By default the area is left blank.
         name: of the input that is drawn; by default the first that is seen.
         dims: which two of its dimensions are drawn downwards and to the right, or which one to the right; by default the last
@@ -59,9 +59,9 @@ def draw_receptive_field(
     seen = [_seen(each, unit, name, dims) for each in layers]
     height, width = seen[0].input
     with drawing(ax, size) as ax:
-        _show(ax, picture, height, width)
+        _show(ax, image, height, width)
         if len(seen) == 1:
-            _draw_one(ax, seen[0], is_on_picture=picture is not None)
+            _draw_one(ax, seen[0], is_on_picture=image is not None)
             ax.set_title(_title(layers[0], seen[0].places, seen[0].axes), fontsize="medium")
         else:
             _draw_nested(ax, layers, seen)
@@ -215,7 +215,7 @@ def _show(ax: Axes, picture: Any, height: int, width: int) -> None:
             ax.imshow(pixels, extent=(0, width, height, 0), aspect=aspect)
         except (TypeError, ValueError) as error:
             raise InputError(
-                f"picture is a {type(picture).__name__}: give an array, a tensor or a PIL image"
+                f"image is a {type(picture).__name__}: give an array, a tensor or a PIL image"
             ) from error
     ax.set_facecolor(inks_of(ax).panel)
     ax.set_xlim(0, width)

@@ -1,4 +1,4 @@
-"""How far times that were measured lie from estimates like this one."""
+"""The error margin of an estimated time: how far measured times lie from estimates like it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Mode = Literal["eager", "compiled", "training", "compiled training"]
 Kind = Literal["convolutions", "matrices"]
 
 
-class Spread(NamedTuple):
+class ErrorMargin(NamedTuple):
     """Four of five measured times are expected within the estimate times 1 ± ``share``."""
 
     share: float
@@ -20,7 +20,7 @@ class Spread(NamedTuple):
     reason: str
 
     @property
-    def said(self) -> str:
+    def label(self) -> str:
         """As text."""
         return f"± {100 * self.share:.0f} %: {self.reason}"
 
@@ -76,14 +76,14 @@ _NOUNS: Mapping[Mode, str] = {
 }
 
 
-def spread_of(device: Device, passed: Passed) -> Spread:
-    """The spread of a pass on a device."""
+def error_margin_of(device: Device, passed: Passed) -> ErrorMargin:
+    """Return the error margin of a pass on a device."""
     share, reason = _of_kernels(device, passed)
     if passed.launched < 0.05:
-        return Spread(share, reason)
+        return ErrorMargin(share, reason)
     mixed = (1 - passed.launched) * share + passed.launched * max(share, LAUNCHES)
     launches = f"{100 * passed.launched:.0f} % of the time is launches, which depend on the host, give or take half of them"
-    return Spread(
+    return ErrorMargin(
         mixed,
         f"a guess: {launches}; of kernels, ± {100 * share:.0f} %: {reason.removeprefix('a guess: ')}",
     )

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from torchscan import InputError, analyze_roofline, estimate_memory
-from torchscan.analyses.remedies_result import Remedies, Remedy
+from torchscan.analyses.suggestions_result import Suggestion, Suggestions
+from torchscan.errors import InputError
+from torchscan.estimator import analyze_roofline, estimate_memory
 
 CARD: dict[str, Any] = {"device": "RTX 3090"}
 STEP: dict[str, Any] = {**CARD, "training": True, "optimizer": "AdamW", "batch_size": 8}
@@ -52,21 +53,21 @@ def images() -> nn.Module:
     )
 
 
-def named(remedies: Remedies, change: str) -> Remedy:
-    (found,) = (each for each in remedies.remedies if each.change == change)
+def named(suggestions: Suggestions, change: str) -> Suggestion:
+    (found,) = (each for each in suggestions.suggestions if each.change == change)
     return found
 
 
-def time_remedies(model: nn.Module, *shape: Any, **options: Any) -> Remedies:
-    return analyze_roofline(model, *shape, **{**CARD, **options}).remedies()
+def time_suggestions(model: nn.Module, *shape: Any, **options: Any) -> Suggestions:
+    return analyze_roofline(model, *shape, **{**CARD, **options}).suggestions()
 
 
-def memory_remedies(model: nn.Module, *shape: Any, **options: Any) -> Remedies:
-    return estimate_memory(model, *shape, **options).remedies()
+def memory_suggestions(model: nn.Module, *shape: Any, **options: Any) -> Suggestions:
+    return estimate_memory(model, *shape, **options).suggestions()
 
 
 def test_changes_of_arguments_are_estimated_as_if_asked_for() -> None:
-    remedies = time_remedies(blocks(), (256, 64), batch_size=512)
+    suggestions = time_suggestions(blocks(), (256, 64), batch_size=512)
     changes: dict[str, dict[str, Any]] = {
         "compile": {"compiled": True},
         "bfloat16": {"precision": "bf16"},
@@ -76,34 +77,36 @@ def test_changes_of_arguments_are_estimated_as_if_asked_for() -> None:
         asked = analyze_roofline(
             blocks(), (256, 64), batch_size=512, **CARD, **arguments
         ).time_estimate
-        found = named(remedies, change)
+        found = named(suggestions, change)
         assert found.after == asked
-        assert found.saves == pytest.approx(1 - asked / remedies.before)
+        assert found.saves == pytest.approx(1 - asked / suggestions.before)
 
 
 def test_the_best_comes_first() -> None:
-    saved = [each.saves for each in time_remedies(blocks(), (256, 64), batch_size=512).remedies]
+    saved = [
+        each.saves for each in time_suggestions(blocks(), (256, 64), batch_size=512).suggestions
+    ]
     assert saved == sorted(saved, reverse=True)
     assert min(saved) >= 0.01
 
 
 def test_channels_last_is_estimated_on_such_images() -> None:
-    remedies = time_remedies(images(), (64, 56, 56), batch_size=256, precision="fp16")
+    suggestions = time_suggestions(images(), (64, 56, 56), batch_size=256, precision="fp16")
     x = torch.zeros(256, 64, 56, 56, device="meta").to(memory_format=torch.channels_last)
     asked = analyze_roofline(images(), args=(x,), precision="fp16", **CARD)
-    assert named(remedies, "channels last").after == asked.time_estimate < remedies.before
+    assert named(suggestions, "channels last").after == asked.time_estimate < suggestions.before
 
 
 def test_larger_batches_are_compared_by_the_sample() -> None:
     """A layer of few samples is all launches: four times as many take as long."""
-    found = named(time_remedies(blocks(), (64,), batch_size=2), "larger batches")
+    found = named(time_suggestions(blocks(), (64,), batch_size=2), "larger batches")
     assert found.after == analyze_roofline(blocks(), (64,), batch_size=8, **CARD).time_estimate / 4
     assert found.saves == pytest.approx(0.75, abs=0.01)
 
 
 @pytest.mark.slow
 def test_checkpoints_are_those_that_the_model_could_have() -> None:
-    found = named(memory_remedies(blocks(), (256, 64), **STEP), "checkpoints")
+    found = named(memory_suggestions(blocks(), (256, 64), **STEP), "checkpoints")
     asked = estimate_memory(blocks(is_checkpointed=True), (256, 64), **STEP).verdict
     assert asked is not None
     assert found.after == asked.reserved_bytes
@@ -168,7 +171,7 @@ def test_checkpoints_are_around_blocks_and_not_around_stacks_of_them(
     build: Callable[[bool], nn.Module],
 ) -> None:
     model = build(False)
-    found = named(memory_remedies(model, (256, 64), **STEP), "checkpoints")
+    found = named(memory_suggestions(model, (256, 64), **STEP), "checkpoints")
     asked = estimate_memory(build(True), (256, 64), **STEP).verdict
     assert asked is not None
     assert found.after == asked.reserved_bytes
@@ -177,11 +180,11 @@ def test_checkpoints_are_around_blocks_and_not_around_stacks_of_them(
 def test_without_a_device_it_is_the_peak_of_the_tensors() -> None:
     step: dict[str, Any] = {"batch_size": 8, "training": True}
     model = blocks()
-    remedies = memory_remedies(model, (256, 64), **step)
-    assert remedies.metric == "peak_bytes"
-    assert remedies.before == estimate_memory(model, (256, 64), **step).peak_bytes
+    suggestions = memory_suggestions(model, (256, 64), **step)
+    assert suggestions.metric == "peak_bytes"
+    assert suggestions.before == estimate_memory(model, (256, 64), **step).peak_bytes
     asked = estimate_memory(blocks(is_checkpointed=True), (256, 64), **step).peak_bytes
-    assert named(remedies, "checkpoints").after == asked
+    assert named(suggestions, "checkpoints").after == asked
 
 
 @pytest.mark.slow
@@ -190,7 +193,7 @@ def test_a_fused_optimizer_is_torchs() -> None:
         blocks(), (64,), **{**STEP, "optimizer": partial(torch.optim.AdamW, fused=True)}
     )
     assert (
-        named(time_remedies(blocks(), (64,), **STEP), "fused optimizer").after
+        named(time_suggestions(blocks(), (64,), **STEP), "fused optimizer").after
         == asked.time_estimate
     )
 
@@ -198,16 +201,18 @@ def test_a_fused_optimizer_is_torchs() -> None:
 @pytest.mark.slow
 def test_what_cannot_be_tried_is_said() -> None:
     """Rprop has no fused kernel."""
-    remedies = time_remedies(blocks(), (64,), **{**STEP, "optimizer": "Rprop"})
-    assert "fused optimizer: Rprop has no fused kernel" in remedies.of_no_help
+    suggestions = time_suggestions(blocks(), (64,), **{**STEP, "optimizer": "Rprop"})
+    assert "fused optimizer: Rprop has no fused kernel" in suggestions.of_no_help
 
 
 def test_batches_that_do_not_fit_are_of_no_help() -> None:
     """Of 2^18 rows, a block keeps 0.56 GiB: 6 of them fit 5.8 GiB, and 24 do not."""
-    remedies = time_remedies(blocks(), (64,), batch_size=2**18, training=True, device="RTX 2060")
+    suggestions = time_suggestions(
+        blocks(), (64,), batch_size=2**18, training=True, device="RTX 2060"
+    )
     assert (
         "larger batches: twice as many samples do not fit NVIDIA GeForce RTX 2060"
-        in remedies.of_no_help
+        in suggestions.of_no_help
     )
 
 
@@ -215,8 +220,8 @@ def test_batches_that_do_not_fit_are_of_no_help() -> None:
 def test_together_is_the_best_there_is(training: bool) -> None:
     """It has the precision that goes best with the other changes, and stands first because it saves most."""
     options: dict[str, Any] = {"batch_size": 512, "training": training}
-    remedies = time_remedies(blocks(), (256, 64), **options)
-    (first, *_) = remedies.remedies
+    suggestions = time_suggestions(blocks(), (256, 64), **options)
+    (first, *_) = suggestions.suggestions
     assert first.change == "together"
     for precision in ("tf32", "bf16-mixed", *([] if training else ["bf16"])):
         given: Any = {"precision": precision, **options}
@@ -226,7 +231,7 @@ def test_together_is_the_best_there_is(training: bool) -> None:
 
 def test_one_change_is_not_repeated_as_all_of_them() -> None:
     """Of one sample there is no smaller batch; the types of 16 bits exclude each other."""
-    changes = [each.change for each in memory_remedies(blocks(), (256, 64)).remedies]
+    changes = [each.change for each in memory_suggestions(blocks(), (256, 64)).suggestions]
     assert "together" not in changes
     assert changes == ["bfloat16"]
 
@@ -234,7 +239,7 @@ def test_one_change_is_not_repeated_as_all_of_them() -> None:
 @pytest.mark.slow
 def test_a_smaller_batch_goes_with_other_changes() -> None:
     options: dict[str, Any] = {**STEP, "batch_size": 64}
-    together, *_ = memory_remedies(blocks(), (256, 64), **options).remedies
+    together, *_ = memory_suggestions(blocks(), (256, 64), **options).suggestions
     asked = estimate_memory(
         blocks(is_checkpointed=True),
         (256, 64),
@@ -246,31 +251,33 @@ def test_a_smaller_batch_goes_with_other_changes() -> None:
 
 
 def test_a_model_in_16_bits_is_offered_no_narrower_numbers() -> None:
-    remedies = time_remedies(blocks().bfloat16(), (256, 64), batch_size=512)
+    suggestions = time_suggestions(blocks().bfloat16(), (256, 64), batch_size=512)
     assert not any(
         "tf32" in each or "bfloat16" in each
-        for each in (*remedies.of_no_help, *(r.change for r in remedies.remedies))
+        for each in (*suggestions.of_no_help, *(r.change for r in suggestions.suggestions))
     )
 
 
 def test_it_is_said_of_what_and_how_sure() -> None:
     model = blocks()
-    remedies = time_remedies(model, (64,), batch_size=8, precision="fp16-mixed")
+    suggestions = time_suggestions(model, (64,), batch_size=8, precision="fp16-mixed")
     assert (
-        remedies.question
+        suggestions.question
         == "NVIDIA GeForce RTX 3090, fp16-mixed, batch size 8; limited by launch (100 % of the time)"
     )
     estimate = analyze_roofline(model, (64,), batch_size=8, precision="fp16-mixed", **CARD)
-    assert remedies.as_it_is.share_off == estimate.spread.share
-    assert f"± {100 * estimate.spread.share:.0f} %" in str(remedies)
+    assert suggestions.as_it_is.share_off == estimate.error_margin.share
+    assert f"± {100 * estimate.error_margin.share:.0f} %" in str(suggestions)
 
 
 def test_what_makes_it_fit_is_said() -> None:
     """Of 2^18 rows, 6 blocks keep 3.4 GiB: too much for 3 GiB, unless they are computed again."""
-    remedies = memory_remedies(blocks(), (64,), batch_size=2**18, training=True, device="3 GiB")
-    assert remedies.as_it_is.fits is False
-    assert named(remedies, "checkpoints").fits is True
-    assert str(remedies).splitlines()[2].split()[-2:] == ["Fits", "How"]
+    suggestions = memory_suggestions(
+        blocks(), (64,), batch_size=2**18, training=True, device="3 GiB"
+    )
+    assert suggestions.as_it_is.fits is False
+    assert named(suggestions, "checkpoints").fits is True
+    assert str(suggestions).splitlines()[2].split()[-2:] == ["Fits", "How"]
 
 
 class Generator(nn.Module):
@@ -306,8 +313,8 @@ def test_channels_last_is_of_the_weights_too() -> None:
     model = Generator()
     laid_out = Generator().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     asked = analyze_roofline(laid_out, (64,), batch_size=256, precision="fp16", **CARD)
-    remedies = time_remedies(model, (64,), batch_size=256, precision="fp16")
-    assert named(remedies, "channels last").after == asked.time_estimate
+    suggestions = time_suggestions(model, (64,), batch_size=256, precision="fp16")
+    assert named(suggestions, "channels last").after == asked.time_estimate
 
 
 def test_channels_last_is_of_images_alone() -> None:
@@ -315,9 +322,11 @@ def test_channels_last_is_of_images_alone() -> None:
     turned = analyze_roofline(
         model, args=(x.to(memory_format=torch.channels_last), mask), precision="fp16", **CARD
     )
-    remedies = time_remedies(model, args=(x, mask), precision="fp16")
-    assert named(remedies, "channels last").after == pytest.approx(turned.time_estimate, rel=0.01)
-    assert "channels last" not in str(time_remedies(blocks(), (64,)))
+    suggestions = time_suggestions(model, args=(x, mask), precision="fp16")
+    assert named(suggestions, "channels last").after == pytest.approx(
+        turned.time_estimate, rel=0.01
+    )
+    assert "channels last" not in str(time_suggestions(blocks(), (64,)))
 
 
 class WithOwnForward(Block):
@@ -336,8 +345,8 @@ def test_the_model_is_as_before_and_nobody_is_warned() -> None:
     random = torch.get_rng_state()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        memory_remedies(model, (256, 64), **STEP)
-        time_remedies(model, (256, 64), **STEP)
+        memory_suggestions(model, (256, 64), **STEP)
+        time_suggestions(model, (256, 64), **STEP)
     assert {path: vars(module) for path, module in model.named_modules()} == before
     assert torch.equal(torch.get_rng_state(), random)
 
@@ -351,21 +360,21 @@ def test_a_result_keeps_no_model() -> None:
     gc.collect()
     assert gone() is None
     with pytest.raises(InputError, match="keep it in a variable"):
-        result.remedies()
+        result.suggestions()
 
 
 def test_a_result_that_was_pickled_has_no_model_to_ask() -> None:
     model = blocks()
     for result in (analyze_roofline(model, (64,), **CARD), estimate_memory(model, (64,), **CARD)):
-        assert result.remedies().before > 0
+        assert result.suggestions().before > 0
         loaded = pickle.loads(pickle.dumps(result))  # noqa: S301 - our own
         assert loaded == result
         with pytest.raises(InputError, match="keep it in a variable"):
-            loaded.remedies()
+            loaded.suggestions()
 
 
 def test_as_data_and_as_text() -> None:
-    remedies = time_remedies(blocks(), (64,))
-    assert json.loads(json.dumps(remedies.to_dict()))["before"] == remedies.before
-    assert remedies.remedies[0].change in repr(remedies)
-    assert "Of no help" in str(remedies)
+    suggestions = time_suggestions(blocks(), (64,))
+    assert json.loads(json.dumps(suggestions.to_dict()))["before"] == suggestions.before
+    assert suggestions.suggestions[0].change in repr(suggestions)
+    assert "Of no help" in str(suggestions)

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from torchscan.analyses.memory_timeline import LayerMemory
 from torchscan.analyses.parameters import enclosing_modules
-from torchscan.analyses.remedies_result import Remedies, Remedy, RemedyMetric
+from torchscan.analyses.suggestions_result import Suggestion, SuggestionMetric, Suggestions
 from torchscan.errors import TorchscanError
 from torchscan.recording.training.optimizers import OptimizerChoice, fused
 
@@ -70,7 +70,7 @@ class Answer(NamedTuple):
     """What the metric is with a change."""
 
     value: float
-    #: as :class:`Remedy` has them
+    #: as :class:`Suggestion` has them
     share_off: float | None = None
     fits: bool | None = None
 
@@ -119,37 +119,37 @@ def for_memory(passed: Situation) -> Iterator[Change]:
         yield Change(name="smaller batches", how=how, arguments={"batch_size": half, **accumulated})
 
 
-def remedies_of(
-    metric: RemedyMetric, question: str, changes: Iterable[Change], ask: Ask
-) -> Remedies:
+def suggestions_of(
+    metric: SuggestionMetric, question: str, changes: Iterable[Change], ask: Ask
+) -> Suggestions:
     """Ask for each change, and for those together that help; what fails is named with its reason."""
-    as_it_is = _remedy(AS_IT_IS, None, ask)
-    tried: dict[str, tuple[Change, Remedy]] = {}
+    as_it_is = _suggestion(AS_IT_IS, None, ask)
+    tried: dict[str, tuple[Change, Suggestion]] = {}
     failed: dict[str, list[str]] = {}
     for each in changes:
         try:
-            remedy = _remedy(each, as_it_is.after, ask)
+            suggestion = _suggestion(each, as_it_is.after, ask)
         except TorchscanError as error:
             name = each.how if each.name in tried else each.name
             failed.setdefault(str(error).splitlines()[0].rstrip("."), []).append(name)
             continue
-        if each.name not in tried or tried[each.name][1].saves < remedy.saves:
-            tried[each.name] = each, remedy
-    helping = [remedy for _, remedy in tried.values() if remedy.saves >= _MIN_SAVED]
+        if each.name not in tried or tried[each.name][1].saves < suggestion.saves:
+            tried[each.name] = each, suggestion
+    helping = [suggestion for _, suggestion in tried.values() if suggestion.saves >= _MIN_SAVED]
     together = _combine(
         [change for change, _ in tried.values()],
-        [remedy.change for remedy in helping],
+        [suggestion.change for suggestion in helping],
         as_it_is.after,
         ask,
     )
     if together is not None and together.saves > max(
-        (remedy.saves for remedy in helping), default=_MIN_SAVED
+        (suggestion.saves for suggestion in helping), default=_MIN_SAVED
     ):
         helping.append(together)
     others = [
-        f"{remedy.change}: {_cost(remedy.saves)}"
-        for _, remedy in tried.values()
-        if remedy.saves < _MIN_SAVED
+        f"{suggestion.change}: {_cost(suggestion.saves)}"
+        for _, suggestion in tried.values()
+        if suggestion.saves < _MIN_SAVED
     ]
     others += [
         f"{', '.join(dict.fromkeys(names))}: {reason}"
@@ -157,20 +157,20 @@ def remedies_of(
         if not set(names) <= tried.keys()
     ]
     ordered = sorted(helping, key=lambda each: -each.saves)
-    return Remedies(
+    return Suggestions(
         metric=metric,
         question=question,
         as_it_is=as_it_is,
-        remedies=tuple(ordered),
+        suggestions=tuple(ordered),
         of_no_help=tuple(others),
     )
 
 
-def _remedy(change: Change, before: float | None, ask: Ask) -> Remedy:
+def _suggestion(change: Change, before: float | None, ask: Ask) -> Suggestion:
     answer = ask(change)
     after = answer.value if change.samples == 1 else answer.value / change.samples
     saves = 1 - after / before if before else 0.0
-    return Remedy(
+    return Suggestion(
         change=change.name,
         how=change.how,
         after=after,
@@ -182,7 +182,7 @@ def _remedy(change: Change, before: float | None, ask: Ask) -> Remedy:
 
 def _combine(
     tried: Sequence[Change], helping: Sequence[str], before: float, ask: Ask
-) -> Remedy | None:
+) -> Suggestion | None:
     """The best of all changes that help, with each of the precisions that were tried, whether it helps by itself or not.
 
     Then with another batch, if that helps.
@@ -205,7 +205,7 @@ def _combine(
     return None if best is None or len(best[0]) < 2 else best[1]
 
 
-_Combination = tuple[Sequence[Change], Remedy]
+_Combination = tuple[Sequence[Change], Suggestion]
 
 
 def _best(choices: Iterable[Sequence[Change]], before: float, ask: Ask) -> _Combination | None:
@@ -213,7 +213,7 @@ def _best(choices: Iterable[Sequence[Change]], before: float, ask: Ask) -> _Comb
     for chosen in choices:
         if chosen:
             with suppress(TorchscanError):
-                found.append((chosen, _remedy(_merged(chosen), before, ask)))
+                found.append((chosen, _suggestion(_merged(chosen), before, ask)))
     return max(found, key=_saved, default=None)
 
 

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 #: seconds, or bytes
-RemedyMetric = Literal["time_estimate", "peak_bytes", "reserved_bytes"]
+SuggestionMetric = Literal["time_estimate", "peak_bytes", "reserved_bytes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remedy:
+class Suggestion:
     """One change, estimated by itself, or several together."""
 
     change: str
@@ -37,15 +37,15 @@ class Remedy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remedies(Result):
+class Suggestions(Result):
     """Changes to a pass, those that save most first."""
 
-    metric: RemedyMetric
+    metric: SuggestionMetric
     #: on which device, in which precision, of how many samples
     question: str
     #: the pass as it is
-    as_it_is: Remedy
-    remedies: tuple[Remedy, ...]
+    as_it_is: Suggestion
+    suggestions: tuple[Suggestion, ...]
     #: changes that save less than one per cent, and those that have no estimate, with the reason
     of_no_help: tuple[str, ...]
 
@@ -68,11 +68,11 @@ class Remedies(Result):
     def __repr__(self) -> str:
         """A short one: the best of them."""
         best = (
-            f": {self.remedies[0].change} saves {100 * self.remedies[0].saves:.0f} %"
-            if self.remedies
+            f": {self.suggestions[0].change} saves {100 * self.suggestions[0].saves:.0f} %"
+            if self.suggestions
             else ""
         )
-        return f"<Remedies: {len(self.remedies)}{best}>"
+        return f"<Suggestions: {len(self.suggestions)}{best}>"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
@@ -81,7 +81,9 @@ class Remedies(Result):
             "metric": self.metric,
             "question": self.question,
             "before": self.before,
-            "remedies": [{name: getattr(each, name) for name in names} for each in self.remedies],
+            "suggestions": [
+                {name: getattr(each, name) for name in names} for each in self.suggestions
+            ],
             "of_no_help": list(self.of_no_help),
         }
 
@@ -93,12 +95,12 @@ class Asker:
     """
 
     def __init__(
-        self, module: nn.Module | None = None, ask: Callable[[nn.Module], Remedies] | None = None
+        self, module: nn.Module | None = None, ask: Callable[[nn.Module], Suggestions] | None = None
     ) -> None:
         self._module = None if module is None else weakref.ref(module)
         self._ask = ask
 
-    def remedies(self) -> Remedies:
+    def suggestions(self) -> Suggestions:
         """What would help the model as it is now."""
         module = None if self._module is None else self._module()
         if module is None or self._ask is None:
