@@ -20,7 +20,7 @@ PACKAGE = Path(torchscan.__file__).parent
 ROOMS = [
     {"_version", "escapes"},
     {"errors"},
-    {"wrong_arguments"},
+    {"hints", "wrong_arguments"},
     {
         "units",
         "files",
@@ -44,7 +44,7 @@ ROOMS = [
     {"scan"},
     {"expectation", "pages"},
     {"crawler", "estimator", "generation", "inspection", "targets"},
-    {"metrics"},
+    {"metrics", "modules", "process", "utils"},
     {"budgets", "tables"},
     {"live", "ranks"},
     {"cli", "pytest_plugin"},
@@ -205,6 +205,7 @@ def test_who_writes_and_reads_runs_knows_nothing_of_models() -> None:
         "errors",
         "escapes",
         "files",
+        "hints",
         "wrong_arguments",
         "results",
         "garbage",
