@@ -170,7 +170,13 @@ def test_what_to_write_instead_of_another_tool_runs(name: str, model: nn.Module)
     [
         (
             "from torchscan.compare import compare_reports",
-            "torchscan.compare was in torchscan 0.2: write torchscan.compare(before, after)",
+            "torchscan.compare was a module in torchscan 0.1 or 0.2: "
+            "write torchscan.compare(before, after)",
+        ),
+        (
+            "from torchscan.report import IncompleteAnalysisError",
+            "torchscan.report.IncompleteAnalysisError was in torchscan 0.2: "
+            "write torchscan.UnpricedError",
         ),
         (
             "from torchscan.process import measure_peak_memory",
@@ -291,6 +297,15 @@ def test_data_of_summary_is_that_of_crawl_module(
 def test_modes_of_0_2_are_answered(mode: Any, model: nn.Module) -> None:
     with pytest.raises(InputError, match=f"^mode is '{mode}', which torchscan 0.2 had: leave mode"):
         torchscan.crawl_module(model, (3, 32, 32), mode=mode)
+
+
+def test_a_wrap_mode_of_0_1_and_0_2_is_answered(model: nn.Module) -> None:
+    mode: Any = "end"
+    message = "^wrap_mode is 'end', which torchscan 0.2 had: give 'tail'$"
+    with pytest.raises(InputError, match=message):
+        torchscan.summary(model, (3, 32, 32), mode)
+    with pytest.raises(InputError, match=message):
+        torchscan.summary(model, (3, 32, 32), wrap_mode=mode)
 
 
 def test_several_arguments_of_torchinfo_get_one_message(model: nn.Module) -> None:

@@ -41,7 +41,9 @@ def _macs(convention: str) -> str:
 
 #: where a name is from -> the name -> what to write instead, as code
 NAMES: Mapping[str, Mapping[str, str]] = {
-    "was in torchscan 0.1": {
+    "was a module in torchscan 0.1 or 0.2": {
+        "compare": "torchscan.compare(before, after)",
+        "flops": f"{_OVERALL}['flops']",
         "version": "torchscan.__version__",
     },
     "was in torchscan 0.2": {
@@ -52,9 +54,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "LayerReport": "crawl_module(module, input_shape)['layers'][0]",
         "MetricResult": _OVERALL,
         "ReportDiff": "torchscan.types.Comparison",
-        "compare": "torchscan.compare(before, after)",
         "compare_reports": "compare(before, after)",
-        "flops": f"{_OVERALL}['flops']",
         "measure_flops": f"{_OVERALL}['flops']",
         "measure_peak_memory": "estimate_memory(module, input_shape).peak_bytes",
         "metric_result": _OVERALL,
@@ -226,6 +226,7 @@ VALUES: Mapping[tuple[str, str], str] = {
         "mode",
         "structure",
     ): "leave mode= out and read 'output_shape' and 'grad_params' of each layer",
+    ("wrap_mode", "end"): "give 'tail'",
 }
 
 #: arguments of other tools -> what to give. It applies to functions that have the argument it names
@@ -301,7 +302,13 @@ class HintFinder:
     Python would say "cannot import name", whatever ``__getattr__`` of a module raises.
     """
 
-    packages = ("torchscan", "torchscan.modules", "torchscan.process", "torchscan.utils")
+    packages = (
+        "torchscan",
+        "torchscan.modules",
+        "torchscan.process",
+        "torchscan.report",
+        "torchscan.utils",
+    )
 
     @classmethod
     def find_spec(cls, fullname: str, path: object = None, target: object = None) -> None:  # noqa: ARG003 - of importlib

@@ -40,6 +40,7 @@ def spelled_out(
     def decorate(function: Callable[Given, Result]) -> Callable[Given, Result]:
         parameters = _parameters(function, defaults)
         called = function.__qualname__.removesuffix(".__init__")
+        names = [each.name for each in parameters]
         known = {each.name for each in parameters if each.kind is not each.POSITIONAL_ONLY}
 
         @functools.wraps(function)
@@ -48,7 +49,7 @@ def spelled_out(
             unknown = [name for name in kwargs if name not in known]
             if unknown:
                 raise TypeError(explain_unknown_arguments(called, unknown, known))
-            refuse_old_values(kwargs)
+            refuse_old_values(dict(zip(names, args, strict=False)) | kwargs)
             try:
                 return function(*args, **kwargs)
             except (
