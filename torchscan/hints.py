@@ -219,14 +219,13 @@ _STATISTICS: Mapping[str, str] = {
     "trainable_params": "info['overall']['grad_params']",
 }
 
-#: argument and value of 0.2 -> what to write instead
-VALUES: Mapping[tuple[str, str], str] = {
-    ("mode", "full"): "leave mode= out, since everything is counted",
-    (
-        "mode",
-        "structure",
-    ): "leave mode= out and read 'output_shape' and 'grad_params' of each layer",
-    ("wrap_mode", "end"): "give 'tail'",
+#: argument -> its values in 0.2 -> what to write instead
+VALUES: Mapping[str, Mapping[str, str]] = {
+    "mode": {
+        "full": "leave mode= out, since everything is counted",
+        "structure": "leave mode= out and read 'output_shape' and 'grad_params' of each layer",
+    },
+    "wrap_mode": {"end": "give 'tail'"},
 }
 
 #: arguments of other tools -> what to give. It applies to functions that have the argument it names
@@ -372,10 +371,11 @@ class PrintedSummary:
 
 def refuse_old_values(arguments: Mapping[str, object]) -> None:
     """Raise an InputError if an argument has a value of torchscan 0.2."""
-    for (name, value), advice in VALUES.items():
+    for name, advice_by_value in VALUES.items():
         given = arguments.get(name)
-        if isinstance(given, str) and given == value:
-            raise InputError(f"{name} is {value!r}, which torchscan 0.2 had: {advice}")
+        if isinstance(given, str) and given in advice_by_value:
+            advice = advice_by_value[given]
+            raise InputError(f"{name} is {given!r}, which torchscan 0.2 had: {advice}")
 
 
 def explain_unknown_arguments(called: str, unknown: Sequence[str], known: Set[str]) -> str:
