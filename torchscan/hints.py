@@ -23,8 +23,8 @@ CompiledFrame Convention Device DeviceRun Distribution Expected Generation Gener
 GraphNode GroupLoad GroupRun History Info InputRecord InspectedCall Latency LayerChange LayerField
 LayerMemory MemoryEstimate MeshChoice MeshSearch ModuleCall ModuleGraph Moment NonFinite OpCall
 OpCost OpSignature OperatorLoad Page ParameterRecord PipelinePlan PipelineProcess Plan Polynomial
-Provenance RankPlan ReceptiveField Remedies Remedy Roofline Row Run RunComparison RunFacts
-RunProvenance Series Server Slice Spread StagePlan StorageRecord Straggler SymbolicCosts Table
+Provenance RankPlan ReceptiveField Roofline Row Run RunComparison RunFacts
+RunProvenance Series Server Slice StagePlan StorageRecord Straggler SymbolicCosts Table
 TensorRecord TensorSpec TimeChange Timeline Trace Verdict WatchedRun Watcher Work
 """
 _SINKS = "MLflow Seen Sink TensorBoard Video WandB"
@@ -124,6 +124,9 @@ NAMES: Mapping[str, Mapping[str, str]] = {
     "has moved in 1.0": {
         **{name: f"torchscan.types.{name}" for name in _TYPES.split()},
         **{name: f"torchscan.sinks.{name}" for name in _SINKS.split()},
+        "Remedies": "torchscan.types.Suggestions",
+        "Remedy": "torchscan.types.Suggestion",
+        "Spread": "torchscan.types.ErrorMargin",
         "gather_plan": "torchscan.parallel.gather",
         "plan": "torchscan.parallel.plan",
         "plan_pipeline": "torchscan.parallel.pipeline",
@@ -239,6 +242,8 @@ _GIVE: Mapping[str, str] = {
     "batch_dim": "batch_size=, since input_shape= is that of one sample",
     "col_names": "columns=['type', 'output_shape', 'params', 'macs']",
     **dict.fromkeys(("row_settings", "col_width"), "columns= and width="),
+    "backward": "training=True, mode='eval', and what to differentiate as loss=",
+    "context_bytes": "cuda_context=",
     "depth": "max_depth=",
     "print_per_layer_stat": "columns=, or crawl_module(...) for the same without printing",
     **dict.fromkeys(
