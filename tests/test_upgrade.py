@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import copy
 import importlib
+import pickle
 import re
 import subprocess
 import sys
@@ -232,6 +234,13 @@ def test_keys_of_a_layer_of_0_2_are_answered(key: str, *, fold: bool, model: nn.
         info = torchscan.aggregate_info(info, 0)
     with pytest.raises(KeyError, match=r"was a key in torchscan 0\.2: read layer"):
         info["layers"][0][key]
+
+
+def test_copies_and_pickles_of_layers_are_plain_dicts(model: nn.Module) -> None:
+    info = torchscan.crawl_module(model, (3, 32, 32))
+    for layers in (copy.deepcopy(info["layers"]), pickle.loads(pickle.dumps(info["layers"]))):  # noqa: S301
+        assert {type(layer) for layer in layers} == {dict}
+        assert layers == info["layers"]
 
 
 def test_other_keys_are_missing_as_in_any_dict(model: nn.Module) -> None:

@@ -335,14 +335,22 @@ def forward_old_module(name: str, *submodules: str) -> None:
 class HintedDict(dict[str, Any]):
     """A dict that answers keys of torchscan 0.2 with those to use."""
 
-    def copy(self) -> Self:
-        """Return a shallow copy, which has hints, too."""
-        return type(self)(self)
-
     def __missing__(self, key: object) -> NoReturn:
         """Raise a KeyError, with a hint if there is one."""
         hint = KEYS.get(key) if isinstance(key, str) else None
         raise KeyError(key if hint is None else f"{key!r} was a key in torchscan 0.2: read {hint}")
+
+
+class HintedLayer(HintedDict):
+    """A layer in the dict of ``crawl_module``. Its deep copies and pickles are plain dicts."""
+
+    def copy(self) -> Self:
+        """Return a shallow copy, which has hints, too."""
+        return type(self)(self)
+
+    def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
+        """Return how to build a plain dict, which every serializer knows."""
+        return dict, (dict(self),)
 
 
 _NO_DATA = "summary() prints and returns no data: write info = crawl_module(...) and read {}"

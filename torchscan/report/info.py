@@ -17,7 +17,7 @@ from torchscan.analyses.receptive_field.receptive_field_result import plain_shor
 from torchscan.analyses.roofline import Roofline
 from torchscan.garbage import collected_later
 from torchscan.hardware.process_memory import NO_OVERHEAD, Overhead
-from torchscan.hints import HintedDict
+from torchscan.hints import HintedDict, HintedLayer
 from torchscan.ops import OpCost
 from torchscan.report.info_data import (
     COST_SUMS,
@@ -149,7 +149,7 @@ def _layer(
         "is_leaf": not call.children,
         "complete": cost.is_complete,
     }
-    return cast("Layer", HintedDict(layer))
+    return cast("Layer", HintedLayer(layer))
 
 
 def _axes(field: LayerField) -> list[list[AxisData]]:
