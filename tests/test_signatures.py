@@ -95,7 +95,7 @@ def test_the_question_has_a_field_for_every_argument() -> None:
         (torchscan.summary, "verbose", "'verbose', and needs none: crawl_module"),
         (torchscan.crawl_module, "inputs", r"'inputs': give args=\(x,\)"),
         (torchscan.crawl_module, "input_res", "'input_res': give input_shape="),
-        (torchscan.crawl_module, "as_strings", "'as_strings', and needs none: figures are numbers"),
+        (torchscan.crawl_module, "as_strings", "'as_strings', and needs none: values are numbers"),
         (torchscan.summary, "model", "'model': give module=$"),
         (torchscan.summary, "backend", "'backend': give convention='ptflops'"),
         (
@@ -107,12 +107,12 @@ def test_the_question_has_a_field_for_every_argument() -> None:
         (
             torchscan.estimate_memory,
             "report_missing",
-            "'report_missing', and needs none: operators without a price",
+            "'report_missing', and needs none: operators without a cost formula",
         ),
         (
             torchscan.crawl_module,
             "flops_units",
-            "'flops_units', and needs none: figures are numbers",
+            "'flops_units', and needs none: values are numbers",
         ),
         (torchscan.crawl_module, "row_settings", "'row_settings', and needs none: format_info"),
         (torchscan.summary, "row_settings", "'row_settings': give columns= and width="),
@@ -122,7 +122,8 @@ def test_the_question_has_a_field_for_every_argument() -> None:
             r"and needs none: crawl_module\(...\) has every layer",
         ),
         (torchscan.summary, "print_per_layer_stat", "'print_per_layer_stat': give columns="),
-        (torchscan.crawl_module, "depth", "'depth': there are"),  # it has no max_depth to name
+        # it has no max_depth to name
+        (torchscan.crawl_module, "depth", "'depth', and needs none: aggregate_info"),
     ],
 )
 def test_an_unknown_argument_is_refused_with_the_nearest(

@@ -9,6 +9,7 @@ import pickle
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,16 +22,28 @@ import torchscan
 import torchscan.crawler
 import torchscan.modules
 import torchscan.utils
-from torchscan import InputError, hints
+from torchscan import InputError
 
 PACKAGE = Path(torchscan.__file__).parent
 OLD_REPORT = Path(__file__).parent / "report" / "report_of_0_1_0.json"
-#: name -> where it is from, of names that torchscan does not have
-MISSING = {
-    name: origin
-    for origin, names in hints.NAMES.items()
-    for name in names
-    if name not in torchscan.__all__
+HINTS = tomllib.loads((PACKAGE / "hints.toml").read_text(encoding="utf-8"))
+#: name -> the end of its message, of all names that have one
+MESSAGES = {
+    name: f"{origin}: write {code}"
+    for origin, names in HINTS["names"].items()
+    for name, code in names.items()
+}
+for home, names in HINTS["moved"].items():
+    MESSAGES |= {name: f"has moved in 1.0: write {home}.{name}" for name in names}
+#: names of them that torchscan does not have
+MISSING = sorted(MESSAGES.keys() - set(torchscan.__all__))
+MOVED = [name for name in MISSING if MESSAGES[name].startswith("has moved")]
+#: name of another tool -> code to write that needs no more than a model and a shape
+CODE = {
+    name: code
+    for origin, names in HINTS["names"].items()
+    for name, code in names.items()
+    if origin.startswith("is from") and not code.startswith(("cost_of", "inspect"))
 }
 
 
@@ -124,9 +137,9 @@ def test_args_and_kwargs_of_0_2_work() -> None:
 # -- names ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(MISSING))
+@pytest.mark.parametrize("name", MISSING)
 def test_a_name_that_is_missing_says_in_one_line_what_to_write(name: str) -> None:
-    message = f"torchscan.{name} {MISSING[name]}: write {hints.NAMES[MISSING[name]][name]}"
+    message = f"torchscan.{name} {MESSAGES[name]}"
     assert "\n" not in message
     with pytest.raises(AttributeError, match=f"^{re.escape(message)}$"):
         getattr(torchscan, name)
@@ -136,35 +149,27 @@ def test_a_name_that_is_missing_says_in_one_line_what_to_write(name: str) -> Non
     assert name not in {each.stem for each in PACKAGE.iterdir()}
 
 
-def test_names_are_in_one_group() -> None:
-    names = [name for group in hints.NAMES.values() for name in group]
+def test_a_name_has_one_message_with_code() -> None:
+    names = [
+        name for group in (*HINTS["names"].values(), *HINTS["moved"].values()) for name in group
+    ]
     assert len(names) == len(set(names))
-    for group in hints.NAMES.values():
-        for replacement in group.values():
-            ast.parse(replacement, mode="eval")
+    for group in HINTS["names"].values():
+        for code in group.values():
+            ast.parse(code, mode="eval")
 
 
-@pytest.mark.parametrize(
-    "name", sorted(name for name, origin in MISSING.items() if origin == "has moved in 1.0")
-)
+@pytest.mark.parametrize("name", MOVED)
 def test_a_moved_name_is_where_the_message_says(name: str) -> None:
-    module, _, attribute = hints.NAMES["has moved in 1.0"][name].rpartition(".")
+    module, _, attribute = MESSAGES[name].rpartition(" ")[2].rpartition(".")
     assert hasattr(importlib.import_module(module), attribute)
 
 
-@pytest.mark.parametrize(
-    "name",
-    sorted(
-        name
-        for name, origin in MISSING.items()
-        if origin.startswith("is from")
-        and not re.match("cost_of|inspect", hints.NAMES[origin][name])
-    ),
-)
+@pytest.mark.parametrize("name", sorted(CODE))
 def test_what_to_write_instead_of_another_tool_runs(name: str, model: nn.Module) -> None:
     public = {each: getattr(torchscan, each) for each in torchscan.__all__}
     given = {"torchscan": torchscan, "module": model, "input_shape": (3, 32, 32)}
-    eval(hints.NAMES[MISSING[name]][name], public | given)  # noqa: S307
+    eval(CODE[name], public | given)  # noqa: S307
 
 
 @pytest.mark.parametrize(
@@ -221,7 +226,7 @@ def test_keys_of_a_report_of_0_2_are_answered(key: str, model: nn.Module) -> Non
     info = torchscan.crawl_module(model, (3, 32, 32))
     with pytest.raises(KeyError) as caught:
         info[key]
-    assert caught.value.args == (f"{key!r} was a key in torchscan 0.2: read {hints.KEYS[key]}",)
+    assert caught.value.args == (f"{key!r} was a key in torchscan 0.2: read {HINTS['keys'][key]}",)
     assert info.get(key) is None
     assert key not in info
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, get_args, get_type_hints
 
 from torchscan.errors import InputError, RecordError, TorchscanError
-from torchscan.hints import explain_unknown_arguments, refuse_old_values
+from torchscan.hints import explain_unknown_arguments, raise_for_old_value
 from torchscan.wrong_arguments import RAW_ERRORS, misfit
 
 Given = ParamSpec("Given")
@@ -46,17 +46,16 @@ def spelled_out(
         @functools.wraps(function)
         def checked(*args: Given.args, **kwargs: Given.kwargs) -> Result:
             __tracebackhide__ = True  # pytest shows the line that asked
-            unknown = [name for name in kwargs if name not in known]
-            if unknown:
-                raise TypeError(explain_unknown_arguments(called, unknown, known))
-            refuse_old_values(dict(zip(names, args, strict=False)) | kwargs)
+            if not kwargs.keys() <= known:
+                raise TypeError(explain_unknown_arguments(called, kwargs, known))
             try:
                 return function(*args, **kwargs)
             except (
                 RecordError
             ) as error:  # what the model raised is chained to it; our own lines say nothing
                 raise error.with_traceback(None) from error.__cause__
-            except TorchscanError:
+            except TorchscanError as error:
+                raise_for_old_value(error, dict(zip(names, args, strict=False)) | kwargs)
                 raise
             except RAW_ERRORS as error:
                 message = misfit(checked, args, kwargs)
