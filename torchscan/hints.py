@@ -65,7 +65,7 @@ class HintFinder:
     )
 
     @classmethod
-    def find_spec(cls, fullname: str, *_: object) -> None:
+    def find_spec(cls, fullname: str, *_place: object) -> None:
         """Raise an ImportError if there is a hint for the name."""
         package, _, name = fullname.rpartition(".")
         hint = hint_for_name(name, package) if package in cls.packages else None
