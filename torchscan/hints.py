@@ -6,12 +6,10 @@ before. This file must not import torch: ``import torchscan`` loads it.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence, Set
-from pathlib import Path
 from typing import Any, NoReturn, Self
 
 from torchscan.errors import InputError, TorchscanError
@@ -22,8 +20,8 @@ def hint_tables() -> dict[str, Any]:
     """Return the tables of ``hints.toml``."""
     import tomllib
 
-    text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    with open(f"{__file__.removesuffix('.py')}.toml", "rb") as file:
+        return tomllib.load(file)
 
 
 # -- names ---------------------------------------------------------------------------------------
@@ -193,6 +191,8 @@ def _explain_together(unknown: Sequence[str], known: Set[str]) -> list[str]:
 
 def _advise(name: str, known: Set[str]) -> tuple[str, str]:
     """Return the kind of advice for an argument, and its text."""
+    import difflib
+
     tables = hint_tables()
     text = tables["give"].get(name, "")
     if not known.isdisjoint(re.findall(r"(\w+)=", text)):
