@@ -22,7 +22,7 @@ PACKAGE = Path(torchscan.__file__).parent
 ROOMS = [
     {"_version", "escapes"},
     {"errors"},
-    {"wrong_arguments"},
+    {"hints", "wrong_arguments"},
     {
         "units",
         "files",
@@ -46,7 +46,7 @@ ROOMS = [
     {"scan"},
     {"expectation", "pages"},
     {"crawler", "estimator", "generation", "inspection", "targets"},
-    {"metrics"},
+    {"metrics", "modules", "process", "utils"},
     {"budgets", "tables"},
     {"live", "ranks"},
     {"cli", "pytest_plugin"},
@@ -234,6 +234,7 @@ def test_who_writes_and_reads_runs_knows_nothing_of_models() -> None:
         "errors",
         "escapes",
         "files",
+        "hints",
         "wrong_arguments",
         "garbage",
         "measured",

@@ -4,10 +4,11 @@ Names are imported when they are first used, so that ``torchscan --help`` need n
 for type checkers, and for this file, too.
 """
 
+import sys
 from importlib import import_module
 from typing import Any
 
-from torchscan import results
+from torchscan import hints, results
 from torchscan.garbage import collected_later
 
 
@@ -30,12 +31,17 @@ _SUBMODULES = ("parallel", "sinks", "types")
 __all__ = sorted({*_HOMES, *_SUBMODULES} - {"inspect", "types"})
 
 results.load_writers_by(lambda: _imported("torchscan.report.result_display"))
+if hints.HintFinder not in sys.meta_path:
+    sys.meta_path.append(hints.HintFinder)
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         value = globals()[name] = getattr(_imported(_HOMES[name]), name)
         return value
+    hint = hints.hint_for_name(name)
+    if hint is not None:
+        raise AttributeError(hint)
     path = f"{__name__}.{name}"
     try:
         return _imported(path)  # torchscan.crawler, say, as if all had been imported

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from torchscan.analyses.receptive_field.receptive_field_result import Short
 from torchscan.analyses.totals import total_cost
 from torchscan.errors import RecordError, TorchscanError, warn_user
 from torchscan.hardware.device_specs import can_estimate_for
+from torchscan.hints import PrintedSummary
 from torchscan.ops import OpCost
 from torchscan.question import asking
 from torchscan.recording.arguments import RunArguments, ScanArguments
@@ -93,8 +95,10 @@ def summary(
     strict: bool = False,
     convention: Convention = "torchscan",
     **asked: Unpack[ScanArguments],
-) -> None:
+) -> PrintedSummary:
     """Print the table of :func:`crawl_module`: layers as a tree, then the totals.
+
+    What is returned displays nothing: :func:`crawl_module` returns the values.
 
     Args:
         wrap_mode: where to cut names that do not fit ``width``: "head", "mid" or "tail". Shapes and numbers are never cut.
@@ -126,6 +130,7 @@ def summary(
     _print(
         info_table(folded_to(info, max_depth), shown, wrap_mode, fold_repeats=fold_repeats), width
     )
+    return PrintedSummary()
 
 
 def _print(table: Table | None, width: int) -> None:
@@ -198,3 +203,26 @@ def _cost_on(module: nn.Module, inputs: Any) -> OpCost:
     if unknown:
         warn_user(f"a lower bound, because the cost of {', '.join(unknown)} is not known")
     return total_cost(trace)
+
+
+def apply(module: nn.Module, fn: Callable[..., object], name: str | None = None) -> None:
+    """Call a function with each module and its path from the root, as torchscan 0.1 did.
+
+    Args:
+        module: the root.
+        fn: a function of a module and its path, or of a module, its depth and its name, as the
+            function of 0.1.0 was.
+        name: the name of the root; by default its class in lower case.
+    """
+    has_depth = len(inspect.signature(fn).parameters) == 3
+    root = type(module).__name__.lower() if name is None else name
+
+    def visit(visited: nn.Module, above: tuple[str, ...]) -> None:
+        if has_depth:
+            fn(visited, len(above) - 1, above[-1])
+        else:
+            fn(visited, ".".join(above))
+        for child_name, child in visited.named_children():
+            visit(child, (*above, child_name))
+
+    visit(module, (root,))

@@ -6,7 +6,6 @@ A verb is declared as ``def verb(module, **asked: Unpack[SomeArguments])``, whic
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import re
@@ -14,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, get_args, get_type_hints
 
 from torchscan.errors import InputError, RecordError, TorchscanError
+from torchscan.hints import explain_unknown_arguments, raise_for_old_value
 from torchscan.wrong_arguments import RAW_ERRORS, misfit, model_acceptor
 
 Given = ParamSpec("Given")
@@ -40,7 +40,8 @@ def spelled_out(
     def decorate(function: Callable[Given, Result]) -> Callable[Given, Result]:
         parameters = _parameters(function, defaults)
         called = function.__qualname__.removesuffix(".__init__")
-        accept_model = model_acceptor([each.name for each in parameters])
+        names = [each.name for each in parameters]
+        accept_model = model_acceptor(names)
         known = {each.name for each in parameters if each.kind is not each.POSITIONAL_ONLY}
 
         @functools.wraps(function)
@@ -48,14 +49,15 @@ def spelled_out(
             __tracebackhide__ = True  # pytest shows the line that asked
             accept_model(kwargs)
             if not kwargs.keys() <= known:
-                raise TypeError(_unknown(called, kwargs.keys() - known, known))
+                raise TypeError(explain_unknown_arguments(called, kwargs, known))
             try:
                 return function(*args, **kwargs)
             except (
                 RecordError
             ) as error:  # what the model raised is chained to it; our own lines say nothing
                 raise error.with_traceback(None) from error.__cause__
-            except TorchscanError:
+            except TorchscanError as error:
+                raise_for_old_value(error, dict(zip(names, args, strict=False)) | kwargs)
                 raise
             except RAW_ERRORS as error:
                 message = misfit(checked, args, kwargs)
@@ -92,64 +94,6 @@ def _parameters(
     ]
     positional = [each for each in own if each.kind is not keyword]
     return [*positional[:-1], *named, *(each for each in own if each.kind is keyword)]
-
-
-#: arguments of other tools -> what to give here. The names in it are in the signature, or the advice is not for this verb
-_ELSEWHERE: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("input_size", "input_res"), "input_shape=(3, 224, 224) for one sample, and batch_size="
-    ),
-    **dict.fromkeys(("input_data", "inputs", "input_constructor"), "args=(x,), or kwargs={'x': x}"),
-    "dtypes": "dtype=",
-    "batch_dim": "batch_size=, since input_shape= is that of one sample",
-    "col_names": "columns=['type', 'output_shape', 'params', 'macs']",
-    **dict.fromkeys(("row_settings", "col_width"), "columns= and width="),
-    "backward": "training=True, mode='eval', and what to differentiate as loss=",
-    "depth": "max_depth=",
-    "print_per_layer_stat": "columns=; crawl_module(...) gives the same without printing",
-    **dict.fromkeys(
-        ("backend", "backend_specific_config"),
-        "convention='ptflops' for the numbers of its usual backend",
-    ),
-    "report_missing": "strict=True to refuse operators without a price, which are named in any case",
-}
-#: arguments of other tools that need no counterpart
-_NEEDLESS: Mapping[str, str] = {
-    "verbose": "crawl_module(...) gives what summary(...) prints",
-    **dict.fromkeys(
-        ("as_strings", "flops_units", "param_units", "output_precision"),
-        "figures are numbers; format_info(...) makes text of them",
-    ),
-    **dict.fromkeys(
-        ("row_settings", "col_width", "col_names"),
-        "format_info(...) lays figures out, with columns= and width=",
-    ),
-    **dict.fromkeys(
-        ("print_per_layer_stat", "ret_layer_info"),
-        "crawl_module(...) has every layer, and summary(...) prints them",
-    ),
-    "ost": "summary(...) prints, and format_info(...) gives the same text to write anywhere",
-    "ignore_modules": "all that runs is counted; select_layers(...) picks layers",
-    "device": "the model stays where it is, and runs on shapes alone unless it is on a GPU",
-    "cache_forward_pass": "Scan(...) keeps its pass for all questions",
-    **dict.fromkeys(("backend", "backend_specific_config"), "operators are counted as they run"),
-    "report_missing": "operators without a price are named in any case",
-    **dict.fromkeys(
-        ("custom_ops", "custom_modules_hooks", "supported_ops"),
-        "operators are priced, not modules: see torchscan.cost_of",
-    ),
-}
-
-
-def _unknown(called: str, unknown: set[str], known: set[str]) -> str:
-    name = min(unknown)
-    if name in _ELSEWHERE and set(re.findall(r"(\w+)=", _ELSEWHERE[name])) & known:
-        return f"{called}() has no argument {name!r}: give {_ELSEWHERE[name]}"
-    if name in _NEEDLESS:
-        return f"{called}() has no argument {name!r}, and needs none: {_NEEDLESS[name]}"
-    near = difflib.get_close_matches(name, known, 1)
-    said = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
-    return f"{called}() got an unexpected keyword argument {name!r}: {said}"
 
 
 def _explained(

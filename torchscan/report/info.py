@@ -19,6 +19,7 @@ from torchscan.analyses.receptive_field.receptive_field_result import plain_shor
 from torchscan.analyses.roofline import Roofline
 from torchscan.garbage import collected_later
 from torchscan.hardware.process_memory import NO_OVERHEAD, Overhead
+from torchscan.hints import HintedDict, HintedLayer
 from torchscan.ops import OpCost
 from torchscan.report.info_data import (
     COST_SUMS,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from torchscan.report.table import Cut, Table
 
 
-class Info(Result, dict[str, Any]):
+class Info(Result, HintedDict):
     """What ``crawl_module`` returns: a dict of plain data, shown as a table, which opens and sorts in a notebook."""
 
     def table(
@@ -190,7 +191,7 @@ def _layer(
         "is_leaf": not call.children,
         "complete": cost.is_complete,
     }
-    return cast("Layer", layer)
+    return cast("Layer", HintedLayer(layer))
 
 
 def _axes(field: LayerField) -> list[list[AxisData]]:
