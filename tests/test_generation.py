@@ -326,9 +326,7 @@ def test_a_picture_has_a_point_for_each_batch() -> None:
         torchscan.analyze_generation(Echo(), 4, 2, batch_size=[1], device=CARD),
         _asked(Echo()),
     ):
-        with pytest.raises(
-            InputError, match="one batch size only: draw a sweep_generation of several batch_sizes"
-        ):
+        with pytest.raises(InputError, match="there is one batch size: give several"):
             single.plot()
 
 

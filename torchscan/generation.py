@@ -124,7 +124,7 @@ def analyze_generation(
         network_gbs: what the network carries for each device, in one direction, in 10^9 bytes per second.
         progress: say what takes more than a second, in a terminal or a notebook.
     """
-    sizes = [batch_size] if isinstance(batch_size, int) else list(batch_size)
+    sizes = list(batch_size) if isinstance(batch_size, Sequence) else [batch_size]
     _require_sizes(sizes)
     _require_price(price, is_sweep=not isinstance(batch_size, int))
     module = original_of(module)
@@ -294,9 +294,9 @@ def _spread(module: nn.Module, setting: _Setting, apply: Apply | None) -> Iterat
 
 def _require_sizes(batch_sizes: object) -> None:
     if isinstance(batch_sizes, str) or not isinstance(batch_sizes, Sequence) or not batch_sizes:
-        raise InputError(f"batch_sizes is {batch_sizes!r}: give at least one, [1, 8], say")
+        raise InputError(f"batch_size is {batch_sizes!r}: give at least one, such as [1, 8]")
     for each in batch_sizes:
-        require_positive("a batch size", each)
+        require_positive("batch_size", each)
 
 
 def _unpriced(*traces: Trace) -> tuple[str, ...]:

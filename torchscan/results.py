@@ -102,8 +102,7 @@ class Result:
             raise InputError("to_pandas needs pandas: pip install 'torchscan[pandas]'") from error
         found = _data_table(self, table)
         keys = [column.key for column in found.columns]
-        values = [[cell.value for cell in row.cells] for row in found.rows]
-        frame = pd.DataFrame(values, columns=keys)
+        frame = pd.DataFrame([row.values for row in found.rows], columns=keys)
         frame.attrs = self._attributes()
         return frame
 

@@ -1,4 +1,4 @@
-"""Where a watched run can be sent besides its own file."""
+"""Destinations of a watched run besides its own file."""
 
 from torchscan.live.sinks.mlflow import MLflow as MLflow
 from torchscan.live.sinks.sink import Seen as Seen

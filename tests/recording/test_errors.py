@@ -485,9 +485,7 @@ def test_arguments_that_have_a_name_only_are_shown_as_such() -> None:
     assert crawl_module(Named(), {"x": (4,), "mask": (4,)})["overall"]["flops"] == 4
 
 
-@pytest.mark.parametrize(
-    "write", ["format_info", "to_csv", "to_json", "to_markdown", "to_latex", "to_html"]
-)
+@pytest.mark.parametrize("write", ["format_info", "select_layers"])
 def test_what_is_no_info_dict_is_told(write: str) -> None:
     with pytest.raises(
         InputError, match="a Linear is not an info dict: give what crawl_module returns"

@@ -116,6 +116,11 @@ class Row:
     is_total: bool = False
 
     @property
+    def values(self) -> list[Any]:
+        """The values of the cells, as data holds them."""
+        return [cell.value for cell in self.cells]
+
+    @property
     def name(self) -> str:
         """The name as it reads in the tree."""
         return printable(self.cells[0].text) + self.times

@@ -206,7 +206,9 @@ class ReceptiveField(Result):
             dims: the two dimensions of the input to draw.
             size: of a new figure.
         """
-        found = None if layers is None else [self[path] for path in layers]
+        found = None
+        if layers is not None:
+            found = [self[path] for path in layers]
         return draw(self, ax=ax, layers=found, picture=image, name=name, dims=dims, size=size)
 
     def table(self, layer: str | None = None) -> Table:

@@ -128,7 +128,7 @@ class Roofline(Result):
         """Return times, shares of the peaks, and what takes the most time, longest first.
 
         Args:
-            by: what the rows are: "layer", "kind" (all calls of an operator) or "operator" (one call).
+            by: the rows: "layer", "kind" (all calls of an operator) or "operator" (one call).
             max_depth: the depth from which on layers are part of their parents.
             top: the number of rows; one more row holds the rest, so that the table adds up.
             fold_repeats: collapse identical layers that follow each other into one row.

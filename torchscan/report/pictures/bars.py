@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torchscan.errors import InputError
 from torchscan.report.pictures.style import Size, drawing, inks_of
-from torchscan.report.table import Column, Row, Table
+from torchscan.report.table import Table
 from torchscan.results import Result, table_of
 
 if TYPE_CHECKING:
@@ -79,46 +79,29 @@ def draw_rows(
         size: of a new figure.
     """
     table = table_of(result).shown
-    column, index = _find_column(table, by)
+    keys = [column.key for column in table.columns]
+    index = keys.index(_find_column(table, by))
     rows = [row for row in table.rows if row.shown[index].value and not row.is_total]
     if not rows:
-        raise InputError(f"there is nothing to draw: no row has a value in {column.key!r}")
+        raise InputError(f"there is nothing to draw: no row has a value in {keys[index]!r}")
     rows.sort(key=lambda row: -abs(row.shown[index].value))
-    names = _name_columns(table)
-    bars = [
-        Bar(_name_of(row, names), row.shown[index].value, row.shown[index].text)
-        for row in rows[:top]
-    ]
-    return draw_bars(bars, column.heading, ax=ax, size=size)
+    name_index = keys.index("layer") if "layer" in keys else 0
+    bars = []
+    for row in rows[:top]:
+        name = row.full_name or row.shown[name_index].text or "model"
+        bars.append(Bar(name, row.shown[index].value, row.shown[index].text))
+    return draw_bars(bars, table.columns[index].heading, ax=ax, size=size)
 
 
-def _find_column(table: Table, by: str | None) -> tuple[Column, int]:
-    numeric = [
-        (column, index)
-        for index, column in enumerate(table.columns)
-        if column.is_number and _has_numbers(table, index)
-    ]
-    if not numeric:
+def _find_column(table: Table, by: str | None) -> str:
+    """Return the key of the column to draw, which has numbers."""
+    keys = []
+    for index, column in enumerate(table.columns):
+        values = [row.shown[index].value for row in table.rows]
+        if column.is_number and any(isinstance(value, int | float) for value in values):
+            keys.append(column.key)
+    if not keys:
         raise InputError(f"there is nothing to draw: {table.title!r} has no numbers")
-    keys = [column.key for column, _ in numeric]
-    if by is None:
-        return numeric[0]
-    if by not in keys:
+    if by is not None and by not in keys:
         raise InputError(f"by is {by!r}: choose from {', '.join(keys)}")
-    return numeric[keys.index(by)]
-
-
-def _has_numbers(table: Table, index: int) -> bool:
-    values = [row.shown[index].value for row in table.rows]
-    return any(isinstance(value, int | float) and value for value in values)
-
-
-def _name_columns(table: Table) -> list[int]:
-    """Return the first column, or the one that holds layers if the first holds kinds of changes."""
-    keys = [column.key for column in table.columns]
-    return [keys.index("layer")] if "layer" in keys else [0]
-
-
-def _name_of(row: Row, columns: Sequence[int]) -> str:
-    name = row.full_name or " ".join(row.shown[index].text for index in columns)
-    return name or "model"
+    return by or keys[0]
