@@ -319,7 +319,7 @@ def test_a_picture_has_a_point_for_each_batch() -> None:
         _asked(Echo()),
     ):
         with pytest.raises(
-            InputError, match="one batch size only: draw a sweep_generation of several batch_sizes"
+            InputError, match="one batch size only: give analyze_generation several"
         ):
             single.plot()
 

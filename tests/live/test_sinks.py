@@ -747,7 +747,7 @@ def test_a_sink_that_asks_for_all_values(tmp_path: Path) -> None:
 
 def test_sinks_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(
-        InputError, match=r"sinks has <class .*Writes'>: give a list of torchscan\.Sinks"
+        InputError, match=r"sinks has <class .*Writes'>: give a list of torchscan\.sinks"
     ):
         watch(net(), tmp_path / "run", sinks=[Writes])  # type: ignore[list-item]
     with pytest.raises(
