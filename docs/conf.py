@@ -35,7 +35,7 @@ nitpick_ignore_regex = [
     # other projects: to link to their pages, their lists of names would have to be fetched
     ("py:.*", r"(collections\.abc|fractions|os|pathlib|torch)\..*"),
     # names that only a type checker imports: then autodoc leaves a signature as it is written
-    ("py:class", r"pd\.DataFrame|Axes|InfoDict|Size"),
+    ("py:class", r"pd\.DataFrame|Axes|Cut|InfoDict|PlotSize|Size"),
     # those of what takes apply=, whose DeviceMesh only a type checker imports
     (
         "py:class",
