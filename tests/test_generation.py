@@ -318,9 +318,7 @@ def test_a_picture_has_a_point_for_each_batch() -> None:
         torchscan.analyze_generation(Echo(), 4, 2, batch_size=[1], device=CARD),
         _asked(Echo()),
     ):
-        with pytest.raises(
-            InputError, match="one batch size only: give analyze_generation several"
-        ):
+        with pytest.raises(InputError, match="one batch size: give several"):
             single.plot()
 
 
