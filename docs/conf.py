@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from docutils import nodes
+from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.util.nodes import make_refnode
 from torchscan import __version__
 
 project = "torchscan"
@@ -31,7 +35,7 @@ nitpick_ignore_regex = [
     # other projects: to link to their pages, their lists of names would have to be fetched
     ("py:.*", r"(collections\.abc|fractions|os|pathlib|torch)\..*"),
     # names that only a type checker imports: then autodoc leaves a signature as it is written
-    ("py:class", r"pd\.DataFrame|Axes|InfoDict|Size"),
+    ("py:class", r"pd\.DataFrame|Axes|Cut|InfoDict|PlotSize|Size"),
     # those of what takes apply=, whose DeviceMesh only a type checker imports
     (
         "py:class",
@@ -96,6 +100,25 @@ def _finish(
     ]
 
 
+def _find_public_name(
+    app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.TextElement
+) -> nodes.reference | None:
+    """Return a link for a name that a docstring gives without its module, as readers of code do."""
+    objects = env.get_domain("py").data["objects"]
+    for module in (
+        "torchscan",
+        "torchscan.types",
+        "torchscan.sinks",
+        "torchscan.parallel",
+    ):
+        entry = objects.get(f"{module}.{node['reftarget']}")
+        if node["refdomain"] == "py" and entry is not None:
+            return make_refnode(
+                app.builder, node["refdoc"], entry.docname, entry.node_id, content
+            )
+    return None
+
+
 _PICTURE = re.compile(
     r'<picture><source [^>]*srcset="([^"]*)"><img src="([^"]*)" alt="([^"]*)"></picture>'
 )
@@ -110,6 +133,7 @@ def _follow_the_switch(app: Sphinx, name: str, content: list[str]) -> None:
 def setup(app: Sphinx) -> None:
     """Napoleon has the priority 500."""
     app.connect("source-read", _follow_the_switch)
+    app.connect("missing-reference", _find_public_name)
     app.connect("autodoc-process-signature", _without_arguments)
     app.connect("autodoc-process-docstring", _keep_colons, priority=400)
     app.connect("autodoc-process-docstring", _finish, priority=600)

@@ -15,8 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.models.catalogue import IMAGE, TIMED, Case
 from tests.torchvision_cpu import torchvision
-from torchscan.errors import InputError
-from torchscan.estimator import analyze_roofline
+from torchscan import InputError, analyze_roofline
 from torchscan.hardware.device_specs import device_named
 from torchscan.hardware.process_memory import cuda_overhead
 from torchscan.types import Roofline

@@ -10,8 +10,7 @@ import torch
 from benchmark_speed import seconds_of
 from torch import Tensor, nn
 
-from torchscan.crawler import crawl_module
-from torchscan.estimator import analyze_roofline, estimate_memory
+from torchscan import analyze_roofline, crawl_module, estimate_memory
 
 LENGTHS = (100, 300, 1_000, 3_000, 10_000, 30_000)
 #: microseconds that a length may take in all before longer chains are left out

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.torchvision_cpu import torchvision
-from torchscan.inspection import inspect
+from torchscan import inspect
 from torchscan.runtime.run import RunFacts
 
 _ROUNDS, _BLOCK = 12, 4

@@ -11,7 +11,7 @@ from torch import nn
 
 from tests.models.catalogue import TIMED
 from tests.models.language_models import llama_3_1_70b
-from torchscan.estimator import estimate_memory
+from torchscan import estimate_memory
 from torchscan.units import memory
 
 _TOKENS = 4096

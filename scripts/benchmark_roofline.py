@@ -14,10 +14,10 @@ import torch
 from benchmark_records import PRECISION, Row, is_apart, recorded, rows_of
 
 from tests.far_off import spearman
+from torchscan import TorchscanError
 from torchscan.analyses.roofline import Rates, roofline_of
 from torchscan.analyses.roofline.analysis import kind_of
 from torchscan.analyses.roofline.error_margin import Kind, Mode
-from torchscan.errors import TorchscanError
 from torchscan.hardware.device_specs import Device, device_named
 
 WORKERS = 2

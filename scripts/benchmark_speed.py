@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.models.catalogue import DEEPSEEK_V3, LLAMA_3_1_405B, TIMED, TIMED_BESIDES, Case
-from torchscan.crawler import crawl_module, receptive_field, summary
-from torchscan.estimator import analyze_roofline, estimate_memory
+from torchscan import analyze_roofline, crawl_module, estimate_memory, receptive_field, summary
 
 Call = Callable[[], object]
 

@@ -10,9 +10,8 @@ from pathlib import Path
 import torch
 
 from tests.models.zoo import Row, rows
+from torchscan import TorchscanError, record
 from torchscan.analyses.conventions import Convention, convention_macs
-from torchscan.crawler import record
-from torchscan.errors import TorchscanError
 from torchscan.ops import compute_cost
 from torchscan.trace.trace import Trace
 

@@ -17,8 +17,7 @@ from field_rules import Counted
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from torchscan import Scan
-from torchscan.errors import TorchscanError
+from torchscan import Scan, TorchscanError
 
 #: models with more parameters are not built with data
 _MAX_WITH_DATA = 1_500_000_000

@@ -27,10 +27,13 @@ import tests.torchvision_cpu  # noqa: F401 - beside a CPU build of torch, before
 import torchvision  # isort: skip
 import timm
 
-from torchscan.crawler import crawl_module, receptive_field
-from torchscan.errors import TorchscanError
-
-from torchscan.estimator import analyze_roofline, estimate_memory  # isort: skip
+from torchscan import (
+    TorchscanError,
+    analyze_roofline,
+    crawl_module,
+    estimate_memory,
+    receptive_field,
+)
 
 #: sentences may be put better, and a verdict says what is searched for only when it is asked
 WORDS = frozenset({"reason", "assumptions", "warnings", "largest_batch_size", "longest_sequence"})

@@ -13,16 +13,17 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.recording.test_record import Calls
-from torchscan.crawler import (
+from torchscan import (
+    InputError,
+    RecordError,
     crawl_module,
+    format_info,
     module_dmas,
     module_flops,
     module_macs,
     module_rf,
     summary,
 )
-from torchscan.errors import InputError, RecordError
-from torchscan.report.export import format_info
 
 VERBS: list[Callable[..., int]] = [
     module_flops,

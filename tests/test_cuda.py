@@ -22,9 +22,8 @@ from tests.models.catalogue import SMALL, Case
 from tests.observables import process_state
 from tests.recording.test_higher_order import Flexible
 from tests.recording.test_record import Calls
+from torchscan import analyze_roofline, crawl_module, estimate_memory, record
 from torchscan.analyses.totals import total_cost
-from torchscan.crawler import crawl_module, record
-from torchscan.estimator import analyze_roofline, estimate_memory
 from torchscan.hardware.device_specs import known_devices, save_entry
 from torchscan.hardware.measuring import measure
 from torchscan.hardware.process_memory import cuda_overhead

@@ -11,12 +11,17 @@ import pytest
 from torch import Tensor, nn
 
 import torchscan
+from torchscan import (
+    RecordError,
+    analyze_roofline,
+    crawl_module,
+    estimate_memory,
+    receptive_field,
+    record,
+)
 from torchscan.analyses.module_graph import module_graph
 from torchscan.cli.main import main
-from torchscan.crawler import crawl_module, receptive_field, record
-from torchscan.errors import RecordError
 from torchscan.escapes import printable, printable_styled, printable_text
-from torchscan.estimator import analyze_roofline, estimate_memory
 
 #: sets the title of the terminal's window, clears the screen, and moves to the first column
 EVIL = "a\x1b]0;owned\x07\x1b[2J\r\x9b"

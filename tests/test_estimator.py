@@ -17,9 +17,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 import torchscan
 from tests.observables import process_state
 from tests.recording.test_record import Calls
-from torchscan import Scan
-from torchscan.errors import InputError, NeedsValuesError, RecordError
-from torchscan.estimator import estimate_memory
+from torchscan import InputError, NeedsValuesError, RecordError, Scan, estimate_memory
 from torchscan.recording.passes import record_pass
 from torchscan.recording.request import PassRequest
 from torchscan.trace.trace import Trace

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.models.generating import Adapted, Echo, InPlace, Recurrent, Seeing, Window
-from torchscan.errors import InputError, RecordError
+from torchscan import InputError, RecordError, register_device
 from torchscan.hardware import device_specs
-from torchscan.hardware.device_specs import device_named, register_device
+from torchscan.hardware.device_specs import device_named
 
 CARD = "RTX 3090"
 
@@ -326,7 +326,7 @@ def test_a_picture_has_a_point_for_each_batch() -> None:
         torchscan.analyze_generation(Echo(), 4, 2, batch_size=[1], device=CARD),
         _asked(Echo()),
     ):
-        with pytest.raises(InputError, match="there is one batch size: give several"):
+        with pytest.raises(InputError, match="one batch size: give several"):
             single.plot()
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import torchscan
+from torchscan import crawl_module, record
 from torchscan.analyses.totals import by_module, by_module_and_operator, total_cost
-from torchscan.crawler import crawl_module, record
 from torchscan.ops import compute_cost
 from torchscan.report.info_data import COST_SUMS, PARAMETER_SUMS
 from torchscan.types import OpCost

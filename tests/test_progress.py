@@ -12,9 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchscan.crawler import crawl_module, receptive_field, record
-from torchscan.errors import RecordError
-from torchscan.estimator import estimate_memory
+from torchscan import RecordError, crawl_module, estimate_memory, receptive_field, record
 from torchscan.progress import progress
 
 

@@ -19,12 +19,17 @@ from torch import nn
 
 import torchscan
 from tests.report.samples import HOSTILE, UNPRINTABLE, Chain, block
+from torchscan import (
+    InputError,
+    analyze_roofline,
+    crawl_module,
+    estimate_memory,
+    inspect,
+    receptive_field,
+    record,
+)
 from torchscan.analyses.module_graph import module_graph
-from torchscan.crawler import crawl_module, receptive_field, record
-from torchscan.errors import InputError
-from torchscan.estimator import analyze_roofline, estimate_memory
 from torchscan.hardware.device_specs import device_named
-from torchscan.inspection import inspect
 from torchscan.report.info import Info
 from torchscan.report.table import FORMATS, Table
 from torchscan.results import Result, register_formatters

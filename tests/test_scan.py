@@ -12,13 +12,20 @@ import torch
 from torch import Tensor, nn
 
 import torchscan
-from torchscan import Scan
-from torchscan.budgets import assert_budget
+from torchscan import (
+    InputError,
+    Scan,
+    UnpricedError,
+    analyze_roofline,
+    assert_budget,
+    crawl_module,
+    estimate_memory,
+    receptive_field,
+    record,
+    summary,
+)
 from torchscan.budgets.budget_check import Limits
 from torchscan.cli.main import main
-from torchscan.crawler import crawl_module, receptive_field, record, summary
-from torchscan.errors import InputError, UnpricedError
-from torchscan.estimator import analyze_roofline, estimate_memory
 from torchscan.metrics import METRICS
 from torchscan.recording.request import Mode
 

@@ -17,14 +17,21 @@ import torch
 from torch import Tensor, nn
 
 import torchscan
-from torchscan.budgets import assert_budget
-from torchscan.crawler import crawl_module, receptive_field, record, summary
-from torchscan.errors import InputError, TorchscanError
-from torchscan.estimator import analyze_roofline, estimate_memory
+from torchscan import (
+    InputError,
+    Scan,
+    TorchscanError,
+    analyze_roofline,
+    assert_budget,
+    crawl_module,
+    estimate_memory,
+    format_info,
+    receptive_field,
+    record,
+    summary,
+)
 from torchscan.question import Question
 from torchscan.recording.arguments import ScanArguments
-from torchscan.report.export import format_info
-from torchscan.scan import Scan
 from torchscan.signatures import spelled_out
 
 VERBS: list[Callable[..., Any]] = [

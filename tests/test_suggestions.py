@@ -16,9 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from torchscan import InputError, analyze_roofline, estimate_memory
 from torchscan.analyses.suggestions_result import Suggestion, Suggestions
-from torchscan.errors import InputError
-from torchscan.estimator import analyze_roofline, estimate_memory
 
 CARD: dict[str, Any] = {"device": "RTX 3090"}
 STEP: dict[str, Any] = {**CARD, "training": True, "optimizer": "AdamW", "batch_size": 8}

@@ -7,8 +7,7 @@ import json
 import pytest
 from torch import nn
 
-from torchscan import model_table
-from torchscan.errors import InputError, RecordError
+from torchscan import InputError, RecordError, model_table
 
 
 def models() -> dict[str, nn.Module]:

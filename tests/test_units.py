@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from torchscan import units
-from torchscan.errors import InputError
+from torchscan import InputError, units
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def analyze_generation(
             cache; ``cache`` is None at first. For models that are called in a way of their own.
         mesh: several devices among which the model is spread, ``{"tp": 8}``; with ``{"dp": 2, "tp": 4}`` there are two such
             groups, each with a batch of its own. Memory is that of one device.
-        apply: spreads the model, as for :func:`plan`; by default as transformers does by the model's own plan, along "tp".
+        apply: shards the model, as for :func:`parallel.plan`; by default as transformers does by the model's plan, along "tp".
         per_machine: how many devices there are in a machine.
         network_gbs: what the network carries for each device, in one direction, in 10^9 bytes per second.
         progress: say what takes more than a second, in a terminal or a notebook.

@@ -35,7 +35,7 @@ def model_table(
     title: str = "Models",
     **asked: Unpack[StepArguments],
 ) -> ModelTable:
-    """A table of several models, one per row: ``str()`` gives text, ``write("latex")`` gives LaTeX for a paper.
+    """Return a table of several models, one per row: print it, or write it with ``to_latex()`` for a paper.
 
     Args:
         models: the models, by the names to show in the table.

@@ -80,4 +80,5 @@ from torchscan.trace.events import TensorRecord as TensorRecord
 from torchscan.trace.events import TensorSpec as TensorSpec
 from torchscan.trace.trace import Trace as Trace
 
-__all__ = [name for name in dir() if not name.startswith("_")]
+# neither private names nor those that pytest adds, which begin with "@"
+__all__ = [name for name in dir() if name[0].isalpha()]

@@ -15,10 +15,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from tests.analyses.other_tools import TOOLS, Tool, flop_counter, fvcore, thop_profile
 from tests.models.zoo import rows
 from tests.torchvision_cpu import torchvision
+from torchscan import InputError, record
 from torchscan.analyses.conventions import Convention, convention_macs
 from torchscan.analyses.totals import total_cost
-from torchscan.crawler import record
-from torchscan.errors import InputError
 from torchscan.ops import compute_cost
 
 # isort: split

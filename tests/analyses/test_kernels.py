@@ -18,10 +18,8 @@ from torch import Tensor, nn
 
 from tests.recording.test_record import Calls
 from tests.versions import needs
-from torchscan import Scan
-from torchscan.estimator import analyze_roofline
+from torchscan import Scan, analyze_roofline, register_device
 from torchscan.hardware import device_specs
-from torchscan.hardware.device_specs import register_device
 
 ARITHMETIC, MEMORY = "a card with endless bandwidth", "a card with endless arithmetic"
 CALL, LAUNCH, CYCLE = 20e-6, 5e-6, 1 / (100 * 1e9)

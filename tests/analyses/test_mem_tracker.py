@@ -33,7 +33,7 @@ from torchscan.types import Trace
 # isort: split
 import transformers
 
-from torchscan.estimator import estimate_memory  # which imports torchvision
+from torchscan import estimate_memory
 
 pytestmark = pytest.mark.slow
 

@@ -18,14 +18,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchscan import Scan
+from torchscan import InputError, Scan, estimate_memory, register_device
 from torchscan.analyses.memory_estimate import Verdict
 from torchscan.analyses.memory_placement import Placement
 from torchscan.analyses.memory_timeline import MemoryTimeline
-from torchscan.errors import InputError
-from torchscan.estimator import estimate_memory
 from torchscan.hardware import device_specs
-from torchscan.hardware.device_specs import device_named, register_device
+from torchscan.hardware.device_specs import device_named
 
 MIB = 2**20
 WORKSPACES = 2 * 32

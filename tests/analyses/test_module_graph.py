@@ -13,9 +13,8 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.recording.test_record import Calls
 from tests.torchvision_cpu import torchvision
+from torchscan import InputError, RecordError, record
 from torchscan.analyses.module_graph import ModuleGraph, module_graph
-from torchscan.crawler import record
-from torchscan.errors import InputError, RecordError
 from torchscan.trace.trace import Trace
 
 IMAGE = (3, 64, 64)

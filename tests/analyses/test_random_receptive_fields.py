@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.analyses import gradient_oracle as oracle
-from torchscan.crawler import receptive_field
+from torchscan import receptive_field
 
 LENGTH = 96
 CHANNELS = 4

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 import torchscan
 from tests.analyses import gradient_oracle as oracle
 from tests.models.published_fields import fields_of, published_fields
+from torchscan import InputError, crawl_module, module_rf, receptive_field, record
 from torchscan.analyses.receptive_field import receptive_fields
-from torchscan.crawler import crawl_module, module_rf, receptive_field, record
-from torchscan.errors import InputError
 
 TRUTH = Path(__file__).parents[3] / "shared" / "truth" / "receptive_field.json"
 PUBLISHED = published_fields(TRUTH)

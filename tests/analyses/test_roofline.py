@@ -16,13 +16,10 @@ from torch import Tensor, nn
 
 from tests.recording.test_record import Calls
 from tests.versions import needs
+from torchscan import InputError, analyze_roofline, crawl_module, register_device
 from torchscan.analyses.roofline.error_margin import COMPARED
 from torchscan.analyses.roofline.kernels.products import filled
-from torchscan.crawler import crawl_module
-from torchscan.errors import InputError
-from torchscan.estimator import analyze_roofline
 from torchscan.hardware import device_specs
-from torchscan.hardware.device_specs import register_device
 from torchscan.types import OperatorLoad, Roofline
 
 #: 10 TFLOP/s in fp32, ten times that in fp16, 100 GB/s: ridges at 100 and 1000 FLOPs per byte

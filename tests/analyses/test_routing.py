@@ -11,10 +11,8 @@ from torch import Tensor, nn
 
 from tests.recording.test_record import Calls
 from tests.versions import needs, skip_without
+from torchscan import analyze_roofline, crawl_module, estimate_memory, record, register_device
 from torchscan.analyses.totals import by_module, by_operator, total_cost
-from torchscan.crawler import crawl_module, record
-from torchscan.estimator import analyze_roofline, estimate_memory
-from torchscan.hardware.device_specs import register_device
 from torchscan.types import OpCost
 
 MIB = 2**20

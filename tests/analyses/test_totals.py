@@ -7,10 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from tests.recording.test_record import Calls
+from torchscan import InputError, UnpricedError, crawl_module, format_info, record
 from torchscan.analyses.totals import by_module, by_module_and_operator, by_operator, total_cost
-from torchscan.crawler import crawl_module, record
-from torchscan.errors import InputError, UnpricedError
-from torchscan.report.export import format_info
 from torchscan.types import OpCost
 
 

@@ -16,11 +16,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from torchscan.budgets import Budget, assert_budget, check_budget, find_budget_file, read_budgets
+from torchscan import (
+    Budget,
+    BudgetError,
+    InputError,
+    TorchscanError,
+    UnpricedError,
+    analyze_roofline,
+    assert_budget,
+    estimate_memory,
+    from_json,
+)
+from torchscan.budgets import check_budget, find_budget_file, read_budgets
 from torchscan.budgets.budget_file import GenerationBudget, StepLimit
-from torchscan.errors import BudgetError, InputError, TorchscanError, UnpricedError
-from torchscan.estimator import analyze_roofline, estimate_memory
-from torchscan.report.data import from_json
 
 NETS = """
 from torch import nn

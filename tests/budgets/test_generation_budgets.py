@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
 from tests.models.generating import Echo, Recurrent
-from torchscan import analyze_generation
+from torchscan import BudgetError, InputError, UnpricedError, analyze_generation
 from torchscan.budgets import assert_generation, check_budget, read_budgets
 from torchscan.cli.main import main
-from torchscan.errors import BudgetError, InputError, UnpricedError
 from torchscan.hardware.device_specs import device_named
 from torchscan.metrics import OF_GENERATION
 from torchscan.types import Generation

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from tests.report.runs import Times, run
-from torchscan.budgets import Budget, Outcome, check_budget, read_budgets
+from torchscan import Budget, InputError
+from torchscan.budgets import Outcome, check_budget, read_budgets
 from torchscan.budgets.real_step import check_step_time
 from torchscan.cli.main import main
-from torchscan.errors import InputError
 from torchscan.hardware.device_specs import cpu_name
 
 NETS = """

@@ -20,12 +20,12 @@ from typing import Any, get_args
 import pytest
 
 from tests.test_progress import screen
+from torchscan import from_json
 from torchscan.analyses.conventions import Convention
 from torchscan.cli.main import main, parser
 from torchscan.precisions import Precision
 from torchscan.recording.request import Mode
 from torchscan.report.costs import By
-from torchscan.report.data import from_json
 from torchscan.report.roofline_table import Rows
 from torchscan.report.table import FORMATS, Cut
 

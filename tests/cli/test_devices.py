@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import nn
 
+from torchscan import analyze_roofline
 from torchscan.cli.main import main
-from torchscan.estimator import analyze_roofline
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,8 @@ from torch import nn
 
 import torchscan
 from tests.report.test_compare_runs import AFTER, BEFORE
+from torchscan import crawl_module
 from torchscan.cli.main import main
-from torchscan.crawler import crawl_module
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,8 @@ import pytest
 
 from tests.live.test_run_pages import write
 from tests.opening import watched_run
+from torchscan import InputError
 from torchscan.cli.main import main
-from torchscan.errors import InputError
 from torchscan.live.explore.run_page import page_of_run
 
 Break = Callable[[Path], object]

@@ -28,7 +28,7 @@ import torchscan
 from tests.browsing import opened
 from tests.live.watching import watch
 from tests.opening import watched_run
-from torchscan.errors import InputError
+from torchscan import InputError
 from torchscan.live.explore.following import Followed
 from torchscan.live.explore.guard import Hosts
 from torchscan.live.explore.run_page import page_of_run

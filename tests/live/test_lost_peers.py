@@ -19,7 +19,7 @@ from torch import nn
 
 import torchscan
 from tests.opening import watched_run
-from torchscan.errors import TorchscanError
+from torchscan import TorchscanError
 from torchscan.live.history import WatchedRun
 
 pytestmark = pytest.mark.slow

@@ -21,9 +21,8 @@ from torch import nn
 
 from tests.live.test_watcher import HERE, net, told, train, without_waiting
 from tests.opening import watched_run
-from torchscan import watch
+from torchscan import InputError, watch
 from torchscan.cli.main import main
-from torchscan.errors import InputError
 from torchscan.live import channel, process, starting
 from torchscan.live.ledger import has_worker
 from torchscan.live.sinks import paged, weights_and_biases

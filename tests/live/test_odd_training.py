@@ -23,7 +23,7 @@ import torchscan
 from tests.live.test_watcher import told
 from tests.live.watching import watch
 from tests.opening import watched_run
-from torchscan.errors import InputError
+from torchscan import InputError
 from torchscan.sinks import Seen, Sink
 from torchscan.types import WatchedRun
 

@@ -25,7 +25,7 @@ from tests.browsing import opened
 from tests.live.test_watcher import HERE, is_alive, net, told, train, without_waiting
 from tests.live.watching import watch
 from tests.opening import watched_run
-from torchscan.errors import InputError
+from torchscan import InputError
 from torchscan.live.bins import bounds, quantiles
 from torchscan.live.sinks import colormaps, figures, frames, weights_and_biases
 from torchscan.sinks import MLflow, Seen, Sink, TensorBoard, Video, WandB
@@ -748,7 +748,7 @@ def test_a_sink_that_asks_for_all_values(tmp_path: Path) -> None:
 
 def test_sinks_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(
-        InputError, match=r"sinks has <class .*Writes'>: give a list of torchscan\.Sinks"
+        InputError, match=r"sinks has <class .*Writes'>: give a list of torchscan\.sinks"
     ):
         watch(net(), tmp_path / "run", sinks=[Writes])  # type: ignore[list-item]
     with pytest.raises(

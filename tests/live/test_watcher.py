@@ -28,7 +28,7 @@ from tests.live.watching import watch
 from tests.opening import watched_run
 from tests.recording.test_record import Calls
 from tests.torchvision_cpu import torchvision
-from torchscan.errors import InputError
+from torchscan import InputError
 from torchscan.types import WatchedRun
 
 pytestmark = pytest.mark.slow  # each has a process of its own, which imports torch

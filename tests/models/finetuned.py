@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
 import torchscan
+from torchscan import estimate_memory
 from torchscan.analyses.memory_estimate import MemoryEstimate
-from torchscan.estimator import estimate_memory
 
 FINETUNING = "finetune_fms_acceleration_a100.csv.gz"
 CARD = "NVIDIA A100-SXM4-80GB"

@@ -11,7 +11,7 @@ import pytest
 from torch import nn
 
 import torchscan
-from torchscan.crawler import receptive_field
+from torchscan import receptive_field
 
 
 class FieldOf(NamedTuple):

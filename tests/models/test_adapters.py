@@ -9,7 +9,7 @@ import torch
 
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
 import torchscan
-from torchscan.estimator import estimate_memory
+from torchscan import estimate_memory
 
 transformers = pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")

@@ -11,9 +11,8 @@ import torch.nn as nn
 
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
 from tests.recording.test_record import Calls
+from torchscan import analyze_roofline, crawl_module, record
 from torchscan.analyses.totals import by_module_and_operator, by_operator, total_cost
-from torchscan.crawler import crawl_module, record
-from torchscan.estimator import analyze_roofline
 from torchscan.types import OpCost
 
 transformers = pytest.importorskip("transformers")

@@ -13,9 +13,8 @@ import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, w
 import torchscan
 from tests.marked import rows_of
 from tests.sweeps import some_of
-from torchscan import units
+from torchscan import InputError, TorchscanError, units
 from torchscan.analyses.generation.formulas import figures_of
-from torchscan.errors import InputError, TorchscanError
 from torchscan.recording.folding.alike import difference
 from torchscan.recording.generation_passes import Generating, Length
 

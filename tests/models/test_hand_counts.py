@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from tests.recording.test_record import Calls
-from torchscan.crawler import crawl_module
+from torchscan import crawl_module
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Using padding='same'", "ignore:LSTM with projections"

@@ -14,9 +14,8 @@ from tests.models.catalogue import SMALL, TIMED, Case
 from tests.models.zoo import Row, rows
 from tests.observables import observables
 from tests.recording.test_record import output_shapes
+from torchscan import RecordError, crawl_module, record
 from torchscan.analyses.totals import total_cost
-from torchscan.crawler import crawl_module, record
-from torchscan.errors import RecordError
 
 pytestmark = [
     pytest.mark.slow,

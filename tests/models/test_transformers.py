@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.models.language_models import LANGUAGE_MODELS, LanguageModel
-from torchscan.crawler import crawl_module
+from torchscan import crawl_module
 
 pytestmark = [
     pytest.mark.slow,

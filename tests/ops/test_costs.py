@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.recording.test_record import Calls
+from torchscan import crawl_module, record
 from torchscan.analyses.totals import by_operator, total_cost
-from torchscan.crawler import crawl_module, record
 from torchscan.types import OpCost
 
 SHAPE = tuple[int, ...]

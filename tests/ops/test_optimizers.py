@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.recording.test_record import Calls
+from torchscan import record
 from torchscan.analyses.totals import total_cost
-from torchscan.crawler import record
 from torchscan.types import OpCost
 
 OPTIMIZERS = [

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.recording.test_record import Calls
-from torchscan.crawler import crawl_module
+from torchscan import crawl_module
 
 
 def macs(module: nn.Module, *args: Tensor) -> int:

@@ -13,10 +13,8 @@ from torch import Tensor, nn
 
 from tests.recording.test_record import Calls, op_names
 from tests.versions import before
-from torchscan.crawler import crawl_module, record
-from torchscan.errors import InputError, UnpricedError
-from torchscan.ops import cost_of, registry
-from torchscan.report.export import format_info
+from torchscan import InputError, UnpricedError, cost_of, crawl_module, format_info, record
+from torchscan.ops import registry
 from torchscan.types import TensorSpec, Work
 
 

@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torchscan
+from torchscan import receptive_field, record, window_of
 from torchscan.analyses.receptive_field.envelopes import shape_after
-from torchscan.crawler import receptive_field, record
-from torchscan.ops import registry, window_of
+from torchscan.ops import registry
 from torchscan.ops.windows import (
     Along,
     At,

@@ -16,8 +16,7 @@ from torch.utils import _pytree as pytree
 
 from tests.observables import observables
 from tests.random_modules.models import Case
-from torchscan import Scan
-from torchscan.errors import NeedsValuesError, RecordError, TorchscanError
+from torchscan import NeedsValuesError, RecordError, Scan, TorchscanError
 from torchscan.ops import compute_cost
 from torchscan.trace.events import OpCall, TensorSpec
 from torchscan.trace.trace import Trace

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import (
 
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
 import torchscan
-from torchscan.errors import InputError
+from torchscan import InputError
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 

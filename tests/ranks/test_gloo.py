@@ -13,11 +13,9 @@ from torch import nn
 
 from tests.ranks.processes import in_processes
 from tests.sweeps import some_of
-from torchscan import parallel
+from torchscan import InputError, RecordError, Scan, parallel
 from torchscan.analyses.collectives import collectives_of
-from torchscan.errors import InputError, RecordError
 from torchscan.ranks.plan import plan
-from torchscan.scan import Scan
 from torchscan.trace.trace import Trace
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:FSDP2-wrapped")]

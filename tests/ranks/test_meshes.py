@@ -10,7 +10,7 @@ from torch import nn
 
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
 import torchscan
-from torchscan.errors import InputError
+from torchscan import InputError
 from torchscan.types import MeshChoice, MeshSearch
 
 transformers = pytest.importorskip("transformers")

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.versions import skip_before
-from torchscan import parallel
+from torchscan import InputError, estimate_memory, parallel
 from torchscan.analyses.pipeline_schedule import (
     StageTimes,
     Task,
@@ -17,8 +17,6 @@ from torchscan.analyses.pipeline_schedule import (
     ideal_bubble,
     order_of,
 )
-from torchscan.errors import InputError
-from torchscan.estimator import estimate_memory
 from torchscan.recording.pretended_group import pretended
 
 FORWARD, BACKWARD = 1.0, 2.0

@@ -11,8 +11,8 @@ import torch.distributed as distributed
 from torch import nn
 
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
+from torchscan import InputError
 from torchscan.analyses.plan_result import Plan
-from torchscan.errors import InputError
 from torchscan.ranks.plan import plan
 
 transformers = pytest.importorskip("transformers")

@@ -18,8 +18,8 @@ from torch import nn
 
 import torchscan
 from tests.ranks.models import build, divide, shard, sharded_linear
+from torchscan import BudgetError, InputError, UnpricedError
 from torchscan.budgets import assert_plan
-from torchscan.errors import BudgetError, InputError, UnpricedError
 from torchscan.types import Plan
 
 mpl.use("Agg")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import torchscan
-from torchscan.errors import InputError
+from torchscan import InputError
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 

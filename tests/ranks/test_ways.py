@@ -10,8 +10,8 @@ import torch
 import torch.distributed as distributed
 from torch import Tensor, nn
 
+from torchscan import InputError
 from torchscan.analyses.plan_result import Plan
-from torchscan.errors import InputError
 from torchscan.ranks.plan import plan
 
 pytestmark = pytest.mark.filterwarnings("ignore")

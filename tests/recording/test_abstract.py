@@ -15,9 +15,8 @@ from torch.nn.utils.rnn import pad_sequence
 import torchscan
 from tests.recording.test_record import Calls, op_names, output_shapes
 from tests.versions import before
+from torchscan import NeedsValuesError, RecordError, TorchscanError, crawl_module, record
 from torchscan.analyses.totals import total_cost
-from torchscan.crawler import crawl_module, record
-from torchscan.errors import NeedsValuesError, RecordError, TorchscanError
 from torchscan.ops import compute_cost
 from torchscan.trace.events import TensorSpec
 

@@ -17,10 +17,8 @@ from torch import Tensor, nn
 
 from tests.recording.test_record import Calls
 from tests.versions import before, skip_before
+from torchscan import InputError, NeedsValuesError, RecordError, crawl_module, from_json, record
 from torchscan.analyses.totals import total_cost
-from torchscan.crawler import crawl_module, record
-from torchscan.errors import InputError, NeedsValuesError, RecordError
-from torchscan.report.data import from_json
 from torchscan.trace.trace import Trace
 
 

@@ -12,10 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from torchscan import crawl_module, estimate_memory, format_info, record
 from torchscan.analyses.totals import total_cost
-from torchscan.crawler import crawl_module, record
-from torchscan.estimator import estimate_memory
-from torchscan.report.export import format_info
 
 
 class Cascade(nn.Module):

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.recording.test_record import Calls
-from torchscan import Scan
-from torchscan.estimator import estimate_memory
+from torchscan import Scan, estimate_memory
 from torchscan.precisions import Precision
 
 Function = Callable[[Tensor], Tensor]

@@ -15,9 +15,8 @@ from torch.utils.checkpoint import checkpoint
 import torchscan
 from tests.observables import observables
 from tests.recording.test_record import Calls
+from torchscan import InputError, record, summary
 from torchscan.analyses.totals import by_module, by_operator, total_cost
-from torchscan.crawler import record, summary
-from torchscan.errors import InputError
 from torchscan.torch_versions import FUSES_GROUPED_QUERIES
 from torchscan.types import Trace
 

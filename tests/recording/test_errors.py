@@ -13,8 +13,14 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.recording.test_record import Calls
-from torchscan.crawler import crawl_module, record
-from torchscan.errors import InputError, NeedsValuesError, RecordError, TorchscanError
+from torchscan import (
+    InputError,
+    NeedsValuesError,
+    RecordError,
+    TorchscanError,
+    crawl_module,
+    record,
+)
 
 
 def convnet() -> nn.Module:

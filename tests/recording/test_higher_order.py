@@ -13,9 +13,8 @@ from torch import Tensor, nn
 import torchscan
 from tests.recording.test_record import Calls
 from tests.versions import needs
+from torchscan import RecordError, record
 from torchscan.analyses.totals import by_operator
-from torchscan.crawler import record
-from torchscan.errors import RecordError
 
 with warnings.catch_warnings():
     warnings.simplefilter(

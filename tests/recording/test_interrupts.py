@@ -23,9 +23,7 @@ import torchscan
 from tests.observables import observables
 from tests.recording.test_nothing_left_behind import Messy
 from tests.sweeps import some_of
-from torchscan.crawler import record
-from torchscan.errors import InputError, TorchscanError
-from torchscan.estimator import estimate_memory
+from torchscan import InputError, TorchscanError, estimate_memory, record
 
 PACKAGE = str(Path(torchscan.__file__).parent)
 HOW_OFTEN = int(os.environ.get("TORCHSCAN_INTERRUPTS", "30"))

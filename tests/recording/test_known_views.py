@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.recording.test_record import Calls
+from torchscan import RecordError, record
 from torchscan.analyses.totals import total_cost
-from torchscan.crawler import record
-from torchscan.errors import RecordError
 from torchscan.ops import compute_cost
 
 Shaping = Callable[[Tensor, Tensor], Any]

@@ -11,11 +11,18 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.versions import before
+from torchscan import (
+    InputError,
+    UnpricedError,
+    analyze_roofline,
+    assert_budget,
+    crawl_module,
+    estimate_memory,
+    receptive_field,
+    record,
+    summary,
+)
 from torchscan.analyses.module_graph import module_graph
-from torchscan.budgets import assert_budget
-from torchscan.crawler import crawl_module, receptive_field, record, summary
-from torchscan.errors import InputError, UnpricedError
-from torchscan.estimator import analyze_roofline, estimate_memory
 from torchscan.targets import parse_target, with_model
 
 

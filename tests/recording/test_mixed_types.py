@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.versions import skip_before
-from torchscan.crawler import crawl_module, record
-from torchscan.errors import NeedsValuesError, RecordError
+from torchscan import NeedsValuesError, RecordError, crawl_module, record
 
 Product = Callable[[Tensor, Tensor], Tensor]
 

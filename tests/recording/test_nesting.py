@@ -10,11 +10,16 @@ from torch import nn
 
 import torchscan
 from tests.observables import process_state
+from torchscan import (
+    RecordError,
+    crawl_module,
+    estimate_memory,
+    format_info,
+    receptive_field,
+    record,
+    summary,
+)
 from torchscan.analyses.totals import total_cost
-from torchscan.crawler import crawl_module, receptive_field, record, summary
-from torchscan.errors import RecordError
-from torchscan.estimator import estimate_memory
-from torchscan.report.export import format_info
 
 
 def nested(levels: int) -> nn.Module:

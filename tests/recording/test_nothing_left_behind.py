@@ -19,9 +19,7 @@ from torch import Tensor, nn
 
 from tests.observables import observables, process_state
 from tests.versions import needs
-from torchscan.crawler import crawl_module, record
-from torchscan.errors import RecordError, UnpricedError
-from torchscan.report.export import format_info
+from torchscan import RecordError, UnpricedError, crawl_module, format_info, record
 
 BOTH_WAYS = pytest.mark.parametrize("execute", ["abstract", "real"])
 ALL_MODES = pytest.mark.parametrize("mode", ["eval", "train", "same"])

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import torchscan
-from torchscan.crawler import crawl_module, record
-from torchscan.errors import RecordError
+from torchscan import RecordError, crawl_module, record
 
 
 class Before(nn.Linear):

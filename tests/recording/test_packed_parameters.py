@@ -13,12 +13,16 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.recording.test_record import Calls
+from torchscan import (
+    BudgetError,
+    UnpricedError,
+    assert_budget,
+    crawl_module,
+    estimate_memory,
+    format_info,
+    record,
+)
 from torchscan.analyses.totals import total_cost
-from torchscan.budgets import assert_budget
-from torchscan.crawler import crawl_module, record
-from torchscan.errors import BudgetError, UnpricedError
-from torchscan.estimator import estimate_memory
-from torchscan.report.export import format_info
 
 quantisation: Any = torch.ao.quantization
 

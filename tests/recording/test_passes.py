@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tests.recording.test_backward import with_own_function
 from tests.recording.test_record import Calls
-from torchscan.errors import InputError, NeedsValuesError
+from torchscan import InputError, NeedsValuesError
 from torchscan.recording.passes import record_pass, record_step
 from torchscan.recording.request import PassRequest
 

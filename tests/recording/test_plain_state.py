@@ -15,8 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchscan.crawler import crawl_module, record
-from torchscan.errors import RecordError
+from torchscan import RecordError, crawl_module, record
 
 BOTH_WAYS = pytest.mark.parametrize("execute", ["abstract", "real"])
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from torchscan.crawler import crawl_module, record
+from torchscan import crawl_module, record
 from torchscan.recording.recorder import Recorder
 from torchscan.types import Trace
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchscan.crawler import crawl_module, record
+from torchscan import crawl_module, record
 
 
 class Resizing(nn.Module):

@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.recording.test_record import Calls
-from torchscan.crawler import record
-from torchscan.errors import RecordError
+from torchscan import RecordError, record
 from torchscan.recording.sayings import Saying, says
 
 

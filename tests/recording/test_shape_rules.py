@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchscan.crawler import record
-from torchscan.errors import RecordError
+from torchscan import RecordError, record
 from torchscan.recording.request import Execute
 from torchscan.types import Trace
 

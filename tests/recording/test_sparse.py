@@ -10,10 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import torchscan
+from torchscan import InputError, TorchscanError, estimate_memory, receptive_field, record
 from torchscan.analyses.totals import total_cost
-from torchscan.crawler import receptive_field, record
-from torchscan.errors import InputError, TorchscanError
-from torchscan.estimator import estimate_memory
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Sparse .* tensor support", "ignore:Sparse invariant"

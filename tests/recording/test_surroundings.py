@@ -21,9 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.versions import needs
-from torchscan.crawler import crawl_module
-from torchscan.errors import InputError
-from torchscan.estimator import estimate_memory
+from torchscan import InputError, crawl_module, estimate_memory
 
 pytestmark = pytest.mark.filterwarnings("ignore:Anomaly Detection")
 

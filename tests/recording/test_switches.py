@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.versions import skip_without
-from torchscan.crawler import record
-from torchscan.errors import RecordError
+from torchscan import RecordError, record
 from torchscan.recording.switches import keep_switches
 from torchscan.recording.undo import Undo
 from torchscan.torch_versions import default_device, set_default_device

@@ -10,9 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import torchscan
-from torchscan.budgets import assert_budget
-from torchscan.crawler import crawl_module
-from torchscan.errors import UnpricedError
+from torchscan import UnpricedError, assert_budget, crawl_module
 
 INNER, OUTER, GROUP = 64, 32, 16
 SHIFTS = torch.arange(0, 32, 4, dtype=torch.int32)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tests.report.samples import Chain
-from torchscan.inspection import inspect
+from torchscan import inspect
 from torchscan.runtime.run import DeviceRun, Latency, RunFacts
 
 #: least, median and most, in milliseconds

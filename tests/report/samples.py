@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.recording.test_record import Calls
-from torchscan.crawler import crawl_module
+from torchscan import crawl_module
 from torchscan.report.info import Info
 
 #: names that somebody could take for something else: markup, a formula, a mention, an end of a line

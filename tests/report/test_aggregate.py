@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 import torchscan
-from torchscan.crawler import crawl_module
+from torchscan import crawl_module
 
 
 def info() -> dict[str, object]:

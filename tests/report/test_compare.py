@@ -10,9 +10,7 @@ import torch
 from torch import nn
 
 import torchscan
-from torchscan import compare
-from torchscan.crawler import crawl_module
-from torchscan.errors import InputError
+from torchscan import InputError, compare, crawl_module
 
 
 def net(width: int = 8, *extra: nn.Module) -> nn.Sequential:

@@ -12,9 +12,7 @@ from torch import nn
 
 import torchscan
 from tests.report.runs import NO_TIME, STEADY, Times, inspected, latency, on_device, run
-from torchscan import compare
-from torchscan.crawler import crawl_module
-from torchscan.errors import InputError
+from torchscan import InputError, compare, crawl_module
 
 BEFORE = run({"a": ((1.0, 1.1, 1.2), (2.0, 2.1, 2.2)), "b": ((4.0, 5.0, 6.0), STEADY)}, steps=5)
 #: a takes half as long again, forward; b a little longer, within its spread

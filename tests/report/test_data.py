@@ -30,9 +30,7 @@ from hypothesis import strategies as st
 
 import torchscan
 from tests.report.samples import INFOS, named
-from torchscan.errors import InputError
-from torchscan.report.data import from_json
-from torchscan.report.export import format_info
+from torchscan import InputError, format_info, from_json
 from torchscan.report.info import Info
 from torchscan.report.info_data import InfoData
 from torchscan.report.schema_validation import mismatch

@@ -16,8 +16,7 @@ from matplotlib.patches import PathPatch, Rectangle
 from torch import nn
 
 import torchscan
-from torchscan.crawler import crawl_module, receptive_field
-from torchscan.errors import InputError
+from torchscan import InputError, crawl_module, receptive_field
 
 mpl.use("Agg")
 

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from tests.recording.test_record import Calls
+from torchscan import RecordError, record
 from torchscan.analyses.module_graph import module_graph
-from torchscan.crawler import record
-from torchscan.errors import RecordError
 from torchscan.report.graphs.layout import Layout, Size, lay_out
 from torchscan.types import ModuleGraph
 

@@ -15,8 +15,7 @@ from torch import nn
 import torchscan
 from tests.browsing import least_contrast, opened, visible_rows
 from tests.report.samples import HOSTILE, INFOS, UNPRINTABLE, Chain, block, named, printed
-from torchscan.crawler import crawl_module, receptive_field, record
-from torchscan.estimator import analyze_roofline, estimate_memory
+from torchscan import analyze_roofline, crawl_module, estimate_memory, receptive_field, record
 from torchscan.report.html import page as page_of
 from torchscan.report.info import Info
 

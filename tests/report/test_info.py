@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.recording.test_record import Calls
-from torchscan.crawler import crawl_module
+from torchscan import crawl_module
 
 LAYER_KEYS = {
     *("name", "path", "depth", "type", "call", "input_shape", "output_shape"),

@@ -13,8 +13,7 @@ from torch import nn
 
 import torchscan
 from tests.report.samples import HOSTILE, INFOS, UNPRINTABLE, named
-from torchscan.crawler import crawl_module
-from torchscan.errors import InputError
+from torchscan import InputError, crawl_module
 from torchscan.report.latex import escape
 
 EXPECTED = r"""% needs \usepackage{booktabs}

@@ -10,8 +10,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from tests.report.samples import HOSTILE, INFOS, UNPRINTABLE, Scores, named, printed
-from torchscan.crawler import crawl_module
-from torchscan.report.data import from_json
+from torchscan import crawl_module, from_json
 from torchscan.report.info import Info
 from torchscan.report.markdown import escape
 

@@ -17,11 +17,8 @@ from torch import nn
 
 from tests.report.test_text import ESCAPES
 from tests.versions import before
-from torchscan.crawler import crawl_module
-from torchscan.errors import InputError
-from torchscan.estimator import estimate_memory
+from torchscan import InputError, crawl_module, estimate_memory, format_info
 from torchscan.report.chart import stacked, ticks
-from torchscan.report.export import format_info
 from torchscan.types import MemoryEstimate
 
 mpl.use("Agg")

@@ -25,8 +25,7 @@ from tests.opening import watched_run
 from tests.recording.test_record import Calls
 from tests.report.test_graphs import a_graph, lay_out_graph
 from tests.torchvision_cpu import torchvision
-from torchscan import Scan, html_report, inspect
-from torchscan.errors import InputError, TorchscanError
+from torchscan import InputError, Scan, TorchscanError, html_report, inspect
 from torchscan.measured import Measured
 from torchscan.report.paging.model_page import SCRIPTS
 from torchscan.types import Page as ModelPage

@@ -14,10 +14,8 @@ from matplotlib import pyplot as plt
 from matplotlib.text import Annotation
 from torch import nn
 
-from torchscan.errors import InputError
-from torchscan.estimator import analyze_roofline
+from torchscan import InputError, analyze_roofline, register_device
 from torchscan.hardware import device_specs
-from torchscan.hardware.device_specs import register_device
 from torchscan.report.roofline_table import roofline_table
 from torchscan.types import Roofline
 

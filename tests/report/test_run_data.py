@@ -21,9 +21,7 @@ from tests.recording.test_record import Calls
 from tests.report.runs import STEADY, inspected, run
 from tests.report.samples import HOSTILE, UNPRINTABLE, Chain
 from tests.run_schema import PLACE, written
-from torchscan import open_run
-from torchscan.errors import InputError
-from torchscan.report.data import from_json
+from torchscan import InputError, from_json, open_run
 from torchscan.types import Latency, RunFacts
 
 SCHEMA = torchscan.types.json_schema("run")

@@ -16,12 +16,18 @@ from torch.utils.checkpoint import checkpoint
 
 import torchscan
 from tests.recording.test_record import Calls
+from torchscan import (
+    InputError,
+    RecordError,
+    analyze_roofline,
+    crawl_module,
+    estimate_memory,
+    format_info,
+    from_json,
+    record,
+    summary,
+)
 from torchscan.analyses.totals import by_module
-from torchscan.crawler import crawl_module, record, summary
-from torchscan.errors import InputError, RecordError
-from torchscan.estimator import analyze_roofline, estimate_memory
-from torchscan.report.data import from_json
-from torchscan.report.export import format_info
 
 
 class Block(nn.Module):

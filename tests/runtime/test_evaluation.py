@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchscan.errors import BudgetError
-from torchscan.inspection import inspect
+from torchscan import BudgetError, inspect
 from torchscan.report.run_table import run_table
 from torchscan.runtime.run import RunFacts
 

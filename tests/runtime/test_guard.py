@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules import module as torchs
 
-from torchscan import NonFiniteError, torch_versions
-from torchscan.inspection import guard_of, inspect
+from torchscan import NonFiniteError, inspect, torch_versions
+from torchscan.inspection import guard_of
 from torchscan.runtime import finiteness, loss_graph, training_checks
 from torchscan.torch_versions import RUNS_BACKWARD
 

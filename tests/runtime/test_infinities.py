@@ -14,7 +14,7 @@ from torch.distributions import Bernoulli, Categorical, Uniform
 
 from tests.recording.test_record import Calls
 from tests.runtime.faults import Log, Of, Scaled
-from torchscan.inspection import inspect
+from torchscan import inspect
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.run import RunFacts
 

@@ -19,8 +19,8 @@ from torch.nn.modules import module as hooks_of_torch
 from torch.utils.checkpoint import checkpoint
 
 from tests.recording.test_record import Calls
-from torchscan.errors import InputError
-from torchscan.inspection import Run, inspect
+from torchscan import InputError, inspect
+from torchscan.inspection import Run
 from torchscan.runtime.run import CallRun, RunFacts
 
 X = torch.ones(2, 4)

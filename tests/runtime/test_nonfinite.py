@@ -16,8 +16,7 @@ from tests.recording.test_record import Calls
 from tests.runtime.faults import FAULTS, Attention, Fault, Log, Of, Scaled
 from tests.runtime.test_inspection import hooks
 from tests.torchvision_cpu import torchvision
-from torchscan.errors import InputError, NonFiniteError
-from torchscan.inspection import inspect
+from torchscan import InputError, NonFiniteError, inspect
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.run import RunFacts
 

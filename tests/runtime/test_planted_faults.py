@@ -11,8 +11,8 @@ from torch import nn
 
 from tests.opening import inspected_run
 from tests.runtime.planted import PLANTED, Planted
+from torchscan import inspect
 from torchscan.cli.main import main
-from torchscan.inspection import inspect
 
 
 @pytest.mark.filterwarnings("ignore:std")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.report.runs import STEADY, Times, on_device, run
-from torchscan.errors import BudgetError, InputError
+from torchscan import BudgetError, InputError
 
 #: 7 ms forward and 3 ms backward
 SLOW: Times = (4.0, 5.0, 6.0)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.recording.test_record import Calls
-from torchscan.errors import InputError
+from torchscan import InputError
 from torchscan.recording.request import PassRequest
 from torchscan.runtime.script import program_of
 from torchscan.runtime.step_execution import RealSteps, local_device

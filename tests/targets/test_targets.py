@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import tests.torchvision_cpu  # noqa: F401 - beside a CPU build of torch
-from torchscan.crawler import crawl_module, record
-from torchscan.errors import InputError, NeedsValuesError, RecordError
+from torchscan import InputError, NeedsValuesError, RecordError, crawl_module, record
 from torchscan.targets import Built, InputSpec, inputs_of, parse_input, parse_target, with_model
 
 NETS = """

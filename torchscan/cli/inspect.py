@@ -110,7 +110,7 @@ def add_to(commands: Any) -> None:
         "--save",
         metavar="FILE",
         type=Path,
-        help="write all that was found as JSON, for open_run and compare_info",
+        help="write all that was found as JSON, for open_run and compare",
     )
     files.add_argument(
         "--trace",

@@ -227,7 +227,7 @@ class WatchedRun:
         )
 
     def measured(self) -> Measured:
-        """The same, and the distributions over the steps, for the page of a model: ``to_page(scan, run=run)``."""
+        """Return the same and the distributions over the steps, for ``html_report(scan, run=run)``."""
         series = self.series
         parts = [frozenset(series[at : at + _AT_ONCE]) for at in range(0, len(series), _AT_ONCE)]
         return replace(

@@ -114,7 +114,7 @@ def sinks_of(given: object) -> list[Sink]:
         return []
     if isinstance(given, Sink):
         given = [given]
-    what = 'torchscan.Sinks, such as TensorBoard("runs/board")'
+    what = 'torchscan.sinks, such as TensorBoard("runs/board")'
     sinks: list[Sink] = list_of("sinks", given, what, is_one=_is_sink)
     for sink in sinks:
         _require_sane(sink)

@@ -1,4 +1,4 @@
-"""``gather_plan``: the same of processes that are really there, each of which records its own part."""
+"""``parallel.gather``: the same of processes that are really there, each of which records its own part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``search_meshes``: on which meshes of so many devices a language model trains, and how fast."""
+"""``parallel.search``: on which meshes of so many devices a language model trains, and how fast."""
 
 from __future__ import annotations
 
@@ -179,8 +179,8 @@ def _require_tokens(module: nn.Module) -> None:
     missing = [name for name in ("input_ids", "labels") if not _takes(module, name)]
     if missing:
         raise InputError(
-            f"{type_name_of(module)} takes no {' and no '.join(missing)}: search_meshes is for language models; "
-            "plan() shards models of any kind"
+            f"{type_name_of(module)} takes no {' and no '.join(missing)}: parallel.search is for language models; "
+            "parallel.plan shards models of any kind"
         )
 
 

@@ -1,4 +1,4 @@
-"""``plan_pipeline``: a model in stages, each of which is recorded by itself, and the schedule that they follow."""
+"""``parallel.pipeline``: a model in stages, each of which is recorded by itself, and the schedule that they follow."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def generation_table(generation: Generation | GenerationSweep) -> Table:
     """What it takes and how fast it answers: a figure a row, or of a sweep a batch size a row.
 
     Args:
-        generation: of ``analyze_generation`` or ``sweep_generation``.
+        generation: of ``analyze_generation``.
     """
     return _swept(generation) if isinstance(generation, GenerationSweep) else _one(generation)
 

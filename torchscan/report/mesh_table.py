@@ -27,7 +27,7 @@ def mesh_table(search: MeshSearch) -> Table:
     """A mesh a row, the fastest that fit first.
 
     Args:
-        search: of ``search_meshes``.
+        search: of ``parallel.search``.
     """
     return Table(
         title="Meshes",

@@ -27,7 +27,7 @@ def pipeline_table(plan: PipelinePlan) -> Table:
     """A process of the pipeline a row.
 
     Args:
-        plan: of :func:`plan_pipeline`.
+        plan: of ``parallel.pipeline``.
     """
     return Table(
         title="Pipeline",

@@ -73,7 +73,7 @@ def roofline_table(
 def format_roofline(
     roofline: Roofline, by: Rows = "layer", *, max_depth: int = 2, top: int = 15, width: int = 80
 ) -> str:
-    """The roofline as text, equal layers in one row. ``by``, ``max_depth`` and ``top`` as in :func:`roofline_table`."""
+    """The roofline as text, equal layers in one row. ``by``, ``max_depth`` and ``top`` as in ``roofline_table``."""
     table = roofline_table(roofline, by, max_depth=max_depth, top=top, fold_repeats=True)
     return table.write("text", width=width)
 

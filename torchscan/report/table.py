@@ -242,7 +242,7 @@ class Table(Result):
         """The table in a format: one of ``FORMATS``.
 
         Text has this ``width``, in characters, and ``colours`` for a terminal. LaTeX takes ``caption``, ``label``, ``long``,
-        ``wide`` and ``siunitx``, as :func:`to_latex` does.
+        ``wide`` and ``siunitx``, as ``to_latex`` does.
         """
         check_width(width)
         load_writers()

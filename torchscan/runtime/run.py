@@ -128,7 +128,7 @@ class Inspected(ABC):
         """What was found."""
 
     def measured(self) -> Measured:
-        """By call, for the page of a model: ``to_page(scan, run=run)``."""
+        """Return the values by call, for a report of the model: ``html_report(scan, run=run)``."""
         return _measured_by(self.facts)
 
 

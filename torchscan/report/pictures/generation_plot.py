@@ -29,7 +29,7 @@ def draw_generation(
     Batch sizes for which the memory has no room are hollow.
 
     Args:
-        sweep: of ``sweep_generation``, for at least two batch sizes; a single generation is refused.
+        sweep: of ``analyze_generation`` for at least two batch sizes; a single generation is refused.
         ax: where to draw; by default in a new figure.
         size: of that: for a "screen", or for a paper of two columns, the width of a "column" or of the "page".
     """

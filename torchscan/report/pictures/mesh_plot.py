@@ -27,7 +27,7 @@ def draw_meshes(search: MeshSearch, *, ax: Axes | None = None, size: Size = "scr
     Beside each bar is the memory that a device needs. Meshes that do not fit are pale.
 
     Args:
-        search: of :func:`search_meshes`.
+        search: of ``parallel.search``.
         ax: where to draw; by default in a new figure, as high as it takes.
         size: of that: for a "screen", or for a paper of two columns, the width of a "column" or of the "page".
     """

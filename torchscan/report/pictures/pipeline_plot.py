@@ -24,7 +24,7 @@ def draw_pipeline(plan: PipelinePlan, *, ax: Axes | None = None, size: Size = "s
     """Draw the passes of each process over time, by microbatch; what is empty is a bubble.
 
     Args:
-        plan: of :func:`plan_pipeline`.
+        plan: of ``parallel.pipeline``.
         ax: where to draw; by default in a new figure, as high as it takes.
         size: of that: for a "screen", or for a paper of two columns, the width of a "column" or of the "page".
     """
