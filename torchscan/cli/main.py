@@ -97,7 +97,7 @@ class _Parser(argparse.ArgumentParser):
         layout = argparse.RawDescriptionHelpFormatter
         fixed = {"add_help": False, "allow_abbrev": False, "formatter_class": layout}
         super().__init__(*args, **{**kwargs, **fixed})
-        self.add_argument("-h", "--help", action="help", help="Show this help and exit.")
+        self.add_argument("--help", "-h", action="help", help="Show this help and exit.")
 
     def error(self, message: str) -> NoReturn:
         """Exit with the message, and for an unknown command with the nearest."""
