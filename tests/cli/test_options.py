@@ -200,7 +200,7 @@ def examples() -> Iterator[str]:
         yield from (line.strip() for line in lines if line.startswith("  torchscan "))
 
 
-@pytest.mark.parametrize("example", examples())
+@pytest.mark.parametrize("example", list(examples()))
 def test_examples_of_help_are_understood(example: str) -> None:
     words = shlex.split(example.partition(" >> ")[0])[1:]
     own = list(itertools.takewhile(lambda word: word != "--", words))

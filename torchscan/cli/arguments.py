@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from torchscan.cli.values import to_bytes, to_count, to_depth, to_mesh, to_names, to_tokens
 from torchscan.report.table import FORMATS
@@ -34,19 +34,16 @@ class Option:
     #: sentence, without its period; "{}" is the first clause of the explanation in ``files``
     help: str
     metavar: str | None = None
-    #: converts the text
     type: Callable[[str], Any] | None = None
     #: where the argument is explained and has its default
     files: Sequence[str] = ()
-    #: short form, or None
     short: str | None = None
-    #: name of the argument, or None if it is that of the option
-    python: str | None = None
-    #: file and name of the ``Literal`` that has the choices
-    literal: tuple[str, str] | None = None
-    choices: Sequence[str] | None = None
+    #: the values, or the file and name of the ``Literal`` that has them
+    choices: Sequence[str] | str | None = None
     #: None: as in Python
     default: Any = None
+    #: name of the argument, or None if it is that of the option
+    python: str | None = None
     action: Any = None
     required: bool | None = None
 
@@ -60,9 +57,9 @@ class Option:
 
     def values(self) -> Sequence[str] | None:
         """Return the choices, or None if any value will do."""
-        if self.literal is None:
+        if not isinstance(self.choices, str):
             return self.choices
-        file, name = self.literal
+        file, name = self.choices.split(":")
         pattern = rf"^{name} = Literal\[(.*?)\]"
         (values,) = re.findall(pattern, _read((file,)), re.MULTILINE | re.DOTALL)
         return re.findall(r'"(.*?)"', values)
@@ -81,11 +78,9 @@ class Option:
     def _explanation(self, argument: str) -> str:
         """Return the first clause of the argument's explanation, in the words of a shell."""
         sections = re.findall(r"^    Args:\n((?: {8}.*\n)+)", _read(self.files), re.MULTILINE)
-        entry = re.search(rf"^ +{argument}: (.*(?:\n {{12}}.*)*)", "".join(sections), re.MULTILINE)
-        if entry is None:
-            raise LookupError(f"{argument} is not explained in {', '.join(self.files)}")
-        words = " ".join(entry[1].split())
-        clause, *_ = re.split(r"[.:;](?: |$)", words)
+        pattern = rf"^ +{argument}: (.*(?:\n {{12}}.*)*)"
+        (entry, *_) = re.findall(pattern, "".join(sections), re.MULTILINE)
+        clause, *_ = re.split(r"[.:;](?: |$)", " ".join(entry.split()))
 
         def name_option(code: re.Match[str]) -> str:
             name = "input" if code[1] == "input_shape" else code[1]
@@ -94,21 +89,13 @@ class Option:
         return re.sub(r"``(.+?)``", name_option, clause)
 
 
-class OptionHolder(Protocol):
-    """A parser or a group of its options."""
-
-    @property
-    def add_argument(self) -> Callable[..., argparse.Action]:
-        """The method of argparse."""
-
-
-def add_options(parser: OptionHolder, *names: str) -> None:
-    """Add the options with these names."""
+def add_options(parser: Any, *names: str) -> None:
+    """Add the options with these names to a parser, or to a group of its options."""
     for name in names:
         add_option(parser, name)
 
 
-def add_option(parser: OptionHolder, name: str, **changes: Any) -> None:
+def add_option(parser: Any, name: str, **changes: Any) -> None:
     """Add an option; ``changes`` replace what is defined for all commands."""
     option = replace(getattr(_Options, name), **changes)
     argument = option.python or name
@@ -117,8 +104,7 @@ def add_option(parser: OptionHolder, name: str, **changes: Any) -> None:
     given = {key: getattr(option, key) for key in ("action", "metavar", "type", "required")}
     given |= {"choices": option.values(), "default": default}
     given = {key: value for key, value in given.items() if value is not None}
-    sentence = option.sentence(argument, default)
-    parser.add_argument(*flags, dest=argument, help=sentence, **given)
+    parser.add_argument(*flags, dest=argument, help=option.sentence(argument, default), **given)
 
 
 def to_flag(name: str) -> str:
@@ -131,55 +117,33 @@ def _read(files: Sequence[str]) -> str:
     return "\n".join((_PACKAGE / file).read_text(encoding="utf-8") for file in files)
 
 
-# -- the table of options --------------------------------------------------------------------------
-
 _flag = functools.partial(Option, action="store_true")
 
 
+# fmt: off
 class _Options:
-    """Options by name."""
+    """The options by name."""
 
     # the model's inputs
-    input = Option(
-        "Give the shape of one input; repeat it for several; see below",
-        "SHAPE",
-        action="append",
-        default=[],
-    )
-    dtype = Option(
-        "Set the type of the inputs; a floating-point type also converts the model", "TYPE"
-    )
+    input = Option("Give the shape of one input; repeat it for several; see below", "SHAPE",
+                   action="append", default=[])
+    dtype = Option("Set the type of inputs; a floating-point type also converts the model", "TYPE")
     batch_size = Option("Set {}", "N", to_count, _PASS, "-b")
-    mode = Option(
-        "Set the mode of the modules (default: train with --training, else eval)",
-        literal=("recording/request.py", "Mode"),
-    )
-
+    mode = Option("Set the mode of the modules (default: train with --training, else eval)",
+                  choices="recording/request.py:Mode")
     # the pass
     training = _flag("Take {}", files=_PASS)
-    optimizer = Option(
-        "Name the optimizer that steps: AdamW, SGD or another of torch.optim", "NAME"
-    )
-    precision = Option(
-        "Convert the model to this precision; …-mixed is autocast",
-        literal=("recording/precision.py", "Precision"),
-    )
+    optimizer = Option("Name the optimizer that steps: AdamW or another of torch.optim", "NAME")
+    precision = Option("Convert the model to this precision; …-mixed is autocast",
+                       choices="recording/precision.py:Precision")
     backward = _flag("Run the backward pass, too")
     compiled = _flag("{}", files=("estimator.py",))
-    device = Option(
-        "Estimate for this device: 'RTX 4090', or cuda for this machine's", "NAME", short="-d"
-    )
-    run_on = Option(
-        "Run a TARGET on this device (default: cuda if there is one, else cpu)", "cpu|cuda"
-    )
-    steps = Option(
-        "Measure N training steps, after one that warms up; evaluations do not count",
-        "N",
-        to_count,
-        default=5,
-    )
-    on_nonfinite = Option("Choose {}", files=_INSPECT, literal=("inspection.py", "Reaction"))
-
+    device = Option("Estimate for this device: 'RTX 4090', or cuda for this machine's", "NAME",
+                    short="-d")
+    run_on = Option("Run a TARGET on this device (default: cuda, or else cpu)", "cpu|cuda")
+    steps = Option("Measure N training steps after one to warm up; evaluations do not count", "N",
+                   to_count, default=5)
+    on_nonfinite = Option("Choose {}", files=_INSPECT, choices="inspection.py:Reaction")
     # layers and rows
     by = Option("Choose what the rows are")
     max_depth = Option("{}", "N", to_depth, _SUMMARY)
@@ -189,89 +153,58 @@ class _Options:
     match = Option("Show only layers whose path or type matches: 'layer4.*', Conv2d", "GLOB")
     sort = Option("Sort by a column, largest first", "COLUMN")
     top = Option("Show only the first N rows", "N", to_count)
-    fold_repeats = Option(
-        "{} (default: where that saves half of the rows)",
-        files=_SUMMARY,
-        action=argparse.BooleanOptionalAction,
-    )
-    wrap_mode = Option("Choose {}", files=_SUMMARY, literal=("report/table.py", "Cut"))
+    fold_repeats = Option("{} (default: where that saves half of the rows)", files=_SUMMARY,
+                          action=argparse.BooleanOptionalAction)
+    wrap_mode = Option("Choose {}", files=_SUMMARY, choices="report/table.py:Cut")
     layer = Option("Show only this layer, axis by axis", "PATH")
     call = Option("Choose which call of the module", "N", to_count, default=1)
-    operators = _flag("Show each operator, and each of equal modules, in a box of its own")
-
+    operators = _flag("Show each operator, and each of equal modules, in a separate box")
     # counting
-    convention = Option(
-        "Count MACs by the rules of this tool",
-        files=_SUMMARY,
-        literal=("analyses/conventions/__init__.py", "Convention"),
-    )
+    convention = Option("Count MACs by the rules of this tool", files=_SUMMARY,
+                        choices="analyses/conventions/__init__.py:Convention")
     strict = _flag("Fail if an operator has no cost formula, instead of giving lower bounds")
     strict_norm = _flag("Count the elements behind the statistics of norms as seen")
-    symbolic = _flag("Show costs as formulas of batch B and length T, for a prompt and for a token")
+    symbolic = _flag("Show costs as formulas of batch B and length T, for a prompt and a token")
     near = Option("Fit the formulas of --symbolic from this length on", "N", to_tokens, _GENERATION)
-
     # memory and time
-    cuda_context = Option(
-        "Set the memory of the CUDA context and libraries (default: as measured, or else 512 MiB)",
-        "SIZE",
-        to_bytes,
-        python="context_bytes",
-    )
+    cuda_context = Option("Set the memory of the CUDA context (default: as measured, or 512 MiB)",
+                          "SIZE", to_bytes, python="context_bytes")
     suggestions = _flag("List changes that would help, each with its estimated effect")
     largest_batch = _flag("Find the largest batch that fits on the device, too")
     longest_sequence = _flag("Find the most tokens of a sequence that fit on the device, too")
-
     # language models
     prompt = Option("Set the number of {}", "N", to_tokens, _GENERATION)
-    context = Option(
-        "Set the number of tokens of prompt and answer together, in place of --prompt",
-        "N",
-        to_tokens,
-    )
+    context = Option("Set the tokens of prompt and answer, in place of --prompt", "N", to_tokens)
     new = Option("Set the number of {}", "N", to_tokens, _GENERATION)
     weights = Option("Set the format in which weights are stored", "FORMAT")
     cache = Option("Set {}", "FORMAT", files=_GENERATION)
     eager = _flag("Generate as plain PyTorch does, kernel by kernel")
-    price = Option(
-        "Add the price of a million tokens, given that of the device per hour", "P", float
-    )
+    price = Option("Add the price of a million tokens, given the device's per hour", "P", float)
     num_gpus = Option("Set {}", "N", to_count, _MESHES, python="gpus")
     tp = Option("Shard each layer over N devices (default: all)", "N", to_count)
-    mesh = Option(
-        "Compare this mesh; repeat it for several (default: all that make sense)",
-        "dp=8,tp=8",
-        to_mesh,
-        action="append",
-    )
+    mesh = Option("Compare this mesh; repeat it for several (default: all that make sense)",
+                  "dp=8,tp=8", to_mesh, action="append")
     per_machine = Option("Set {}", "N", to_count, _MESHES)
     network_gbs = Option("Set {}", "GB/s", float, _MESHES)
     length = Option("Set the number of {}", "N", to_tokens, _MESHES)
-    global_batch_size = Option(
-        "Set the number of sequences of all devices (default: --batch-size × --num-gpus)",
-        "N",
-        to_tokens,
-        python="global_batch",
-    )
+    global_batch_size = Option("Set the sequences of all devices (default: --batch-size each)", "N",
+                               to_tokens, python="global_batch")
     checkpoint = _flag("{}", files=_MESHES)
     lora = Option("{}", "RANK", to_count, _MESHES)
-
     # files and the browser
     format = Option("Choose the format", choices=FORMATS, default="text")
     output = Option("Write to this file instead of standard output", "FILE", Path, short="-o")
-    width = Option("Set the width of text in characters (default: the terminal's)", "N", to_count)
-    run = Option(
-        "Show what was measured: a file of inspect --save, or the folder of a watched run",
-        "RUN",
-        Path,
-    )
+    width = Option("Set the width in characters (default: the terminal's)", "N", to_count)
+    run = Option("Show what a file of inspect --save, or a watched run, has measured", "RUN", Path)
     save = Option("Write the complete result as JSON, for open_run and compare", "FILE", Path)
     trace = Option("Write the last step as a timeline for ui.perfetto.dev", "FILE", Path)
     host = Option("Set {}", "HOST", files=_SERVE, default="127.0.0.1")
-    port = Option("Listen on this port, or on a free one if it is taken (default: 6116)", "N", int)
+    port = Option("Listen on this port, or a free one if it is taken (default: 6116)", "N", int)
     config = Option("Read this budget file", "FILE", Path)
     update = _flag("Record new baselines")
     timings = _flag("Take real steps, and check max_step_time")
     measure = _flag("Measure this machine's GPU or CPU, and save the result")
+# fmt: on
 
 
 #: new spellings by the old ones, which are refused

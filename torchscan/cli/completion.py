@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import re
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,8 @@ _SETUP = """\
   zsh    eval "$(torchscan completion zsh)"         in ~/.zshrc, after compinit
   fish   torchscan completion fish | source         in ~/.config/fish/config.fish"""
 
-#: arguments that are files
-_FILES = ("output", "config", "save", "trace", "run")
+#: options that take a file
+_FILES = ("--output", "-o", "--config", "--save", "--trace", "--run")
 _COLLECTIONS = ("torchvision:", "timm:", "hf:")
 #: models in the code of torchvision, which takes seconds to import
 _MODEL = re.compile(
@@ -41,25 +40,18 @@ def _run(options: argparse.Namespace) -> None:
     answer(script(options.commands))
 
 
-def _options(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    return (action for action in parser._actions if action.option_strings)
-
-
 def _choices(action: argparse.Action) -> str:
     """Return the words that complete an option or argument, or "" if there are none."""
-    if action.dest == "sort":
-        return " ".join(COLUMNS)
-    if action.dest == "run_on":
-        return "cpu cuda"
-    return " ".join(map(str, action.choices or ()))
+    known = {"sort": COLUMNS, "run_on": ("cpu", "cuda")}
+    return " ".join(map(str, known.get(action.dest, action.choices or ())))
 
 
-def _takes_targets(parser: argparse.ArgumentParser) -> bool:
-    return any(action.dest in ("target", "before") for action in parser._actions)
-
-
-def _bare_choices(parser: argparse.ArgumentParser) -> str:
-    return " ".join(_choices(each) for each in parser._actions if not each.option_strings).strip()
+def _bare_choices(parser: argparse.ArgumentParser, targets: str) -> str:
+    """Return the words that complete arguments; models are ``targets``."""
+    arguments = [action for action in parser._actions if not action.option_strings]
+    if any(action.dest in ("target", "before") for action in arguments):
+        return targets
+    return " ".join(map(_choices, arguments)).strip()
 
 
 def _torchvision_models() -> list[str]:
@@ -84,21 +76,21 @@ def _groups(commands: Any) -> dict[str, list[str]]:
     return groups
 
 
-# -- bash ----------------------------------------------------------------------------------------
-
-
 def _bash(commands: Any) -> str:
     words, devices = _bash_words(commands), _bash_devices()
     return f"{words}\n{devices}\ncomplete -o nospace -F _torchscan torchscan"
 
 
+def _zsh(commands: Any) -> str:
+    return f"autoload -Uz bashcompinit && bashcompinit\n{_bash(commands)}"
+
+
 def _bash_words(commands: Any) -> str:
+    groups = "".join(
+        f'{name}) inner="{" ".join(inner)}" ;; ' for name, inner in _groups(commands).items()
+    )
     parsers = parsers_by_command(commands)
     cases = "\n".join(_bash_case(name, parser) for name, parser in parsers.items())
-    groups = "\n".join(
-        f'        {name}) inner="{" ".join(inner)}" ;;' for name, inner in _groups(commands).items()
-    )
-    files = "|".join(_spellings(parsers, _FILES))
     columns = " ".join(COLUMNS)
     names = " ".join(commands.choices)
     offer = partial('COMPREPLY=($(compgen {} -- "$current"))'.format)
@@ -116,16 +108,14 @@ _torchscan() {{
     if [[ "$current" == *:* ]]; then targets="{" ".join(_torchvision_models())}"; fi
     COMPREPLY=()
     if [ "$at" -eq 1 ]; then {offer(f'-W "{names} --help --version"')}; return; fi
-    case "$command" in
-{groups}
-    esac
+    case "$command" in {groups}esac
     if [ -n "$inner" ]; then
         if [ "$at" -eq 2 ]; then {offer('-W "$inner --help"')}; return; fi
         command="$command ${{COMP_WORDS[2]}}"
     fi
     if [[ " ${{COMP_WORDS[*]:2:at-2}} " == *" -- "* ]]; then {offer("-f")}; return; fi
     case "$before" in
-        {files}) {offer("-f")}; return ;;
+        {"|".join(_FILES)}) {offer("-f")}; return ;;
         --columns) name=${{current##*,}}
             COMPREPLY=($(compgen -P "${{current%"$name"}}" -W "{columns}" -- "$name")); return ;;
         --device|-d) _torchscan_devices "$current"; return ;;
@@ -141,17 +131,14 @@ _torchscan() {{
 }}"""
 
 
-def _spellings(parsers: dict[str, argparse.ArgumentParser], names: tuple[str, ...]) -> list[str]:
-    """Return how the options of these arguments are spelled, each once."""
-    return list(
-        dict.fromkeys(
-            spelling
-            for parser in parsers.values()
-            for action in _options(parser)
-            if action.dest in names
-            for spelling in action.option_strings
-        )
-    )
+def _bash_case(name: str, parser: argparse.ArgumentParser) -> str:
+    """Return the words, and the choices after each option, of a command."""
+    words = " ".join(flag for flag in parser._option_string_actions if flag.startswith("--"))
+    lines = [f'        "{name}") words="{words}"; bare="{_bare_choices(parser, "$targets")}"']
+    for flag, action in parser._option_string_actions.items():
+        if _choices(action):
+            lines.append(f'[ "$before" != {flag} ] || choices="{_choices(action)}"')
+    return "; ".join(lines) + " ;;"
 
 
 def _bash_devices() -> str:
@@ -169,26 +156,6 @@ _torchscan_devices() {{
 {names}
 END
 }}"""
-
-
-def _bash_case(name: str, parser: argparse.ArgumentParser) -> str:
-    """Return the words, and the choices after each option, of a command."""
-    long = [word for action in _options(parser) for word in action.option_strings if word[1] == "-"]
-    bare = "$targets" if _takes_targets(parser) else _bare_choices(parser)
-    lines = [f'        "{name}") words="{" ".join(long)}"; bare="{bare}"']
-    for action in _options(parser):
-        values = _choices(action)
-        if values:
-            flags = "|".join(action.option_strings)
-            lines.append(f'            case "$before" in {flags}) choices="{values}" ;; esac')
-    return "\n".join([*lines, "            ;;"])
-
-
-# -- other shells --------------------------------------------------------------------------------
-
-
-def _zsh(commands: Any) -> str:
-    return f"autoload -Uz bashcompinit && bashcompinit\n{_bash(commands)}"
 
 
 def _fish(commands: Any) -> str:
@@ -216,24 +183,20 @@ def _fish_seen(*names: str) -> str:
 
 
 def _fish_command(name: str, parser: argparse.ArgumentParser) -> list[str]:
-    condition = "; and ".join(_fish_seen(word) for word in name.split())
+    condition = "; and ".join(map(_fish_seen, name.split()))
     start = f"complete -c torchscan -n '{condition}'"
-    lines = []
-    for action in _options(parser):
-        spellings = " ".join(
-            f"-l {each[2:]}" if each.startswith("--") else f"-s {each[1:]}"
-            for each in action.option_strings
-        )
-        lines.append(f"{start} {spellings}{_fish_values(action)} -d {_quoted(action.help or '')}")
-    bare = _bare_choices(parser)
-    if _takes_targets(parser):
-        bare = " ".join([*_COLLECTIONS, *_torchvision_models()])
+    lines = [
+        f"{start} {'-l' if flag.startswith('--') else '-s'} {flag.lstrip('-')}"
+        f"{_fish_values(flag, action)} -d {_quoted(action.help or '')}"
+        for flag, action in parser._option_string_actions.items()
+    ]
+    bare = _bare_choices(parser, " ".join([*_COLLECTIONS, *_torchvision_models()]))
     if name == "devices":
         bare = _fish_devices()
     return [*lines, f"{start} {f'-a {_quoted(bare)} ' if bare else ''}-F"]
 
 
-def _fish_values(action: argparse.Action) -> str:
+def _fish_values(flag: str, action: argparse.Action) -> str:
     """Return the arguments of ``complete`` for what follows an option."""
     if action.nargs == 0:
         return ""
@@ -244,7 +207,7 @@ def _fish_values(action: argparse.Action) -> str:
         values = _fish_devices()
     if values:
         return f" -x -a {_quoted(values)}"
-    return " -r" if action.dest in _FILES else " -x"
+    return " -r" if flag in _FILES else " -x"
 
 
 def _fish_devices() -> str:

@@ -29,11 +29,8 @@ def add_to(commands: Any) -> None:
     """Register the command."""
     help_ = "Estimate the peak memory of a pass, and whether it fits."
     parser = model_command(commands, "memory", help_, _EXAMPLES, run=_run, step=True)
-    add_option(
-        parser,
-        "device",
-        help="Estimate whether it fits this device, 'RTX 4090', or this size, '24 GiB'",
-    )
+    help_ = "Estimate whether it fits this device, 'RTX 4090', or this size, '24 GiB'"
+    add_option(parser, "device", help=help_)
     add_option(parser, "cuda_context")
     exclusive = parser.add_mutually_exclusive_group()
     add_options(exclusive, "suggestions", "largest_batch", "longest_sequence")

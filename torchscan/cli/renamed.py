@@ -22,15 +22,22 @@ def describe_renamed(
     first, second = [*words, "", ""][:2]
     if first in _COMMANDS:
         return f"there is no command {first!r}: write torchscan {_COMMANDS[first]}"
+    if first in parsers:
+        return _describe_option(words, first, parsers[first])
+    command = f"{first} {second}"
+    if command in parsers:
+        return _describe_option(words, command, parsers[command])
     inner = [name for name in parsers if name.startswith(f"{first} ")]
-    command = f"{first} {second}" if inner else first
-    if inner and second and not second.startswith("-") and command not in inner:
-        choices = [f"torchscan {name} {second}" for name in inner]
-        return f"there is no command {command!r}: write {' or '.join(choices)}"
-    if command not in parsers:
+    if not inner or not second or second.startswith("-"):
         return None
+    choices = " or ".join(f"torchscan {name} {second}" for name in inner)
+    return f"there is no command {command!r}: write {choices}"
 
-    known = parsers[command]._option_string_actions
+
+def _describe_option(
+    words: Sequence[str], command: str, parser: argparse.ArgumentParser
+) -> str | None:
+    known = parser._option_string_actions
     for word in words:
         option = word.partition("=")[0]
         if option not in known and RENAMED_OPTIONS.get(option) in known:

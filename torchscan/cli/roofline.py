@@ -31,7 +31,7 @@ def add_to(commands: Any) -> None:
     add_option(parser, "device", default="auto")
     add_options(parser, "compiled", "suggestions")
     rows = parser.add_argument_group("rows")
-    add_option(rows, "by", literal=("report/roofline_table.py", "Rows"), default="layer")
+    add_option(rows, "by", choices="report/roofline_table.py:Rows", default="layer")
     add_option(rows, "max_depth", default=2)
     add_option(rows, "top", default=15)
     add_output(parser)

@@ -15,23 +15,10 @@ from torchscan.progress import is_terminal
 FINE, EXCEEDED, WRONG_USE, FAILED = 0, 1, 2, 3
 
 #: replacements for symbols that a terminal can't show
-_ASCII = str.maketrans(
-    {"─": "-", "│": "|", "├": "|", "└": "`", "–": "-", "−": "-", "×": "x", "µ": "u"}
-    | {
-        "█": "#",
-        "▓": "%",
-        "▒": "=",
-        "░": ":",
-        "▛": "&",
-        "▞": "x",
-        "·": ".",
-        "▼": "v",
-        "└": "`",
-        "┴": "+",
-    }
+_ASCII = str.maketrans("─│├└–−×µ█▓▒░▛▞·▼┴", "-||`--xu#%=:&x.v+") | str.maketrans(
+    {"≥": ">=", "…": "...", "→": "->", "✓": "ok", "✗": "exceeded:"}
     | dict.fromkeys("▏▎▍▌", "-")
     | dict.fromkeys("▋▊▉", "=")
-    | {"≥": ">=", "…": "...", "→": "->", "✓": "ok", "✗": "exceeded:"}
 )
 
 #: what errors say of arguments in Python -> of options, in this order
@@ -53,6 +40,8 @@ _OPTIONS = (
     ("strict=True", "--strict"),
     ("batch_size and global_batch", "--batch-size and --global-batch-size"),
     ("precision is", "--precision is"),
+    ("weights= says", "--weights says"),
+    ("give apply=", "in Python give apply="),
     ("input_shape=", "--input "),
     ("another input_shape than", "another --input than"),
     ("input_shape is", "--input is"),

@@ -66,12 +66,8 @@ def add_to(commands: Any) -> None:
     add_options(layers, "max_depth", "columns", "receptive_field", "match", "sort", "top")
     add_options(layers, "fold_repeats", "wrap_mode")
     costs = parser.add_argument_group("costs")
-    add_option(
-        costs,
-        "by",
-        help="Show what operators or modules cost instead of layers",
-        literal=("report/costs.py", "By"),
-    )
+    help_ = "Show what operators or modules cost instead of layers"
+    add_option(costs, "by", help=help_, choices="report/costs.py:By")
     add_options(costs, "symbolic", "near", "backward", "convention", "strict")
     add_output(parser)
 
