@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torchscan.cli.options import add_command, parsers_by_command
+from torchscan.cli.options import add_command, command_groups, parsers_by_command
 from torchscan.cli.saying import answer
 from torchscan.hardware.device_specs import known_devices
 from torchscan.report.columns import COLUMNS
@@ -66,16 +66,6 @@ def _torchvision_models() -> list[str]:
     return sorted(f"torchvision:{name}" for name in names)
 
 
-def _groups(commands: Any) -> dict[str, list[str]]:
-    """Return the inner commands of each command that has some."""
-    groups: dict[str, list[str]] = {}
-    for name in parsers_by_command(commands):
-        outer, _, inner = name.partition(" ")
-        if inner:
-            groups.setdefault(outer, []).append(inner)
-    return groups
-
-
 def _bash(commands: Any) -> str:
     words, devices = _bash_words(commands), _bash_devices()
     return f"{words}\n{devices}\ncomplete -o nospace -F _torchscan torchscan"
@@ -87,7 +77,8 @@ def _zsh(commands: Any) -> str:
 
 def _bash_words(commands: Any) -> str:
     groups = "".join(
-        f'{name}) inner="{" ".join(inner)}" ;; ' for name, inner in _groups(commands).items()
+        f'{name}) inner="{" ".join(inner.choices)}" ;; '
+        for name, inner in command_groups(commands).items()
     )
     parsers = parsers_by_command(commands)
     cases = "\n".join(_bash_case(name, parser) for name, parser in parsers.items())
@@ -161,11 +152,9 @@ END
 def _fish(commands: Any) -> str:
     lines = ["complete -c torchscan -f"]
     lines += _fish_names(commands, "__fish_use_subcommand")
-    for name, inner in _groups(commands).items():
-        is_open = f"{_fish_seen(name)}; and not {_fish_seen(*inner)}"
-        actions = commands.choices[name]._actions
-        (nested,) = (each for each in actions if isinstance(each, argparse._SubParsersAction))
-        lines += _fish_names(nested, is_open)
+    for name, inner in command_groups(commands).items():
+        is_open = f"{_fish_seen(name)}; and not {_fish_seen(*inner.choices)}"
+        lines += _fish_names(inner, is_open)
     for name, parser in parsers_by_command(commands).items():
         lines += _fish_command(name, parser)
     return "\n".join(lines)

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from torchscan.runtime.script import LargestModule
     from torchscan.targets import Built
 
+_USAGE = """\
+torchscan inspect [options] TARGET
+       torchscan inspect [options] -- python train.py [arguments]"""
 _REAL = """\
 Here a TARGET is built with data, and its steps are real ones on this machine."""
 _SCRIPT = """\
@@ -71,26 +74,12 @@ _USUAL_DEPTH = 3
 def add_to(commands: Any) -> None:
     """Register the command."""
     help_ = "Measure time and memory of each module in real steps of a model or a script."
-    parser = model_command(
-        commands,
-        "inspect",
-        help_,
-        _REAL,
-        _SCRIPT,
-        _FOUND,
-        _EXAMPLES,
-        run=_run,
-        models="?",
-        step=True,
-    )
-    parser.usage = "torchscan inspect [options] TARGET\n       torchscan inspect [options] -- python train.py [arguments]"
+    texts = (help_, _REAL, _SCRIPT, _FOUND, _EXAMPLES)
+    parser = model_command(commands, "inspect", *texts, run=_run, models="?", step=True)
+    parser.usage = _USAGE
     add_options(parser, "run_on", "steps", "on_nonfinite")
-    depths = f"(default: {_USUAL_DEPTH}; csv, json and html: all)"
-    add_option(
-        parser.add_argument_group("rows"),
-        "max_depth",
-        help=f"Leave out modules deeper than this {depths}",
-    )
+    help_ = f"Leave out deeper modules (default: {_USUAL_DEPTH}; csv, json and html: all)"
+    add_option(parser, "max_depth", help=help_)
     add_output(parser)
     add_options(parser.add_argument_group("files"), "save", "trace")
 

@@ -54,21 +54,25 @@ def add_command(
 def add_command_group(commands: Any, name: str, help_: str) -> Any:
     """Add a command that consists of commands, and return what these are added to."""
     parser = commands.add_parser(name, help=help_, description=help_)
-    return parser.add_subparsers(
+    inner = parser.add_subparsers(
         required=True, dest="subcommand", metavar="COMMAND", title="commands"
     )
+    parser.set_defaults(inner=inner)
+    return inner
+
+
+def command_groups(commands: Any) -> dict[str, Any]:
+    """Return the commands in each command that consists of some."""
+    inner = {name: parser.get_default("inner") for name, parser in commands.choices.items()}
+    return {name: group for name, group in inner.items() if group is not None}
 
 
 def parsers_by_command(commands: Any) -> dict[str, argparse.ArgumentParser]:
     """Return the parser of each command by its complete name, such as "llm serve"."""
-    found: dict[str, argparse.ArgumentParser] = {}
-    for name, parser in commands.choices.items():
-        for action in parser._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                found |= {f"{name} {inner}": each for inner, each in action.choices.items()}
-                break
-        else:
-            found[name] = parser
+    found = dict(commands.choices)
+    for name, inner in command_groups(commands).items():
+        del found[name]
+        found |= {f"{name} {each}": parser for each, parser in inner.choices.items()}
     return found
 
 

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 _LIST_EXAMPLES = """\
 examples
-  torchscan runs
-  torchscan runs list experiments --format csv"""
+  torchscan runs list
+  torchscan runs list experiments --format csv
+torchscan runs is short for torchscan runs list."""
 _OPEN_EXAMPLES = """\
 examples
   torchscan runs open runs/first

@@ -40,18 +40,8 @@ examples
   torchscan summary models.py:net --input 3,32,32 --format github >> $GITHUB_STEP_SUMMARY"""
 #: arguments that choose layers, their columns and how these are counted
 _OF_LAYERS = (
-    "max_depth",
-    "columns",
-    "receptive_field",
-    "match",
-    "sort",
-    "fold_repeats",
-    "wrap_mode",
-    "convention",
-    "strict",
-    "device",
-    "optimizer",
-    "precision",
+    *("max_depth", "columns", "receptive_field", "match", "sort", "fold_repeats", "wrap_mode"),
+    *("convention", "strict", "device", "optimizer", "precision"),
 )
 #: arguments of a pass, which formulas do not have
 _OF_PASS = ("by", "top", "backward", "training", "mode", "input", "batch_size")
