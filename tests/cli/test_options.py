@@ -14,8 +14,8 @@ from collections.abc import Iterator
 import pytest
 
 import torchscan
-from torchscan.cli.arguments import RENAMED_OPTIONS
 from torchscan.cli.main import main, parser
+from torchscan.cli.option_table import RENAMED_OPTIONS
 from torchscan.cli.options import parsers_by_command
 
 TOP = parser()

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from torchscan.cli.arguments import add_option, add_options
+from torchscan.cli.option_table import add_option, add_options
 from torchscan.cli.options import add_command
 from torchscan.cli.saying import EXCEEDED, FINE, WRONG_USE, answer, report_internal_error
 from torchscan.progress import progress

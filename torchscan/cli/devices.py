@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from torchscan.cli.arguments import add_option
+from torchscan.cli.option_table import add_option
 from torchscan.cli.options import add_command, terminal_width
 from torchscan.cli.saying import answer
 from torchscan.errors import InputError

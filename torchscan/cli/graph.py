@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchscan.cli.arguments import add_option
+from torchscan.cli.option_table import add_option
 from torchscan.cli.options import model_command, on_scan
 from torchscan.cli.saying import answer
 from torchscan.errors import InputError

@@ -6,7 +6,8 @@ import argparse
 from functools import partial
 from typing import Any
 
-from torchscan.cli.arguments import add_option, add_options
+from torchscan.cli.option_table import add_option, add_options
+from torchscan.cli.option_values import to_counts
 from torchscan.cli.options import (
     add_command,
     add_command_group,
@@ -15,7 +16,6 @@ from torchscan.cli.options import (
     put_table,
     to_complete_json,
 )
-from torchscan.cli.values import to_counts
 from torchscan.errors import InputError
 
 _MESHES = ("ranks/meshes.py",)

@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 from typing import Any
 
-from torchscan.cli.arguments import add_option
+from torchscan.cli.option_table import add_option
 from torchscan.cli.options import add_output, model_command, on_one_of_several, put_table
 
 _METRICS = """\

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from torchscan.cli.arguments import add_option, add_options
+from torchscan.cli.option_table import add_option, add_options
 from torchscan.cli.saying import answer
 from torchscan.errors import InputError, naming
 from torchscan.files import write_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from torchscan.cli.arguments import add_options
+from torchscan.cli.option_table import add_options
 from torchscan.cli.options import add_output, model_command, on_scan, put_table
 
 _EXAMPLES = """\

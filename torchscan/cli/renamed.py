@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 
-from torchscan.cli.arguments import RENAMED_OPTIONS
+from torchscan.cli.option_table import RENAMED_OPTIONS
 
 _COMMANDS = {
     "flops": "summary TARGET --by operator",

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchscan.cli.arguments import add_option, add_options
+from torchscan.cli.option_table import add_option, add_options
 from torchscan.cli.options import model_command, on_model
 from torchscan.cli.saying import FINE, WRONG_USE, answer, in_options, print_remark
 from torchscan.errors import RecordError, TorchscanError

@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 from typing import Any
 
-from torchscan.cli.arguments import add_option, add_options
+from torchscan.cli.option_table import add_option, add_options
 from torchscan.cli.options import (
     add_output,
     model_command,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchscan.cli.arguments import add_option, add_options
+from torchscan.cli.option_table import add_option, add_options
 from torchscan.cli.options import add_command, add_command_group, add_output, put_table
 from torchscan.cli.saying import answer
 from torchscan.errors import InputError

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torchscan.cli.values import to_bytes, to_count, to_depth, to_mesh, to_names, to_tokens
+from torchscan.cli.option_values import to_bytes, to_count, to_depth, to_mesh, to_names, to_tokens
 from torchscan.report.table import FORMATS
 
 _PACKAGE = Path(__file__).parent.parent
