@@ -11,9 +11,8 @@ import ast
 import functools
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torchscan.cli.option_values import to_bytes, to_count, to_depth, to_mesh, to_names, to_tokens
 from torchscan.report.table import FORMATS
@@ -27,8 +26,7 @@ _SERVE = ("live/explore/serving.py",)
 _SUMMARY = ("crawler.py",)
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """An option of the shell, and what it takes from the argument in Python."""
 
     #: sentence, without its period; "{}" is the first clause of the explanation in ``files``
@@ -97,7 +95,7 @@ def add_options(parser: Any, *names: str) -> None:
 
 def add_option(parser: Any, name: str, **changes: Any) -> None:
     """Add an option; ``changes`` replace what is defined for all commands."""
-    option = replace(getattr(_Options, name), **changes)
+    option = getattr(_Options, name)._replace(**changes)
     argument = option.python or name
     flags = [flag for flag in (to_flag(name), option.short) if flag is not None]
     default = option.default_of(argument)
@@ -112,7 +110,7 @@ def to_flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-@functools.cache
+@functools.lru_cache(maxsize=16)
 def _read(files: Sequence[str]) -> str:
     return "\n".join((_PACKAGE / file).read_text(encoding="utf-8") for file in files)
 
@@ -179,7 +177,7 @@ class _Options:
     weights = Option("Set the format in which weights are stored", "FORMAT")
     cache = Option("Set {}", "FORMAT", files=_GENERATION)
     eager = _flag("Generate as plain PyTorch does, kernel by kernel")
-    price = Option("Add the price of a million tokens, given the device's per hour", "P", float)
+    price = Option("Add the price of a million tokens, from the device's hourly one", "P", float)
     num_gpus = Option("Set {}", "N", to_count, _MESHES, python="gpus")
     tp = Option("Shard each layer over N devices (default: all)", "N", to_count)
     mesh = Option("Compare this mesh; repeat it for several (default: all that make sense)",
