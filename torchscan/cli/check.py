@@ -29,8 +29,8 @@ Limits: max_params max_trainable_params max_model_size max_macs max_flops max_dm
 max_activation_memory max_peak_memory max_latency. More keys: dtype batch_size mode training
 optimizer precision device strict.
 
-What generating text takes has a table of its own, for the device, precision and batch_size of
-the budget:
+Limits of text generation are in a separate table, for the device, precision and batch_size of the
+budget:
 
   [budgets.backbone.generation]
   prompt = 2048                          # more keys: new weights cache eager

@@ -177,7 +177,7 @@ class _Options:
     weights = Option("Set the format in which weights are stored", "FORMAT")
     cache = Option("Set {}", "FORMAT", files=_GENERATION)
     eager = _flag("Generate as plain PyTorch does, kernel by kernel")
-    price = Option("Add the price of a million tokens, from the device's hourly one", "P", float)
+    price = Option("Add the price of a million tokens; P is the device's per hour", "P", float)
     num_gpus = Option("Set {}", "N", to_count, _MESHES, python="gpus")
     tp = Option("Shard each layer over N devices (default: all)", "N", to_count)
     mesh = Option("Compare this mesh; repeat it for several (default: all that make sense)",
