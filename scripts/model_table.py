@@ -12,7 +12,9 @@ MODELS = (
     "alexnet vgg16 resnet18 resnet50 resnet101 densenet121 mobilenet_v2 mobilenet_v3_large efficientnet_b0 efficientnet_b4 "
     "regnet_y_8gf convnext_tiny swin_t vit_b_16 vit_l_16"
 )
-DEVICE = [] if "--device" in sys.argv else ["--device", "NVIDIA H200", "--precision", "bf16"]
+DEVICE = (
+    [] if {"--device", "-d"} & set(sys.argv) else ["--device", "NVIDIA H200", "--precision", "bf16"]
+)
 
 sys.exit(
     main(["table", *(f"torchvision:{name}" for name in MODELS.split()), *DEVICE, *sys.argv[1:]])

@@ -91,6 +91,7 @@ def test_commands_print_no_control_characters_of_files(
         ["summary", f"hf:{EVIL}"],
         ["compare", EVIL, EVIL],
         ["runs", EVIL],
+        ["runs", "list", EVIL],
     ):
         main(words)
         said = capsys.readouterr()

@@ -289,6 +289,7 @@ def test_the_shell_asks_the_same(
     monkeypatch.chdir(tmp_path)
     asked = [
         "llm",
+        "serve",
         "mine.py:model",
         "--device",
         CARD,
@@ -296,7 +297,7 @@ def test_the_shell_asks_the_same(
         "1k",
         "--new",
         "24",
-        "--batch",
+        "--batch-size",
         "1,2",
         "--price",
         "2.5",
@@ -306,7 +307,7 @@ def test_the_shell_asks_the_same(
     assert [each["prompt"] for each in found["generations"]] == [1000, 1000]
     assert main(asked) == 0
     assert "1,000 tokens given and 24 new" in " ".join(capsys.readouterr().out.split())
-    assert main(["llm", "mine.py:model", "--device", CARD, "--context", "24", "--new", "24"]) != 0
+    assert main(["llm", "serve", *asked[2:5], "--context", "24", "--new", "24"]) == 2
     assert "leaves nothing for the prompt" in capsys.readouterr().err
 
 

@@ -23,6 +23,7 @@ from tests.test_progress import screen
 from torchscan import from_json
 from torchscan.analyses.conventions import Convention
 from torchscan.cli.main import main, parser
+from torchscan.cli.options import parsers_by_command
 from torchscan.precisions import Precision
 from torchscan.recording.request import Mode
 from torchscan.report.costs import By
@@ -85,14 +86,11 @@ class Unknown(nn.Module):
 
 unknown = Unknown()
 """
-COMMANDS = (
-    *("summary", "flops", "roofline", "memory", "receptive-field", "inspect", "table"),
-    *("report", "compare", "check", "devices", "completion"),
-)
+COMMANDS = tuple(parsers_by_command(parser().get_default("commands")))
 HELPS = [
     ["--help"],
     ["--version"],
-    *([command, "--help"] for command in COMMANDS),
+    *([*command.split(), "--help"] for command in ("llm", "runs", *COMMANDS)),
     ["completion", "bash"],
 ]
 SIGNS = {
@@ -151,33 +149,28 @@ def test_help_does_not_wait_for_torch(arguments: list[str]) -> None:
 
 def test_help_teaches(run: Any) -> None:
     _, text, _ = run("--help")
-    assert all(command in text for command in COMMANDS)
+    assert all(command.split()[0] in text for command in COMMANDS)
     for command in COMMANDS:
-        status, text, _ = run(command, "--help")
+        status, text, _ = run(*command.split(), "--help")
         assert status == 0
-        assert command in ("completion",) or "examples\n  torchscan" in text
+        assert command == "completion" or f"examples\n  torchscan {command}" in text
         assert max(map(len, text.splitlines())) <= 100
 
 
 def test_choices_are_all_that_there_are() -> None:
     """Help does not wait for the lists themselves, which stand beside what needs torch."""
-    commands: Any = next(
-        each for each in parser()._actions if each.dest == "COMMAND" or each.metavar == "COMMAND"
-    )
+    parsers = parsers_by_command(parser().get_default("commands"))
 
     def choices(command: str, option: str) -> tuple[str, ...]:
-        return next(
-            tuple(each.choices)
-            for each in commands.choices[command]._actions
-            if option in each.option_strings
-        )
+        return tuple(parsers[command]._option_string_actions[option].choices or ())
 
     assert set(choices("summary", "--convention")) == set(get_args(Convention))
     assert choices("summary", "--mode") == get_args(Mode)
-    assert choices("summary", "--wrap") == get_args(Cut)
-    assert choices("memory", "--precision") == get_args(Precision)
+    assert choices("summary", "--wrap-mode") == get_args(Cut)
+    for command in ("memory", "table", "inspect", "llm serve", "llm train"):
+        assert choices(command, "--precision") == get_args(Precision)
     assert choices("roofline", "--by") == get_args(Rows)
-    assert choices("flops", "--by") == get_args(By)
+    assert choices("summary", "--by") == get_args(By)
     assert choices("table", "--format") == FORMATS
 
 
@@ -202,8 +195,11 @@ def test_choices_are_all_that_there_are() -> None:
         (("summary", *NET, "--sort", "price"), "unknown column 'price'"),
         (("summary", *NET, "--top", "0"), "'0' is not a positive number"),
         (("summary", *NET, "--batch-size", "-1"), "not a positive number"),
-        (("summary", *NET, "--filter", "nothing*"), "no layer matches 'nothing*'"),
-        (("summary", *NET, "--depth", "-1"), "--depth is -1"),
+        (("summary", *NET, "--match", "nothing*"), "no layer matches 'nothing*'"),
+        (
+            ("summary", *NET, "--max-depth", "-1"),
+            "argument --max-depth: '-1' is not a depth: give 0",
+        ),
         (("summary", "nets.py:Net", "--input", "5"), "fc (Linear) failed in aten.linear"),
         (
             ("summary", "nets.py:unknown", "--input", "4,4", "--strict"),
@@ -250,6 +246,19 @@ def test_choices_are_all_that_there_are() -> None:
         (("summary", *NET, "--batch-size", "999999999999999999"), "cannot be made"),
         (("report", *NET, "--device", "NoSuchCard"), "NoSuchCard"),
         (("report", *NET, "--optimizer", "AdamW"), "add --training"),
+        (
+            ("summary", *NET, "--by", "module", "--sort", "macs"),
+            "--sort is for the table of layers",
+        ),
+        (("summary", *NET, "--form", "csv"), "are not options: did you mean --format?"),
+        (("llm",), "required: COMMAND (torchscan llm --help says more)"),
+        (("llm", "serve", "x", "--num-gpus", "7", "--tp", "2"), "not a multiple of --tp 2"),
+        (("llm", "serve", "x", "--new", "4k"), "'x' does not name a model"),
+        (("llm", "serve", "x", "--context", "1k", "--new", "1k"), "--new is 1024"),
+        (("llm", "serve", "x", "--batch-size", "1,0"), "'0' is not a positive number"),
+        (("llm", "train", "x"), "required: --num-gpus"),
+        (("llm", "train", "x", "--num-gpus", "8", "--mesh", "8"), "'8' is not a mesh: give"),
+        (("runs", "--format", "csv"), "'runs' is not a folder"),
     ],
 )
 def test_wrong_use_is_a_line_and_status_2(run: Any, arguments: tuple[str, ...], says: str) -> None:
@@ -547,10 +556,10 @@ def test_the_same_figures_in_every_format(run: Any) -> None:
     assert run("summary", *NET, "--format", "html")[1].startswith("<!doctype html>")
 
 
-@pytest.mark.parametrize("command", ["flops", "receptive-field", "table"])
+@pytest.mark.parametrize("command", ["summary --by operator", "receptive-field", "table"])
 @pytest.mark.parametrize("style", ["text", "markdown", "github", "latex", "csv", "json", "html"])
 def test_every_table_in_every_format(run: Any, command: str, style: str) -> None:
-    status, out, err = run(command, *NET, "--format", style)
+    status, out, err = run(*command.split(), *NET, "--format", style)
     assert (status, err) == (0, "")
     assert SIGNS[style] in out
     if style == "json":
@@ -561,15 +570,17 @@ def test_every_table_in_every_format(run: Any, command: str, style: str) -> None
 
 
 def test_figures_of_other_commands(run: Any) -> None:
-    rows = json.loads(run("flops", *NET, "--format", "json")[1])["rows"]
+    rows = json.loads(run("summary", *NET, "--by", "operator", "--format", "json")[1])["rows"]
     assert [(row["operator"], row["macs"]) for row in rows] == [("aten.linear", 48), ("total", 48)]
-    rows = json.loads(run("flops", *NET, "--by", "module", "--format", "json")[1])["rows"]
+    rows = json.loads(run("summary", *NET, "--by", "module", "--format", "json")[1])["rows"]
     assert [(row["module"], row["macs"]) for row in rows] == [
         ("fc", 32),
         ("head", 16),
         ("total", 48),
     ]
-    with_backward = json.loads(run("flops", *NET, "--backward", "--format", "json")[1])["rows"]
+    with_backward = json.loads(
+        run("summary", *NET, "--by", "operator", "--backward", "--format", "json")[1]
+    )["rows"]
     assert with_backward[-1]["macs"] == 48 * 3 - 32  # the input needs no gradient
     (row,) = json.loads(run("table", *NET, "--format", "json", "--batch-size", "5")[1])["rows"]
     assert (row["model"], row["params"], row["macs"], row["activation_memory"]) == (
@@ -594,13 +605,13 @@ def test_layers_are_chosen(run: Any) -> None:
         ]
 
     assert shown() == ["", "fc", "head"]
-    assert shown("--depth", "0") == [""]
-    assert shown("--depth", "7") == ["", "fc", "head"]
+    assert shown("--max-depth", "0") == [""]
+    assert shown("--max-depth", "7") == ["", "fc", "head"]
     assert shown("--sort", "macs") == ["fc", "head", ""]
     assert shown("--sort", "macs", "--top", "1") == ["fc"]
-    assert shown("--filter", "Linear") == ["fc", "head"]
-    assert shown("--filter", "h*") == ["head"]
-    text = run("summary", *NET, "--filter", "h*")[1]
+    assert shown("--match", "Linear") == ["fc", "head"]
+    assert shown("--match", "h*") == ["head"]
+    text = run("summary", *NET, "--match", "h*")[1]
     assert "1 of 3 layers, of those that match h*, each with its own figures" in text
     assert "48 MACs" in text
 
@@ -616,7 +627,7 @@ def test_names_of_any_kind_are_written_in_every_format(run: Any, folder: Path, s
 
 
 def test_a_spreadsheet_runs_nothing_that_a_command_writes(run: Any) -> None:
-    out = run("flops", "nets.py:Strange", "--input", "4", "--by", "module", "--format", "csv")[1]
+    out = run("summary", "nets.py:Strange", "--input", "4", "--by", "module", "--format", "csv")[1]
     assert [row["module"] for row in csv.DictReader(io.StringIO(out))] == ["'=1+1", "�", "total"]
 
 
@@ -754,7 +765,7 @@ def test_checking(run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
 CARD = ("--device", "RTX 4090")
 ANSWERS = [
     ("summary", *NET),
-    ("summary", *NET, "--rf", *CARD),
+    ("summary", *NET, "--receptive-field", *CARD),
     (
         "summary",
         *NET,
@@ -765,11 +776,11 @@ ANSWERS = [
         "--columns",
         "type,path,input_shape,output_shape,params,macs,flops,dmas",
     ),
-    *(("flops", *NET, "--by", by) for by in ("operator", "module")),
+    *(("summary", *NET, "--by", by) for by in ("operator", "module")),
     *(("roofline", *NET, *CARD, "--by", by) for by in ("layer", "kind", "operator")),
-    ("roofline", *NET, *CARD, "--remedies"),
+    ("roofline", *NET, *CARD, "--suggestions"),
     ("memory", *NET, "--training", "--optimizer", "AdamW", *CARD),
-    ("memory", *NET, "--training", *CARD, "--remedies"),
+    ("memory", *NET, "--training", *CARD, "--suggestions"),
     ("receptive-field", "torchvision:resnet18"),
     ("receptive-field", "torchvision:resnet18", "--layer", "layer4"),
     ("table", "torchvision:resnet18", "torchvision:mobilenet_v3_large", *CARD),
@@ -843,9 +854,9 @@ def needs(shell: str) -> str:
     ("words", "offered", "not_offered"),
     [
         ("torchscan ''", "summary", "--format"),
-        ("torchscan su", "summary", "flops"),
-        ("torchscan summary --fo", "--format", "--filter"),
-        ("torchscan summary x --format ''", "latex", "--depth"),
+        ("torchscan su", "summary", "memory"),
+        ("torchscan summary --fo", "--format", "--match"),
+        ("torchscan summary x --format ''", "latex", "--max-depth"),
         ("torchscan summary x --format l", "latex", "csv"),
         ("torchscan memory x --precision bf16", "bf16-mixed", "fp16"),
         ("torchscan summary torchv", "torchvision:", "timm:"),
@@ -864,7 +875,19 @@ def needs(shell: str) -> str:
         ("torchscan summary x --sort fl", "flops", "macs"),
         ("torchscan memory x --device TPU", "TPU\\ v4", "NVIDIA\\ H200"),
         ("torchscan memory x --device H2", "H200", "NVIDIA\\ H200"),
-        ("torchscan inspect x --device ''", "cuda", "TPU\\ v4"),
+        ("torchscan inspect x --run-on ''", "cuda", "TPU\\ v4"),
+        ("torchscan memory x -d H2", "H200", "NVIDIA\\ H200"),
+        ("torchscan llm ''", "serve", "--format"),
+        ("torchscan llm t", "train", "serve"),
+        ("torchscan llm serve --co", "--context", "--checkpoint"),
+        ("torchscan llm train --ch", "--checkpoint", "--context"),
+        ("torchscan llm train x --precision bf16", "bf16-mixed", "fp16"),
+        ("torchscan llm serve x --device H2", "H200", "NVIDIA\\ H200"),
+        ("torchscan runs ''", "merge", "nets.py"),
+        ("torchscan runs open ne", "nets.py", "merge"),
+        ("torchscan runs list --fo", "--format", "--host"),
+        ("torchscan runs open x -o ne", "nets.py", "--host"),
+        ("torchscan report x --run ne", "nets.py", "--output"),
         ("torchscan inspect x --precision bf16", "bf16-mixed", "fp16"),
         ("torchscan inspect x --on-nonfinite r", "raise", "warn"),
         ("torchscan inspect x --save ne", "nets.py", "--steps"),
@@ -944,6 +967,11 @@ def test_completion_in_fish(run: Any, folder: Path) -> None:
     assert offered("torchscan summary torchvision:resnet10") == ["torchvision:resnet101"]
     assert offered("torchscan summary x --columns type,flo") == ["type,flops"]
     assert offered("torchscan memory x --device 'NVIDIA H20") == ["NVIDIA H200"]
+    assert offered("torchscan memory x -d 'NVIDIA H20") == ["NVIDIA H200"]
+    assert offered("torchscan llm s") == ["serve"]
+    assert "--checkpoint" in offered("torchscan llm train --ch")
+    assert offered("torchscan llm serve --ch") == []
+    assert offered("torchscan llm train x --precision bf16-") == ["bf16-mixed"]
 
 
 def test_the_script_of_zsh_is_one(run: Any, folder: Path) -> None:

@@ -171,7 +171,7 @@ def test_a_context_that_is_known_is_shown_and_used(
     layer = ["memory", "torch.nn:Linear(8, 8)", "--input", "8", "--device", "mine"]
     assert main(layer) == 0
     assert "Context and kernels     1.50 GiB\n" in capsys.readouterr().out
-    assert main([*layer, "--context", "900MiB"]) == 0
+    assert main([*layer, "--cuda-context", "900MiB"]) == 0
     assert "Context and kernels     900.00 MiB\n" in capsys.readouterr().out
 
 
@@ -185,7 +185,7 @@ def test_a_context_is_an_amount_of_memory(capsys: pytest.CaptureFixture[str]) ->
                 "8",
                 "--device",
                 "H200",
-                "--context",
+                "--cuda-context",
                 "much",
             ]
         )

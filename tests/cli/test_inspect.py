@@ -133,7 +133,7 @@ def hooks() -> int:
 # -- a model -------------------------------------------------------------------------------------------------------------
 
 NET = ("nets.py:Net", "--input", "4")
-CPU = ("--device", "cpu", "--format", "json")
+CPU = ("--run-on", "cpu", "--format", "json")
 
 
 def test_steps_are_taken(run: Command) -> None:
@@ -164,7 +164,7 @@ def test_help_shows_both_ways(run: Command) -> None:
 
 
 def test_rows_and_columns(run: Command) -> None:
-    _, out, _ = run(*NET, "--device", "cpu", "--depth", "1")
+    _, out, _ = run(*NET, "--run-on", "cpu", "--max-depth", "1")
     assert out.splitlines()[1].split()[:3] == ["Layer", "Type", "Forward"]
     assert [line.split()[0] for line in out.splitlines()[3:6]] == ["Net", "├─fc", "└─head"]
     assert "Medians of 5 steps after 1 to warm up" in out
@@ -185,15 +185,15 @@ for _ in range(4):
         (("--format", "markdown"), 4),
         (("--format", "csv"), 5),
         (("--format", "html"), 5),
-        (("--format", "csv", "--depth", "1"), 2),
-        (("--depth", "9"), 5),
+        (("--format", "csv", "--max-depth", "1"), 2),
+        (("--max-depth", "9"), 5),
     ],
 )
 def test_programs_and_pages_get_all_modules(
     run: Command, folder: Path, options: tuple[str, ...], rows: int
 ) -> None:
     (folder / "deep.py").write_text(DEEP)
-    _, out, _ = run("deep.py:model", "--input", "4", "--device", "cpu", *options)
+    _, out, _ = run("deep.py:model", "--input", "4", "--run-on", "cpu", *options)
     assert out.count("Linear") + len(re.findall(r"\bSequential *[\s,|<]", out)) >= rows
     assert ("Linear" in out) == (rows == 5)
 
@@ -254,25 +254,25 @@ def test_the_random_state_is_left_alone(run: Command) -> None:
         (("nets.py:Net", "[3, 4]"), "[3, 4] is not an option: give a shape as --input 3,4"),
         (("nets.py:Net", "--depht", "2"), "--depht 2 are not options"),
         ((*NET, "--steps", "0"), "'0' is not a positive number"),
-        ((*NET, "--depth", "-1"), "--depth is -1"),
+        ((*NET, "--max-depth", "-1"), "'-1' is not a depth: give 0 for the model, or more"),
         ((*NET, "--optimizer", "SGD"), "add --training"),
         (
-            (*NET, "--device", "RTX 4090"),
+            (*NET, "--run-on", "RTX 4090"),
             "the device is 'RTX 4090', and the steps run on this machine: give cpu, cuda or cuda:0",
         ),
-        ((*NET, "--device", "meta"), "the device is 'meta'"),
+        ((*NET, "--run-on", "meta"), "the device is 'meta'"),
         (
-            (*NET, "--device", "cuda:99"),
+            (*NET, "--run-on", "cuda:99"),
             "there is no cuda:99 that this torch can use here: give cpu",
         ),
         (
-            (*NET, "--device", "cpu", "--precision", "tf32"),
+            (*NET, "--run-on", "cpu", "--precision", "tf32"),
             "tf32 is for CUDA devices, and this runs on cpu: give fp32 or bf16",
         ),
         ((*NET, "--precision", "fp8"), "a model in fp8 has modules of its own"),
         ((*NET, "--training", "--optimizer", "Adamant"), "torch.optim has no class of this name"),
         (
-            ("nets.py:Breaks", "--input", "4", "--device", "cpu"),
+            ("nets.py:Breaks", "--input", "4", "--run-on", "cpu"),
             "Breaks failed in a real step: KeyError: 'halfway'",
         ),
         (
@@ -280,12 +280,12 @@ def test_the_random_state_is_left_alone(run: Command) -> None:
             "this Net has tensors without data, and real steps need them",
         ),
         (
-            ("nets.py:frozen", "--input", "4", "--device", "cpu", "--training"),
+            ("nets.py:frozen", "--input", "4", "--run-on", "cpu", "--training"),
             "is everything frozen or detached?",
         ),
-        (("nets.py:Net", "--input", "5", "--device", "cpu"), "fc (Linear) failed in aten.linear"),
+        (("nets.py:Net", "--input", "5", "--run-on", "cpu"), "fc (Linear) failed in aten.linear"),
         (
-            ("nets.py:Net", "--input", "4:long", "--device", "cpu"),
+            ("nets.py:Net", "--input", "4:long", "--run-on", "cpu"),
             "try: add --dtype, or a type to each --input, 4:long,",
         ),
     ],
@@ -306,7 +306,7 @@ def test_the_device_is_the_fastest_one_here() -> None:
 
 # -- what is not finite, and files ---------------------------------------------------------------------------------------
 
-DIVIDES = ("nets.py:Divides", "--input", "4", "--device", "cpu", "--steps", "2")
+DIVIDES = ("nets.py:Divides", "--input", "4", "--run-on", "cpu", "--steps", "2")
 FOUND = "the first Inf was made in the model (Divides), forward"
 
 
@@ -369,7 +369,7 @@ def test_what_is_found_when_the_script_is_over_is_raised_then(run: Command, fold
     assert run("--on-nonfinite", "raise", "--", "script.py")[0] == 7
 
 
-@pytest.mark.parametrize("words", [(*NET, "--device", "cpu", "--training"), ("--", "script.py")])
+@pytest.mark.parametrize("words", [(*NET, "--run-on", "cpu", "--training"), ("--", "script.py")])
 def test_runs_and_traces_are_saved(run: Command, folder: Path, words: tuple[str, ...]) -> None:
     (folder / "script.py").write_text(
         f"{TRAINING}\nmodel = net(8)\nfor _ in range(3): step(model)\n"
@@ -388,7 +388,7 @@ def test_runs_and_traces_are_saved(run: Command, folder: Path, words: tuple[str,
 def test_a_file_that_cannot_be_written_costs_no_table(
     run: Command, folder: Path, option: str
 ) -> None:
-    status, out, err = run(*NET, "--device", "cpu", option, "nets.py/file")
+    status, out, err = run(*NET, "--run-on", "cpu", option, "nets.py/file")
     assert (status, out.startswith("───"), "cannot be written" in err, err.count("\n")) == (
         2,
         True,
@@ -541,7 +541,7 @@ def test_what_cannot_be_run_is_refused_in_a_line(
         ("--training",),
         ("--input", "4"),
         ("--batch-size", "2"),
-        ("--device", "cpu"),
+        ("--run-on", "cpu"),
         ("--precision", "bf16"),
         ("nets.py:Net",),
     ],

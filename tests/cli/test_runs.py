@@ -1,4 +1,4 @@
-"""``torchscan runs``."""
+"""``torchscan runs list`` and ``torchscan runs merge``."""
 
 from __future__ import annotations
 
@@ -26,11 +26,20 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_all_in_a_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["runs", str(folder), "--format", "csv"]) == 0
+    assert main(["runs", "list", str(folder), "--format", "csv"]) == 0
     heading, *rows = capsys.readouterr().out.splitlines()
     assert heading == "run,model,step,kept,series,ranks,written"
     assert rows[0].startswith("a/first,Net,2,3,1,1,")
     assert rows[1].startswith("second,Net,4,5,1,2,")
+
+
+def test_runs_alone_lists_the_folder_runs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "a").rename(folder / "runs")
+    monkeypatch.chdir(folder)
+    assert main(["runs"]) == main(["runs", "--format", "text"]) == main(["runs", "list"]) == 0
+    assert capsys.readouterr().out.count("first") == 3
 
 
 def test_a_run_of_evaluations_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,24 +47,24 @@ def test_a_run_of_evaluations_says_so(tmp_path: Path, capsys: pytest.CaptureFixt
     store.number_of(ONE)
     store.write(watched(0, phase="eval"))
     store.close()
-    assert main(["runs", str(tmp_path)]) == 0
+    assert main(["runs", "list", str(tmp_path)]) == 0
     assert "first: only evaluations were recorded, no training steps." in capsys.readouterr().out
     assert "evaluations only" in repr(watched_run(tmp_path / "first"))
 
 
 @pytest.mark.parametrize("width", [80, 50, 40])
 def test_it_fits_the_terminal(folder: Path, width: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["runs", str(folder), "--width", str(width)]) == 0
+    assert main(["runs", "list", str(folder), "--width", str(width)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= width
     assert any("second" in line for line in lines)
 
 
 def test_where_there_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["runs", str(tmp_path)]) == 2
-    assert "has no runs: watch(model, 'runs/first') makes one" in capsys.readouterr().err
-    assert main(["runs", str(tmp_path / "nowhere")]) == 2
-    assert "is no folder" in capsys.readouterr().err
+    assert main(["runs", "list", str(tmp_path)]) == 2
+    assert "has no runs: watch(model, 'runs/first') records one" in capsys.readouterr().err
+    assert main(["runs", "list", str(tmp_path / "nowhere")]) == 2
+    assert "is not a folder" in capsys.readouterr().err
 
 
 def test_several_ranks_are_one_run(folder: Path) -> None:
@@ -79,7 +88,7 @@ def test_several_files_are_merged_into_one(folder: Path, tmp_path: Path) -> None
             store.write(watched(step))
         store.close()
     run = watched_run(folder / "second")
-    assert main(["merge", str(folder / "second"), str(tmp_path / "one.sqlite")]) == 0
+    assert main(["runs", "merge", str(folder / "second"), str(tmp_path / "one.sqlite")]) == 0
     one = watched_run(tmp_path / "one.sqlite")
     assert (one.ranks, one.steps(), one.series) == (2, run.steps(), run.series)
     assert repr(one.history("a output")) == repr(run.history("a output")), (
@@ -97,13 +106,13 @@ def test_nothing_is_written_over(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "mine").write_text("mine")
-    assert main(["merge", str(folder / "second"), str(tmp_path / "mine")]) == 2
+    assert main(["runs", "merge", str(folder / "second"), str(tmp_path / "mine")]) == 2
     assert "is there already" in capsys.readouterr().err
     assert (tmp_path / "mine").read_text() == "mine"
-    assert main(["merge", str(tmp_path / "nowhere"), str(tmp_path / "one")]) == 2
+    assert main(["runs", "merge", str(tmp_path / "nowhere"), str(tmp_path / "one")]) == 2
     assert "there is no recorded run in" in capsys.readouterr().err
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken/rank0.sqlite").write_text("no database" * 100)
-    assert main(["merge", str(tmp_path / "broken"), str(tmp_path / "one")]) == 2
+    assert main(["runs", "merge", str(tmp_path / "broken"), str(tmp_path / "one")]) == 2
     assert "the run cannot be merged" in capsys.readouterr().err
     assert not (tmp_path / "one").exists()

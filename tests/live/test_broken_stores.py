@@ -118,7 +118,7 @@ def test_a_broken_run_is_refused_in_one_line(
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
 
-    assert main(["explore", str(run), "--output", str(tmp_path / "run.html")]) == 2
+    assert main(["runs", "open", str(run), "--output", str(tmp_path / "run.html")]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
@@ -145,7 +145,7 @@ def test_one_broken_run_hides_no_other(
     shutil.copytree(good, tmp_path / "good")
     shutil.copytree(good, tmp_path / "bad")
     sql("UPDATE steps SET step = 'x'")(tmp_path / "bad" / "rank0.sqlite")
-    assert main(["runs", str(tmp_path), "--format", "csv"]) == 0
+    assert main(["runs", "list", str(tmp_path), "--format", "csv"]) == 0
     said = capsys.readouterr()
     assert "good" in said.out
     assert "bad" not in said.out

@@ -600,7 +600,7 @@ def test_when_the_server_has_ended_nothing_stands_under_another_name(
         page.locator(".heat").first.wait_for()
         ended.append(True)
         server.close()
-        page.locator(".state", has_text="torchscan explore").wait_for()
+        page.locator(".state", has_text="torchscan runs open").wait_for()
         page.locator(".node[data-name='2']").click()
         page.locator(".heats .said", has_text="Not connected").wait_for()
         assert page.locator(".card .heat").count() == 0

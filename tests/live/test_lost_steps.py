@@ -78,7 +78,7 @@ def test_steps_that_no_process_is_left_to_write_are_counted(
     run_script(tmp_path, "os.kill(watcher._process.number, 9); os.kill(os.getpid(), 9)")
     run = watched_run(tmp_path / "run")
     assert len(run.steps()) + sum(each.count for each in run.lost) == 20
-    main(["runs", str(tmp_path)])
+    main(["runs", "list", str(tmp_path)])
     assert "20 sampled steps are not in the run" in " ".join(capsys.readouterr().out.split())
     with told(), watch(net(), tmp_path / "other"):
         pass

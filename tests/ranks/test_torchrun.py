@@ -184,7 +184,7 @@ def test_of_a_process_that_is_gone_the_reader_says_so(how: str, why: str, tmp_pa
     )  # what is closed has one step more
     united = tmp_path / "united.sqlite"
     shown = subprocess.run(  # noqa: S603
-        [sys.executable, "-m", "torchscan", "merge", "watched", str(united)],
+        [sys.executable, "-m", "torchscan", "runs", "merge", "watched", str(united)],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(HERE)},
     )

@@ -67,7 +67,7 @@ def test_the_shell_fits_near_a_length(
         "from tests.models.generating import Window\nmodel = Window(100)\n"
     )
     monkeypatch.chdir(tmp_path)
-    asked = ["flops", "mine.py:model", "--symbolic"]
+    asked = ["summary", "mine.py:model", "--symbolic"]
     assert main([*asked, "--format", "csv"]) == 0
     assert "token,cache_bytes,\n" in capsys.readouterr().out
     assert main([*asked, "--near", "101", "--format", "csv"]) == 0
@@ -91,6 +91,6 @@ def test_the_shell_fits_near_a_length(
 def test_options_that_contradict_each_other_are_refused(
     options: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["flops", "torch.nn:Linear(8, 8)", *options]) == 2
+    assert main(["summary", "torch.nn:Linear(8, 8)", *options]) == 2
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", f"torchscan: {said}\n")

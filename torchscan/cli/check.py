@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from torchscan.cli.option_table import add_option, add_options
 from torchscan.cli.options import add_command
 from torchscan.cli.saying import EXCEEDED, FINE, WRONG_USE, answer, report_internal_error
 from torchscan.progress import progress
@@ -28,8 +29,8 @@ Limits: max_params max_trainable_params max_model_size max_macs max_flops max_dm
 max_activation_memory max_peak_memory max_latency. More keys: dtype batch_size mode training
 optimizer precision device strict.
 
-What generating text takes has a table of its own, for the device, precision and batch_size of
-the budget:
+Limits of text generation are in a separate table, for the device, precision and batch_size of the
+budget:
 
   [budgets.backbone.generation]
   prompt = 2048                          # more keys: new weights cache eager
@@ -56,17 +57,12 @@ examples
 def add_to(commands: Any) -> None:
     """Register the command."""
     parser = add_command(
-        commands, "check", "whether models stay within their budgets", _FILE, _EXAMPLES, run=_run
+        commands, "check", "Check models against their budgets.", _FILE, _EXAMPLES, run=_run
     )
-    parser.add_argument(
-        "names", metavar="BUDGET", nargs="*", help="which budgets (default: all with a target)"
-    )
-    parser.add_argument("--config", metavar="FILE", type=Path, help="the budget file")
-    parser.add_argument("--update", action="store_true", help="record new baselines")
-    parser.add_argument(
-        "--timings", action="store_true", help="take real steps, and check max_step_time"
-    )
-    parser.add_argument("--format", choices=("text", "github"), default="text", help="default text")
+    help_ = "Name budgets (default: all with a target)."
+    parser.add_argument("names", metavar="BUDGET", nargs="*", help=help_)
+    add_options(parser, "config", "update", "timings")
+    add_option(parser, "format", choices=("text", "github"))
 
 
 def _run(options: argparse.Namespace) -> int:

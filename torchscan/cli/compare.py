@@ -14,6 +14,7 @@ from torchscan.cli.options import (
     add_command,
     add_inputs,
     add_output,
+    first_given,
     on_one_of_several,
     put_table,
     to_complete_json,
@@ -37,10 +38,10 @@ examples
 
 def add_to(commands: Any) -> None:
     """Register the command."""
-    help_ = "what changed between two models or reports, layer by layer"
+    help_ = "Show what changed between two models or reports, layer by layer."
     parser = add_command(commands, "compare", help_, TARGETS, _REPORTS, INPUTS, _EXAMPLES, run=_run)
-    parser.add_argument("before", metavar="BEFORE", help="a TARGET or a report; see below")
-    parser.add_argument("after", metavar="AFTER", help="another")
+    parser.add_argument("before", metavar="BEFORE", help="Name a TARGET or a report; see below.")
+    parser.add_argument("after", metavar="AFTER", help="Name another.")
     add_inputs(parser)
     add_output(parser)
 
@@ -48,13 +49,7 @@ def add_to(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> None:
     from torchscan.report.comparison import compare, comparison_table, format_comparison
 
-    given = {
-        "--input": options.input,
-        "--dtype": options.dtype,
-        "--mode": options.mode,
-        "--batch-size": options.batch_size > 1,
-    }
-    useless = next((option for option, value in given.items() if value), None)
+    useless = first_given(options, "input", "dtype", "mode", "batch_size")
     if useless and _is_report(options.before) and _is_report(options.after):
         raise InputError(
             f"{useless} is for a TARGET: {options.before} and {options.after} are reports"

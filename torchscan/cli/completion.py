@@ -1,15 +1,15 @@
-"""``torchscan completion``: a script that lets a shell complete commands, options and their choices."""
+"""``torchscan completion``: a script that completes commands, options and their choices."""
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
 import re
-from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torchscan.cli.options import add_command
+from torchscan.cli.options import add_command, command_groups, parsers_by_command
 from torchscan.cli.saying import answer
 from torchscan.hardware.device_specs import known_devices
 from torchscan.report.columns import COLUMNS
@@ -20,9 +20,7 @@ _SETUP = """\
   fish   torchscan completion fish | source         in ~/.config/fish/config.fish"""
 
 #: options that take a file
-_FILES = ("--output", "--config", "--save", "--trace")
-#: what it means of this machine, where the list of known devices is not meant
-_DEVICES_HERE = "cpu cuda"
+_FILES = ("--output", "-o", "--config", "--save", "--trace", "--run")
 _COLLECTIONS = ("torchvision:", "timm:", "hf:")
 #: models in the code of torchvision, which takes seconds to import
 _MODEL = re.compile(
@@ -32,11 +30,9 @@ _MODEL = re.compile(
 
 def add_to(commands: Any) -> None:
     """Register the command."""
-    parser = add_command(
-        commands, "completion", "a script for completion in a shell", _SETUP, run=_run
-    )
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"))
-    parser.set_defaults(commands=commands)
+    help_ = "Print a script for completion in a shell."
+    parser = add_command(commands, "completion", help_, _SETUP, run=_run)
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="Name the shell.")
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -44,70 +40,57 @@ def _run(options: argparse.Namespace) -> None:
     answer(script(options.commands))
 
 
-def _options(parser: argparse.ArgumentParser) -> Iterator[tuple[list[str], argparse.Action]]:
-    for action in parser._actions:
-        if action.option_strings:
-            yield [name for name in action.option_strings if name.startswith("--")], action
+def _choices(action: argparse.Action) -> str:
+    """Return the words that complete an option or argument, or "" if there are none."""
+    known = {"sort": COLUMNS, "run_on": ("cpu", "cuda")}
+    return " ".join(map(str, known.get(action.dest, action.choices or ())))
 
 
-def _choices(parser: argparse.ArgumentParser) -> Mapping[str, str]:
-    """Option ("" for positional arguments) -> the words that complete it."""
-    named = {
-        name: " ".join(map(str, action.choices))
-        for names, action in _options(parser)
-        if action.choices
-        for name in names
-    }
-    named |= {
-        name: " ".join(COLUMNS)
-        for names, _ in _options(parser)
-        for name in names
-        if name == "--sort"
-    }
-    named |= {
-        name: _DEVICES_HERE
-        for names, action in _options(parser)
-        for name in names
-        if _is_device_here(action)
-    }
-    bare = [
-        " ".join(map(str, action.choices))
-        for action in parser._actions
-        if action.choices and not action.option_strings
-    ]
-    return named | ({"": " ".join(bare)} if bare else {})
-
-
-def _is_device_here(action: argparse.Action) -> bool:
-    return action.dest == "device" and action.metavar != "NAME"
-
-
-def _takes_targets(parser: argparse.ArgumentParser) -> bool:
-    return any(action.dest in ("target", "before") for action in parser._actions)
+def _bare_choices(parser: argparse.ArgumentParser, targets: str) -> str:
+    """Return the words that complete arguments; models are ``targets``."""
+    arguments = [action for action in parser._actions if not action.option_strings]
+    if any(action.dest in ("target", "before") for action in arguments):
+        return targets
+    return " ".join(map(_choices, arguments)).strip()
 
 
 def _torchvision_models() -> list[str]:
-    """As targets."""
-    found = importlib.util.find_spec("torchvision")
-    folders = found.submodule_search_locations if found is not None else None
-    files = [file for folder in folders or () for file in Path(folder, "models").rglob("*.py")]
-    found_in = (pair for file in files for pair in _MODEL.findall(file.read_text(encoding="utf-8")))
-    return sorted(f"torchvision:{given or own}" for given, own in found_in)
+    """Return the targets of all models of torchvision."""
+    package = importlib.util.find_spec("torchvision")
+    folders = package.submodule_search_locations if package is not None else None
+    names: list[str] = []
+    for folder in folders or ():
+        for file in Path(folder, "models").rglob("*.py"):
+            found = _MODEL.findall(file.read_text(encoding="utf-8"))
+            names += [given or function for given, function in found]
+    return sorted(f"torchvision:{name}" for name in names)
 
 
 def _bash(commands: Any) -> str:
-    return (
-        f"{_bash_words(commands)}\n{_bash_devices()}\ncomplete -o nospace -F _torchscan torchscan"
-    )
+    words, devices = _bash_words(commands), _bash_devices()
+    return f"{words}\n{devices}\ncomplete -o nospace -F _torchscan torchscan"
+
+
+def _zsh(commands: Any) -> str:
+    return f"autoload -Uz bashcompinit && bashcompinit\n{_bash(commands)}"
 
 
 def _bash_words(commands: Any) -> str:
-    cases = "\n".join(_bash_case(name, parser) for name, parser in commands.choices.items())
+    groups = "".join(
+        f'{name}) inner="{" ".join(inner.choices)}" ;; '
+        for name, inner in command_groups(commands).items()
+    )
+    parsers = parsers_by_command(commands)
+    cases = "\n".join(_bash_case(name, parser) for name, parser in parsers.items())
+    columns = " ".join(COLUMNS)
+    names = " ".join(commands.choices)
+    offer = partial('COMPREPLY=($(compgen {} -- "$current"))'.format)
     return f"""\
 _torchscan() {{
-    local at=$COMP_CWORD current=${{COMP_WORDS[COMP_CWORD]}} start= words= choices= bare= name
+    local at=$COMP_CWORD current=${{COMP_WORDS[COMP_CWORD]}} command=${{COMP_WORDS[1]}}
+    local start= words= choices= bare= inner= name
     local targets="{" ".join(_COLLECTIONS)}"
-    # bash takes the colon for a word of its own, and completes what follows it
+    # bash takes the colon for a separate word, and completes what follows it
     if [ "$current" = : ]; then at=$((at-1)); start=${{COMP_WORDS[at]}}:; current=$start
     elif [ "$at" -gt 2 ] && [ "${{COMP_WORDS[at-1]}}" = : ]; then
         at=$((at-2)); start=${{COMP_WORDS[at]}}:; current=$start$current
@@ -115,32 +98,44 @@ _torchscan() {{
     local before=${{COMP_WORDS[at-1]}}
     if [[ "$current" == *:* ]]; then targets="{" ".join(_torchvision_models())}"; fi
     COMPREPLY=()
-    if [ "$at" -eq 1 ]; then
-        COMPREPLY=($(compgen -W "{" ".join(commands.choices)} --help --version" -- "$current"))
-        return
+    if [ "$at" -eq 1 ]; then {offer(f'-W "{names} --help --version"')}; return; fi
+    case "$command" in {groups}esac
+    if [ -n "$inner" ]; then
+        if [ "$at" -eq 2 ]; then {offer('-W "$inner --help"')}; return; fi
+        command="$command ${{COMP_WORDS[2]}}"
     fi
+    if [[ " ${{COMP_WORDS[*]:2:at-2}} " == *" -- "* ]]; then {offer("-f")}; return; fi
     case "$before" in
-        {"|".join(_FILES)}) COMPREPLY=($(compgen -f -- "$current")); return ;;
+        {"|".join(_FILES)}) {offer("-f")}; return ;;
         --columns) name=${{current##*,}}
-            COMPREPLY=($(compgen -P "${{current%"$name"}}" -W "{" ".join(COLUMNS)}" -- "$name")); return ;;
-        --device) if [ "${{COMP_WORDS[1]}}" != inspect ]; then _torchscan_devices "$current"; return; fi ;;
+            COMPREPLY=($(compgen -P "${{current%"$name"}}" -W "{columns}" -- "$name")); return ;;
+        --device|-d) _torchscan_devices "$current"; return ;;
     esac
-    if [[ " ${{COMP_WORDS[*]:2:at-2}} " == *" -- "* ]]; then COMPREPLY=($(compgen -f -- "$current")); return; fi
-    case "${{COMP_WORDS[1]}}" in
+    case "$command" in
 {cases}
     esac
-    if [ -n "$choices" ]; then COMPREPLY=($(compgen -W "$choices" -- "$current"))
-    elif [[ "$current" == -* ]]; then COMPREPLY=($(compgen -W "$words" -- "$current"))
-    elif [ "${{COMP_WORDS[1]}}" = devices ]; then _torchscan_devices "$current"
+    if [ -n "$choices" ]; then {offer('-W "$choices"')}
+    elif [[ "$current" == -* ]]; then {offer('-W "$words"')}
+    elif [ "$command" = devices ]; then _torchscan_devices "$current"
     else COMPREPLY=($(compgen -W "$bare" -- "$current") $(compgen -f -- "$current")); fi
     COMPREPLY=("${{COMPREPLY[@]#"$start"}}")
 }}"""
 
 
+def _bash_case(name: str, parser: argparse.ArgumentParser) -> str:
+    """Return the words, and the choices after each option, of a command."""
+    words = " ".join(flag for flag in parser._option_string_actions if flag.startswith("--"))
+    lines = [f'        "{name}") words="{words}"; bare="{_bare_choices(parser, "$targets")}"']
+    for flag, action in parser._option_string_actions.items():
+        if _choices(action):
+            lines.append(f'[ "$before" != {flag} ] || choices="{_choices(action)}"')
+    return "; ".join(lines) + " ;;"
+
+
 def _bash_devices() -> str:
     names = "\n".join(known_devices())
     return f"""\
-# names with spaces in them, from the beginning of any word; after a quote as they are, else with backslashes
+# completes from the beginning of any word of a name; escapes spaces, unless after a quote
 _torchscan_devices() {{
     local rest begun="${{1//\\\\/}}"
     begun=${{begun#[\\"\\']}}
@@ -154,56 +149,54 @@ END
 }}"""
 
 
-def _bash_case(name: str, parser: argparse.ArgumentParser) -> str:
-    words = " ".join(option for options, _ in _options(parser) for option in options)
-    choices = dict(_choices(parser))
-    bare = "$targets" if _takes_targets(parser) else choices.pop("", "")
-    inner = " ".join(f'{option}) choices="{values}" ;;' for option, values in choices.items())
-    takes = f' case "$before" in {inner} esac' if inner else ""
-    return f'        {name}) words="{words}"; bare="{bare}";{takes} ;;'.replace(";; ;;", ";;")
-
-
-def _zsh(commands: Any) -> str:
-    return f"autoload -Uz bashcompinit && bashcompinit\n{_bash(commands)}"
-
-
 def _fish(commands: Any) -> str:
     lines = ["complete -c torchscan -f"]
-    for name, parser in commands.choices.items():
-        help_ = next(each.help for each in commands._choices_actions if each.dest == name)
-        lines.append(
-            f"complete -c torchscan -n __fish_use_subcommand -a {name} -d {_quoted(help_)}"
-        )
-        seen = f"-n '__fish_seen_subcommand_from {name}'"
-        for options, action in _options(parser):
-            lines += [
-                f"complete -c torchscan {seen} -l {option.lstrip('-')}{_fish_argument(option, action, parser)}"
-                f" -d {_quoted(action.help or '')}"
-                for option in options
-            ]
-        bare = _fish_bare(name, parser)
-        lines.append(f"complete -c torchscan {seen} {f'-a {_quoted(bare)}' if bare else ''} -F")
+    lines += _fish_names(commands, "__fish_use_subcommand")
+    for name, inner in command_groups(commands).items():
+        is_open = f"{_fish_seen(name)}; and not {_fish_seen(*inner.choices)}"
+        lines += _fish_names(inner, is_open)
+    for name, parser in parsers_by_command(commands).items():
+        lines += _fish_command(name, parser)
     return "\n".join(lines)
 
 
-def _fish_argument(option: str, action: argparse.Action, parser: argparse.ArgumentParser) -> str:
-    values = _choices(parser).get(option)
-    if option == "--columns":
-        values = f"(__fish_append , {' '.join(COLUMNS)})"
-    if option == "--device" and not _is_device_here(action):
-        values = _fish_devices()
-    plain = "" if action.nargs == 0 else " -r" if option in _FILES else " -x"
-    return plain if values is None else f" -x -a {_quoted(values)}"
+def _fish_names(commands: Any, condition: str) -> list[str]:
+    return [
+        f"complete -c torchscan -n '{condition}' -a {each.dest} -d {_quoted(each.help)}"
+        for each in commands._choices_actions
+    ]
 
 
-def _fish_bare(name: str, parser: argparse.ArgumentParser) -> str:
+def _fish_seen(*names: str) -> str:
+    return f"__fish_seen_subcommand_from {' '.join(names)}"
+
+
+def _fish_command(name: str, parser: argparse.ArgumentParser) -> list[str]:
+    condition = "; and ".join(map(_fish_seen, name.split()))
+    start = f"complete -c torchscan -n '{condition}'"
+    lines = [
+        f"{start} {'-l' if flag.startswith('--') else '-s'} {flag.lstrip('-')}"
+        f"{_fish_values(flag, action)} -d {_quoted(action.help or '')}"
+        for flag, action in parser._option_string_actions.items()
+    ]
+    bare = _bare_choices(parser, " ".join([*_COLLECTIONS, *_torchvision_models()]))
     if name == "devices":
-        return _fish_devices()
-    return (
-        " ".join([*_COLLECTIONS, *_torchvision_models()])
-        if _takes_targets(parser)
-        else _choices(parser).get("", "")
-    )
+        bare = _fish_devices()
+    return [*lines, f"{start} {f'-a {_quoted(bare)} ' if bare else ''}-F"]
+
+
+def _fish_values(flag: str, action: argparse.Action) -> str:
+    """Return the arguments of ``complete`` for what follows an option."""
+    if action.nargs == 0:
+        return ""
+    values = _choices(action)
+    if action.dest == "columns":
+        values = f"(__fish_append , {' '.join(COLUMNS)})"
+    if action.dest == "device":
+        values = _fish_devices()
+    if values:
+        return f" -x -a {_quoted(values)}"
+    return " -r" if flag in _FILES else " -x"
 
 
 def _fish_devices() -> str:

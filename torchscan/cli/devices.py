@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from torchscan.cli.option_table import add_option
 from torchscan.cli.options import add_command, terminal_width
 from torchscan.cli.saying import answer
 from torchscan.errors import InputError
@@ -18,16 +19,11 @@ examples
 
 def add_to(commands: Any) -> None:
     """Register the command."""
-    help_ = "list devices with their peak rates, or measure this machine's"
+    help_ = "List devices with their peak rates, or measure this machine's."
     parser = add_command(commands, "devices", help_, _EXAMPLES, run=_run)
-    parser.add_argument(
-        "name", nargs="?", help="show everything known about this device, with sources"
-    )
-    parser.add_argument(
-        "--measure",
-        action="store_true",
-        help="measure this machine's card or CPU and save the results",
-    )
+    help_ = "Show the specification of this device, with its sources."
+    parser.add_argument("name", metavar="NAME", nargs="?", help=help_)
+    add_option(parser, "measure")
 
 
 def _run(options: argparse.Namespace) -> None:

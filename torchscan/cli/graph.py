@@ -1,4 +1,4 @@
-"""``torchscan graph``: what happens inside a module, as a picture."""
+"""``torchscan graph``: the data flow inside a module, as a plot."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchscan.cli.options import model_command, on_scan, positive
+from torchscan.cli.option_table import add_option
+from torchscan.cli.options import model_command, on_scan
 from torchscan.cli.saying import answer
 from torchscan.errors import InputError
 from torchscan.files import write_text
@@ -19,40 +20,20 @@ if TYPE_CHECKING:
 _EXAMPLES = """\
 examples
   torchscan graph torchvision:resnet50 layer3.0
-  torchscan graph torchvision:resnet50 layer3.0 --output bottleneck.svg
-  torchscan graph timm:vit_base_patch16_224 blocks.0.attn --operators --output attention.dot"""
+  torchscan graph torchvision:resnet50 layer3.0 -o bottleneck.svg
+  torchscan graph timm:vit_base_patch16_224 blocks.0.attn --operators -o attention.dot"""
 
 
 def add_to(commands: Any) -> None:
     """Register the command."""
-    help_ = "what happens inside a module: who reads what the others make"
+    help_ = "Show the data flow inside a module, as a table or a plot."
     parser = model_command(commands, "graph", help_, _EXAMPLES, run=_run)
-    parser.add_argument(
-        "path",
-        metavar="PATH",
-        nargs="?",
-        default="",
-        help="which module of the model (default: the model itself)",
-    )
-    parser.add_argument(
-        "--call",
-        metavar="N",
-        type=positive,
-        default=1,
-        help="which of its calls (default 1, the first)",
-    )
-    parser.add_argument(
-        "--operators",
-        action="store_true",
-        help="each operator in a box of its own, and each of equal modules",
-    )
-    group = parser.add_argument_group("output")
-    group.add_argument(
-        "--output",
-        metavar="FILE",
-        type=Path,
-        help="a picture, FILE.svg; or for Graphviz, FILE.dot; or for Markdown, FILE.mmd",
-    )
+    help_ = "Name the module (default: the model itself)."
+    parser.add_argument("path", metavar="PATH", nargs="?", default="", help=help_)
+    add_option(parser, "call", default=1)
+    add_option(parser, "operators")
+    help_ = "Write a plot, FILE.svg, or source for Graphviz, FILE.dot, or Markdown, FILE.mmd"
+    add_option(parser.add_argument_group("output"), "output", help=help_)
 
 
 def _run(options: argparse.Namespace) -> None:

@@ -7,13 +7,13 @@ import contextlib
 import sys
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchscan.cli.option_table import add_option, add_options
 from torchscan.cli.options import (
     add_output,
+    first_given,
     model_command,
-    positive,
     put_table,
     require_step_for_optimizer,
     to_complete_json,
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from torchscan.runtime.script import LargestModule
     from torchscan.targets import Built
 
+_USAGE = """\
+torchscan inspect [options] TARGET
+       torchscan inspect [options] -- python train.py [arguments]"""
 _REAL = """\
 Here a TARGET is built with data, and its steps are real ones on this machine."""
 _SCRIPT = """\
@@ -49,8 +52,8 @@ script starts. If the script ends by os._exit or by a signal other than Ctrl-C, 
 written."""
 _EXAMPLES = """\
 examples
-  torchscan inspect torchvision:resnet50 --training --batch-size 8
-  torchscan inspect timm:vit_base_patch16_224 --device cuda --precision bf16-mixed --steps 20
+  torchscan inspect torchvision:resnet50 --training -b 8
+  torchscan inspect timm:vit_base_patch16_224 --run-on cuda --precision bf16-mixed --steps 20
   torchscan inspect -- python train.py --epochs 3
   torchscan inspect --steps 20 --save run.json --trace trace.json -- python -m package.train
   torchscan inspect --on-nonfinite raise -- python train.py"""
@@ -70,54 +73,15 @@ _USUAL_DEPTH = 3
 
 def add_to(commands: Any) -> None:
     """Register the command."""
-    help_ = "what each module takes in real steps, of a model or of a script that trains"
-    parser = model_command(
-        commands,
-        "inspect",
-        help_,
-        _REAL,
-        _SCRIPT,
-        _FOUND,
-        _EXAMPLES,
-        run=_run,
-        models="?",
-        step=True,
-    )
-    parser.usage = "torchscan inspect [options] TARGET\n       torchscan inspect [options] -- python train.py [arguments]"
-    parser.add_argument(
-        "--device",
-        metavar="cpu|cuda",
-        help="where a TARGET runs: cpu, cuda, cuda:1 (default: cuda if it is there)",
-    )
-    steps = (
-        "Measure N training steps, after one that warms up; evaluations do not count (default 5)."
-    )
-    parser.add_argument("--steps", metavar="N", type=positive, default=5, help=steps)
-    parser.add_argument(
-        "--on-nonfinite",
-        choices=("record", "warn", "raise"),
-        default="record",
-        help="what a NaN does; see below (default record)",
-    )
-    rows = parser.add_argument_group("rows")
-    usual = f"default {_USUAL_DEPTH}; csv, json and html: all"
-    rows.add_argument(
-        "--depth", metavar="N", type=int, help=f"leave out modules deeper than this ({usual})"
-    )
+    help_ = "Measure time and memory of each module in real steps of a model or a script."
+    texts = (help_, _REAL, _SCRIPT, _FOUND, _EXAMPLES)
+    parser = model_command(commands, "inspect", *texts, run=_run, models="?", step=True)
+    parser.usage = _USAGE
+    add_options(parser, "run_on", "steps", "on_nonfinite")
+    help_ = f"Leave out deeper modules (default: {_USUAL_DEPTH}; csv, json and html: all)"
+    add_option(parser, "max_depth", help=help_)
     add_output(parser)
-    files = parser.add_argument_group("files")
-    files.add_argument(
-        "--save",
-        metavar="FILE",
-        type=Path,
-        help="write all that was found as JSON, for open_run and compare",
-    )
-    files.add_argument(
-        "--trace",
-        metavar="FILE",
-        type=Path,
-        help="write the last step as a trace, for ui.perfetto.dev",
-    )
+    add_options(parser.add_argument_group("files"), "save", "trace")
 
 
 def parted(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str] | None]:
@@ -129,8 +93,6 @@ def parted(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str] | None]:
 
 
 def _run(options: argparse.Namespace) -> int | None:
-    if options.depth is not None and options.depth < 0:
-        raise InputError(f"--depth is {options.depth}: give 0 for the model alone, or more")
     if options.program is not None:
         return _of_program(options)
     if options.target is None:
@@ -194,10 +156,10 @@ def _save(facts: RunFacts, options: argparse.Namespace) -> None:
 
 def _depth(options: argparse.Namespace) -> int | None:
     """What is read by programs, or folds, has all modules unless it is told not to."""
-    if options.depth is not None or options.format in ("csv", "json", "html"):
-        depth: int | None = options.depth
-        return depth
-    return _USUAL_DEPTH
+    if options.max_depth is None and options.format not in ("csv", "json", "html"):
+        return _USUAL_DEPTH
+    depth: int | None = options.max_depth
+    return depth
 
 
 def _of_target(options: argparse.Namespace) -> tuple[RunFacts, NonFiniteError | None]:
@@ -227,7 +189,7 @@ def _measured(options: argparse.Namespace, built: Built) -> tuple[RunFacts, NonF
         batch_size=options.batch_size,
         **inputs,
     )
-    steps = RealSteps(request, local_device(options.device), options.precision)
+    steps = RealSteps(request, local_device(options.run_on), options.precision)
     error: NonFiniteError | None = None
     try:
         run = inspect(steps.module, warm_up=1, on_nonfinite=options.on_nonfinite)
@@ -303,16 +265,9 @@ def _facts_of(largest: LargestModule) -> tuple[RunFacts | None, NonFiniteError |
 
 
 def _refuse_what_is_for_targets(options: argparse.Namespace) -> None:
-    given = {
-        **{
-            f"--{name}": getattr(options, name)
-            for name in ("input", "dtype", "mode", "training", "optimizer", "precision")
-        },
-        "--batch-size": options.batch_size > 1,
-        "--device": options.device,
-        f"TARGET {options.target}": options.target,
-    }
-    useless = next((option for option, value in given.items() if value), None)
+    inputs = ("input", "dtype", "mode", "batch_size")
+    steps = ("training", "optimizer", "precision", "run_on")
+    useless = first_given(options, *inputs, *steps, "target")
     if useless:
         raise InputError(
             f"{useless} is not for a script, which has its own: leave it out, or put it after the script's name"

@@ -1,4 +1,4 @@
-"""``torchscan llm``: whether a language model fits on a device, how long its context is, and what a token costs there."""
+"""``torchscan llm``: a language model that is served on devices, or trained on a mesh of them."""
 
 from __future__ import annotations
 
@@ -6,156 +6,143 @@ import argparse
 from functools import partial
 from typing import Any
 
+from torchscan.cli.option_table import add_option, add_options
+from torchscan.cli.option_values import to_counts
 from torchscan.cli.options import (
     add_command,
+    add_command_group,
     add_output,
     on_generating,
-    positive,
     put_table,
     to_complete_json,
 )
 from torchscan.errors import InputError
 
-_EXAMPLES = """\
+_MESHES = ("ranks/meshes.py",)
+_SERVE_EXAMPLES = """\
 examples
-  torchscan llm hf:path/to/config.json --device H100 --prompt 2k --new 256 --batch 1,8,32
-  torchscan llm hf:meta-llama/Llama-3.1-8B --device L4 --weights int4 --cache fp8 --context 32k --price 0.8
-  torchscan llm hf:meta-llama/Llama-3.1-405B --device H100 --gpus 8 --weights fp8
-k is 1,024 tokens. Weights and caches take: fp8, int8, int4, nf4, fp4, mxfp4; int4:32: 32 weights share a scale.
+  torchscan llm serve hf:path/to/config.json -d H100 --prompt 2k --new 256 -b 1,8,32
+  torchscan llm serve hf:meta-llama/Llama-3.1-8B -d L4 --weights int4 --cache fp8 --context 32k
+  torchscan llm serve hf:meta-llama/Llama-3.1-405B -d H100 --num-gpus 8 --weights fp8
+k is 1,024 tokens. Weights and caches take: fp8, int8, int4, nf4, fp4, mxfp4; int4:32: 32 weights
+share a scale. torchscan devices lists the devices."""
+_TRAIN_EXAMPLES = """\
+examples
+  torchscan llm train hf:meta-llama/Llama-3.1-70B -d H100 --num-gpus 64 --checkpoint
+  torchscan llm train hf:path/to/config.json -d H100 --num-gpus 64 --mesh dp=64 --mesh dp=8,tp=8
+  torchscan llm train hf:path/to/config.json -d RTX4090 --num-gpus 2 --lora 16 --checkpoint
+FSDP shards along dp, by layers, with copies along replicate; tensor parallelism is along tp.
 torchscan devices lists the devices."""
 
 
 def add_to(commands: Any) -> None:
-    """Register the command."""
-    help_ = "what a language model takes on a device, and what a token costs there"
-    parser = add_command(commands, "llm", help_, _EXAMPLES, run=_run)
-    parser.add_argument(
-        "target",
-        metavar="TARGET",
-        help="which model: hf:path/to/config.json, package.module:callable, …",
-    )
-    parser.add_argument(
-        "--device", metavar="NAME", default="auto", help="which device (default: this machine's)"
-    )
+    """Register the commands."""
+    help_ = "Estimate what a language model takes when it is served or trained."
+    group = add_command_group(commands, "llm", help_)
+    _add_serve(group)
+    _add_train(group)
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    help_ = "Name the model: hf:path/to/config.json or package.module:callable."
+    parser.add_argument("target", metavar="TARGET", help=help_)
+    add_option(parser, "device", default="auto")
+
+
+def _add_serve(commands: Any) -> None:
+    help_ = "Estimate what a language model takes on a device, and what a token costs there."
+    parser = add_command(commands, "serve", help_, _SERVE_EXAMPLES, run=_serve)
+    _add_model(parser)
     length = parser.add_argument_group("tokens")
     given = length.add_mutually_exclusive_group()
-    given.add_argument(
-        "--prompt", metavar="N", type=_tokens, default=512, help="tokens given (default 512)"
-    )
-    given.add_argument(
-        "--context",
-        metavar="N",
-        type=_tokens,
-        help="tokens given and new together, in place of --prompt",
-    )
-    length.add_argument(
-        "--new",
-        metavar="N",
-        type=_tokens,
-        default=128,
-        help="tokens that are generated (default 128)",
-    )
-    length.add_argument(
-        "--batch",
+    add_options(given, "prompt", "context")
+    add_option(length, "new")
+    add_option(
+        length,
+        "batch_size",
+        help="Set the number of {}, one or several",
+        python="batch_sizes",
+        files=("generation.py",),
         metavar="N,…",
-        type=_sizes,
-        default=[1, 8, 32],
-        help="sequences at once (default 1,8,32)",
+        type=to_counts,
     )
-    serving = parser.add_argument_group("how it is served")
-    serving.add_argument(
-        "--precision", choices=("fp32", "fp16", "bf16"), help="convert the model to it"
-    )
-    serving.add_argument(
-        "--weights", metavar="FORMAT", help="the format in which weights are stored"
-    )
-    serving.add_argument(
-        "--cache", metavar="FORMAT", help="the format in which keys and values are stored"
-    )
-    serving.add_argument(
-        "--eager", action="store_true", help="as plain PyTorch runs it, kernel by kernel"
-    )
-    serving.add_argument(
-        "--price",
-        metavar="P",
-        type=float,
-        help="price of the device per hour; adds the price of a million tokens",
-    )
-    joined = parser.add_argument_group("several devices")
-    joined.add_argument(
-        "--gpus", metavar="N", type=positive, help="how many (default: as many as --tp says)"
-    )
-    joined.add_argument(
-        "--tp",
-        metavar="N",
-        type=positive,
-        help="over how many each layer is spread (default: over all --gpus)",
-    )
-    joined.add_argument(
-        "--per-machine",
-        metavar="N",
-        type=positive,
-        default=8,
-        help="how many a machine has (default 8)",
-    )
-    joined.add_argument(
-        "--network",
-        metavar="GB/s",
-        type=float,
-        default=50.0,
-        help="network for each device (default 50)",
-    )
+    serving = parser.add_argument_group("serving")
+    add_options(serving, "precision", "weights", "cache", "eager", "price")
+    devices = parser.add_argument_group("several devices")
+    add_option(devices, "num_gpus", help="Set how many devices there are (default: as --tp)")
+    add_options(devices, "tp", "per_machine", "network_gbs")
     add_output(parser)
 
 
-def _mesh(options: argparse.Namespace) -> dict[str, int] | None:
-    """Groups of devices that have a batch of their own, and the devices of a group."""
-    spread = options.tp or options.gpus or 1
-    devices = options.gpus or spread
-    if devices % spread:
-        raise InputError(
-            f"--gpus {devices} is no multiple of --tp {spread}: each model is spread over --tp devices"
-        )
-    if devices == 1:
-        return None
-    return {"dp": devices // spread, "tp": spread} if devices > spread else {"tp": spread}
+def _add_train(commands: Any) -> None:
+    help_ = "Find the meshes of devices on which a language model trains, and how fast it trains."
+    parser = add_command(commands, "train", help_, _TRAIN_EXAMPLES, run=_train)
+    _add_model(parser)
+    devices = parser.add_argument_group("devices")
+    add_option(devices, "num_gpus", required=True)
+    add_options(devices, "mesh", "per_machine", "network_gbs")
+    step = parser.add_argument_group("training step")
+    add_option(step, "length")
+    add_option(step, "batch_size", help="Set the number of {}", files=_MESHES)
+    add_option(step, "global_batch_size")
+    add_option(step, "precision", files=_MESHES)
+    add_option(step, "optimizer", files=_MESHES)
+    add_options(step, "checkpoint", "lora")
+    add_output(parser)
 
 
-def _tokens(text: str) -> int:
-    """``2k`` is 2,048."""
-    is_many = text[-1:] in ("k", "K")
-    return positive(text[:-1]) * 1024 if is_many else positive(text)
-
-
-def _sizes(text: str) -> list[int]:
-    return [positive(each.strip()) for each in text.split(",")]
-
-
-def _run(options: argparse.Namespace) -> None:
+def _serve(options: argparse.Namespace) -> None:
     from torchscan.generation import analyze_generation
     from torchscan.report.generation_table import generation_table
 
-    if options.context is not None and options.context <= options.new:
+    prompt = options.prompt
+    if options.context is not None:
+        prompt = options.context - options.new
+    if prompt < 1:
         raise InputError(
             f"--context {options.context} leaves nothing for the prompt: --new is {options.new}"
         )
-    prompt = options.prompt if options.context is None else options.context - options.new
-    names = ("price", "device", "precision", "weights", "cache", "eager")
-    asked = {name: getattr(options, name) for name in names}
-    asked |= {
-        "mesh": _mesh(options),
-        "per_machine": options.per_machine,
-        "network_gbs": options.network,
-    }
+    mesh = _mesh(options)
+    names = ("price", "device", "precision", "weights", "cache", "eager", "per_machine")
+    asked = {name: getattr(options, name) for name in (*names, "network_gbs")}
     sweep = on_generating(
         options.target,
         lambda built: analyze_generation(
             built.module.eval(),
             prompt,
             options.new,
-            batch_size=options.batch,
+            batch_size=options.batch_sizes,
+            mesh=mesh,
             progress=False,
             **asked,
         ),
     )
     put_table(generation_table(sweep), options, json=partial(to_complete_json, sweep))
+
+
+def _mesh(options: argparse.Namespace) -> dict[str, int] | None:
+    """Return the mesh, in which groups of devices have a separate batch each, or None."""
+    num_gpus = options.gpus or options.tp or 1
+    tp = options.tp or num_gpus
+    if num_gpus % tp:
+        raise InputError(
+            f"--num-gpus {num_gpus} is not a multiple of --tp {tp}: each copy of the model is "
+            "sharded over --tp devices"
+        )
+    if num_gpus == 1:
+        return None
+    return {"dp": num_gpus // tp, "tp": tp} if num_gpus > tp else {"tp": tp}
+
+
+def _train(options: argparse.Namespace) -> None:
+    from torchscan.ranks.meshes import search_meshes
+    from torchscan.report.mesh_table import mesh_table
+
+    names = ["gpus", "device", "length", "batch_size", "global_batch", "precision", "optimizer"]
+    names += ["checkpoint", "lora", "per_machine", "network_gbs"]
+    asked = {name: getattr(options, name) for name in names}
+    search = on_generating(
+        options.target,
+        lambda built: search_meshes(built.module, meshes=options.mesh, progress=False, **asked),
+    )
+    put_table(mesh_table(search), options, json=partial(to_complete_json, search))

@@ -20,21 +20,19 @@ from torchscan.cli import (
     compare,
     completion,
     devices,
-    explore,
-    flops,
     graph,
     inspect,
     llm,
     memory,
-    merge,
     model_table,
     receptive_field,
     report,
     roofline,
     runs,
     summary,
-    train,
 )
+from torchscan.cli.options import parsers_by_command
+from torchscan.cli.renamed import describe_renamed
 from torchscan.cli.saying import (
     FINE,
     WRONG_USE,
@@ -60,19 +58,15 @@ INTERRUPTED, UNREAD = 130, 141  # as shells report these signals
 
 _COMMANDS = (
     summary,
-    flops,
-    roofline,
-    memory,
-    llm,
-    train,
     receptive_field,
+    memory,
+    roofline,
+    llm,
     graph,
+    report,
     inspect,
     runs,
-    explore,
-    merge,
     model_table,
-    report,
     compare,
     check,
     devices,
@@ -81,14 +75,14 @@ _COMMANDS = (
 _EPILOG = """\
 examples
   torchscan summary torchvision:resnet50
-  torchscan summary 'models.py:Net(width=64)' --input 3,32,32 --depth 2
-  torchscan memory timm:vit_base_patch16_224 --training --optimizer AdamW --device "RTX 4090"
+  torchscan summary 'models.py:Net(width=64)' --input 3,32,32 --max-depth 2
+  torchscan memory timm:vit_base_patch16_224 --training --optimizer AdamW -d "RTX 4090"
   torchscan table torchvision:resnet18 torchvision:resnet50 --format latex
   torchscan inspect -- python train.py
   torchscan check
 
-torchscan COMMAND --help explains each. Exit status: 0 fine, 1 a budget is exceeded, or a NaN was
-raised that inspect was to raise, 2 wrong use, 3 torchscan itself failed."""
+torchscan COMMAND --help explains each. Exit status: 0 fine, 1 a budget is exceeded, or inspect
+--on-nonfinite raise found a NaN, 2 wrong use, 3 torchscan itself failed."""
 
 
 #: a shape as people write it: 3,224,224 or (3, 224, 224)
@@ -97,32 +91,43 @@ _PYTHON = re.compile(r"pythonw?(\d+(\.\d+)*)?(\.exe)?")
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports errors in one line."""
+    """A parser that reports errors in one line, and takes no abbreviations of options."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        layout = argparse.RawDescriptionHelpFormatter
+        fixed = {"add_help": False, "allow_abbrev": False, "formatter_class": layout}
+        super().__init__(*args, **{**kwargs, **fixed})
+        self.add_argument("--help", "-h", action="help", help="Show this help and exit.")
 
     def error(self, message: str) -> NoReturn:
-        found = re.match(r"argument COMMAND: invalid choice: '(.*)' \(choose from (.*)\)", message)
-        alike = (
-            difflib.get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), 1) if found else []
+        """Exit with the message, and for an unknown command with the nearest."""
+        unknown = re.match(
+            r"argument COMMAND: invalid choice: '(.*)' \(choose from (.*)\)", message
         )
-        did_you_mean = f": did you mean {alike[0]}?" if alike else ""
-        said = f"there is no command {found[1]!r}{did_you_mean}" if found else message
-        self.exit(WRONG_USE, f"torchscan: {said} ({self.prog} --help says more)\n")
+        if unknown is not None:
+            given, known = unknown.groups()
+            nearest = difflib.get_close_matches(given, re.findall(r"[\w-]+", known), 1)
+            choices = known.replace("'", "")
+            meant = f"did you mean {nearest[0]}?" if nearest else f"choose from {choices}"
+            message = f"there is no command {given!r}: {meant}"
+        self.exit(WRONG_USE, f"torchscan: {message} ({self.prog} --help says more)\n")
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
+    """Return the parser of all commands."""
     top = _Parser(
         "torchscan",
-        description="What a PyTorch model is and what it costs, before anything is trained.",
+        description="Show what a PyTorch model consists of and costs, before it is trained.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("--version", action="version", version=__version__)
+    help_ = "Show the version and exit."
+    top.add_argument("--version", action="version", version=__version__, help=help_)
     commands = top.add_subparsers(
         required=True, dest="command", metavar="COMMAND", title="commands"
     )
     for command in _COMMANDS:
         command.add_to(commands)
+    top.set_defaults(commands=commands)
     return top
 
 
@@ -135,20 +140,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         nowhere = open(os.devnull, "w")  # noqa: SIM115
         sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
     words, program = inspect.parted(sys.argv[1:] if arguments is None else arguments)
-    for stream in (
-        (sys.stdout, sys.stderr) if program is None else ()
-    ):  # a program's are its own, as its warnings are
+    # a program keeps its streams and warnings; others may print symbols that a terminal lacks
+    streams: tuple[Any, ...] = (sys.stdout, sys.stderr) if program is None else ()
+    for stream in streams:
         with contextlib.suppress(AttributeError, ValueError):
-            stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # lines and symbols that can't be shown
+            stream.reconfigure(errors="replace")
     top = parser()
+    renamed = describe_renamed(words, parsers_by_command(top.get_default("commands")))
+    if renamed is not None:
+        print_remark(renamed)
+        return WRONG_USE
+    words = runs.with_default_command(words)
     options, unknown = top.parse_known_args(
         words, argparse.Namespace(program=program, is_last=arguments is None)
     )
     if unknown:
-        top.error(_describe_unknown(options, unknown, words))
+        options.parser.error(_describe_unknown(options, unknown, words))
     try:
         with _notes() if program is None else contextlib.nullcontext():
-            status = options.run(options)
+            status = options.function(options)
             sys.stdout.flush()
         return FINE if status is None else int(status)
     except TorchscanError as error:
@@ -188,17 +198,18 @@ def _describe_unknown(
     if hasattr(options, "input") and all(map(_SHAPE.fullmatch, unknown)):
         shapes = [re.sub(r"[^\d,]", "", each).strip(",") for each in unknown]
         return f"{said}: give a shape as {' '.join(f'--input {each}' for each in shapes)}"
-    return said
+    nearest = difflib.get_close_matches(unknown[0], options.parser._option_string_actions, 1)
+    return f"{said}: did you mean {nearest[0]}?" if nearest else said
 
 
 @contextlib.contextmanager
 def _notes() -> Iterator[None]:
-    """Show warnings in plain words, each once."""
-    told: set[str] = set()
+    """Show each warning once, as a line."""
+    shown: set[str] = set()
 
     def show(message: Any, *_: Any, **__: Any) -> None:
-        if str(message) not in told:
-            told.add(str(message))
+        if str(message) not in shown:
+            shown.add(str(message))
             print_remark(f"note: {in_options(str(message))}")
 
     with warnings.catch_warnings():

@@ -6,7 +6,8 @@ import argparse
 from functools import partial
 from typing import Any
 
-from torchscan.cli.options import add_output, model_command, names, on_one_of_several, put_table
+from torchscan.cli.option_table import add_option
+from torchscan.cli.options import add_output, model_command, on_one_of_several, put_table
 
 _METRICS = """\
 Metrics: params trainable_params model_size macs flops dmas activation_memory peak_memory
@@ -14,20 +15,18 @@ receptive_field latency. A latency is an estimate for a --device."""
 _EXAMPLES = """\
 examples
   torchscan table torchvision:resnet18 torchvision:resnet50 --format latex
-  torchscan table timm:vit_tiny_patch16_224 timm:vit_base_patch16_224 --device "RTX 4090"
+  torchscan table timm:vit_tiny_patch16_224 timm:vit_base_patch16_224 -d "RTX 4090"
   torchscan table torchvision:resnet50 torchvision:vit_b_16 --metrics params,macs --format markdown"""
 
 
 def add_to(commands: Any) -> None:
     """Register the command."""
-    help_ = "several models, one per row, for a paper"
+    help_ = "Compare several models in a table, one per row, for a paper."
     parser = model_command(
         commands, "table", help_, _METRICS, _EXAMPLES, run=_run, models="+", step=True
     )
-    parser.add_argument(
-        "--metrics", metavar="A,B", type=names, help="what to list for each model; see below"
-    )
-    parser.add_argument("--device", metavar="NAME", help="estimate the latency on it")
+    add_option(parser, "metrics")
+    add_option(parser, "device", help="Estimate the latency on this device: 'RTX 4090'")
     add_output(parser)
 
 

@@ -1,4 +1,4 @@
-"""What commands share: options that name a model and its inputs, and options for output."""
+"""Parts that commands share: the model and its inputs, the scan, and the output."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ import json
 import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from torchscan.cli.option_table import add_option, add_options
 from torchscan.cli.saying import answer
 from torchscan.errors import InputError, naming
 from torchscan.files import write_text
-from torchscan.precisions import PRECISIONS
 from torchscan.progress import is_terminal, progress
 from torchscan.report.colours import has_colours, width_of
 from torchscan.report.csv import csv_of
-from torchscan.report.table import FORMATS, Table
-from torchscan.units import parse_memory
+from torchscan.report.table import Table
 
 if TYPE_CHECKING:
     from torchscan.scan import Scan
@@ -47,14 +45,35 @@ def add_command(
 ) -> argparse.ArgumentParser:
     """Add a command whose help text has an explanation and examples."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=help_,
-        description=f"{help_[0].upper()}{help_[1:]}.",
-        epilog="\n\n".join(explained),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        name, help=help_, description=help_, epilog="\n\n".join(explained)
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(function=run, parser=parser)
     return parser
+
+
+def add_command_group(commands: Any, name: str, help_: str) -> Any:
+    """Add a command that consists of commands, and return what these are added to."""
+    parser = commands.add_parser(name, help=help_, description=help_)
+    inner = parser.add_subparsers(
+        required=True, dest="subcommand", metavar="COMMAND", title="commands"
+    )
+    parser.set_defaults(inner=inner)
+    return inner
+
+
+def command_groups(commands: Any) -> dict[str, Any]:
+    """Return the commands in each command that consists of some."""
+    inner = {name: parser.get_default("inner") for name, parser in commands.choices.items()}
+    return {name: group for name, group in inner.items() if group is not None}
+
+
+def parsers_by_command(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """Return the parser of each command by its complete name, such as "llm serve"."""
+    found = dict(commands.choices)
+    for name, inner in command_groups(commands).items():
+        del found[name]
+        found |= {f"{name} {each}": parser for each, parser in inner.choices.items()}
+    return found
 
 
 def model_command(
@@ -66,103 +85,55 @@ def model_command(
     models: str | None = None,
     step: bool = False,
 ) -> argparse.ArgumentParser:
-    """Options of a command about a model, or as many as ``models`` says: which, its inputs, and for a ``step``, what runs."""
+    """Add a command about a model, or as many as ``models`` says.
+
+    It has options for the inputs and, with ``step``, for the pass.
+    """
     parser = add_command(commands, name, help_, TARGETS, INPUTS, *explained, run=run)
-    parser.add_argument("target", metavar="TARGET", nargs=models, help="which model; see below")
+    parser.add_argument("target", metavar="TARGET", nargs=models, help="Name the model; see below.")
     add_inputs(parser, step=step)
     if step:
-        group = parser.add_argument_group("what runs")
-        group.add_argument(
-            "--training", action="store_true", help="a training step instead of an inference"
-        )
-        group.add_argument(
-            "--optimizer",
-            metavar="NAME",
-            help="the optimizer that steps: AdamW, SGD, … of torch.optim",
-        )
-        group.add_argument(
-            "--precision", choices=PRECISIONS, help="convert the model to it, or autocast (…-mixed)"
-        )
+        add_options(parser.add_argument_group("pass"), "training", "optimizer", "precision")
     return parser
 
 
 def add_inputs(parser: argparse.ArgumentParser, *, step: bool = False) -> None:
-    """Options for what models are given."""
+    """Add options for the inputs of models."""
     group = parser.add_argument_group("inputs")
-    group.add_argument(
-        "--input",
-        metavar="SHAPE",
-        action="append",
-        default=[],
-        help="one input; repeat for several; see below",
-    )
-    group.add_argument(
-        "--dtype",
-        metavar="TYPE",
-        help="type of the inputs; a floating-point type also converts the model",
-    )
-    group.add_argument(
-        "--batch-size",
-        metavar="N",
-        type=positive,
-        default=1,
-        help="samples in the batch (default 1)",
-    )
-    modes = (
-        "mode of the modules (default: train with --training, else eval)"
-        if step
-        else "mode of the modules (default eval)"
-    )
-    group.add_argument("--mode", choices=("eval", "train", "same"), help=modes)
+    add_options(group, "input", "dtype", "batch_size")
+    if step:
+        add_option(group, "mode")
+    else:
+        add_option(group, "mode", help="Set the mode of the modules (default: eval)")
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """Options for where the answer goes, and in which format."""
+    """Add options for the format of the answer, and the file."""
     group = parser.add_argument_group("output")
-    group.add_argument("--format", choices=FORMATS, default="text", help="default text")
-    group.add_argument(
-        "--output", metavar="FILE", type=Path, help="write to this file instead of standard output"
-    )
-    width = width_of(sys.stdout)
-    group.add_argument(
-        "--width",
-        metavar="N",
-        type=positive,
-        default=width,
-        help="width of text (default: the terminal's)",
-    )
+    add_options(group, "format", "output")
+    add_option(group, "width", default=width_of(sys.stdout))
+
+
+def first_given(options: argparse.Namespace, *names: str) -> str | None:
+    """Return the first option or argument that was given of those with these names, or None."""
+    for action in options.parser._actions:
+        value = getattr(options, action.dest, action.default)
+        if action.dest in names and value != action.default:
+            return (
+                action.option_strings[0] if action.option_strings else f"{action.metavar} {value}"
+            )
+    return None
 
 
 def terminal_width() -> int | None:
-    """The terminal's; None where the answer goes elsewhere."""
+    """Return the width of the terminal, or None if the answer goes elsewhere."""
     return width_of(sys.stdout) if is_terminal(sys.stdout) else None
-
-
-def positive(text: str) -> int:
-    """A whole number of at least one."""
-    value = int(text) if text.isdecimal() and len(text) < 19 else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
-    return value
-
-
-def memory_size(text: str) -> int:
-    """``1.5GiB``, in bytes."""
-    try:
-        return int(parse_memory(text))
-    except InputError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def names(text: str) -> list[str]:
-    """``a,b,c``."""
-    return [name for name in (part.strip() for part in text.split(",")) if name]
 
 
 def on_model(
     options: argparse.Namespace, target: str, function: Callable[[Built, Scan], Result]
 ) -> Result:
-    """What ``function`` says about the named model, given that model and the scan that the options ask for."""
+    """Return what ``function`` returns for the named model and the scan of the options."""
     from torchscan.question import DEFAULTS
     from torchscan.scan import Scan
     from torchscan.targets import inputs_of, parse_input, parse_target, with_model
@@ -175,9 +146,8 @@ def on_model(
 
     def ask(found: Built) -> Result:
         built = found.converted(options.dtype)
-        return function(
-            built, Scan(built.module, **{**asked, **inputs_of(target, built, specs, options.dtype)})
-        )
+        inputs = inputs_of(target, built, specs, options.dtype)
+        return function(built, Scan(built.module, **{**asked, **inputs}))
 
     # what a model prints while being built is not part of the answer
     with progress(f"torchscan: {target}"), contextlib.redirect_stdout(sys.stderr):
@@ -185,7 +155,7 @@ def on_model(
 
 
 def on_generating(target: str, function: Callable[[Built], Result]) -> Result:
-    """What ``function`` says about the named model, which is given tokens, so that nobody need say what its inputs are."""
+    """Return what ``function`` returns for the named language model, whose inputs are tokens."""
     from torchscan.targets import parse_target, with_model
 
     # what a model prints while being built is not part of the answer
@@ -194,7 +164,7 @@ def on_generating(target: str, function: Callable[[Built], Result]) -> Result:
 
 
 def require_step_for_optimizer(options: argparse.Namespace) -> None:
-    """Nothing steps in an inference."""
+    """Refuse an optimizer for an inference, which has no optimizer's step."""
     if getattr(options, "optimizer", None) is not None and not options.training:
         raise InputError("--optimizer belongs to a training step: add --training")
 
@@ -202,23 +172,23 @@ def require_step_for_optimizer(options: argparse.Namespace) -> None:
 def on_one_of_several(
     options: argparse.Namespace, target: str, function: Callable[[Scan], Result]
 ) -> Result:
-    """What ``function`` says about this model; errors say which one it is."""
+    """Return what ``function`` returns for the scan of this model; errors name the model."""
     with naming(target):
         return on_model(options, target, lambda _, scan: function(scan))
 
 
 def on_scan(options: argparse.Namespace, function: Callable[[Scan], Result]) -> Result:
-    """What ``function`` says about the one named model."""
+    """Return what ``function`` returns for the scan of the only model."""
     return on_model(options, options.target, lambda _, scan: function(scan))
 
 
 def colours_of(options: argparse.Namespace) -> bool:
-    """Whether the answer is text for a terminal that has colours."""
+    """Return whether the answer goes to a terminal that has colors."""
     return options.output is None and has_colours(sys.stdout)
 
 
 def put_table(table: Table, options: argparse.Namespace, **special: Callable[[], str]) -> None:
-    """Print a table, or write it to the named file; ``special`` formats have writers of their own."""
+    """Print a table or write it to the named file; ``special`` formats have other writers."""
     writers: dict[str, Callable[[], str]] = {
         "csv": partial(csv_of, table, escape_formulas=True),
         **special,
@@ -233,14 +203,14 @@ def put_table(table: Table, options: argparse.Namespace, **special: Callable[[],
         write_text(options.output, text if text.endswith("\n") else f"{text}\n")
 
 
-def put_remedies(options: argparse.Namespace, function: Callable[[Scan], Any]) -> None:
-    """Print what would help what ``function`` says about the one named model."""
+def put_suggestions(options: argparse.Namespace, function: Callable[[Scan], Any]) -> None:
+    """Print suggestions for the estimate that ``function`` returns."""
     from torchscan.report.suggestions_table import suggestions_table
 
-    remedies = on_scan(options, lambda scan: function(scan).suggestions())
-    put_table(suggestions_table(remedies), options, json=partial(to_complete_json, remedies))
+    suggestions = on_scan(options, lambda scan: function(scan).suggestions())
+    put_table(suggestions_table(suggestions), options, json=partial(to_complete_json, suggestions))
 
 
 def to_complete_json(result: Any) -> str:
-    """A writer of complete JSON, which holds more than the table shows."""
+    """Return the complete result as JSON, which holds more than the table shows."""
     return json.dumps(result.to_dict(), indent=2)

@@ -1,10 +1,11 @@
-"""``torchscan receptive-field``: which part of the input a unit of each layer sees."""
+"""``torchscan receptive-field``: the part of the input that a unit of each layer sees."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
+from torchscan.cli.option_table import add_options
 from torchscan.cli.options import add_output, model_command, on_scan, put_table
 
 _EXAMPLES = """\
@@ -16,16 +17,9 @@ examples
 
 def add_to(commands: Any) -> None:
     """Register the command."""
-    help_ = "which part of the input a unit of each layer sees"
+    help_ = "Show which part of the input a unit of each layer sees."
     parser = model_command(commands, "receptive-field", help_, _EXAMPLES, run=_run)
-    parser.add_argument(
-        "--layer", metavar="PATH", help="only this layer, axis by axis, with its phases"
-    )
-    parser.add_argument(
-        "--strict-norm",
-        action="store_true",
-        help="count the elements behind the statistics of norms as seen",
-    )
+    add_options(parser, "layer", "strict_norm")
     add_output(parser)
 
 

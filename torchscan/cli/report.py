@@ -1,4 +1,4 @@
-"""``torchscan report``: everything about a model on one page."""
+"""``torchscan report``: an HTML report of a model."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchscan.cli.option_table import add_option, add_options
 from torchscan.cli.options import model_command, on_model
 from torchscan.cli.saying import FINE, WRONG_USE, answer, in_options, print_remark
 from torchscan.errors import RecordError, TorchscanError
@@ -19,32 +20,17 @@ if TYPE_CHECKING:
 _EXAMPLES = """\
 examples
   torchscan report torchvision:resnet50
-  torchscan report timm:vit_base_patch16_224 --training --optimizer AdamW --output vit.html
+  torchscan report timm:vit_base_patch16_224 --training --optimizer AdamW -d H100 -o vit.html
   torchscan inspect torchvision:resnet50 --training --save run.json
   torchscan report torchvision:resnet50 --training --run run.json"""
 
 
 def add_to(commands: Any) -> None:
     """Register the command."""
-    help_ = "a page to walk through: graph, layers, memory and times of a model"
+    help_ = "Write an HTML report: graph, layers, memory and times of a model."
     parser = model_command(commands, "report", help_, _EXAMPLES, run=_run, step=True)
-    parser.add_argument(
-        "--device", metavar="NAME", help="does it fit there, and how long does it take?"
-    )
-    parser.add_argument(
-        "--run",
-        dest="measured",
-        metavar="RUN",
-        type=Path,
-        help="what was measured: a file of inspect --save, or the folder of a run that was watched",
-    )
-    parser.add_argument(
-        "--output",
-        metavar="FILE",
-        type=Path,
-        default=Path("torchscan.html"),
-        help="the page (default torchscan.html)",
-    )
+    add_options(parser, "device", "run")
+    add_option(parser, "output", default=Path("torchscan.html"), help="Write to this file")
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -54,7 +40,7 @@ def _run(options: argparse.Namespace) -> int:
 
     if can_estimate_for(options.device):
         device_named(options.device)
-    run = None if options.measured is None else open_run(options.measured)
+    run = None if options.run is None else open_run(options.run)
     failures: list[str] = []
 
     def made(built: Built, scan: Scan) -> str:

@@ -1,45 +1,106 @@
-"""``torchscan runs``: what was watched, and how far it got."""
+"""``torchscan runs``: list watched runs, open them in the browser, and merge their files."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchscan.cli.options import add_command, add_output, put_table
+from torchscan.cli.option_table import add_option, add_options
+from torchscan.cli.options import add_command, add_command_group, add_output, put_table
+from torchscan.cli.saying import answer
 from torchscan.errors import InputError
 
 if TYPE_CHECKING:
     from torchscan.live.history import WatchedRun
     from torchscan.report.table import Row, Table
 
-_EXAMPLES = """\
+_LIST_EXAMPLES = """\
 examples
-  torchscan runs
-  torchscan runs experiments --format csv"""
+  torchscan runs list
+  torchscan runs list experiments --format csv
+torchscan runs is short for torchscan runs list."""
+_OPEN_EXAMPLES = """\
+examples
+  torchscan runs open runs/first
+  torchscan runs open runs/first runs/second
+  torchscan runs open runs/first -o run.html"""
+_MERGE_EXAMPLES = """\
+examples
+  torchscan runs merge runs/first first.sqlite"""
 
 
 def add_to(commands: Any) -> None:
-    """Register the command."""
-    parser = add_command(
-        commands, "runs", "list the runs that watch() has recorded", _EXAMPLES, run=_run
+    """Register the commands."""
+    group = add_command_group(commands, "runs", "List, open and merge runs that watch() recorded.")
+    listing = add_command(
+        group, "list", "List the runs in a folder.", _LIST_EXAMPLES, run=_list_runs
     )
-    parser.add_argument(
-        "folder", nargs="?", default="runs", type=Path, help="where they are (default runs)"
+    help_ = "Name the folder (default: runs)."
+    listing.add_argument(
+        "folder", metavar="FOLDER", nargs="?", default="runs", type=Path, help=help_
     )
-    add_output(parser)
+    add_output(listing)
+
+    help_ = "Open a watched run in the browser, while it is written or afterwards."
+    opening = add_command(group, "open", help_, _OPEN_EXAMPLES, run=_open)
+    help_ = "Name its folder; further runs are shown beside it."
+    opening.add_argument("runs", nargs="+", metavar="RUN", type=Path, help=help_)
+    add_options(opening, "host", "port")
+    add_option(opening, "output", help="Write one HTML file instead, which needs no server")
+
+    help_ = "Merge the files of a watched run's ranks into one file."
+    merging = add_command(group, "merge", help_, _MERGE_EXAMPLES, run=_merge)
+    merging.add_argument("folder", metavar="FOLDER", type=Path, help="Name the folder of the run.")
+    help_ = "Name the file to write; open_run() reads it."
+    merging.add_argument("file", metavar="FILE", type=Path, help=help_)
 
 
-def _run(options: argparse.Namespace) -> None:
+def with_default_command(words: Sequence[str]) -> Sequence[str]:
+    """Return the words of a call, in which ``runs`` alone is ``runs list``."""
+    first, rest = words[:1], words[1:]
+    is_complete = bool(rest) and (not rest[0].startswith("-") or rest[0] in ("-h", "--help"))
+    if list(first) != ["runs"] or is_complete:
+        return words
+    return ["runs", "list", *rest]
+
+
+def _open(options: argparse.Namespace) -> None:
+    if options.output is None:
+        from torchscan.live.explore.serving import PORT, explore
+
+        port = PORT if options.port is None else options.port
+        explore(options.runs, options.host, port, _put_url)
+        return
+    from torchscan.live.explore.run_page import page_of_run
+
+    page_of_run(*options.runs).save(options.output)
+    answer(f"written to {options.output}")
+
+
+def _put_url(url: str) -> None:
+    answer(f"{url}\nCtrl+C ends it.")
+    sys.stdout.flush()
+
+
+def _merge(options: argparse.Namespace) -> None:
+    from torchscan.live.merging import merge
+
+    merge(options.folder, options.file)
+
+
+def _list_runs(options: argparse.Namespace) -> None:
     from torchscan.live.history import runs_in
 
     if not options.folder.is_dir():
-        raise InputError(f"{str(options.folder)!r} is no folder: give one that has runs")
+        raise InputError(f"{str(options.folder)!r} is not a folder: give one that has runs")
     found = runs_in(options.folder)
     if not found:
         raise InputError(
-            f"{str(options.folder)!r} has no runs: watch(model, 'runs/first') makes one"
+            f"{str(options.folder)!r} has no runs: watch(model, 'runs/first') records one"
         )
     put_table(_table(found, options.folder), options)
 

@@ -15,23 +15,10 @@ from torchscan.progress import is_terminal
 FINE, EXCEEDED, WRONG_USE, FAILED = 0, 1, 2, 3
 
 #: replacements for symbols that a terminal can't show
-_ASCII = str.maketrans(
-    {"─": "-", "│": "|", "├": "|", "└": "`", "–": "-", "−": "-", "×": "x", "µ": "u"}
-    | {
-        "█": "#",
-        "▓": "%",
-        "▒": "=",
-        "░": ":",
-        "▛": "&",
-        "▞": "x",
-        "·": ".",
-        "▼": "v",
-        "└": "`",
-        "┴": "+",
-    }
+_ASCII = str.maketrans("─│├└–−×µ█▓▒░▛▞·▼┴", "-||`--xu#%=:&x.v+") | str.maketrans(
+    {"≥": ">=", "…": "...", "→": "->", "✓": "ok", "✗": "exceeded:"}
     | dict.fromkeys("▏▎▍▌", "-")
     | dict.fromkeys("▋▊▉", "=")
-    | {"≥": ">=", "…": "...", "→": "->", "✓": "ok", "✗": "exceeded:"}
 )
 
 #: what errors say of arguments in Python -> of options, in this order
@@ -51,7 +38,10 @@ _OPTIONS = (
     ("give device=", "add --device "),
     ("precision=None", "no --precision"),
     ("strict=True", "--strict"),
-    ("max_depth is", "--depth is"),
+    ("batch_size and global_batch", "--batch-size and --global-batch-size"),
+    ("precision is", "--precision is"),
+    ("weights= says", "--weights says"),
+    ("give apply=", "in Python give apply="),
     ("input_shape=", "--input "),
     ("another input_shape than", "another --input than"),
     ("input_shape is", "--input is"),

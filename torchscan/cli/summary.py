@@ -1,75 +1,106 @@
-"""``torchscan summary``: the layers of a model and what they cost."""
+"""``torchscan summary``: layers and costs of a model."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from typing import Any
 
-from torchscan.cli.options import add_output, model_command, names, on_scan, positive, put_table
+from torchscan.cli.option_table import add_option, add_options
+from torchscan.cli.options import (
+    add_output,
+    first_given,
+    model_command,
+    on_generating,
+    on_scan,
+    put_table,
+    to_complete_json,
+)
 from torchscan.cli.saying import explain
-from torchscan.errors import RecordError
+from torchscan.errors import InputError, RecordError
 
 _COLUMNS = """\
 Columns: type path input_shape output_shape params own_params grad_params nograd_params trainable
 param_size buffers buffer_size macs own_macs flops own_flops dmas bytes_read bytes_written
 activations peak latency params_share macs_share flops_share latency_share rf s p. Numbers are
 those of a layer with all that it calls; own_… are its own. Data (csv, json) have each layer's own
-numbers, and are never folded."""
+numbers, and are never folded.
+
+With --by and --symbolic there are costs instead of layers, largest first; the formulas are those of
+a language model."""
 _EXAMPLES = """\
 examples
-  torchscan summary torchvision:resnet50 --depth 2
+  torchscan summary torchvision:resnet50 --max-depth 2
   torchscan summary timm:convnext_tiny --sort macs --top 10
-  torchscan summary torchvision:vit_b_16 --filter Linear --sort params --top 5
-  torchscan summary hf:config.json --input input_ids=2048:long --format json --output model.json
+  torchscan summary torchvision:vit_b_16 --match Linear --sort params --top 5
+  torchscan summary torchvision:resnet50 --by operator --backward
+  torchscan summary hf:path/to/config.json --symbolic
+  torchscan summary hf:config.json --input input_ids=2048:long --format json -o model.json
   torchscan summary models.py:net --input 3,32,32 --format github >> $GITHUB_STEP_SUMMARY"""
+#: arguments that choose layers, their columns and how these are counted
+_OF_LAYERS = (
+    *("max_depth", "columns", "receptive_field", "match", "sort", "fold_repeats", "wrap_mode"),
+    *("convention", "strict", "device", "optimizer", "precision"),
+)
+#: arguments of a pass, which formulas do not have
+_OF_PASS = ("by", "top", "backward", "training", "mode", "input", "batch_size")
 
 
 def add_to(commands: Any) -> None:
     """Register the command."""
-    help_ = "the layers of a model as a table, and the totals"
+    help_ = "Show the layers of a model and what they cost, or the costs by operator or module."
     parser = model_command(commands, "summary", help_, _COLUMNS, _EXAMPLES, run=_run, step=True)
-    parser.add_argument(
-        "--device", metavar="NAME", help="show what each layer takes there: 'RTX 4090', 'cuda'"
-    )
+    add_option(parser, "device", help="Show the time of each layer on this device: 'RTX 4090'")
     layers = parser.add_argument_group("layers")
-    layers.add_argument(
-        "--depth", metavar="N", type=int, help="fold deeper layers into their parents"
-    )
-    layers.add_argument(
-        "--columns", metavar="A,B", type=names, help="what to show for each layer; see below"
-    )
-    layers.add_argument(
-        "--rf", action="store_true", help="receptive field, stride and padding of each layer"
-    )
-    layers.add_argument(
-        "--filter",
-        metavar="GLOB",
-        help="only layers whose path or type matches: 'layer4.*', Conv2d",
-    )
-    layers.add_argument("--sort", metavar="COLUMN", help="sort by a column, largest first")
-    layers.add_argument("--top", metavar="N", type=positive, help="only the first N layers")
-    layers.add_argument(
-        "--fold-repeats",
-        action=argparse.BooleanOptionalAction,
-        help="equal blocks in one row, and none for what does nothing (default: where that saves half of the rows)",
-    )
-    layers.add_argument(
-        "--wrap", choices=("head", "mid", "tail"), default="mid", help="where long names are cut"
-    )
-    counting = parser.add_argument_group("counting")
-    counting.add_argument("--backward", action="store_true", help="count the backward pass, too")
-    counting.add_argument(
-        "--convention",
-        choices=("torchscan", "fvcore", "flop_counter", "thop", "ptflops", "torchinfo"),
-        default="torchscan",
-        help="MACs as another tool would report them",
-    )
-    counting.add_argument("--strict", action="store_true", help="fail if an operator is unpriced")
+    add_options(layers, "max_depth", "columns", "receptive_field", "match", "sort", "top")
+    add_options(layers, "fold_repeats", "wrap_mode")
+    costs = parser.add_argument_group("costs")
+    help_ = "Show what operators or modules cost instead of layers"
+    add_option(costs, "by", help=help_, choices="report/costs.py:By")
+    add_options(costs, "symbolic", "near", "backward", "convention", "strict")
     add_output(parser)
 
 
 def _run(options: argparse.Namespace) -> None:
+    if options.symbolic:
+        _put_formulas(options)
+        return
+    if first_given(options, "near"):
+        raise InputError("--near is where formulas are fitted: add --symbolic")
+    if options.by is not None:
+        _put_costs(options)
+        return
+    _put_layers(options)
+
+
+def _put_formulas(options: argparse.Namespace) -> None:
+    from torchscan.generation import symbolic_costs
+    from torchscan.report.formula_table import formula_table
+
+    useless = first_given(options, *_OF_LAYERS, *_OF_PASS)
+    if useless:
+        raise InputError(f"--symbolic has all formulas of the forward pass: leave out {useless}")
+    costs = on_generating(
+        options.target,
+        lambda built: symbolic_costs(
+            built.converted(options.dtype).module.eval(), progress=False, near=options.near
+        ),
+    )
+    put_table(formula_table(costs), options, json=partial(to_complete_json, costs))
+
+
+def _put_costs(options: argparse.Namespace) -> None:
+    from torchscan.report.costs import cost_table
+
+    useless = first_given(options, *_OF_LAYERS)
+    if useless:
+        raise InputError(f"{useless} is for the table of layers: leave it out, or leave out --by")
+    trace = on_scan(options, lambda scan: scan.trace)
+    put_table(cost_table(trace, options.by, options.top), options)
+
+
+def _put_layers(options: argparse.Namespace) -> None:
     from torchscan.hardware.device_specs import can_estimate_for
     from torchscan.report.aggregate import folded_to
     from torchscan.report.columns import check_columns, needed_for, require_device, usual_columns
@@ -77,12 +108,10 @@ def _run(options: argparse.Namespace) -> None:
     from torchscan.report.select import select_layers
 
     has_device = can_estimate_for(options.device)
-    columns = (
-        usual_columns(options.rf, options.rf, has_device)
-        if options.columns is None
-        else options.columns
-    )
-    check_layout(columns, options.wrap, options.width)
+    columns = options.columns
+    if columns is None:
+        columns = usual_columns(options.receptive_field, options.receptive_field, has_device)
+    check_layout(columns, options.wrap_mode, options.width)
     read = [*columns, *([] if options.sort is None else [options.sort])]
     check_columns(read)
     require_device(read, has_device=has_device)
@@ -90,13 +119,12 @@ def _run(options: argparse.Namespace) -> None:
     try:
         info = on_scan(options, lambda scan: scan.describe(**counting))
     except RecordError as error:
-        _show_what_ran(error, options.width)
+        _show_unfinished(error, options.width)
         raise
-    info = select_layers(
-        folded_to(info, options.depth), match=options.filter, sort=options.sort, top=options.top
-    )
+    info = folded_to(info, options.max_depth)
+    info = select_layers(info, match=options.match, sort=options.sort, top=options.top)
     put_table(
-        info.table(columns, options.wrap, fold_repeats=options.fold_repeats),
+        info.table(columns, options.wrap_mode, fold_repeats=options.fold_repeats),
         options,
         csv=lambda: info.to_csv(columns=options.columns, escape_formulas=True).removesuffix("\n"),
         json=info.to_json,
@@ -104,8 +132,8 @@ def _run(options: argparse.Namespace) -> None:
     )
 
 
-def _show_what_ran(error: RecordError, width: int) -> None:
-    """Before the error says why it failed."""
+def _show_unfinished(error: RecordError, width: int) -> None:
+    """Print the layers that ran, before the error says why the pass failed."""
     from torchscan.report.colours import has_colours
     from torchscan.report.unfinished import unfinished_table
 

@@ -175,12 +175,12 @@ def _require_whole(before: InfoDict, after: InfoDict) -> None:
     """Layers left out of a report would look added or removed."""
     if "selection" in before or "selection" in after:
         raise InputError(
-            "partial reports cannot be compared: make them without --filter, --sort and --top"
+            "partial reports cannot be compared: make them without --match, --sort and --top"
         )
     if before.get("max_depth") != after.get("max_depth"):
         depths = [report.get("max_depth", "all") for report in (before, after)]
         raise InputError(
-            f"reports are folded to different depths, {depths[0]} and {depths[1]}: use the same --depth"
+            f"reports are folded to different depths, {depths[0]} and {depths[1]}: use the same --max-depth"
         )
 
 

@@ -21,8 +21,8 @@ class WandB(Sink):
 
     Args:
         project: where the run goes.
-        page_every: seconds from one page to the next, at least: the graph and the distributions, as ``torchscan explore`` shows
-            them, are the panel ``page``. None: there is no page.
+        page_every: seconds from one page to the next, at least: the graph and the distributions, as ``torchscan runs open``
+            shows them, are the panel ``page``. None: there is no page.
         init: what else ``wandb.init`` takes: ``group="first"``, ``mode="offline"``, ``dir="runs"``.
     """
 

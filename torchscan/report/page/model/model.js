@@ -124,7 +124,7 @@ class ModelPage {
 
   // -- parts ---------------------------------------------------------------------------------------------------------
 
-  gone() { return `Not connected: the program may have ended. To see the run again: torchscan explore ${this.data.live.join(" ")}`; }
+  gone() { return `Not connected: the program may have ended. To see the run again: torchscan runs open ${this.data.live.join(" ")}`; }
 
   header() {
     this.source = make("span", {}, this.data.question[0] ?? "");

@@ -1,0 +1,221 @@
+"""The options of all commands, each generated from the Python argument of the same name.
+
+Explanations, defaults and choices are read from the source text of the package: importing it would
+make ``torchscan --help`` wait for torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import functools
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torchscan.cli.option_values import to_bytes, to_count, to_depth, to_mesh, to_names, to_tokens
+from torchscan.report.table import FORMATS
+
+_PACKAGE = Path(__file__).parent.parent
+_GENERATION = ("generation.py",)
+_INSPECT = ("inspection.py",)
+_MESHES = ("ranks/meshes.py",)
+_PASS = ("recording/arguments.py", "recording/request.py")
+_SERVE = ("live/explore/serving.py",)
+_SUMMARY = ("crawler.py",)
+
+
+class Option(NamedTuple):
+    """An option of the shell, and what it takes from the argument in Python."""
+
+    #: sentence, without its period; "{}" is the first clause of the explanation in ``files``
+    help: str
+    metavar: str | None = None
+    type: Callable[[str], Any] | None = None
+    #: where the argument is explained and has its default
+    files: Sequence[str] = ()
+    short: str | None = None
+    #: the values, or the file and name of the ``Literal`` that has them
+    choices: Sequence[str] | str | None = None
+    #: None: as in Python
+    default: Any = None
+    #: name of the argument, or None if it is that of the option
+    python: str | None = None
+    action: Any = None
+    required: bool | None = None
+
+    def default_of(self, argument: str) -> Any:
+        """Return the default of this argument, or None if it has none."""
+        if self.action is not None or self.default is not None:
+            return self.default
+        pattern = rf"^    {argument}: [^=\n]+ = (.+?),?$"
+        value = re.search(pattern, _read(self.files), re.MULTILINE)
+        return None if value is None else ast.literal_eval(value[1])
+
+    def values(self) -> Sequence[str] | None:
+        """Return the choices, or None if any value will do."""
+        if not isinstance(self.choices, str):
+            return self.choices
+        file, name = self.choices.split(":")
+        pattern = rf"^{name} = Literal\[(.*?)\]"
+        (values,) = re.findall(pattern, _read((file,)), re.MULTILINE | re.DOTALL)
+        return re.findall(r'"(.*?)"', values)
+
+    def sentence(self, argument: str, default: Any) -> str:
+        """Return the help text, completed with the explanation of this argument and the default."""
+        text = self.help
+        if "{}" in text:
+            text = text.format(self._explanation(argument))
+        if isinstance(default, tuple):
+            default = ",".join(map(str, default))
+        if default and "(default" not in text:
+            text = f"{text} (default: {default})"
+        return f"{text[0].upper()}{text[1:]}."
+
+    def _explanation(self, argument: str) -> str:
+        """Return the first clause of the argument's explanation, in the words of a shell."""
+        sections = re.findall(r"^    Args:\n((?: {8}.*\n)+)", _read(self.files), re.MULTILINE)
+        pattern = rf"^ +{argument}: (.*(?:\n {{12}}.*)*)"
+        (entry, *_) = re.findall(pattern, "".join(sections), re.MULTILINE)
+        clause, *_ = re.split(r"[.:;](?: |$)", " ".join(entry.split()))
+
+        def name_option(code: re.Match[str]) -> str:
+            name = "input" if code[1] == "input_shape" else code[1]
+            return to_flag(name) if hasattr(_Options, name) else name
+
+        return re.sub(r"``(.+?)``", name_option, clause)
+
+
+def add_options(parser: Any, *names: str) -> None:
+    """Add the options with these names to a parser, or to a group of its options."""
+    for name in names:
+        add_option(parser, name)
+
+
+def add_option(parser: Any, name: str, **changes: Any) -> None:
+    """Add an option; ``changes`` replace what is defined for all commands."""
+    option = getattr(_Options, name)._replace(**changes)
+    argument = option.python or name
+    flags = [flag for flag in (to_flag(name), option.short) if flag is not None]
+    default = option.default_of(argument)
+    given = {key: getattr(option, key) for key in ("action", "metavar", "type", "required")}
+    given |= {"choices": option.values(), "default": default}
+    given = {key: value for key, value in given.items() if value is not None}
+    parser.add_argument(*flags, dest=argument, help=option.sentence(argument, default), **given)
+
+
+def to_flag(name: str) -> str:
+    """Return how the option of an argument is spelled."""
+    return f"--{name.replace('_', '-')}"
+
+
+@functools.lru_cache(maxsize=16)
+def _read(files: Sequence[str]) -> str:
+    return "\n".join((_PACKAGE / file).read_text(encoding="utf-8") for file in files)
+
+
+_flag = functools.partial(Option, action="store_true")
+
+
+# fmt: off
+class _Options:
+    """The options by name."""
+
+    # the model's inputs
+    input = Option("Give the shape of one input; repeat it for several; see below", "SHAPE",
+                   action="append", default=[])
+    dtype = Option("Set the type of inputs; a floating-point type also converts the model", "TYPE")
+    batch_size = Option("Set {}", "N", to_count, _PASS, "-b")
+    mode = Option("Set the mode of the modules (default: train with --training, else eval)",
+                  choices="recording/request.py:Mode")
+    # the pass
+    training = _flag("Take {}", files=_PASS)
+    optimizer = Option("Name the optimizer that steps: AdamW or another of torch.optim", "NAME")
+    precision = Option("Convert the model to this precision; …-mixed is autocast",
+                       choices="recording/precision.py:Precision")
+    backward = _flag("Run the backward pass, too")
+    compiled = _flag("{}", files=("estimator.py",))
+    device = Option("Estimate for this device: 'RTX 4090', or cuda for this machine's", "NAME",
+                    short="-d")
+    run_on = Option("Run a TARGET on this device (default: cuda, or else cpu)", "cpu|cuda")
+    steps = Option("Measure N training steps after one to warm up; evaluations do not count", "N",
+                   to_count, default=5)
+    on_nonfinite = Option("Choose {}", files=_INSPECT, choices="inspection.py:Reaction")
+    # layers and rows
+    by = Option("Choose what the rows are")
+    max_depth = Option("{}", "N", to_depth, _SUMMARY)
+    columns = Option("Choose {}; see below", "A,B", to_names, _SUMMARY)
+    metrics = Option("Choose what to list for each model; see below", "A,B", to_names)
+    receptive_field = _flag("Show receptive field, stride and padding of each layer")
+    match = Option("Show only layers whose path or type matches: 'layer4.*', Conv2d", "GLOB")
+    sort = Option("Sort by a column, largest first", "COLUMN")
+    top = Option("Show only the first N rows", "N", to_count)
+    fold_repeats = Option("{} (default: where that saves half of the rows)", files=_SUMMARY,
+                          action=argparse.BooleanOptionalAction)
+    wrap_mode = Option("Choose {}", files=_SUMMARY, choices="report/table.py:Cut")
+    layer = Option("Show only this layer, axis by axis", "PATH")
+    call = Option("Choose which call of the module", "N", to_count, default=1)
+    operators = _flag("Show each operator, and each of equal modules, in a separate box")
+    # counting
+    convention = Option("Count MACs by the rules of this tool", files=_SUMMARY,
+                        choices="analyses/conventions/__init__.py:Convention")
+    strict = _flag("Fail if an operator has no cost formula, instead of giving lower bounds")
+    strict_norm = _flag("Count the elements behind the statistics of norms as seen")
+    symbolic = _flag("Show costs as formulas of batch B and length T, for a prompt and a token")
+    near = Option("Fit the formulas of --symbolic from this length on", "N", to_tokens, _GENERATION)
+    # memory and time
+    cuda_context = Option("Set the memory of the CUDA context (default: as measured, or 512 MiB)",
+                          "SIZE", to_bytes, python="context_bytes")
+    suggestions = _flag("List changes that would help, each with its estimated effect")
+    largest_batch = _flag("Find the largest batch that fits on the device, too")
+    longest_sequence = _flag("Find the most tokens of a sequence that fit on the device, too")
+    # language models
+    prompt = Option("Set the number of {}", "N", to_tokens, _GENERATION)
+    context = Option("Set the tokens of prompt and answer, in place of --prompt", "N", to_tokens)
+    new = Option("Set the number of {}", "N", to_tokens, _GENERATION)
+    weights = Option("Set the format in which weights are stored", "FORMAT")
+    cache = Option("Set {}", "FORMAT", files=_GENERATION)
+    eager = _flag("Generate as plain PyTorch does, kernel by kernel")
+    price = Option("Add the price of a million tokens; P is the device's per hour", "P", float)
+    num_gpus = Option("Set {}", "N", to_count, _MESHES, python="gpus")
+    tp = Option("Shard each layer over N devices (default: all)", "N", to_count)
+    mesh = Option("Compare this mesh; repeat it for several (default: all that make sense)",
+                  "dp=8,tp=8", to_mesh, action="append")
+    per_machine = Option("Set {}", "N", to_count, _MESHES)
+    network_gbs = Option("Set {}", "GB/s", float, _MESHES)
+    length = Option("Set the number of {}", "N", to_tokens, _MESHES)
+    global_batch_size = Option("Set the sequences of all devices (default: --batch-size each)", "N",
+                               to_tokens, python="global_batch")
+    checkpoint = _flag("{}", files=_MESHES)
+    lora = Option("{}", "RANK", to_count, _MESHES)
+    # files and the browser
+    format = Option("Choose the format", choices=FORMATS, default="text")
+    output = Option("Write to this file instead of standard output", "FILE", Path, short="-o")
+    width = Option("Set the width in characters (default: the terminal's)", "N", to_count)
+    run = Option("Show what a file of inspect --save, or a watched run, has measured", "RUN", Path)
+    save = Option("Write the complete result as JSON, for open_run and compare", "FILE", Path)
+    trace = Option("Write the last step as a timeline for ui.perfetto.dev", "FILE", Path)
+    host = Option("Set {}", "HOST", files=_SERVE, default="127.0.0.1")
+    port = Option("Listen on this port, or a free one if it is taken (default: 6116)", "N", int)
+    config = Option("Read this budget file", "FILE", Path)
+    update = _flag("Record new baselines")
+    timings = _flag("Take real steps, and check max_step_time")
+    measure = _flag("Measure this machine's GPU or CPU, and save the result")
+# fmt: on
+
+
+#: new spellings by the old ones, which are refused
+RENAMED_OPTIONS = {
+    "--batch": "--batch-size",
+    "--context": "--cuda-context",
+    "--depth": "--max-depth",
+    "--device": "--run-on",
+    "--filter": "--match",
+    "--global-batch": "--global-batch-size",
+    "--gpus": "--num-gpus",
+    "--network": "--network-gbs",
+    "--remedies": "--suggestions",
+    "--rf": "--receptive-field",
+    "--wrap": "--wrap-mode",
+}

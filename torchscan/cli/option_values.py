@@ -1,0 +1,60 @@
+"""Values of options, converted from text."""
+
+from __future__ import annotations
+
+import argparse
+
+from torchscan.errors import InputError
+from torchscan.units import parse_memory
+
+
+def to_count(text: str) -> int:
+    """Return a whole number of at least one."""
+    value = int(text) if text.isdecimal() and len(text) < 19 else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return value
+
+
+def to_tokens(text: str) -> int:
+    """Return a count, in which k is 1,024: ``2k`` is 2,048."""
+    if text[-1:] in ("k", "K"):
+        return to_count(text[:-1]) * 1024
+    return to_count(text)
+
+
+def to_counts(text: str) -> list[int]:
+    """Return the counts in ``1,8,32``."""
+    return [to_count(part.strip()) for part in text.split(",")]
+
+
+def to_depth(text: str) -> int:
+    """Return a number of levels, 0 or more."""
+    if not text.isdecimal() or len(text) > 9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a depth: give 0 for the model, or more")
+    return int(text)
+
+
+def to_bytes(text: str) -> int:
+    """Return an amount of memory, such as ``1.5GiB``."""
+    try:
+        return int(parse_memory(text))
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def to_mesh(text: str) -> dict[str, int]:
+    """Return the size of each dimension in ``dp=8,tp=8``."""
+    sizes = (part.split("=") for part in text.split(","))
+    try:
+        return {dimension: to_count(size) for dimension, size in sizes}
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a mesh: give the size of each dimension, such as dp=8,tp=8"
+        ) from error
+
+
+def to_names(text: str) -> list[str]:
+    """Return the names in ``a,b,c``."""
+    parts = (part.strip() for part in text.split(","))
+    return [name for name in parts if name]
