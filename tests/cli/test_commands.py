@@ -385,8 +385,8 @@ def norm(): return nn.BatchNorm1d(4)
         ),
         (("Shapeless", "--input", "4"), "@my_op.register_fake; or in Python pass execute='real'\n"),
         (
-            ("Flat", "--input", "4", "--backward"),
-            "my_op.register_autograd; or leave out --backward or --training\n",
+            ("Flat", "--input", "4", "--training"),
+            "my_op.register_autograd; or leave out --training\n",
         ),
     ],
 )
@@ -579,7 +579,7 @@ def test_figures_of_other_commands(run: Any) -> None:
         ("total", 48),
     ]
     with_backward = json.loads(
-        run("summary", *NET, "--by", "operator", "--backward", "--format", "json")[1]
+        run("summary", *NET, "--by", "operator", "--training", "--format", "json")[1]
     )["rows"]
     assert with_backward[-1]["macs"] == 48 * 3 - 32  # the input needs no gradient
     (row,) = json.loads(run("table", *NET, "--format", "json", "--batch-size", "5")[1])["rows"]

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-import torchscan
+from tests.test_signatures import public_values
 from torchscan.cli.main import main, parser
 from torchscan.cli.option_table import RENAMED_OPTIONS
 from torchscan.cli.options import parsers_by_command
@@ -28,9 +28,6 @@ OF_THE_SHELL = {
 }
 #: arguments that Python spells differently
 SPELLED_DIFFERENTLY = {
-    "cuda_context": "context_bytes",
-    "global_batch_size": "global_batch",
-    "num_gpus": "gpus",
     "run_on": "device",
 }
 VERBS = re.findall(
@@ -51,8 +48,7 @@ def options() -> Iterator[tuple[str, argparse.Action]]:
 def arguments_in_python() -> set[str]:
     """Arguments of public functions, and of the methods of public classes."""
     found: set[str] = set()
-    for name in torchscan.__all__:
-        public = getattr(torchscan, name)
+    for public in public_values().values():
         members = vars(public).values() if inspect.isclass(public) else ()
         for each in (public, *members):
             with contextlib.suppress(TypeError, ValueError):  # not everything has a signature
@@ -179,14 +175,14 @@ def test_tokens_may_be_thousands(option: str) -> None:
 
 
 def test_tokens_of_training_may_be_thousands() -> None:
-    words = ["x", "--num-gpus", "8", "--length", "2K", "--global-batch-size", "1k"]
+    words = ["x", "--num-gpus", "8", "--length", "2K", "--global-batch-size", "1024"]
     given = PARSERS["llm train"].parse_args(words)
-    assert (given.length, given.global_batch) == (2048, 1024)
+    assert (given.length, given.global_batch_size) == (2048, 1024)
 
 
 def test_defaults_are_those_of_python() -> None:
     serve = PARSERS["llm serve"].parse_args(["x"])
-    assert (serve.prompt, serve.new, serve.batch_sizes) == (512, 128, (1, 8, 32))
+    assert (serve.prompt, serve.new, serve.batch_size) == (512, 128, (1, 8, 32))
     train = PARSERS["llm train"].parse_args(["x", "--num-gpus", "8"])
     assert (train.length, train.batch_size, train.per_machine) == (4096, 1, 8)
     assert (train.precision, train.optimizer, train.network_gbs) == ("bf16", "AdamW", 50.0)

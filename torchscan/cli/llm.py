@@ -46,7 +46,7 @@ def add_to(commands: Any) -> None:
 def _add_model(parser: argparse.ArgumentParser) -> None:
     help_ = "Name the model: hf:path/to/config.json or package.module:callable."
     parser.add_argument("target", metavar="TARGET", help=help_)
-    add_option(parser, "device", default="auto")
+    add_option(parser, "device")
 
 
 def _add_serve(commands: Any) -> None:
@@ -61,7 +61,7 @@ def _add_serve(commands: Any) -> None:
         length,
         "batch_size",
         help="Set the number of {}, one or several",
-        python="batch_sizes",
+        default=(1, 8, 32),
         files=("generation.py",),
         metavar="N,…",
         type=to_counts,
@@ -111,7 +111,7 @@ def _serve(options: argparse.Namespace) -> None:
             built.module.eval(),
             prompt,
             options.new,
-            batch_size=options.batch_sizes,
+            batch_size=options.batch_size,
             mesh=mesh,
             progress=False,
             **asked,
@@ -122,7 +122,7 @@ def _serve(options: argparse.Namespace) -> None:
 
 def _mesh(options: argparse.Namespace) -> dict[str, int] | None:
     """Return the mesh, in which groups of devices have a separate batch each, or None."""
-    num_gpus = options.gpus or options.tp or 1
+    num_gpus = options.num_gpus or options.tp or 1
     tp = options.tp or num_gpus
     if num_gpus % tp:
         raise InputError(
@@ -138,7 +138,15 @@ def _train(options: argparse.Namespace) -> None:
     from torchscan.ranks.meshes import search_meshes
     from torchscan.report.mesh_table import mesh_table
 
-    names = ["gpus", "device", "length", "batch_size", "global_batch", "precision", "optimizer"]
+    names = [
+        "num_gpus",
+        "device",
+        "length",
+        "batch_size",
+        "global_batch_size",
+        "precision",
+        "optimizer",
+    ]
     names += ["checkpoint", "lora", "per_machine", "network_gbs"]
     asked = {name: getattr(options, name) for name in names}
     search = on_generating(

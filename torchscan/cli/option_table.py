@@ -133,8 +133,7 @@ class _Options:
     training = _flag("Take {}", files=_PASS)
     optimizer = Option("Name the optimizer that steps: AdamW or another of torch.optim", "NAME")
     precision = Option("Convert the model to this precision; …-mixed is autocast",
-                       choices="recording/precision.py:Precision")
-    backward = _flag("Run the backward pass, too")
+                       choices="precisions.py:Precision")
     compiled = _flag("{}", files=("estimator.py",))
     device = Option("Estimate for this device: 'RTX 4090', or cuda for this machine's", "NAME",
                     short="-d")
@@ -166,7 +165,7 @@ class _Options:
     near = Option("Fit the formulas of --symbolic from this length on", "N", to_tokens, _GENERATION)
     # memory and time
     cuda_context = Option("Set the memory of the CUDA context (default: as measured, or 512 MiB)",
-                          "SIZE", to_bytes, python="context_bytes")
+                          "SIZE", to_bytes)
     suggestions = _flag("List changes that would help, each with its estimated effect")
     largest_batch = _flag("Find the largest batch that fits on the device, too")
     longest_sequence = _flag("Find the most tokens of a sequence that fit on the device, too")
@@ -178,7 +177,7 @@ class _Options:
     cache = Option("Set {}", "FORMAT", files=_GENERATION)
     eager = _flag("Generate as plain PyTorch does, kernel by kernel")
     price = Option("Add the price of a million tokens; P is the device's per hour", "P", float)
-    num_gpus = Option("Set {}", "N", to_count, _MESHES, python="gpus")
+    num_gpus = Option("Set {}", "N", to_count, _MESHES)
     tp = Option("Shard each layer over N devices (default: all)", "N", to_count)
     mesh = Option("Compare this mesh; repeat it for several (default: all that make sense)",
                   "dp=8,tp=8", to_mesh, action="append")
@@ -186,7 +185,7 @@ class _Options:
     network_gbs = Option("Set {}", "GB/s", float, _MESHES)
     length = Option("Set the number of {}", "N", to_tokens, _MESHES)
     global_batch_size = Option("Set the sequences of all devices (default: --batch-size each)", "N",
-                               to_tokens, python="global_batch")
+                               to_count)
     checkpoint = _flag("{}", files=_MESHES)
     lora = Option("{}", "RANK", to_count, _MESHES)
     # files and the browser
@@ -207,6 +206,7 @@ class _Options:
 
 #: new spellings by the old ones, which are refused
 RENAMED_OPTIONS = {
+    "--backward": "--training",
     "--batch": "--batch-size",
     "--context": "--cuda-context",
     "--depth": "--max-depth",

@@ -141,8 +141,6 @@ def on_model(
     require_step_for_optimizer(options)
     specs = [parse_input(text) for text in options.input]
     asked = {name: value for name, value in vars(options).items() if name in DEFAULTS}
-    if getattr(options, "backward", False) and not asked.get("training"):
-        asked |= {"training": True, "mode": options.mode or "eval"}
 
     def ask(found: Built) -> Result:
         built = found.converted(options.dtype)

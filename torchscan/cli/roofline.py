@@ -28,7 +28,7 @@ def add_to(commands: Any) -> None:
     """Register the command."""
     help_ = "Estimate how long a pass takes on a device, and what limits it."
     parser = model_command(commands, "roofline", help_, _EXAMPLES, run=_run, step=True)
-    add_option(parser, "device", default="auto")
+    add_option(parser, "device")
     add_options(parser, "compiled", "suggestions")
     rows = parser.add_argument_group("rows")
     add_option(rows, "by", choices="report/roofline_table.py:Rows", default="layer")

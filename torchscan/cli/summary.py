@@ -34,7 +34,7 @@ examples
   torchscan summary torchvision:resnet50 --max-depth 2
   torchscan summary timm:convnext_tiny --sort macs --top 10
   torchscan summary torchvision:vit_b_16 --match Linear --sort params --top 5
-  torchscan summary torchvision:resnet50 --by operator --backward
+  torchscan summary torchvision:resnet50 --by operator --training
   torchscan summary hf:path/to/config.json --symbolic
   torchscan summary hf:config.json --input input_ids=2048:long --format json -o model.json
   torchscan summary models.py:net --input 3,32,32 --format github >> $GITHUB_STEP_SUMMARY"""
@@ -44,7 +44,7 @@ _OF_LAYERS = (
     *("convention", "strict", "device", "optimizer", "precision"),
 )
 #: arguments of a pass, which formulas do not have
-_OF_PASS = ("by", "top", "backward", "training", "mode", "input", "batch_size")
+_OF_PASS = ("by", "top", "training", "mode", "input", "batch_size")
 
 
 def add_to(commands: Any) -> None:
@@ -58,7 +58,7 @@ def add_to(commands: Any) -> None:
     costs = parser.add_argument_group("costs")
     help_ = "Show what operators or modules cost instead of layers"
     add_option(costs, "by", help=help_, choices="report/costs.py:By")
-    add_options(costs, "symbolic", "near", "backward", "convention", "strict")
+    add_options(costs, "symbolic", "near", "convention", "strict")
     add_output(parser)
 
 
