@@ -38,6 +38,8 @@ class Formatters:
     text: Callable[..., str] | None = None
     #: part of an HTML page, in place of the table's
     page_part: Callable[..., str] | None = None
+    #: a complete HTML page, in place of one around the part
+    page: Callable[..., str] | None = None
     #: the table for CSV and pandas, with one value per cell and nothing folded
     data_table: Callable[..., Table] | None = None
     plot: Callable[..., Axes] | None = None
@@ -181,10 +183,10 @@ class Result:
         A file is a complete page, and the text that is returned is a part of a page, as notebooks
         show it; ``standalone`` overrides this.
         """
-        html = _page_part(self, table)
-        if path is not None if standalone is None else standalone:
-            html = _page_writers[0](f"torchscan: {self._title()}", html)
-        return _save(html, path)
+        is_page = standalone
+        if is_page is None:
+            is_page = path is not None
+        return _save(_page(self, table) if is_page else _page_part(self, table), path)
 
     @overload
     def to_text(self, path: None = None, *, width: int = 80, **table: Any) -> str: ...
@@ -217,13 +219,11 @@ class Result:
             "remarks": list(found.remarks),
         }
 
-    def _title(self) -> str:
-        return table_of(self).title
-
 
 #: type of result -> its formatters
 _registered: dict[type, Formatters] = {}
-_loaders: list[Callable[[], object]] = []
+#: beginning of a module's name -> loads the formatters of its results
+_loaders: dict[str, Callable[[], object]] = {}
 #: makes a complete page of a title and a part
 _page_writers: list[Callable[[str, str], str]] = []
 
@@ -234,6 +234,7 @@ def register_formatters(
     *,
     text: Callable[..., str] | None = None,
     page_part: Callable[..., str] | None = None,
+    page: Callable[..., str] | None = None,
     data_table: Callable[..., Table] | None = None,
     plot: Callable[..., Axes] | None = None,
     document: Callable[[R], dict[str, Any]] | None = None,
@@ -246,6 +247,7 @@ def register_formatters(
         table=table,
         text=text,
         page_part=page_part,
+        page=page,
         data_table=data_table,
         plot=plot,
         document=document,
@@ -258,21 +260,23 @@ def register_page_writer(write: Callable[[str, str], str]) -> None:
     _page_writers[:] = [write]
 
 
-def load_writers_by(loader: Callable[[], object]) -> None:
-    """Set how to load the formatters, the first time one is needed."""
-    _loaders[:] = [loader]
+def load_writers_by(loader: Callable[[], object], package: str = "") -> None:
+    """Set how to load formatters, the first time that a result of a package is formatted."""
+    _loaders[package] = loader
 
 
-def load_writers() -> None:
-    """Load the formatters, unless that has been done."""
-    for loader in _loaders:
-        loader()  # before it is forgotten: other threads may ask meanwhile, and imports wait for one another
-    _loaders.clear()
+def load_writers(module: str = "") -> None:
+    """Load the formatters for results of this module, unless that has been done."""
+    for package in [each for each in list(_loaders) if module.startswith(each)]:
+        load = _loaders.get(package)
+        if load is not None:
+            load()  # before it is forgotten: other threads may ask meanwhile, and imports wait for one another
+            _loaders.pop(package, None)
 
 
 def formatters_of(result: object) -> Formatters:
     """Return the formatters of a result's type."""
-    load_writers()
+    load_writers(type(result).__module__)
     for kind in type(result).__mro__:
         if kind in _registered:
             return _registered[kind]
@@ -305,8 +309,17 @@ def _data_table(result: Result, options: dict[str, Any]) -> Table:
     data_table = formatters_of(result).data_table
     if data_table is None:
         return table_of(result, **options)
-    _require_options(result, "table", data_table, options)
+    _require_options(result, "to_csv", data_table, options)
     return data_table(result, **options)
+
+
+def _page(result: Result, options: dict[str, Any]) -> str:
+    page = formatters_of(result).page
+    if page is None:
+        title = f"torchscan: {table_of(result).title}"
+        return _page_writers[0](title, _page_part(result, options))
+    _require_options(result, "to_html", page, options)
+    return page(result, **options)
 
 
 def _page_part(result: Result, options: dict[str, Any]) -> str:

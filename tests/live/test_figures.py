@@ -148,7 +148,7 @@ def test_statistics_of_the_user_s(tmp_path: Path) -> None:
         model, tmp_path / "b", custom={"rank": _rank}, whole=["* output"], log=("outputs",)
     )
     assert figure(run, "1 output", "rank") == 2.0
-    assert set(run.frame()["rank"]) == {2.0}
+    assert set(run.to_pandas()["rank"]) == {2.0}
 
 
 def test_a_statistic_that_raises_is_told_once_and_is_not_a_number(tmp_path: Path) -> None:

@@ -235,7 +235,7 @@ def test_a_full_disk_is_named_in_the_run(tmp_path: Path, monkeypatch: pytest.Mon
     )
     run = watched_run(tmp_path / "run")
     assert 0 < len(run.steps()) < 60, "steps that fit are whole, the others are not there"
-    assert len(run.frame()) == len(run.steps()) * len(run.series)
+    assert len(run.to_pandas()) == len(run.steps()) * len(run.series)
     assert watcher.dropped == sum(each.count for each in run.lost) == 60 - len(run.steps())
     (missing,) = run.missing
     assert "the file has reached the maximum size that is permitted" in missing, (

@@ -162,7 +162,7 @@ def test_everything_of_a_small_model(tmp_path: Path) -> None:
 def test_the_frame_has_a_row_for_each_series_and_step(tmp_path: Path) -> None:
     with watch(model := net(), tmp_path / "run", every=1, log=("outputs",)):
         train(model, 2)
-    frame = watched_run(tmp_path / "run").frame()
+    frame = watched_run(tmp_path / "run").to_pandas()
     assert len(frame) == 2 * 4
     assert set(frame["path"]) == {"", "0", "1", "2"}
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchscan.errors import InputError
 from torchscan.escapes import printable
@@ -31,6 +31,12 @@ from torchscan.live.store import Reader
 from torchscan.live.uniting import merge_distributions
 from torchscan.live.validation import is_plain_file
 from torchscan.measured import Measured
+from torchscan.results import PlotSize, Result, draw, table_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from torchscan.report.table import Table
 
 T = TypeVar("T")
 #: what the file of a rank is called
@@ -96,7 +102,7 @@ def _quantiles(distribution: Distribution, shares: Iterable[float]) -> list[floa
     return quantiles(distribution.counts, shares, (distribution.min, distribution.max))
 
 
-class WatchedRun:
+class WatchedRun(Result):
     """What was recorded of a run. It reads what is there when it is asked, also while the run goes on."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -251,14 +257,44 @@ class WatchedRun:
                 )
         return over
 
-    def frame(self, phase: Phase = "train") -> Any:
-        """All figures as a pandas DataFrame, with a row for each series and step."""
-        _require_phase(phase)
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise InputError("frame() needs pandas: pip install torchscan[pandas]") from error
-        return pd.DataFrame(list(self._rows(phase)))
+    def table(self, phase: Phase | None = None) -> Table:
+        """Return one row per series, with the statistics of its last sampled step.
+
+        ``phase`` is "train" or "eval"; by default training, unless only evaluations were recorded.
+        """
+        return table_of(self, phase=phase)
+
+    def plot(
+        self,
+        ax: Axes | None = None,
+        *,
+        series: str | Sequence[str] | None = None,
+        statistic: str = "mean",
+        phase: Phase | None = None,
+        size: PlotSize = "screen",
+    ) -> Axes:
+        """Draw a statistic over the steps.
+
+        Args:
+            ax: where to draw; by default in a new figure.
+            series: labels of series; by default the outputs of the outermost modules.
+            statistic: a name of :class:`Distribution`'s, or of a custom statistic.
+            phase: "train" or "eval".
+            size: of a new figure.
+        """
+        return draw(self, ax=ax, series=series, statistic=statistic, phase=phase, size=size)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what is known of the run, without its statistics: ``to_pandas`` has these."""
+        return {
+            "path": str(self.path),
+            "about": self.about,
+            "steps": self.steps(),
+            "evaluations": self.steps("eval"),
+            "series": [each.label for each in self.series],
+            "events": [list(each) for each in self.events],
+            "missing": list(self.missing),
+        }
 
     def export(self, sink: Sink) -> None:
         """Show a sink what is there, in the order of time, in this process: ``run.export(TensorBoard("board"))``.

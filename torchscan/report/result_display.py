@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torchscan.analyses.generation.formulas import SymbolicCosts
@@ -52,11 +52,22 @@ from torchscan.report.roofline_table import format_roofline, roofline_table
 from torchscan.report.run_data import run_document
 from torchscan.report.run_table import run_table
 from torchscan.report.suggestions_table import suggestions_table
-from torchscan.report.table import ModelTable, Table
+from torchscan.report.table import Cut, ModelTable, Table
 from torchscan.results import Result, register_formatters, register_page_writer
 from torchscan.runtime.group_run import GroupRun
 from torchscan.runtime.run import RunFacts
 from torchscan.trace.trace import Trace
+
+
+def _info_text(
+    info: Info,
+    columns: Sequence[str] | None = None,
+    truncate: Cut = "mid",
+    *,
+    fold_repeats: bool | None = None,
+    width: int = 80,
+) -> str:
+    return format_info(info, truncate, columns=columns, fold_repeats=fold_repeats, width=width)
 
 
 def _run_part(run: RunFacts) -> str:
@@ -85,7 +96,7 @@ register_page_writer(page)
 register_formatters(
     Info,
     info_table,
-    text=format_info,
+    text=_info_text,
     page_part=info_part,
     data_table=info_data_table,
     plot=draw_layers,
