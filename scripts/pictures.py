@@ -61,10 +61,14 @@ def take_pictures(
     address: str,
     window: tuple[int, int],
     *,
-    scale: int = 1,
     prepare: Callable[[BrowserPage], None] | None = None,
+    end: str | None = None,
 ) -> None:
-    """Write what a browser shows of a page in light and in dark, with ``scale`` pixels for each of the window's."""
+    """Write what a browser shows of a page in light and in dark: the window.
+
+    With ``end``, a CSS selector, write everything from the top to the end of that element, with
+    twice as many pixels.
+    """
     width, height = window
     program = next(
         filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -78,7 +82,7 @@ def take_pictures(
         for scheme, suffix in (("light", ""), ("dark", "-dark")):
             page = browser.new_page(
                 viewport={"width": width, "height": height},
-                device_scale_factor=scale,
+                device_scale_factor=1 if end is None else 2,
                 color_scheme=scheme,
             )
             page.goto(address)
@@ -86,7 +90,12 @@ def take_pictures(
             if prepare is not None:
                 prepare(page)
             path = STATIC / f"{name}{suffix}.png"
-            page.screenshot(path=path)
+            if end is None:
+                page.screenshot(path=path)
+            else:
+                bottom = page.locator(end).evaluate("each => each.getBoundingClientRect().bottom")
+                clip = {"x": 0, "y": 0, "width": width, "height": bottom + 18}
+                page.screenshot(path=path, full_page=True, clip=clip)
             reduce_colors(path)
         browser.close()
 
@@ -130,23 +139,27 @@ def _pipeline() -> torchscan.types.PipelinePlan:
     )
 
 
-class _Classifier(nn.Module):
+class Classifier(nn.Module):
     """A small convolutional network that returns its loss."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU())
+        self.stem = nn.Sequential(
+            nn.Conv2d(1, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()
+        )
         self.block = nn.Sequential(
             nn.Conv2d(16, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()
         )
         self.pool = nn.AdaptiveAvgPool2d(1)
-        self.head = nn.Linear(16, 4)
+        self.head = nn.Linear(16, 4, bias=False)
         self.loss = nn.CrossEntropyLoss()
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss."""
         x = self.stem(images)
         x = x + self.block(x)
-        return self.loss(self.head(self.pool(x).flatten(1)), labels)
+        loss: Tensor = self.loss(self.head(self.pool(x).flatten(1)), labels)
+        return loss
 
 
 def _stripes(count: int) -> tuple[Tensor, Tensor]:
@@ -161,41 +174,49 @@ def _stripes(count: int) -> tuple[Tensor, Tensor]:
 
 
 def _train(run: Path) -> None:
-    """Train a classifier for 400 steps, and record the run."""
+    """Train a classifier for 300 steps, and record the run."""
     torch.manual_seed(0)
-    model = _Classifier()
+    model = Classifier()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    with torchscan.watch(model, run, every=2):
-        for _ in range(400):
+    with torchscan.watch(model, run, every=2, log=("outputs", "param_grads")):
+        for _ in range(300):
             optimizer.zero_grad()
-            model(*_stripes(64)).backward()
+            model(*_stripes(32)).backward()
             optimizer.step()
 
 
 def take_watch_pictures() -> None:
-    """Show a run in the browser: the loss and a layer with its gradients over the steps."""
+    """Show a run in the browser: the loss and two layers with their gradients over the steps."""
 
-    def keep_convolution(page: BrowserPage) -> None:
-        page.evaluate("location.hash = '#block.0'")
-        page.get_by_role("button", name="keep").click()
+    def arrange(page: BrowserPage) -> None:
+        for layer in ("stem.0", "head"):
+            page.evaluate(f"location.hash = '#{layer}'")
+            page.wait_for_timeout(500)
+            page.get_by_role("button", name="keep").first.click()
+        page.get_by_label("columns").select_option("3")
         page.evaluate("location.hash = '#loss'")
-        page.wait_for_timeout(1000)
+        page.wait_for_timeout(1500)
 
     with TemporaryDirectory() as folder:
         run = Path(folder) / "first"
         _train(run)
         with torchscan.serve(run, port=0) as server:
-            take_pictures("watch", server.url, (1000, 1000), scale=2, prepare=keep_convolution)
+            take_pictures("watch", server.url, (1210, 640), prepare=arrange, end=".cards")
+
+
+def _fit_graph(page: BrowserPage) -> None:
+    page.get_by_role("button", name="all of it").click()
 
 
 def take_report_pictures() -> None:
     """Show the HTML report of ResNet-50 in the browser."""
     model = torchvision.models.resnet50()
-    scan = torchscan.Scan(model, SHAPE, training=True, device="RTX 4090")
+    scan = torchscan.Scan(model, SHAPE, training=True, batch_size=64, device="RTX 4090")
     with TemporaryDirectory() as folder:
         file = Path(folder) / "resnet50.html"
         torchscan.html_report(scan, "torchvision:resnet50").save(file)
-        take_pictures("report", file.as_uri(), (1000, 1100), scale=2)
+        address = f"{file.as_uri()}#layer2"
+        take_pictures("report", address, (1260, 880), prepare=_fit_graph, end=".charts")
 
 
 def take_page_pictures() -> None:
