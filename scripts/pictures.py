@@ -93,8 +93,9 @@ def take_pictures(
             if end is None:
                 page.screenshot(path=path)
             else:
+                page.evaluate("scrollTo(0, 0)")
                 bottom = page.locator(end).evaluate("each => each.getBoundingClientRect().bottom")
-                clip = {"x": 0, "y": 0, "width": width, "height": bottom + 18}
+                clip = {"x": 0, "y": 0, "width": width, "height": bottom + 12}
                 page.screenshot(path=path, full_page=True, clip=clip)
             reduce_colors(path)
         browser.close()
@@ -152,14 +153,12 @@ class Classifier(nn.Module):
         )
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.head = nn.Linear(16, 4, bias=False)
-        self.loss = nn.CrossEntropyLoss()
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
         """Return the loss."""
         x = self.stem(images)
         x = x + self.block(x)
-        loss: Tensor = self.loss(self.head(self.pool(x).flatten(1)), labels)
-        return loss
+        return nn.functional.cross_entropy(self.head(self.pool(x).flatten(1)), labels)
 
 
 def _stripes(count: int) -> tuple[Tensor, Tensor]:
@@ -174,15 +173,19 @@ def _stripes(count: int) -> tuple[Tensor, Tensor]:
 
 
 def _train(run: Path) -> None:
-    """Train a classifier for 300 steps, and record the run."""
+    """Train a classifier for 200 steps, and record the run."""
     torch.manual_seed(0)
     model = Classifier()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    with torchscan.watch(model, run, every=2, log=("outputs", "param_grads")):
-        for _ in range(300):
+    with torchscan.watch(model, run, every=2, log=("outputs", "output_grads")):
+        for _ in range(200):
             optimizer.zero_grad()
             model(*_stripes(32)).backward()
             optimizer.step()
+
+
+def _fit_graph(page: BrowserPage) -> None:
+    page.get_by_role("button", name="all of it").click()
 
 
 def take_watch_pictures() -> None:
@@ -194,18 +197,15 @@ def take_watch_pictures() -> None:
             page.wait_for_timeout(500)
             page.get_by_role("button", name="keep").first.click()
         page.get_by_label("columns").select_option("3")
-        page.evaluate("location.hash = '#loss'")
+        page.evaluate("location.hash = ''")
         page.wait_for_timeout(1500)
+        _fit_graph(page)
 
     with TemporaryDirectory() as folder:
         run = Path(folder) / "first"
         _train(run)
         with torchscan.serve(run, port=0) as server:
-            take_pictures("watch", server.url, (1210, 640), prepare=arrange, end=".cards")
-
-
-def _fit_graph(page: BrowserPage) -> None:
-    page.get_by_role("button", name="all of it").click()
+            take_pictures("watch", server.url, (1210, 1040), prepare=arrange, end=".distributions")
 
 
 def take_report_pictures() -> None:
