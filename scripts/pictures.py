@@ -1,4 +1,4 @@
-"""The pictures of the docs: what the functions draw, and what a terminal shows."""
+"""The pictures of the docs: plots, what a browser shows, and what a terminal shows."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from matplotlib import pyplot as plt
 from PIL import Image
+from playwright.sync_api import Page as BrowserPage
 from playwright.sync_api import sync_playwright
 from terminal_picture import terminal_picture
 from torch import Tensor, nn
@@ -42,7 +43,7 @@ SHARDED: dict[str, Any] = {
 MODELS = "resnet18 resnet50 densenet121 mobilenet_v3_large efficientnet_b0 regnet_y_3_2gf convnext_tiny swin_t"
 #: what the site has behind its pages
 _DARK = {"axes.facecolor": "#131416", "figure.facecolor": "#131416", "savefig.facecolor": "#131416"}
-_COLOURS = 256
+_COLORS = 256
 
 
 def both(name: str, draw: Callable[[], Any]) -> None:
@@ -52,41 +53,62 @@ def both(name: str, draw: Callable[[], Any]) -> None:
             path = STATIC / f"{name}{suffix}.png"
             draw().figure.savefig(path, dpi=150)
             plt.close("all")
-        Image.open(path).convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE).save(
-            path, optimize=True
-        )
+        reduce_colors(path)
 
 
-def pages(page: str) -> None:
-    """What a browser shows of a page: in a window, and on a phone."""
+def take_pictures(
+    name: str,
+    address: str,
+    window: tuple[int, int],
+    *,
+    prepare: Callable[[BrowserPage], None] | None = None,
+    end: str | None = None,
+) -> None:
+    """Write what a browser shows of a page in light and in dark: the window.
+
+    With ``end``, a CSS selector, write everything from the top to the end of that element, with
+    twice as many pixels.
+    """
+    width, height = window
     program = next(
         filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
     )
     if program is None:
-        print("no browser here: the pictures of the page stay as they are")
+        print(f"Chromium is not installed: {name}.png stays as it is", file=sys.stderr)
         return
-    with TemporaryDirectory() as folder, sync_playwright() as driver:
-        file = Path(folder) / "model.html"
-        file.write_text(page, encoding="utf-8")
-        options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=program, args=options)
         for scheme, suffix in (("light", ""), ("dark", "-dark")):
-            for name, wide, tall in (("page", 1280, 1120), ("phone", 380, 1480)):
-                path = STATIC / f"{name}{suffix}.png"
-                seen = browser.new_context(
-                    viewport={"width": wide, "height": tall}, color_scheme=scheme
-                ).new_page()
-                seen.goto(f"{file.as_uri()}#layer3.0/" if name == "page" else file.as_uri())
-                seen.wait_for_timeout(300)
-                seen.screenshot(path=path)
-                Image.open(path).convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE).save(
-                    path, optimize=True
-                )
+            page = browser.new_page(
+                viewport={"width": width, "height": height},
+                device_scale_factor=1 if end is None else 2,
+                color_scheme=scheme,
+            )
+            page.goto(address)
+            page.wait_for_timeout(300)
+            if prepare is not None:
+                prepare(page)
+            path = STATIC / f"{name}{suffix}.png"
+            if end is None:
+                page.screenshot(path=path)
+            else:
+                page.evaluate("scrollTo(0, 0)")
+                bottom = page.locator(end).evaluate("each => each.getBoundingClientRect().bottom")
+                clip = {"x": 0, "y": 0, "width": width, "height": bottom + 12}
+                page.screenshot(path=path, full_page=True, clip=clip)
+            reduce_colors(path)
         browser.close()
 
 
+def reduce_colors(path: Path) -> None:
+    """Write a picture again with a palette, which makes a smaller file."""
+    picture = Image.open(path).convert("RGB")
+    picture.quantize(_COLORS, dither=Image.Dither.NONE).save(path, optimize=True)
+
+
 class _Layer(nn.Module):
-    """As docs/ranks.md has it."""
+    """The layer of docs/ranks.md."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,7 +131,7 @@ def _shard(model: Any, mesh: Any) -> None:
 
 
 def _pipeline() -> torchscan.types.PipelinePlan:
-    """As docs/ranks.md has it, with fewer microbatches."""
+    """Return the pipeline of docs/ranks.md, with fewer microbatches."""
     with torch.device("meta"):
         stages = [nn.Sequential(*(_Layer() for _ in range(5))) for _ in range(8)]
     asked: dict[str, Any] = {"batch_size": 2048, "optimizer": "AdamW", "device": "H100"}
@@ -118,9 +140,97 @@ def _pipeline() -> torchscan.types.PipelinePlan:
     )
 
 
-def main() -> None:
-    """Draw all of them."""
-    os.environ["COLORTERM"] = "truecolor"
+class Classifier(nn.Module):
+    """A small convolutional network that returns its loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(
+            nn.Conv2d(1, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()
+        )
+        self.block = nn.Sequential(
+            nn.Conv2d(16, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()
+        )
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.head = nn.Linear(16, 4, bias=False)
+
+    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss."""
+        x = self.stem(images)
+        x = x + self.block(x)
+        return nn.functional.cross_entropy(self.head(self.pool(x).flatten(1)), labels)
+
+
+def _stripes(count: int) -> tuple[Tensor, Tensor]:
+    """Return noisy pictures of stripes in four directions, and the directions."""
+    labels = torch.randint(4, (count,))
+    angles = labels * torch.pi / 4
+    rows, columns = torch.meshgrid(torch.arange(16.0), torch.arange(16.0), indexing="ij")
+    along = torch.outer(angles.cos(), rows.flatten()) + torch.outer(angles.sin(), columns.flatten())
+    phase = 2 * torch.pi * torch.rand(count, 1)
+    images = (along * torch.pi / 2 + phase).sin() + torch.randn(count, 256)
+    return images.view(count, 1, 16, 16), labels
+
+
+def _train(run: Path) -> None:
+    """Train a classifier for 200 steps, and record the run."""
+    torch.manual_seed(0)
+    model = Classifier()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    with torchscan.watch(model, run, every=2, log=("outputs", "output_grads")):
+        for _ in range(200):
+            optimizer.zero_grad()
+            model(*_stripes(32)).backward()
+            optimizer.step()
+
+
+def _fit_graph(page: BrowserPage) -> None:
+    page.get_by_role("button", name="all of it").click()
+
+
+def take_watch_pictures() -> None:
+    """Show a run in the browser: the loss and two layers with their gradients over the steps."""
+
+    def arrange(page: BrowserPage) -> None:
+        for layer in ("stem.0", "head"):
+            page.evaluate(f"location.hash = '#{layer}'")
+            page.wait_for_timeout(500)
+            page.get_by_role("button", name="keep").first.click()
+        page.get_by_label("columns").select_option("3")
+        page.evaluate("location.hash = ''")
+        page.wait_for_timeout(1500)
+        _fit_graph(page)
+
+    with TemporaryDirectory() as folder:
+        run = Path(folder) / "first"
+        _train(run)
+        with torchscan.serve(run, port=0) as server:
+            take_pictures("watch", server.url, (1210, 1040), prepare=arrange, end=".distributions")
+
+
+def take_report_pictures() -> None:
+    """Show the HTML report of ResNet-50 in the browser."""
+    model = torchvision.models.resnet50()
+    scan = torchscan.Scan(model, SHAPE, training=True, batch_size=64, device="RTX 4090")
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "resnet50.html"
+        torchscan.html_report(scan, "torchvision:resnet50").save(file)
+        address = f"{file.as_uri()}#layer2"
+        take_pictures("report", address, (1260, 880), prepare=_fit_graph, end=".charts")
+
+
+def take_page_pictures() -> None:
+    """Show a block of ResNet-50 in its HTML report, and the report on a phone."""
+    scan = torchscan.Scan(torchvision.models.resnet50(), SHAPE, **STEP, device="RTX 4090")
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "resnet50.html"
+        torchscan.html_report(scan, "ResNet-50").save(file)
+        take_pictures("page", f"{file.as_uri()}#layer3.0/", (1280, 1120))
+        take_pictures("phone", file.as_uri(), (380, 1480))
+
+
+def draw_plots() -> None:
+    """Draw the plots of memory, times, receptive fields, layers, models, plans and graphs."""
     model = torchvision.models.resnet50()
     info = torchscan.crawl_module(model, SHAPE)
     estimate = torchscan.estimate_memory(model, SHAPE, **STEP, device="RTX 4090")
@@ -142,9 +252,11 @@ def main() -> None:
 
     bottleneck = module_graph(torchscan.record(model, SHAPE), "layer3.0")
     (STATIC / "bottleneck.svg").write_text(bottleneck.to_svg(), encoding="utf-8")
-    pages(
-        torchscan.html_report(torchscan.Scan(model, SHAPE, **STEP, device="RTX 4090"), "ResNet-50")
-    )
+
+
+def draw_terminals() -> None:
+    """Draw what a terminal shows of a table and of a memory estimate."""
+    model = torchvision.models.resnet50()
     whole = torchscan.crawl_module(model, SHAPE, **STEP, device="RTX 4090")
     columns = ["type", "output_shape", "params", "macs", "latency", "latency_share"]
     shown = info_table(torchscan.aggregate_info(whole, 2), columns, fold_repeats=True).write(
@@ -156,11 +268,32 @@ def main() -> None:
         shown,
         gap=3,
     )
+    estimate = torchscan.estimate_memory(model, SHAPE, **STEP, device="RTX 4090")
     terminal_picture(
         STATIC / "memory-terminal.svg",
         "print(estimate)",
         estimate.to_text(width=92, colours=True),
     )
+
+
+PICTURES = {
+    "plots": draw_plots,
+    "terminals": draw_terminals,
+    "page": take_page_pictures,
+    "report": take_report_pictures,
+    "watch": take_watch_pictures,
+}
+
+
+def main() -> None:
+    """Draw the pictures that are named, or all of them."""
+    os.environ["COLORTERM"] = "truecolor"
+    names = sys.argv[1:] or list(PICTURES)
+    unknown = [name for name in names if name not in PICTURES]
+    if unknown:
+        sys.exit(f"{unknown[0]!r} is not a group of pictures: choose from {', '.join(PICTURES)}")
+    for name in names:
+        PICTURES[name]()
 
 
 if __name__ == "__main__":

@@ -21,18 +21,16 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
 ROOFLINE = (ROOT / "docs" / "roofline.md").read_text()
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 AS_SHOWN = ("2.10", "optimizers and layers call other operators than on the pages")
 #: a snippet, and the text directly below it, which is what it prints
+SNIPPET = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
 SNIPPETS = [
-    pytest.param(code, printed, id=f"{page.stem}-{index}")
+    pytest.param(*match.groups(), id=f"{page.stem}-{index}")
     for page in PAGES
-    for index, (code, printed) in enumerate(
-        match.groups()
-        for match in re.finditer(
-            r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", page.read_text(), re.DOTALL
-        )
-    )
+    if page != README
+    for index, match in enumerate(SNIPPET.finditer(page.read_text()))
 ]
 
 
@@ -80,17 +78,45 @@ def test_the_readme_shows_what_the_demo_prints() -> None:
         text=True,
         check=True,
     )
-    shown = re.search(
-        r"<!-- scripts/demo -->\n```text\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
-    )
+    shown = re.search(r"<!-- scripts/demo -->\n```text\n(.*?)```", README.read_text(), re.DOTALL)
     assert shown is not None
     assert shown[1] == demo.stdout
+
+
+def test_the_readme_shows_lines_that_its_snippets_print(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its snippets continue each other, and its outputs are shortened and wrapped."""
+    skip_before(*AS_SHOWN)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "train"}
+    for match in SNIPPET.finditer(README.read_text()):
+        code, shown = match.groups()
+        exec(compile(code, "train.py", "exec"), names)  # noqa: S102
+        printed = " ".join(capsys.readouterr().out.split())
+        for line in (shown or "").splitlines():
+            _, found, printed = printed.partition(" ".join(line.split()))
+            assert found, f"not printed, or not in this order: {line}"
 
 
 def test_links_between_pages_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_pictures_exist_and_each_is_in_a_page() -> None:
+    linked = {
+        (page.parent / target).resolve()
+        for page in PAGES
+        for target in re.findall(r'(?:src(?:set)?="|!\[[^\]]*\]\()([^")#:]+)', page.read_text())
+    }
+    pictures = {
+        path
+        for path in (ROOT / "docs" / "_static").resolve().iterdir()
+        if path.suffix in {".png", ".svg"}
+    }
+    assert linked == pictures
 
 
 def test_every_constant_of_the_estimate_is_documented_with_its_value() -> None:
