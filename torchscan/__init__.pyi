@@ -80,8 +80,6 @@ from torchscan.budgets import (
 from torchscan.budgets import (
     assert_budget as assert_budget,
 )
-from torchscan.budgets import assert_generation as assert_generation
-from torchscan.budgets import assert_plan as assert_plan
 from torchscan.crawler import (
     crawl_module as crawl_module,
 )

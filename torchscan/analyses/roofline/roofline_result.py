@@ -112,6 +112,8 @@ class Roofline(Result):
     assumptions: tuple[str, ...]
     #: problems with the question, such as a batch that does not fit the device
     warnings: tuple[str, ...]
+    #: operators without a cost formula and modules that were not followed, which times leave out
+    unpriced: tuple[str, ...] = ()
     _asker: Asker = field(default=NOBODY, repr=False, compare=False)
 
     def remedies(self) -> Remedies:
