@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, get_args, get_type_hints
 
 from torchscan.errors import InputError, RecordError, TorchscanError
-from torchscan.wrong_arguments import RAW_ERRORS, misfit
+from torchscan.wrong_arguments import RAW_ERRORS, misfit, shape_joiner
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -41,12 +41,14 @@ def spelled_out(
         parameters = _parameters(function, defaults)
         called = function.__qualname__.removesuffix(".__init__")
         known = {each.name for each in parameters if each.kind is not each.POSITIONAL_ONLY}
+        join = shape_joiner(function)
 
         @functools.wraps(function)
         def checked(*args: Given.args, **kwargs: Given.kwargs) -> Result:
             __tracebackhide__ = True  # pytest shows the line that asked
             if not kwargs.keys() <= known:
                 raise TypeError(_unknown(called, kwargs.keys() - known, known))
+            args = join(args)
             try:
                 return function(*args, **kwargs)
             except (

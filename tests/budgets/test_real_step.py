@@ -118,7 +118,7 @@ def test_a_step_per_sample_is_that_of_the_batch_divided(
     assert (outcome.excess == "") == is_fine
     if not is_fine:
         assert outcome.excess.splitlines()[0] == (
-            "a step took 10.0 ms on CPU One, at most 9.60 ms for a batch of 4: "
+            "a step took 10.0 ms on CPU One, at most 9.60 ms (+4.2 %) for a batch of 4: "
             "2.50 ms per sample, at most 2.40 ms"
         )
     unasked = check_step_time(limits, limits.target, timings=False)
