@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import torchscan
 from torchscan import InputError, Scan
-from torchscan.budgets.budget_check import Limits
+from torchscan.budgets.budget_assertion import Limits
 from torchscan.cli.main import main
 from torchscan.metrics import METRICS
 

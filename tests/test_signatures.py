@@ -69,8 +69,9 @@ class Two(nn.Module):
 )
 def test_shapes_one_after_the_other_are_those_of_several_inputs(shapes: tuple[Any, ...]) -> None:
     first, second = shapes
+    crawl: Any = torchscan.crawl_module  # type checkers know one shape, or a list of them
     assert torchscan.crawl_module(Two(), first, second)["overall"]["macs"] == 120
-    with_type = torchscan.crawl_module(Two().double(), first, second, torch.float64)
+    with_type = crawl(Two().double(), first, second, torch.float64)
     assert [each["dtype"] for each in with_type["provenance"]["inputs"]] == ["float64"] * 2
     assert Scan(Two(), first, second).question.input_shape == [first, second]
     peak = torchscan.estimate_memory(Two(), [(10,), (20,)]).peak_bytes
@@ -81,7 +82,8 @@ def test_shapes_one_after_the_other_are_those_of_several_inputs(shapes: tuple[An
 def test_summary_takes_its_layout_after_the_shapes(capsys: pytest.CaptureFixture[str]) -> None:
     torchscan.summary(Two(), [(10,), (20,)], "tail", 0)
     text = capsys.readouterr().out
-    torchscan.summary(Two(), (10,), (20,), "tail", 0)
+    summary: Any = torchscan.summary
+    summary(Two(), (10,), (20,), "tail", 0)
     assert capsys.readouterr().out == text
 
 

@@ -122,8 +122,8 @@ def test_limits_per_sample_divide_costs_and_nothing_else() -> None:
     """
     options: dict[str, Any] = {"batch_size": 32, "per_sample": True}
     dmas = 22 + 58 / 32
-    limits = {"max_macs": 48, "max_flops": 96, "max_dmas": dmas}
-    assert_budget(model(), (4,), **limits, **options)  # type: ignore[arg-type]
+    limits: dict[str, Any] = {"max_macs": 48, "max_flops": 96, "max_dmas": dmas}
+    assert_budget(model(), (4,), **limits, **options)
     for name, limit in limits.items():
         with pytest.raises(BudgetError, match=" per sample, at most "):
             assert_budget(model(), (4,), **{name: 0.99 * limit}, **options)
@@ -150,9 +150,9 @@ def test_a_latency_per_sample_is_that_of_the_batch_divided() -> None:
     each = roofline.time_estimate / 8
     assert_budget(model(), (4,), max_latency=each, per_sample=True, **options)
     assert_budget(roofline, max_latency=each, per_sample=True)
-    with pytest.raises(BudgetError, match=r"Latency: .* per sample, at most"):
+    with pytest.raises(BudgetError, match=r"Latency \(batch 8\): .* per sample, at most"):
         assert_budget(model(), (4,), max_latency=0.99 * each, per_sample=True, **options)
-    with pytest.raises(BudgetError, match=r"Latency: .* per sample, at most"):
+    with pytest.raises(BudgetError, match=r"Latency \(batch 8\): .* per sample, at most"):
         assert_budget(roofline, max_latency=0.99 * each, per_sample=True)
 
 
@@ -212,7 +212,9 @@ def test_a_roofline_has_a_latency_with_its_range() -> None:
     roofline = torchscan.analyze_roofline(model(), (4,), device="NVIDIA H200")
     assert_budget(roofline, max_latency=roofline.time_estimate)
     share = f"{100 * roofline.spread.share:.0f}"
-    with pytest.raises(BudgetError, match=rf"Latency: [\d.]+ µs ± {share} %, at most 1.00 µs"):
+    with pytest.raises(
+        BudgetError, match=rf"Latency \(batch 1\): [\d.]+ µs ± {share} %, at most 1.00 µs"
+    ):
         assert_budget(roofline, max_latency="1 us")
 
 
@@ -334,7 +336,10 @@ def test_launches_are_to_blame_where_operators_are_short() -> None:
 
 def test_a_latency_within_its_limit_has_its_range(folder: Path) -> None:
     made = check_budget(replace(budget(folder, device="H100", max_latency="1 s"), baseline=None))
-    assert re.fullmatch(r"net: Latency [\d.]+ .s ± \d+ %", str(made))
+    assert re.fullmatch(r"net: Latency \(batch 1\) [\d.]+ .s ± \d+ %", str(made))
+    options: dict[str, Any] = {"device": "H100", "batch_size": 8, "precision": "fp16"}
+    outcome = check_budget(replace(budget(folder, max_latency="1 s", **options), baseline=None))
+    assert re.fullmatch(r"net: Latency \(batch 8, fp16\) [\d.]+ .s ± \d+ %", str(outcome))
 
 
 @pytest.mark.slow
@@ -365,14 +370,15 @@ def test_a_latency_says_how_far_it_may_be_off() -> None:
     """As none of its launches was compared, which are most of this pass."""
     share = torchscan.analyze_roofline(model(), (4,), device="NVIDIA H200").spread.share
     with pytest.raises(
-        BudgetError, match=rf"Latency: [\d.]+ µs ± {100 * share:.0f} %, at most 1.00 µs \(\+"
+        BudgetError,
+        match=rf"Latency \(batch 1\): [\d.]+ µs ± {100 * share:.0f} %, at most 1.00 µs \(\+",
     ):
         assert_budget(model(), (4,), device="NVIDIA H200", max_latency="1 us")
 
 
 def test_a_latency_is_that_of_a_device() -> None:
     assert_budget(model(), (4,), device="NVIDIA H200", max_latency="1 s")
-    with pytest.raises(BudgetError, match="Latency: "):
+    with pytest.raises(BudgetError, match=r"Latency \(batch 1\): "):
         assert_budget(model(), (4,), device="NVIDIA H200", max_latency="1 us")
     with pytest.raises(InputError, match="a latency needs a device"):
         assert_budget(model(), (4,), max_latency="1 s")
@@ -822,7 +828,12 @@ def test_a_tolerance_is_not_rounded_away(folder: Path) -> None:
 
 def test_a_file_has_limits_per_sample(folder: Path) -> None:
     """48 MACs a sample, 54 with a width of 9; all samples share 58 parameters."""
-    limits = {"batch_size": 32, "per_sample": True, "max_macs": 48, "max_params": 58}
+    limits: dict[str, Any] = {
+        "batch_size": 32,
+        "per_sample": True,
+        "max_macs": 48,
+        "max_params": 58,
+    }
     outcome = check_budget(replace(budget(folder, **limits), baseline=None))
     assert str(outcome) == "net: MACs 48 per sample, Parameters 58"
     check_budget(budget(folder, **limits), update=True)

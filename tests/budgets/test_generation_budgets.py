@@ -32,7 +32,8 @@ CARD = "NVIDIA L4"
 WEIGHTS, CACHE = 4 * (10 * 8 + 8 * 8 + 8 * 8 + 8 * 10), 2 * 8 * 4
 
 
-def _asserted(model: Any = None, *, strict: bool = True, **given: Any) -> None:
+def _asserted(model: Any = None, **given: Any) -> None:
+    strict = given.pop("strict", True)
     limits = {name: given.pop(name) for name in list(given) if name.startswith(("max_", "min_"))}
     assert_budget(_analyze(model, **given), strict=strict, **limits)
 

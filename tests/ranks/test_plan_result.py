@@ -246,7 +246,7 @@ def test_the_error_says_where_to_look(made: Plan) -> None:
         "    2: 1.03 k",
     ]
     heads = [line.partition(":")[0].strip() for line in said if not line.startswith("    ")]
-    assert heads[2:] == ["Peak memory", "Latency", "Waiting for links"]
+    assert heads[2:] == ["Peak memory", "Latency (batch 4)", "Waiting for links"]
     assert {
         f"    gathered: {made.memory.by_kind['gathered'] / 1024:.2f} KiB",
         "    parameters: 8.09 KiB",

@@ -128,7 +128,8 @@ def check_model(
         limits=budget.limits,
         shown=_texts_of(scan, [name for name in shown if name not in values], batch),
     )
-    return outcome.with_basis(batch.basis)
+    timed = scan.roofline.basis if "latency" in wanted else ""
+    return outcome.with_basis(batch.basis, timed)
 
 
 def _texts_of(scan: Scan, names: Collection[str], batch: _Batch) -> dict[str, str]:

@@ -88,7 +88,8 @@ def _metric_table(outcome: Outcome) -> str:
     rows = [["Metric", "Value", "Limit"], [":--", "--:", "--:"]]
     for name in outcome.values:
         limit = outcome.written_limit(name) or "–"
-        rows.append([heading_of(name), escape(outcome.written(name)), escape(limit)])
+        heading = escape(heading_of(name, outcome.timed))
+        rows.append([heading, escape(outcome.written(name)), escape(limit)])
     for name, text in outcome.shown.items():
         rows.append([heading_of(name), escape(text), "–"])
     return _in_markdown(rows)

@@ -50,6 +50,8 @@ class Excess:
     layers: Layers
     #: what the value is of, if not of a single sample: "for a batch of 32", "per sample"
     basis: str = ""
+    #: what a time is of, for its heading: "batch 32, fp16"
+    timed: str = ""
 
     def __str__(self) -> str:
         metric = _MEASURES[self.metric]
@@ -58,9 +60,9 @@ class Excess:
             value, allowed = f"{self.value:,.12g}", f"{self.allowed:,.12g}"
         before = "" if self.before is None else f"{metric.text(self.before)} before, "
         limit = f"at {'least' if metric.is_min else 'most'} {allowed}"
-        found = (
-            f"{metric.heading}: {value}{range_of(self.share_off)}{self.basis and f' {self.basis}'}"
-        )
+        basis = f" {self.basis}" if self.basis else ""
+        heading = heading_of(self.metric, self.timed)
+        found = f"{heading}: {value}{range_of(self.share_off)}{basis}"
         head = f"{found}, {before}{limit} ({growth(self.allowed, self.value)})"
         layers = [f"  {name}: {what}" if what else f"  {name}" for name, what in self.layers]
         return "\n".join([head, *layers])
@@ -79,6 +81,8 @@ class Outcome:
     bounds: frozenset[str] = frozenset()
     #: by metric what its value is of, as in :class:`Excess`
     bases: Mapping[str, str] = field(default_factory=dict)
+    #: what a latency is of, for its heading: "batch 32, fp16"
+    timed: str = ""
     #: by metric of an estimate, the share by which it may be off
     shares_off: Mapping[str, float] = field(default_factory=dict)
     #: by metric its limit; a metric without one is checked against a baseline, or only shown
@@ -110,21 +114,28 @@ class Outcome:
             bases={**self.bases, **other.bases},
             shares_off={**self.shares_off, **other.shares_off},
             limits={**self.limits, **other.limits},
+            timed=self.timed or other.timed,
             shown={**self.shown, **other.shown},
         )
 
-    def with_basis(self, basis: str) -> Outcome:
-        """Return the outcome with what its costs are of: "per sample"."""
-        if not basis:
-            return self
-        bases = dict.fromkeys((name for name in self.values if name in PER_SAMPLE), basis)
-        excesses = tuple(replace(each, basis=bases.get(each.metric, "")) for each in self.excesses)
-        return replace(self, bases=bases, excesses=tuple(excesses))
+    def with_basis(self, basis: str, timed: str = "") -> Outcome:
+        """Return the outcome with what its costs are of: "per sample".
+
+        ``timed`` is what a latency is of, for its heading, which has the batch already.
+        """
+        bases = {name: basis for name in self.values if name in PER_SAMPLE and basis}
+        if timed and basis != "per sample":
+            bases.pop("latency", None)
+        excesses = []
+        for each in self.excesses:
+            of_time = timed if each.metric == "latency" else ""
+            excesses.append(replace(each, basis=bases.get(each.metric, ""), timed=of_time))
+        return replace(self, bases=bases, excesses=tuple(excesses), timed=timed)
 
     def __str__(self) -> str:
         """One line if all is well; otherwise what exceeds its limit, and the layers to look at."""
         metrics = [
-            *(f"{heading_of(name)} {self.written(name)}" for name in self.values),
+            *(f"{heading_of(name, self.timed)} {self.written(name)}" for name in self.values),
             *filter(None, [self.step]),
         ]
         head = (
@@ -151,9 +162,10 @@ class Outcome:
         return f"{'≥' if metric.is_min else '≤'} {metric.text(self.limits[name])}"
 
 
-def heading_of(name: str) -> str:
-    """Return what a metric is called in reports."""
-    return _MEASURES[name].heading
+def heading_of(name: str, timed: str = "") -> str:
+    """Return what a metric is called in reports, and of a latency what it is of."""
+    heading = _MEASURES[name].heading
+    return f"{heading} ({timed})" if timed and name == "latency" else heading
 
 
 def basis_of(batch_size: int | None, *, is_per_sample: bool) -> str:

@@ -88,6 +88,10 @@ class ResultKind(ABC):
         """Return the warnings of a result that are not about a limit."""
         return ()
 
+    def timed(self, result: Any) -> str:  # noqa: ARG002 - most have no times
+        """Return what a latency is of, for its heading: ``"batch 32, fp16"``."""
+        return ""
+
     def batch_size(self, result: Any) -> int | None:
         """Return the samples of the batch, or None if they are not known."""
         found: int | None = result.batch_size
@@ -123,6 +127,9 @@ class _RooflineKind(ResultKind):
     def metrics(self) -> Mapping[str, Measure[Any]]:
         time = _as_in_models("latency", lambda each: each.time_estimate, lambda each: each.unpriced)
         return {"latency": replace(time, share_off=lambda each: each.spread.share)}
+
+    def timed(self, result: Roofline) -> str:
+        return result.basis
 
     def title(self, result: Roofline) -> str:
         return f"The roofline of {result.device}"
@@ -161,6 +168,9 @@ class _PlanKind(ResultKind):
     @property
     def metrics(self) -> Mapping[str, Measure[Any]]:
         return OF_PLAN
+
+    def timed(self, result: Plan) -> str:
+        return "" if result.roofline is None else result.roofline.basis
 
     def title(self, result: Plan) -> str:
         return f"Process {result.fullest.rank} of {result.processes:,}"
@@ -242,7 +252,8 @@ def check_result(
         strict=strict,
         remarks=kind.remarks(result),
     )
-    return outcome.with_basis(basis_of(kind.batch_size(result), is_per_sample=per_sample))
+    basis = basis_of(kind.batch_size(result), is_per_sample=per_sample)
+    return outcome.with_basis(basis, kind.timed(result) if "latency" in numbers else "")
 
 
 def numbers_of(

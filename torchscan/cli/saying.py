@@ -125,7 +125,7 @@ def issue_tracker() -> str:
         addresses = metadata.metadata("torchscan").get_all("Project-URL") or []
     except metadata.PackageNotFoundError:  # a copy of the sources that is not installed
         return ""
-    by_label = dict(each.split(", ", 1) for each in addresses if ", " in each)
+    by_label: dict[str, str] = dict(each.split(", ", 1) for each in addresses if ", " in each)
     return by_label.get("Issues", "")
 
 

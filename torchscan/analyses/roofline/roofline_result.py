@@ -127,6 +127,12 @@ class Roofline(Result):
         return max(low, self.time_bound), high
 
     @property
+    def basis(self) -> str:
+        """Batch size and precision of its times, for headings: ``"batch 64, fp16"``."""
+        batch = [] if self.batch_size is None else [f"batch {self.batch_size:,}"]
+        return ", ".join([*batch, *([self.precision] if self.precision else [])])
+
+    @property
     def time_by_limiter(self) -> Mapping[Limiter, float]:
         """How much of the estimate is of operators with each limit, the most first."""
         times: dict[Limiter, list[float]] = defaultdict(list)
