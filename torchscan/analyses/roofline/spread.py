@@ -107,4 +107,4 @@ def _of_kernels(device: Device, passed: Passed) -> tuple[float, str]:
 def _where(passed: Passed, of_mode: list[Compared]) -> str:
     if not of_mode:
         return "on this card"
-    return "of a model without convolutions" if passed.kind is None else "in this number format"
+    return "without convolutions" if passed.kind is None else "in this number format"
