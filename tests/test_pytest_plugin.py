@@ -61,6 +61,21 @@ def test_inputs_may_be_whole_arguments(run: pytest.Pytester) -> None:
         outcome(run, f"{test}143)").assert_outcomes(failed=1)
 
 
+def test_results_and_samples_can_be_limited(run: pytest.Pytester) -> None:
+    """48 MACs a sample."""
+    of_batch = "model_budget(Net(), (4,), batch_size=32, per_sample=True, max_macs="
+    outcome(run, f"{of_batch}48)").assert_outcomes(passed=1)
+    failed = outcome(run, f"{of_batch}47)")
+    failed.assert_outcomes(failed=1)
+    failed.stdout.fnmatch_lines(["  MACs: 48 per sample, at most 47 (+2.13 %)"])
+    info = "import torchscan; info = torchscan.crawl_module(Net(), (4,)); model_budget(info, "
+    outcome(run, f"{info}max_macs=48)").assert_outcomes(passed=1)
+    outcome(run, f"{info}max_macs=47)").assert_outcomes(failed=1)
+    refused = outcome(run, f"{info}max_macs=48, name='net')")
+    refused.assert_outcomes(failed=1)
+    refused.stdout.fnmatch_lines(["torchscan: name is for a model, and this is an info dict: *"])
+
+
 def test_a_baseline_is_missing_recorded_kept_and_exceeded(run: pytest.Pytester) -> None:
     baseline = run.path / "net.json"
     missing = outcome(run, "model_budget(name='net')")
@@ -115,7 +130,7 @@ def test_a_baseline_that_is_broken_is_said_and_left_alone(
         ("model_budget(name='net', max_params=3)", "torchscan: budget 'net' has its own target: *"),
         (
             "model_budget(Net(), (4,), max_parms=3)",
-            "torchscan: max_parms is not a limit: there are max_params, *",
+            "torchscan: max_parms is not a limit of a model: give max_params, *",
         ),
         ("model_budget(Net(), (5,), max_params=3)", "torchscan: fc (Linear) failed in *"),
     ],

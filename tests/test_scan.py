@@ -24,7 +24,7 @@ from torchscan import (
     record,
     summary,
 )
-from torchscan.budgets.budget_check import Limits
+from torchscan.budgets.budget_assertion import Limits
 from torchscan.cli.main import main
 from torchscan.metrics import METRICS
 from torchscan.recording.request import Mode

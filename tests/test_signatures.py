@@ -12,6 +12,7 @@ from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, TypedDict, Unpack
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -63,6 +64,48 @@ def test_every_argument_is_named_typed_and_explained(verb: Callable[..., Any]) -
         assert each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
         assert not isinstance(each.annotation, str | typing.ForwardRef)
         assert "ForwardRef" not in str(each.annotation)
+
+
+class Two(nn.Module):
+    """A layer for each of two inputs: 10 · 4 and 20 · 4 MACs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(10, 4), nn.Linear(20, 4)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+        return self.one(x) + self.other(y)
+
+
+@pytest.mark.parametrize(
+    "shapes", [((10,), (20,)), ([10], [20]), (torch.Size([10]), (np.int64(20),))]
+)
+def test_shapes_one_after_the_other_are_those_of_several_inputs(shapes: tuple[Any, ...]) -> None:
+    first, second = shapes
+    crawl: Any = torchscan.crawl_module  # type checkers know one shape, or a list of them
+    assert torchscan.crawl_module(Two(), first, second)["overall"]["macs"] == 120
+    with_type = crawl(Two().double(), first, second, torch.float64)
+    assert [each["dtype"] for each in with_type["provenance"]["inputs"]] == ["float64"] * 2
+    assert Scan(Two(), first, second).question.input_shape == [first, second]
+    peak = torchscan.estimate_memory(Two(), [(10,), (20,)]).peak_bytes
+    assert torchscan.estimate_memory(Two(), first, second).peak_bytes == peak
+    torchscan.assert_budget(Two(), first, second, max_macs=120)
+
+
+def test_summary_takes_its_layout_after_the_shapes(capsys: pytest.CaptureFixture[str]) -> None:
+    torchscan.summary(Two(), [(10,), (20,)], "tail", 0)
+    text = capsys.readouterr().out
+    summary: Any = torchscan.summary
+    summary(Two(), (10,), (20,), "tail", 0)
+    assert capsys.readouterr().out == text
+
+
+def test_a_shape_after_a_list_of_shapes_is_refused_with_the_call_to_write() -> None:
+    said = r"give the shapes of several inputs as one list, \[\(10,\), \(20,\)\]"
+    with pytest.raises(InputError, match=said):
+        torchscan.summary(Two(), [(10,)], (20,))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=said):
+        torchscan.crawl_module(Two(), [(10,)], (20,))  # type: ignore[arg-type]
 
 
 def test_defaults_are_those_of_the_question() -> None:

@@ -11,6 +11,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from torchscan import units
 from torchscan.analyses.generation.generation_result import Generation
+from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.memory_timeline import Moment
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.analyses.plan_result import Plan
@@ -149,15 +150,15 @@ def _estimated_memory(
     )
 
 
-def _activation_memory(scan: Scan) -> int:
-    """The most bytes of activations at one time, as :func:`estimate_memory` understands them."""
-    moment = activation_peak(scan)
+def activation_bytes(estimate: MemoryEstimate) -> int:
+    """Return the most bytes of activations at one time."""
+    moment = activation_peak(estimate)
     return 0 if moment is None else moment.by_kind["activations"]
 
 
-def activation_peak(scan: Scan) -> Moment | None:
-    """The moment when activations occupy the most memory."""
-    return max(scan.memory.timeline, key=lambda moment: moment.by_kind["activations"], default=None)
+def activation_peak(estimate: MemoryEstimate) -> Moment | None:
+    """Return the moment when activations occupy the most memory, or None if no operator ran."""
+    return max(estimate.timeline, key=lambda moment: moment.by_kind["activations"], default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,7 +268,9 @@ METRICS: Mapping[str, Metric] = {
     "macs": _counted("MACs", "macs", is_cost=True),
     "flops": _counted("FLOPs", "flops", is_cost=True),
     "dmas": _counted("DMAs", "dmas", is_cost=True),
-    "activation_memory": _estimated_memory("Activations", _activation_memory),
+    "activation_memory": _estimated_memory(
+        "Activations", lambda scan: activation_bytes(scan.memory)
+    ),
     "peak_memory": _estimated_memory(
         "Peak memory", lambda scan: scan.memory.peak_bytes, has_weights=True
     ),
@@ -284,6 +287,9 @@ METRICS: Mapping[str, Metric] = {
     ),
 }
 
+
+#: the metrics that are divided by the batch size for limits per sample
+PER_SAMPLE = tuple(name for name, metric in METRICS.items() if metric.is_cost)
 
 #: what generating text takes and gives
 OF_GENERATION: Mapping[str, GenerationMetric] = {

@@ -5,7 +5,7 @@ pytest loads this wherever torchscan is installed, so torch is imported only whe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +18,12 @@ if TYPE_CHECKING:
     from torch import nn
 
     from torchscan.budgets import Budget, Outcome
+    from torchscan.budgets.result_limits import LimitedResult
 
 _REMARK = "torchscan"
+_NOTHING_TO_CHECK = (
+    'give a model and limits, model_budget(model, (3, 224, 224), max_params="25M"), or name="…"'
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,7 +43,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def model_budget(request: pytest.FixtureRequest) -> Callable[..., None]:
     """Check a model against limits, or against a named budget of the budget file.
 
-    ``model_budget(model, (3, 224, 224), max_params="25M")`` takes the arguments of ``torchscan.assert_budget``.
+    ``model_budget(model, (3, 224, 224), max_params="25M")`` takes the arguments of
+    ``torchscan.assert_budget``, with a result in place of the model, too: ``model_budget(estimate, max_peak_memory="20 GiB")``.
     ``model_budget(model, (3, 224, 224), name="backbone")`` uses the limits and the baseline of ``[budgets.backbone]``, and
     ``model_budget(name="backbone")`` its target, too.
     """
@@ -54,7 +59,7 @@ class _ModelBudget:
 
     def __call__(
         self,
-        module: nn.Module | None = None,
+        module: nn.Module | LimitedResult | None = None,
         input_shape: Any = None,
         dtype: Any = None,
         *,
@@ -80,33 +85,36 @@ class _ModelBudget:
         if wrong is not None:  # outside the handler, or pytest would show both errors
             pytest.fail(wrong, pytrace=False)
 
-    def _outcome(
-        self, module: nn.Module | None, name: str | None, given: dict[str, Any]
-    ) -> Outcome:
-        from torchscan.budgets import Budget, check_budget, check_built
-        from torchscan.metrics import limits_of
+    def _outcome(self, module: Any, name: str | None, given: dict[str, Any]) -> Outcome:
+        from torchscan.budgets import (
+            Budget,
+            check_built,
+            check_result,
+            kind_of,
+            numbers_of,
+        )
+        from torchscan.metrics import METRICS
         from torchscan.targets import Built
 
         update = bool(self._request.config.getoption("--torchscan-update"))
-        limits = limits_of({key: given.pop(key) for key in list(given) if key.startswith("max_")})
-        if name is not None:
-            budget = self._named(name)
-            if module is None:
-                if given or limits:
-                    raise InputError(
-                        f"budget {name!r} has its own target: pass a model, or leave out inputs and limits"
-                    )
-                timings = bool(self._request.config.getoption("--torchscan-timings"))
-                return check_budget(budget, update=update, timings=timings, is_own_process=False)
-        elif module is None or not limits:
-            raise InputError(
-                'give a model and limits, model_budget(model, (3, 224, 224), max_params="25M"), or name="…"'
+        limits = {key: given.pop(key) for key in list(given) if key.startswith(("max_", "min_"))}
+        if module is None:
+            return self._outcome_of_target(name, [*given, *limits])
+        if name is None and not limits:
+            raise InputError(_NOTHING_TO_CHECK)
+        kind = kind_of(module)
+        if kind is not None:
+            strict, per_sample = given.pop("strict", True), given.pop("per_sample", False)
+            others = given if name is None else ["name"]
+            return check_result(
+                module, kind, limits, strict=strict, per_sample=per_sample, others=others
             )
-        else:
-            budget = Budget(name=type(module).__name__)
+        budget = Budget(name=type(module).__name__) if name is None else self._named(name)
+        if limits:
+            numbers = numbers_of(limits, METRICS, "a model", 'max_params="25M"')
+            budget = replace(budget, limits={**budget.limits, **numbers})
         merged = replace(
             budget,
-            limits={**budget.limits, **limits},
             strict=given.pop("strict", budget.strict),
             per_sample=given.pop("per_sample", budget.per_sample),
         )
@@ -115,6 +123,21 @@ class _ModelBudget:
             return outcome
         remark = f"the time of a step is checked of a target only: model_budget(name={name!r})"
         return replace(outcome, remarks=(*outcome.remarks, remark))
+
+    def _outcome_of_target(self, name: str | None, given: Collection[str]) -> Outcome:
+        """Check the target of a budget, which has inputs and limits already."""
+        from torchscan.budgets import check_budget
+
+        if name is None:
+            raise InputError(_NOTHING_TO_CHECK)
+        budget = self._named(name)
+        if given:
+            raise InputError(
+                f"budget {name!r} has its own target: pass a model, or leave out inputs and limits"
+            )
+        update = bool(self._request.config.getoption("--torchscan-update"))
+        timings = bool(self._request.config.getoption("--torchscan-timings"))
+        return check_budget(budget, update=update, timings=timings, is_own_process=False)
 
     def _named(self, name: str) -> Budget:
         from torchscan.budgets import find_budget_file, read_budgets, require_budget

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar, get_args, get_type_hints
 
 from torchscan.errors import InputError, RecordError, TorchscanError
 from torchscan.hints import explain_unknown_arguments, raise_for_old_value
-from torchscan.wrong_arguments import RAW_ERRORS, misfit, model_acceptor
+from torchscan.wrong_arguments import RAW_ERRORS, misfit, model_acceptor, shape_joiner
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -43,6 +43,7 @@ def spelled_out(
         names = [each.name for each in parameters]
         accept_model = model_acceptor(names)
         known = {each.name for each in parameters if each.kind is not each.POSITIONAL_ONLY}
+        join = shape_joiner(function)
 
         @functools.wraps(function)
         def checked(*args: Given.args, **kwargs: Given.kwargs) -> Result:
@@ -50,6 +51,7 @@ def spelled_out(
             accept_model(kwargs)
             if not kwargs.keys() <= known:
                 raise TypeError(explain_unknown_arguments(called, kwargs, known))
+            args = join(args)
             try:
                 return function(*args, **kwargs)
             except (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Unpack
 
 from torch import nn
@@ -118,7 +119,12 @@ def _written(name: str, scans: Sequence[Scan]) -> tuple[Column, list[Cell]]:
     cells = [
         Cell(value, metric.read(scan, scale)) for value, scan in zip(values, scans, strict=True)
     ]
-    return column if scale is None else in_unit(column, scale), cells
+    if scale is not None:
+        column = in_unit(column, scale)
+    if name == "latency" and scans[0].roofline.basis:
+        parts = [scans[0].roofline.basis, *([scale.unit] if scale is not None else [])]
+        column = replace(column, heading=f"{metric.heading} ({', '.join(parts)})")
+    return column, cells
 
 
 _COSTS = frozenset({"macs", "flops", "dmas"})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections.abc
 import functools
 import inspect
+import itertools
 import numbers
 import os
 import types
@@ -41,11 +42,13 @@ def explain_wrong_types(function: Callable[Given, Result]) -> Callable[Given, Re
     The function accepts ``model=`` for ``module=``.
     """
     accept_model = model_acceptor(inspect.signature(function).parameters)
+    join = shape_joiner(function)
 
     @functools.wraps(function)
     def called(*args: Given.args, **kwargs: Given.kwargs) -> Result:
         __tracebackhide__ = True  # pytest shows the line that asked
         accept_model(kwargs)
+        args = join(args)
         try:
             return function(*args, **kwargs)
         except TorchscanError:
@@ -74,6 +77,34 @@ def model_acceptor(names: Collection[str]) -> Callable[[dict[str, Any]], None]:
         kwargs["module"] = kwargs.pop("model")
 
     return accept
+
+
+def shape_joiner(function: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Return a function that joins the shapes of several inputs, given one after the other, to a list.
+
+    It turns the arguments of ``f(model, (10,), (20,))`` into those of ``f(model, [(10,), (20,)])``. No
+    other argument is a sequence of whole numbers, so this is not ambiguous.
+    """
+    names = list(inspect.signature(function).parameters)
+    if "input_shape" not in names:
+        return lambda args: args
+    position = names.index("input_shape")
+
+    def join(args: tuple[Any, ...]) -> tuple[Any, ...]:
+        shapes = list(itertools.takewhile(_is_shape, args[position:]))
+        if len(shapes) < 2:
+            return args
+        return (*args[:position], shapes, *args[position + len(shapes) :])
+
+    return join
+
+
+def _is_shape(value: object) -> bool:
+    """Return whether a value is a list or tuple of whole numbers, including those of NumPy."""
+    if not isinstance(value, list | tuple):
+        return False
+    sizes = [hasattr(size, "__index__") and not isinstance(size, bool) for size in value]
+    return all(sizes)
 
 
 def misfit(

@@ -1011,7 +1011,7 @@ def test_what_waits_for_launches_may_be_half_as_long_again() -> None:
         precision="fp16",
     )
     assert result.error_margin.share == pytest.approx(0.5, abs=0.01)
-    assert "depend on the host" in result.error_margin.reason
+    assert "launches take 100 % of the time (± 50 %)" in result.error_margin.reason
     assert result.error_margin.reason.startswith("a guess")
 
 

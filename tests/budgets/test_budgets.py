@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import torchscan
 from torchscan import (
     Budget,
     BudgetError,
@@ -116,13 +117,205 @@ def test_a_batch_is_named_and_its_samples_can_be_limited() -> None:
     with pytest.raises(BudgetError, match=r"MACs: 1.54 k for a batch of 32, at most 48 \(\+3100"):
         assert_budget(model(), (4,), batch_size=32, max_macs=48)
     assert_budget(model(), (4,), batch_size=32, max_macs=48, per_sample=True)
-    assert_budget(model(), (4,), batch_size=32, max_params=58, per_sample=True)
     with pytest.raises(BudgetError, match=r"MACs: 48 per sample, at most 47"):
         assert_budget(model(), (4,), batch_size=32, max_macs=47, per_sample=True)
     with pytest.raises(
         InputError, match="per_sample is True and the size of the batch is not known: give"
     ):
         assert_budget(model(), args=(torch.zeros(32, 4),), max_macs=48, per_sample=True)
+
+
+def test_limits_per_sample_divide_costs_and_nothing_else() -> None:
+    """Of one sample: 48 MACs, 96 FLOPs, 80 DMAs less the weights that all samples share.
+
+    58 parameters are read once for the batch: with 32 samples, 22 elements each and 58 in all.
+    """
+    options: dict[str, Any] = {"batch_size": 32, "per_sample": True}
+    dmas = 22 + 58 / 32
+    limits: dict[str, Any] = {"max_macs": 48, "max_flops": 96, "max_dmas": dmas}
+    assert_budget(model(), (4,), **limits, **options)
+    for name, limit in limits.items():
+        with pytest.raises(BudgetError, match=" per sample, at most "):
+            assert_budget(model(), (4,), **{name: 0.99 * limit}, **options)
+    # parameters, weights and 32 times input and results: 4 · (58 + 32 · (4 + 8 + 2)) bytes
+    peak = 4 * (58 + 32 * 14)
+    assert_budget(model(), (4,), max_macs=48, max_params=58, max_peak_memory=peak, **options)
+    with pytest.raises(BudgetError, match=r"Peak memory: [\d.,]+( KiB| B)?, at most"):
+        assert_budget(model(), (4,), max_macs=48, max_peak_memory=peak - 1, **options)
+
+
+@pytest.mark.parametrize("limit", [{"max_params": 58}, {"max_peak_memory": "1 GiB"}])
+def test_per_sample_without_a_limit_to_divide_is_refused(limit: dict[str, Any]) -> None:
+    with pytest.raises(
+        InputError,
+        match="per_sample is True, and no limit of a model is divided: "
+        "give max_macs, max_flops, max_dmas, max_latency, or leave it out",
+    ):
+        assert_budget(model(), (4,), batch_size=32, per_sample=True, **limit)
+
+
+def test_a_latency_per_sample_is_that_of_the_batch_divided() -> None:
+    options: dict[str, Any] = {"device": "NVIDIA H200", "batch_size": 8}
+    roofline = torchscan.analyze_roofline(model(), (4,), **options)
+    each = roofline.time_estimate / 8
+    assert_budget(model(), (4,), max_latency=each, per_sample=True, **options)
+    assert_budget(roofline, max_latency=each, per_sample=True)
+    with pytest.raises(BudgetError, match=r"Latency \(batch 8\): .* per sample, at most"):
+        assert_budget(model(), (4,), max_latency=0.99 * each, per_sample=True, **options)
+    with pytest.raises(BudgetError, match=r"Latency \(batch 8\): .* per sample, at most"):
+        assert_budget(roofline, max_latency=0.99 * each, per_sample=True)
+
+
+# -- results -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limit", "most"),
+    [
+        ("max_params", 58),
+        ("max_trainable_params", 18),
+        ("max_model_size", 4 * 58),
+        ("max_macs", 48),
+        ("max_flops", 2 * 48),
+        ("max_dmas", (4 + 40 + 8) + (8 + 18 + 2)),
+    ],
+)
+def test_an_info_dict_has_the_limits_of_counts(limit: str, most: int) -> None:
+    net = model()
+    net[0].requires_grad_(False)  # type: ignore[index]
+    info = torchscan.crawl_module(net, (4,))
+    assert_budget(info, **{limit: most})  # type: ignore[arg-type]
+    assert_budget(dict(info), **{limit: most})  # type: ignore[arg-type]
+    with pytest.raises(BudgetError, match=f"at most {most - 1}"):
+        assert_budget(info, **{limit: most - 1})  # type: ignore[arg-type]
+
+
+def test_an_info_dict_names_the_layers_and_can_be_divided() -> None:
+    info = torchscan.crawl_module(model(), (4,), batch_size=32)
+    with pytest.raises(BudgetError) as caught:
+        assert_budget(info, max_macs=47, per_sample=True)
+    assert str(caught.value).splitlines() == [
+        "Sequential exceeds its budget",
+        "  MACs: 48 per sample, at most 47 (+2.13 %)",
+        "    0 (Linear): 32",
+        "    1 (Linear): 16",
+    ]
+    with pytest.raises(BudgetError, match=r"MACs: 1\.54 k for a batch of 32, at most 48"):
+        assert_budget(info, max_macs=48)
+    given = torchscan.crawl_module(model(), args=(torch.zeros(32, 4),))
+    with pytest.raises(InputError, match="the size of the batch is not known: give input_shape="):
+        assert_budget(given, max_macs=48, per_sample=True)
+
+
+def test_a_memory_estimate_has_the_limits_of_memory() -> None:
+    estimate = torchscan.estimate_memory(model(), (4,))
+    most = {"max_activation_memory": 4 * (8 + 2), "max_peak_memory": 4 * (58 + 4 + 8 + 2)}
+    assert_budget(estimate, **most)  # type: ignore[arg-type]
+    for name, limit in most.items():
+        with pytest.raises(BudgetError) as caught:
+            assert_budget(estimate, **{name: limit - 1})  # type: ignore[arg-type]
+        assert str(caught.value).splitlines()[0] == "The memory estimate exceeds its budget"
+        assert str(caught.value).splitlines()[2].startswith("    peak in ")
+
+
+def test_a_roofline_has_a_latency_with_its_range() -> None:
+    roofline = torchscan.analyze_roofline(model(), (4,), device="NVIDIA H200")
+    assert_budget(roofline, max_latency=roofline.time_estimate)
+    share = f"{100 * roofline.error_margin.share:.0f}"
+    with pytest.raises(
+        BudgetError, match=rf"Latency \(batch 1\): [\d.]+ µs ± {share} %, at most 1.00 µs"
+    ):
+        assert_budget(roofline, max_latency="1 us")
+
+
+def test_a_scan_has_the_limits_of_a_model() -> None:
+    scan = torchscan.Scan(model(), (4,), batch_size=3)
+    assert_budget(scan, max_macs=3 * 48, max_params=58)
+    with pytest.raises(BudgetError, match=r"Sequential exceeds its budget\n  MACs: 144 for a "):
+        assert_budget(scan, max_macs=143)
+    with pytest.raises(InputError, match="batch_size is for a model, and this is a Scan: give it"):
+        assert_budget(scan, batch_size=4, max_macs=1)
+
+
+def test_a_result_that_is_a_lower_bound_is_within_no_limit() -> None:
+    info = torchscan.crawl_module(Unpriced(), (4, 4))
+    with pytest.raises(UnpricedError, match=r"only a lower bound is known for FLOPs.*bessel_j0"):
+        assert_budget(info, max_flops="1G")
+    assert_budget(info, max_flops="1G", strict=False)
+    assert_budget(info, max_params=0)  # which are known
+    roofline = torchscan.analyze_roofline(Unpriced(), (4, 4), device="NVIDIA H200")
+    with pytest.raises(UnpricedError, match=r"only a lower bound is known for Latency.*bessel_j0"):
+        assert_budget(roofline, max_latency="1 s")
+    assert_budget(roofline, max_latency="1 s", strict=False)
+
+
+@pytest.mark.parametrize(
+    ("result", "given", "says"),
+    [
+        (
+            "memory",
+            {"max_params": 1},
+            "max_params is not a limit of a memory estimate: give max_activation_memory or "
+            "max_peak_memory, or what crawl_module(module, …) returns",
+        ),
+        (
+            "roofline",
+            {"max_sent": 1},
+            "max_sent is not a limit of a roofline: give max_latency, or what "
+            "torchscan.parallel.plan(…) returns",
+        ),
+        (
+            "roofline",
+            {},
+            'no limit was given for a roofline: give one, such as max_latency="12 ms"',
+        ),
+        (
+            "info",
+            {"max_latency": 1},
+            "max_latency is not a limit of an info dict: give max_params, max_trainable_params, "
+            "max_model_size, max_macs, max_flops or max_dmas, or what analyze_roofline(module, …)",
+        ),
+        (
+            "info",
+            {"max_macs": 1, "training": True},
+            "training is for a model, and this is an info dict: leave it out, or give the model",
+        ),
+        (
+            "info",
+            {"max_macs": 1, "input_shape": (4,)},
+            "input_shape is for a model, and this is an info dict",
+        ),
+        (
+            "memory",
+            {"max_peak_memory": 1, "per_sample": True},
+            "per_sample is True, and no limit of a memory estimate is divided: leave it out",
+        ),
+        (
+            "info",
+            {"max_params": 1, "per_sample": True},
+            "per_sample is True, and no limit of an info dict is divided: give max_macs, "
+            "max_flops, max_dmas, or leave it out",
+        ),
+    ],
+)
+def test_a_limit_of_another_result_is_refused(
+    result: str, given: dict[str, Any], says: str
+) -> None:
+    scan = torchscan.Scan(model(), (4,), device="NVIDIA H200")
+    with pytest.raises(InputError) as caught:
+        assert_budget(getattr(scan, result), **given)
+    assert str(caught.value).startswith(says)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_limit_of_a_result_is_not_one_of_a_model() -> None:
+    with pytest.raises(InputError) as caught:
+        assert_budget(model(), (4,), max_time_per_token="60 ms")
+    assert str(caught.value) == (
+        "max_time_per_token is not a limit of a model: give max_params, max_trainable_params, "
+        "max_model_size, max_macs, max_flops, max_dmas, max_activation_memory, max_peak_memory or "
+        "max_latency, or what analyze_generation(module, …) returns"
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,7 +346,10 @@ def test_launches_are_to_blame_where_operators_are_short() -> None:
 
 def test_a_latency_within_its_limit_has_its_range(folder: Path) -> None:
     made = check_budget(replace(budget(folder, device="H100", max_latency="1 s"), baseline=None))
-    assert re.fullmatch(r"net: Latency [\d.]+ .s ± \d+ %", str(made))
+    assert re.fullmatch(r"net: Latency \(batch 1\) [\d.]+ .s ± \d+ %", str(made))
+    options: dict[str, Any] = {"device": "H100", "batch_size": 8, "precision": "fp16"}
+    outcome = check_budget(replace(budget(folder, max_latency="1 s", **options), baseline=None))
+    assert re.fullmatch(r"net: Latency \(batch 8, fp16\) [\d.]+ .s ± \d+ %", str(outcome))
 
 
 @pytest.mark.slow
@@ -184,14 +380,15 @@ def test_a_latency_says_how_far_it_may_be_off() -> None:
     """As none of its launches was compared, which are most of this pass."""
     share = analyze_roofline(model(), (4,), device="NVIDIA H200").error_margin.share
     with pytest.raises(
-        BudgetError, match=rf"Latency: [\d.]+ µs ± {100 * share:.0f} %, at most 1.00 µs \(\+"
+        BudgetError,
+        match=rf"Latency \(batch 1\): [\d.]+ µs ± {100 * share:.0f} %, at most 1.00 µs \(\+",
     ):
         assert_budget(model(), (4,), device="NVIDIA H200", max_latency="1 us")
 
 
 def test_a_latency_is_that_of_a_device() -> None:
     assert_budget(model(), (4,), device="NVIDIA H200", max_latency="1 s")
-    with pytest.raises(BudgetError, match="Latency: "):
+    with pytest.raises(BudgetError, match=r"Latency \(batch 1\): "):
         assert_budget(model(), (4,), device="NVIDIA H200", max_latency="1 us")
     with pytest.raises(InputError, match="a latency needs a device"):
         assert_budget(model(), (4,), max_latency="1 s")
@@ -394,6 +591,14 @@ STEP = "[budgets.x]\nmeasured_on = 'CPU'\nmax_step_time = "
             "budgets.x.tolerance.speed: unknown key",
         ),
         ("[budgets.x]\nmax_latency = '1ms'", "budgets.x.max_latency: a latency needs a device"),
+        (
+            "[budgets.x]\nmax_params = 1\nper_sample = true",
+            "budgets.x.per_sample: it divides max_macs, max_flops, max_dmas, max_latency and max_step_time: give",
+        ),
+        (
+            "[budgets.x]\nmax_params = 1\nper_sample = 1",
+            "budgets.x.per_sample: it is 1 and should be true or false",
+        ),
         (
             "[budgets.x]\nmax_params = 1\ntolerance = 0.1",
             "a tolerance needs a baseline, and there is none",
@@ -629,6 +834,27 @@ def test_a_tolerance_is_not_rounded_away(folder: Path) -> None:
     assert check_budget(loose).is_fine
     assert not check_budget(replace(loose, tolerance={**loose.tolerance, "params": 0.139})).is_fine
     assert check_budget(replace(loose, tolerance={**loose.tolerance, "params": 0.14})).is_fine
+
+
+def test_a_file_has_limits_per_sample(folder: Path) -> None:
+    """48 MACs a sample, 54 with a width of 9; all samples share 58 parameters."""
+    limits: dict[str, Any] = {
+        "batch_size": 32,
+        "per_sample": True,
+        "max_macs": 48,
+        "max_params": 58,
+    }
+    outcome = check_budget(replace(budget(folder, **limits), baseline=None))
+    assert str(outcome) == "net: MACs 48 per sample, Parameters 58"
+    check_budget(budget(folder, **limits), update=True)
+    assert check_budget(budget(folder, **limits)).is_fine
+    wider = check_budget(budget(folder, "nets.py:Net(width=9)", batch_size=32, per_sample=True))
+    lines = str(wider).splitlines()
+    assert "  MACs: 54 per sample, 48 before, at most 48 (+12.50 %)" in lines
+    assert lines[lines.index("  MACs: 54 per sample, 48 before, at most 48 (+12.50 %)") + 1] == (
+        "    fc (Linear): +4"
+    )
+    assert "  Parameters: 65, 58 before, at most 58 (+12.07 %)" in lines
 
 
 def test_what_shrank_is_said_and_fine(folder: Path) -> None:

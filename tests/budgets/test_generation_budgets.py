@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
 from tests.models.generating import Echo, Recurrent
-from torchscan import BudgetError, InputError, UnpricedError, analyze_generation
-from torchscan.budgets import assert_generation, check_budget, read_budgets
+from torchscan import BudgetError, InputError, UnpricedError, analyze_generation, assert_budget
+from torchscan.budgets import check_budget, read_budgets
 from torchscan.cli.main import main
 from torchscan.hardware.device_specs import device_named
 from torchscan.metrics import OF_GENERATION
@@ -25,8 +25,10 @@ CARD = "NVIDIA L4"
 WEIGHTS, CACHE = 4 * (10 * 8 + 8 * 8 + 8 * 8 + 8 * 10), 2 * 8 * 4
 
 
-def _asserted(model: Any = None, **limits: Any) -> None:
-    assert_generation(model or Echo(), 4, 2, device=CARD, **limits)
+def _asserted(model: Any = None, **given: Any) -> None:
+    strict = given.pop("strict", True)
+    limits = {name: given.pop(name) for name in list(given) if name.startswith(("max_", "min_"))}
+    assert_budget(_analyze(model, **given), strict=strict, **limits)
 
 
 def _analyze(model: Any = None, **options: Any) -> Generation:
@@ -90,7 +92,7 @@ def test_the_error_says_what_is_exceeded_by_how_much_and_where() -> None:
         )
     head, weights, cache, time, *layers = str(caught.value).splitlines()
     assert (head, weights, cache) == (
-        "Echo exceeds its budget",
+        "Generation on NVIDIA L4 exceeds its budget",
         "  Weights: 1.12 KiB, at most 1.00 KiB (+12.50 %)",
         "  Cache per token: 64 B, at most 63 B (+1.59 %)",
     )
@@ -161,20 +163,34 @@ def test_what_the_card_has_no_memory_for_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("limits", "says"),
     [
-        ({"device": CARD}, "no limit was given: try assert_generation"),
-        ({"max_weights": 1}, "generating text is limited on a device"),
-        ({"device": CARD, "max_weights": "heavy"}, "'heavy' is not a valid amount of memory"),
-        ({"device": CARD, "min_context": -1}, "min_context is -1: give a number"),
+        ({}, "no limit was given for a generation: give one, such as max_time_per_token"),
+        ({"max_weights": "heavy"}, "'heavy' is not a valid amount of memory"),
+        ({"min_context": -1}, "min_context is -1: give a number"),
+        (
+            {"max_params": 1},
+            "max_params is not a limit of a generation: give max_time_per_token, max_first_token, "
+            "min_tokens_per_second, max_weights, max_cache_per_token, min_context or min_batch, "
+            r"or what crawl_module\(module, …\) returns",
+        ),
+        (
+            {"max_weights": WEIGHTS, "per_sample": True},
+            "per_sample is True, and no limit of a generation is divided: leave it out",
+        ),
+        (
+            {"max_weights": WEIGHTS, "batch_size": 2},
+            "batch_size is for a model, and this is a generation: leave it out, or give the model",
+        ),
     ],
 )
-def test_wrong_use_is_said_in_a_line(options: dict[str, Any], says: str) -> None:
+def test_wrong_use_is_refused_in_one_line(limits: dict[str, Any], says: str) -> None:
+    made = _analyze()
     with pytest.raises(InputError, match=says) as caught:
-        assert_generation(Echo(), **options)
+        assert_budget(made, **limits)
     assert "\n" not in str(caught.value)
     with pytest.raises(TypeError, match="did you mean 'max_weights'"):
-        assert_generation(Echo(), device=CARD, max_weight=1)  # type: ignore[call-arg]
+        assert_budget(made, max_weight=1)  # type: ignore[call-arg]
 
 
 @pytest.mark.slow

@@ -104,6 +104,27 @@ def test_a_tolerance_is_a_share_of_the_limit(
     assert (outcome.excess == "") == is_fine
 
 
+@pytest.mark.parametrize(("most", "is_fine"), [("2.4 ms", False), ("2.6 ms", True)])
+def test_a_step_per_sample_is_that_of_the_batch_divided(
+    monkeypatch: pytest.MonkeyPatch, most: str, is_fine: bool
+) -> None:
+    """10 ms for 4 samples are 2.5 ms each."""
+    facts = run({"a": (TEN, TEN)})
+    monkeypatch.setattr("torchscan.budgets.real_step.with_model", lambda *_, **__: facts)
+    limits = budget(most, "batch_size = 4", "per_sample = true")
+    assert limits.target is not None
+    outcome = check_step_time(limits, limits.target, timings=True)
+    assert outcome.taken == "Step 2.50 ms per sample on CPU One"
+    assert (outcome.excess == "") == is_fine
+    if not is_fine:
+        assert outcome.excess.splitlines()[0] == (
+            "a step took 10.0 ms on CPU One, at most 9.60 ms (+4.2 %) for a batch of 4: "
+            "2.50 ms per sample, at most 2.40 ms"
+        )
+    unasked = check_step_time(limits, limits.target, timings=False)
+    assert f"at most {most.replace(' ms', '0 ms')} per sample on CPU" in unasked.remark
+
+
 def test_without_being_asked_nothing_is_taken() -> None:
     outcome = check_budget(budget(0.12, on="H100"))
     assert (outcome.is_fine, outcome.is_empty, seen()) == (True, True, [])

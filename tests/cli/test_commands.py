@@ -24,6 +24,7 @@ from torchscan import from_json
 from torchscan.analyses.conventions import Convention
 from torchscan.cli.main import main, parser
 from torchscan.cli.options import parsers_by_command
+from torchscan.cli.saying import report_internal_error
 from torchscan.precisions import Precision
 from torchscan.recording.request import Mode
 from torchscan.report.costs import By
@@ -297,7 +298,7 @@ def test_a_mistake_of_ours_is_said_and_status_3(run: Any, monkeypatch: pytest.Mo
     monkeypatch.setattr("torchscan.scan.Scan.describe", broken)
     status, out, err = run("summary", *NET)
     assert (status, out) == (3, "")
-    assert "a mistake of torchscan's, please report it: ZeroDivisionError('of ours')" in err
+    assert "internal error of torchscan: ZeroDivisionError('of ours'): please report it" in err
     assert "Traceback" not in err
     monkeypatch.setenv("TORCHSCAN_DEBUG", "1")
     assert "Traceback" in run("summary", *NET)[2]
@@ -481,7 +482,7 @@ def test_errors_that_cannot_be_written_leave_the_status_as_it_is(
     ("code", "status", "told"),
     [
         (errno.EIO, 2, "the answer cannot be written: Input/output error\n"),
-        (errno.EDOM, 3, "this is a mistake of torchscan's"),
+        (errno.EDOM, 3, "internal error of torchscan: "),
     ],
 )
 @pytest.mark.usefixtures("folder")
@@ -755,9 +756,6 @@ def test_checking(run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert (status, out.count("could not be checked")) == (3, 2)
     status, out, err = run("check", "d")
     assert (status, out, err) == (2, "", "torchscan: there is no budget 'd': there are a, b, c\n")
-    assert run("check", "b", "--format", "github")[1].startswith(
-        "**✗ b exceeds its budget**\n\n```text\n  Parameters: 65"
-    )
 
 
 # -- widths --------------------------------------------------------------------------------------------------------------
@@ -1003,10 +1001,19 @@ def as_installed(folder: Path) -> dict[str, str]:
 def test_the_steps_of_the_action(folder: Path, as_installed: dict[str, str]) -> None:
     yaml = pytest.importorskip("yaml")
     action = yaml.safe_load((ROOT / ".github" / "actions" / "check" / "action.yml").read_text())
-    install, check = action["runs"]["steps"]
+    install, check, comment = action["runs"]["steps"]
     assert action["runs"]["using"] == "composite"
     assert set(check["env"]) == {"BUDGETS", "CONFIG"}
-    summary = folder / "summary.md"
+    assert set(comment["env"]) == {"GH_TOKEN", "NUMBER"}
+    summary, written = folder / "summary.md", folder / "torchscan-comment.md"
+    calls = folder / "calls"
+    gh = folder / "bin" / "gh"  # which lists comments 7 and 8 if there is a file named "earlier"
+    gh.write_text(
+        f'#!/bin/sh\necho "$*" >> {calls}\n'
+        'case "$*" in *--paginate*) [ ! -f earlier ] || printf "7\\n8\\n" ;; esac\n'
+        "[ ! -f refused ]\n"
+    )
+    gh.chmod(0o755)
 
     def step(script: str, budgets: str, config: str) -> int:
         given = {
@@ -1014,6 +1021,9 @@ def test_the_steps_of_the_action(folder: Path, as_installed: dict[str, str]) -> 
             "CONFIG": config,
             "GITHUB_STEP_SUMMARY": str(summary),
             "GITHUB_ACTION_PATH": "/nowhere",
+            "GITHUB_REPOSITORY": "owner/nets",
+            "RUNNER_TEMP": str(folder),
+            "NUMBER": "3",
         }
         shell = [
             "bash",
@@ -1031,12 +1041,76 @@ def test_the_steps_of_the_action(folder: Path, as_installed: dict[str, str]) -> 
     assert step(install["run"], "", "") == 0  # it is there, so nothing is installed
     assert step(check["run"], "", "") == 0
     assert "✓ net" in summary.read_text()
+    assert step(comment["run"], "", "") == 0
+    body = f"--field body=@{written}"
+    assert calls.read_text().splitlines()[1:] == [
+        f"api --silent --method POST repos/owner/nets/issues/3/comments {body}"
+    ]
+    assert written.read_text() == f"<!-- torchscan check -->\n{summary.read_text()}"
     config = folder / "torchscan.toml"
     config.write_text(config.read_text().replace("58", "57"))
     assert step(check["run"], "net", "torchscan.toml") == 1
     assert "exceeds its budget" in summary.read_text()
+    (folder / "earlier").touch()
+    assert step(comment["run"], "", "") == 0
+    update = f"api --silent --method PATCH repos/owner/nets/issues/comments/7 {body}"
+    assert calls.read_text().splitlines()[3:] == [update]
+    assert "exceeds its budget" in written.read_text()
+    (folder / "refused").touch()  # as for a pull request from a fork, which may not write
+    assert step(comment["run"], "", "") == 0
     (folder / "net").touch()
     assert step(check["run"], "n*t", "") == 2  # a name of a budget, not a pattern of files
+
+
+@pytest.mark.parametrize(
+    ("urls", "place"),
+    [
+        ("", ""),
+        ("Project-URL: Homepage, https://example.org\n", ""),
+        (
+            "Project-URL: Homepage, https://example.org\n"
+            "Project-URL: Issues, https://example.org/issues\n",
+            " at https://example.org/issues",
+        ),
+    ],
+)
+def test_an_internal_error_names_the_issue_tracker_if_there_is_one(
+    urls: str,
+    place: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    about = tmp_path / "torchscan-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torchscan\nVersion: 1.0\n{urls}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert report_internal_error(ZeroDivisionError("x")) == 3
+    assert capsys.readouterr().err == (
+        f"torchscan: internal error of torchscan: ZeroDivisionError('x'): please report it{place} "
+        "(TORCHSCAN_DEBUG=1 shows where it happened)\n"
+    )
+
+
+def test_workflows_run_the_scripts_and_a_release_only_when_it_is_published() -> None:
+    yaml = pytest.importorskip("yaml")
+    folder = ROOT / ".github"
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.yml")}
+    content = {name: yaml.safe_load(path.read_text()) for name, path in files.items()}
+    tests, release = content["workflows/tests.yml"], content["workflows/release.yml"]
+    runs = {
+        name: [step["run"] for step in job["steps"] if "run" in step][-1]
+        for name, job in tests["jobs"].items()
+    }
+    assert runs == {"check": "scripts/check", "test": "scripts/test"}
+    for job in tests["jobs"].values():
+        assert job["strategy"]["matrix"]["os"] == ["ubuntu-latest", "macos-latest"]
+    assert release[True] == {"release": {"types": ["published"]}}  # YAML reads "on" as True
+    assert release["jobs"]["publish"]["permissions"] == {"id-token": "write"}
+    for name in ("bug", "question"):
+        form = content[f"ISSUE_TEMPLATE/{name}.yml"]
+        assert {"name", "description", "body"} <= form.keys()
+        assert all({"type", "id", "attributes"} <= field.keys() for field in form["body"])
 
 
 @pytest.mark.slow

@@ -803,7 +803,7 @@ def test_a_mistake_of_ours_does_not_stop_the_script(
     status, out, err = run("--", "script.py")
     assert (status, out) == (5, "True\n2\n")
     assert err.startswith(
-        "torchscan: this is a mistake of torchscan's, please report it: ZeroDivisionError('of ours')"
+        "torchscan: internal error of torchscan: ZeroDivisionError('of ours'): please report it"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,15 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from torchscan.errors import InputError
+from torchscan import InputError, register_device
 from torchscan.hardware import device_specs
-from torchscan.hardware.device_specs import (
-    device_named,
-    known_devices,
-    known_entry,
-    register_device,
-    save_entry,
-)
+from torchscan.hardware.device_specs import device_named, known_devices, known_entry, save_entry
 
 GIB = 2**30
 NAMES = [name for name in known_devices() if known_entry(name)]
@@ -58,6 +53,23 @@ NUMBERS = {
         ("MI250", "AMD Instinct MI250"),
         ("MI250X", "AMD Instinct MI250X"),
         ("MI250X GCD", "AMD Instinct MI250X GCD"),
+        ("GTX 1650", "NVIDIA GeForce GTX 1650"),
+        ("GTX 1660 SUPER", "NVIDIA GeForce GTX 1660 SUPER"),
+        ("RTX 2080 Max-Q", "NVIDIA GeForce RTX 2080 with Max-Q Design"),
+        ("RTX 2070 laptop", "NVIDIA GeForce RTX 2070 Laptop GPU"),
+        ("RTX 3060", "NVIDIA GeForce RTX 3060"),
+        ("RTX 3060 mobile", "NVIDIA GeForce RTX 3060 Laptop GPU"),
+        ("RTX 4070", "NVIDIA GeForce RTX 4070"),
+        ("RTX 4070 Laptop", "NVIDIA GeForce RTX 4070 Laptop GPU"),
+        ("4090 notebook", "NVIDIA GeForce RTX 4090 Laptop GPU"),
+        ("RTX 4070 Ti", "NVIDIA GeForce RTX 4070 Ti"),
+        ("RTX 4070 Ti SUPER", "NVIDIA GeForce RTX 4070 Ti SUPER"),
+        ("RTX 4060 Ti", "NVIDIA GeForce RTX 4060 Ti"),
+        ("RTX 4060 Ti 16GB", "NVIDIA GeForce RTX 4060 Ti 16GB"),
+        ("M2", "Apple M2"),
+        ("M2 Max", "Apple M2 Max"),
+        ("m1 pro", "Apple M1 Pro"),
+        ("M3 Ultra", "Apple M3 Ultra"),
     ],
 )
 def test_a_name_is_found_by_its_words(name: str, full: str) -> None:
@@ -82,7 +94,7 @@ def test_a_short_name_means_the_device_that_the_catalogue_says(names: list[str],
         ("A100 PCIe", "NVIDIA A100 80GB PCIe"),
         ("H20", "H200"),
         ("V100", "32GB"),
-        ("GTX 1650", "1650 Ti"),
+        ("RTX 5050 Laptop", "is not known"),
         ("Orin", "AGX Orin 32GB"),
     ],
 )
@@ -122,6 +134,7 @@ def test_an_unknown_name_that_is_like_no_other() -> None:
         ("Orin", 8, 15.0, "NVIDIA Jetson Orin NX 16GB"),
         ("Orin", 8, 7.4, "NVIDIA Jetson Orin Nano 8GB"),
         ("AMD Instinct MI250X", 110, 64.0, "AMD Instinct MI250X GCD"),
+        ("NVIDIA GeForce RTX 3080 Laptop GPU", 48, 15.9, "NVIDIA GeForce RTX 3080 Laptop GPU"),
         ("AMD Instinct MI250X/MI250", 104, 64.0, "AMD Instinct MI250 GCD"),
         ("NVIDIA RTX 9999", 300, 128.0, "NVIDIA RTX 9999"),
     ],
@@ -140,6 +153,43 @@ def test_the_card_in_this_machine_is_known_by_what_torch_reports(
         int(gib * GIB),
         multiprocessors,
     )
+
+
+@pytest.fixture
+def mac(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Return a function that makes ``sysctl`` answer as on a Mac of 32 GiB with this chip."""
+
+    def pretend(chip: str) -> None:
+        sysctl = tmp_path / "sysctl"
+        sysctl.write_text(
+            f'#!/bin/sh\ncase "$*" in "-n machdep.cpu.brand_string") echo "{chip}" ;;\n'
+            f'"-n hw.memsize") echo {32 * GIB} ;; *) exit 1 ;; esac\n'
+        )
+        sysctl.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    return pretend
+
+
+@pytest.mark.parametrize("name", ["mps", "MPS", "mps:0", torch.device("mps")])
+def test_mps_is_the_gpu_of_this_mac_with_its_memory(mac: Callable[[str], None], name: Any) -> None:
+    mac("Apple M2 Max")
+    device = device_named(name)
+    assert (device.name, device.data_sheet_memory_gib) == ("Apple M2 Max", 32)
+    assert device.flops_per_second == known_devices()["Apple M2 Max"].flops_per_second
+    assert 0.5 * 32 * GIB < device.memory_bytes < 32 * GIB
+
+
+def test_mps_of_a_chip_without_known_rates_is_refused(mac: Callable[[str], None]) -> None:
+    mac("Apple M99")
+    with pytest.raises(InputError, match="the rates of Apple M99 are not known: name a device"):
+        device_named("mps")
+
+
+def test_mps_on_another_machine_is_refused(mac: Callable[[str], None]) -> None:
+    mac("Intel(R) Core(TM) i9")
+    with pytest.raises(InputError, match="this machine is not a Mac with an Apple chip: name one"):
+        device_named("mps")
 
 
 def test_programs_get_less_than_is_on_the_data_sheet() -> None:
@@ -252,6 +302,33 @@ def test_matrix_rates_are_those_of_the_units_at_boost_clock(name: str) -> None:
             narrow * half * cycles, rel=0.03
         )
         assert byte is None or rates["int8"] == pytest.approx(narrow * byte * cycles, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("name", "cores", "mhz", "fp32"),
+    [
+        ("RTX 4090 Laptop", 9728, 2040, 39.7),
+        ("RTX 4070 Laptop", 4608, 2175, 20.0),
+        ("RTX 3050 Laptop", 2048, 1740, 7.13),
+        ("RTX 4080 SUPER", 10240, 2550, 52.2),
+        ("GTX 1660 SUPER", 1408, 1785, 5.03),
+    ],
+)
+def test_the_rates_of_consumer_gpus_are_those_of_their_cores(
+    name: str, cores: int, mhz: int, fp32: float
+) -> None:
+    """2 operations per core and cycle at the highest boost clock."""
+    device = device_named(name)
+    assert device.clock_hz == mhz * 1e6
+    assert device.flops_per_second["fp32"] == pytest.approx(2 * cores * mhz * 1e6, rel=0.001)
+    assert device.flops_per_second["fp32"] == pytest.approx(fp32 * 1e12, rel=0.01)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "GeForce GTX 16" in name])
+def test_what_is_not_known_of_gtx_16_is_not_there(name: str) -> None:
+    device = known_devices()[name]
+    assert set(device.flops_per_second) == {"fp32", "fp16"}
+    assert "no matrix units" in device.note or "no tensor cores" in device.note
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "GeForce RTX" in name])

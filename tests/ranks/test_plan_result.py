@@ -18,8 +18,7 @@ from torch import nn
 
 import torchscan
 from tests.ranks.models import build, divide, shard, sharded_linear
-from torchscan import BudgetError, InputError, UnpricedError
-from torchscan.budgets import assert_plan
+from torchscan import BudgetError, InputError, UnpricedError, assert_budget
 from torchscan.types import Plan
 
 mpl.use("Agg")
@@ -225,15 +224,15 @@ def _memory(made: Plan) -> str:
 
 def test_limits_hold_to_the_last_byte(made: Plan) -> None:
     most = {"max_local_params": LOCAL, "max_sent": SENT, "max_peak_memory": made.memory.peak_bytes}
-    assert_plan(made, **most)  # type: ignore[arg-type]
+    assert_budget(made, **most)  # type: ignore[arg-type]
     for name, limit in most.items():
         with pytest.raises(BudgetError):
-            assert_plan(made, **{name: limit - 1})  # type: ignore[arg-type]
+            assert_budget(made, **{name: limit - 1})  # type: ignore[arg-type]
 
 
 def test_the_error_says_where_to_look(made: Plan) -> None:
     with pytest.raises(AssertionError) as caught:
-        assert_plan(
+        assert_budget(
             made,
             max_local_params="1k",
             max_peak_memory="1 KiB",
@@ -248,7 +247,7 @@ def test_the_error_says_where_to_look(made: Plan) -> None:
         "    2: 1.03 k",
     ]
     heads = [line.partition(":")[0].strip() for line in said if not line.startswith("    ")]
-    assert heads[2:] == ["Peak memory", "Latency", "Waiting for links"]
+    assert heads[2:] == ["Peak memory", "Latency (batch 4)", "Waiting for links"]
     assert {
         f"    gathered: {made.memory.by_kind['gathered'] / 1024:.2f} KiB",
         "    parameters: 8.09 KiB",
@@ -259,11 +258,11 @@ def test_the_error_says_where_to_look(made: Plan) -> None:
 def test_times_and_shares_are_compared_as_they_are_estimated(made: Plan) -> None:
     assert made.roofline is not None
     time, share = made.roofline.time_estimate, made.roofline.time_share("links")
-    assert_plan(made, max_latency=time, max_waiting=share)
+    assert_budget(made, max_latency=time, max_waiting=share)
     with pytest.raises(BudgetError):
-        assert_plan(made, max_latency=0.99 * time)
+        assert_budget(made, max_latency=0.99 * time)
     with pytest.raises(BudgetError):
-        assert_plan(made, max_waiting=0.99 * share)
+        assert_budget(made, max_waiting=0.99 * share)
 
 
 def test_what_is_only_a_bound_is_within_no_limit() -> None:
@@ -280,9 +279,9 @@ def test_what_is_only_a_bound_is_within_no_limit() -> None:
         batch_size=4,
     )
     with pytest.raises(UnpricedError, match=r"only a lower bound is known for Latency.*bessel_j0"):
-        assert_plan(found, max_latency="1 s")
+        assert_budget(found, max_latency="1 s")
     with pytest.warns(UserWarning, match=r"a lower bound: the cost of .*bessel_j0"):
-        assert_plan(found, max_latency="1 s", strict=False)
+        assert_budget(found, max_latency="1 s", strict=False)
 
 
 def test_what_the_card_has_no_memory_for_is_said() -> None:
@@ -290,13 +289,14 @@ def test_what_the_card_has_no_memory_for_is_said() -> None:
         lambda: nn.Linear(64, 10**9), (64,), mesh={"dp": 8}, apply=_whole, device="NVIDIA H200"
     )
     with pytest.warns(UserWarning, match="this does not fit NVIDIA H200: it needs"):
-        assert_plan(found, max_local_params="10G")
+        assert_budget(found, max_local_params="10G")
 
 
 @pytest.mark.parametrize(
     ("limits", "says"),
     [
-        ({}, "no limit was given: try assert_plan"),
+        ({}, "no limit was given for a plan: give one, such as max_peak_memory"),
+        ({"max_macs": 1}, "max_macs is not a limit of a plan: give max_local_params, "),
         ({"max_peak_memory": "heavy"}, "'heavy' is not a valid amount of memory"),
         ({"max_latency": "1 s"}, "times need a device"),
         ({"max_waiting": "5%"}, "times need a device"),
@@ -305,12 +305,12 @@ def test_what_the_card_has_no_memory_for_is_said() -> None:
 def test_wrong_use_is_said_in_a_line(limits: Any, says: str) -> None:
     found = torchscan.parallel.plan(build, (64,), mesh={"dp": PROCESSES}, apply=shard)
     with pytest.raises(InputError, match=says) as caught:
-        assert_plan(found, **limits)
+        assert_budget(found, **limits)
     assert "\n" not in str(caught.value)
-    with pytest.raises(InputError, match="plan is a function: give what"):
-        assert_plan(build, max_sent=1)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="max_sent is not a limit of a model: give max_params, "):
+        assert_budget(build(), (64,), max_sent=1)
     with pytest.raises(TypeError, match="did you mean 'max_sent'"):
-        assert_plan(found, max_send=1)  # type: ignore[call-arg]
+        assert_budget(found, max_send=1)  # type: ignore[call-arg]
 
 
 # -- as a picture --------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pytest
+import torch
 from matplotlib import pyplot as plt
 from matplotlib.text import Annotation
 from torch import nn
@@ -43,9 +44,28 @@ def a_roofline(**options: Any) -> Roofline:
     )
 
 
+@pytest.mark.parametrize(
+    ("options", "heading"),
+    [
+        ({}, "Expected time on a round card (batch 1, the model's own precision)"),
+        ({"precision": "fp16"}, "Expected time on a round card (batch 1, fp16)"),
+        ({"batch_size": 64, "compiled": True, "precision": "fp32"},
+         "Expected time on a round card (batch 64, fp32, compiled)"),
+        ({"args": (torch.zeros(2, 4),), "precision": "fp32"},
+         "Expected time on a round card (fp32)"),
+    ],
+)  # fmt: skip
+def test_batch_and_precision_are_in_the_heading(options: dict[str, Any], heading: str) -> None:
+    shape = None if "args" in options else (4,)
+    roofline = analyze_roofline(nn.Linear(4, 2), shape, device="a round card", **options)
+    table = roofline_table(roofline)
+    assert list(table.summary) == [heading]
+    assert table.title == f"{heading} by layer"
+
+
 #: layer 0: 8.192 GFLOP of its product at 10 TFLOP/s, and 32.8 MB of ReLU at 100 GB/s
 EXPECTED = """\
-a round card, fp32, batch size 4096
+Expected time on a round card (batch 4,096, fp32)
 
 Expected time    1.82 ms ± 50 %  2.3 M samples per second
 Limited by         compute 57 %  memory 42 %, launch <1 % of the time

@@ -28,6 +28,7 @@ from torchscan import (
     summary,
 )
 from torchscan.analyses.totals import by_module
+from torchscan.report.table import FullRemark, Table
 
 
 class Block(nn.Module):
@@ -637,3 +638,53 @@ def test_letters_that_take_the_room_of_two_stay_in_line() -> None:
             wcwidth.wcswidth(table[0])
         }
         assert wcwidth.wcswidth(table[0]) <= width
+
+
+# -- notes ---------------------------------------------------------------------------------------------------------------
+
+#: 60 words of 9 characters: 600 characters with the spaces, 8 lines of 8 words in 80 columns
+LONG = " ".join(f"word{number:05}" for number in range(60))
+
+
+def noted(*remarks: str, **options: Any) -> list[str]:
+    table = Table(title="", columns=[], rows=[], remarks=remarks)
+    return table.write("text", **options).splitlines()
+
+
+def test_a_note_has_two_lines_and_the_rest_on_demand() -> None:
+    lines = noted(LONG)
+    assert len(lines) == 2
+    assert lines[-1].endswith(" …")
+    assert all(len(line) <= 80 for line in lines)
+    assert " ".join(noted(LONG, details=True)) == LONG
+    assert noted("A short note.") == ["A short note."]
+
+
+def test_a_narrow_terminal_shows_as_much_of_a_note() -> None:
+    lines = noted(LONG, width=40)
+    assert len(lines) == 4
+    assert all(len(line) <= 40 for line in lines)
+
+
+def test_a_warning_is_not_cut_like_a_note() -> None:
+    text = LONG[: 5 * 79]
+    assert " ".join(noted(FullRemark(text))) == text
+
+
+def test_other_formats_have_complete_notes() -> None:
+    table = Table(title="", columns=[], rows=[], remarks=[LONG])
+    assert LONG in table.write("markdown")
+    assert LONG in table.write("html")
+
+
+@pytest.mark.parametrize("device", ["NVIDIA H200", "NVIDIA GeForce RTX 4090", "Apple M2 Max"])
+@pytest.mark.parametrize("size", [8, 1024])
+def test_the_notes_of_a_roofline_fit_two_lines(device: str, size: int) -> None:
+    """A small model waits for launches, a large one for its kernels."""
+    roofline = torchscan.analyze_roofline(
+        nn.Sequential(nn.Linear(size, size), nn.ReLU()), (size,), batch_size=size, device=device
+    )
+    for note in roofline.table().remarks:
+        lines = noted(note)
+        assert len(lines) <= 2
+        assert not lines[-1].endswith("…"), note

@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.recording.test_record import Calls
 from tests.runtime.test_inspection import by_path, hooks
 from tests.torchvision_cpu import torchvision
-from torchscan import InputError, inspect
+from torchscan import InputError, crawl_module, inspect
 from torchscan.torch_versions import optimizer_hooks
 
 
@@ -281,7 +281,6 @@ def test_two_inspections_of_one_model_at_once() -> None:
 
 
 def test_a_recording_of_ones_own_inside_is_not_a_step() -> None:
-    from torchscan import crawl_module
 
     model = nn.Linear(4, 1)
     with inspect(model, warm_up=0) as run:

@@ -91,6 +91,8 @@ class MemoryEstimate(Result):
     batch_size: int | None
     assumptions: tuple[str, ...]
     verdict: Verdict | None = None
+    #: weights that cannot be read: if there are any, the peak is a lower bound
+    unread: tuple[str, ...] = ()
     _asker: Asker = field(default=NOBODY, repr=False, compare=False)
 
     def suggestions(self) -> Suggestions:
@@ -151,6 +153,7 @@ def estimate_of(
         batch_size=trace.provenance.batch_size,
         assumptions=trace.provenance.assumptions,
         verdict=verdict,
+        unread=trace.provenance.unread,
     )
 
 

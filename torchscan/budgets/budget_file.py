@@ -13,7 +13,7 @@ from typing import Any, get_args
 from torchscan.analyses.generation.stored import stored
 from torchscan.errors import InputError
 from torchscan.files import read_text
-from torchscan.metrics import METRICS, OF_GENERATION, Measure, limits_in, limits_of
+from torchscan.metrics import METRICS, OF_GENERATION, PER_SAMPLE, Measure, limits_in, limits_of
 from torchscan.precisions import Precision, checked_precision
 from torchscan.recording.request import Mode
 from torchscan.targets.inputs import InputSpec, checked_dtype, parse_input
@@ -67,7 +67,7 @@ class Budget:
     optimizer: str | None = None
     precision: Precision | None = None
     device: str | None = None
-    #: True if limits of costs and latency are of one sample of the batch
+    #: True if limits of costs, latency and step time are of one sample of the batch
     per_sample: bool = False
     #: whether to refuse unpriced operators if costs are limited
     strict: bool = True
@@ -201,7 +201,7 @@ class _BudgetReader:
             optimizer=self._text("optimizer"),
             precision=self._parsed("precision", checked_precision),
             device=self._text("device"),
-            per_sample=self._flag("per_sample", default=False),
+            per_sample=self._per_sample({*limits, *self._table}),
             strict=self._flag("strict", default=True),
             limits=limits,
             baseline=None if baseline is None else self._path.parent / baseline,
@@ -268,6 +268,14 @@ class _BudgetReader:
         if not isinstance(value, bool):
             self._refuse(key, f"it is {value!r} and should be true or false")
         return bool(value)
+
+    def _per_sample(self, limited: Collection[str]) -> bool:
+        """Return whether limits are per sample; there must be one that can be divided."""
+        is_asked = self._flag("per_sample", default=False)
+        if is_asked and {*PER_SAMPLE, "baseline", "max_step_time"}.isdisjoint(limited):
+            divided = ", ".join(f"max_{name}" for name in PER_SAMPLE)
+            self._refuse("per_sample", f"it divides {divided} and max_step_time: give one of them")
+        return is_asked
 
     def _limits(self, metrics: Mapping[str, Measure[Any]]) -> dict[str, float]:
         keys = [key for key in self._table if key in limits_in(metrics)]

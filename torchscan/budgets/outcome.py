@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from torchscan import units
-from torchscan.analyses.roofline import GroupLoad, Roofline
+from torchscan.analyses.memory_estimate import MemoryEstimate
+from torchscan.analyses.roofline import Roofline
 from torchscan.errors import UnpricedError
-from torchscan.metrics import METRICS, OF_GENERATION, OF_PLAN, Measure, range_of
+from torchscan.escapes import printable
+from torchscan.metrics import (
+    METRICS,
+    OF_GENERATION,
+    OF_PLAN,
+    PER_SAMPLE,
+    Measure,
+    Metric,
+    activation_peak,
+    range_of,
+)
+from torchscan.report.columns import full_name_of
 from torchscan.report.comparison import growth
+from torchscan.report.info_data import Layer
 
 #: that are named for each limit
 MAX_LAYERS = 5
@@ -37,6 +50,8 @@ class Excess:
     layers: Layers
     #: what the value is of, if not of a single sample: "for a batch of 32", "per sample"
     basis: str = ""
+    #: what a time is of, for its heading: "batch 32, fp16"
+    timed: str = ""
 
     def __str__(self) -> str:
         metric = _MEASURES[self.metric]
@@ -45,13 +60,12 @@ class Excess:
             value, allowed = f"{self.value:,.12g}", f"{self.allowed:,.12g}"
         before = "" if self.before is None else f"{metric.text(self.before)} before, "
         limit = f"at {'least' if metric.is_min else 'most'} {allowed}"
-        found = (
-            f"{metric.heading}: {value}{range_of(self.share_off)}{self.basis and f' {self.basis}'}"
-        )
+        basis = f" {self.basis}" if self.basis else ""
+        heading = heading_of(self.metric, self.timed)
+        found = f"{heading}: {value}{range_of(self.share_off)}{basis}"
         head = f"{found}, {before}{limit} ({growth(self.allowed, self.value)})"
-        return "\n".join(
-            [head, *(f"  {name}: {what}" if what else f"  {name}" for name, what in self.layers)]
-        )
+        layers = [f"  {name}: {what}" if what else f"  {name}" for name, what in self.layers]
+        return "\n".join([head, *layers])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +81,14 @@ class Outcome:
     bounds: frozenset[str] = frozenset()
     #: by metric what its value is of, as in :class:`Excess`
     bases: Mapping[str, str] = field(default_factory=dict)
+    #: what a latency is of, for its heading: "batch 32, fp16"
+    timed: str = ""
     #: by metric of an estimate, the share by which it may be off
     shares_off: Mapping[str, float] = field(default_factory=dict)
+    #: by metric its limit; a metric without one is checked against a baseline, or only shown
+    limits: Mapping[str, float] = field(default_factory=dict)
+    #: by metric the text of a value that has no limit, for a comment
+    shown: Mapping[str, str] = field(default_factory=dict)
     #: what a real step took, and if that is too long, by how much and where
     step: str = ""
     too_slow: str = ""
@@ -93,12 +113,29 @@ class Outcome:
             bounds=self.bounds | other.bounds,
             bases={**self.bases, **other.bases},
             shares_off={**self.shares_off, **other.shares_off},
+            limits={**self.limits, **other.limits},
+            timed=self.timed or other.timed,
+            shown={**self.shown, **other.shown},
         )
+
+    def with_basis(self, basis: str, timed: str = "") -> Outcome:
+        """Return the outcome with what its costs are of: "per sample".
+
+        ``timed`` is what a latency is of, for its heading, which has the batch already.
+        """
+        bases = {name: basis for name in self.values if name in PER_SAMPLE and basis}
+        if timed and basis != "per sample":
+            bases.pop("latency", None)
+        excesses = []
+        for each in self.excesses:
+            of_time = timed if each.metric == "latency" else ""
+            excesses.append(replace(each, basis=bases.get(each.metric, ""), timed=of_time))
+        return replace(self, bases=bases, excesses=tuple(excesses), timed=timed)
 
     def __str__(self) -> str:
         """One line if all is well; otherwise what exceeds its limit, and the layers to look at."""
         metrics = [
-            *(self._written(name, value) for name, value in self.values.items()),
+            *(f"{heading_of(name, self.timed)} {self.written(name)}" for name in self.values),
             *filter(None, [self.step]),
         ]
         head = (
@@ -111,11 +148,54 @@ class Outcome:
         ] + self.too_slow.splitlines()
         return "\n".join([head, *(f"  {line}" for line in [*body, *self.remarks])])
 
-    def _written(self, name: str, value: float) -> str:
-        """Return a metric in words: ``"Latency 12.3 ms ± 20 % for a batch of 32"``."""
-        text = _MEASURES[name].written(value, is_bound=name in self.bounds)
+    def written(self, name: str) -> str:
+        """Return the value of a metric as text: ``"12.3 ms ± 20 % for a batch of 32"``."""
+        text = _MEASURES[name].written(self.values[name], is_bound=name in self.bounds)
         basis = self.bases.get(name, "")
-        return f"{_MEASURES[name].heading} {text}{range_of(self.shares_off.get(name))}{basis and f' {basis}'}"
+        return f"{text}{range_of(self.shares_off.get(name))}{basis and f' {basis}'}"
+
+    def written_limit(self, name: str) -> str:
+        """Return the limit of a metric as text: ``"≤ 60.0 ms"``; "" if there is none."""
+        if name not in self.limits:
+            return ""
+        metric = _MEASURES[name]
+        return f"{'≥' if metric.is_min else '≤'} {metric.text(self.limits[name])}"
+
+
+def heading_of(name: str, timed: str = "") -> str:
+    """Return what a metric is called in reports, and of a latency what it is of."""
+    heading = _MEASURES[name].heading
+    return f"{heading} ({timed})" if timed and name == "latency" else heading
+
+
+def basis_of(batch_size: int | None, *, is_per_sample: bool) -> str:
+    """Return what a cost is of: ``"for a batch of 32"``, ``"per sample"``, or "" for one sample."""
+    if batch_size is None or batch_size == 1:
+        return ""
+    return "per sample" if is_per_sample else f"for a batch of {batch_size:,}"
+
+
+def compare_with_limits(
+    name: str,
+    answer: Answer,
+    metrics: Mapping[str, Measure[Answer]],
+    limits: Mapping[str, float],
+    layers_of: Callable[[str, Answer], Layers],
+    *,
+    strict: bool,
+    place: str = "",
+    remarks: Collection[str] = (),
+) -> Outcome:
+    """Check the metrics of a result against their limits; ``place`` is where errors say that the limits are."""
+    return Outcome(
+        name=printable(name),
+        bounds=bounds_among(place or name, answer, metrics, strict=strict),
+        values={each: metric.value(answer) for each, metric in metrics.items()},
+        excesses=excesses_among(answer, metrics, limits, layers_of),
+        shares_off=shares_off_among(answer, metrics),
+        limits=limits,
+        remarks=tuple(remarks),
+    )
 
 
 def shares_off_among(answer: Answer, metrics: Mapping[str, Measure[Answer]]) -> dict[str, float]:
@@ -127,14 +207,19 @@ def shares_off_among(answer: Answer, metrics: Mapping[str, Measure[Answer]]) -> 
 def bounds_among(
     place: str, answer: Answer, metrics: Mapping[str, Measure[Answer]], *, strict: bool
 ) -> frozenset[str]:
-    """Those of which only a bound is known, which can't be shown to be within a limit: where ``strict``, they are refused."""
+    """Return the metrics of which only a bound is known.
+
+    A bound can't be shown to be within a limit, so ``strict`` refuses it.
+    """
     doubts = {name: found for name, metric in metrics.items() if (found := metric.doubts(answer))}
     if strict and doubts:
         first = metrics[next(iter(doubts))]
+        bound = "an upper" if first.is_min else "a lower"
+        uncounted = dict.fromkeys(each for found in doubts.values() for each in found)
         raise UnpricedError(
-            f"{place}: only {'an upper' if first.is_min else 'a lower'} bound is known for {first.heading}, because this is "
-            f"not counted: {', '.join(dict.fromkeys(each for found in doubts.values() for each in found))}; "
-            "price operators (docs/adding-operators.md), or accept the bound with strict=False"
+            f"{place}: only {bound} bound is known for {first.heading}, because this is not "
+            f"counted: {', '.join(uncounted)}; price operators (docs/adding-operators.md), or "
+            "accept the bound with strict=False"
         )
     return frozenset(doubts)
 
@@ -181,11 +266,30 @@ def launch_overhead(roofline: Roofline, *, is_per_sample: bool = False) -> Layer
     return ((f"launch overhead of {launched:,} operators", time), *advice)
 
 
-def slowest(layers: list[GroupLoad]) -> Layers:
-    """The layers that take the longest."""
-    longest = sorted(layers, key=lambda each: -each.time_estimate)[:MAX_LAYERS]
-    return tuple(
-        (each.name or "the model", units.duration(each.time_estimate))
-        for each in longest
-        if each.time_estimate
-    )
+def slowest_layers(roofline: Roofline) -> Layers:
+    """Return the layers without others inside that take the longest."""
+    parents = {each.name.rpartition(".")[0] for each in roofline.layers if each.name}
+    leaves = [each for each in roofline.layers if each.name not in parents and each.time_estimate]
+    longest = sorted(leaves, key=lambda each: -each.time_estimate)[:MAX_LAYERS]
+    return tuple((each.name or "the model", units.duration(each.time_estimate)) for each in longest)
+
+
+def largest_layers(metric: Metric, layers: Collection[Layer], samples: int = 1) -> Layers:
+    """Return the layers that have the most of a metric of the info dict, divided by ``samples``."""
+    named = []
+    for layer in sorted(layers, key=metric.of_info, reverse=True)[:MAX_LAYERS]:
+        value = metric.of_info(layer)
+        if value:
+            name = f"{full_name_of(layer)} ({layer['type']})"
+            named.append((name, metric.text(value / samples)))
+    return tuple(named)
+
+
+def peak_layer(name: str, estimate: MemoryEstimate) -> Layers:
+    """Return the layer in which memory is at its peak, or activations are."""
+    if name == "peak_memory":
+        return ((f"peak in {estimate.peak_layer or 'the model'}", estimate.peak_operator),)
+    moment = activation_peak(estimate)
+    if moment is None:
+        return ()
+    return ((f"peak in {moment.layer or 'the model'}", moment.operator),)

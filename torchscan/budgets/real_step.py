@@ -9,6 +9,7 @@ import torch
 
 from torchscan import units
 from torchscan.budgets.budget_file import Budget
+from torchscan.budgets.outcome import basis_of
 from torchscan.errors import BudgetError
 from torchscan.hardware.device_specs import is_part
 from torchscan.inspection import inspect
@@ -38,8 +39,11 @@ def check_step_time(budget: Budget, target: Target, *, timings: bool) -> StepOut
     limit = budget.step_time
     if limit is None:
         return StepOutcome()
+    samples = budget.batch_size if budget.per_sample else 1
+    basis = basis_of(budget.batch_size, is_per_sample=budget.per_sample)
     if not timings:
-        where = f"at most {units.duration(limit.most)} on {limit.measured_on}"
+        per = f" {basis}" if samples > 1 else ""
+        where = f"at most {units.duration(limit.most)}{per} on {limit.measured_on}"
         return StepOutcome(
             remark=f"the time of a step, {where}, is not checked without --timings (in pytest, --torchscan-timings)"
         )
@@ -52,9 +56,14 @@ def check_step_time(budget: Budget, target: Target, *, timings: bool) -> StepOut
     facts = with_model(
         target, partial(_measured, budget, device), folder=budget.folder, with_data=True
     )
+    time = units.duration(facts.step_time / samples)
+    excess = _excess(facts, limit.most * samples, limit.tolerance)
+    if excess and samples > 1:
+        first, *layers = excess.split("\n")
+        said = f"{first} for a batch of {samples:,}: {time} {basis}, at most "
+        excess = "\n".join([f"{said}{units.duration(limit.most)}", *layers])
     return StepOutcome(
-        taken=f"Step {units.duration(facts.step_time)} on {facts.provenance.device}",
-        excess=_excess(facts, limit.most, limit.tolerance),
+        taken=f"Step {time}{basis and f' {basis}'} on {facts.provenance.device}", excess=excess
     )
 
 

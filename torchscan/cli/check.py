@@ -6,12 +6,16 @@ import argparse
 import contextlib
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchscan.cli.option_table import add_option, add_options
 from torchscan.cli.options import add_command
 from torchscan.cli.saying import EXCEEDED, FINE, WRONG_USE, answer, report_internal_error
+from torchscan.escapes import printable
 from torchscan.progress import progress
+
+if TYPE_CHECKING:
+    from torchscan.budgets import Budget, BudgetReport
 
 _FILE = """\
 The budget file is torchscan.toml, or pyproject.toml with [tool.torchscan], in this folder or
@@ -27,7 +31,10 @@ above:
 
 Limits: max_params max_trainable_params max_model_size max_macs max_flops max_dmas
 max_activation_memory max_peak_memory max_latency. More keys: dtype batch_size mode training
-optimizer precision device strict.
+optimizer precision device per_sample strict.
+
+With per_sample = true, max_macs, max_flops, max_dmas, max_latency and max_step_time are for one
+sample of the batch.
 
 Limits of text generation are in a separate table, for the device, precision and batch_size of the
 budget:
@@ -66,44 +73,54 @@ def add_to(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from torchscan.budgets import find_budget_file, read_budgets, require_budget
+    from torchscan.budgets import (
+        BudgetReport,
+        find_budget_file,
+        format_comment,
+        read_budgets,
+        require_budget,
+    )
 
     budgets = read_budgets(options.config or find_budget_file(Path.cwd()))
     chosen = [require_budget(budgets, name) for name in options.names] or list(budgets.values())
-    statuses = [FINE]
+    statuses, reports = [FINE], []
     for budget in chosen:
         if budget.target is None and not options.names:
-            _put(f"- {budget.name}: has no target, and is checked by a test only", options)
+            lines = [f"{budget.name}: has no target, and is checked by a test only"]
+            report = BudgetReport(name=budget.name, sign="-", lines=lines)
         else:
-            statuses.append(_checked(budget, options))
+            status, report = _checked(budget, options)
+            statuses.append(status)
+        reports.append(report)
+        if options.format == "text":
+            head, *rest = map(printable, report.lines)
+            answer("\n".join([f"{report.sign} {head}", *rest]))
+    if options.format == "github":
+        answer(format_comment(reports), is_document=True)
     return max(statuses)
 
 
-def _checked(budget: Any, options: argparse.Namespace) -> int:
+def _checked(budget: Budget, options: argparse.Namespace) -> tuple[int, BudgetReport]:
     """Check one budget. Its errors must not keep the others from being checked."""
-    from torchscan.budgets import check_budget
+    from torchscan.budgets import COMMENT_METRICS, BudgetReport, check_budget
     from torchscan.errors import TorchscanError
 
+    shown = COMMENT_METRICS if options.format == "github" else ()
+    failed = [f"{budget.name}: could not be checked"]
     try:
         with progress(f"torchscan: {budget.name}"), contextlib.redirect_stdout(sys.stderr):
-            outcome = check_budget(budget, update=options.update, timings=options.timings)
+            outcome = check_budget(
+                budget, update=options.update, timings=options.timings, shown=shown
+            )
     except TorchscanError as error:
-        _put(f"? {budget.name}: could not be checked\n  {error}", options)
-        return WRONG_USE
+        lines = [*failed, *f"  {error}".split("\n")]
+        return WRONG_USE, BudgetReport(name=budget.name, sign="?", lines=lines)
     except Exception as error:
-        _put(f"? {budget.name}: could not be checked", options)
-        return report_internal_error(error)
-    _put(f"{'✗' if not outcome.is_fine else '-' if outcome.is_empty else '✓'} {outcome}", options)
-    return FINE if outcome.is_fine else EXCEEDED
-
-
-def _put(text: str, options: argparse.Namespace) -> None:
-    from torchscan.escapes import printable
-    from torchscan.report.markdown import escape
-
-    head, *rest = map(printable, text.split("\n"))
-    if options.format == "text":
-        answer("\n".join([head, *rest]))
-    else:
-        body = ["", "```text", *rest, "```"] if rest else []
-        answer("\n".join([f"**{escape(head)}**", *body, ""]), is_document=True)
+        report = BudgetReport(name=budget.name, sign="?", lines=failed)
+        return report_internal_error(error), report
+    lines = str(outcome).split("\n")
+    if not outcome.is_fine:
+        report = BudgetReport(name=budget.name, sign="✗", lines=lines, outcome=outcome)
+        return EXCEEDED, report
+    sign: Any = "-" if outcome.is_empty else "✓"
+    return FINE, BudgetReport(name=budget.name, sign=sign, lines=lines, outcome=outcome)

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import traceback
+from importlib import metadata
 from typing import TextIO
 
 from torchscan.escapes import printable_styled, printable_text
@@ -95,14 +96,27 @@ def answer(text: str, *, is_document: bool = False) -> None:
 
 
 def report_internal_error(error: Exception) -> int:
-    """Report a bug of torchscan's, and return its exit status."""
+    """Report a bug of torchscan, and return its exit status."""
     if "TORCHSCAN_DEBUG" in os.environ:
         with contextlib.suppress(OSError):
             traceback.print_exception(error)
+    address = issue_tracker()
+    place = f" at {address}" if address else ""
     print_remark(
-        f"this is a mistake of torchscan's, please report it: {error!r} (TORCHSCAN_DEBUG=1 shows where)"
+        f"internal error of torchscan: {error!r}: please report it{place} (TORCHSCAN_DEBUG=1 shows "
+        "where it happened)"
     )
     return FAILED
+
+
+def issue_tracker() -> str:
+    """Return the address where problems are reported, or "" if ``pyproject.toml`` names none."""
+    try:
+        addresses = metadata.metadata("torchscan").get_all("Project-URL") or []
+    except metadata.PackageNotFoundError:  # a copy of the sources that is not installed
+        return ""
+    by_label: dict[str, str] = dict(each.split(", ", 1) for each in addresses if ", " in each)
+    return by_label.get("Issues", "")
 
 
 def _in(encoding: str | None, text: str) -> str:

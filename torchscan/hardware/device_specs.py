@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import subprocess
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -139,7 +140,8 @@ def device_named(name: str | None) -> Device:
 
     "H100" and "A100" are the SXM cards of 80 GB, as a short name in the catalogue says; "V100" is ambiguous.
 
-    "cuda" is this machine's GPU; "24 GiB" is a GPU with that much memory.
+    "cuda" is this machine's GPU, and "mps" that of a Mac; None is either, or else the CPU, if it
+    was measured; "24 GiB" is a GPU with that much memory.
     """
     if name is None:
         return at_hand()
@@ -154,6 +156,8 @@ def device_named(name: str | None) -> Device:
         return at_hand()
     if re.fullmatch(r"cuda(:\d+)?", lower):
         return _cuda(lower)
+    if re.fullmatch(r"mps(:0)?", lower):
+        return _apple()
     size = re.fullmatch(r"(\d+(?:\.\d+)?) ?gi?b", lower)
     if size and float(size[1]) == 0:
         raise InputError(
@@ -193,7 +197,7 @@ def device_named(name: str | None) -> Device:
 #: the CPU of this machine, as torch names it
 _CPU = re.compile(r"cpu(:\d+)?")
 #: kinds of devices, and not names of any
-_KINDS = ("gpu", "mps", "xpu", "hip", "hpu", "npu", "xla")
+_KINDS = ("gpu", "xpu", "hip", "hpu", "npu", "xla")
 
 
 def _meant(name: str, fitting: list[str]) -> list[str]:
@@ -350,17 +354,19 @@ def known_entry(name: str) -> dict[str, Any]:
 
 
 def at_hand() -> Device:
-    """This machine's card, or else its CPU, if it was measured."""
+    """Return this machine's GPU, or else its CPU, if it was measured."""
     import torch  # here, so that listing devices needn't wait for it
 
     if torch.cuda.is_available():
         return _cuda("cuda")
+    if torch.backends.mps.is_available():
+        return _apple()
     cpu = cpu_name()
     known = known_devices()
     if cpu in known:
         return known[cpu]
     raise InputError(
-        "device was not given, and this machine has no CUDA device: name one, such as 'NVIDIA H200'; "
+        "device was not given, and this machine has no GPU for torch: name one, such as 'NVIDIA H200'; "
         "to use this CPU, run `torchscan devices --measure` first"
     )
 
@@ -391,6 +397,42 @@ def _cuda(name: str) -> Device:
     )
 
 
+def _apple() -> Device:
+    """Return the GPU of this Mac, with the memory that this Mac has."""
+    import torch
+
+    chip = _sysctl("machdep.cpu.brand_string")
+    if not chip.startswith("Apple "):
+        raise InputError(
+            "device is 'mps', and this machine is not a Mac with an Apple chip: "
+            "name one, such as 'Apple M2 Max'"
+        )
+    known = known_devices().get(chip)
+    if known is None:
+        raise InputError(
+            f"device is 'mps', and the rates of {chip} are not known: "
+            "name a device that is, such as 'Apple M2 Max', or use register_device(...)"
+        )
+    size = int(_sysctl("hw.memsize"))
+    has_mps = torch.backends.mps.is_available()
+    usable = torch.mps.recommended_max_memory() if has_mps else int(size * USABLE)
+    return replace(known, memory_bytes=usable, data_sheet_memory_gib=size / _GIB)
+
+
+def _sysctl(name: str) -> str:
+    """Return what macOS says about this machine, or "" on other systems."""
+    try:
+        said = subprocess.run(  # noqa: S603
+            ["sysctl", "-n", name],  # noqa: S607
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError:
+        return ""
+    return said.stdout.strip()
+
+
 def _with_properties(properties: Any) -> Device:
     """The known device that torch describes: of those that have the same name, as all Jetson Orin do, the most similar."""
     called = [device for device in known_devices().values() if _is_called(device, properties.name)]
@@ -414,7 +456,9 @@ def _difference(properties: Any, device: Device) -> tuple[int, int]:
 
 
 #: words that tell one model from another, so a name must not leave them out
-_DISTINGUISHING = {"ti", "super", "max", "nvl", "s", "g", "q", "pro", "gcd"}
+_DISTINGUISHING = {"ti", "super", "max", "nvl", "s", "g", "q", "pro", "ultra", "gcd", "laptop"}
+#: other words for one in the names of devices
+_SYNONYMS = {"mobile": "laptop", "notebook": "laptop"}
 
 
 def is_part(name: str, full: str) -> bool:
@@ -431,8 +475,9 @@ def _has_words(name: str, full: str) -> bool:
 
 
 def _words(name: str) -> set[str]:
-    """The words of a name, letters apart from numbers: "RTX4090" is "rtx", "4090"."""
-    return set(re.findall(r"[a-z]+|[0-9]+", name.lower()))
+    """Return the words of a name, letters apart from numbers: "RTX4090" is "rtx", "4090"."""
+    words = re.findall(r"[a-z]+|[0-9]+", name.lower())
+    return {_SYNONYMS.get(word, word) for word in words}
 
 
 @cache

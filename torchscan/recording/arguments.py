@@ -17,8 +17,8 @@ class InputArguments(TypedDict, total=False):
 
     Args:
         module: the model. It is left unchanged, even if its forward pass raises; it may be on the meta device.
-        input_shape: the shape of one sample, without the batch dimension; a list of shapes for several inputs, or a dict of
-            shapes by argument name.
+        input_shape: the shape of one sample, without the batch dimension; for several inputs, a list of shapes, a dict
+            of shapes by argument name, or one shape after the other: ``(10,), (20,)``.
         dtype: the type of inputs made from ``input_shape``: one for all, or one per input (a list, or a dict by argument name);
             by default the model's own.
         args: positional arguments themselves, for anything that ``input_shape`` can't express.

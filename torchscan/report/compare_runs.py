@@ -289,7 +289,8 @@ def _remarks(comparison: RunComparison) -> list[str]:
     reshaped = (
         f"{comparison.reshaped} calls had inputs of other shapes." if comparison.reshaped else ""
     )
-    return [text for text in (_spread(comparison), _where(comparison), reshaped) if text] + differ
+    notes = [*_spread(comparison), _where(comparison), reshaped, *differ]
+    return [note for note in notes if note]
 
 
 def _where(comparison: RunComparison) -> str:
@@ -301,18 +302,22 @@ def _where(comparison: RunComparison) -> str:
     )
 
 
-def _spread(comparison: RunComparison) -> str:
+def _spread(comparison: RunComparison) -> list[str]:
+    """Return what the values are of, and which changes are marked."""
     before, after = comparison.steps
-    head = f"Medians of {before} steps before and {after} now."
+    medians = f"Medians of {before} steps before and {after} now."
     if not _are_enough(comparison.steps):
-        return f"{head} Nothing is marked: {_too_few(comparison.steps)}"
-    apart = f"{_CLEAR} marks a change beyond the spread: the ranges of the steps, least to most, do not overlap"
-    rest = f"{apart}. Changes in brackets are within the spread."
-    if _are_enough(comparison.alike):
-        return f"{head} {rest}"
-    one, other = comparison.alike
-    few = _too_few(comparison.alike)
-    return f"{head} No call is marked: they are those of {one} and {other} steps that were alike, and {few}"
+        return [medians, f"Nothing is marked: {_too_few(comparison.steps)}"]
+    if not _are_enough(comparison.alike):
+        one, other = comparison.alike
+        those = f"they are those of {one} and {other} steps that were alike"
+        return [medians, f"No call is marked: {those}, and {_too_few(comparison.alike)}"]
+    ranges = "the ranges of the steps, least to most, do not overlap"
+    return [
+        medians,
+        f"{_CLEAR} marks a change beyond the spread: {ranges}.",
+        "Changes in brackets are within the spread.",
+    ]
 
 
 def _too_few(steps: tuple[int, int]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torchscan import units
 from torchscan.analyses.generation.generation_result import Generation, GenerationSweep
-from torchscan.report.table import Cell, Column, Row, Table
+from torchscan.report.table import Cell, Column, FullRemark, Row, Table
 from torchscan.wrong_arguments import explain_wrong_types
 
 #: attributes of a generation, each with its heading and how it is written: what does not depend on the batch, and what does
@@ -124,7 +124,7 @@ def _written(
 
 def _remarks(generation: Generation) -> list[str]:
     return [
-        *(f"Warning: {text}." for text in generation.warnings),
+        *(FullRemark(f"Warning: {text}.") for text in generation.warnings),
         f"{generation.decode.error_margin.label}.",
         *(f"Assumed: {text}." for text in generation.assumptions),
     ]

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from torchscan import units
 from torchscan.errors import InputError
-from torchscan.report.table import NONE, Cell, Column, Row, Table, in_one_unit
+from torchscan.report.table import NONE, Cell, Column, FullRemark, Row, Table, in_one_unit
 from torchscan.runtime.group_run import GroupRun
 from torchscan.runtime.run import RunFacts
 from torchscan.wrong_arguments import explain_wrong_types
@@ -122,7 +122,7 @@ def _unlike(group: GroupRun) -> list[str]:
 
 
 def _remarks(group: GroupRun) -> list[str]:
-    said = [f"{str(each)[0].upper()}{str(each)[1:]}." for each in group.stragglers]
+    said = [FullRemark(f"{str(each)[0].upper()}{str(each)[1:]}.") for each in group.stragglers]
     missing = (
         [f"Missing: {_listed(group.missing)} of {group.num_ranks}, which saved nothing."]
         if group.missing

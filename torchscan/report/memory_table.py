@@ -26,7 +26,7 @@ from torchscan.report.table import (
     in_words,
     totals_table,
 )
-from torchscan.report.text import fit_columns, grid, paragraphs, totals_of
+from torchscan.report.text import fit_columns, grid, paragraphs, totals_of, wrap_note
 from torchscan.wrong_arguments import explain_wrong_types
 
 _MIN_WIDTH, _PLOT_HEIGHT, _LABEL_WIDTH, _LAYERS = 40, 12, 12, 8
@@ -98,7 +98,7 @@ def format_memory(estimate: MemoryEstimate, width: int = 80, *, colours: bool = 
             *([_chart(estimate, screen)] if estimate.timeline else []),
             *([grid(table, screen)] if table.rows else []),
             *(totals_of(each, width) for each in verdict),
-            *paragraphs(table.remarks, width),
+            *(wrap_note(text, width) for text in table.remarks),
         ]
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torchscan import units
 from torchscan.analyses.pipeline_schedule import PipelinePlan, PipelineRank
-from torchscan.report.table import Cell, Column, Row, Table, totals_table
+from torchscan.report.table import Cell, Column, FullRemark, Row, Table, totals_table
 from torchscan.wrong_arguments import explain_wrong_types
 
 #: columns that a narrow page leaves out first
@@ -102,7 +102,7 @@ def _remarks(plan: PipelinePlan) -> list[str]:
     roofline = plan.stages[0].plan.roofline
     timed = [] if roofline is None else [f"{roofline.error_margin.label}."]
     return [
-        *(f"Warning: {text}." for text in plan.warnings),
+        *(FullRemark(f"Warning: {text}.") for text in plan.warnings),
         *timed,
         *(f"Assumed {text}." for text in plan.assumptions),
     ]

@@ -11,7 +11,16 @@ from torchscan.analyses.collectives import Collective
 from torchscan.analyses.plan_result import Plan, RankPlan
 from torchscan.errors import InputError
 from torchscan.report.memory_table import closeness, memory_table
-from torchscan.report.table import Cell, Column, Row, Table, in_one_unit, in_words, totals_table
+from torchscan.report.table import (
+    Cell,
+    Column,
+    FullRemark,
+    Row,
+    Table,
+    in_one_unit,
+    in_words,
+    totals_table,
+)
 from torchscan.wrong_arguments import explain_wrong_types
 
 PlanRows = Literal["group", "layer"]
@@ -193,4 +202,4 @@ def _seconds(row: _Row) -> float:
 def _remarks(plan: Plan) -> list[str]:
     timed = [] if plan.roofline is None else [f"{plan.roofline.error_margin.label}."]
     said = [*closeness(plan.memory.verdict), *(f"Assumed {text}." for text in plan.assumptions)]
-    return [*(f"Warning: {text}." for text in plan.warnings), *timed, *said]
+    return [*(FullRemark(f"Warning: {text}.") for text in plan.warnings), *timed, *said]

@@ -13,7 +13,16 @@ from torchscan.analyses.repeats import from_to, is_next
 from torchscan.analyses.roofline import GroupLoad, OperatorLoad, Roofline, group, rounded
 from torchscan.errors import InputError
 from torchscan.report.lines import FOLDED
-from torchscan.report.table import Cell, Column, Row, Table, in_one_unit, in_words, totals_table
+from torchscan.report.table import (
+    Cell,
+    Column,
+    FullRemark,
+    Row,
+    Table,
+    in_one_unit,
+    in_words,
+    totals_table,
+)
 from torchscan.wrong_arguments import explain_wrong_types
 
 Rows = Literal["layer", "kind", "operator"]
@@ -50,18 +59,18 @@ def roofline_table(
         *_written([each.load for each in groups], by, roofline.time_estimate), strict=True
     )
     return Table(
-        title=f"Expected time by {by}",
+        title=f"{_heading(roofline)} by {by}",
         columns=columns,
         rows=[
             Row(cells=row, repeats=len(each.names))
             for row, each in zip(zip(*cells, strict=True), groups, strict=True)
         ],
-        summary=[_question(roofline)],
+        summary=[_heading(roofline)],
         totals=[_totals(roofline)],
         totals_first=True,
         remarks=[
             *([FOLDED] if any(len(each.names) > 1 for each in groups) else []),
-            *(f"Warning: {text}." for text in roofline.warnings),
+            *(FullRemark(f"Warning: {text}.") for text in roofline.warnings),
             f"{roofline.error_margin.label}.",
             *(f"Assumed: {text}." for text in roofline.assumptions),
         ],
@@ -136,10 +145,14 @@ def _heaviest(groups: Sequence[_OperatorGroup], rows: int) -> list[_OperatorGrou
 # -- table ---------------------------------------------------------------------------------------------------------------
 
 
-def _question(roofline: Roofline) -> str:
-    how = [roofline.device, roofline.precision or "the model's own precision"]
-    how += [f"batch size {roofline.batch_size}"] if roofline.batch_size is not None else []
-    return ", ".join([*how, *(["compiled"] if roofline.compiled else [])])
+def _heading(roofline: Roofline) -> str:
+    """Return ``"Expected time on NVIDIA H200 (batch 64, fp16)"``."""
+    basis = [roofline.basis] if roofline.basis else []
+    if roofline.precision is None:
+        basis.append("the model's own precision")
+    if roofline.compiled:
+        basis.append("compiled")
+    return f"Expected time on {roofline.device} ({', '.join(basis)})"
 
 
 def _totals(roofline: Roofline) -> Table:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
+from torchscan.report.table import FullRemark
 from torchscan.runtime.checks import Checked
 from torchscan.runtime.compiling import CompiledFrame
 from torchscan.runtime.findings import NonFinite
@@ -18,12 +19,10 @@ _WORTH_SAYING = 0.1
 
 
 def remarks_of(run: RunFacts) -> list[str]:
-    """What was found comes first."""
+    """Return the sources of NaN and Inf, alarms, what was compiled, and then notes on the values."""
+    results = [*_findings(run), *_alarms(run), *_skipped(run), *_compiled(run)]
     return [
-        *_findings(run),
-        *_alarms(run),
-        *_skipped(run),
-        *_compiled(run),
+        *map(FullRemark, results),
         *_measured(run),
         *_checked(run),
         *_expected(run),
@@ -231,6 +230,6 @@ def _expected(run: RunFacts) -> list[str]:
         return []
     share = f"{100 * run.expected.share_off:.0f} %"
     return [
-        f"Expected by the roofline of {run.expected.device}, ± {share}; × is measured over expected, and * marks what takes "
-        f"longer than this range allows, and at least 1 % of a step."
+        f"Expected by the roofline of {run.expected.device}, ± {share}; × is measured over expected, "
+        "and * marks calls beyond this range that take at least 1 % of a step."
     ]

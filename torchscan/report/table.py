@@ -60,6 +60,12 @@ class ColumnRemark(str):
         return made
 
 
+class FullRemark(str):
+    """A remark that is a result itself, such as a warning: text shows all of it."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """One column: its key in data, and its heading."""
@@ -241,8 +247,9 @@ class Table(Result):
     def write(self, style: str, *, width: int = 80, colours: bool = False, **options: Any) -> str:
         """The table in a format: one of ``FORMATS``.
 
-        Text has this ``width``, in characters, and ``colours`` for a terminal. LaTeX takes ``caption``, ``label``, ``long``,
-        ``wide`` and ``siunitx``, as ``to_latex`` does.
+        Text has this ``width``, in characters, and ``colours`` for a terminal. Its notes have two
+        lines each, and as many as they need with ``details=True``. LaTeX takes ``caption``,
+        ``label``, ``long``, ``wide`` and ``siunitx``, as ``to_latex`` does.
         """
         check_width(width)
         load_writers()

@@ -97,14 +97,19 @@ def roofline_of(
             [*loads, *(_waiting(trace, rates, *each) for each in waits.items())], [*indices, *waits]
         )
     told = [*warnings]
-    if unpriced := unpriced_operators(trace, costs):
+    unpriced = unpriced_operators(trace, costs)
+    if unpriced:
         told.append(f"a lower bound: the cost of {', '.join(unpriced)} is not known")
     told += _not_modelled(trace)
     places = [trace.ops[index].module_call for index in indices]
     result = _result(trace, rates, runs, (loads, places), precision, compiled, told)
     assumed = [_ONE_ROUTING] if routed.is_split_by_counts else []
     assumed += [*fabric.assumptions, *_hidden(times, waits)] if fabric is not None and times else []
-    return replace(result, assumptions=(*result.assumptions, *assumed))
+    return replace(
+        result,
+        assumptions=(*result.assumptions, *assumed),
+        unpriced=(*unpriced, *trace.provenance.missed),
+    )
 
 
 def _in_order(

@@ -82,19 +82,20 @@ def error_margin_of(device: Device, passed: Passed) -> ErrorMargin:
     if passed.launched < 0.05:
         return ErrorMargin(share, reason)
     mixed = (1 - passed.launched) * share + passed.launched * max(share, LAUNCHES)
-    launches = f"{100 * passed.launched:.0f} % of the time is launches, which depend on the host, give or take half of them"
-    return ErrorMargin(
-        mixed,
-        f"a guess: {launches}; of kernels, ± {100 * share:.0f} %: {reason.removeprefix('a guess: ')}",
-    )
+    margin = f"± {100 * LAUNCHES:.0f} %"
+    launches = f"launches take {100 * passed.launched:.0f} % of the time ({margin})"
+    guess = reason.removeprefix("a guess: ")
+    why = f": {guess}" if guess != reason else ", as measured"
+    return ErrorMargin(mixed, f"a guess: {launches}, kernels are ± {100 * share:.0f} %{why}")
 
 
 def _of_kernels(device: Device, passed: Passed) -> tuple[float, str]:
     of_mode = [each for each in COMPARED if (each.gpu, each.mode) == (device.name, passed.mode)]
     known = next((each for each in of_mode if each.kind == passed.kind), None)
     if known is not None and passed.in_half > 0.9:
-        which = f"image models in mixed precision, mostly {passed.kind}, whose {_NOUNS[passed.mode]} was measured on this card"
-        return known.share, f"four of five of {known.models:,} {which} lay within it"
+        which = f"{known.models:,} image models in mixed precision, mostly {passed.kind}"
+        measured = f"each with a measured {_NOUNS[passed.mode]} on this card"
+        return known.share, f"four of five of {which}, {measured}, lay within it"
     if device.vendor == "NVIDIA" or (not device.vendor and device.capability is not None):
         return (
             ELSEWHERE,
@@ -106,4 +107,4 @@ def _of_kernels(device: Device, passed: Passed) -> tuple[float, str]:
 def _where(passed: Passed, of_mode: list[Compared]) -> str:
     if not of_mode:
         return "on this card"
-    return "of a model without convolutions" if passed.kind is None else "in this number format"
+    return "without convolutions" if passed.kind is None else "in this number format"

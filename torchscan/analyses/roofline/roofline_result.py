@@ -115,6 +115,8 @@ class Roofline(Result):
     assumptions: tuple[str, ...]
     #: problems with the question, such as a batch that does not fit the device
     warnings: tuple[str, ...]
+    #: operators without a cost formula and modules that were not followed, which times leave out
+    unpriced: tuple[str, ...] = ()
     _asker: Asker = field(default=NOBODY, repr=False, compare=False)
 
     def table(
@@ -144,6 +146,12 @@ class Roofline(Result):
         """The times within which four of five measured ones are expected, in seconds."""
         low, high = (self.time_estimate * (1 + sign * self.error_margin.share) for sign in (-1, 1))
         return max(low, self.time_bound), high
+
+    @property
+    def basis(self) -> str:
+        """Batch size and precision of its times, for headings: ``"batch 64, fp16"``."""
+        batch = [] if self.batch_size is None else [f"batch {self.batch_size:,}"]
+        return ", ".join([*batch, *([self.precision] if self.precision else [])])
 
     @property
     def time_by_limiter(self) -> Mapping[Limiter, float]:
