@@ -72,11 +72,11 @@ def draw_receptive_field(
 def draw_fields(
     fields: ReceptiveField,
     layers: Sequence[LayerField] | None = None,
-    picture: Any = None,
+    image: Any = None,
     **options: Any,
 ) -> Axes:
     """Draw the fields of several layers, nested; by default of the outer layers."""
-    return draw_receptive_field(fields if layers is None else layers, None, picture, **options)
+    return draw_receptive_field(fields if layers is None else layers, None, image, **options)
 
 
 class _Seen(NamedTuple):
