@@ -281,6 +281,23 @@ def test_results_are_drawn_into_given_axes_or_say_what_else_there_is(name: str) 
     pyplot.close("all")
 
 
+@pytest.mark.parametrize("top", [0, -2, True, 1.5])
+@pytest.mark.parametrize("name", ["info", "run", "trace", "suggestions", "comparison"])
+def test_a_number_of_bars_is_positive(name: str, top: Any) -> None:
+    pytest.importorskip("matplotlib")
+    with pytest.raises(InputError, match=f"top is {top!r}: give a number of bars"):
+        RESULTS[name]().plot(top=top)
+
+
+def test_a_column_of_zeros_is_not_drawn_by_default() -> None:
+    """Between two batch sizes, MACs change and parameters do not."""
+    pytest.importorskip("matplotlib")
+    comparison = RESULTS["comparison"]()
+    assert comparison.plot().get_title() == comparison.plot(by="macs").get_title() == "MACs"
+    with pytest.raises(InputError, match="no row has a value in 'params'"):
+        comparison.plot(by="params")
+
+
 def test_html_has_the_plot_in_the_colors_of_the_page() -> None:
     pytest.importorskip("matplotlib")
     html = RESULTS["memory"]().to_html()
