@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from torchscan.errors import InputError
-from torchscan.report.pictures.style import Size, drawing, inks_of
+from torchscan.report.pictures.style import Size, drawing, escape_name, inks_of
 from torchscan.report.table import Table
 from torchscan.results import Result, table_of
 
@@ -51,7 +51,7 @@ def draw_bars(
                 fontsize="small",
                 color=inks.soft,
             )
-        ax.set_yticks(places, [bar.name for bar in bars])
+        ax.set_yticks(places, [escape_name(bar.name) for bar in bars])
         left = -1.05 * longest if min(lengths) < 0 else 0
         ax.set(ylim=(len(bars) - 0.4, -0.6), xlim=(left, 1.25 * longest), title=heading)
         ax.title.set(ha="left", x=0.0, fontsize="medium")

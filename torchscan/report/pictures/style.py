@@ -141,6 +141,16 @@ def _colours(inks: Inks, around: Inks) -> dict[str, str]:
     return {"text.color": inks.ink, "legend.labelcolor": around.ink, **softly}
 
 
+def escape_name(text: str) -> str:
+    r"""Return text with names of modules as matplotlib shows it literally.
+
+    matplotlib reads ``$…$`` as a formula, refuses some control characters, and leaves labels that
+    begin with an underscore out of a legend.
+    """
+    escaped = printable_text(text).replace("$", r"\$")
+    return f" {escaped}" if escaped.startswith("_") else escaped
+
+
 def place_legend_below(ax: Axes, columns: int) -> None:
     """The legend in a line or two below the axes and what is written there."""
     from matplotlib.transforms import ScaledTranslation
