@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -280,12 +281,49 @@ def test_results_are_drawn_into_given_axes_or_say_what_else_there_is(name: str) 
     pyplot.close("all")
 
 
+@pytest.mark.parametrize("top", [0, -2, True, 1.5])
+@pytest.mark.parametrize("name", ["info", "run", "trace", "suggestions", "comparison"])
+def test_a_number_of_bars_is_positive(name: str, top: Any) -> None:
+    pytest.importorskip("matplotlib")
+    with pytest.raises(InputError, match=f"top is {top!r}: give a number of bars"):
+        RESULTS[name]().plot(top=top)
+
+
+def test_a_column_of_zeros_is_not_drawn_by_default() -> None:
+    """Between two batch sizes, MACs change and parameters do not."""
+    pytest.importorskip("matplotlib")
+    comparison = RESULTS["comparison"]()
+    assert comparison.plot().get_title() == comparison.plot(by="macs").get_title() == "MACs"
+    with pytest.raises(InputError, match="no row has a value in 'params'"):
+        comparison.plot(by="params")
+
+
 def test_html_has_the_plot_in_the_colors_of_the_page() -> None:
     pytest.importorskip("matplotlib")
     html = RESULTS["memory"]().to_html()
     assert html.count("<svg") == 1
     assert "currentColor" in html
     assert "<svg" not in RESULTS["info"]().to_html(), "its table has bars"
+
+
+def test_html_leaves_matplotlib_as_it_is() -> None:
+    """No backend is chosen, no figure stays open, and options stay, also with several threads."""
+    pytest.importorskip("matplotlib")
+    code = (
+        "import threading, matplotlib, torch, torchscan\n"
+        "options = matplotlib.rcParams.copy()\n"
+        "rf = torchscan.receptive_field(torch.nn.Conv2d(3, 4, 3), (3, 8, 8))\n"
+        "threads = [threading.Thread(target=rf.to_html) for _ in range(4)]\n"
+        "[each.start() for each in threads]\n"
+        "[each.join() for each in threads]\n"
+        "assert '<svg' in rf.to_html()\n"
+        "assert matplotlib.rcParams._get_backend_or_none() is None\n"
+        "assert matplotlib.rcParams.copy() == options\n"
+        "import matplotlib.pyplot\n"
+        "assert not matplotlib.pyplot.get_fignums()\n"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "MPLBACKEND"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)  # noqa: S603
 
 
 def test_an_unknown_option_is_named_with_the_method_that_was_called() -> None:

@@ -135,6 +135,26 @@ def test_what_is_around_a_field_is_dimmed_on_a_picture() -> None:
     }, "all but what is seen"
 
 
+def test_names_are_drawn_literally() -> None:
+    """Neither as formulas nor left out of a legend, as matplotlib does with ``$`` and ``_``."""
+    module = nn.Sequential()
+    module.add_module("_stem", nn.Conv2d(3, 4, 3))
+    module.add_module(r"$\bad{$", nn.Conv2d(4, 4, 3))
+    fields = receptive_field(module, (3, 16, 16))
+    legend = fields.plot().get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == [" _stem  3×3", r"\$\bad{\$  5×5"]
+    results = (
+        fields[r"$\bad{$"],
+        crawl_module(module, (3, 16, 16)),
+        torchscan.analyze_roofline(module, (3, 16, 16), device="RTX 3090"),
+        torchscan.estimate_memory(module, (3, 16, 16)),
+    )
+    for result in results:
+        figure: Any = result.plot().figure
+        figure.draw_without_rendering()
+
+
 # -- layers and models ---------------------------------------------------------------------------------------------------
 
 

@@ -134,7 +134,7 @@ class LayerField(Result):
             dims: the two dimensions of the input to draw.
             size: of a new figure.
         """
-        return draw(self, ax=ax, unit=unit, picture=image, name=name, dims=dims, size=size)
+        return draw(self, ax=ax, unit=unit, image=image, name=name, dims=dims, size=size)
 
     @property
     def axes(self) -> tuple[AxisField, ...]:
@@ -209,7 +209,7 @@ class ReceptiveField(Result):
         found = None
         if layers is not None:
             found = [self[path] for path in layers]
-        return draw(self, ax=ax, layers=found, picture=image, name=name, dims=dims, size=size)
+        return draw(self, ax=ax, layers=found, image=image, name=name, dims=dims, size=size)
 
     def table(self, layer: str | None = None) -> Table:
         """Return the receptive field of each layer, or every axis of one ``layer``."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from torchscan.errors import InputError
-from torchscan.report.pictures.style import Size, drawing, inks_of
+from torchscan.report.pictures.style import Size, drawing, escape_name, inks_of
 from torchscan.report.table import Table
 from torchscan.results import Result, table_of
 
@@ -50,7 +51,7 @@ def draw_bars(
                 fontsize="small",
                 color=inks.soft,
             )
-        ax.set_yticks(places, [bar.name for bar in bars])
+        ax.set_yticks(places, [escape_name(bar.name) for bar in bars])
         left = -1.05 * longest if min(lengths) < 0 else 0
         ax.set(ylim=(len(bars) - 0.4, -0.6), xlim=(left, 1.25 * longest), title=heading)
         ax.title.set(ha="left", x=0.0, fontsize="medium")
@@ -73,15 +74,16 @@ def draw_rows(
 
     Args:
         result: any result with a table.
-        by: the key of the column; by default the first one that has numbers.
+        by: the key of the column; by default the first one with a value other than 0.
         top: how many rows to draw, the largest values first.
         ax: where to draw; by default in a new figure, as high as it takes.
         size: of a new figure.
     """
+    check_number_of_bars(top)
     table = table_of(result).shown
     keys = [column.key for column in table.columns]
     index = keys.index(_find_column(table, by))
-    rows = [row for row in table.rows if row.shown[index].value and not row.is_total]
+    rows = [row for row in table.rows if _has_bar(row.shown[index].value) and not row.is_total]
     if not rows:
         raise InputError(f"there is nothing to draw: no row has a value in {keys[index]!r}")
     rows.sort(key=lambda row: -abs(row.shown[index].value))
@@ -93,15 +95,28 @@ def draw_rows(
     return draw_bars(bars, table.columns[index].heading, ax=ax, size=size)
 
 
+def check_number_of_bars(top: object) -> None:
+    """Raise an InputError unless a number of bars is a positive integer."""
+    if isinstance(top, bool) or not isinstance(top, int) or top < 1:
+        raise InputError(f"top is {top!r}: give a number of bars")
+
+
+def _has_bar(value: object) -> bool:
+    """Return whether a value of a cell has a bar: a column of numbers may hold words, too."""
+    return isinstance(value, int | float) and value != 0 and math.isfinite(value)
+
+
 def _find_column(table: Table, by: str | None) -> str:
     """Return the key of the column to draw, which has numbers."""
-    keys = []
+    keys, drawable = [], []
     for index, column in enumerate(table.columns):
-        values = [row.shown[index].value for row in table.rows]
+        values = [row.shown[index].value for row in table.rows if not row.is_total]
         if column.is_number and any(isinstance(value, int | float) for value in values):
             keys.append(column.key)
+        if column.is_number and any(map(_has_bar, values)):
+            drawable.append(column.key)
     if not keys:
         raise InputError(f"there is nothing to draw: {table.title!r} has no numbers")
     if by is not None and by not in keys:
         raise InputError(f"by is {by!r}: choose from {', '.join(keys)}")
-    return by or keys[0]
+    return by or (drawable or keys)[0]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import io
-from importlib.util import find_spec
+import threading
 from typing import Any
 
 from torchscan.errors import InputError
-from torchscan.report.pictures.pyplot import pyplot
-from torchscan.report.pictures.style import LIGHT
+from torchscan.report.pictures.style import LIGHT, detached_figures
 from torchscan.results import Result
 
 _OPTIONS = {
@@ -17,7 +16,10 @@ _OPTIONS = {
     "savefig.facecolor": "none",
     "svg.fonttype": "none",
     "svg.hashsalt": "torchscan",  # the same plot twice is the same text
+    "text.usetex": False,
 }
+#: options of matplotlib belong to the process: two threads would restore each other's
+_lock = threading.Lock()
 
 
 def inline_plot(result: Result) -> str:
@@ -25,19 +27,17 @@ def inline_plot(result: Result) -> str:
 
     Lines and text take the color of the text around them, so that they can be read in a dark page.
     """
-    if find_spec("matplotlib") is None:
+    try:
+        from matplotlib import rc_context
+    except ImportError:
         return ""
-    plt = pyplot()
-    with plt.ioff(), plt.rc_context(_OPTIONS):
+    with _lock, rc_context(_OPTIONS), detached_figures():
         try:
             figure: Any = result.plot().figure
         except InputError:
             return ""
-        try:
-            file = io.StringIO()
-            figure.savefig(file, format="svg", metadata={"Date": None})
-        finally:
-            plt.close(figure)  # a notebook would show it once more
+        file = io.StringIO()
+        figure.savefig(file, format="svg", metadata={"Date": None})
     text = file.getvalue()
     svg = text[text.index("<svg") :]
     for ink in (LIGHT.ink, LIGHT.soft):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torchscan.report.pictures.style import inks_of
+from torchscan.report.pictures.style import escape_name, inks_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,7 +46,7 @@ def label(
             (distance, way) for distance in _DISTANCES for way in _DIRECTIONS
         ):
             place = (across * (spot.radius + distance), up * (spot.radius + distance))
-            written = _write(ax, spot, text, place, size)
+            written = _write(ax, spot, escape_name(text), place, size)
             box = written.get_window_extent(renderer)
             if _is_within(box, frame) and not any(box.overlaps(other) for other in taken):
                 taken.append(box.padded(2 * pixels))

@@ -8,7 +8,7 @@ from torchscan import units
 from torchscan.errors import InputError
 from torchscan.report.columns import COLUMNS, check_columns, check_estimates, full_name_of
 from torchscan.report.info_data import InfoDict, data_of
-from torchscan.report.pictures.bars import Bar, draw_bars
+from torchscan.report.pictures.bars import Bar, check_number_of_bars, draw_bars
 from torchscan.report.pictures.style import Size
 from torchscan.wrong_arguments import explain_wrong_types
 
@@ -54,8 +54,7 @@ def _bars(info: InfoDict, by: str, top: int) -> tuple[str, list[Bar]]:
         raise InputError(
             f"by is {by!r}, which is no figure: choose macs, params, flops, latency, …"
         )
-    if isinstance(top, bool) or not isinstance(top, int) or top < 1:
-        raise InputError(f"top is {top!r}: give a number of bars")
+    check_number_of_bars(top)
     check_estimates([by], data["layers"])
     heading, cells = column.written(data["layers"], data["overall"])
     found = [

@@ -12,7 +12,7 @@ from torchscan.analyses.memory_timeline import KINDS, Moment
 from torchscan.errors import InputError
 from torchscan.report.chart import ticks
 from torchscan.report.memory_table import STACK, columns_of
-from torchscan.report.pictures.style import Size, drawing, inks_of, place_legend_below
+from torchscan.report.pictures.style import Size, drawing, escape_name, inks_of, place_legend_below
 from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _name_peak(ax: Axes, estimate: MemoryEstimate, moments: Sequence[Moment], un
     said = f"peak {units.memory(estimate.peak_bytes)}, {estimate.peak_layer or 'the model itself'}"
     ax.plot([x], [y], "o", color=inks_of(ax).ink, markersize=4)
     ax.annotate(
-        said,
+        escape_name(said),
         (x, y),
         (-6 if is_late else 6, 5),
         textcoords="offset points",

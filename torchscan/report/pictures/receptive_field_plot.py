@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchscan.analyses.receptive_field import AxisField, LayerField, ReceptiveField
 from torchscan.errors import InputError
-from torchscan.report.pictures.style import Size, drawing, inks_of
+from torchscan.report.pictures.style import Size, drawing, escape_name, inks_of
 from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ def draw_receptive_field(
         _show(ax, image, height, width)
         if len(seen) == 1:
             _draw_one(ax, seen[0], is_on_picture=image is not None)
-            ax.set_title(_title(layers[0], seen[0].places, seen[0].axes), fontsize="medium")
+            title = _title(layers[0], seen[0].places, seen[0].axes)
+            ax.set_title(escape_name(title), fontsize="medium")
         else:
             _draw_nested(ax, layers, seen)
         _show_all(ax, seen, height, width)
@@ -72,11 +73,11 @@ def draw_receptive_field(
 def draw_fields(
     fields: ReceptiveField,
     layers: Sequence[LayerField] | None = None,
-    picture: Any = None,
+    image: Any = None,
     **options: Any,
 ) -> Axes:
     """Draw the fields of several layers, nested; by default of the outer layers."""
-    return draw_receptive_field(fields if layers is None else layers, None, picture, **options)
+    return draw_receptive_field(fields if layers is None else layers, None, image, **options)
 
 
 class _Seen(NamedTuple):
@@ -295,7 +296,7 @@ def _draw_nested(ax: Axes, layers: Sequence[LayerField], seen: Sequence[_Seen]) 
             linewidth=2,
             facecolor=f"{shade}28",
         )
-        frame.set_label(f"{layer.path or layer.type_name}  {sizes}")
+        frame.set_label(escape_name(f"{layer.path or layer.type_name}  {sizes}"))
         ax.add_patch(frame)
     handles, labels = ax.get_legend_handles_labels()
     ax.legend(

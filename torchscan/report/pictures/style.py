@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from torchscan.errors import InputError
+from torchscan.escapes import printable_text
 from torchscan.report.colours import COLOURS, DARK_COLOURS
 from torchscan.report.pictures.pyplot import pyplot
 
@@ -66,7 +68,7 @@ def drawing(ax: Axes | None, size: Size, height: float | None = None) -> Iterato
     with plt.rc_context({**_STYLE, **_colours(inks, around), "font.size": points}):
         is_own = ax is None
         if ax is None:
-            ax = plt.subplots(figsize=(across, height or up), layout="constrained")[1]
+            ax = _new_axes(across, height or up)
         for label in (ax.title, ax.xaxis.label, ax.yaxis.label):
             label.set_color(around.soft)
         for side in ("top", "right"):
@@ -81,6 +83,33 @@ def drawing(ax: Axes | None, size: Size, height: float | None = None) -> Iterato
             # The first layout does not know yet how wide axes of a fixed aspect become, and would clip what is beside them.
             figure: Any = ax.figure
             figure.draw_without_rendering()
+
+
+def _new_axes(width: float, height: float) -> Axes:
+    """Return the axes of a new figure, which pyplot manages unless ``detached_figures`` says not to."""
+    options: Any = {"figsize": (width, height), "layout": "constrained"}
+    if not _is_detached.get():
+        axes: Axes = pyplot().subplots(**options)[1]
+        return axes
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(**options)
+    FigureCanvasAgg(figure)  # measures text
+    return figure.add_subplot()
+
+
+_is_detached: ContextVar[bool] = ContextVar("_is_detached", default=False)
+
+
+@contextlib.contextmanager
+def detached_figures() -> Iterator[None]:
+    """Create figures without pyplot, which would choose a backend, open a window or show them twice."""
+    token = _is_detached.set(True)
+    try:
+        yield
+    finally:
+        _is_detached.reset(token)
 
 
 def inks_of(ax: Axes) -> Inks:
@@ -110,6 +139,16 @@ def _colours(inks: Inks, around: Inks) -> dict[str, str]:
         ("axes.labelcolor", "xtick.color", "ytick.color", "axes.titlecolor"), around.soft
     )
     return {"text.color": inks.ink, "legend.labelcolor": around.ink, **softly}
+
+
+def escape_name(text: str) -> str:
+    r"""Return text with names of modules as matplotlib shows it literally.
+
+    matplotlib reads ``$…$`` as a formula, refuses some control characters, and leaves labels that
+    begin with an underscore out of a legend.
+    """
+    escaped = printable_text(text).replace("$", r"\$")
+    return f" {escaped}" if escaped.startswith("_") else escaped
 
 
 def place_legend_below(ax: Axes, columns: int) -> None:
