@@ -329,7 +329,7 @@ def test_html_leaves_matplotlib_as_it_is() -> None:
 def test_an_unknown_option_is_named_with_the_method_that_was_called() -> None:
     info, roofline = RESULTS["info"](), RESULTS["roofline"]()
     with pytest.raises(
-        TypeError, match=r"'colums' is not an option of Info.table\(\): choose from"
+        TypeError, match=r"'colums' is not an option of Info.to_csv\(\): choose from columns"
     ):
         info.to_csv(colums=["macs"])
     with pytest.raises(TypeError, match=r"'rows' is not an option of Roofline.table\(\): .* top, "):

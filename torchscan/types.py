@@ -80,5 +80,6 @@ from torchscan.trace.events import TensorRecord as TensorRecord
 from torchscan.trace.events import TensorSpec as TensorSpec
 from torchscan.trace.trace import Trace as Trace
 
+_NAMES = dir()
 # neither private names nor those that pytest adds, which begin with "@"
-__all__ = [name for name in dir() if name[0].isalpha()]
+__all__ = [name for name in _NAMES if name[0].isalpha()]

@@ -171,7 +171,7 @@ def test_what_the_card_has_no_memory_for_is_said() -> None:
         (
             {"max_params": 1},
             "max_params is not a limit of a generation: give max_time_per_token, max_first_token, "
-            "min_tokens_per_second, max_weights, max_cache_per_token, min_context or min_batch, "
+            "min_tokens_per_second, max_weights, max_cache_per_token, min_context or min_batch_size, "
             r"or what crawl_module\(module, …\) returns",
         ),
         (

@@ -491,12 +491,11 @@ def test_arguments_that_have_a_name_only_are_shown_as_such() -> None:
     assert crawl_module(Named(), {"x": (4,), "mask": (4,)})["overall"]["flops"] == 4
 
 
-@pytest.mark.parametrize("write", ["format_info", "select_layers"])
-def test_what_is_no_info_dict_is_told(write: str) -> None:
+def test_what_is_no_info_dict_is_told() -> None:
     with pytest.raises(
         InputError, match="a Linear is not an info dict: give what crawl_module returns"
     ):
-        getattr(torchscan, write)(nn.Linear(4, 4))
+        torchscan.format_info(nn.Linear(4, 4))  # type: ignore[arg-type]
 
 
 def test_a_depth_is_a_number() -> None:

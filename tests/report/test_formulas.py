@@ -83,8 +83,8 @@ def test_the_shell_fits_near_a_length(
             "--symbolic has all formulas of the forward pass: leave out --top",
         ),
         (
-            ["--symbolic", "--backward"],
-            "--symbolic has all formulas of the forward pass: leave out --backward",
+            ["--symbolic", "--training"],
+            "--symbolic has all formulas of the forward pass: leave out --training",
         ),
     ],
 )
