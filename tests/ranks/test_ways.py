@@ -32,7 +32,7 @@ def planned(apply: Any, mesh: dict[str, int] | None = None, **options: Any) -> P
     inputs: dict[str, Any] = (
         {} if "args" in options else {"input_shape": (WIDTH,), "batch_size": BATCH}
     )
-    given = {"build": build, "training": True, "optimizer": "AdamW", **inputs, **options}
+    given = {"module": build, "training": True, "optimizer": "AdamW", **inputs, **options}
     return plan(mesh=mesh or {"dp": 4}, apply=apply, progress=False, **given)
 
 
@@ -119,7 +119,7 @@ def test_the_first_process_has_most_of_what_cannot_be_divided() -> None:
 
         fully_shard(model, mesh=mesh)
 
-    found = planned(apply, build=lambda: nn.Linear(WIDTH, 10), ranks="ends")
+    found = planned(apply, module=lambda: nn.Linear(WIDTH, 10), ranks="ends")
     rows = {0: 3, 2: 3, 3: 1}  # of ten: three in each but the last
     assert {each.rank: each.local_params for each in found.ranks} == {
         rank: each * (WIDTH + 1) for rank, each in rows.items()
@@ -137,7 +137,7 @@ def test_gradients_in_another_place_are_brought_there_before_the_step() -> None:
 
     tokens = torch.zeros(BATCH, 8, WIDTH)
     found = planned(
-        apply, {"tp": 4}, build=lambda: nn.Sequential(nn.LayerNorm(WIDTH)), args=[tokens]
+        apply, {"tp": 4}, module=lambda: nn.Sequential(nn.LayerNorm(WIDTH)), args=[tokens]
     )
     assert sizes(found, "all-reduce") == [("optimizer", 2 * FLOAT * WIDTH)]
 
@@ -228,7 +228,7 @@ def distribute_experts(model: Any, mesh: Any) -> None:
 @pytest.mark.parametrize("apply", [slice_experts, distribute_experts])
 def test_experts_in_several_processes(apply: Any) -> None:
     options: dict[str, Any] = {
-        "build": Mixture,
+        "module": Mixture,
         "args": [torch.zeros(TOKENS, WIDTH)],
         "optimizer": None,
     }
@@ -298,7 +298,7 @@ def shard_whole(model: Any, mesh: Any) -> None:
         (
             in_columns_and_rows,
             {"tp": 4},
-            {"build": Heads},
+            {"module": Heads},
             r"shape '\[4, 8, 2\]' is invalid.*\n.*sizes of one process",
         ),
         (shard_first, {"dp": 2}, {}, r"left out 2 of 4 parameters \(2.weight, 2.bias"),
@@ -318,10 +318,10 @@ def shard_whole(model: Any, mesh: Any) -> None:
         (
             shard_whole,
             {"dp": 2},
-            {"build": Asking},
-            r"build\(\) asks for values .*build the model before",
+            {"module": Asking},
+            r"module\(\) asks for values .*build the model before",
         ),
-        (shard_whole, {"dp": 2}, {"build": Deciding}, r"forward\(\) asks for a value"),
+        (shard_whole, {"dp": 2}, {"module": Deciding}, r"forward\(\) asks for a value"),
     ],
 )
 def test_what_cannot_be_planned_is_told(
