@@ -14,7 +14,13 @@ import torch
 
 from torchscan import InputError, register_device
 from torchscan.hardware import device_specs
-from torchscan.hardware.device_specs import device_named, known_devices, known_entry, save_entry
+from torchscan.hardware.device_specs import (
+    cpu_name,
+    device_named,
+    known_devices,
+    known_entry,
+    save_entry,
+)
 
 GIB = 2**30
 NAMES = [name for name in known_devices() if known_entry(name)]
@@ -224,6 +230,14 @@ def test_a_card_that_is_not_listed_is_given_by_its_memory(name: str, size: float
 def test_what_is_no_name_is_said(name: object) -> None:
     with pytest.raises(InputError, match="give its name"):
         device_named(name)  # type: ignore[arg-type]
+
+
+def test_no_name_is_this_machine(own_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InputError, match="device was not given, and this machine has no"):
+        device_named(None)
+    save_entry(cpu_name(), FIGURES)
+    assert device_named(None).name == cpu_name()
 
 
 # -- rates ---------------------------------------------------------------------------------------------------------------

@@ -319,7 +319,7 @@ def shard_whole(model: Any, mesh: Any) -> None:
             shard_whole,
             {"dp": 2},
             {"module": Asking},
-            r"build\(\) asks for values .*build the model before",
+            r"module\(\) asks for values .*build the model before",
         ),
         (shard_whole, {"dp": 2}, {"module": Deciding}, r"forward\(\) asks for a value"),
     ],

@@ -133,7 +133,7 @@ def _let_ddp_talk(model: nn.Module) -> None:
 def _built(build: Callable[[], nn.Module]) -> nn.Module:
     if not callable(build):
         raise InputError(
-            f"build is a {type(build).__name__}: give a function that returns the model, or a model"
+            f"module is a {type(build).__name__}: give the model, or a function that returns it"
         )
     try:
         with making_fakes(), overridden(nn.Module, "_apply", _converting):
@@ -141,13 +141,13 @@ def _built(build: Callable[[], nn.Module]) -> nn.Module:
     except Exception as error:
         if type(error).__name__ not in _ASKING_FOR_DATA:
             raise InputError(
-                f"build() failed: {_line(error)}{_ON_NO_DEVICE if 'CUDA' in _line(error).upper() else ''}"
+                f"module() failed: {_line(error)}{_ON_NO_DEVICE if 'CUDA' in _line(error).upper() else ''}"
             ) from error
         raise InputError(
-            f"build() asks for values ({error}), and there are none here: build the model before, and give it in place of build"
+            f"module() asks for values ({error}), and there are none here: build the model before, and give that"
         ) from error
     if not isinstance(model, nn.Module):
-        raise InputError(f"build() returned a {type(model).__name__}: it should return the model")
+        raise InputError(f"module() returned a {type(model).__name__}: it should return the model")
     is_on_meta = any(each.device.type == "meta" for each in tensors_of(model))
     return _without_data(model, None) if is_on_meta else model
 
