@@ -59,6 +59,10 @@ class ColumnRemark(str):
         made.columns = frozenset(columns)
         return made
 
+    def __getnewargs__(self) -> tuple[str, frozenset[str]]:
+        """Return the arguments for a copy, or when it is unpickled."""
+        return str(self), self.columns
+
 
 class FullRemark(str):
     """A remark that is a result itself, such as a warning: text shows all of it."""

@@ -10,7 +10,7 @@ from torchscan.errors import InputError
 from torchscan.report.pictures.style import LIGHT, detached_figures
 from torchscan.results import Result
 
-_OPTIONS = {
+_OPTIONS: dict[Any, Any] = {
     "figure.facecolor": "none",
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
