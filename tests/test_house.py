@@ -257,6 +257,14 @@ def test_using_loads_nothing_heavy_beside_torch() -> None:
     assert not {name for name in loaded if name.startswith("torch._dynamo")}
 
 
+def test_the_package_and_the_command_line_load_little() -> None:
+    """Slow parts of the standard library wait until they are needed."""
+    package = _loaded("import torchscan")
+    assert not package & {"dataclasses", "inspect", "json", "pathlib", "tomllib"}
+    command_line = _loaded("import torchscan.cli.main")
+    assert not command_line & {"email", "importlib.metadata", "secrets", "tomllib", "torch"}
+
+
 def _loaded(code: str, beside: str = "sys") -> set[str]:
     """The modules that a new interpreter loads for this."""
     code = f"import {beside}, sys; before = set(sys.modules); {code}; print(*(set(sys.modules) - before))"

@@ -1,21 +1,18 @@
 """What all results share: they show, draw and write themselves.
 
 Results must not import formatters. Formatters register here for the types that they format; the
-package says how to load them, and the first result to be formatted loads them.
+package says how to load them, and the first result to be formatted loads them. ``import torchscan``
+loads this file, so functions import what only they need.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, overload
 
 from torchscan.errors import InputError
 from torchscan.escapes import printable_text
-from torchscan.files import path_of, write_text
-from torchscan.plain import to_plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,8 +26,7 @@ FilePath = str | os.PathLike[str]
 PlotSize = Literal["screen", "column", "page"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Formatters:
+class Formatters(NamedTuple):
     """How results of one type are formatted."""
 
     table: Callable[..., Table]
@@ -68,6 +64,8 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data that JSON can hold."""
+        from torchscan.plain import to_plain
+
         content: dict[str, Any] = to_plain(self)
         return content
 
@@ -77,6 +75,8 @@ class Result:
     def to_json(self, path: FilePath, *, indent: int | None = 2) -> None: ...
     def to_json(self, path: FilePath | None = None, *, indent: int | None = 2) -> str | None:
         """Write JSON with all that ``to_dict`` returns, and the name of its schema if it has one."""
+        import json
+
         document = formatters_of(self).document
         content = self.to_dict() if document is None else document(self)
         return _save(json.dumps(content, indent=indent, allow_nan=False), path)
@@ -349,5 +349,7 @@ def _require_options(
 def _save(text: str, path: FilePath | None) -> str | None:
     if path is None:
         return text
+    from torchscan.files import path_of, write_text
+
     write_text(path_of(path), text if text.endswith("\n") else f"{text}\n")
     return None
