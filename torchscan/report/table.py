@@ -59,9 +59,9 @@ class ColumnRemark(str):
         made.columns = frozenset(columns)
         return made
 
-    def __getnewargs__(self) -> tuple[str, frozenset[str]]:
+    def __reduce__(self) -> tuple[type[ColumnRemark], tuple[str, frozenset[str]]]:
         """Return the arguments for a copy, or when it is unpickled."""
-        return str(self), self.columns
+        return type(self), (str(self), self.columns)
 
 
 class FullRemark(str):
