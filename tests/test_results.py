@@ -350,10 +350,10 @@ def test_html_leaves_matplotlib_as_it_is() -> None:
 
 def test_an_unknown_option_is_named_with_the_method_that_was_called() -> None:
     info, roofline = RESULTS["info"](), RESULTS["roofline"]()
-    with pytest.raises(
-        TypeError, match=r"'colums' is not an option of Info.table\(\): choose from"
-    ):
+    with pytest.raises(TypeError, match=r"'colums' is not an option of Info.to_csv\(\): "):
         info.to_csv(colums=["macs"])
+    with pytest.raises(TypeError, match=r"'colums' is not an option of Info.to_pandas\(\): "):
+        info.to_pandas(colums=["macs"])
     with pytest.raises(TypeError, match=r"'rows' is not an option of Roofline.table\(\): .* top, "):
         roofline.to_latex(rows=3)
     assert roofline.to_csv(by="kind") != roofline.to_csv()

@@ -93,7 +93,7 @@ class Result:
         With ``escape_formulas``, texts that a spreadsheet would run (``=1+1``) begin with an
         apostrophe.
         """
-        written = _data_table(self, table).write("csv", escape_formulas=escape_formulas)
+        written = _data_table(self, "to_csv", table).write("csv", escape_formulas=escape_formulas)
         return _save(f"{written}\n", path)
 
     def to_pandas(self, **table: Any) -> pd.DataFrame:
@@ -102,7 +102,7 @@ class Result:
             import pandas as pd
         except ImportError as error:
             raise InputError("to_pandas needs pandas: pip install 'torchscan[pandas]'") from error
-        found = _data_table(self, table)
+        found = _data_table(self, "to_pandas", table)
         keys = [column.key for column in found.columns]
         frame = pd.DataFrame([row.values for row in found.rows], columns=keys)
         frame.attrs = self._attributes()
@@ -276,8 +276,8 @@ def load_writers(module: str = "") -> None:
 
 def formatters_of(result: object) -> Formatters:
     """Return the formatters of a result's type."""
-    load_writers(type(result).__module__)
     for kind in type(result).__mro__:
+        load_writers(kind.__module__)
         if kind in _registered:
             return _registered[kind]
     raise TypeError(f"no formatters are registered for a {type(result).__name__}")
@@ -305,11 +305,11 @@ def write_in(result: Result, language: str, path: FilePath | None) -> str | None
     return _save(languages[language](result), path)
 
 
-def _data_table(result: Result, options: dict[str, Any]) -> Table:
+def _data_table(result: Result, method: str, options: dict[str, Any]) -> Table:
     data_table = formatters_of(result).data_table
     if data_table is None:
         return table_of(result, **options)
-    _require_options(result, "to_csv", data_table, options)
+    _require_options(result, method, data_table, options)
     return data_table(result, **options)
 
 
