@@ -49,15 +49,16 @@ ROOMS = [
     {"metrics", "modules", "process", "utils"},
     {"budgets", "tables"},
     {"live", "ranks"},
+    {"parallel", "sinks"},
     {"cli", "pytest_plugin"},
-    {"__main__", "parallel", "sinks", "types"},
+    {"__main__", "types"},
 ]
 
 
 def _imports() -> Iterator[tuple[Path, str, str]]:
     for file in PACKAGE.rglob("*.py"):
         room = file.relative_to(PACKAGE).with_suffix("").parts[0]
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in _executed_nodes(ast.parse(file.read_text())):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and node.module == "torchscan":
@@ -65,6 +66,15 @@ def _imports() -> Iterator[tuple[Path, str, str]]:
             for name in names:
                 if name.startswith("torchscan."):
                     yield file, room, name.split(".")[1]
+
+
+def _executed_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield all nodes but those for type checkers alone."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        yield node
+        yield from _executed_nodes(node)
 
 
 @pytest.mark.slow
@@ -255,6 +265,14 @@ def test_using_loads_nothing_heavy_beside_torch() -> None:
     )
     assert foreign <= {"torch"}
     assert not {name for name in loaded if name.startswith("torch._dynamo")}
+
+
+def test_the_package_and_the_command_line_load_little() -> None:
+    """Slow parts of the standard library wait until they are needed."""
+    package = _loaded("import torchscan")
+    assert not package & {"dataclasses", "inspect", "json", "pathlib", "tomllib"}
+    command_line = _loaded("import torchscan.cli.main")
+    assert not command_line & {"email", "importlib.metadata", "secrets", "tomllib", "torch"}
 
 
 def _loaded(code: str, beside: str = "sys") -> set[str]:

@@ -9,6 +9,7 @@ import os
 import pickle
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -109,6 +110,22 @@ def _group_run() -> Any:
     return group_run_of(runs)
 
 
+def _models() -> Any:
+    return torchscan.model_table({"block": block(), "conv": nn.Conv2d(3, 4, 3)}, SHAPE)
+
+
+def _watched() -> Any:
+    """A run of one step, whose folder lasts as long as this process."""
+    folder = Path(_folder.name) / "run"
+    if not folder.exists():
+        model = block()
+        with torchscan.watch(model, folder, every=1, graph=False):
+            model(torch.zeros(1, *SHAPE)).sum().backward()
+    return torchscan.open_run(folder)
+
+
+_folder = tempfile.TemporaryDirectory()
+
 RESULTS: Mapping[str, Callable[[], Any]] = {
     "info": _info,
     "memory": lambda: estimate_memory(
@@ -133,6 +150,8 @@ RESULTS: Mapping[str, Callable[[], Any]] = {
     "graph": lambda: module_graph(record(block(), SHAPE)),
     "device": lambda: device_named("RTX 3090"),
     "table": lambda: record(block(), SHAPE).table(),
+    "models": lambda: _models(),
+    "watched run": lambda: _watched(),
 }
 #: a word of each
 SAYS = {
@@ -157,12 +176,15 @@ SAYS = {
     "graph": "conv",
     "device": "936.0 GB/s",
     "table": "Operator",
+    "models": "Parameters",
+    "watched run": "conv output",
 }
 
 
 @pytest.mark.slow
 def test_no_kind_of_result_is_forgotten_here() -> None:
-    assert {kind.__name__ for kind in Result.__subclasses__()} == {
+    kinds = {*Result.__subclasses__(), *Table.__subclasses__()}
+    assert {kind.__name__ for kind in kinds} == {
         type(result()).__name__ for result in RESULTS.values()
     }
 
@@ -328,10 +350,10 @@ def test_html_leaves_matplotlib_as_it_is() -> None:
 
 def test_an_unknown_option_is_named_with_the_method_that_was_called() -> None:
     info, roofline = RESULTS["info"](), RESULTS["roofline"]()
-    with pytest.raises(
-        TypeError, match=r"'colums' is not an option of Info.to_csv\(\): choose from columns"
-    ):
+    with pytest.raises(TypeError, match=r"'colums' is not an option of Info.to_csv\(\): "):
         info.to_csv(colums=["macs"])
+    with pytest.raises(TypeError, match=r"'colums' is not an option of Info.to_pandas\(\): "):
+        info.to_pandas(colums=["macs"])
     with pytest.raises(TypeError, match=r"'rows' is not an option of Roofline.table\(\): .* top, "):
         roofline.to_latex(rows=3)
     assert roofline.to_csv(by="kind") != roofline.to_csv()
@@ -407,7 +429,14 @@ def test_several_threads_may_print_first() -> None:
 
 def test_what_is_left_of_an_info_is_printed_as_the_dict_that_it_is() -> None:
     assert str(Info()) == "{}"
-    assert str(Info(overall={"macs": 3})) == "{'overall': {'macs': 3}}"
+    rest = Info(overall={"macs": 3}, unpriced={"a<b>": 1})
+    assert str(rest) == "{'overall': {'macs': 3}, 'unpriced': {'a<b>': 1}}"
+    assert "a&lt;b&gt;" in rest._repr_mimebundle_()["text/html"]
+
+
+def test_an_inspection_that_is_not_finished_is_shown_in_a_notebook() -> None:
+    run = inspect(block())
+    assert run._repr_html_() == "<pre>&lt;Run: not finished&gt;</pre>"
 
 
 def test_a_largest_batch_that_nobody_asked_for_is_not_mentioned() -> None:

@@ -9,7 +9,7 @@ import typing
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import fields
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
@@ -328,8 +328,8 @@ DIFFERENT = {
     "max_depth": "tables of times are short, summary() is complete",
     "mesh": "plan() is about one",
     "module": "plan() also takes a function that makes the model",
-    "optimizer": "search_meshes() is about training",
-    "precision": "search_meshes() is about training, for which weights are converted",
+    "optimizer": "search() is about training",
+    "precision": "search() is about training, for which weights are converted",
     "receptive_field": "data has them, a table has room for them if they are asked for",
     "run": "a path, or what was opened from one",
     "step": "a number in watch(), a function that calls a language model",
@@ -433,3 +433,12 @@ def test_a_model_is_given_once() -> None:
     layer = nn.Linear(2, 2)
     with pytest.raises(InputError, match="module and model are the same argument"):
         torchscan.inspect(module=layer, model=layer)  # type: ignore[call-arg]
+
+
+def test_errors_name_functions_as_people_call_them() -> None:
+    """Python names a function in its errors as it was defined."""
+    for home in (torchscan, torchscan.parallel):
+        for name in home.__all__:
+            public = getattr(home, name)
+            if isinstance(public, FunctionType):
+                assert public.__name__ == name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from pathlib import Path
 
 from torchscan.errors import InputError
@@ -62,7 +61,7 @@ def write_text(path: Path, text: str) -> None:
 
 def _replace(target: Path, text: str) -> None:
     """Write by way of a new file, never through one that already exists."""
-    beside = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}.new")
+    beside = target.with_name(f".{target.name[:200]}.{os.urandom(8).hex()}.new")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with open(descriptor, "w", encoding="utf-8", newline="") as file:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from html import escape
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -288,7 +289,9 @@ class Run(Result, Inspected):
         return "<Run: not finished>" if self._facts is None else f"<Run: {self.facts!r}>"
 
     def _repr_html_(self) -> str:
-        return repr(self) if self._facts is None else self.facts._repr_html_()
+        if self._facts is None:
+            return f"<pre>{escape(repr(self))}</pre>"
+        return self.facts._repr_html_()
 
     @property
     def info(self) -> dict[str, Any]:

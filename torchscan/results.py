@@ -1,21 +1,18 @@
 """What all results share: they show, draw and write themselves.
 
 Results must not import formatters. Formatters register here for the types that they format; the
-package says how to load them, and the first result to be formatted loads them.
+package says how to load them, and the first result to be formatted loads them. ``import torchscan``
+loads this file, so functions import what only they need.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, overload
 
 from torchscan.errors import InputError
 from torchscan.escapes import printable_text
-from torchscan.files import path_of, write_text
-from torchscan.plain import to_plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,8 +26,7 @@ FilePath = str | os.PathLike[str]
 PlotSize = Literal["screen", "column", "page"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Formatters:
+class Formatters(NamedTuple):
     """How results of one type are formatted."""
 
     table: Callable[..., Table]
@@ -68,6 +64,8 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data that JSON can hold."""
+        from torchscan.plain import to_plain
+
         content: dict[str, Any] = to_plain(self)
         return content
 
@@ -77,6 +75,8 @@ class Result:
     def to_json(self, path: FilePath, *, indent: int | None = 2) -> None: ...
     def to_json(self, path: FilePath | None = None, *, indent: int | None = 2) -> str | None:
         """Write JSON with all that ``to_dict`` returns, and the name of its schema if it has one."""
+        import json
+
         document = formatters_of(self).document
         content = self.to_dict() if document is None else document(self)
         return _save(json.dumps(content, indent=indent, allow_nan=False), path)
@@ -93,7 +93,7 @@ class Result:
         With ``escape_formulas``, texts that a spreadsheet would run (``=1+1``) begin with an
         apostrophe.
         """
-        written = _data_table(self, table).write("csv", escape_formulas=escape_formulas)
+        written = _data_table(self, "to_csv", table).write("csv", escape_formulas=escape_formulas)
         return _save(f"{written}\n", path)
 
     def to_pandas(self, **table: Any) -> pd.DataFrame:
@@ -102,7 +102,7 @@ class Result:
             import pandas as pd
         except ImportError as error:
             raise InputError("to_pandas needs pandas: pip install 'torchscan[pandas]'") from error
-        found = _data_table(self, table)
+        found = _data_table(self, "to_pandas", table)
         keys = [column.key for column in found.columns]
         frame = pd.DataFrame([row.values for row in found.rows], columns=keys)
         frame.attrs = self._attributes()
@@ -276,8 +276,8 @@ def load_writers(module: str = "") -> None:
 
 def formatters_of(result: object) -> Formatters:
     """Return the formatters of a result's type."""
-    load_writers(type(result).__module__)
     for kind in type(result).__mro__:
+        load_writers(kind.__module__)
         if kind in _registered:
             return _registered[kind]
     raise TypeError(f"no formatters are registered for a {type(result).__name__}")
@@ -305,11 +305,11 @@ def write_in(result: Result, language: str, path: FilePath | None) -> str | None
     return _save(languages[language](result), path)
 
 
-def _data_table(result: Result, options: dict[str, Any]) -> Table:
+def _data_table(result: Result, method: str, options: dict[str, Any]) -> Table:
     data_table = formatters_of(result).data_table
     if data_table is None:
         return table_of(result, **options)
-    _require_options(result, "to_csv", data_table, options)
+    _require_options(result, method, data_table, options)
     return data_table(result, **options)
 
 
@@ -349,5 +349,7 @@ def _require_options(
 def _save(text: str, path: FilePath | None) -> str | None:
     if path is None:
         return text
+    from torchscan.files import path_of, write_text
+
     write_text(path_of(path), text if text.endswith("\n") else f"{text}\n")
     return None

@@ -30,6 +30,7 @@ from torchscan.analyses.roofline import Roofline as Roofline
 from torchscan.analyses.suggestions_result import Suggestion as Suggestion
 from torchscan.analyses.suggestions_result import Suggestions as Suggestions
 from torchscan.hardware.device_specs import Device as Device
+from torchscan.hints import PrintedSummary as PrintedSummary
 from torchscan.inspection import Run as Run
 from torchscan.live.explore.serving import Server as Server
 from torchscan.live.history import History as History
@@ -79,6 +80,7 @@ from torchscan.trace.events import StorageRecord as StorageRecord
 from torchscan.trace.events import TensorRecord as TensorRecord
 from torchscan.trace.events import TensorSpec as TensorSpec
 from torchscan.trace.trace import Trace as Trace
+from torchscan.units import Tokens as Tokens
 
 _NAMES = dir()
 # neither private names nor those that pytest adds, which begin with "@"

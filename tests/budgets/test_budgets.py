@@ -190,6 +190,19 @@ def test_an_info_dict_has_the_limits_of_counts(limit: str, most: int) -> None:
         assert_budget(info, **{limit: most - 1})  # type: ignore[arg-type]
 
 
+def test_another_dict_is_not_an_info_dict() -> None:
+    for other in ({}, {"layers": []}, torchscan.types.Info(overall={"macs": 3})):
+        with pytest.raises(InputError, match="this dict is not an info dict of crawl_module"):
+            assert_budget(other, max_params=1)
+
+
+def test_a_selection_of_layers_is_not_named_after_the_first() -> None:
+    """A linear layer of 20 parameters, before one without."""
+    info = torchscan.crawl_module(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (4,))
+    with pytest.raises(BudgetError, match=r"^The model exceeds its budget\n  Parameters: 20,"):
+        assert_budget(torchscan.select_layers(info, match="ReLU"), max_params=1)
+
+
 def test_an_info_dict_names_the_layers_and_can_be_divided() -> None:
     info = torchscan.crawl_module(model(), (4,), batch_size=32)
     with pytest.raises(BudgetError) as caught:

@@ -35,6 +35,7 @@ from torchscan.metrics import (
     limits_in,
     limits_of,
 )
+from torchscan.report.data import require_info
 
 #: what a budget takes in place of a model
 LimitedResult = Mapping[str, Any] | MemoryEstimate | Roofline | Generation | Plan
@@ -193,6 +194,8 @@ class _InfoKind(ResultKind):
         return {name: self._metric(name) for name, metric in METRICS.items() if metric.keys}
 
     def title(self, result: Mapping[str, Any]) -> str:
+        if "selection" in result:  # its first layer may be any
+            return "The model"
         return next((each["type"] for each in result["layers"]), "The model")
 
     def layers(self, name: str, result: Mapping[str, Any], samples: int) -> Layers:
@@ -240,6 +243,8 @@ def check_result(
         raise InputError(
             f"{unused} is for a model, and this is {kind.label}: leave it out, or give the model"
         )
+    if isinstance(result, Mapping):
+        require_info(result, "this dict")
     numbers = numbers_of(limits, kind.metrics, kind.label, kind.example)
     samples = _require_samples(result, kind, numbers) if per_sample else 1
     metrics = {name: _divided(name, kind.metrics[name], samples) for name in numbers}

@@ -135,7 +135,7 @@ def _mesh(options: argparse.Namespace) -> dict[str, int] | None:
 
 
 def _train(options: argparse.Namespace) -> None:
-    from torchscan.ranks.meshes import search_meshes
+    from torchscan import parallel
     from torchscan.report.mesh_table import mesh_table
 
     names = [
@@ -151,6 +151,6 @@ def _train(options: argparse.Namespace) -> None:
     asked = {name: getattr(options, name) for name in names}
     search = on_generating(
         options.target,
-        lambda built: search_meshes(built.module, meshes=options.mesh, progress=False, **asked),
+        lambda built: parallel.search(built.module, meshes=options.mesh, progress=False, **asked),
     )
     put_table(mesh_table(search), options, json=partial(to_complete_json, search))

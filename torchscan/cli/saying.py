@@ -7,7 +7,6 @@ import os
 import re
 import sys
 import traceback
-from importlib import metadata
 from typing import TextIO
 
 from torchscan.escapes import printable_styled, printable_text
@@ -111,6 +110,8 @@ def report_internal_error(error: Exception) -> int:
 
 def issue_tracker() -> str:
     """Return the address where problems are reported, or "" if ``pyproject.toml`` names none."""
+    from importlib import metadata  # slow to import, and only for this
+
     try:
         addresses = metadata.metadata("torchscan").get_all("Project-URL") or []
     except metadata.PackageNotFoundError:  # a copy of the sources that is not installed

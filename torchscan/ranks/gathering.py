@@ -37,7 +37,7 @@ _ALL = "world"
 
 
 @explain_wrong_types
-def gather_plan(
+def gather(
     module: nn.Module,
     input_shape: Shapes | None = None,
     dtype: DTypes | None = None,

@@ -46,7 +46,7 @@ _LAYERS = 4
 
 
 @explain_wrong_types
-def search_meshes(
+def search(
     module: nn.Module,
     *,
     num_gpus: int,

@@ -39,7 +39,7 @@ _ASSUMED = (
 
 
 @explain_wrong_types
-def plan_pipeline(
+def pipeline(
     stages: Iterable[nn.Module],
     input_shape: Shapes | None = None,
     dtype: DTypes | None = None,

@@ -6,6 +6,7 @@ import copy
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from html import escape
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
@@ -85,6 +86,11 @@ class Info(Result, HintedDict):
     def __str__(self) -> str:
         """As its table; what is left of one without layers as the dict that it is."""
         return super().__str__() if "layers" in self else repr(self)
+
+    def _repr_html_(self) -> str:
+        if "layers" in self:
+            return super()._repr_html_()
+        return f"<pre>{escape(str(self))}</pre>"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002 - the signature that IPython calls
         """Needed because IPython prefers its own printer for dicts."""

@@ -59,6 +59,10 @@ class ColumnRemark(str):
         made.columns = frozenset(columns)
         return made
 
+    def __reduce__(self) -> tuple[type[ColumnRemark], tuple[str, frozenset[str]]]:
+        """Return the arguments for a copy, or when it is unpickled."""
+        return type(self), (str(self), self.columns)
+
 
 class FullRemark(str):
     """A remark that is a result itself, such as a warning: text shows all of it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import threading
 from typing import Any
 
@@ -18,6 +19,8 @@ _OPTIONS: dict[Any, Any] = {
     "svg.hashsalt": "torchscan",  # the same plot twice is the same text
     "text.usetex": False,
 }
+#: what a file needs and a part of a page does not: addresses of namespaces, and who made it
+_NEEDLESS = re.compile(r"<metadata>.*?</metadata>|\sxmlns(:\w+)?=\"[^\"]*\"", re.DOTALL)
 #: options of matplotlib belong to the process: two threads would restore each other's
 _lock = threading.Lock()
 
@@ -39,7 +42,7 @@ def inline_plot(result: Result) -> str:
         file = io.StringIO()
         figure.savefig(file, format="svg", metadata={"Date": None})
     text = file.getvalue()
-    svg = text[text.index("<svg") :]
+    svg = _NEEDLESS.sub("", text[text.index("<svg") :])
     for ink in (LIGHT.ink, LIGHT.soft):
         svg = svg.replace(ink, "currentColor")
     svg = svg.replace(LIGHT.hair, "rgba(127, 127, 127, .6)")
