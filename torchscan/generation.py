@@ -263,7 +263,8 @@ def _setting(
     require_format(found, precision)
     if limit is not None and prompt + new > limit:
         raise InputError(
-            f"the model has {limit:,} positions, and {prompt:,} + {new:,} tokens were asked for"
+            f"the model has {limit:,} positions, and {prompt:,} + {new:,} tokens were asked for: "
+            "give a smaller prompt= or new="
         )
     return _Setting(
         device=found, precision=precision, serving=serving, length=Length(prompt, new), limit=limit

@@ -208,7 +208,10 @@ def test_an_exported_program_is_asked_for_its_module() -> None:
             convolutional().state_dict(),
             "a state dict, not a torch.nn.Module: pass the model that it belongs to",
         ),
-        (torch.relu, "a function, not a torch.nn.Module: call it in the forward of one"),
+        (
+            torch.relu,
+            "a function, not a torch.nn.Module: call it if it returns one, or in the forward",
+        ),
     ],
     ids=["a state dict", "a function"],
 )

@@ -195,11 +195,24 @@ def _describe_unknown(
         index = list(words).index(target)
         script = shlex.join(["torchscan", *words[:index], "--", *words[index:]])
         return f"{said}: give a script after --, {script}"
+    if hasattr(options, "input") and all(word.isdecimal() for word in unknown):
+        return f"{said}: give a shape as --input {_join_sizes(unknown, words)}"
     if hasattr(options, "input") and all(map(_SHAPE.fullmatch, unknown)):
         shapes = [re.sub(r"[^\d,]", "", each).strip(",") for each in unknown]
         return f"{said}: give a shape as {' '.join(f'--input {each}' for each in shapes)}"
     nearest = difflib.get_close_matches(unknown[0], options.parser._option_string_actions, 1)
     return f"{said}: did you mean {nearest[0]}?" if nearest else said
+
+
+def _join_sizes(unknown: Sequence[str], words: Sequence[str]) -> str:
+    """Return the shape whose sizes were written with spaces: ``--input 3 32 32`` left out 32 32."""
+    sizes = list(unknown)
+    for index, word in enumerate(words[:-1]):
+        first = word.removeprefix("--input=")
+        if first.isdecimal() and list(words[index + 1 :][: len(sizes)]) == sizes:
+            sizes.insert(0, first)
+            break
+    return ",".join(sizes)
 
 
 @contextlib.contextmanager

@@ -204,8 +204,9 @@ class _Options:
 # fmt: on
 
 
-#: new spellings by the old ones, which are refused
+#: options by their old spellings and by those of other tools, which are refused
 RENAMED_OPTIONS = {
+    "-i": "--input",
     "--backward": "--training",
     "--batch": "--batch-size",
     "--context": "--cuda-context",
@@ -213,9 +214,13 @@ RENAMED_OPTIONS = {
     "--device": "--run-on",
     "--filter": "--match",
     "--global-batch": "--global-batch-size",
+    "--gpu": "--device",
     "--gpus": "--num-gpus",
+    "--input-shape": "--input",
+    "--input-size": "--input",
     "--network": "--network-gbs",
     "--remedies": "--suggestions",
     "--rf": "--receptive-field",
+    "--train": "--training",
     "--wrap": "--wrap-mode",
 }

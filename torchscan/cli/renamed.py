@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 from collections.abc import Mapping, Sequence
 
 from torchscan.cli.option_table import RENAMED_OPTIONS
@@ -30,6 +31,9 @@ def describe_renamed(
     inner = [name for name in parsers if name.startswith(f"{first} ")]
     if not inner or not second or second.startswith("-"):
         return None
+    nearest = difflib.get_close_matches(command, inner, 1, cutoff=0.8)
+    if nearest:
+        return f"there is no command {command!r}: did you mean {nearest[0]}?"
     choices = " or ".join(f"torchscan {name} {second}" for name in inner)
     return f"there is no command {command!r}: write {choices}"
 

@@ -42,6 +42,8 @@ _OPTIONS = (
     ("precision is", "--precision is"),
     ("weights= says", "--weights says"),
     ("give apply=", "in Python give apply="),
+    ("give a smaller prompt= or new=", "give a smaller --context, --prompt or --new"),
+    ("give length=", "give --length "),
     ("input_shape=", "--input "),
     ("another input_shape than", "another --input than"),
     ("input_shape is", "--input is"),

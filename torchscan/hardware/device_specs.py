@@ -366,8 +366,8 @@ def at_hand() -> Device:
     if cpu in known:
         return known[cpu]
     raise InputError(
-        "device was not given, and this machine has no GPU for torch: name one, such as 'NVIDIA H200'; "
-        "to use this CPU, run `torchscan devices --measure` first"
+        "device was not given, and this machine has no GPU for torch: give device='NVIDIA H200', "
+        "for example; to use this CPU, run `torchscan devices --measure` first"
     )
 
 

@@ -106,7 +106,8 @@ def search(
     limit = positions_of(module)
     if limit is not None and length > limit:
         raise InputError(
-            f"the model has {limit:,} positions, and sequences of {length:,} tokens were asked for"
+            f"the model has {limit:,} positions, which is too few for sequences of {length:,} "
+            f"tokens: give length={limit} or less"
         )
     asked = _MeshQuestion(
         module=module,

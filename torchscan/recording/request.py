@@ -171,7 +171,9 @@ def _what_instead(given: object) -> str:
     if isinstance(given, Mapping) and any(isinstance(each, Tensor) for each in given.values()):
         return "a state dict, not a torch.nn.Module: pass the model that it belongs to"
     if callable(given):
-        return "a function, not a torch.nn.Module: call it in the forward of one"
+        return (
+            "a function, not a torch.nn.Module: call it if it returns one, or in the forward of one"
+        )
     return "not a torch.nn.Module"
 
 

@@ -51,7 +51,8 @@ def inputs_of(
     inputs = specs or built.inputs
     if not inputs:
         raise InputError(
-            f"{what}: its inputs are not known: give the shape of one sample, such as 3,224,224 (--input, input =)"
+            f"{what}: its inputs are not known: give the shape of one sample, --input 3,224,224, "
+            'or input = "3,224,224" in a budget file'
         )
     shapes, dtypes = arguments_of(inputs, None if dtype is None else checked_dtype(dtype))
     return {"input_shape": shapes, "dtype": dtypes}

@@ -79,7 +79,10 @@ def _transformers(target: Target, folder: Path) -> Callable[[], Built]:
     config = _config(transformers, path, target, written)
     names = getattr(config, "architectures", None) or ()
     if not names:
-        warn_user(f"{target}: the config names no architectures: this is the model without a head")
+        warn_user(
+            f"{target}: the config names no architectures: this is the model without a head; "
+            'for one with a head, add "architectures": ["LlamaForCausalLM"], for example, to the config'
+        )
         return _built_by(
             lambda: transformers.AutoModel.from_config(config, trust_remote_code=False),
             written,
