@@ -377,3 +377,9 @@ def test_as_data_and_as_text() -> None:
     assert json.loads(json.dumps(suggestions.to_dict()))["before"] == suggestions.before
     assert suggestions.suggestions[0].change in repr(suggestions)
     assert "Of no help" in str(suggestions)
+
+
+def test_suggestions_can_be_counted_and_gone_through() -> None:
+    found = analyze_roofline(nn.Linear(64, 64), (64,), device="RTX 3090").suggestions()
+    assert len(found) == len(list(found)) > 0
+    assert [each.change for each in found] == [each.change for each in found.suggestions]

@@ -181,7 +181,6 @@ def test_choices_are_all_that_there_are() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ((), "the following arguments are required: COMMAND"),
         (("sumary",), "there is no command 'sumary': did you mean summary?"),
         (("summary",), "required: TARGET"),
         (("summary", "nets.py:Net"), "its inputs are not known"),
@@ -432,6 +431,13 @@ def test_terminals_without_our_signs_get_others() -> None:
 
     assert b"Multiply-accumulations             >= 0 MACs" in printed()
     assert "≥ 0 MACs".encode() in printed("--format", "markdown"), "a document is UTF-8"
+
+
+def test_a_call_without_a_command_prints_the_help(run: Any) -> None:
+    status, out, err = run()
+    assert (status, out) == (2, "")
+    assert err.startswith("usage: torchscan")
+    assert "torchscan summary torchvision:resnet50" in err
 
 
 @pytest.mark.few(2)

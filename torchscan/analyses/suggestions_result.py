@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -48,6 +48,12 @@ class Suggestions(Result):
     suggestions: tuple[Suggestion, ...]
     #: changes that save less than one per cent, and those that have no estimate, with the reason
     of_no_help: tuple[str, ...]
+
+    def __iter__(self) -> Iterator[Suggestion]:
+        return iter(self.suggestions)
+
+    def __len__(self) -> int:
+        return len(self.suggestions)
 
     def plot(
         self,

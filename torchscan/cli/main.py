@@ -146,6 +146,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="replace")
     top = parser()
+    if not words and program is None:
+        top.print_help(sys.stderr)
+        return WRONG_USE
     renamed = describe_renamed(words, parsers_by_command(top.get_default("commands")))
     if renamed is not None:
         print_remark(renamed)
