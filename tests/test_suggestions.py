@@ -380,6 +380,7 @@ def test_as_data_and_as_text() -> None:
 
 
 def test_suggestions_can_be_counted_and_gone_through() -> None:
-    found = analyze_roofline(nn.Linear(64, 64), (64,), device="RTX 3090").suggestions()
+    model = nn.Linear(64, 64)
+    found = analyze_roofline(model, (64,), device="RTX 3090").suggestions()
     assert len(found) == len(list(found)) > 0
     assert [each.change for each in found] == [each.change for each in found.suggestions]
