@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
@@ -80,7 +80,7 @@ class Info(Result, HintedDict):
         """Return a copy that is a plain dict."""
         return copy.deepcopy(dict(self))
 
-    def _attributes(self) -> dict[str, Any]:
+    def _attributes(self, options: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002 - the same for all columns
         return {key: value for key, value in self.to_dict().items() if key != "layers"}
 
     def __str__(self) -> str:
