@@ -88,9 +88,11 @@ class Info(Result, HintedDict):
         return super().__str__() if "layers" in self else repr(self)
 
     def _repr_html_(self) -> str:
+        """Return the table, or without layers what is left as the dict that it is."""
         if "layers" in self:
             return super()._repr_html_()
-        return f"<pre>{escape(str(self))}</pre>"
+        text = escape(str(self))
+        return f"<pre>{text}</pre>"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002 - the signature that IPython calls
         """Needed because IPython prefers its own printer for dicts."""
