@@ -91,6 +91,8 @@ class Info(Result, HintedDict):
         """Return the table, or without layers what is left as the dict that it is."""
         if "layers" in self:
             return super()._repr_html_()
+
+        # IPython would print the traceback of an error
         text = escape(str(self))
         return f"<pre>{text}</pre>"
 
