@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -357,6 +358,16 @@ def test_an_unknown_option_is_named_with_the_method_that_was_called() -> None:
     with pytest.raises(TypeError, match=r"'rows' is not an option of Roofline.table\(\): .* top, "):
         roofline.to_latex(rows=3)
     assert roofline.to_csv(by="kind") != roofline.to_csv()
+
+
+def test_titles_are_those_of_the_options() -> None:
+    roofline = RESULTS["roofline"]()
+    title = roofline.table("kind").title
+    assert title.endswith(" by kind")
+    assert roofline.to_pandas(by="kind").attrs["title"] == title
+    assert f"<title>torchscan: {escape(title)}</title>" in roofline.to_html(
+        standalone=True, by="kind"
+    )
 
 
 def test_figures_of_memory_are_in_the_table() -> None:

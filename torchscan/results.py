@@ -105,7 +105,7 @@ class Result:
         found = _data_table(self, "to_pandas", table)
         keys = [column.key for column in found.columns]
         frame = pd.DataFrame([row.values for row in found.rows], columns=keys)
-        frame.attrs = self._attributes()
+        frame.attrs = self._attributes(table)
         return frame
 
     @overload
@@ -211,8 +211,9 @@ class Result:
         """Both forms, for a notebook. ``_repr_pretty_`` wouldn't work: IPython prefers the ``repr`` of a subclass."""
         return {"text/plain": str(self), "text/html": self._repr_html_()}
 
-    def _attributes(self) -> dict[str, Any]:
-        found = table_of(self)
+    def _attributes(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a DataFrame with these options of the table holds besides its rows."""
+        found = table_of(self, **options)
         return {
             "title": found.title,
             "summary": list(found.summary),
@@ -316,8 +317,8 @@ def _data_table(result: Result, method: str, options: dict[str, Any]) -> Table:
 def _page(result: Result, options: dict[str, Any]) -> str:
     page = formatters_of(result).page
     if page is None:
-        title = f"torchscan: {table_of(result).title}"
-        return _page_writers[0](title, _page_part(result, options))
+        part = _page_part(result, options)
+        return _page_writers[0](f"torchscan: {table_of(result, **options).title}", part)
     _require_options(result, "to_html", page, options)
     return page(result, **options)
 

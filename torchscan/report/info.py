@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
@@ -80,7 +80,7 @@ class Info(Result, HintedDict):
         """Return a copy that is a plain dict."""
         return copy.deepcopy(dict(self))
 
-    def _attributes(self) -> dict[str, Any]:
+    def _attributes(self, options: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002 - the same for all columns
         return {key: value for key, value in self.to_dict().items() if key != "layers"}
 
     def __str__(self) -> str:
@@ -88,9 +88,13 @@ class Info(Result, HintedDict):
         return super().__str__() if "layers" in self else repr(self)
 
     def _repr_html_(self) -> str:
+        """Return the table, or without layers what is left as the dict that it is."""
         if "layers" in self:
             return super()._repr_html_()
-        return f"<pre>{escape(str(self))}</pre>"
+
+        # IPython would print the traceback of an error
+        text = escape(str(self))
+        return f"<pre>{text}</pre>"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002 - the signature that IPython calls
         """Needed because IPython prefers its own printer for dicts."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torchscan.errors import InputError
 from torchscan.report.pictures.style import Size, drawing, escape_name, inks_of
-from torchscan.report.table import Table
+from torchscan.report.table import Row, Table
 from torchscan.results import Result, table_of
 
 if TYPE_CHECKING:
@@ -82,8 +82,9 @@ def draw_rows(
     check_number_of_bars(top)
     table = table_of(result).shown
     keys = [column.key for column in table.columns]
-    index = keys.index(_find_column(table, by))
-    rows = [row for row in table.rows if _has_bar(row.shown[index].value) and not row.is_total]
+    rows = [row for row in table.rows if not row.is_total]
+    index = keys.index(_find_column(table, rows, by))
+    rows = [row for row in rows if _has_bar(row.shown[index].value)]
     if not rows:
         raise InputError(f"there is nothing to draw: no row has a value in {keys[index]!r}")
     rows.sort(key=lambda row: -abs(row.shown[index].value))
@@ -106,17 +107,17 @@ def _has_bar(value: object) -> bool:
     return isinstance(value, int | float) and value != 0 and math.isfinite(value)
 
 
-def _find_column(table: Table, by: str | None) -> str:
-    """Return the key of the column to draw, which has numbers."""
-    keys, drawable = [], []
+def _find_column(table: Table, rows: Sequence[Row], by: str | None) -> str:
+    """Return the key of the column to draw, by default the first one with a bar."""
+    values_by_key = {}
     for index, column in enumerate(table.columns):
-        values = [row.shown[index].value for row in table.rows if not row.is_total]
+        values = [row.shown[index].value for row in rows]
         if column.is_number and any(isinstance(value, int | float) for value in values):
-            keys.append(column.key)
-        if column.is_number and any(map(_has_bar, values)):
-            drawable.append(column.key)
+            values_by_key[column.key] = values
+    keys = list(values_by_key)
     if not keys:
         raise InputError(f"there is nothing to draw: {table.title!r} has no numbers")
     if by is not None and by not in keys:
         raise InputError(f"by is {by!r}: choose from {', '.join(keys)}")
-    return by or (drawable or keys)[0]
+    drawable = (key for key in keys if any(map(_has_bar, values_by_key[key])))
+    return by or next(drawable, keys[0])
