@@ -445,6 +445,11 @@ def test_what_is_left_of_an_info_is_printed_as_the_dict_that_it_is() -> None:
     assert "a&lt;b&gt;" in rest._repr_mimebundle_()["text/html"]
 
 
+def test_a_shallow_copy_of_an_info_shows_itself_too() -> None:
+    info = RESULTS["info"]()
+    assert str(info.copy()) == str(info)
+
+
 def test_an_inspection_that_is_not_finished_is_shown_in_a_notebook() -> None:
     run = inspect(block())
     assert run._repr_html_() == "<pre>&lt;Run: not finished&gt;</pre>"

@@ -97,13 +97,13 @@ class HintedDict(dict[str, Any]):
         hint = hint_for_key(key)
         raise KeyError(key if hint is None else f"{key!r} was a key in torchscan 0.2: read {hint}")
 
+    def copy(self) -> Self:
+        """Return a shallow copy of the same type."""
+        return type(self)(self)
+
 
 class HintedLayer(HintedDict):
     """A layer in the dict of ``crawl_module``. Its deep copies and pickles are plain dicts."""
-
-    def copy(self) -> Self:
-        """Return a shallow copy, which has hints, too."""
-        return type(self)(self)
 
     def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
         """Return how to build a plain dict, which every serializer knows."""
