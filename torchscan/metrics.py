@@ -108,46 +108,31 @@ class Metric(Measure[Scan]):
         return int(sum(data[key] for key in self.keys))
 
 
-def _counted(
-    heading: str,
-    *keys: str,
-    is_memory: bool = False,
-    is_cost: bool = False,
-    has_weights: bool = False,
-) -> Metric:
-    text, parse = (
-        (units.memory, units.parse_memory) if is_memory else (units.count, units.parse_count)
-    )
+#: how each kind of number is written and read
+_COUNT: Mapping[str, Any] = {
+    "text": units.count,
+    "parse": units.parse_count,
+    "scale": units.scale_of_wholes,
+}
+_MEMORY: Mapping[str, Any] = {
+    "text": units.memory,
+    "parse": units.parse_memory,
+    "scale": partial(units.scale_of_wholes, is_memory=True),
+}
+_DURATION: Mapping[str, Any] = {
+    "text": units.duration,
+    "parse": units.parse_duration,
+    "scale": partial(units.scale_of_durations, least=1.0),
+}
+
+
+def _counted(heading: str, *keys: str, **options: Any) -> Metric:
+    """Return the sum of these keys in the info dict, by default a count."""
 
     def value(scan: Scan) -> int:
         return int(sum(scan.forward.counts["overall"][key] for key in keys))
 
-    scale = partial(units.scale_of_wholes, is_memory=is_memory)
-    return Metric(
-        heading=heading,
-        value=value,
-        text=text,
-        scale=scale,
-        parse=parse,
-        is_cost=is_cost,
-        has_weights=has_weights,
-        keys=keys,
-    )
-
-
-def _estimated_memory(
-    heading: str, value: Callable[[Scan], int], *, has_weights: bool = False
-) -> Metric:
-    parse, scale = units.parse_memory, partial(units.scale_of_wholes, is_memory=True)
-    return Metric(
-        heading=heading,
-        value=value,
-        text=units.memory,
-        scale=scale,
-        parse=parse,
-        record="steps",
-        has_weights=has_weights,
-    )
+    return Metric(heading=heading, value=value, keys=keys, **{**_COUNT, **options})
 
 
 def activation_bytes(estimate: MemoryEstimate) -> int:
@@ -262,25 +247,28 @@ def _receptive_field(scan: Scan) -> str:
 METRICS: Mapping[str, Metric] = {
     "params": _counted("Parameters", "grad_params", "nograd_params", has_weights=True),
     "trainable_params": _counted("Trainable", "grad_params"),
-    "model_size": _counted(
-        "Model size", "param_size", "buffer_size", is_memory=True, has_weights=True
-    ),
+    "model_size": _counted("Model size", "param_size", "buffer_size", has_weights=True, **_MEMORY),
     "macs": _counted("MACs", "macs", is_cost=True),
     "flops": _counted("FLOPs", "flops", is_cost=True),
     "dmas": _counted("DMAs", "dmas", is_cost=True),
-    "activation_memory": _estimated_memory(
-        "Activations", lambda scan: activation_bytes(scan.memory)
+    "activation_memory": Metric(
+        heading="Activations",
+        value=lambda scan: activation_bytes(scan.memory),
+        record="steps",
+        **_MEMORY,
     ),
-    "peak_memory": _estimated_memory(
-        "Peak memory", lambda scan: scan.memory.peak_bytes, has_weights=True
+    "peak_memory": Metric(
+        heading="Peak memory",
+        value=lambda scan: scan.memory.peak_bytes,
+        record="steps",
+        has_weights=True,
+        **_MEMORY,
     ),
     "receptive_field": Metric(heading="RF", value=_receptive_field, text=str),
     "latency": Metric(
         heading="Latency",
         value=lambda scan: scan.roofline.time_estimate,
-        text=units.duration,
-        scale=partial(units.scale_of_durations, least=1.0),
-        parse=units.parse_duration,
+        **_DURATION,
         record="steps",
         is_cost=True,
         share_off=lambda scan: scan.roofline.error_margin.share,
@@ -313,28 +301,24 @@ OF_PLAN: Mapping[str, PlanMetric] = {
     "local_params": PlanMetric(
         heading="Parameters of a process",
         value=lambda made: made.local_params,
-        text=units.count,
-        parse=units.parse_count,
+        **_COUNT,
         has_weights=True,
     ),
     "peak_memory": PlanMetric(
         heading=METRICS["peak_memory"].heading,
         value=lambda made: made.memory.peak_bytes,
-        text=units.memory,
-        parse=units.parse_memory,
+        **_MEMORY,
         has_weights=True,
     ),
     "sent": PlanMetric(
         heading="Sent to others",
         value=lambda made: made.sent_bytes,
-        text=units.memory,
-        parse=units.parse_memory,
+        **_MEMORY,
     ),
     "latency": PlanMetric(
         heading=METRICS["latency"].heading,
         value=lambda made: _timed(made).time_estimate,
-        text=units.duration,
-        parse=units.parse_duration,
+        **_DURATION,
         share_off=lambda made: _timed(made).error_margin.share,
         is_cost=True,
     ),

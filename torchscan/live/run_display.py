@@ -1,10 +1,12 @@
-"""How watched runs are formatted: a table of series, lines over steps, and the page of the run."""
+"""Formatters of watched runs: a table of series, lines over steps, and the page of the run."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from operator import methodcaller
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from torchscan import units
@@ -13,8 +15,9 @@ from torchscan.live.explore.run_page import page_of_run
 from torchscan.live.history import WatchedRun
 from torchscan.live.schema import STATISTICS, Distribution, Phase, Series
 from torchscan.live.uniting import merge_distributions
+from torchscan.report.make_table import make_table, number, words
 from torchscan.report.pictures.style import Size, drawing, inks_of
-from torchscan.report.table import NONE, Cell, Column, Row, Table
+from torchscan.report.table import NONE, Table
 from torchscan.results import register_formatters
 
 if TYPE_CHECKING:
@@ -29,29 +32,30 @@ def series_table(run: WatchedRun, phase: Phase | None = None) -> Table:
     """Return one row per series, with the statistics of its last sampled step."""
     phase = phase or run.shown_phase
     columns = [
-        Column(key="series", heading="Series", is_number=False, min_width=12),
-        Column(key="step", heading="Step"),
+        words("series", "Series", min_width=12),
+        number("step", "Step", text=units.exact),
     ]
-    for place, name in enumerate(_SHOWN):
+    for priority, name in enumerate(_SHOWN):
         heading = _HEADINGS.get(name, name.capitalize())
-        columns.append(Column(key=name, heading=heading, priority=place))
-    rows = [
-        Row(cells=[Cell(series.label, series.label), *_last_cells(*last)])
-        for series, last in _last_by_series(run, phase).items()
-    ]
+        columns.append(number(name, heading, text=_statistic_text, priority=priority))
     name = str(run.about.get("model", run.path.name))
     passes = "training steps" if phase == "train" else "evaluations"
-    return Table(
-        title=f"Last values of {name}",
-        columns=columns,
-        rows=rows,
+    return make_table(
+        f"Last values of {name}",
+        columns,
+        _last_values(run, phase),
         summary=[f"{len(run.steps(phase)):,} sampled {passes} of {name} in {run.path}"],
         remarks=[f"{text}." for text in run.missing],
         noun="series",
     )
 
 
-def _last_by_series(run: WatchedRun, phase: Phase) -> dict[Series, tuple[int, Distribution]]:
+def _statistic_text(value: float) -> str:
+    return NONE if math.isnan(value) else f"{value:.4g}"
+
+
+def _last_values(run: WatchedRun, phase: Phase) -> list[SimpleNamespace]:
+    """Return the label, the last sampled step and its statistics of each series."""
     found: dict[Series, list[tuple[int, Distribution]]] = defaultdict(list)
     for reader in run._readers():
         sampled = reader.newest(phase)
@@ -59,20 +63,14 @@ def _last_by_series(run: WatchedRun, phase: Phase) -> dict[Series, tuple[int, Di
             for number, series in reader.series().items():
                 if number in sampled.distributions:
                     found[series].append((sampled.step, sampled.distributions[number]))
-    last = {}
+    last = []
     for series, parts in found.items():
         step = max(each for each, _ in parts)
         ranks = [distribution for each, distribution in parts if each == step]
-        last[series] = (step, merge_distributions(ranks))
+        distribution = merge_distributions(ranks)
+        statistics = {name: getattr(distribution, name) for name in _SHOWN}
+        last.append(SimpleNamespace(series=series.label, step=step, **statistics))
     return last
-
-
-def _last_cells(step: int, distribution: Distribution) -> list[Cell]:
-    cells = [Cell(step, units.exact(step))]
-    for name in _SHOWN:
-        value = getattr(distribution, name)
-        cells.append(Cell(value, NONE if math.isnan(value) else f"{value:.4g}"))
-    return cells
 
 
 def steps_table(run: WatchedRun, phase: Phase | None = None) -> Table:
@@ -80,11 +78,8 @@ def steps_table(run: WatchedRun, phase: Phase | None = None) -> Table:
     rows = list(run._rows(phase or run.shown_phase))
     keys = ["step", "path", "kind", "name", "invocation", *STATISTICS]
     keys += dict.fromkeys(key for row in rows for key in row if key not in keys)
-    return Table(
-        title="Statistics of all steps",
-        columns=[Column(key=key, heading=key) for key in keys],
-        rows=[Row(cells=[Cell(row.get(key), str(row.get(key))) for key in keys]) for row in rows],
-    )
+    columns = [number(key, key, methodcaller("get", key)) for key in keys]
+    return make_table("Statistics of all steps", columns, rows)
 
 
 def draw_series(

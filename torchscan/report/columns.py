@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any, Literal, cast, get_args
 
@@ -13,7 +13,6 @@ from torchscan import units
 from torchscan.errors import InputError
 from torchscan.escapes import printable
 from torchscan.report.info_data import (
-    CostKey,
     FigureKey,
     Layer,
     ParameterKey,
@@ -22,27 +21,25 @@ from torchscan.report.info_data import (
     Sums,
     summed,
 )
-from torchscan.report.table import NONE, Cell, Column, Scaling, in_unit
+from torchscan.report.make_table import ColumnOf, share_text
+from torchscan.report.table import NONE, Cell, Column
 
 FieldKey = Literal["rf", "s", "p"]
 PlainKey = Literal["type", "path", "input_shape", "output_shape", FieldKey]
 EstimateKey = Literal["activation_bytes", "peak_bytes", "time_estimate"]
-#: of a layer, beside the whole model, which shares are of
-Value = Callable[[Layer, Sums], Any]
-
 #: parameters are written in full as long as there are fewer, since people know these numbers by heart
 _MANY = 10**9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerColumn:
-    """A column of the layer table: how its value is taken from a layer, and how it reads."""
+#: a layer, and the whole model, which shares refer to
+_Part = tuple[Layer, Sums]
+_Value = Callable[[_Part], Any] | str
 
-    column: Column
-    value: Value
-    text: Callable[[Layer, Any, units.Scale], str]
-    #: the unit that all its figures share; None: they are words
-    scale: Scaling | None = None
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerColumn(ColumnOf[_Part]):
+    """A column of the layer table."""
+
     #: whether a layer with others below shows the value of all of them
     is_of_all: bool = False
     #: whether it follows from other columns: programs get it only if they ask for it
@@ -51,48 +48,42 @@ class LayerColumn:
     needs: EstimateKey | None = None
 
     def written(self, layers: Sequence[Layer], whole: Sums) -> tuple[Column, list[Cell]]:
-        """With the unit in its heading, and a cell for each of these layers."""
-        values = [self.value(layer, whole) for layer in layers]
-        scale = units.PLAIN if self.scale is None else self.scale(values)
-        cells = [
-            Cell(value, self.text(layer, value, scale))
-            for layer, value in zip(layers, values, strict=True)
-        ]
-        return in_unit(self.column, scale), cells
+        """Return the column, with its unit in the heading, and a cell for each of these layers."""
+        return self.write([(layer, whole) for layer in layers])
 
 
-def _plain(key: PlainKey, heading: str, text: Callable[[Any], str], **options: Any) -> LayerColumn:
-    """What the layer holds, as it is shown."""
-    column = Column(key=key, heading=heading, **options)
-    return LayerColumn(
-        column=column, value=lambda layer, _: layer[key], text=lambda _, value, __: text(value)
-    )
+_OPTIONS = [field.name for field in fields(LayerColumn)]
+
+
+def _column(key: str, heading: str, value: _Value | None = None, **options: Any) -> LayerColumn:
+    """Return a column, by default of what layers have as ``key``.
+
+    ``options`` are those of ``LayerColumn`` and of ``Column``.
+    """
+    name = key if value is None else value
+    take = (lambda part: part[0][name]) if isinstance(name, str) else name
+    own = {option: options.pop(option) for option in _OPTIONS if option in options}
+    return LayerColumn(column=Column(key=key, heading=heading, **options), value=take, **own)
+
+
+def _sum(
+    key: str, heading: str, value: _Value | None = None, *, is_own: bool = False, **options: Any
+) -> LayerColumn:
+    """Return a column of sums over all that a layer calls, or of what is its own."""
+    flags = {"is_of_all": not is_own, "is_derived": is_own, "summable": not is_own}
+    return _column(key, heading, value, **flags, **options)
 
 
 def _memory(key: FigureKey, heading: str, priority: int) -> LayerColumn:
-    column = Column(key=key, heading=heading, unit="B", summable=True, priority=priority)
-    return LayerColumn(
-        column=column,
-        value=lambda layer, _: layer[key],
-        text=lambda _, value, scale: scale.text(value) if value else NONE,
-        scale=units.scale_of_memory,
-        is_of_all=True,
-    )
+    return _sum(key, heading, scale=units.scale_of_memory, unit="B", priority=priority)
 
 
-def _elements(
-    name: str, heading: str, *keys: ParameterKey, is_own: bool = False, priority: int = 0
-) -> LayerColumn:
-    return LayerColumn(
-        column=Column(key=name, heading=heading, summable=not is_own, priority=priority),
-        value=lambda layer, _: summed(layer, keys),
-        text=lambda layer, value, scale: (
-            scale.text(value) if value else "shared" if layer["is_shared"] else NONE
-        ),
-        scale=_scale_of_parameters,
-        is_of_all=not is_own,
-        is_derived=is_own,
-    )
+def _elements(key: str, heading: str, *keys: ParameterKey, **options: Any) -> LayerColumn:
+    def absent(part: _Part) -> str:
+        return "shared" if part[0]["is_shared"] else NONE
+
+    options |= {"scale": _scale_of_parameters, "absent": absent}
+    return _sum(key, heading, lambda part: summed(part[0], keys), **options)
 
 
 def _scale_of_parameters(values: Iterable[float]) -> units.Scale:
@@ -100,61 +91,38 @@ def _scale_of_parameters(values: Iterable[float]) -> units.Scale:
     return units.PLAIN if max(known, default=0) < _MANY else units.scale_of_counts(known)
 
 
-def _cost(key: CostKey, heading: str, *, is_own: bool = False, priority: int = 0) -> LayerColumn:
-    name = f"own_{key}" if is_own else key
-    return LayerColumn(
-        column=Column(key=name, heading=heading, summable=not is_own, priority=priority),
-        value=lambda layer, _: layer[key],
-        text=_cost_text,
-        scale=units.scale_of_counts,
-        is_of_all=not is_own,
-        is_derived=is_own,
-    )
+def _cost(key: str, heading: str, value: str | None = None, **options: Any) -> LayerColumn:
+    def mark(part: _Part) -> str:
+        return "" if part[0]["complete"] else "≥ "
 
-
-def _cost_text(layer: Layer, value: float, scale: units.Scale) -> str:
-    bound = "" if layer["complete"] else "≥ "
-    return f"{bound}{scale.text(value)}" if value or bound else NONE
+    scaled = {"scale": units.scale_of_counts, **options}
+    return _sum(key, heading, value, mark=mark, **scaled)
 
 
 def _share(
-    name: str,
-    heading: str,
-    bars: str,
-    *keys: FigureKey | EstimateKey,
-    needs: EstimateKey | None = None,
+    key: str, heading: str, bars: str, *keys: FigureKey | EstimateKey, **options: Any
 ) -> LayerColumn:
-    def value(layer: Layer, whole: Sums) -> float:
+    def value(part: _Part) -> float:
+        layer, whole = part
         return summed(layer, keys) / (summed(whole, keys) or 1)
 
-    return LayerColumn(
-        column=Column(key=name, heading=heading, summable=True, bars=bars, priority=2),
-        value=value,
-        text=lambda _, share, __: units.share(share) if share else NONE,
-        is_of_all=True,
-        is_derived=True,
-        needs=needs,
-    )
+    shown = {**_FLAGS, "summable": True, "bars": bars, "priority": 2, **options}
+    return _column(key, heading, value, text=share_text, **shown)
 
 
-def _estimated(
-    name: str, heading: str, key: Literal["activation_bytes", "peak_bytes"]
-) -> LayerColumn:
-    """Memory with all that a layer calls, which stands at the first of its calls."""
-    return LayerColumn(
-        column=Column(key=name, heading=heading, unit="B", priority=1),
-        value=lambda layer, _: layer[key],
-        text=lambda _, value, scale: scale.text(value) if value else NONE,
-        scale=lambda values: units.scale_of_memory(value for value in values if value is not None),
-        needs=key,
-    )
+def _estimated(key: str, heading: str, value: EstimateKey) -> LayerColumn:
+    """Return memory with all that a layer calls, which stands at the first of its calls."""
+    scale = units.scale_of_memory
+    return _column(key, heading, value, scale=scale, unit="B", needs=value, priority=1)
 
 
-def _trainable(layer: Layer, _: Sums) -> str | None:
-    trainable, frozen = layer["grad_params"], layer["nograd_params"]
-    return (
-        None if not trainable + frozen else "yes" if not frozen else "partly" if trainable else "no"
-    )
+def _trainable(part: _Part) -> str | None:
+    trainable, frozen = part[0]["grad_params"], part[0]["nograd_params"]
+    if not trainable + frozen:
+        return None
+    if not frozen:
+        return "yes"
+    return "partly" if trainable else "no"
 
 
 def _shape_text(shapes: Shapes) -> str:
@@ -191,60 +159,42 @@ def _fraction(value: float) -> Fraction:
     return Fraction(value).limit_denominator(1000)
 
 
+_PARAMS: Sequence[ParameterKey] = ("grad_params", "nograd_params")
+_FLAGS: Mapping[str, bool] = {"is_of_all": True, "is_derived": True}
+_TIME: Mapping[str, Any] = {"needs": "time_estimate", "unit": "s", "priority": 1}
 #: where text would be too wide, those with the greatest number are left out first
 COLUMNS: Mapping[str, LayerColumn] = {
     column.column.key: column
     for column in (
-        _plain("type", "Type", printable, is_number=False, min_width=8, priority=5, dim=True),
-        _plain("path", "Path", printable, is_number=False, min_width=12, priority=8),
-        _plain("input_shape", "Input", _shape_text, is_number=False, priority=7),
-        _plain("output_shape", "Output", _shape_text, is_number=False, priority=4),
-        _elements("params", "Params", "grad_params", "nograd_params", priority=1),
-        _elements(
-            "own_params", "Own params", "grad_params", "nograd_params", is_own=True, priority=6
-        ),
+        _column("type", "Type", text=printable, is_number=False, min_width=8, priority=5, dim=True),
+        _column("path", "Path", text=printable, is_number=False, min_width=12, priority=8),
+        _column("input_shape", "Input", text=_shape_text, is_number=False, priority=7),
+        _column("output_shape", "Output", text=_shape_text, is_number=False, priority=4),
+        _elements("params", "Params", *_PARAMS, priority=1),
+        _elements("own_params", "Own params", *_PARAMS, is_own=True, priority=6),
         _elements("grad_params", "Trainable", "grad_params", priority=5),
         _elements("nograd_params", "Frozen", "nograd_params", priority=5),
-        LayerColumn(
-            column=Column(key="trainable", heading="Trains", is_number=False, priority=3),
-            value=_trainable,
-            text=lambda _, value, __: value or NONE,
-            is_of_all=True,
-            is_derived=True,
-        ),
+        _column("trainable", "Trains", _trainable, is_number=False, priority=3, **_FLAGS),
         _memory("param_size", "Param size", priority=5),
-        LayerColumn(
-            column=Column(key="buffers", heading="Buffers", summable=True, priority=6),
-            value=lambda layer, _: layer["num_buffers"],
-            text=lambda _, value, scale: scale.text(value) if value else NONE,
-            scale=_scale_of_parameters,
-            is_of_all=True,
-        ),
+        _sum("buffers", "Buffers", "num_buffers", scale=_scale_of_parameters, priority=6),
         _memory("buffer_size", "Buffer size", priority=6),
         _cost("macs", "MACs"),
-        _cost("macs", "Own MACs", is_own=True, priority=6),
+        _cost("own_macs", "Own MACs", "macs", is_own=True, priority=6),
         _cost("flops", "FLOPs", priority=1),
-        _cost("flops", "Own FLOPs", is_own=True, priority=6),
+        _cost("own_flops", "Own FLOPs", "flops", is_own=True, priority=6),
         _cost("dmas", "DMAs", priority=5),
         _memory("bytes_read", "Read", priority=5),
         _memory("bytes_written", "Written", priority=5),
         _estimated("activations", "Activations", "activation_bytes"),
         _estimated("peak", "Peak", "peak_bytes"),
-        LayerColumn(
-            column=Column(key="latency", heading="Time", unit="s", summable=True, priority=1),
-            value=lambda layer, _: layer["time_estimate"],
-            text=_cost_text,
-            scale=units.scale_of_durations,
-            is_of_all=True,
-            needs="time_estimate",
-        ),
-        _share("params_share", "of params", "parameters", "grad_params", "nograd_params"),
+        _cost("latency", "Time", "time_estimate", scale=units.scale_of_durations, **_TIME),
+        _share("params_share", "of params", "parameters", *_PARAMS),
         _share("macs_share", "of MACs", "compute", "macs"),
         _share("flops_share", "of FLOPs", "compute", "flops"),
         _share("latency_share", "of time", "memory", "time_estimate", needs="time_estimate"),
-        _plain("rf", "RF", field_text, priority=2),
-        _plain("s", "Stride", field_text, priority=7),
-        _plain("p", "Pad", field_text, priority=7),
+        _column("rf", "RF", text=field_text, priority=2),
+        _column("s", "Stride", text=field_text, priority=7),
+        _column("p", "Pad", text=field_text, priority=7),
     )
 }
 FIELDS = frozenset(get_args(FieldKey))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
 from torchscan import units
 from torchscan.plain import to_plain
-from torchscan.report.table import Cell, Column, Row, Table, totals_table
+from torchscan.report.make_table import ColumnOf, make_table, number, totals_table, words
+from torchscan.report.table import Cell, Table
 from torchscan.results import PlotSize, Result, draw
 from torchscan.runtime.run import CallRun, Latency, RunFacts
 
@@ -31,8 +32,6 @@ _MAX_CHANCE = 0.01
 _SIGNS: Mapping[CallKind, str] = {"added": "+", "removed": "−", "changed": ""}
 _CLEAR = "*"
 _NONE = "–"
-#: in text
-_MAX_ROWS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,14 +204,15 @@ def run_comparison_table(comparison: RunComparison) -> Table:
         for name in _OF_CALLS
         if any(_medians(getattr(call, name)) for call in comparison.calls)
     ]
-    return Table(
-        title="What changed",
-        columns=[
-            Column(key="change", heading="", is_number=False),
-            Column(key="layer", heading="Layer", is_number=False, min_width=12, truncate="head"),
-            *(column for name in shown for column in _columns(name)),
-        ],
-        rows=[_row(call, shown) for call in comparison.calls],
+    columns = (
+        words("change", "", _sign),
+        words("layer", "Layer", _name, min_width=12, truncate="head"),
+        *(column for name in shown for column in _columns(name)),
+    )
+    return make_table(
+        "What changed",
+        columns,
+        comparison.calls,
         totals=[_totals(comparison)],
         totals_first=True,
         remarks=_remarks(comparison),
@@ -220,48 +220,39 @@ def run_comparison_table(comparison: RunComparison) -> Table:
     )
 
 
-def format_run_comparison(
-    comparison: RunComparison, *, markdown: bool = False, width: int = 80
-) -> str:
-    """As text, with the calls that changed most, or as a comment on a pull request."""
-    table = run_comparison_table(comparison)
-    if markdown:
-        return table.write("github")
-    hidden = len(table.rows) - _MAX_ROWS
-    more = [f"… and {hidden} more calls"] if hidden > 0 else []
-    return replace(table, rows=table.rows[:_MAX_ROWS], remarks=[*more, *table.remarks]).write(
-        "text", width=width
-    )
+def _sign(call: CallChange) -> Cell:
+    return Cell(call.kind, _CLEAR if call.is_clear else _SIGNS[call.kind])
 
 
-def _columns(name: str) -> list[Column]:
+def _name(call: CallChange) -> str:
+    repeated = f" ({call.invocation + 1})" if call.invocation else ""
+    return f"{call.path or call.type_name}{repeated}"
+
+
+def _columns(name: str) -> list[ColumnOf[CallChange]]:
+    def cell(index: int) -> Callable[[CallChange], Cell]:
+        return lambda call: _cells(getattr(call, name))[index]
+
     return [
-        Column(key=f"{name}_before", heading=_OF_CALLS[name], unit="s"),
-        Column(key=f"{name}_after", heading="now", unit="s"),
-        Column(key=f"{name}_change", heading="%"),
+        number(f"{name}_before", _OF_CALLS[name], cell(0), unit="s"),
+        number(f"{name}_after", "now", cell(1), unit="s"),
+        number(f"{name}_change", "%", cell(2)),
     ]
-
-
-def _row(call: CallChange, shown: list[str]) -> Row:
-    name = (call.path or call.type_name) + (f" ({call.invocation + 1})" if call.invocation else "")
-    sign = _CLEAR if call.is_clear else _SIGNS[call.kind]
-    figures = [cell for each in shown for cell in _cells(getattr(call, each))]
-    return Row(cells=[Cell(call.kind, sign), Cell(name, name), *figures])
 
 
 def _cells(change: TimeChange) -> list[Cell]:
-    sides = [
-        Cell(each and each.median, _format_latency(each)) for each in (change.before, change.after)
-    ]
-    return [*sides, Cell(change.share, _share(change))]
+    share = Cell(change.share, _share_text(change))
+    return [*map(_latency_cell, (change.before, change.after)), share]
 
 
-def _format_latency(latency: Latency | None) -> str:
-    return units.duration(latency.median) if latency is not None and latency.median else _NONE
+def _latency_cell(latency: Latency | None) -> Cell:
+    if latency is None:
+        return Cell(None, _NONE)
+    return Cell(latency.median, units.duration(latency.median) if latency.median else _NONE)
 
 
-def _share(change: TimeChange) -> str:
-    """In brackets where it is within the spread."""
+def _share_text(change: TimeChange) -> str:
+    """Return the change, in brackets where it is within the spread."""
     if change.share is None:
         return ""
     if not change.share:

@@ -12,13 +12,13 @@ from torchscan.report.columns import full_name_of
 from torchscan.report.compare_runs import (
     RunComparison,
     compare_runs,
-    format_run_comparison,
     run_comparison_table,
 )
 from torchscan.report.data import require_info
 from torchscan.report.info_data import COST_SUMS, SUMS, FigureKey, InfoDict, Layer, data_of, summed
+from torchscan.report.make_table import make_table, number, totals_table, words
 from torchscan.report.remarks import unpriced_text
-from torchscan.report.table import Cell, Column, Row, Table, totals_table
+from torchscan.report.table import Cell, Table
 from torchscan.results import PlotSize, Result, draw
 from torchscan.runtime.run import Inspected
 from torchscan.wrong_arguments import explain_wrong_types
@@ -232,13 +232,6 @@ _TOTALS: Sequence[tuple[str, str, tuple[str, ...], Callable[[int], str]]] = (
     ("flops", "FLOPs", ("flops",), units.count),
     ("dmas", "DMAs", ("dmas",), units.count),
 )
-_COLUMNS = (
-    Column(key="change", heading="", is_number=False),
-    Column(key="layer", heading="Layer", is_number=False, min_width=12),
-    Column(key="params", heading="Params"),
-    Column(key="macs", heading="MACs"),
-    Column(key="what", heading="", is_number=False, min_width=12, truncate="tail"),
-)
 
 
 @explain_wrong_types
@@ -252,10 +245,17 @@ def comparison_table(comparison: Comparison | RunComparison) -> Table:
 
 
 def _report_table(comparison: Comparison) -> Table:
-    return Table(
-        title="What changed",
-        columns=_COLUMNS,
-        rows=[_row(each) for each in comparison.layers],
+    columns = (
+        words("change", "", lambda change: Cell(change.kind, _SIGNS[change.kind])),
+        words("layer", "Layer", lambda change: full_name_of(change.layer), min_width=12),
+        number("params", "Params", lambda change: _figure(change, _PARAMS, units.exact)),
+        number("macs", "MACs", lambda change: _figure(change, ("macs",), units.count)),
+        words("what", "", _other, min_width=12, truncate="tail"),
+    )
+    return make_table(
+        "What changed",
+        columns,
+        comparison.layers,
         totals=[_totals(comparison)],
         totals_first=True,
         remarks=[*([] if comparison.layers else ["No layer changed."]), *_remarks(comparison)],
@@ -268,13 +268,12 @@ def format_comparison(
     comparison: Comparison | RunComparison, *, markdown: bool = False, width: int = 80
 ) -> str:
     """The difference as text, or in Markdown as a comment on a pull request: totals, then the layers that changed."""
-    if isinstance(comparison, RunComparison):
-        return format_run_comparison(comparison, markdown=markdown, width=width)
     table = comparison_table(comparison)
     if markdown:
         return table.write("github")
     hidden = len(table.rows) - _MAX_ROWS
-    more = [f"… and {hidden} more layers"] if hidden > 0 else []
+    noun = "calls" if isinstance(comparison, RunComparison) else "layers"
+    more = [f"… and {hidden} more {noun}"] if hidden > 0 else []
     return replace(table, rows=table.rows[:_MAX_ROWS], remarks=[*more, *table.remarks]).write(
         "text", width=width
     )
@@ -302,15 +301,6 @@ def growth(before: float, after: float) -> str:
     if before == after:
         return "="
     return f"{100 * (after - before) / before:+.2f} %".replace("-", "−") if before else "new"
-
-
-def _row(change: LayerChange) -> Row:
-    name = full_name_of(change.layer)
-    figures = [_figure(change, _PARAMS, units.exact), _figure(change, ("macs",), units.count)]
-    what = _other(change)
-    return Row(
-        cells=[Cell(change.kind, _SIGNS[change.kind]), Cell(name, name), *figures, Cell(what, what)]
-    )
 
 
 def _figure(change: LayerChange, keys: Sequence[str], text: Callable[[int], str]) -> Cell:

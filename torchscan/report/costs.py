@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from torchscan import units
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.analyses.totals import by_module, by_operator, total_cost
 from torchscan.errors import InputError
 from torchscan.ops import OpCost
+from torchscan.report.make_table import (
+    ColumnOf,
+    counts,
+    make_table,
+    number,
+    share_text,
+    sizes,
+    words,
+)
 from torchscan.report.remarks import missed_text, unpriced_text
-from torchscan.report.table import NONE, Cell, Column, Row, Table, in_one_unit, in_words
+from torchscan.report.table import Table
 from torchscan.trace.trace import Trace
 from torchscan.wrong_arguments import explain_wrong_types
 
@@ -50,51 +57,29 @@ def cost_table(trace: Trace, by: By = "operator", top: int | None = None) -> Tab
         if by == "module"
         else []
     )
-    columns, rows = _written([*shown, ("total", total)], by)
-    return Table(
-        title=f"Cost of one pass by {by}",
-        columns=columns,
-        rows=rows,
+    return make_table(
+        f"Cost of one pass by {by}",
+        _columns(by, total.flops),
+        [*shown, ("total", total)],
+        [*({} for _ in shown), {"is_total": True}],
         remarks=[*inside, *hidden, *bounds],
         noun=f"{by}s",
     )
 
 
-def _written(costs: Sequence[tuple[str, OpCost]], by: By) -> tuple[list[Column], list[Row]]:
-    """The last is the total, which shares are of."""
-    names, figures = zip(*costs, strict=True)
-    summable, whole = by == "operator", figures[-1].flops or 1
-    marks = ["" if cost.is_complete else "≥ " for cost in figures]
+def _columns(by: By, total_flops: float) -> list[ColumnOf[tuple[str, OpCost]]]:
+    options: dict[str, Any] = {"summable": by == "operator"}
+    bounded = {**options, "mark": lambda row: "" if row[1].is_complete else "≥ "}
 
-    def counted(key: str, heading: str, priority: int = 0) -> tuple[Column, list[Cell]]:
-        column = Column(key=key, heading=heading, summable=summable, priority=priority)
-        return in_one_unit(
-            column, [getattr(cost, key) for cost in figures], units.scale_of_counts, marks
-        )
+    def share(row: tuple[str, OpCost]) -> float:
+        return round(row[1].flops / (total_flops or 1), 6)
 
-    def moved(key: str, heading: str, priority: int) -> tuple[Column, list[Cell]]:
-        column = Column(key=key, heading=heading, unit="B", summable=summable, priority=priority)
-        return in_one_unit(
-            column, [getattr(cost, key) for cost in figures], units.scale_of_memory, marks
-        )
-
-    share = Column(key="share", heading="of FLOPs", summable=summable, bars="compute", priority=1)
-    written = [
-        in_words(Column(key=by, heading=by.capitalize(), is_number=False, min_width=16), names),
-        counted("macs", "MACs", 2),
-        counted("flops", "FLOPs"),
-        counted("dmas", "DMAs", 3),
-        moved("bytes_read", "Read", 4),
-        moved("bytes_written", "Written", 5),
-        in_words(
-            share,
-            [round(cost.flops / whole, 6) for cost in figures],
-            lambda share: units.share(share) if share else NONE,
-        ),
+    return [
+        words(by, by.capitalize(), lambda row: row[0], min_width=16),
+        counts("macs", "MACs", lambda row: row[1].macs, priority=2, **bounded),
+        counts("flops", "FLOPs", lambda row: row[1].flops, **bounded),
+        counts("dmas", "DMAs", lambda row: row[1].dmas, priority=3, **bounded),
+        sizes("bytes_read", "Read", lambda row: row[1].bytes_read, priority=4, **bounded),
+        sizes("bytes_written", "Written", lambda row: row[1].bytes_written, priority=5, **bounded),
+        number("share", "of FLOPs", share, share_text, bars="compute", priority=1, **options),
     ]
-    columns, cells = zip(*written, strict=True)
-    rows = [
-        Row(cells=row, is_total=at == len(costs) - 1)
-        for at, row in enumerate(zip(*cells, strict=True))
-    ]
-    return list(columns), rows

@@ -99,7 +99,7 @@ def _keys(columns: Sequence[str] | None, layers: Sequence[Layer]) -> list[str]:
 
 def _cell(layer: Layer, key: str, whole: Sums) -> Cell:
     value = (
-        COLUMNS[key].value(layer, whole)
+        COLUMNS[key].value((layer, whole))
         if key in COLUMNS
         else cast("Mapping[str, Any]", layer)[key]
     )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from torchscan import units
 from torchscan.hardware.device_specs import RATES, Device
-from torchscan.report.table import Cell, Column, Row, Screen, Table
+from torchscan.report.make_table import ColumnOf, make_table, number, words
+from torchscan.report.table import Cell, Screen, Table
 from torchscan.report.text import grid
 
 #: wide enough for every device that comes with torchscan
@@ -22,14 +24,23 @@ _MAKER = re.compile("^(NVIDIA|AMD) ")
 
 def devices_table(devices: Mapping[str, Device]) -> Table:
     """Rates in 10^12 operations per second, bandwidth in GB/s, memory in GB."""
-    figures = [*((form, form) for form in RATES), ("bandwidth_gbs", "GB/s"), ("memory_gb", "GB")]
-    return Table(
-        title="Devices",
-        columns=[
-            Column(key="device", heading="Device", is_number=False, min_width=_SHORTEST_NAME),
-            *(Column(key=key, heading=heading, priority=_grade(key)) for key, heading in figures),
-        ],
-        rows=[_row(name, device) for name, device in devices.items()],
+
+    def bandwidth(device: Device) -> Cell:
+        return _figure(device, "bandwidth_gbs", device.bytes_per_second, 1e9)
+
+    def memory(device: Device) -> Cell:
+        return _figure(device, "memory_gb", device.data_sheet_memory_gib)
+
+    columns = (
+        words("device", "Device", _short_name, min_width=_SHORTEST_NAME),
+        *(number(form, form, partial(_rate, form=form), priority=_grade(form)) for form in RATES),
+        number("bandwidth_gbs", "GB/s", bandwidth),
+        number("memory_gb", "GB", memory),
+    )
+    return make_table(
+        "Devices",
+        columns,
+        [*devices.values()],
         remarks=[
             "Dense rates in 10^12 operations per second. Figures marked ? are unverified: no data sheet was at hand.",
             *(
@@ -60,27 +71,21 @@ def _without_makers(table: Table) -> Table:
     return replace(table, rows=[replace(row, cells=[name, *row.cells[1:]]) for row, name in rows])
 
 
-def _row(name: str, device: Device) -> Row:
-    rates = {form: device.flops_per_second.get(form) for form in RATES}
-    cells = [
-        Cell(name, name.replace("Workstation Edition", "WS").replace("Generation", "Gen.")),
-        *(
-            _figure(device, form, None if rate is None else rate / 1e12)
-            for form, rate in rates.items()
-        ),
-        _figure(
-            device,
-            "bandwidth_gbs",
-            None if device.bytes_per_second is None else device.bytes_per_second / 1e9,
-        ),
-        _figure(device, "memory_gb", device.data_sheet_memory_gib),
-    ]
-    return Row(cells=cells)
+def _short_name(device: Device) -> Cell:
+    shortened = device.name.replace("Workstation Edition", "WS").replace("Generation", "Gen.")
+    return Cell(device.name, shortened)
 
 
-def _figure(device: Device, figure: str, value: float | None) -> Cell:
+def _rate(device: Device, form: str) -> Cell:
+    return _figure(device, form, device.flops_per_second.get(form), 1e12)
+
+
+def _figure(device: Device, figure: str, value: float | None, unit: float | None = None) -> Cell:
+    if value is None:
+        return Cell(None, "-")
+    scaled = value if unit is None else value / unit
     mark = "?" if device.is_unverified(figure) else ""
-    return Cell(value, "-" if value is None else f"{_rounded(value)}{mark}")
+    return Cell(scaled, f"{_rounded(scaled)}{mark}")
 
 
 def _rounded(value: float) -> str:
@@ -91,25 +96,19 @@ def _rounded(value: float) -> str:
 def device_table(device: Device) -> Table:
     """Everything known about one device, with the source of each figure."""
     sources: dict[str, int] = {}
-    rows = [
-        _figure_row(device, *each, sources) for each in _figures(device)
-    ]  # which numbers the sources
-    return Table(
-        title=device.name,
-        columns=[
-            Column(key="figure", heading="Figure", is_number=False),
-            Column(key="value", heading="Value"),
-            Column(key="source", heading="Source", is_number=False),
-        ],
-        rows=rows,
-        summary=[device.name],
-        remarks=[
-            *_names(device),
-            *([device.note] if device.note else []),
-            *(f"[{number}] {source}" for source, number in sources.items()),
-        ],
-        noun="figures",
+    columns = (
+        words("figure", "Figure", lambda row: row[1]),
+        number("value", "Value", lambda row: Cell(*row[2:])),
+        words("source", "Source", lambda row: _origin(device, row[0], sources)),
     )
+    figures = _figures(device)
+    table = make_table(device.name, columns, figures, summary=[device.name], noun="figures")
+    remarks = [
+        *_names(device),
+        *([device.note] if device.note else []),
+        *(f"[{number}] {source}" for source, number in sources.items()),  # which the rows numbered
+    ]
+    return replace(table, remarks=remarks)
 
 
 def _names(device: Device) -> list[str]:
@@ -135,51 +134,30 @@ def _hanging(text: str, width: int) -> str:
     return (number[0] if number else "") + f"\n{indent}".join(lines)
 
 
+def _in(unit: str) -> Callable[[float], str]:
+    return lambda value: units.count(value, unit, 1)
+
+
+_FIGURES: Sequence[ColumnOf[Device]] = (
+    number("bandwidth_gbs", "bandwidth", "bytes_per_second", _in("B/s")),
+    number("link_gbs", "links", "link_bytes_per_second", _in("B/s")),
+    number("memory_gb", "memory", "data_sheet_memory_gib", "{:g} GB".format),
+    number("l2_mb", "cache", "l2_bytes", lambda size: units.memory(size, 0)),
+    number("cuda_context_mb", "context", "known_cuda_context_bytes", units.memory),
+    number("multiprocessors", "multiprocessors"),
+    number("boost_mhz", "clock", "clock_hz", _in("Hz")),
+    number("power_w", "power", "power_watts", _in("W")),
+)
+
+
 def _figures(device: Device) -> list[tuple[str, str, float, str]]:
-    """The key, name, value and text of each figure that is known."""
-    rates = [
-        (form, form, rate, units.count(rate, "OP/s", 1))
-        for form, rate in device.flops_per_second.items()
+    """Return the key, name, value and text of each figure that is known."""
+    text = _in("OP/s")
+    rates = [(form, form, rate, text(rate)) for form, rate in device.flops_per_second.items()]
+    others = [(figure.column, figure.value(device), figure.text) for figure in _FIGURES]
+    return rates + [
+        (column.key, column.heading, value, text(value)) for column, value, text in others if value
     ]
-    memory = [
-        (
-            "memory_gb",
-            "memory",
-            device.data_sheet_memory_gib,
-            f"{device.data_sheet_memory_gib:g} GB",
-        )
-    ]
-    cache = (
-        [("l2_mb", "cache", device.l2_bytes, units.memory(device.l2_bytes, 0))]
-        if device.l2_bytes
-        else []
-    )
-    context = device.known_cuda_context_bytes
-    count = device.multiprocessors
-    return [
-        *rates,
-        *_optional("bandwidth_gbs", "bandwidth", device.bytes_per_second, "B/s"),
-        *_optional("link_gbs", "links", device.link_bytes_per_second, "B/s"),
-        *memory,
-        *cache,
-        *([("cuda_context_mb", "context", context, units.memory(context))] if context else []),
-        *([("multiprocessors", "multiprocessors", count, str(count))] if count else []),
-        *_optional("boost_mhz", "clock", device.clock_hz, "Hz"),
-        *_optional("power_w", "power", device.power_watts, "W"),
-    ]
-
-
-def _optional(
-    key: str, name: str, value: float | None, unit: str
-) -> list[tuple[str, str, float, str]]:
-    return [] if value is None else [(key, name, value, units.count(value, unit, 1))]
-
-
-def _figure_row(
-    device: Device, key: str, name: str, value: float, text: str, sources: dict[str, int]
-) -> Row:
-    origin = _origin(device, key, sources)
-    return Row(cells=[Cell(name, name), Cell(value, text), Cell(origin, origin)])
 
 
 def _origin(device: Device, figure: str, sources: dict[str, int]) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
 
-from torchscan.analyses.receptive_field import AxisField, LayerField, ReceptiveField
+from torchscan.analyses.receptive_field import LayerField, ReceptiveField
 from torchscan.analyses.receptive_field.receptive_field_result import Short, plain_short
 from torchscan.report.columns import field_text
-from torchscan.report.table import Cell, Column, Row, Table
+from torchscan.report.make_table import make_table, number, words
+from torchscan.report.table import Cell, Table
 from torchscan.wrong_arguments import explain_wrong_types
 
 
@@ -18,35 +19,20 @@ def field_table(fields: ReceptiveField, layer: str | None = None) -> Table:
 
 
 def _all_layers(fields: ReceptiveField) -> Table:
-    return Table(
-        title="Receptive field of a unit of each layer",
-        columns=[
-            Column(key="path", heading="Layer", is_number=False, min_width=16),
-            Column(key="rf", heading="RF"),
-            Column(key="stride", heading="Stride", priority=2),
-            Column(key="padding", heading="Pad", priority=3),
-            Column(
-                key="why",
-                heading="Sees everything by",
-                is_number=False,
-                min_width=12,
-                priority=1,
-            ),
-        ],
-        rows=[_row(each) for each in fields],
-        noun="layers",
+    columns = (
+        words("path", "Layer", _name, min_width=16),
+        number("rf", "RF", lambda layer: _short(layer.rf)),
+        number("stride", "Stride", lambda layer: _short(layer.stride), priority=2),
+        number("padding", "Pad", lambda layer: _short(layer.padding), priority=3),
+        words("why", "Sees everything by", _reasons, ", ".join, min_width=12, priority=1),
     )
+    title = "Receptive field of a unit of each layer"
+    return make_table(title, columns, list(fields), noun="layers")
 
 
-def _row(layer: LayerField) -> Row:
+def _name(layer: LayerField) -> Cell:
     repeated = f" ({layer.call + 1})" if layer.call else ""
-    reasons = _reasons(layer)
-    cells = [
-        Cell(layer.path, f"{layer.path or layer.type_name}{repeated}"),
-        *map(_short, (layer.rf, layer.stride, layer.padding)),
-        Cell(reasons, ", ".join(reasons)),
-    ]
-    return Row(cells=cells)
+    return Cell(layer.path, f"{layer.path or layer.type_name}{repeated}")
 
 
 def _short(value: Short) -> Cell:
@@ -56,50 +42,37 @@ def _short(value: Short) -> Cell:
 
 def layer_table(layer: LayerField) -> Table:
     """One layer in full: each axis of each output, with the reasons and notes."""
-    return Table(
-        title=f"Receptive field of {layer.path or layer.type_name}",
-        columns=[
-            Column(key="output", heading="Output"),
-            Column(key="input", heading="Input", is_number=False),
-            Column(key="axis", heading="Axis"),
-            Column(key="status", heading="Status", is_number=False),
-            Column(key="rf", heading="RF"),
-            Column(key="stride", heading="Stride"),
-            Column(key="padding", heading="Pad"),
-            Column(
-                key="starts",
-                heading="Starts by phase",
-                is_number=False,
-                min_width=16,
-                priority=3,
-            ),
-            Column(key="notes", heading="Notes", is_number=False, min_width=12, priority=2),
-        ],
-        summary=[
-            f"A unit of {layer.path or layer.type_name} sees {field_text(plain_short(layer.rf))} of its input."
-        ],
-        rows=[
-            _axis_row(output, axis) for output, axes in enumerate(layer.outputs) for axis in axes
-        ],
+    name = layer.path or layer.type_name
+    axes = [
+        SimpleNamespace(output=output, **axis.to_dict())
+        for output, axes in enumerate(layer.outputs)
+        for axis in axes
+    ]
+    columns = (
+        number("output", "Output"),
+        words("input", "Input"),
+        number("axis", "Axis"),
+        words("status", "Status"),
+        number("rf", "RF", text=field_text),
+        number("stride", "Stride", text=field_text),
+        number("padding", "Pad", text=field_text),
+        words(
+            "starts",
+            "Starts by phase",
+            text=lambda starts: " ".join(map(field_text, starts)),
+            min_width=16,
+            priority=3,
+        ),
+        words("notes", "Notes", text=", ".join, min_width=12, priority=2),
+    )
+    return make_table(
+        f"Receptive field of {name}",
+        columns,
+        axes,
+        summary=[f"A unit of {name} sees {field_text(plain_short(layer.rf))} of its input."],
         remarks=[f"Everything is seen by {operator}." for operator in _reasons(layer)],
         noun="axes",
     )
-
-
-def _axis_row(output: int, axis: AxisField) -> Row:
-    plain: dict[str, Any] = axis.to_dict()
-    texts = {key: field_text(plain[key]) for key in ("rf", "stride", "padding")}
-    starts = " ".join(field_text(each) for each in plain["starts"])
-    cells = [
-        Cell(output, str(output)),
-        Cell(axis.input, axis.input),
-        Cell(axis.axis, str(axis.axis)),
-        Cell(axis.status, axis.status),
-        *(Cell(plain[key], text) for key, text in texts.items()),
-        Cell(plain["starts"], starts),
-        Cell(plain["notes"], ", ".join(plain["notes"])),
-    ]
-    return Row(cells=cells)
 
 
 def _reasons(layer: LayerField) -> list[str]:

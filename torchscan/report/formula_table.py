@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from torchscan.analyses.generation.formulas import Polynomial, SymbolicCosts
-from torchscan.report.table import Cell, Column, Row, Table
+from torchscan.report.make_table import make_table, words
+from torchscan.report.table import Cell, Table
 from torchscan.wrong_arguments import explain_wrong_types
 
 _NAMES = {
@@ -23,29 +24,26 @@ def formula_table(costs: SymbolicCosts) -> Table:
         costs: of ``symbolic_costs``.
     """
     passes = {"prompt": costs.prompt, "token": costs.token}
-    return Table(
-        title="Costs as formulas",
-        columns=[
-            Column(key="pass", heading="Pass", is_number=False),
-            Column(key="figure", heading="Figure", is_number=False),
-            Column(key="formula", heading="Formula", is_number=False, min_width=7, wrap=True),
-        ],
-        rows=[
-            _row(name, figure, each) for name, of in passes.items() for figure, each in of.items()
-        ],
+    formulas = [(name, *each) for name in passes for each in passes[name].items()]
+    columns = (
+        words("pass", "Pass", lambda row: row[0]),
+        words("figure", "Figure", lambda row: Cell(row[1], _NAMES[row[1]])),
+        words("formula", "Formula", lambda row: _formula(row[2]), min_width=7, wrap=True),
+    )
+    return make_table(
+        "Costs as formulas",
+        columns,
+        formulas,
         summary=["B sequences: a prompt of T tokens each, and one more token each after T"],
         remarks=_remarks(costs),
         noun="formulas",
     )
 
 
-def _row(name: str, figure: str, polynomial: Polynomial | None) -> Row:
-    formula = (
-        Cell(None, "no polynomial")
-        if polynomial is None
-        else Cell(polynomial.exact, str(polynomial))
-    )
-    return Row(cells=(Cell(name, name), Cell(figure, _NAMES[figure]), formula))
+def _formula(polynomial: Polynomial | None) -> Cell:
+    if polynomial is None:
+        return Cell(None, "no polynomial")
+    return Cell(polynomial.exact, str(polynomial))
 
 
 def _remarks(costs: SymbolicCosts) -> list[str]:

@@ -7,7 +7,8 @@ from typing import Any
 
 from torchscan import units
 from torchscan.analyses.generation.generation_result import Generation, GenerationSweep
-from torchscan.report.table import Cell, Column, FullRemark, Row, Table
+from torchscan.report.make_table import ColumnOf, make_table, number, words
+from torchscan.report.table import Cell, FullRemark, Table
 from torchscan.wrong_arguments import explain_wrong_types
 
 #: attributes of a generation, each with its heading and how it is written: what does not depend on the batch, and what does
@@ -26,8 +27,6 @@ OF_BATCH: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "tokens_per_second": ("New tokens per second", lambda number: f"{number:,.0f}"),
     "limiter": ("Limited by", str),
 }
-#: columns that a narrow page leaves out first
-_DISPENSABLE = {"max_context": 2, "limiter": 1}
 
 
 @explain_wrong_types
@@ -41,14 +40,13 @@ def generation_table(generation: Generation | GenerationSweep) -> Table:
 
 
 def _one(generation: Generation) -> Table:
-    figures = _written(generation, {**OF_MODEL, **OF_BATCH})
-    return Table(
-        title="Generation",
-        columns=[
-            Column(key="figure", heading="Figure", is_number=False),
-            Column(key="value", heading="Value"),
-        ],
-        rows=[Row(cells=(Cell(name, name), Cell(value, text))) for name, value, text in figures],
+    return make_table(
+        "Generation",
+        (
+            words("figure", "Figure", lambda figure: figure[0]),
+            number("value", "Value", lambda figure: Cell(*figure[1:])),
+        ),
+        _written(generation, {**OF_MODEL, **OF_BATCH}),
         summary=[f"{_question(generation)}, batch size {generation.batch_size}"],
         remarks=_remarks(generation),
         noun="figures",
@@ -57,48 +55,37 @@ def _one(generation: Generation) -> Table:
 
 def _swept(sweep: GenerationSweep) -> Table:
     first = sweep.generations[0]
-    columns = [
-        ("batch_size", "Batch"),
-        ("first_token", "First token"),
-        ("per_token", "Per token"),
-        ("tokens_per_second", "Tokens/s"),
-        ("limiter", "Limited by"),
-        ("max_context", "Context"),
-        *([("price_per_million", "Price of 1M")] if sweep.price is not None else []),
-    ]
-    return Table(
-        title="Generation by batch size",
-        columns=[
-            Column(
-                key=key,
-                heading=heading,
-                is_number=key != "limiter",
-                priority=_DISPENSABLE.get(key, 0),
-            )
-            for key, heading in columns
-        ],
-        rows=[Row(cells=_cells(sweep, each)) for each in sweep.generations],
-        summary=[_question(first), *_sentences(first)],
+    of_model = [f"{name}: {text}" for name, _, text in _written(first, OF_MODEL)]
+    return make_table(
+        "Generation by batch size",
+        _columns(sweep),
+        sweep.generations,
+        summary=[_question(first), *of_model],
         remarks=[*_unfit(sweep), *_remarks(first), f"{sweep.num_traces} passes were recorded."],
         noun="batch sizes",
     )
 
 
-def _cells(sweep: GenerationSweep, each: Generation) -> tuple[Cell, ...]:
-    price = sweep.price_per_million(each)
-    return (
-        Cell(each.batch_size, f"{each.batch_size:,}{'' if each.fits else ' (no room)'}"),
-        Cell(each.first_token, units.duration(each.first_token)),
-        Cell(each.per_token, units.duration(each.per_token)),
-        Cell(each.tokens_per_second, f"{each.tokens_per_second:,.0f}"),
-        Cell(each.limiter, each.limiter),
-        Cell(each.max_context, _most(each.max_context, "")),
-        *([] if price is None else [Cell(price, f"{price:,.2f}")]),
-    )
+def _columns(sweep: GenerationSweep) -> list[ColumnOf[Generation]]:
+    price = number("price_per_million", "Price of 1M", sweep.price_per_million, "{:,.2f}".format)
+    return [
+        number("batch_size", "Batch", _batch),
+        number("first_token", "First token", text=units.duration),
+        number("per_token", "Per token", text=units.duration),
+        number("tokens_per_second", "Tokens/s", text="{:,.0f}".format),
+        words("limiter", "Limited by", priority=1),
+        number("max_context", "Context", _context, priority=2),
+        *([] if sweep.price is None else [price]),
+    ]
 
 
-def _sentences(first: Generation) -> list[str]:
-    return [f"{name}: {text}" for name, _, text in _written(first, OF_MODEL)]
+def _batch(generation: Generation) -> Cell:
+    size = generation.batch_size
+    return Cell(size, f"{size:,}" if generation.fits else f"{size:,} (no room)")
+
+
+def _context(generation: Generation) -> Cell:
+    return Cell(generation.max_context, _most(generation.max_context, ""))
 
 
 def _unfit(sweep: GenerationSweep) -> list[str]:

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal, get_args
 
-from torchscan import units
 from torchscan.errors import InputError
-from torchscan.report.table import NONE, Cell, Column, FullRemark, Row, Table, in_one_unit
+from torchscan.report.make_table import ColumnOf, durations, make_table, number, words
+from torchscan.report.table import Cell, FullRemark, Table
 from torchscan.runtime.group_run import GroupRun
 from torchscan.runtime.run import RunFacts
 from torchscan.wrong_arguments import explain_wrong_types
 
 GroupRows = Literal["process", "layer"]
-
-#: what is told of each process; what a narrow page leaves out first has the largest number
-_FIGURES: Sequence[tuple[str, str, int, Callable[[RunFacts], float]]] = (
-    ("forward", "Forward", 0, lambda run: run.forward.median),
-    ("backward", "Backward", 0, lambda run: run.backward.median),
-    ("optimizer", "Optimizer", 2, lambda run: run.optimizer.median),
-    ("between", "Between", 1, lambda run: run.between.median),
-    ("period", "Step to step", 3, lambda run: run.period.median),
-)
 
 
 @explain_wrong_types
@@ -34,73 +25,57 @@ def group_table(group: GroupRun, by: GroupRows = "process") -> Table:
     """
     if by not in get_args(GroupRows):
         raise InputError(f"by is {by!r}: choose one of {', '.join(map(repr, get_args(GroupRows)))}")
-    columns, cells = zip(
-        *(_by_process(group) if by == "process" else _by_layer(group)), strict=True
-    )
-    depths = (
-        [0] * len(group.runs) if by == "process" else [call.depth for call in group.runs[0].calls]
-    )
-    return Table(
-        title="Processes",
-        columns=columns,
-        rows=[
-            Row(cells=row, depth=depth)
-            for row, depth in zip(zip(*cells, strict=True), depths, strict=True)
-        ],
-        remarks=[*_remarks(group), *(_unlike(group) if by == "layer" else [])],
-        noun="processes" if by == "process" else "calls",
-    )
-
-
-def _by_process(group: GroupRun) -> list[tuple[Column, list[Cell]]]:
-    rank = Column(key="process", heading="Process", is_number=False)
-    late = Column(key="late", heading="Behind", unit="s")
-    return [
-        (rank, [Cell(each := group.rank_of(run), f"{each}") for run in group.runs]),
-        *(
-            in_one_unit(
-                Column(key=key, heading=heading, unit="s", priority=priority),
-                [figure(run) or None for run in group.runs],
-                units.scale_of_durations,
-            )
-            for key, heading, priority, figure in _FIGURES
-        ),
-        in_one_unit(
-            late,
-            [each if each is None else each or 0.0 for each in group.lags],
-            units.scale_of_durations,
-        ),
-    ]
-
-
-def _by_layer(group: GroupRun) -> list[tuple[Column, list[Cell]]]:
-    """Of the calls that all processes have."""
+    if by == "process":
+        return make_table(
+            "Processes",
+            _columns_of_processes(group),
+            group.runs,
+            remarks=_remarks(group),
+            noun="processes",
+        )
     calls = group.runs[0].calls
-    runs = [run for run in group.runs if _keys(run) == _keys(group.runs[0])]
-    times = [[run.calls[place].time for run in runs] for place in range(len(calls))]
-    slowest = [
-        group.rank_of(runs[max(range(len(each)), key=each.__getitem__)]) if any(each) else None
-        for each in times
-    ]
-    least, most = (
-        Column(key=key, heading=heading, unit="s")
-        for key, heading in (("least", "Least"), ("most", "Most"))
+    return make_table(
+        "Processes",
+        _columns_of_layers(group),
+        range(len(calls)),
+        [{"depth": call.depth} for call in calls],
+        remarks=[*_remarks(group), *_unlike(group)],
+        noun="calls",
     )
+
+
+def _columns_of_processes(group: GroupRun) -> list[ColumnOf[RunFacts]]:
+    lags = dict(zip(map(group.rank_of, group.runs), group.lags, strict=True))
     return [
-        (
-            Column(key="path", heading="Layer", is_number=False, min_width=12, truncate="head"),
-            [Cell(call.path, call.name_in(calls)) for call in calls],
-        ),
-        (
-            Column(key="type", heading="Type", is_number=False, min_width=8, priority=1),
-            [Cell(call.type_name, call.type_name) for call in calls],
-        ),
-        in_one_unit(least, [min(each) or None for each in times], units.scale_of_durations),
-        in_one_unit(most, [max(each) or None for each in times], units.scale_of_durations),
-        (
-            Column(key="slowest", heading="Slowest process", priority=2),
-            [Cell(each, NONE if each is None else f"{each}") for each in slowest],
-        ),
+        words("process", "Process", group.rank_of),
+        durations("forward", "Forward", lambda run: run.forward.median or None),
+        durations("backward", "Backward", lambda run: run.backward.median or None),
+        durations("optimizer", "Optimizer", lambda run: run.optimizer.median or None, priority=2),
+        durations("between", "Between", lambda run: run.between.median or None, priority=1),
+        durations("period", "Step to step", lambda run: run.period.median or None, priority=3),
+        durations("late", "Behind", lambda run: lags[group.rank_of(run)]),
+    ]
+
+
+def _columns_of_layers(group: GroupRun) -> list[ColumnOf[int]]:
+    """Return columns for the indices of the calls that all processes have."""
+    first = group.runs[0]
+    runs = [run for run in group.runs if _keys(run) == _keys(first)]
+    times = [[run.calls[index].time for run in runs] for index in range(len(first.calls))]
+
+    def find_slowest(index: int) -> int | None:
+        run = max(runs, key=lambda run: run.calls[index].time)
+        return group.rank_of(run) if any(times[index]) else None
+
+    def name(index: int) -> Cell:
+        return Cell(first.calls[index].path, first.calls[index].name_in(first.calls))
+
+    return [
+        words("path", "Layer", name, min_width=12, truncate="head"),
+        words("type", "Type", lambda index: first.calls[index].type_name, min_width=8, priority=1),
+        durations("least", "Least", lambda index: min(times[index]) or None),
+        durations("most", "Most", lambda index: max(times[index]) or None),
+        number("slowest", "Slowest process", find_slowest, priority=2),
     ]
 
 

@@ -15,17 +15,8 @@ from torchscan.analyses.memory_timeline import LayerMemory, MemoryKind, Moment
 from torchscan.analyses.parameters import enclosing_modules
 from torchscan.report.chart import SIGNS, axis, stacked, ticks
 from torchscan.report.colours import in_colour
-from torchscan.report.table import (
-    Cell,
-    Column,
-    Row,
-    Screen,
-    Table,
-    check_width,
-    in_one_unit,
-    in_words,
-    totals_table,
-)
+from torchscan.report.make_table import make_table, sizes, total, totals_table, words
+from torchscan.report.table import Cell, Screen, Table, check_width
 from torchscan.report.text import fit_columns, grid, paragraphs, totals_of, wrap_note
 from torchscan.wrong_arguments import explain_wrong_types
 
@@ -56,15 +47,11 @@ def memory_table(estimate: MemoryEstimate) -> Table:
     """
     groups = _groups_of(_keeping(estimate.layers))
     shown = _shown_groups(groups, estimate)
-    columns, cells = zip(*_written(shown), strict=True)
-    rows = [
-        Row(cells=row, repeats=len(group.paths))
-        for row, group in zip(zip(*cells, strict=True), shown, strict=True)
-    ]
-    return Table(
-        title="Layers that keep the most",
-        columns=columns,
-        rows=rows,
+    return make_table(
+        "Layers that keep the most",
+        _COLUMNS,
+        shown,
+        [{"repeats": len(group.paths)} for group in shown],
         summary=[_peak(estimate)],
         totals=[
             _by_kind(estimate),
@@ -114,50 +101,39 @@ def _peak(estimate: MemoryEstimate) -> str:
 
 
 def _by_kind(estimate: MemoryEstimate) -> Table:
-    shares = {
-        kind: size / estimate.peak_bytes for kind in STACK if (size := estimate.by_kind[kind])
-    }
+    peak = estimate.peak_bytes
+    sizes_by_kind = {kind: estimate.by_kind[kind] for kind in STACK if estimate.by_kind[kind]}
     rows = [
-        [Cell(kind, kind), _bytes(estimate.by_kind[kind]), Cell(share, units.share(share))]
-        for kind, share in shares.items()
+        [*total(kind, kind, size, units.memory), Cell(size / peak, units.share(size / peak))]
+        for kind, size in sizes_by_kind.items()
     ]
     return totals_table(rows, ("", "", ""))
 
 
 def _verdict(verdict: Verdict) -> Table:
-    left, name = verdict.left_bytes, "Left" if verdict.fits else "Short by at least"
+    fits, left = verdict.fits, verdict.left_bytes
+    context = _range_text(verdict.cuda_context_bytes, verdict.cuda_context_range)
+    reserved = _range_text(verdict.reserved_bytes, verdict.reserved_range)
+    left_name, left_text = "Left", units.memory(left)
+    if not fits:
+        left_name, left_text = "Short by at least", units.memory(-left)
+    batch, sequence = verdict.largest_batch_size, verdict.longest_sequence
     rows = [
-        [Cell("capacity_bytes", "Memory for programs"), _bytes(verdict.capacity_bytes)],
-        [
-            Cell("context_bytes", "Context and kernels"),
-            _with_range(verdict.cuda_context_bytes, verdict.cuda_context_range),
-        ],
-        [Cell("allocated_bytes", "Tensors and workspaces"), _bytes(verdict.allocated_bytes)],
-        [
-            Cell("reserved_bytes", "Reserved for them"),
-            _with_range(verdict.reserved_bytes, verdict.reserved_range),
-        ],
-        [Cell("left_bytes", name), Cell(left, units.memory(left if verdict.fits else -left))],
+        total("capacity_bytes", "Memory for programs", verdict.capacity_bytes, units.memory),
+        total("context_bytes", "Context and kernels", verdict.cuda_context_bytes, context),
+        total("allocated_bytes", "Tensors and workspaces", verdict.allocated_bytes, units.memory),
+        total("reserved_bytes", "Reserved for them", verdict.reserved_bytes, reserved),
+        total("left_bytes", left_name, left, left_text),
     ]
-    if verdict.largest_batch_size is not None:
-        rows.append(
-            [
-                Cell("largest_batch_size", "Largest batch size"),
-                _searched(verdict.largest_batch_size, verdict.safe_batch_size),
-            ]
-        )
-    if verdict.longest_sequence is not None:
-        rows.append(
-            [
-                Cell("longest_sequence", "Longest sequence"),
-                _searched(verdict.longest_sequence, verdict.safe_sequence),
-            ]
-        )
-    return totals_table(rows, title=f"{verdict.device}: {_judgement(verdict)}")
-
-
-def _judgement(verdict: Verdict) -> str:
-    return f"{'fits' if verdict.fits else 'does not fit'}{', but it is close' if verdict.is_close else ''}"
+    if batch is not None:
+        text = _searched(batch, verdict.safe_batch_size)
+        rows.append(total("largest_batch_size", "Largest batch size", batch, text))
+    if sequence is not None:
+        text = _searched(sequence, verdict.safe_sequence)
+        rows.append(total("longest_sequence", "Longest sequence", sequence, text))
+    judgement = "fits" if fits else "does not fit"
+    doubt = ", but it is close" if verdict.is_close else ""
+    return totals_table(rows, title=f"{verdict.device}: {judgement}{doubt}")
 
 
 def closeness(verdict: Verdict | None) -> list[str]:
@@ -172,22 +148,22 @@ def closeness(verdict: Verdict | None) -> list[str]:
     ]
 
 
-def _with_range(size: int, least_and_most: tuple[int, int]) -> Cell:
+def _range_text(size: int, least_and_most: tuple[int, int]) -> str:
     least, most = least_and_most
     scope = "" if least == most else f" ({_roughly(least)} … {_roughly(most)})"
-    return Cell(size, f"{units.memory(size)}{scope}")
+    return f"{units.memory(size)}{scope}"
 
 
 def _roughly(size: int) -> str:
     return units.memory(size, 0 if size < 2**30 else 1)
 
 
-def _searched(largest: int, safe: int | None) -> Cell:
+def _searched(largest: int, safe: int | None) -> str:
     """Return the size that fits within the error margin, then the one that fits only if the estimate is exact."""
     text = f"{units.exact(largest)}{' or more' if largest == LARGEST_BATCH else ''}"
     if safe is None or safe == largest:
-        return Cell(largest, text)
-    return Cell(largest, f"{units.exact(safe)}, or {text} if the estimate is exact")
+        return text
+    return f"{units.exact(safe)}, or {text} if the estimate is exact"
 
 
 class _LayerGroup(NamedTuple):
@@ -265,25 +241,16 @@ def _left_out(groups: Sequence[_LayerGroup], shown: Sequence[_LayerGroup]) -> li
     return [f"{layers} {units.memory(kept)}; --format json and to_dict() list all."]
 
 
-def _written(layers: Sequence[_LayerGroup]) -> list[tuple[Column, list[Cell]]]:
-    path = Column(key="path", heading="Layer", is_number=False, min_width=5)
-    type_ = Column(key="type", heading="Type", is_number=False, min_width=4, priority=1)
-    kept = Column(key="activation_bytes", heading="Activations", unit="B", summable=True)
-    peak = Column(key="peak_bytes", heading="Peak", unit="B")
-    return [
-        in_words(path, [each.path for each in layers], _layer_name),
-        in_words(type_, [each.type_name for each in layers]),
-        in_one_unit(kept, [each.activation_bytes for each in layers], units.scale_of_memory),
-        in_one_unit(peak, [each.peak_bytes for each in layers], units.scale_of_memory),
-    ]
-
-
-def _bytes(size: int) -> Cell:
-    return Cell(size, units.memory(size))
-
-
 def _layer_name(path: str) -> str:
     return path or "the model itself"
+
+
+_COLUMNS = (
+    words("path", "Layer", text=_layer_name, min_width=5),
+    words("type", "Type", "type_name", min_width=4, priority=1),
+    sizes("activation_bytes", "Activations", summable=True),
+    sizes("peak_bytes", "Peak"),
+)
 
 
 # -- chart in a terminal -------------------------------------------------------------------------------------------------

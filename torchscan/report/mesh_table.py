@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from torchscan import units
 from torchscan.analyses.mesh_search import MeshChoice, MeshSearch, format_mesh
-from torchscan.report.table import Cell, Column, Row, Table
+from torchscan.report.make_table import make_table, number, words, yes_or_no
+from torchscan.report.table import Cell, Table
 from torchscan.wrong_arguments import explain_wrong_types
 
-#: columns that a narrow page leaves out first
-_COLUMNS: Sequence[tuple[str, str, int]] = (
-    ("mesh", "Mesh", 0),
-    ("needed_bytes", "Memory", 0),
-    ("fits", "Fits", 0),
-    ("time_estimate", "Step", 1),
-    ("waiting_share", "Waiting", 2),
-    ("sent_bytes", "Sent", 3),
-    ("tokens_per_second", "Tokens/s", 0),
-    ("mfu", "MFU", 0),
+
+def _mesh_cell(choice: MeshChoice) -> Cell:
+    sizes = ",".join(f"{name}={size}" for name, size in choice.mesh.items())
+    return Cell(sizes, format_mesh(choice.mesh))
+
+
+def _waiting_share(choice: MeshChoice) -> float:
+    return choice.waiting / choice.time_estimate if choice.time_estimate else 0.0
+
+
+_COLUMNS = (
+    words("mesh", "Mesh", _mesh_cell),
+    number("needed_bytes", "Memory", text=lambda size: units.memory(size, 1)),
+    words("fits", "Fits", text=yes_or_no),
+    number("time_estimate", "Step", text=units.duration, priority=1),
+    number("waiting_share", "Waiting", _waiting_share, units.share, priority=2),
+    number("sent_bytes", "Sent", text=lambda size: units.memory(size, 1), priority=3),
+    number("tokens_per_second", "Tokens/s", text="{:,.0f}".format),
+    number("mfu", "MFU", text=units.share),
 )
 
 
@@ -29,18 +37,10 @@ def mesh_table(search: MeshSearch) -> Table:
     Args:
         search: of ``parallel.search``.
     """
-    return Table(
-        title="Meshes",
-        columns=[
-            Column(
-                key=key,
-                heading=heading,
-                is_number=key not in ("mesh", "fits"),
-                priority=priority,
-            )
-            for key, heading, priority in _COLUMNS
-        ],
-        rows=[_row(each) for each in search.choices],
+    return make_table(
+        "Meshes",
+        _COLUMNS,
+        search.choices,
         summary=[
             f"{search.num_gpus:,} {search.device}, {units.count(search.params)} parameters; {_step(search)}, {_how(search)}"
         ],
@@ -83,22 +83,3 @@ def _how(search: MeshSearch) -> str:
     again = ", layers computed again in the backward pass" if search.checkpoint else ""
     adapters = "" if search.lora is None else f", adapters of rank {search.lora}"
     return f"{search.precision}, {search.optimizer}{adapters}{again}"
-
-
-def _row(choice: MeshChoice) -> Row:
-    share = choice.waiting / choice.time_estimate if choice.time_estimate else 0.0
-    return Row(
-        cells=(
-            Cell(
-                ",".join(f"{name}={size}" for name, size in choice.mesh.items()),
-                format_mesh(choice.mesh),
-            ),
-            Cell(choice.needed_bytes, units.memory(choice.needed_bytes, 1)),
-            Cell(choice.fits, "yes" if choice.fits else "no"),
-            Cell(choice.time_estimate, units.duration(choice.time_estimate)),
-            Cell(share, units.share(share)),
-            Cell(choice.sent_bytes, units.memory(choice.sent_bytes, 1)),
-            Cell(choice.tokens_per_second, f"{choice.tokens_per_second:,.0f}"),
-            Cell(choice.mfu, units.share(choice.mfu)),
-        )
-    )

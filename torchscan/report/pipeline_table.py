@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from torchscan import units
 from torchscan.analyses.pipeline_schedule import PipelinePlan, PipelineRank
-from torchscan.report.table import Cell, Column, FullRemark, Row, Table, totals_table
-from torchscan.wrong_arguments import explain_wrong_types
-
-#: columns that a narrow page leaves out first
-_COLUMNS: Sequence[tuple[str, str, int]] = (
-    ("process", "Process", 0),
-    ("stages", "Stages", 1),
-    ("params", "Parameters", 3),
-    ("busy", "Computes", 2),
-    ("bubble", "Waits", 0),
-    ("in_flight", "In flight", 4),
-    ("needed_bytes", "Memory", 0),
-    ("fits", "Fits", 0),
+from torchscan.report.make_table import (
+    make_table,
+    number,
+    total,
+    totals_table,
+    words,
+    yes_or_no,
 )
+from torchscan.report.table import FullRemark, Table
+from torchscan.wrong_arguments import explain_wrong_types
 
 
 @explain_wrong_types
@@ -29,18 +23,24 @@ def pipeline_table(plan: PipelinePlan) -> Table:
     Args:
         plan: of ``parallel.pipeline``.
     """
-    return Table(
-        title="Pipeline",
-        columns=[
-            Column(
-                key=key,
-                heading=heading,
-                is_number=key not in ("stages", "fits"),
-                priority=priority,
-            )
-            for key, heading, priority in _COLUMNS
-        ],
-        rows=[_row(plan, each) for each in plan.ranks],
+
+    def params(rank: PipelineRank) -> int:
+        return sum(plan.stages[stage].plan.local_params for stage in rank.stages)
+
+    columns = [
+        number("process", "Process", "rank"),
+        words("stages", "Stages", lambda rank: ", ".join(map(str, rank.stages)), priority=1),
+        number("params", "Parameters", params, units.count, priority=3),
+        number("busy", "Computes", text=units.duration, priority=2),
+        number("bubble", "Waits", text=units.share),
+        number("in_flight", "In flight", priority=4),
+        number("needed_bytes", "Memory", text=units.memory),
+        words("fits", "Fits", text=yes_or_no),
+    ]
+    return make_table(
+        "Pipeline",
+        columns,
+        plan.ranks,
         summary=[_question(plan)],
         totals=[_totals(plan)],
         remarks=_remarks(plan),
@@ -63,39 +63,16 @@ def _several(number: int, what: str, plural: str = "s") -> str:
     return f"{number} {what}{plural if number > 1 else ''}"
 
 
-def _row(plan: PipelinePlan, process: PipelineRank) -> Row:
-    stages = ", ".join(map(str, process.stages))
-    params = sum(plan.stages[each].plan.local_params for each in process.stages)
-    return Row(
-        cells=(
-            Cell(process.rank, f"{process.rank}"),
-            Cell(stages, stages),
-            Cell(params, units.count(params)),
-            Cell(process.busy, units.duration(process.busy)),
-            Cell(process.bubble, units.share(process.bubble)),
-            Cell(process.in_flight, f"{process.in_flight}"),
-            Cell(process.needed_bytes, units.memory(process.needed_bytes)),
-            Cell(process.fits, "yes" if process.fits else "no"),
-        )
-    )
-
-
 def _totals(plan: PipelinePlan) -> Table:
     ideal = f"{units.share(plan.bubble)} ({units.share(plan.ideal_bubble)} if all stages took equally long)"
-    sent = max(each.sent_bytes for each in plan.stages[:-1]) if len(plan.stages) > 1 else 0
-    return totals_table(
-        [
-            [
-                Cell("time_estimate", "Expected time"),
-                Cell(plan.time_estimate, units.duration(plan.time_estimate)),
-            ],
-            [Cell("bubble", "Bubbles"), Cell(plan.bubble, ideal)],
-            [
-                Cell("sent_bytes", "Handed over"),
-                Cell(sent, f"{units.memory(sent)} for each microbatch, at most"),
-            ],
-        ]
-    )
+    sent = max((stage.sent_bytes for stage in plan.stages[:-1]), default=0)
+    handed = f"{units.memory(sent)} for each microbatch, at most"
+    rows = [
+        total("time_estimate", "Expected time", plan.time_estimate, units.duration),
+        total("bubble", "Bubbles", plan.bubble, ideal),
+        total("sent_bytes", "Handed over", sent, handed),
+    ]
+    return totals_table(rows)
 
 
 def _remarks(plan: PipelinePlan) -> list[str]:

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from torchscan import units
 from torchscan.analyses.collectives import Collective
 from torchscan.analyses.plan_result import Plan, RankPlan
 from torchscan.errors import InputError
-from torchscan.report.memory_table import closeness, memory_table
-from torchscan.report.table import (
-    Cell,
-    Column,
-    FullRemark,
-    Row,
-    Table,
-    in_one_unit,
-    in_words,
+from torchscan.report.make_table import (
+    ColumnOf,
+    durations,
+    make_table,
+    number,
+    sizes,
+    total,
     totals_table,
+    words,
 )
+from torchscan.report.memory_table import closeness, memory_table
+from torchscan.report.table import Cell, FullRemark, Table
 from torchscan.wrong_arguments import explain_wrong_types
 
 PlanRows = Literal["group", "layer"]
@@ -37,14 +38,10 @@ def plan_table(plan: Plan, by: PlanRows = "group") -> Table:
     if by not in get_args(PlanRows):
         raise InputError(f"by is {by!r}: choose one of {', '.join(map(repr, get_args(PlanRows)))}")
     memory = memory_table(plan.memory)
-    columns, cells = zip(
-        *_written(_group_rows(plan.collectives, by), by, is_timed=plan.roofline is not None),
-        strict=True,
-    )
-    return Table(
-        title="Collectives",
-        columns=columns,
-        rows=[Row(cells=row) for row in zip(*cells, strict=True)],
+    return make_table(
+        "Collectives",
+        _columns(by, is_timed=plan.roofline is not None),
+        _group_rows(plan.collectives, by),
         summary=[_question(plan), *memory.summary],
         totals=[_each(plan), *memory.totals, *([_ranks(plan)] if len(plan.ranks) > 1 else [])],
         totals_first=True,
@@ -65,37 +62,27 @@ def _each(plan: Plan) -> Table:
     rank, roofline = plan.fullest, plan.roofline
     held = f"{units.count(rank.local_params)} of {units.count(plan.params)}"
     rows = [
-        [Cell("local_params", "Parameters"), Cell(rank.local_params, held)],
-        [Cell("macs", "MACs"), Cell(rank.macs, units.count(rank.macs))],
-        [
-            Cell("sent_bytes", "Sent to others"),
-            Cell(rank.sent_bytes, units.memory(rank.sent_bytes)),
-        ],
+        total("local_params", "Parameters", rank.local_params, held),
+        total("macs", "MACs", rank.macs, units.count),
+        total("sent_bytes", "Sent to others", rank.sent_bytes, units.memory),
     ]
     if roofline is not None:
         time, waits = roofline.time_estimate, roofline.time_by_limiter.get("links", 0.0)
         share = units.share(roofline.time_share("links"))
-        rows += [
-            [Cell("time_estimate", "Expected time"), Cell(time, units.duration(time))],
-            [
-                Cell("waiting", "Waiting for links"),
-                Cell(waits, f"{units.duration(waits)} ({share})"),
-            ],
-        ]
-    return totals_table(rows, title=f"Process {rank.rank}: {_place(rank)}")
+        waits_text = f"{units.duration(waits)} ({share})"
+        rows.append(total("time_estimate", "Expected time", time, units.duration))
+        rows.append(total("waiting", "Waiting for links", waits, waits_text))
+    place = ", ".join(f"{name} {index}" for name, index in rank.place.items())
+    return totals_table(rows, title=f"Process {rank.rank}: {place}")
 
 
-def _place(rank: RankPlan) -> str:
-    return ", ".join(f"{name} {place}" for name, place in rank.place.items())
-
-
-#: what processes are compared by
-_COMPARED: Sequence[tuple[str, str, Callable[[RankPlan], float | None], Callable[[Any], str]]] = (
-    ("local_params", "Parameters", lambda rank: rank.local_params, units.count),
-    ("peak_bytes", "Peak memory", lambda rank: rank.memory.peak_bytes, units.memory),
-    ("macs", "MACs", lambda rank: rank.macs, units.count),
-    ("sent_bytes", "Sent to others", lambda rank: rank.sent_bytes, units.memory),
-    (
+#: the values by which processes are compared
+_COMPARED = (
+    number("local_params", "Parameters", text=units.count),
+    number("peak_bytes", "Peak memory", "memory.peak_bytes", units.memory),
+    number("macs", "MACs", text=units.count),
+    number("sent_bytes", "Sent to others", text=units.memory),
+    number(
         "time_estimate",
         "Expected time",
         lambda rank: None if rank.roofline is None else rank.roofline.time_estimate,
@@ -105,28 +92,24 @@ _COMPARED: Sequence[tuple[str, str, Callable[[RankPlan], float | None], Callable
 
 
 def _ranks(plan: Plan) -> Table:
-    """The least and the most of the processes that were planned, and which of them that is."""
-    rows = [row for each in _COMPARED if (row := _compared(plan, *each)) is not None]
+    """Return the least and the most of the processes that were planned, and which of them that is."""
+    rows = [row for column in _COMPARED if (row := _compared(plan, column)) is not None]
     return totals_table(rows, ("", "Least", "Most"), title=f"Of {len(plan.ranks):,} processes")
 
 
-def _compared(
-    plan: Plan,
-    key: str,
-    name: str,
-    figure: Callable[[RankPlan], float | None],
-    said: Callable[[Any], str],
-) -> list[Cell] | None:
-    found = [(value, each.rank) for each in plan.ranks if (value := figure(each)) is not None]
-    if not found:
-        return None
-    least, most = min(found), max(found, key=lambda each: (each[0], -each[1]))
-    ends = [least] if least[0] == most[0] else [least, most]
-    cells = [
-        Cell(value, said(value) + (f" (process {rank})" if len(ends) > 1 else ""))
-        for value, rank in ends
+def _compared(plan: Plan, column: ColumnOf[RankPlan]) -> list[Cell] | None:
+    values = [
+        (value, rank.rank) for rank in plan.ranks if (value := column.value(rank)) is not None
     ]
-    return [Cell(key, name), *cells, *([cells[0]] if len(ends) == 1 else [])]
+    if not values:
+        return None
+    (least, first), (most, last) = min(values), max(values, key=lambda each: (each[0], -each[1]))
+    name = Cell(column.column.key, column.column.heading)
+    if least == most:
+        cell = Cell(least, column.text(least))
+        return [name, cell, cell]
+    ends = ((least, first), (most, last))
+    return [name, *(Cell(value, f"{column.text(value)} (process {rank})") for value, rank in ends)]
 
 
 #: the collectives that are one row
@@ -148,55 +131,40 @@ def _group_rows(collectives: Sequence[Collective], by: PlanRows) -> list[_Row]:
     return [*found.values()]
 
 
-def _written(
-    rows: Sequence[_Row], by: PlanRows, *, is_timed: bool
-) -> list[tuple[Column, list[Cell]]]:
-    layer = Column(key="layer", heading="Layer", is_number=False, min_width=8)
-    kind = Column(key="kind", heading="Collective", is_number=False)
-    group = Column(key="group", heading="Along", is_number=False)
-    processes = Column(key="processes", heading="Processes", is_shown=False)
-    phase = Column(key="phase", heading="Phase", is_number=False, priority=1)
-    calls = Column(key="calls", heading="Calls", priority=3)
-    whole = Column(key="bytes", heading="Whole", unit="B", priority=4, summable=True)
-    sent = Column(key="sent_bytes", heading="Sent", unit="B", summable=True)
-    time = Column(key="seconds", heading="Time", unit="s", priority=2, summable=True)
-    firsts = [row[0] for row in rows]
+def _columns(by: PlanRows, *, is_timed: bool) -> list[ColumnOf[_Row]]:
+    layer = words(
+        "layer",
+        "Layer",
+        lambda row: row[0].layer,
+        lambda path: path or "the model itself",
+        min_width=8,
+    )
+
+    def seconds(row: _Row) -> float:
+        return math.fsum(each.seconds or 0.0 for each in row)
+
+    time = durations("seconds", "Time", seconds, priority=2, summable=True)
     return [
-        *(
-            [
-                in_words(
-                    layer, [each.layer for each in firsts], lambda path: path or "the model itself"
-                )
-            ]
-            if by == "layer"
-            else []
-        ),
-        in_words(kind, [each.kind for each in firsts]),
-        (group, [Cell(each.group, _group(each)) for each in firsts]),
-        in_words(processes, [each.num_ranks for each in firsts]),
-        in_words(phase, [each.phase for each in firsts]),
-        in_words(calls, [sum(each.calls for each in row) for row in rows], units.exact),
-        in_one_unit(
-            whole, [sum(each.bytes for each in row) for row in rows], units.scale_of_memory
-        ),
-        in_one_unit(
-            sent, [sum(each.sent_bytes for each in row) for row in rows], units.scale_of_memory
-        ),
-        *(
-            [in_one_unit(time, list(map(_seconds, rows)), units.scale_of_durations)]
-            if is_timed
-            else []
-        ),
+        *([layer] if by == "layer" else []),
+        words("kind", "Collective", lambda row: row[0].kind),
+        words("group", "Along", _group),
+        number("processes", "Processes", lambda row: row[0].num_ranks, is_shown=False),
+        words("phase", "Phase", lambda row: row[0].phase, priority=1),
+        number("calls", "Calls", _sum("calls"), units.exact, priority=3),
+        sizes("bytes", "Whole", _sum("bytes"), priority=4, summable=True),
+        sizes("sent_bytes", "Sent", _sum("sent_bytes"), summable=True),
+        *([time] if is_timed else []),
     ]
 
 
-def _group(first: Collective) -> str:
-    """``"dp (8)"``."""
-    return f"{first.group} ({first.num_ranks:,})".strip()
+def _sum(name: str) -> Callable[[_Row], int]:
+    return lambda row: sum(getattr(each, name) for each in row)
 
 
-def _seconds(row: _Row) -> float:
-    return math.fsum(each.seconds or 0.0 for each in row)
+def _group(row: _Row) -> Cell:
+    """Return ``"dp (8)"``."""
+    first = row[0]
+    return Cell(first.group, f"{first.group} ({first.num_ranks:,})".strip())
 
 
 def _remarks(plan: Plan) -> list[str]:

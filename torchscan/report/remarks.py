@@ -9,7 +9,8 @@ import torch
 
 from torchscan import units
 from torchscan.report.info_data import InfoData, Layer, Overheads, ProvenanceData
-from torchscan.report.table import Cell, ColumnRemark, Table, totals_table
+from torchscan.report.make_table import total, totals_table
+from torchscan.report.table import Cell, ColumnRemark, Table
 
 _NOTES: Mapping[str, str] = {
     "norm-stats": "RF leaves out what the statistics of normalisations were made from (norm-stats).",
@@ -20,82 +21,49 @@ _NOTES: Mapping[str, str] = {
 
 
 def totals_of(info: InfoData) -> Table:
-    """The figures of the whole model."""
-    overall, bound = info["overall"], "" if info["overall"]["complete"] else "≥ "
+    """Return the values of the whole model."""
+    overall, convention = info["overall"], info["provenance"]["convention"]
+    bound = "" if overall["complete"] else "≥ "
     unread = "≥ " if info["provenance"].get("unread") else ""
-    fixed = overall["nograd_params"]
-    parameters = overall["grad_params"] + fixed
-    size = overall["param_size"] + overall["buffer_size"]
+    trainable, fixed = overall["grad_params"], overall["nograd_params"]
+    params, size = trainable + fixed, overall["param_size"] + overall["buffer_size"]
+    flops, macs, dmas = overall["flops"], overall["macs"], overall["dmas"]
+    macs_name, macs_text = f"What {convention} reports", units.count(macs)
+    if convention == "torchscan":
+        macs_name, macs_text = "Multiply-accumulations", units.count(macs, "MACs")
+    flops_text, dmas_text = units.count(flops, "FLOPs"), units.count(dmas, "DMAs")
+    size_text = f"{unread}{units.memory(size)}"
     rows = [
-        _row(
-            "grad_params",
-            "Trainable parameters",
-            overall["grad_params"],
-            units.exact(overall["grad_params"]),
-        ),
-        _row("nograd_params", "Non-trainable parameters", fixed, f"{unread}{units.exact(fixed)}"),
-        _row("params", "Total parameters", parameters, f"{unread}{units.exact(parameters)}"),
-        _row(
-            "model_size", "Model size (parameters + buffers)", size, f"{unread}{units.memory(size)}"
-        ),
+        total("grad_params", "Trainable parameters", trainable, units.exact),
+        total("nograd_params", "Non-trainable parameters", fixed, f"{unread}{units.exact(fixed)}"),
+        total("params", "Total parameters", params, f"{unread}{units.exact(params)}"),
+        total("model_size", "Model size (parameters + buffers)", size, size_text),
         *_overhead_rows(info["overheads"], size),
-        _row(
-            "flops",
-            "Floating-point operations",
-            overall["flops"],
-            f"{bound}{units.count(overall['flops'], 'FLOPs')}",
-        ),
-        _macs_row(info["provenance"]["convention"], overall["macs"], bound),
-        _row(
-            "dmas",
-            "Direct memory accesses",
-            overall["dmas"],
-            f"{bound}{units.count(overall['dmas'], 'DMAs')}",
-        ),
+        total("flops", "Floating-point operations", flops, f"{bound}{flops_text}"),
+        total("macs", macs_name, macs, f"{bound}{macs_text}"),
+        total("dmas", "Direct memory accesses", dmas, f"{bound}{dmas_text}"),
     ]
     return totals_table(rows, ("Total", ""))
 
 
-def _row(key: str, name: str, value: float | None, text: str) -> Sequence[Cell]:
-    return Cell(key, name), Cell(value, text)
-
-
-def _macs_row(convention: str, macs: int, bound: str) -> Sequence[Cell]:
-    if convention == "torchscan":
-        return _row("macs", "Multiply-accumulations", macs, f"{bound}{units.count(macs, 'MACs')}")
-    return _row("macs", f"What {convention} reports", macs, f"{bound}{units.count(macs)}")
-
-
-def _overhead_rows(overheads: Overheads, model_size: int) -> list[Sequence[Cell]]:
-    """What the process holds on the GPU beside the model, if it was measured."""
+def _overhead_rows(overheads: Overheads, model_size: int) -> list[list[Cell]]:
+    """Return what the process holds on the GPU beside the model, if it was measured."""
     cuda, framework = overheads["cuda"]["fwd"], overheads["framework"]["fwd"] or 0.0
     if cuda == framework == 0:
-        here = torch.cuda.is_available()
-        return (
-            [
-                _row(
-                    "overhead",
-                    "Framework & CUDA overhead",
-                    None,
-                    "not measured: the model is not on it",
-                )
-            ]
-            if here
-            else []
-        )
-    bound = "≥ " if cuda is None else ""
-    total = model_size + int(((cuda or 0.0) + framework) * 2**20)
+        text = "not measured: the model is not on it"
+        row = total("overhead", "Framework & CUDA overhead", None, text)
+        return [row] if torch.cuda.is_available() else []
+    bound, cuda_text = "", "not known"
+    if cuda is None:
+        bound = "≥ "
+    else:
+        cuda_text = units.memory(cuda * 2**20)
+    framework_text = units.memory(framework * 2**20)
+    on_gpu = model_size + int(((cuda or 0.0) + framework) * 2**20)
     return [
-        _row(
-            "cuda_overhead",
-            "CUDA overhead",
-            cuda,
-            "not known" if cuda is None else units.memory(cuda * 2**20),
-        ),
-        _row(
-            "framework_overhead", "Framework overhead", framework, units.memory(framework * 2**20)
-        ),
-        _row("on_gpu", "Model and overhead on the GPU", total, f"{bound}{units.memory(total)}"),
+        total("cuda_overhead", "CUDA overhead", cuda, cuda_text),
+        total("framework_overhead", "Framework overhead", framework, framework_text),
+        total("on_gpu", "Model and overhead on the GPU", on_gpu, f"{bound}{units.memory(on_gpu)}"),
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from torchscan import units
@@ -13,16 +13,18 @@ from torchscan.analyses.repeats import from_to, is_next
 from torchscan.analyses.roofline import GroupLoad, OperatorLoad, Roofline, group, rounded
 from torchscan.errors import InputError
 from torchscan.report.lines import FOLDED
-from torchscan.report.table import (
-    Cell,
-    Column,
-    FullRemark,
-    Row,
-    Table,
-    in_one_unit,
-    in_words,
+from torchscan.report.make_table import (
+    ColumnOf,
+    counts,
+    durations,
+    make_table,
+    number,
+    sizes,
+    total,
     totals_table,
+    words,
 )
+from torchscan.report.table import Cell, FullRemark, Table
 from torchscan.wrong_arguments import explain_wrong_types
 
 Rows = Literal["layer", "kind", "operator"]
@@ -55,16 +57,11 @@ def roofline_table(
         _OperatorGroup([name], loads) for name, loads in _groups(roofline, by, max_depth).items()
     ]
     groups = _heaviest(_folded(found) if fold_repeats and by == "layer" else found, top)
-    columns, cells = zip(
-        *_written([each.load for each in groups], by, roofline.time_estimate), strict=True
-    )
-    return Table(
-        title=f"{_heading(roofline)} by {by}",
-        columns=columns,
-        rows=[
-            Row(cells=row, repeats=len(each.names))
-            for row, each in zip(zip(*cells, strict=True), groups, strict=True)
-        ],
+    return make_table(
+        f"{_heading(roofline)} by {by}",
+        _columns(by, roofline.time_estimate),
+        [each.load for each in groups],
+        [{"repeats": len(each.names)} for each in groups],
         summary=[_heading(roofline)],
         totals=[_totals(roofline)],
         totals_first=True,
@@ -131,7 +128,11 @@ def _folded(groups: Sequence[_OperatorGroup]) -> list[_OperatorGroup]:
 
 
 def _heaviest(groups: Sequence[_OperatorGroup], rows: int) -> list[_OperatorGroup]:
-    ordered = sorted(groups, key=lambda each: -rounded(_time_of(each.loads)))
+
+    def seconds(group: _OperatorGroup) -> float:
+        return rounded(math.fsum(load.time_estimate for load in group.loads))
+
+    ordered = sorted(groups, key=lambda group: -seconds(group))
     if len(ordered) <= rows + 1:
         return ordered
     others = ordered[rows:]
@@ -156,61 +157,46 @@ def _heading(roofline: Roofline) -> str:
 
 
 def _totals(roofline: Roofline) -> Table:
-    used = [roofline.compute_utilization, roofline.memory_utilization]
-    compute, memory = (Cell(each, f"{100 * each:.1f} %") for each in used)
+    time, bound = roofline.time_estimate, roofline.time_bound
+    expected = f"{units.duration(time)} ± {100 * roofline.error_margin.share:.0f} %"
+    scope = "for the whole pass" if roofline.compiled else "call by call"
+    rates = f"at the rates of the data sheet, {scope}"
+    compute, memory = roofline.compute_utilization, roofline.memory_utilization
+    peaks = [
+        f"{units.count(peak, 'FLOP/s', 1)} {name}" for name, peak in roofline.peak_flops.items()
+    ]
+    of_peaks = f"of {', '.join(peaks) or 'nothing'}"
+    of_bandwidth = f"of {units.count(roofline.bandwidth, 'B/s', 1)}"
     rows = [
-        ("Expected time", _estimated(roofline), _samples(roofline)),
+        total("time_estimate", "Expected time", time, expected, _samples(roofline)),
         *_phases(roofline),
         *_limits(roofline),
-        (
-            "At least",
-            _time("time_bound", roofline.time_bound),
-            f"at the rates of the data sheet, {_bounded(roofline)}",
+        total("time_bound", "At least", bound, units.duration, rates),
+        total(
+            "compute_utilization", "Matrix products", compute, f"{100 * compute:.1f} %", of_peaks
         ),
-        ("Matrix products", ("compute_utilization", compute), f"of {_peaks(roofline)}"),
-        (
-            "Memory",
-            ("memory_utilization", memory),
-            f"of {units.count(roofline.bandwidth, 'B/s', 1)}",
-        ),
+        total("memory_utilization", "Memory", memory, f"{100 * memory:.1f} %", of_bandwidth),
     ]
-    table = totals_table(
-        [[Cell(key, name), cell, Cell(said, said)] for name, (key, cell), said in rows],
-        ("", "", ""),
-    )
-    *figures, words = table.columns
-    return replace(table, columns=[*figures, replace(words, key="of", is_number=False)])
+    return totals_table(rows, ("", "", ""), words_key="of")
 
 
-def _time(key: str, seconds: float) -> tuple[str, Cell]:
-    return key, Cell(seconds, units.duration(seconds))
+def _phases(roofline: Roofline) -> list[list[Cell]]:
+    times = roofline.time_by_phase
+    if len(times) < 2:
+        return []
+    return [total(name, f"  {name}", time, units.duration, "") for name, time in times.items()]
 
 
-def _estimated(roofline: Roofline) -> tuple[str, Cell]:
-    said = f"{units.duration(roofline.time_estimate)} ± {100 * roofline.error_margin.share:.0f} %"
-    return "time_estimate", Cell(roofline.time_estimate, said)
-
-
-def _bounded(roofline: Roofline) -> str:
-    """What the bound is of."""
-    return "for the whole pass" if roofline.compiled else "call by call"
-
-
-def _phases(roofline: Roofline) -> list[tuple[str, tuple[str, Cell], str]]:
-    phases = roofline.time_by_phase if len(roofline.time_by_phase) > 1 else {}
-    return [(f"  {name}", _time(name, time), "") for name, time in phases.items()]
-
-
-def _limits(roofline: Roofline) -> list[tuple[str, tuple[str, Cell], str]]:
-    """What most of the time goes by, and the rest."""
-    shares = [
-        (name, time / roofline.time_estimate)
-        for name, time in roofline.time_by_limiter.items()
-        if time
+def _limits(roofline: Roofline) -> list[list[Cell]]:
+    """Return a row with what limits most of the time, and the rest."""
+    times = {name: time for name, time in roofline.time_by_limiter.items() if time}
+    if not times:
+        return []
+    first, *others = [
+        f"{name} {units.share(time / roofline.time_estimate)}" for name, time in times.items()
     ]
-    first, *others = [f"{name} {units.share(share)}" for name, share in shares] or [""]
     said = f"{', '.join(others)} of the time" if others else "of the time"
-    return [("Limited by", ("limited_by", Cell(shares[0][0], first)), said)] if shares else []
+    return [total("limited_by", "Limited by", next(iter(times)), first, said)]
 
 
 def _samples(roofline: Roofline) -> str:
@@ -221,60 +207,35 @@ def _samples(roofline: Roofline) -> str:
     )
 
 
-def _peaks(roofline: Roofline) -> str:
-    return (
-        ", ".join(
-            f"{units.count(peak, 'FLOP/s', 1)} {form}" for form, peak in roofline.peak_flops.items()
-        )
-        or "nothing"
-    )
-
-
 def _groups(roofline: Roofline, by: Rows, max_depth: int) -> Mapping[str, Sequence[OperatorLoad]]:
     members: dict[str, list[OperatorLoad]] = defaultdict(list)
-    for number, each in enumerate(roofline.operators):
+    for index, each in enumerate(roofline.operators):
         name = {
             "layer": ".".join(each.layer.split(".")[:max_depth]) or "(the model itself)",
             "kind": each.operator,
-            "operator": f"{number} {each.operator.removeprefix('aten.')} {each.layer}".rstrip(),
+            "operator": f"{index} {each.operator.removeprefix('aten.')} {each.layer}".rstrip(),
         }[by]
         members[name].append(each)
     return members
 
 
-def _time_of(loads: Sequence[OperatorLoad]) -> float:
-    return math.fsum(each.time_estimate for each in loads)
+def _columns(by: Rows, whole: float) -> list[ColumnOf[GroupLoad]]:
+    """Return the columns from the name to the share of the ``whole`` time."""
+    heading, cut = _HEADINGS[by], "head" if by == "layer" else "mid"
 
+    def moved(load: GroupLoad) -> float:
+        return load.bytes_read + load.bytes_written
 
-def _written(
-    groups: Sequence[GroupLoad], by: Rows, whole: float
-) -> list[tuple[Column, list[Cell]]]:
-    """The columns with their cells, from the name to the share of the ``whole`` time."""
-    name = Column(
-        key=by,
-        heading=_HEADINGS[by],
-        is_number=False,
-        min_width=8,
-        truncate="head" if by == "layer" else "mid",
-    )
-    flops = Column(key="flops", heading="FLOPs", priority=3)
-    moved = Column(key="bytes_moved", heading="Moved", unit="B", priority=6)
-    intensity = Column(key="intensity", heading="FLOP/B", priority=4)
-    limiter = Column(key="limiter", heading="Limit", is_number=False, priority=1)
-    bound = Column(key="time_bound", heading="Bound", unit="s", priority=5)
-    estimate = Column(key="time_estimate", heading="Estimate", unit="s", summable=True)
-    share = Column(key="share", heading="of time", bars="memory", priority=2)
+    def share(load: GroupLoad) -> float:
+        return load.time_estimate / whole if whole else 0.0
+
     return [
-        in_words(name, [each.name for each in groups], lambda each: each.removeprefix("aten.")),
-        in_one_unit(flops, [each.flops for each in groups], units.scale_of_counts),
-        in_one_unit(
-            moved, [each.bytes_read + each.bytes_written for each in groups], units.scale_of_memory
-        ),
-        in_words(intensity, [each.intensity for each in groups], "{:.1f}".format),
-        in_words(limiter, [each.limiter for each in groups]),
-        in_one_unit(bound, [each.time_bound for each in groups], units.scale_of_durations),
-        in_one_unit(estimate, [each.time_estimate for each in groups], units.scale_of_durations),
-        in_words(
-            share, [each.time_estimate / whole if whole else 0.0 for each in groups], units.share
-        ),
+        words(by, heading, "name", lambda op: op.removeprefix("aten."), min_width=8, truncate=cut),
+        counts("flops", "FLOPs", priority=3),
+        sizes("bytes_moved", "Moved", moved, priority=6),
+        number("intensity", "FLOP/B", text="{:.1f}".format, priority=4),
+        words("limiter", "Limit", priority=1),
+        durations("time_bound", "Bound", priority=5),
+        durations("time_estimate", "Estimate", summable=True),
+        number("share", "of time", share, units.share, bars="memory", priority=2),
     ]

@@ -35,7 +35,7 @@ def select_layers(
         check_columns([sort])
         check_estimates([sort], layers)
         layers = sorted(
-            layers, key=lambda layer: _order(COLUMNS[sort].value(layer, data["overall"]))
+            layers, key=lambda layer: _order(COLUMNS[sort].value((layer, data["overall"])))
         )
     whole: Selection = {"match": None, "sort": None, "layers": len(data["layers"])}
     before = data.get("selection", whole)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torchscan import units
 from torchscan.analyses.suggestions_result import Suggestion, Suggestions
-from torchscan.report.table import Cell, Column, Row, Table
+from torchscan.report.make_table import make_table, number, words, yes_or_no
+from torchscan.report.table import Cell, Table
 from torchscan.wrong_arguments import explain_wrong_types
 
 _WHAT = {
@@ -17,44 +18,27 @@ _WHAT = {
 @explain_wrong_types
 def suggestions_table(suggestions: Suggestions) -> Table:
     """The pass as it is, then the changes that help, the best first; the remarks name those that don't."""
-    is_time = suggestions.metric == "time_estimate"
     rows = (suggestions.as_it_is, *suggestions.suggestions)
-    has_verdict = len({each.fits for each in rows}) > 1
-    return Table(
-        title="What would help",
-        columns=[
-            Column(key="change", heading="Change", is_number=False, min_width=8, truncate="tail"),
-            Column(
-                key=suggestions.metric,
-                heading=_WHAT[suggestions.metric],
-                unit="s" if is_time else "B",
-            ),
-            Column(key="saves", heading="Saves"),
-            *([Column(key="fits", heading="Fits", is_number=False)] if has_verdict else []),
-            Column(
-                key="how", heading="How", is_number=False, min_width=8, wrap=True
-            ),  # code to type is never cut
-        ],
-        rows=[_row(each, has_verdict=has_verdict) for each in rows],
+    metric = suggestions.metric
+    fits = words("fits", "Fits", lambda each: Cell(each.fits, yes_or_no(each.fits)))
+    unit = "s" if metric == "time_estimate" else "B"
+    has_verdict = len({suggestion.fits for suggestion in rows}) > 1
+    columns = [
+        words("change", "Change", min_width=8, truncate="tail"),
+        number(metric, _WHAT[metric], _value, unit=unit),
+        number("saves", "Saves", text=lambda share: f"{100 * share:.0f} %" if share else ""),
+        *([fits] if has_verdict else []),
+        words("how", "How", min_width=8, wrap=True),  # code to type is never cut
+    ]
+    return make_table(
+        "What would help",
+        columns,
+        rows,
         summary=[suggestions.question],
         remarks=[f"Of no help: {'; '.join(suggestions.of_no_help)}."]
         if suggestions.of_no_help
         else [],
         noun="changes",
-    )
-
-
-def _row(suggestion: Suggestion, *, has_verdict: bool) -> Row:
-    verdict = [Cell(suggestion.fits, "yes" if suggestion.fits else "no")] if has_verdict else []
-    saved = Cell(suggestion.saves, f"{100 * suggestion.saves:.0f} %" if suggestion.saves else "")
-    return Row(
-        cells=[
-            Cell(suggestion.change, suggestion.change),
-            _value(suggestion),
-            saved,
-            *verdict,
-            Cell(suggestion.how, suggestion.how),
-        ]
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
@@ -289,35 +288,6 @@ def in_unit(column: Column, scale: Scale) -> Column:
         if scale.unit
         else column
     )
-
-
-def in_one_unit(
-    column: Column, values: Sequence[float | None], scaling: Scaling, marks: Sequence[str] = ()
-) -> tuple[Column, list[Cell]]:
-    """A column whose figures share a unit, and its cells; ``marks`` stand before the figures: ``"≥ "`` for a lower bound."""
-    scale = scaling(abs(value) for value in values if value and math.isfinite(value))
-    marked = list(zip(values, marks or [""] * len(values), strict=True))
-    texts = [f"{mark}{scale.text(value or 0)}" if value or mark else NONE for value, mark in marked]
-    return in_unit(column, scale), list(map(Cell, values, texts))
-
-
-def in_words(
-    column: Column, values: Sequence[Any], text: Callable[[Any], str] = str
-) -> tuple[Column, list[Cell]]:
-    """A column whose cells are written one by one, and its cells."""
-    return column, [Cell(value, NONE if value is None else text(value)) for value in values]
-
-
-def totals_table(
-    rows: Sequence[Sequence[Cell]], headings: Sequence[str] = ("", ""), title: str = ""
-) -> Table:
-    """Figures of the whole: in each row a name, its figure, and what else there is to say."""
-    keys = ("name", "value", *(f"value_{number}" for number in range(2, len(headings))))
-    columns = [
-        Column(key=key, heading=heading, is_number=key != "name")
-        for key, heading in zip(keys, headings, strict=True)
-    ]
-    return Table(title=title, columns=columns, rows=[Row(cells=row) for row in rows])
 
 
 class ModelTable(Table):

@@ -7,7 +7,8 @@ from collections import defaultdict
 from torchscan.analyses.module_graph import ModuleGraph
 from torchscan.escapes import printable
 from torchscan.report.graphs.words import below_name, name_of, shape_of
-from torchscan.report.table import Column, Row, Table, in_words
+from torchscan.report.make_table import make_table, words
+from torchscan.report.table import Table
 from torchscan.wrong_arguments import explain_wrong_types
 
 _DOT_SHAPES = {"input": ", shape=ellipse", "output": ", shape=ellipse", "operator": ', style=""'}
@@ -64,23 +65,15 @@ def graph_table(graph: ModuleGraph) -> Table:
     read = defaultdict(list)
     for source, target, _ in graph.edges:
         read[target].append(name_of(graph.nodes[source]))
-    name = Column(key="name", heading="Node", is_number=False, min_width=16)
-    kind = Column(key="kind", heading="Kind", is_number=False, priority=2)
-    type_ = Column(key="type", heading="Type", is_number=False, min_width=8, dim=True, priority=1)
-    reads = Column(key="reads", heading="Reads", is_number=False, min_width=16, truncate="tail")
-    gives = Column(key="shape", heading="Gives", is_number=False, priority=3)
-    numbers = range(len(graph.nodes))
-    written = [
-        in_words(name, [name_of(node) for node in graph.nodes]),
-        in_words(kind, [node.kind for node in graph.nodes]),
-        in_words(type_, [node.type_name or None for node in graph.nodes]),
-        in_words(reads, [", ".join(read[at]) or None for at in numbers]),
-        in_words(gives, [shape_of(graph, at) or None for at in numbers]),
-    ]
-    columns, cells = zip(*written, strict=True)
-    return Table(
-        title=printable(f"Inside {graph.path or graph.type_name}"),
-        columns=columns,
-        rows=[Row(cells=row) for row in zip(*cells, strict=True)],
-        noun="nodes",
+    nodes = graph.nodes
+    types = [node.type_name or None for node in nodes]
+    reads = [", ".join(read[index]) or None for index in range(len(nodes))]
+    columns = (
+        words("name", "Node", lambda index: name_of(nodes[index]), min_width=16),
+        words("kind", "Kind", lambda index: nodes[index].kind, priority=2),
+        words("type", "Type", types.__getitem__, min_width=8, dim=True, priority=1),
+        words("reads", "Reads", reads.__getitem__, min_width=16, truncate="tail"),
+        words("shape", "Gives", lambda index: shape_of(graph, index) or None, priority=3),
     )
+    title = printable(f"Inside {graph.path or graph.type_name}")
+    return make_table(title, columns, range(len(nodes)), noun="nodes")
