@@ -78,7 +78,7 @@ def opened(
     page.wait_for_timeout(20)
     assert page.evaluate("window.pwned") is None
     context.close()
-    assert wrong == []
+    assert wrong == [], wrong
 
 
 def visible_rows(page: Page, number: int = 0) -> list[list[str]]:

@@ -78,7 +78,7 @@ def sort(page: Page, heading: str, number: int = 0) -> None:
 
 def test_a_row_shows_the_sum_of_all_that_it_calls_open_or_closed(show: Open) -> None:
     page = show(nested().to_html(columns=COLUMNS, standalone=True))
-    assert page.title() == "torchscan: Chain"
+    assert page.title() == "torchscan: Layers of Chain"
     assert visible_rows(page) == OPEN
     fold(page, "b").click()
     assert visible_rows(page) == CLOSED_B
@@ -326,7 +326,7 @@ def test_names_never_become_markup(show: Open, script: bool) -> None:
         assert texts == [printed(name) for name in names]
     assert page.locator("img, a, script:not(.torchscan > script), iframe, svg").count() == 0
     assert page.locator("[onerror], [onmouseover]").count() == 0
-    assert page.title() == "torchscan: </script><img src=x onerror=window.pwned=1>"
+    assert page.title() == "torchscan: Layers of </script><img src=x onerror=window.pwned=1>"
     if script:
         for heading in ("Layer", "Type", "Path"):
             sort(page, heading)

@@ -79,10 +79,8 @@ class History:
             raise InputError(
                 f"quantiles are of shares from 0 to 1, and {wrong!r} is none: 0.05, say, for 5 %"
             )
-        return [
-            list(each)
-            for each in zip(*(_quantiles(each, shares) for each in self.distributions), strict=True)
-        ]
+        by_step = [_quantiles(each, shares) for each in self.distributions]
+        return [list(by_share) for by_share in zip(*by_step, strict=True)]
 
 
 def _history(
@@ -166,9 +164,10 @@ class WatchedRun(Result):
     @property
     def events(self) -> tuple[tuple[float, str], ...]:
         """What happened to the run, and when, in seconds since 1970."""
-        return tuple(
-            sorted(each for found in self._read(lambda reader: reader.events()) for each in found)
-        )
+        events: list[tuple[float, str]] = []
+        for found in self._read(lambda reader: reader.events()):
+            events += found
+        return tuple(sorted(events))
 
     @property
     def written(self) -> float | None:
@@ -188,19 +187,20 @@ class WatchedRun(Result):
 
     def steps(self, phase: Phase = "train") -> list[int]:
         """The training steps that are kept; of evaluations, those after which they ran."""
-        return sorted(
-            {step for found in self._read(lambda reader: reader.times(phase)) for step, _ in found}
-        )
+        steps: set[int] = set()
+        for times in self._read(lambda reader: reader.times(phase)):
+            steps.update(step for step, _ in times)
+        return sorted(steps)
 
     def history(self, series: Series | str, phase: Phase = "train") -> History:
         """One series over time, of all ranks together. A text is what :attr:`Series.label` is: ``"fc.weight gradient"``."""
         wanted = self._named(series) if isinstance(series, str) else series
-        _require_phase(phase)
+        require_phase(phase)
         return self.histories([wanted], phase)[0]
 
     def histories(self, series: Sequence[Series], phase: Phase = "train") -> list[History]:
         """Several series, for which the run is read once."""
-        _require_phase(phase)
+        require_phase(phase)
         found: dict[Series, dict[tuple[int, int], list[Distribution]]] = {
             each: defaultdict(list) for each in series
         }
@@ -402,7 +402,8 @@ def _joined(parts: Sequence[Seen]) -> Seen:
     return replace(parts[0], time=min(part.time for part in parts), distributions=distributions)
 
 
-def _require_phase(phase: str) -> None:
+def require_phase(phase: str) -> None:
+    """Raise an InputError for anything but "train" and "eval"."""
     if phase not in ("train", "eval"):
         raise InputError(f"the phase is {phase!r}: there are 'train' and 'eval'")
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from torchscan import units
 from torchscan.errors import InputError
 from torchscan.live.explore.run_page import page_of_run
-from torchscan.live.history import WatchedRun
+from torchscan.live.history import WatchedRun, require_phase
 from torchscan.live.schema import STATISTICS, Distribution, Phase, Series
 from torchscan.live.uniting import merge_distributions
 from torchscan.report.make_table import make_table, number, words
-from torchscan.report.pictures.style import Size, drawing, inks_of
+from torchscan.report.pictures.style import Size, drawing, escape_name, inks_of
 from torchscan.report.table import NONE, Table
 from torchscan.results import register_formatters
 
@@ -30,14 +30,18 @@ _MAX_LINES = 8
 
 def series_table(run: WatchedRun, phase: Phase | None = None) -> Table:
     """Return one row per series, with the statistics of its last sampled step."""
-    phase = phase or run.shown_phase
+    phase = _choose_phase(run, phase)
     columns = [
         words("series", "Series", min_width=12),
         number("step", "Step", text=units.exact),
     ]
+
+    def write(value: float) -> str:
+        return NONE if math.isnan(value) else f"{value:.4g}"
+
     for priority, name in enumerate(_SHOWN):
         heading = _HEADINGS.get(name, name.capitalize())
-        columns.append(number(name, heading, text=_statistic_text, priority=priority))
+        columns.append(number(name, heading, text=write, priority=priority))
     name = str(run.about.get("model", run.path.name))
     passes = "training steps" if phase == "train" else "evaluations"
     return make_table(
@@ -50,8 +54,12 @@ def series_table(run: WatchedRun, phase: Phase | None = None) -> Table:
     )
 
 
-def _statistic_text(value: float) -> str:
-    return NONE if math.isnan(value) else f"{value:.4g}"
+def _choose_phase(run: WatchedRun, phase: Phase | None) -> Phase:
+    """Return the phase that was asked for, or training unless only evaluations were recorded."""
+    if phase is None:
+        return run.shown_phase
+    require_phase(phase)
+    return phase
 
 
 def _last_values(run: WatchedRun, phase: Phase) -> list[SimpleNamespace]:
@@ -75,7 +83,7 @@ def _last_values(run: WatchedRun, phase: Phase) -> list[SimpleNamespace]:
 
 def steps_table(run: WatchedRun, phase: Phase | None = None) -> Table:
     """Return one row per series and step, with all statistics."""
-    rows = list(run._rows(phase or run.shown_phase))
+    rows = list(run._rows(_choose_phase(run, phase)))
     keys = ["step", "path", "kind", "name", "invocation", *STATISTICS]
     keys += dict.fromkeys(key for row in rows for key in row if key not in keys)
     columns = [number(key, key, methodcaller("get", key)) for key in keys]
@@ -91,33 +99,29 @@ def draw_series(
     ax: Axes | None = None,
     size: Size = "screen",
 ) -> Axes:
-    """Draw a statistic of series over the steps."""
-    phase = phase or run.shown_phase
-    labels = [series] if isinstance(series, str) else series
-    if labels is None:
-        labels = [each.label for each in _outer_series(run)]
-    histories = [run.history(label, phase) for label in labels]
+    """Draw a statistic of series over the steps, by default of the outputs of outer modules."""
+    phase = _choose_phase(run, phase)
+    outputs = [each for each in run.series if each.kind == "output"]
+    outputs.sort(key=lambda each: each.path.count(".") + bool(each.path))
+    chosen = (outputs or list(run.series))[:_MAX_LINES]
+    if series is not None:
+        labels = [series] if isinstance(series, str) else series
+        chosen = [run.history(label, phase).series for label in labels]
+    histories = run.histories(chosen, phase)
     if not any(len(history) for history in histories):
         raise InputError("there is nothing to draw: no step of these series was recorded")
     with drawing(ax, size) as ax:
         ax.grid(color=inks_of(ax).hair, linewidth=0.5, alpha=0.6)
         for history in histories:
-            label = history.series.label
+            label = escape_name(history.series.label)
             ax.plot(history.steps, history.statistic(statistic), label=label, linewidth=1.2)
         ax.set(xlabel="step", ylabel=statistic)
         ax.legend()
     return ax
 
 
-def _outer_series(run: WatchedRun) -> list[Series]:
-    """Return the outputs of the outermost modules; without outputs, the first series."""
-    outputs = [each for each in run.series if each.kind == "output"]
-    outputs.sort(key=lambda each: each.path.count(".") + bool(each.path))
-    return (outputs or list(run.series))[:_MAX_LINES]
-
-
 def run_page(run: WatchedRun, others: Sequence[Any] = ()) -> str:
-    """Return the page of a run, with the distributions of other runs beside its own."""
+    """Return the page of a run, with distributions of ``others``, paths of runs, beside it."""
     return page_of_run(run.path, *others)
 
 

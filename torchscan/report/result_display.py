@@ -75,7 +75,7 @@ def _run_part(run: RunFacts) -> str:
 
 
 def _graph_part(graph: ModuleGraph) -> str:
-    return f'<div class="torchscan">{to_svg(graph)}</div>'
+    return f'<div class="torchscan" data-ready="static">{to_svg(graph)}</div>'
 
 
 def _with_plot(table: Callable[..., Table]) -> Callable[..., str]:

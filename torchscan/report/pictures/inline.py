@@ -46,4 +46,4 @@ def inline_plot(result: Result) -> str:
     for ink in (LIGHT.ink, LIGHT.soft):
         svg = svg.replace(ink, "currentColor")
     svg = svg.replace(LIGHT.hair, "rgba(127, 127, 127, .6)")
-    return f'<div class="torchscan"><div class="plot">{svg}</div></div>'
+    return f'<div class="torchscan" data-ready="static"><div class="plot">{svg}</div></div>'
