@@ -117,7 +117,10 @@ def test_the_model_is_left_unchanged() -> None:
     ("asked", "told"),
     [
         ({"num_gpus": 0}, "num_gpus is 0: give a positive integer"),
-        ({"length": "1k"}, "the model has 256 positions, and sequences of 1,024 tokens"),
+        (
+            {"length": "1k"},
+            "256 positions, which is too few for sequences of 1,024 tokens: give length=256",
+        ),
         ({"meshes": [{"dp": 4}]}, "the mesh dp 4 has 4 devices, and there are 8"),
         ({"meshes": [{"pp": 8}]}, "there are replicate, dp and tp"),
         ({"precision": "int4"}, "precision is 'int4'"),

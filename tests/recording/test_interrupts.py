@@ -264,7 +264,7 @@ def trained(model: nn.Module, steps: int, started: threading.Event | None = None
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
-    [{}, {"execute": "real"}, {"training": True, "mode": "eval"}],
+    [{}, {"execute": "real"}, {"training": True}],
     ids=["shapes", "real", "backward"],
 )
 def test_a_training_in_another_thread_goes_on_as_if_alone(options: Any) -> None:
