@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -683,3 +684,17 @@ def test_a_model_too_large_for_memory_stays_without_data_and_says_so() -> None:
     )
     assert info["overall"]["macs"] == 16
     assert any("nets.py" in text and "argmax" in text for text in info["provenance"]["assumptions"])
+
+
+@pytest.mark.parametrize("is_language_model", [False, True])
+@pytest.mark.filterwarnings("ignore:.*names no architectures")
+def test_a_language_model_has_its_head_without_architectures_in_its_config(
+    is_language_model: bool, tmp_path: Path
+) -> None:
+    """The head is one more matrix, of vocabulary times width."""
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 5}
+    config = {"model_type": "llama", "intermediate_size": 16, "tie_word_embeddings": False, **sizes}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    target = replace(parse_target(f"hf:{tmp_path}"), is_language_model=is_language_model)
+    names = with_model(target, lambda built: [name for name, _ in built.module.named_parameters()])
+    assert ("lm_head.weight" in names) == is_language_model

@@ -7,6 +7,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -158,7 +159,7 @@ def on_generating(target: str, function: Callable[[Built], Result]) -> Result:
 
     # what a model prints while being built is not part of the answer
     with progress(f"torchscan: {target}"), contextlib.redirect_stdout(sys.stderr):
-        return with_model(parse_target(target), function)
+        return with_model(replace(parse_target(target), is_language_model=True), function)
 
 
 def require_step_for_optimizer(options: argparse.Namespace) -> None:

@@ -77,7 +77,16 @@ def _transformers(target: Target, folder: Path) -> Callable[[], Built]:
     refuse_foreign_code(written, target)
     transformers = imported("transformers", target)
     config = _config(transformers, path, target, written)
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
     names = getattr(config, "architectures", None) or ()
+    has_language_model = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    if not names and target.is_language_model and has_language_model:
+        return _built_by(
+            lambda: transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False),
+            written,
+            target,
+        )
     if not names:
         warn_user(
             f"{target}: the config names no architectures: this is the model without a head; "

@@ -39,6 +39,8 @@ class Target:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     is_call: bool = False
+    #: True for commands about language models: then a config without architectures has a head
+    is_language_model: bool = False
 
     def __str__(self) -> str:
         """Return the name as it was given, shortened where it is longer than any that is meant."""
