@@ -7,7 +7,7 @@ from dataclasses import replace
 from html import escape
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from torch import nn
 
@@ -20,7 +20,7 @@ from torchscan.recording.request import require_module
 from torchscan.report.run_data import run_document
 from torchscan.report.run_table import run_table
 from torchscan.report.table import Table
-from torchscan.results import PlotSize, Result, draw, register_formatters
+from torchscan.results import RowsResult, register_formatters
 from torchscan.runtime.checks import Check, Checked
 from torchscan.runtime.findings import FindingKey, NonFinite
 from torchscan.runtime.inspector import Inspector
@@ -31,25 +31,11 @@ from torchscan.runtime.run import Inspected, Observations, RunFacts, run_of
 from torchscan.runtime.step import StepCounts
 from torchscan.wrong_arguments import explain_wrong_types
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 Reaction = Literal["record", "warn", "raise"]
 
 
-class Run(Result, Inspected):
+class Run(RowsResult, Inspected):
     """An inspection: started, finished, then full of facts. Printed, it is a table of them."""
-
-    def plot(
-        self,
-        ax: Axes | None = None,
-        *,
-        by: str | None = None,
-        top: int = 15,
-        size: PlotSize = "screen",
-    ) -> Axes:
-        """Draw a column of the table, ``by``, as bars: the ``top`` rows with the largest values."""
-        return draw(self, ax=ax, by=by, top=top, size=size)
 
     def __init__(
         self,

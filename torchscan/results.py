@@ -221,6 +221,23 @@ class Result:
         }
 
 
+class RowsResult(Result):
+    """Base class of results that are drawn as bars: a column of their table."""
+
+    __slots__ = ()
+
+    def plot(
+        self,
+        ax: Axes | None = None,
+        *,
+        by: str | None = None,
+        top: int = 15,
+        size: PlotSize = "screen",
+    ) -> Axes:
+        """Draw a column of the table, ``by``, as bars: the ``top`` rows with the largest values."""
+        return draw(self, ax=ax, by=by, top=top, size=size)
+
+
 #: type of result -> its formatters
 _registered: dict[type, Formatters] = {}
 #: beginning of a module's name -> loads the formatters of its results

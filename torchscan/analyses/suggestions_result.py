@@ -5,15 +5,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from torch import nn
 
 from torchscan.errors import InputError
-from torchscan.results import PlotSize, Result, draw
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from torchscan.results import RowsResult
 
 #: seconds, or bytes
 SuggestionMetric = Literal["time_estimate", "peak_bytes", "reserved_bytes"]
@@ -37,7 +34,7 @@ class Suggestion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Suggestions(Result):
+class Suggestions(RowsResult):
     """Changes to a pass, those that save most first."""
 
     metric: SuggestionMetric
@@ -54,17 +51,6 @@ class Suggestions(Result):
 
     def __len__(self) -> int:
         return len(self.suggestions)
-
-    def plot(
-        self,
-        ax: Axes | None = None,
-        *,
-        by: str | None = None,
-        top: int = 15,
-        size: PlotSize = "screen",
-    ) -> Axes:
-        """Draw a column of the table, ``by``, as bars: the ``top`` rows with the largest values."""
-        return draw(self, ax=ax, by=by, top=top, size=size)
 
     @property
     def before(self) -> float:

@@ -6,17 +6,14 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from torchscan import units
 from torchscan.plain import to_plain
 from torchscan.report.make_table import ColumnOf, make_table, number, totals_table, words
 from torchscan.report.table import Cell, Table
-from torchscan.results import PlotSize, Result, draw
+from torchscan.results import RowsResult
 from torchscan.runtime.run import CallRun, Latency, RunFacts
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 CallKind = Literal["added", "removed", "changed"]
 
@@ -82,7 +79,7 @@ class CallChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunComparison(Result):
+class RunComparison(RowsResult):
     """The difference between two inspected runs."""
 
     #: of whole steps: "forward", "backward", "storing" gradients, and "unowned", which belongs to no module
@@ -99,17 +96,6 @@ class RunComparison(Result):
     reshaped: int
     #: whether the times of calls are those of a device, before and after
     on_device: tuple[bool, bool]
-
-    def plot(
-        self,
-        ax: Axes | None = None,
-        *,
-        by: str | None = None,
-        top: int = 15,
-        size: PlotSize = "screen",
-    ) -> Axes:
-        """Draw a column of the table, ``by``, as bars: the ``top`` rows with the largest values."""
-        return draw(self, ax=ax, by=by, top=top, size=size)
 
     @property
     def clear(self) -> tuple[CallChange, ...]:

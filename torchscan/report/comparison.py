@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args, overload
+from typing import Any, Literal, get_args, overload
 
 from torchscan import units
 from torchscan.errors import InputError
@@ -19,12 +19,9 @@ from torchscan.report.info_data import COST_SUMS, SUMS, FigureKey, InfoDict, Lay
 from torchscan.report.make_table import make_table, number, totals_table, words
 from torchscan.report.remarks import unpriced_text
 from torchscan.report.table import Cell, Table
-from torchscan.results import PlotSize, Result, draw
+from torchscan.results import RowsResult
 from torchscan.runtime.run import Inspected
 from torchscan.wrong_arguments import explain_wrong_types
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 Change = Literal["added", "removed", "changed"]
 ComparedKey = Literal["type", "input_shape", "output_shape", FigureKey]
@@ -74,7 +71,7 @@ class LayerChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison(Result):
+class Comparison(RowsResult):
     """The difference between two reports."""
 
     #: figure of the whole model -> before, after
@@ -86,17 +83,6 @@ class Comparison(Result):
     complete: tuple[bool, bool] = (True, True)
     #: operators without a price, before and after
     unpriced: tuple[Mapping[str, int], Mapping[str, int]] = field(default_factory=lambda: ({}, {}))
-
-    def plot(
-        self,
-        ax: Axes | None = None,
-        *,
-        by: str | None = None,
-        top: int = 15,
-        size: PlotSize = "screen",
-    ) -> Axes:
-        """Draw a column of the table, ``by``, as bars: the ``top`` rows with the largest values."""
-        return draw(self, ax=ax, by=by, top=top, size=size)
 
     @property
     def is_same(self) -> bool:

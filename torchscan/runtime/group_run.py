@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from torchscan.errors import InputError
 from torchscan.measured import Measured
-from torchscan.results import PlotSize, Result, draw, table_of
+from torchscan.results import RowsResult, table_of
 from torchscan.runtime.exchanges import Process
 from torchscan.runtime.run import RunFacts
 from torchscan.runtime.stragglers import Straggler, lateness, stragglers
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from torchscan.report.table import Table
 
 #: seconds within which all processes take their first step
@@ -23,7 +21,7 @@ _APART = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRun(Result):
+class GroupRun(RowsResult):
     """What inspections of processes that train together have found."""
 
     #: the number of ranks
@@ -36,17 +34,6 @@ class GroupRun(Result):
     lags: tuple[float | None, ...]
     #: whom the others wait for; the one that is furthest behind first
     stragglers: tuple[Straggler, ...]
-
-    def plot(
-        self,
-        ax: Axes | None = None,
-        *,
-        by: str | None = None,
-        top: int = 15,
-        size: PlotSize = "screen",
-    ) -> Axes:
-        """Draw a column of the table, ``by``, as bars: the ``top`` rows with the largest values."""
-        return draw(self, ax=ax, by=by, top=top, size=size)
 
     def table(self, by: str = "process") -> Table:
         """Return one row per "process" or per "layer"."""

@@ -20,7 +20,7 @@ from torchscan.files import write_text
 from torchscan.measured import Figure, Key, Measured, Verdict
 from torchscan.ops import OpCost
 from torchscan.plain import stored_as, to_plain
-from torchscan.results import PlotSize, Result, draw, table_of
+from torchscan.results import RowsResult, table_of
 from torchscan.runtime.checks import Checked
 from torchscan.runtime.chrome_trace import chrome_trace
 from torchscan.runtime.compiling import Compilation
@@ -33,8 +33,6 @@ from torchscan.runtime.step_time import require_step_time
 from torchscan.runtime.timeline import Timeline
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from torchscan.report.table import Table
 
 _NANOSECONDS = 1e-9
@@ -165,7 +163,7 @@ class EvaluationRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunFacts(Result, Inspected):
+class RunFacts(RowsResult, Inspected):
     """What an inspection has found."""
 
     #: steps that were measured, and those before them, which are left out. If any step trains (has a backward pass), these are
@@ -219,17 +217,6 @@ class RunFacts(Result, Inspected):
     process: Process | None = None
     #: what each step does together with other processes, in the order in which this one comes to it
     exchanges: tuple[Exchange, ...] = ()
-
-    def plot(
-        self,
-        ax: Axes | None = None,
-        *,
-        by: str | None = None,
-        top: int = 15,
-        size: PlotSize = "screen",
-    ) -> Axes:
-        """Draw a column of the table, ``by``, as bars: the ``top`` rows with the largest values."""
-        return draw(self, ax=ax, by=by, top=top, size=size)
 
     def table(self, *, max_depth: int | None = 3) -> Table:
         """Return modules with times and memory, down to ``max_depth`` (None: all)."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchscan.escapes import printable
-from torchscan.results import PlotSize, Result, draw, table_of
+from torchscan.results import RowsResult, table_of
 from torchscan.trace.events import (
     ModuleCall,
     OpCall,
@@ -17,13 +17,11 @@ from torchscan.trace.events import (
 )
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from torchscan.report.table import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trace(Result):
+class Trace(RowsResult):
     """What one pass of a model did: its module calls as a tree, its operator calls, its tensors, its parameters.
 
     ``modules[0]`` is the call of the root; indices in the records point into these tuples.
@@ -35,17 +33,6 @@ class Trace(Result):
     storages: tuple[StorageRecord, ...]
     parameters: tuple[ParameterRecord, ...]
     provenance: Provenance
-
-    def plot(
-        self,
-        ax: Axes | None = None,
-        *,
-        by: str | None = None,
-        top: int = 15,
-        size: PlotSize = "screen",
-    ) -> Axes:
-        """Draw a column of the table, ``by``, as bars: the ``top`` rows with the largest values."""
-        return draw(self, ax=ax, by=by, top=top, size=size)
 
     def table(self, by: str = "operator", top: int | None = None) -> Table:
         """Return costs by "operator" or by "module", the largest first; ``top`` limits the rows."""
