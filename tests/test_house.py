@@ -35,6 +35,7 @@ ROOMS = [
         "torch_versions",
     },
     {"progress", "results"},
+    {"notes"},
     {"trace"},
     {"ops", "hardware"},
     {"recording"},
