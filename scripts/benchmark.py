@@ -56,7 +56,7 @@ def main() -> None:
         help="with --roofline or --truth: constants set from one card's table, checked on another's",
     )
     parser.add_argument(
-        "--truth", action="store_true", help="compare everything, and write docs/how-true.md"
+        "--truth", action="store_true", help="compare everything, and write docs/accuracy.md"
     )
     parser.add_argument(
         "--field", action="store_true", help="measure the default call on models that people have"
@@ -117,7 +117,7 @@ def main() -> None:
         from benchmark_truth import write_truth
 
         sys.exit(
-            write_truth(TRUTH, ROOT / "docs" / "how-true.md", leave_one_out=options.leave_one_out)
+            write_truth(TRUTH, ROOT / "docs" / "accuracy.md", leave_one_out=options.leave_one_out)
         )
     if options.roofline and options.leave_one_out:
         from benchmark_constants import leave_one_out, print_checked, two_cards

@@ -1,4 +1,4 @@
-"""Everything that published figures are at hand for, compared, and the figures written into docs/how-true.md."""
+"""Everything that published figures are at hand for, compared, and the figures written into docs/accuracy.md."""
 
 from __future__ import annotations
 

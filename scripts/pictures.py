@@ -108,7 +108,7 @@ def reduce_colors(path: Path) -> None:
 
 
 class _Layer(nn.Module):
-    """The layer of docs/ranks.md."""
+    """The layer of docs/parallel.md."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ def _shard(model: Any, mesh: Any) -> None:
 
 
 def _pipeline() -> torchscan.types.PipelinePlan:
-    """Return the pipeline of docs/ranks.md, with fewer microbatches."""
+    """Return the pipeline of docs/parallel.md, with fewer microbatches."""
     with torch.device("meta"):
         stages = [nn.Sequential(*(_Layer() for _ in range(5))) for _ in range(8)]
     asked: dict[str, Any] = {"batch_size": 2048, "optimizer": "AdamW", "device": "H100"}

@@ -139,7 +139,7 @@ def test_every_constant_of_the_estimate_is_documented_with_its_value() -> None:
 
 
 def test_every_constant_of_links_is_documented_with_its_value() -> None:
-    page = (ROOT / "docs" / "ranks.md").read_text()
+    page = (ROOT / "docs" / "parallel.md").read_text()
     documented = {
         name.strip("`"): float(value)
         for name, value, *_ in rows_of(page[page.index("| constant | value |") :])

@@ -171,7 +171,7 @@ def test_pages_load_nothing_from_other_hosts(site: Path) -> None:
 
 # -- in a browser --------------------------------------------------------------------------------------------------------
 
-PAGES = ("index", "gallery", "tour", "paper", "shell", "how-true", "reference/memory")
+PAGES = ("index", "gallery", "tour", "paper", "shell", "accuracy", "reference/memory")
 #: what is cut off: of a block of code that the page does not let scroll, or of the page itself
 _CUT = """() => [document.scrollingElement, ...document.querySelectorAll("article pre, .cards li, article img")].filter(
     each => each.scrollWidth > each.clientWidth + 1 && getComputedStyle(each).whiteSpace !== "pre"

@@ -48,7 +48,7 @@ class Compared(NamedTuple):
     share: float
 
 
-#: as docs/how-true.md has them, which ``scripts/benchmark --truth`` writes
+#: as docs/accuracy.md has them, which ``scripts/benchmark --truth`` writes
 COMPARED = (
     Compared("NVIDIA GeForce RTX 3090", "eager", "convolutions", 970, 0.07),
     Compared("NVIDIA GeForce RTX 3090", "eager", "matrices", 473, 0.07),

@@ -1,4 +1,4 @@
-"""docs/how-true.md says what the package says, and nothing else says it; how its figures are worked out."""
+"""docs/accuracy.md says what the package says, and nothing else says it; how its figures are worked out."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.far_off import far_off, four_of_five, rounded_up, spearman
-from tests.how_true import stated
+from tests.stated_accuracy import stated
 from tests.marked import blocks_of, rows_of, table, with_blocks
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "how-true.md"
+PAGE = ROOT / "docs" / "accuracy.md"
 BLOCKS = blocks_of(PAGE.read_text())
 OTHER_PAGES = [
     each for each in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if each != PAGE

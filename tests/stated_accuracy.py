@@ -1,4 +1,4 @@
-"""What the package says about how good it is, as docs/how-true.md has it."""
+"""What the package says about how good it is, as docs/accuracy.md has it."""
 
 from __future__ import annotations
 
