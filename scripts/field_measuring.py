@@ -72,7 +72,7 @@ def _scanned(built: Built) -> Answer:
     overall = info["overall"]
     return {
         "outcome": "shapes" if trace.provenance.execution == "abstract" else "real",
-        "reason": trace.provenance.reason,
+        "reason": "; ".join(map(str, trace.provenance.reasons)),
         "unpriced": list(info["unpriced"]),
         "parameters": overall["grad_params"] + overall["nograd_params"],
         "expected": _parameters(built.model),

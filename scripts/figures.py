@@ -36,7 +36,7 @@ from torchscan import (
 )
 
 #: sentences may be put better, and a verdict says what is searched for only when it is asked
-WORDS = frozenset({"reason", "assumptions", "warnings", "largest_batch_size", "longest_sequence"})
+WORDS = frozenset({"reasons", "assumptions", "warnings", "largest_batch_size", "longest_sequence"})
 
 TORCHVISION = """alexnet vgg11_bn squeezenet1_1 googlenet inception_v3 resnet18 resnet50 resnext50_32x4d wide_resnet50_2
 densenet121 mobilenet_v2 mobilenet_v3_small mnasnet0_5 shufflenet_v2_x0_5 efficientnet_b0 efficientnet_v2_s regnet_y_400mf

@@ -15,6 +15,7 @@ from tests.models.generating import Adapted, Echo, InPlace, Recurrent, Seeing, W
 from torchscan import InputError, RecordError, register_device
 from torchscan.hardware import device_specs
 from torchscan.hardware.device_specs import device_named
+from torchscan.notes import Note
 
 CARD = "RTX 3090"
 
@@ -52,19 +53,16 @@ def test_a_state_does_not_grow() -> None:
     assert found.cache_bytes == 16 * 4
     assert found.cache_bytes_per_token == 0
     assert found.max_context is None
-    assert "that the cache is no larger beyond 8,192 tokens" in found.assumptions
-    assert not any("growing" in each for each in found.assumptions)
-    assert (
-        "that the cache keeps growing beyond 8,192 tokens as it does there"
-        in _asked(Echo()).assumptions
-    )
+    assert Note.of("cache-ends", tokens=8192) in found.assumptions
+    assert not any(each.code == "cache-grows" for each in found.assumptions)
+    assert Note.of("cache-grows", tokens=8192) in _asked(Echo()).assumptions
 
 
 def test_a_cache_with_a_room_of_its_own_is_all_there_from_the_beginning() -> None:
     found = _asked(InPlace(16), step=_called_by_place)
     assert found.cache_bytes == 16 * 8 * 4
     assert found.max_context == 6
-    assert "no more than 6 tokens, since a longer pass failed" in found.assumptions
+    assert Note.of("reach-limited", tokens=6) in found.assumptions
 
 
 def test_a_model_that_generates_takes_no_change() -> None:

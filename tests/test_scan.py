@@ -245,7 +245,9 @@ def test_its_repr_is_short() -> None:
 def test_a_warning_points_at_the_line_that_asked() -> None:
     with torch.device("meta"):
         model = nn.Sequential(nn.Flatten(), nn.Linear(192, 10_000_000))
-    with pytest.warns(UserWarning, match="this does not fit NVIDIA GeForce GTX 1650 Ti") as told:
+    with pytest.warns(
+        UserWarning, match="the pass does not fit NVIDIA GeForce GTX 1650 Ti"
+    ) as told:
         analyze_roofline(model, SHAPE, device="GTX 1650 Ti")
     assert [each.filename for each in told] == [__file__]
 

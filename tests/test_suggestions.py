@@ -109,7 +109,7 @@ def test_checkpoints_are_those_that_the_model_could_have() -> None:
     asked = estimate_memory(blocks(is_checkpointed=True), (256, 64), **STEP).verdict
     assert asked is not None
     assert found.after == asked.reserved_bytes
-    assert "1 … 6" in found.how
+    assert "1 … 6" in str(found.how)
 
 
 class Stack(nn.Module):
@@ -201,7 +201,8 @@ def test_a_fused_optimizer_is_torchs() -> None:
 def test_what_cannot_be_tried_is_said() -> None:
     """Rprop has no fused kernel."""
     suggestions = time_suggestions(blocks(), (64,), **{**STEP, "optimizer": "Rprop"})
-    assert "fused optimizer: Rprop has no fused kernel" in suggestions.of_no_help
+    texts = [str(each) for each in suggestions.of_no_help]
+    assert "fused optimizer: Rprop has no fused kernel" in texts
 
 
 def test_batches_that_do_not_fit_are_of_no_help() -> None:
@@ -209,10 +210,9 @@ def test_batches_that_do_not_fit_are_of_no_help() -> None:
     suggestions = time_suggestions(
         blocks(), (64,), batch_size=2**18, training=True, device="RTX 2060"
     )
-    assert (
-        "larger batches: twice as many samples do not fit NVIDIA GeForce RTX 2060"
-        in suggestions.of_no_help
-    )
+    assert "larger batches: twice as many samples do not fit NVIDIA GeForce RTX 2060" in [
+        str(each) for each in suggestions.of_no_help
+    ]
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -251,10 +251,8 @@ def test_a_smaller_batch_goes_with_other_changes() -> None:
 
 def test_a_model_in_16_bits_is_offered_no_narrower_numbers() -> None:
     suggestions = time_suggestions(blocks().bfloat16(), (256, 64), batch_size=512)
-    assert not any(
-        "tf32" in each or "bfloat16" in each
-        for each in (*suggestions.of_no_help, *(r.change for r in suggestions.suggestions))
-    )
+    texts = [*map(str, suggestions.of_no_help), *(each.change for each in suggestions.suggestions)]
+    assert not any("tf32" in each or "bfloat16" in each for each in texts)
 
 
 def test_it_is_said_of_what_and_how_sure() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Unpack
 
@@ -10,6 +11,7 @@ from torch import nn
 from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.roofline import Roofline
 from torchscan.errors import TorchscanError
+from torchscan.notes import Note
 from torchscan.question import asking
 from torchscan.recording.arguments import StepArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
@@ -45,26 +47,35 @@ def memory_of(
     """The estimate of a scan, with what is to be searched for. A model that fails at other sizes has none of it."""
     estimate = scan.memory
     if largest_batch:
-        what = "the largest batch: at another batch size"
+        names = ("largest_batch_size", "safe_batch_size")
         estimate = _with_largest(
-            estimate, scan.batch_search(), ("largest_batch_size", "safe_batch_size"), what
+            estimate,
+            scan.batch_search(),
+            names,
+            lambda error: Note.of("no-largest-batch", error=error),
         )
     if longest_sequence:
-        what = "the longest sequence: at another length"
+        names = ("longest_sequence", "safe_sequence")
         estimate = _with_largest(
-            estimate, scan.length_search(), ("longest_sequence", "safe_sequence"), what
+            estimate,
+            scan.length_search(),
+            names,
+            lambda error: Note.of("no-longest-sequence", error=error),
         )
     return estimate
 
 
 def _with_largest(
-    estimate: MemoryEstimate, search: SizeSearch, names: tuple[str, str], what: str
+    estimate: MemoryEstimate,
+    search: SizeSearch,
+    names: tuple[str, str],
+    note_of: Callable[[str], Note],
 ) -> MemoryEstimate:
     try:
         sizes = search.largest(), search.largest_within_margin()
     except TorchscanError as error:
-        remark = f"nothing about {what} {str(error).splitlines()[0]}"
-        return replace(estimate, assumptions=(*estimate.assumptions, remark))
+        note = note_of(str(error).splitlines()[0])
+        return replace(estimate, assumptions=(*estimate.assumptions, note))
     assert estimate.verdict is not None  # noqa: S101 - a search without a device raises
     found: dict[str, Any] = dict(zip(names, sizes, strict=True))
     return replace(estimate, verdict=replace(estimate.verdict, **found))

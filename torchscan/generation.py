@@ -31,6 +31,7 @@ from torchscan.analyses.roofline import (
 )
 from torchscan.errors import InputError, RecordError
 from torchscan.hardware.device_specs import Device, device_named
+from torchscan.notes import Note
 from torchscan.once import once
 from torchscan.precisions import Precision, supported_precision
 from torchscan.progress import progress as told
@@ -440,27 +441,22 @@ class _GenerationQuestion:
             graphed=graphed,
         )
 
-    def _assumptions(self, decode: Roofline) -> tuple[str, ...]:
-        kernels = (
-            "a compiled model in a CUDA graph"
-            if self._setting.is_gpu
-            else "kernels that are called one by one"
-        )
-        served = (
-            "kernels that are launched one by one, and a cache that is copied for each token"
-            if self._setting.serving.eager
-            else f"{kernels}, a cache that is appended to in place, and sampling on the device"
-        )
-        chunks = "that the prompt is worked through in parts, whose memory is not counted"
-        together = "that all sequences have the same length, and begin and end together"
-        return (served, together, chunks, *self._beyond(), *decode.assumptions)
+    def _assumptions(self, decode: Roofline) -> tuple[Note, ...]:
+        if self._setting.serving.eager:
+            serving = Note.of("eager-serving")
+        elif self._setting.is_gpu:
+            serving = Note.of("graphed-serving")
+        else:
+            serving = Note.of("host-serving")
+        sequences, chunks = Note.of("equal-sequences"), Note.of("prompt-in-chunks")
+        return (serving, sequences, chunks, *self._beyond(), *decode.assumptions)
 
-    def _beyond(self) -> list[str]:
+    def _beyond(self) -> list[Note]:
         reach, asked = self._cache.reach, self._setting
         if not self._cache.may_go_on:
-            return [f"no more than {reach:,} tokens, since a longer pass failed"]
+            return [Note.of("reach-limited", tokens=reach)]
         if asked.limit is not None and reach >= asked.limit:
             return []
         if self._cache(reach + 1) > self._cache(reach):
-            return [f"that the cache keeps growing beyond {reach:,} tokens as it does there"]
-        return [f"that the cache is no larger beyond {reach:,} tokens"]
+            return [Note.of("cache-grows", tokens=reach)]
+        return [Note.of("cache-ends", tokens=reach)]

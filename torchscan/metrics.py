@@ -101,7 +101,8 @@ class Metric(Measure[Scan]):
         costs = (
             [*self.unpriced(answer), *self.trace(answer).provenance.missed] if self.is_cost else []
         )
-        return [*costs, *(self.trace(answer).provenance.unread if self.has_weights else ())]
+        unread = self.trace(answer).provenance.unread if self.has_weights else ()
+        return [*costs, *map(str, unread)]
 
     def of_info(self, data: Mapping[str, Any]) -> int:
         """The sum of its keys in the info dict, of a layer or overall."""
@@ -155,13 +156,9 @@ class GenerationMetric(Measure[Generation]):
 
     def doubts(self, answer: Generation) -> list[str]:
         """Why it is only a bound: unpriced operators, modules that the records don't follow, weights that can't be read."""
-        return list(
-            answer.unread
-            if self.has_weights
-            else answer.unpriced
-            if self.share_off is not None
-            else ()
-        )
+        if self.has_weights:
+            return [str(weights) for weights in answer.unread]
+        return [] if self.share_off is None else list(answer.unpriced)
 
 
 def _generated(name: str, parse: Callable[[str], float], **rest: Any) -> GenerationMetric:
@@ -204,7 +201,8 @@ class PlanMetric(Measure[Plan]):
             if self.is_cost
             else []
         )
-        return [*costs, *(trace.provenance.unread if self.has_weights else ())]
+        unread = trace.provenance.unread if self.has_weights else ()
+        return [*costs, *map(str, unread)]
 
 
 def _timed(plan: Plan) -> Roofline:

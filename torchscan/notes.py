@@ -41,6 +41,12 @@ class Note:
         """Return the sentence, without its capital and period."""
         return text_of(self)
 
+    @property
+    def sentence(self) -> str:
+        """The text with its capital and period, as it stands below a table."""
+        text = str(self)
+        return f"{text[:1].upper()}{text[1:]}."
+
     def __eq__(self, other: object) -> bool:
         """Return whether the other note has the same code and equal values."""
         if not isinstance(other, Note):

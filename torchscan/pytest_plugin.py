@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from torchscan.errors import InputError, TorchscanError
+from torchscan.notes import Note
 
 if TYPE_CHECKING:
     from torch import nn
@@ -121,7 +122,7 @@ class _ModelBudget:
         outcome = check_built(merged, Built(module).converted(budget.dtype), update=update, **given)
         if budget.step_time is None:
             return outcome
-        remark = f"the time of a step is checked of a target only: model_budget(name={name!r})"
+        remark = Note.of("step-needs-target", name=name)
         return replace(outcome, remarks=(*outcome.remarks, remark))
 
     def _outcome_of_target(self, name: str | None, given: Collection[str]) -> Outcome:

@@ -32,6 +32,7 @@ from torchscan.errors import InputError, warn_user
 from torchscan.escapes import printable
 from torchscan.hardware.device_specs import Device, can_estimate_for, device_named
 from torchscan.hardware.process_memory import NO_OVERHEAD, Overhead, cuda_overhead
+from torchscan.notes import Note
 from torchscan.once import once
 from torchscan.ops import OpCost
 from torchscan.precisions import PRECISIONS, checked_precision, name_choices
@@ -48,7 +49,7 @@ from torchscan.suggestions import Answer, Change, Situation, for_memory, for_tim
 from torchscan.torch_versions import compiled_from
 from torchscan.trace.events import Phase
 from torchscan.trace.trace import Trace
-from torchscan.units import memory, share
+from torchscan.units import share
 
 
 class Scan:
@@ -328,7 +329,7 @@ class Scan:
     def roofline(self) -> Roofline:
         """What limits each operator on the device (by default this machine's), and how long the pass takes there."""
         for each in _overflow(self._step_for(_kernels_of(self._target)), self._target):
-            warn_user(each)
+            warn_user(str(each))
         return replace(self._roofline, _asker=self._asker(Scan._time_suggestions))
 
     def roofline_with(self, fabric: Fabric) -> Roofline:
@@ -440,8 +441,8 @@ def _limit(roofline: Roofline) -> str:
     )
 
 
-def _overflow(step: _RecordedPass, device: Device) -> list[str]:
-    """The warning for a pass that needs more memory than the device has, if it does."""
+def _overflow(step: _RecordedPass, device: Device) -> list[Note]:
+    """Return a warning if a pass needs more memory than the device has."""
     if device.has_allocator:
         verdict = step.on(device).verdict()
         needed, fits = verdict.reserved_bytes + verdict.cuda_context_bytes, verdict.fits
@@ -450,6 +451,5 @@ def _overflow(step: _RecordedPass, device: Device) -> list[str]:
         fits = needed <= device.memory_bytes
     if fits:
         return []
-    return [
-        f"this does not fit {device.name}: it needs {memory(needed)} of {memory(device.memory_bytes)}; times are as if it did"
-    ]
+    available = device.memory_bytes
+    return [Note.of("device-too-small", device=device.name, needed=needed, available=available)]

@@ -12,6 +12,8 @@ from torchscan.analyses.memory_timeline import LayerMemory
 from torchscan.analyses.parameters import enclosing_modules
 from torchscan.analyses.suggestions_result import Suggestion, SuggestionMetric, Suggestions
 from torchscan.errors import TorchscanError
+from torchscan.notes import Note
+from torchscan.plain import to_plain
 from torchscan.recording.training.optimizers import OptimizerChoice, fused
 
 #: what saves less is not worth a line
@@ -51,7 +53,8 @@ class Change:
     """Something to try. Of several by one name, the best is taken."""
 
     name: str
-    how: str
+    #: what to write; None for the pass as it is
+    how: Note | None
     #: arguments of the question that are others
     arguments: Mapping[str, Any] = field(default_factory=dict)
     channels_last: bool = False
@@ -76,13 +79,13 @@ class Answer(NamedTuple):
 
 
 Ask = Callable[[Change], Answer]
-AS_IT_IS = Change(name="as it is", how="")
+AS_IT_IS = Change(name="as it is", how=None)
 
 
 def for_time(passed: Situation) -> Iterator[Change]:
     """What may make it faster."""
     if not passed.compiled and passed.on_gpu:
-        yield Change(name="compile", how="torch.compile(model)", arguments={"compiled": True})
+        yield Change(name="compile", how=Note.of("compile"), arguments={"compiled": True})
     yield from _precisions(passed)
     if (
         passed.is_single
@@ -90,14 +93,13 @@ def for_time(passed: Situation) -> Iterator[Change]:
         and passed.formats is not None
         and "tf32" in passed.formats
     ):
-        how = 'torch.set_float32_matmul_precision("high")'
+        how = Note.of("tf32")
         yield Change(name="products in tf32", how=how, arguments={"precision": "tf32"})
     if passed.on_gpu and passed.has_convolutions:
-        how = "model and images .to(memory_format=torch.channels_last)"
-        yield Change(name="channels last", how=how, channels_last=True)
+        yield Change(name="channels last", how=Note.of("channels-last"), channels_last=True)
     for times in _LARGER if passed.batch_size is not None else ():
         batch = times * (passed.batch_size or 1)
-        how = f"batch_size={batch}; the time is that of {passed.batch_size}"
+        how = Note.of("larger-batch", batch_size=batch, time_of=passed.batch_size)
         yield Change(name="larger batches", how=how, arguments={"batch_size": batch}, samples=times)
     yield from _fused(passed)
 
@@ -105,33 +107,35 @@ def for_time(passed: Situation) -> Iterator[Change]:
 def for_memory(passed: Situation) -> Iterator[Change]:
     """What may make it smaller."""
     for blocks in block_choices(passed.layers) if passed.training else ():
-        yield Change(
-            name="checkpoints",
-            how=f"torch.utils.checkpoint for {_named(blocks)}",
-            checkpointed=blocks,
-        )
+        how = Note.of("checkpoint", modules=list(blocks))
+        yield Change(name="checkpoints", how=how, checkpointed=blocks)
     yield from _precisions(passed)
     yield from _fused(passed)
     if passed.batch_size is not None and passed.batch_size > 1:
         half = passed.batch_size // 2
         accumulated = {"accumulate": True} if passed.training else {}
-        how = f"batch_size={half}" + (", gradients accumulated" if passed.training else "")
+        how = Note.of("smaller-batch", batch_size=half, accumulate=passed.training)
         yield Change(name="smaller batches", how=how, arguments={"batch_size": half, **accumulated})
 
 
 def suggestions_of(
     metric: SuggestionMetric, question: str, changes: Iterable[Change], ask: Ask
 ) -> Suggestions:
-    """Ask for each change, and for those together that help; what fails is named with its reason."""
+    """Return the estimates of each change and of all together that help.
+
+    Changes whose estimate fails are listed with the reason.
+    """
     as_it_is = _suggestion(AS_IT_IS, None, ask)
     tried: dict[str, tuple[Change, Suggestion]] = {}
-    failed: dict[str, list[str]] = {}
+    failed: dict[str, list[_Failure]] = {}
     for each in changes:
         try:
             suggestion = _suggestion(each, as_it_is.after, ask)
         except TorchscanError as error:
-            name = each.how if each.name in tried else each.name
-            failed.setdefault(str(error).splitlines()[0].rstrip("."), []).append(name)
+            reason = str(error).splitlines()[0].rstrip(".")
+            # another variant of the change may have succeeded: then this one is named by its code
+            variant = each.how if each.name in tried else None
+            failed.setdefault(reason, []).append(_Failure(each.name, variant))
             continue
         if each.name not in tried or tried[each.name][1].saves < suggestion.saves:
             tried[each.name] = each, suggestion
@@ -147,15 +151,14 @@ def suggestions_of(
     ):
         helping.append(together)
     others = [
-        f"{suggestion.change}: {_cost(suggestion.saves)}"
+        Note.of("saves-nothing", change=suggestion.change, saves=suggestion.saves)
         for _, suggestion in tried.values()
         if suggestion.saves < _MIN_SAVED
     ]
-    others += [
-        f"{', '.join(dict.fromkeys(names))}: {reason}"
-        for reason, names in failed.items()
-        if not set(names) <= tried.keys()
-    ]
+    for reason, failures in failed.items():
+        if not all(each.variant is None and each.change in tried for each in failures):
+            changes = to_plain(list(dict.fromkeys(failures)))
+            others.append(Note.of("no-estimate", changes=changes, error=reason))
     ordered = sorted(helping, key=lambda each: -each.saves)
     return Suggestions(
         metric=metric,
@@ -164,6 +167,14 @@ def suggestions_of(
         suggestions=tuple(ordered),
         of_no_help=tuple(others),
     )
+
+
+class _Failure(NamedTuple):
+    """A change that has no estimate."""
+
+    change: str
+    #: what to write, if it is one of several variants of the change
+    variant: Note | None
 
 
 def _suggestion(change: Change, before: float | None, ask: Ask) -> Suggestion:
@@ -224,7 +235,7 @@ def _saved(combination: _Combination) -> float:
 def _merged(changes: Sequence[Change]) -> Change:
     return Change(
         name="together",
-        how=", ".join(each.name for each in changes),
+        how=Note.of("combine", changes=[each.name for each in changes]),
         arguments={name: value for each in changes for name, value in each.arguments.items()},
         channels_last=any(each.channels_last for each in changes),
         checkpointed=tuple(path for each in changes for path in each.checkpointed),
@@ -267,7 +278,7 @@ def _is_within(path: str, outside: Iterable[str]) -> bool:
     return any(path.startswith(f"{each}.") for each in outside)
 
 
-_HALF = {"bf16": ("bfloat16", "torch.bfloat16"), "fp16": ("half precision", "torch.float16")}
+_HALF = {"bf16": ("bfloat16", "bfloat16"), "fp16": ("half precision", "float16")}
 
 
 def _precisions(passed: Situation) -> Iterator[Change]:
@@ -276,7 +287,7 @@ def _precisions(passed: Situation) -> Iterator[Change]:
         return
     name, dtype = _HALF[passed.half]
     if passed.precision in (None, "fp32", "tf32"):
-        how = f"torch.autocast(x.device.type, {dtype})"
+        how = Note.of("autocast", dtype=dtype)
         yield Change(
             name=f"{name} by autocast", how=how, arguments={"precision": f"{passed.half}-mixed"}
         )
@@ -288,7 +299,7 @@ def _precisions(passed: Situation) -> Iterator[Change]:
         "bf16-mixed",
     ):
         yield Change(
-            name=name, how=f"model and inputs .to({dtype})", arguments={"precision": passed.half}
+            name=name, how=Note.of("convert", dtype=dtype), arguments={"precision": passed.half}
         )
 
 
@@ -297,17 +308,6 @@ def _fused(passed: Situation) -> Iterator[Change]:
         with suppress(TorchscanError):  # one that exists
             yield Change(
                 name="fused optimizer",
-                how="fused=True",
+                how=Note.of("fused-optimizer"),
                 arguments={"optimizer": fused(passed.optimizer)},
             )
-
-
-def _named(blocks: Sequence[str]) -> str:
-    return blocks[0] if len(blocks) == 1 else f"{blocks[0]} … {blocks[-1]}"
-
-
-def _cost(saves: float) -> str:
-    percent = int(-100 * saves)
-    return (
-        "no difference" if percent == 0 else f"{abs(percent)} % {'more' if percent > 0 else 'less'}"
-    )

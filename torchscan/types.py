@@ -38,6 +38,7 @@ from torchscan.live.history import WatchedRun as WatchedRun
 from torchscan.live.schema import Distribution as Distribution
 from torchscan.live.schema import Series as Series
 from torchscan.live.watcher import Watcher as Watcher
+from torchscan.notes import Note as Note
 from torchscan.ops import OpCost as OpCost
 from torchscan.ops import Work as Work
 from torchscan.pages import Page as Page

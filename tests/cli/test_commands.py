@@ -521,7 +521,9 @@ def test_notes_are_lines_on_standard_error() -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert "Expected time" in done.stdout
-    assert done.stderr.startswith("torchscan: note: this does not fit NVIDIA GeForce GTX 1650 Ti")
+    assert done.stderr.startswith(
+        "torchscan: note: the pass does not fit NVIDIA GeForce GTX 1650 Ti"
+    )
     assert done.stderr.count("\n") == 1
 
 

@@ -245,7 +245,7 @@ def _differences(abstract: Trace, real: Trace) -> Iterator[tuple[str, str, str]]
 
 
 def _computes_gradients(trace: Trace) -> bool:
-    return "gradients on its way" in trace.provenance.reason
+    return any(each.code == "gradients-in-forward" for each in trace.provenance.reasons)
 
 
 def _path(trace: Trace, index: int) -> str:

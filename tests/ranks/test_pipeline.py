@@ -17,6 +17,7 @@ from torchscan.analyses.pipeline_schedule import (
     ideal_bubble,
     order_of,
 )
+from torchscan.notes import Note
 from torchscan.recording.pretended_group import pretended
 
 FORWARD, BACKWARD = 1.0, 2.0
@@ -185,8 +186,8 @@ def test_stages_hand_over_what_they_return_and_the_first_sends_nothing_back() ->
     assert [each.sent_bytes for each in plan.stages] == [ROWS * WIDTH * F32] * 3 + [0]
     assert plan.stages[-1].handing_over == 0.0
     assert plan.params == 4 * LAYERS * WIDTH * WIDTH
-    assert "Assumed what a stage sends goes on while it computes" in " ".join(str(plan).split())
-    assert all(type(each) is str for each in plan.assumptions)
+    assert "Sending to the next stage overlaps with computation" in " ".join(str(plan).split())
+    assert all(type(each) is Note for each in plan.assumptions)
     first, second = (each.plan.macs for each in plan.stages[:2])
     # three products in each layer; the first layer of all needs no gradient of its input
     assert second == 3 * LAYERS * ROWS * WIDTH * WIDTH

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from torchscan import InputError
 from torchscan.analyses.plan_result import Plan
+from torchscan.notes import Note
 from torchscan.ranks.plan import plan
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -110,7 +111,8 @@ def test_memory_of_shards(options: dict[str, Any], gathered: int) -> None:
     )
     assert sum(each for phase, each in sizes(found, "all-gather") if phase == "backward") == again
     assert sum(each for _, each in sizes(found, "reduce-scatter")) == FLOAT * ALL
-    assert any("on the host" in each for each in found.assumptions) == ("offload_policy" in options)
+    codes = [each.code for each in found.assumptions]
+    assert ("offloaded-counted" in codes) == ("offload_policy" in options)
 
 
 def test_the_first_process_has_most_of_what_cannot_be_divided() -> None:
@@ -334,9 +336,7 @@ def test_what_cannot_be_planned_is_told(
 
 def test_a_dimension_of_the_mesh_that_is_silent_is_told() -> None:
     found = planned(in_columns_and_rows, {"dp": 2, "tp": 2})
-    assert found.warnings == (
-        "no collective goes along dp in a training step: gradients are not summed up there",
-    )
+    assert found.warnings == (Note.of("no-collective", dimension="dp"),)
     assert (
         planned(in_columns_and_rows, {"dp": 2, "tp": 2}, training=False, optimizer=None).warnings
         == ()

@@ -19,6 +19,7 @@ from tests.recording.test_record import Calls
 from tests.versions import before, skip_before
 from torchscan import InputError, NeedsValuesError, RecordError, crawl_module, from_json, record
 from torchscan.analyses.totals import total_cost
+from torchscan.notes import Note
 from torchscan.trace.trace import Trace
 
 
@@ -174,9 +175,7 @@ def test_a_frozen_script_has_costs_and_says_that_its_weights_are_out_of_sight(mo
     frozen = torch.jit.freeze(torch.jit.script(convolutional()))
     info = crawl_module(nn.Sequential(frozen), (3, 8, 8), mode=mode)
     assert info["overall"]["macs"] == 8 * 27 * 36
-    assert info["provenance"]["unread"] == [
-        "the weights of 0, which was frozen: they are constants now"
-    ]
+    assert info["provenance"]["unread"] == [{"code": "frozen-weights", "values": {"path": "0"}}]
     assert not hasattr(frozen, "training")
     # 3·8·8 elements, windows of 3·3·3 for 8·6·6 results, weights and biases; the results are written, read, written
     assert info["overall"]["dmas"] == 288 * 27 + 216 + 8 + 3 * 288
@@ -280,8 +279,9 @@ def two_layers() -> nn.Module:
 ELEMENTS = 16 * 64 + 64 + 64 * 16 + 16
 
 
-def said_of_processes(trace: Trace) -> list[str]:
-    return [text for text in trace.provenance.assumptions if "processes" in text]
+def notes_of_ranks(trace: Trace) -> list[Note]:
+    codes = ("rank-share", "gradients-not-reduced")
+    return [each for each in trace.provenance.assumptions if each.code in codes]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -296,9 +296,7 @@ def test_fully_sharded_parameters_are_counted_whole_and_by_process(mesh: Any) ->
     assert sum(each.numel for each in trace.parameters) == ELEMENTS
     assert sum(each.local_numel for each in trace.parameters) == ELEMENTS // PROCESSES
     assert sum(each.stored_bytes for each in trace.parameters) == 4 * ELEMENTS // PROCESSES
-    assert said_of_processes(trace) == [
-        "one of several processes: it holds 532 of 2,128 parameters, and bytes and costs are its own"
-    ]
+    assert notes_of_ranks(trace) == [Note.of("rank-share", held=532, params=2128)]
     assert (total_cost(trace).macs, total_cost(trace).is_complete) == (2 * 16 * 64, True)
     assert all(each.is_used for each in trace.parameters)
     assert all(type(each).__name__ == "DTensor" for each in model.parameters())
@@ -325,7 +323,7 @@ def test_what_works_out_placements_is_no_part_of_the_pass(mesh: Any, execute: An
 
 def test_one_process_says_nothing_of_others() -> None:
     trace = record(two_layers(), (16,))
-    assert said_of_processes(trace) == []
+    assert notes_of_ranks(trace) == []
     assert sum(each.local_numel for each in trace.parameters) == ELEMENTS
 
 
@@ -377,9 +375,8 @@ def test_distributions_take_values_in_range_for_granted(
         crawl_module(Made(make), (4,), execute="real"),
     )
     assert found["provenance"]["execution"] == "abstract"
-    assert found["provenance"]["assumptions"] == [
-        "that parameters and values of distributions are in range"
-    ]
+    (assumption,) = found["provenance"]["assumptions"]
+    assert assumption["code"] == "distribution-arguments-valid"
     assert real["provenance"]["assumptions"] == []
     assert found["overall"] == real["overall"]
 
@@ -679,7 +676,7 @@ def test_nested_tensors_are_recorded_on_data(layout: Any) -> None:
     given = torch.nested.nested_tensor([torch.ones(3, 4), torch.ones(5, 4)], layout=layout)
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 6))
     info = crawl_module(model, args=(given,))
-    assert info["provenance"]["reason"].endswith(
+    assert info["provenance"]["reasons"][-1]["values"]["error"].endswith(
         "args[0] is a nested tensor, which has no counterpart on the meta device"
     )
     assert info["overall"]["macs"] == 8 * (4 * 4 + 4 * 6)
@@ -809,10 +806,7 @@ def test_buffers_that_a_constructor_can_make_again_are_known(options: Any) -> No
     trace = record(model, (9, 4), **options)
     assert total_cost(trace).macs == 3 * 4 * 4 * (2 if options else 1)
     assert trace.provenance.execution == "abstract"
-    assert (
-        "that integer buffers hold what those of a second model do, made from the same config"
-        in trace.provenance.assumptions
-    )
+    assert Note.of("rebuilt-buffers") in trace.provenance.assumptions
     assert model.stride.is_meta
     assert all(each.is_meta for each in model.parameters())
     assert nn.Module.register_parameter is register

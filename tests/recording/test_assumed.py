@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from torchscan import crawl_module, estimate_memory, format_info, record
 from torchscan.analyses.totals import total_cost
+from torchscan.notes import Note
 
 
 class Cascade(nn.Module):
@@ -76,7 +77,7 @@ def test_a_branch_that_reads_an_assumed_index_is_taken_on_data(
 ) -> None:
     trace = record(Cascade(is_over), args=(torch.ones(1, 4),), training=backward, mode="eval")
     assert trace.provenance.execution == "real"
-    assert f"a branch at {line_of(is_over)} " in trace.provenance.reason
+    assert f"a branch at {line_of(is_over)} " in str(trace.provenance.reasons[-1])
     assert trace.provenance.assumptions == ()  # these are the user's own inputs
 
 
@@ -87,8 +88,8 @@ def test_a_branch_that_reads_an_assumed_index_is_named_where_there_are_no_data(
 ) -> None:
     trace = record(Cascade(is_over).to("meta"), (4,), training=backward, mode="eval")
     assert trace.provenance.execution == "abstract"
-    (text,) = [text for text in trace.provenance.assumptions if "branch" in text]
-    assert f"a branch reads at {line_of(is_over)} (in <lambda>)" in text
+    (note,) = [each for each in trace.provenance.assumptions if each.code == "branch-on-pick"]
+    assert f"a branch at {line_of(is_over)} (in <lambda>)" in str(note)
 
 
 def test_the_other_way_is_counted_on_data() -> None:
@@ -103,9 +104,11 @@ def test_the_other_way_is_counted_on_data() -> None:
 def test_an_estimate_takes_a_branch_on_data_too() -> None:
     model = Cascade(lambda scores: scores.argmax() == 0)
     estimate = estimate_memory(model, args=(torch.ones(1, 4),))
-    assert any("a branch at test_assumed.py:" in text for text in estimate.assumptions)
+    (note,) = estimate.assumptions
+    assert note.code == "runs-on-data"
+    assert "a branch at test_assumed.py:" in str(note)
     estimate = estimate_memory(model.to("meta"), (4,))
-    assert any("a branch reads at test_assumed.py:" in text for text in estimate.assumptions)
+    assert any("a branch at test_assumed.py:" in str(each) for each in estimate.assumptions)
 
 
 class Search(nn.Module):
@@ -145,12 +148,9 @@ def test_however_a_model_asks_for_the_end_it_is_not_told_one(
     trace = record(Search(is_over), (8,))
     assert trace.provenance.execution == "real"
     assert total_cost(trace).macs == 10 * 144
-    (text,) = [
-        text
-        for text in record(Search(is_over).to("meta"), (8,)).provenance.assumptions
-        if "branch" in text
-    ]
-    assert "a branch reads at test_assumed.py:" in text
+    trace = record(Search(is_over).to("meta"), (8,))
+    (note,) = [each for each in trace.provenance.assumptions if each.code == "branch-on-pick"]
+    assert "a branch at test_assumed.py:" in str(note)
 
 
 def test_a_class_that_is_picked_out_is_so_on_data() -> None:
@@ -172,8 +172,8 @@ def test_that_picks_are_many_enough_is_told() -> None:
     model = Cascade(lambda scores: len((index := scores.argmax(-1))[index != 0]) == 20)
     trace = record(model, (4,), batch_size=30)
     assert total_cost(trace).macs == 30 * (12 + 12)
-    (text,) = trace.provenance.assumptions
-    assert text.startswith("balanced routing: aten.argmax.default ")
+    (note,) = trace.provenance.assumptions
+    assert note == Note.of("balanced-routing", operator="aten.argmax.default")
 
 
 class Period(nn.Module):
@@ -312,7 +312,7 @@ def test_a_router_may_ask_for_every_expert_with_few_tokens_too(
     trace = record(Mixture(dispatch), (6,))
     assert trace.provenance.execution == "abstract"
     assert total_cost(trace).macs == 6 * 4 + 2 * 6 * 6
-    assert all(text.startswith("balanced routing: ") for text in trace.provenance.assumptions)
+    assert all(each.code == "balanced-routing" for each in trace.provenance.assumptions)
 
 
 def by_two(model: Mixture, x: Tensor, chosen: Tensor) -> None:
@@ -337,9 +337,8 @@ def hard(model: Mixture, x: Tensor, chosen: Tensor) -> None:
 def test_which_expert_all_tokens_go_to_is_no_matter_of_balance() -> None:
     trace = record(Mixture(hard), (6,), batch_size=8)
     assert trace.provenance.execution == "real"
-    assert (
-        f"a branch at test_assumed.py:{inspect.getsourcelines(hard)[1] + 1} (in hard)"
-        in trace.provenance.reason
+    assert f"a branch at test_assumed.py:{inspect.getsourcelines(hard)[1] + 1} (in hard)" in str(
+        trace.provenance.reasons[-1]
     )
 
 
@@ -381,12 +380,10 @@ def test_a_real_pass_says_where_made_up_inputs_decide(name: str, backward: bool)
     select = SELECTIONS[name]
     trace = record(Filter(select), (3,), training=backward, mode="eval")
     assert trace.provenance.execution == "real"
-    (text,) = trace.provenance.assumptions
-    assert text.startswith(
-        "that the made-up inputs are typical: their values decide what is counted, by "
-    )
-    assert name in text
-    assert text.endswith(f" at {line_of(select)} (in <lambda>)")
+    (note,) = trace.provenance.assumptions
+    assert note.code == "typical-inputs"
+    assert name in str(note)
+    assert str(note).endswith(f" at {line_of(select)} (in <lambda>)")
 
 
 def test_inputs_of_the_users_own_are_what_is_counted() -> None:
@@ -407,7 +404,8 @@ def test_many_places_are_one_remark() -> None:
         fourth = x.amin().item()
         return first + second > third + fourth
 
-    (text,) = record(Filter(select), (3,)).provenance.assumptions
+    (note,) = record(Filter(select), (3,)).provenance.assumptions
+    text = str(note)
     assert text.endswith("and 1 more place")
     assert text.count("test_assumed.py:") == 3
 
@@ -432,7 +430,7 @@ def test_made_up_integers_may_be_read_but_not_what_a_layer_makes_of_them() -> No
 def test_a_remark_stands_below_the_table_and_the_total_is_complete() -> None:
     info = crawl_module(Filter(SELECTIONS["aten.nonzero"]), (3,))
     assert info["overall"]["complete"]
-    assert "Assumed that the made-up inputs are typical" in " ".join(format_info(info).split())
+    assert "Generated inputs are assumed to be typical" in " ".join(format_info(info).split())
 
 
 # -- numbers that a model draws ------------------------------------------------------------------------------------------
@@ -469,9 +467,9 @@ def test_a_pass_says_where_numbers_decide_that_the_model_draws(
 ) -> None:
     inputs: dict[str, Any] = {"args": (torch.ones(1, 4),)} if has_inputs else {"input_shape": (4,)}
     trace = record(Repeats(DRAWS[name]), **inputs, execute=execute)
-    (text,) = trace.provenance.assumptions
-    assert text.startswith("that the numbers drawn are typical: they decide what is counted, by ")
-    assert text.endswith(f" at {line_of(DRAWS[name])} (in <lambda>)")
+    (note,) = trace.provenance.assumptions
+    assert note.code == "typical-random-numbers"
+    assert str(note).endswith(f" at {line_of(DRAWS[name])} (in <lambda>)")
 
 
 def test_a_number_that_is_drawn_does_not_need_data() -> None:
@@ -505,8 +503,8 @@ def test_what_does_not_depend_on_chance_may_be_read(name: str, execute: Any) -> 
 
 
 def test_layers_that_are_dropped_in_training_are_named() -> None:
-    (text,) = record(Repeats(skips), (4,), mode="train").provenance.assumptions
-    assert "(in skips)" in text
+    (note,) = record(Repeats(skips), (4,), mode="train").provenance.assumptions
+    assert "(in skips)" in str(note)
 
 
 @pytest.mark.parametrize("execute", ["abstract", "real"])

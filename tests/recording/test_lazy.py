@@ -23,6 +23,7 @@ from torchscan import (
     summary,
 )
 from torchscan.analyses.module_graph import module_graph
+from torchscan.notes import Note
 from torchscan.targets import parse_target, with_model
 
 
@@ -81,8 +82,8 @@ def test_a_module_that_is_not_reached_stays_lazy(verb: Callable[[nn.Module], Any
 
 def test_its_parameters_make_totals_lower_bounds() -> None:
     provenance = record(Unreached(), (4,)).provenance
-    said = [f"{name}, which is lazy and is not reached by the pass" for name in ("head", "norm")]
-    assert list(provenance.unread) == said
+    notes = [Note.of("lazy-module", path=name) for name in ("head", "norm")]
+    assert list(provenance.unread) == notes
     with pytest.raises(UnpricedError, match="only a lower bound is known for Parameters"):
         assert_budget(Unreached(), (4,), max_params=100)
 

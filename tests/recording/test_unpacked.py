@@ -214,10 +214,12 @@ def test_eight_bits_of_fractions_are_a_weight_each() -> None:
 
 def test_what_a_hidden_kernel_unpacks_is_a_lower_bound() -> None:
     info = crawl_module(Secret(), (INNER,))
-    said = f"qweight counts as {INNER // 8 * OUTER} elements: how many numbers are packed in each is not known"
-    assert said in info["provenance"]["assumptions"]
-    assert info["provenance"]["unread"] == ["what qweight packs"]
-    with pytest.raises(UnpricedError, match="what qweight packs"):
+    elements = INNER // 8 * OUTER
+    note = {"code": "packing-unknown", "values": {"path": "qweight", "elements": elements}}
+    assert note in info["provenance"]["assumptions"]
+    unread = {"code": "packed-numbers", "values": {"path": "qweight"}}
+    assert info["provenance"]["unread"] == [unread]
+    with pytest.raises(UnpricedError, match="the numbers packed in qweight"):
         assert_budget(Secret(), (INNER,), max_params=10**9)
 
 

@@ -68,7 +68,7 @@ def test_a_report_follows_the_schema_and_is_read_back_as_it_was(info: Info) -> N
 
 def test_a_report_says_first_which_schema_it_follows() -> None:
     text = INFOS["block"]().to_json()
-    assert text.startswith('{\n  "schema": "torchscan/info/1",\n')
+    assert text.startswith('{\n  "schema": "torchscan/info/2",\n')
     assert "schema" not in from_json(text)
 
 
@@ -200,8 +200,8 @@ def _broken(*path: Any, value: Any = None, delete: bool = False) -> str:
         ('{"schema": "torchscan/info/1\\n"}', "not a report of torchscan"),
         (json.dumps({"schema": f"torchscan/info/{'9' * 5000}"}), "not a report of torchscan"),
         (
-            '{"schema": "torchscan/info/2"}',
-            "schema 2, and this torchscan reads up to 1: a newer one wrote it",
+            '{"schema": "torchscan/info/3"}',
+            "schema 3, and this torchscan reads up to 2: a newer one wrote it",
         ),
         ('{"schema": "torchscan/info/12", "layers": 3}', "schema 12, .* newer"),
         ('{"schema": "torchscan/info/1"}', "the report has no 'overheads'"),

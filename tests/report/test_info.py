@@ -141,8 +141,9 @@ def test_parameters_used_by_somebody_else_are_not_unused() -> None:
 @pytest.mark.parametrize("execute", ["abstract", "real"])
 def test_provenance_says_how_the_pass_ran(execute: Any) -> None:
     provenance = crawl_module(nn.Linear(4, 2), (4,), execute=execute)["provenance"]
-    assert (provenance["execution"], provenance["reason"], provenance["mode"]) == (
+    (reason,) = provenance["reasons"]
+    assert (provenance["execution"], reason["code"], provenance["mode"]) == (
         execute,
-        "asked for",
+        "requested",
         "eval",
     )

@@ -81,8 +81,8 @@ Layer  FLOPs (M)  FLOP/B  Limit    Bound (µs)  Estimate (µs)  of time
 2            0.2     0.6  launch          3.3            8.6     <1 % ▏
 ──────────────────────────────────────────────────────────────────────────────
 
-± 50 %: a guess: no time on a device of this kind was compared with a measured
-one.
+± 50 %, not validated: no time on a device of this kind was compared with a
+measured one.
 
 No room for: Moved (MiB)."""
 
@@ -148,7 +148,7 @@ def test_phases_and_warnings_are_shown() -> None:
     assert "optimizer" in text
     with pytest.warns(UserWarning, match="does not fit"):
         result = analyze_roofline(nn.ReLU(), (2**20,), batch_size=2**14, device="a round card")
-    assert "Warning: this does not fit a round card" in result.to_text()
+    assert "Warning: the pass does not fit a round card" in result.to_text()
 
 
 @pytest.mark.parametrize("options", [{"by": "module"}, {"top": 0}, {"max_depth": -1}])

@@ -257,7 +257,7 @@ def test_what_a_pass_assumed_or_left_out_is_said() -> None:
             return x.gather(1, x.topk(2).indices)
 
     text = " ".join(lines(Partial(), (4,)))
-    assert "Assumed balanced routing" in text
+    assert "Balanced routing is assumed" in text
     assert "Parameters that this pass did not use: unused (20)." in text
 
 

@@ -683,7 +683,10 @@ def test_a_model_too_large_for_memory_stays_without_data_and_says_so() -> None:
         lambda built: crawl_module(built.module, (4,)),
     )
     assert info["overall"]["macs"] == 16
-    assert any("nets.py" in text and "argmax" in text for text in info["provenance"]["assumptions"])
+    (note,) = info["provenance"]["assumptions"]
+    assert note["code"] == "branch-on-pick"
+    assert "argmax" in note["values"]["operator"]
+    assert "nets.py" in note["values"]["places"][0]
 
 
 @pytest.mark.parametrize("is_language_model", [False, True])

@@ -16,6 +16,8 @@ from torchscan.analyses.memory_timeline import (
 from torchscan.analyses.suggestions_result import NOBODY, Asker, Suggestions
 from torchscan.escapes import printable
 from torchscan.garbage import collected_later
+from torchscan.notes import Note
+from torchscan.plain import to_plain
 from torchscan.results import Result
 from torchscan.trace.events import Phase
 from torchscan.trace.trace import Trace
@@ -23,9 +25,7 @@ from torchscan.units import memory
 
 #: where the search for the largest batch ends, and that for the longest sequence
 LARGEST_BATCH = 2**24
-OUTPUT_DROPPED = (
-    "that the model's output is dropped when the loss is computed (holds_output=True keeps it)"
-)
+OUTPUT_DROPPED = Note.of("output-dropped")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +89,10 @@ class MemoryEstimate(Result):
     timeline: tuple[Moment, ...]
     layers: tuple[LayerMemory, ...]
     batch_size: int | None
-    assumptions: tuple[str, ...]
+    assumptions: tuple[Note, ...]
     verdict: Verdict | None = None
     #: weights that cannot be read: if there are any, the peak is a lower bound
-    unread: tuple[str, ...] = ()
+    unread: tuple[Note, ...] = ()
     _asker: Asker = field(default=NOBODY, repr=False, compare=False)
 
     def suggestions(self) -> Suggestions:
@@ -125,7 +125,7 @@ class MemoryEstimate(Result):
             },
             "layers": [asdict(layer) for layer in self.layers],
             "batch_size": self.batch_size,
-            "assumptions": list(self.assumptions),
+            "assumptions": to_plain(self.assumptions),
             "verdict": None if self.verdict is None else self.verdict.to_dict(),
         }
 

@@ -14,6 +14,8 @@ from torchscan.analyses.plan_result import RankPlan
 from torchscan.analyses.roofline.error_margin import ErrorMargin
 from torchscan.analyses.roofline.links import Fabric, Waiting, link_times, waiting
 from torchscan.escapes import printable
+from torchscan.notes import Note
+from torchscan.plain import to_plain
 from torchscan.results import Result
 from torchscan.trace.events import Phase
 
@@ -66,10 +68,10 @@ class MeshSearch(Result):
     params: int
     choices: tuple[MeshChoice, ...]
     #: meshes that were left out, each with the reason
-    refused: Mapping[str, str]
+    refused: Mapping[str, Note]
     #: how many passes were recorded
     num_traces: int
-    assumptions: tuple[str, ...]
+    assumptions: tuple[Note, ...]
 
     @property
     def best(self) -> MeshChoice | None:
@@ -111,8 +113,8 @@ class MeshSearch(Result):
         return {
             **plain,
             "choices": made,
-            "refused": dict(self.refused),
-            "assumptions": list(self.assumptions),
+            "refused": to_plain(self.refused),
+            "assumptions": to_plain(self.assumptions),
         }
 
 

@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
 from torchscan.analyses.plan_result import RankPlan
+from torchscan.notes import Note
+from torchscan.plain import to_plain
 from torchscan.results import Result
 from torchscan.units import duration, memory, share
 
@@ -215,8 +217,8 @@ class PipelinePlan(Result):
     #: seconds of the passes, and of the whole step with the optimizer
     passes: float
     time_estimate: float
-    assumptions: tuple[str, ...]
-    warnings: tuple[str, ...]
+    assumptions: tuple[Note, ...]
+    warnings: tuple[Note, ...]
 
     @property
     def bubble(self) -> float:
@@ -260,8 +262,8 @@ class PipelinePlan(Result):
         return {
             **{name: getattr(self, name) for name in names},
             "mesh": None if self.mesh is None else dict(self.mesh),
-            "assumptions": list(self.assumptions),
-            "warnings": list(self.warnings),
+            "assumptions": to_plain(self.assumptions),
+            "warnings": to_plain(self.warnings),
             "stages": [
                 {
                     name: each.plan.to_dict() if name == "plan" else getattr(each, name)

@@ -11,6 +11,8 @@ from torchscan.analyses.collectives import Collective
 from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.roofline import Roofline
 from torchscan.escapes import printable
+from torchscan.notes import Note
+from torchscan.plain import to_plain
 from torchscan.results import Result, table_of
 from torchscan.trace.trace import Trace
 from torchscan.units import count, memory
@@ -72,8 +74,8 @@ class Plan(Result):
     params: int
     #: the processes that were planned
     ranks: tuple[RankPlan, ...]
-    assumptions: tuple[str, ...]
-    warnings: tuple[str, ...]
+    assumptions: tuple[Note, ...]
+    warnings: tuple[Note, ...]
 
     def table(self, by: str = "group") -> Table:
         """Return the plan with one row per "group" of collectives, "rank" or "layer"."""
@@ -136,10 +138,10 @@ class Plan(Result):
             name: getattr(self, name)
             for name in ("device", "training", "batch_size", "num_ranks", "params")
         }
-        told = {name: list(getattr(self, name)) for name in ("assumptions", "warnings")}
+        notes = {name: to_plain(getattr(self, name)) for name in ("assumptions", "warnings")}
         return {
             "mesh": dict(self.mesh),
             **plain,
-            **told,
+            **notes,
             "ranks": [each.to_dict() for each in self.ranks],
         }

@@ -10,6 +10,8 @@ from typing import Any, Literal
 from torch import nn
 
 from torchscan.errors import InputError
+from torchscan.notes import Note
+from torchscan.plain import to_plain
 from torchscan.results import RowsResult
 
 #: seconds, or bytes
@@ -21,8 +23,8 @@ class Suggestion:
     """One change, estimated by itself, or several together."""
 
     change: str
-    #: what to write, or which changes are made together
-    how: str
+    #: what to write, or which changes are made together; None for the pass as it is
+    how: Note | None
     #: the metric with the change
     after: float
     #: the share of the metric that it saves
@@ -44,7 +46,7 @@ class Suggestions(RowsResult):
     as_it_is: Suggestion
     suggestions: tuple[Suggestion, ...]
     #: changes that save less than one per cent, and those that have no estimate, with the reason
-    of_no_help: tuple[str, ...]
+    of_no_help: tuple[Note, ...]
 
     def __iter__(self) -> Iterator[Suggestion]:
         return iter(self.suggestions)
@@ -74,9 +76,9 @@ class Suggestions(RowsResult):
             "question": self.question,
             "before": self.before,
             "suggestions": [
-                {name: getattr(each, name) for name in names} for each in self.suggestions
+                {name: to_plain(getattr(each, name)) for name in names} for each in self.suggestions
             ],
-            "of_no_help": list(self.of_no_help),
+            "of_no_help": to_plain(self.of_no_help),
         }
 
 

@@ -101,7 +101,7 @@ def assert_budget(
         )
         outcome = check_model(budget, _scan_of(module, given))
     for remark in outcome.remarks:
-        warn_user(remark)
+        warn_user(str(remark))
     if not outcome.is_fine:
         raise BudgetError(str(outcome))
 

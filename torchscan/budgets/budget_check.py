@@ -32,6 +32,7 @@ from torchscan.escapes import printable
 from torchscan.files import write_text
 from torchscan.hardware.device_specs import can_estimate_for
 from torchscan.metrics import METRICS, PER_SAMPLE, Metric, require_device
+from torchscan.notes import Note
 from torchscan.report.columns import full_name_of
 from torchscan.report.comparison import Comparison, compare
 from torchscan.report.data import read_report
@@ -66,7 +67,7 @@ def check_budget(
 
     outcome = with_model(budget.target, check, folder=budget.folder, is_own_process=is_own_process)
     step = check_step_time(budget, budget.target, timings=timings)
-    remarks = (*outcome.remarks, *filter(None, [step.remark]))
+    remarks = outcome.remarks if step.remark is None else (*outcome.remarks, step.remark)
     return replace(outcome, remarks=remarks, step=step.taken, too_slow=step.excess)
 
 
@@ -110,7 +111,7 @@ def check_model(
     bounds = bounds_among(budget.place or budget.name, scan, metrics, strict=budget.strict)
     values = {name: metric.value(scan) for name, metric in metrics.items()}
     excesses = list(excesses_among(scan, metrics, budget.limits, batch.largest))
-    remarks: list[str] = []
+    remarks: list[Note] = []
     if budget.baseline is not None:
         if update:
             remarks.append(_record_baseline(budget, scan.forward.counts))
@@ -208,15 +209,15 @@ class _Batch:
 # -- baselines -----------------------------------------------------------------------------------------------------------
 
 
-def _record_baseline(budget: Budget, info: Info) -> str:
+def _record_baseline(budget: Budget, info: Info) -> Note:
     assert budget.baseline is not None  # noqa: S101 - or there is nothing to update
     write_text(budget.baseline, info.to_json())
-    return f"baseline recorded in {_from_here(budget.baseline)}"
+    return Note.of("baseline-recorded", path=_from_here(budget.baseline))
 
 
 def _against_baseline(
     budget: Budget, info: Info, values: Mapping[str, float], samples: int
-) -> tuple[list[Excess], list[str]]:
+) -> tuple[list[Excess], list[Note]]:
     assert budget.baseline is not None  # noqa: S101 - it is what was asked for
     before = _read_baseline(budget, budget.baseline)
     comparison = compare(before, info)
@@ -233,8 +234,9 @@ def _against_baseline(
             )
         if values[name] < old:
             shrunk.append(metric.heading)
-    hint = f"less than the baseline: {', '.join(shrunk)}; record it anew to keep it so (--update)"
-    return excesses, [hint] if shrunk and not excesses else []
+    if excesses or not shrunk:
+        return excesses, []
+    return excesses, [Note.of("below-baseline", metrics=shrunk)]
 
 
 def _read_baseline(budget: Budget, baseline: Path) -> Info:

@@ -18,6 +18,7 @@ from torchscan.budgets.outcome import (
 )
 from torchscan.generation import analyze_generation
 from torchscan.metrics import OF_GENERATION
+from torchscan.notes import Note
 from torchscan.targets import Built
 from torchscan.units import Tokens
 
@@ -84,10 +85,14 @@ def layers_of_generation(name: str, made: Generation) -> Layers:
     return overhead or slowest_layers(roofline)
 
 
-def warnings_of_generation(made: Generation) -> tuple[str, ...]:
+def warnings_of_generation(made: Generation) -> tuple[Note, ...]:
     """Return the warnings of a generation, and first that its batch does not fit, if so."""
     if made.fits:
         return made.warnings
-    sequences = f"{made.batch_size:,} sequences" if made.batch_size > 1 else "a sequence"
-    of_length = f"{sequences} of {made.prompt + made.new:,} tokens"
-    return (f"{made.device} has no memory for {of_length}", *made.warnings)
+    note = Note.of(
+        "no-room",
+        device=made.device,
+        batch_size=made.batch_size,
+        tokens=made.prompt + made.new,
+    )
+    return (note, *made.warnings)

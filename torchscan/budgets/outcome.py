@@ -21,6 +21,7 @@ from torchscan.metrics import (
     activation_peak,
     range_of,
 )
+from torchscan.notes import Note
 from torchscan.report.columns import full_name_of
 from torchscan.report.comparison import growth
 from torchscan.report.info_data import Layer
@@ -76,7 +77,7 @@ class Outcome:
     values: Mapping[str, float]
     excesses: tuple[Excess, ...] = ()
     #: remarks that aren't about exceeded limits
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[Note, ...] = ()
     #: the metrics that are only bounds
     bounds: frozenset[str] = frozenset()
     #: by metric what its value is of, as in :class:`Excess`
@@ -184,7 +185,7 @@ def compare_with_limits(
     *,
     strict: bool,
     place: str = "",
-    remarks: Collection[str] = (),
+    remarks: Collection[Note] = (),
 ) -> Outcome:
     """Check the metrics of a result against their limits; ``place`` is where errors say that the limits are."""
     return Outcome(

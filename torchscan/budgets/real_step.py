@@ -13,6 +13,7 @@ from torchscan.budgets.outcome import basis_of
 from torchscan.errors import BudgetError
 from torchscan.hardware.device_specs import is_part
 from torchscan.inspection import inspect
+from torchscan.notes import Note
 from torchscan.recording.request import PassRequest
 from torchscan.runtime.provenance import name_of_device
 from torchscan.runtime.run import RunFacts
@@ -31,7 +32,7 @@ class StepOutcome:
     taken: str = ""
     #: how much it is, and the slowest modules
     excess: str = ""
-    remark: str = ""
+    remark: Note | None = None
 
 
 def check_step_time(budget: Budget, target: Target, *, timings: bool) -> StepOutcome:
@@ -42,17 +43,18 @@ def check_step_time(budget: Budget, target: Target, *, timings: bool) -> StepOut
     samples = budget.batch_size if budget.per_sample else 1
     basis = basis_of(budget.batch_size, is_per_sample=budget.per_sample)
     if not timings:
-        per = f" {basis}" if samples > 1 else ""
-        where = f"at most {units.duration(limit.most)}{per} on {limit.measured_on}"
-        return StepOutcome(
-            remark=f"the time of a step, {where}, is not checked without --timings (in pytest, --torchscan-timings)"
+        remark = Note.of(
+            "step-needs-timings",
+            limit=limit.most,
+            basis=basis if samples > 1 else "",
+            device=limit.measured_on,
         )
+        return StepOutcome(remark=remark)
     device = _device_for(limit.measured_on)
     here = name_of_device(device)
     if not is_part(limit.measured_on, here):
-        return StepOutcome(
-            remark=f"the time of a step is not checked: its limit is for {limit.measured_on}, and this is {here}"
-        )
+        remark = Note.of("step-on-other-device", limit_device=limit.measured_on, device=here)
+        return StepOutcome(remark=remark)
     facts = with_model(
         target, partial(_measured, budget, device), folder=budget.folder, with_data=True
     )

@@ -35,7 +35,10 @@ from torchscan.metrics import (
     limits_in,
     limits_of,
 )
+from torchscan.notes import Note
+from torchscan.plain import from_plain
 from torchscan.report.data import require_info
+from torchscan.report.info_data import data_of
 
 #: what a budget takes in place of a model
 LimitedResult = Mapping[str, Any] | MemoryEstimate | Roofline | Generation | Plan
@@ -85,7 +88,7 @@ class ResultKind(ABC):
     def layers(self, name: str, result: Any, samples: int) -> Layers:
         """Return the layers to look at if a metric, divided by ``samples``, exceeds its limit."""
 
-    def remarks(self, result: Any) -> Sequence[str]:  # noqa: ARG002 - most have none
+    def remarks(self, result: Any) -> Sequence[Note]:  # noqa: ARG002 - most have none
         """Return the warnings of a result that are not about a limit."""
         return ()
 
@@ -99,6 +102,10 @@ class ResultKind(ABC):
         return found
 
 
+def _unread_weights(estimate: MemoryEstimate) -> list[str]:
+    return [str(weights) for weights in estimate.unread]
+
+
 class _MemoryKind(ResultKind):
     type = MemoryEstimate
     label = "a memory estimate"
@@ -107,7 +114,7 @@ class _MemoryKind(ResultKind):
 
     @property
     def metrics(self) -> Mapping[str, Measure[Any]]:
-        peak = _as_in_models("peak_memory", lambda each: each.peak_bytes, lambda each: each.unread)
+        peak = _as_in_models("peak_memory", lambda each: each.peak_bytes, _unread_weights)
         activations = _as_in_models("activation_memory", activation_bytes, lambda _: ())
         return {"activation_memory": activations, "peak_memory": peak}
 
@@ -156,7 +163,7 @@ class _GenerationKind(ResultKind):
     def layers(self, name: str, result: Generation, samples: int) -> Layers:  # noqa: ARG002
         return layers_of_generation(name, result)
 
-    def remarks(self, result: Generation) -> Sequence[str]:
+    def remarks(self, result: Generation) -> Sequence[Note]:
         return warnings_of_generation(result)
 
 
@@ -179,7 +186,7 @@ class _PlanKind(ResultKind):
     def layers(self, name: str, result: Plan, samples: int) -> Layers:  # noqa: ARG002
         return layers_of_plan(name, result)
 
-    def remarks(self, result: Plan) -> Sequence[str]:
+    def remarks(self, result: Plan) -> Sequence[Note]:
         return result.warnings
 
 
@@ -214,7 +221,8 @@ class _InfoKind(ResultKind):
             if metric.is_cost:
                 names += [*info["unpriced"], *info["provenance"]["missed"]]
             if metric.has_weights:
-                names += info["provenance"].get("unread", ())
+                notes = data_of(info)["provenance"].get("unread", ())
+                names += [str(from_plain(Note, each)) for each in notes]
             return names
 
         return _as_in_models(name, lambda info: metric.of_info(info["overall"]), missing)

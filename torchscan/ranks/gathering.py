@@ -13,6 +13,7 @@ from torchscan.analyses.plan_result import Plan, RankPlan
 from torchscan.analyses.roofline import Fabric
 from torchscan.errors import InputError, RecordError
 from torchscan.hardware.device_specs import can_estimate_for, device_named
+from torchscan.notes import Note
 from torchscan.ops.communication import sent_bytes
 from torchscan.ranks.plan import Asked, names_in, offloading, plan_of, rank_plan
 from torchscan.recording.example_inputs import DTypes, Shapes, example_inputs
@@ -25,7 +26,6 @@ from torchscan.torch_versions import (
     is_wrapped_by_ddp,
     whole_mesh_of,
 )
-from torchscan.units import memory
 from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def gather(
     mesh, place, names = _mesh_of(module)
     own = _in_all(lambda: _own(module, asked, fabric, place, names))
     made = plan_of(mesh, asked, _gathered(own))
-    return replace(made, warnings=(*made.warnings, *_of_ddp(module))) if training else made
+    return replace(made, warnings=(*made.warnings, *_ddp_notes(module))) if training else made
 
 
 def _require_group() -> None:
@@ -134,17 +134,15 @@ def _checked(model: nn.Module, asked: Asked, per_machine: int, network: float) -
     return Fabric(device=device_named(asked.device), per_machine=per_machine, network=network)
 
 
-def _of_ddp(model: nn.Module) -> list[str]:
-    """What its processes send each other of gradients at least, ``2 (n − 1)/n p``, which no record has."""
+def _ddp_notes(model: nn.Module) -> list[Note]:
+    """Return a note of what DDP sends: at least ``2 (n − 1)/n p`` per rank, which no trace has."""
     if not is_wrapped_by_ddp(model):
         return []
     size = sum(
         each.numel() * each.element_size() for each in model.parameters() if each.requires_grad
     )
     sent = sent_bytes("all-reduce", size, torch.distributed.get_world_size())
-    return [
-        f"what DDP sends is not counted: {memory(sent)} of each process to sum up gradients, in buckets of as much memory"
-    ]
+    return [Note.of("ddp-not-counted", sent=sent)]
 
 
 def _own(

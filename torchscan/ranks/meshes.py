@@ -20,11 +20,12 @@ from torchscan.analyses.roofline import Fabric, Rates
 from torchscan.analyses.roofline.error_margin import ErrorMargin
 from torchscan.errors import InputError, TorchscanError
 from torchscan.hardware.device_specs import Device, device_named
+from torchscan.notes import Note
 from torchscan.precisions import Precision, name_choices, supported_precision
 from torchscan.progress import progress as told
 from torchscan.ranks.plan import Asked as Step
 from torchscan.ranks.plan import planned
-from torchscan.recording.adapters import ADAPTERS_AS_BY_PEFT, adapt
+from torchscan.recording.adapters import ADAPTERS_AS_IN_PEFT, adapt
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.folding.layer_folds import outermost_lists
 from torchscan.recording.folding.shortened import EqualLayers, kinds_in, shortened
@@ -43,6 +44,8 @@ _PRECISIONS: tuple[Precision, ...] = ("bf16", "bf16-mixed", "fp32")
 
 #: layers of each kind in the shorter passes: two from the beginning and two from the end
 _LAYERS = 4
+#: codes of assumptions about a single mesh
+_OF_ONE_MESH = ("collectives-hidden", "rank-share")
 
 
 @explain_wrong_types
@@ -312,8 +315,8 @@ def _searched(
 ) -> MeshSearch:
     kinds = kinds_in(asked.module, _LAYERS + 1)
     choices: list[MeshChoice] = []
-    refused: dict[str, str] = {}
-    assumptions: dict[str, None] = {}
+    refused: dict[str, Note] = {}
+    assumptions: dict[Note, None] = {}
     error_margin: ErrorMargin | None = None
     for mesh in meshes:
         try:
@@ -323,11 +326,12 @@ def _searched(
                 )  # of views, which nobody writes to here
                 choice, base = _choice(asked, mesh, kinds)
         except TorchscanError as error:
-            refused[format_mesh(mesh)] = str(error).partition("\n")[0]
+            reason = str(error).partition("\n")[0]
+            refused[format_mesh(mesh)] = Note.of("mesh-refused", error=reason)
             continue
         choices.append(choice)
         error_margin = base.rank.roofline.error_margin if base.rank.roofline is not None else None
-        assumptions |= dict.fromkeys(_assumed(base))
+        assumptions |= dict.fromkeys(_assumptions_for_all(base))
     if not choices:
         raise InputError(
             f"no mesh is possible: {next(iter(refused.values()), 'there is none to compare')}"
@@ -335,7 +339,7 @@ def _searched(
     choices = _replay_best(asked, choices, kinds)
     replayed = sum(each.is_replayed for each in choices) if kinds else 0
     if asked.lora is not None:
-        assumptions[ADAPTERS_AS_BY_PEFT] = None
+        assumptions[ADAPTERS_AS_IN_PEFT] = None
     return MeshSearch(
         device=asked.device.name,
         num_gpus=num_gpus,
@@ -430,9 +434,8 @@ def _overhead_bytes(short: Short) -> int:
     )
 
 
-def _assumed(short: Short) -> list[str]:
-    """Of the whole step, what is not of one mesh."""
-    timed = short.rank.roofline.assumptions if short.rank.roofline is not None else ()
-    of_one_mesh = ("of the time of collectives", "one of several processes")
-    of_all = [text for text in timed if not any(part in text for part in of_one_mesh)]
-    return [*of_all, OUTPUT_DROPPED]
+def _assumptions_for_all(short: Short) -> list[Note]:
+    """Return the assumptions about a step that do not depend on the mesh."""
+    roofline = short.rank.roofline
+    notes = () if roofline is None else roofline.assumptions
+    return [*(each for each in notes if each.code not in _OF_ONE_MESH), OUTPUT_DROPPED]

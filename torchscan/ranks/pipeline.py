@@ -17,6 +17,7 @@ from torchscan.analyses.plan_result import RankPlan
 from torchscan.analyses.roofline import Fabric, Roofline
 from torchscan.errors import InputError, TorchscanError
 from torchscan.hardware.device_specs import device_named
+from torchscan.notes import Note
 from torchscan.progress import progress as told
 from torchscan.ranks.plan import Asked, held_in, offloading, planned, rank_plan
 from torchscan.recording.bookkeeping.inventory import tensors_of
@@ -32,9 +33,10 @@ if TYPE_CHECKING:
 
 #: what stays from step to step, or from the first microbatch on
 _HELD: tuple[MemoryKind, ...] = ("parameters", "buffers", "optimizer")
-_ASSUMED = (
-    "what a stage sends goes on while it computes, and FSDP in a stage gathers and reduces for each microbatch as for one",
-    "that what torch's stages keep for all that they are sent, the inputs of all microbatches, is not counted",
+_ASSUMPTIONS = (
+    Note.of("stage-sends-overlap"),
+    Note.of("fsdp-per-microbatch"),
+    Note.of("stage-inputs-not-counted"),
 )
 
 
@@ -128,14 +130,14 @@ def pipeline(
         mesh=None if mesh is None else dict(mesh),
         assumptions=(
             *dict.fromkeys(
-                text
+                note
                 for each in rooflines
-                for text in each.assumptions
-                if "passes while" not in text
+                for note in each.assumptions
+                if note.code != "collectives-hidden"
             ),
-            *_ASSUMED,
+            *_ASSUMPTIONS,
         ),
-        warnings=tuple(dict.fromkeys(text for each in rooflines for text in each.warnings)),
+        warnings=tuple(dict.fromkeys(note for each in rooflines for note in each.warnings)),
     )
 
 

@@ -16,9 +16,9 @@ from torchscan.analyses.plan_result import Plan, RankPlan
 from torchscan.analyses.roofline import Fabric
 from torchscan.errors import InputError, RecordError
 from torchscan.hardware.device_specs import can_estimate_for, device_named
+from torchscan.notes import Note
 from torchscan.ops.communication import group_of
 from torchscan.progress import progress as told
-from torchscan.recording.bookkeeping.parameter_records import shared_among_processes
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.recording.pretended_group import pretended, size_of
 from torchscan.recording.sharding import Apply, failed_in_parts, sharded
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed.device_mesh import DeviceMesh
 
-_OFFLOADED = "that what FSDP keeps on the host takes memory of the device all the same"
+_OFFLOADED = Note.of("offloaded-counted")
 
 #: one process, several, or the first, the one in the middle and the last
 Ranks = int | Sequence[int] | Literal["ends"]
@@ -242,15 +242,15 @@ def plan_of(mesh: Mapping[str, int], asked: Asked, found: Sequence[RankPlan]) ->
     """Of several processes; what is said of all is worked out from the record of the first."""
     first = found[0]
     unpriced = unpriced_operators(first.trace, call_costs(first.trace))
-    warned = [f"a lower bound: the cost of {', '.join(unpriced)} is not known"] if unpriced else []
-    is_one = shared_among_processes(first.trace.parameters)  # the plan itself says this
+    warnings = [Note.of("costs-unknown", operators=list(unpriced))] if unpriced else []
     if asked.training:
-        warned += [
-            f"no collective goes along {name} in a training step: gradients are not summed up there"
-            for name in first.silent
-        ]
-    timed = () if first.roofline is None else first.roofline.assumptions
-    warned += [] if first.roofline is None else first.roofline.warnings
+        warnings += [Note.of("no-collective", dimension=name) for name in first.silent]
+    assumptions = [*first.memory.assumptions]
+    if first.roofline is not None:
+        assumptions += first.roofline.assumptions
+        warnings += first.roofline.warnings
+    # a plan shows the share of each rank itself
+    assumptions = [each for each in assumptions if each.code != "rank-share"]
     return Plan(
         mesh=dict(mesh),
         device=asked.device if first.roofline is None else first.roofline.device,
@@ -258,8 +258,6 @@ def plan_of(mesh: Mapping[str, int], asked: Asked, found: Sequence[RankPlan]) ->
         batch_size=asked.batch_size if asked.input_shape is not None else None,
         params=sum(each.numel for each in held_in(first.trace)),
         ranks=tuple(found),
-        assumptions=tuple(
-            each for each in dict.fromkeys((*first.memory.assumptions, *timed)) if each != is_one
-        ),
-        warnings=tuple(dict.fromkeys(warned)),
+        assumptions=tuple(dict.fromkeys(assumptions)),
+        warnings=tuple(dict.fromkeys(warnings)),
     )

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from torchscan.errors import InputError
+from torchscan.notes import Note
 
-ADAPTERS_AS_BY_PEFT = "that adapters are computed in 32 bits, with a dropout, as in peft"
+ADAPTERS_AS_IN_PEFT = Note.of("adapters-as-in-peft")
 
 #: a common share; any between 0 and 1 costs the same
 _DROPPED = 0.05

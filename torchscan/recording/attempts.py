@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from torchscan.errors import InputError
+from torchscan.notes import Note
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.tensors import CONCRETE_FLOATS, NO_FLOATS
@@ -30,7 +31,7 @@ class Attempt:
     """One way of running a pass, and why this one."""
 
     name: Literal["abstract", "real"]
-    reason: str
+    reasons: tuple[Note, ...]
     device: torch.device
     grad_mode: Callable[[], contextlib.AbstractContextManager[object]] = torch.inference_mode
     #: whether operators arrive as what autograd sees: its tensors are ours, and composites come apart
@@ -61,9 +62,9 @@ class Attempt:
         """For a model that computes gradients, or whose gradients are asked for."""
         return replace(self, grad_mode=torch.enable_grad, is_decomposed=True)
 
-    def because(self, reason: str) -> Attempt:
-        """For this reason too."""
-        return replace(self, reason=f"{self.reason}; {reason}" if self.reason else reason)
+    def because(self, reason: Note) -> Attempt:
+        """Return the attempt with one more reason."""
+        return replace(self, reasons=(*self.reasons, reason))
 
     def execution(self, device_type: str) -> Execution:
         """What runs the operators, as on a device of this kind.
@@ -78,7 +79,7 @@ class Attempt:
 
     @contextlib.contextmanager
     def without_autocast(
-        self, followed: str | None, assume: Callable[[str], None]
+        self, followed: str | None, assume: Callable[[Note], None]
     ) -> Iterator[None]:
         """Switch off an active autocast: it casts parameters, which have a device, but not meta tensors.
 
@@ -86,9 +87,7 @@ class Attempt:
         """
         with contextlib.ExitStack() as stack:
             for device in set(_autocast_devices()) - {followed} if self.is_abstract else ():
-                assume(
-                    f"no autocast, although it is active on {device}: it has no effect on meta tensors"
-                )
+                assume(Note.of("autocast-ignored", device=device))
                 stack.enter_context(torch.autocast(device, enabled=False))
             yield
 
@@ -109,31 +108,28 @@ def another_chance() -> Iterator[None]:
 
 def attempts_for(request: PassRequest, inventory: Inventory) -> list[Attempt]:
     """The ways to run it, in the order in which to try them."""
-    abstract = Attempt(name="abstract", reason="shapes are enough", device=_META)
-    real = Attempt(name="real", reason="", device=_device_of(inventory, request))
+    requested = Note.of("requested")
+    abstract = Attempt(name="abstract", reasons=(Note.of("shapes-suffice"),), device=_META)
+    real = Attempt(name="real", reasons=(), device=_device_of(inventory, request))
     on_meta = [slot.path for slot in inventory.all_slots if slot.tensor.is_meta]
     abstract = replace(abstract, home=None if on_meta or request.is_converted else real.device)
     if request.execute == "abstract":
-        return [replace(abstract, reason="asked for")]
+        return [replace(abstract, reasons=(requested,))]
     if request.execute == "real" and on_meta:
         raise InputError(
             f"execute='real' needs data, and {on_meta[0]} has none: it is on the meta device"
         )
     if request.execute == "real":
-        return [real.because("asked for")]
+        return [real.because(requested)]
     if inventory.is_sharded:
-        return [
-            replace(
-                real.because("the model is spread over processes"),
-                without_data=inventory.without_data,
-            )
-        ]
+        sharded = real.because(Note.of("model-sharded"))
+        return [replace(sharded, without_data=inventory.without_data)]
     if real.device.type == "cuda":
-        return [real.because("the model is on CUDA")]
+        return [real.because(Note.of("model-on-cuda"))]
     if on_meta:
         return [replace(abstract, is_last_resort=not _has_another_chance.get())]
     if real.device.type in _autocast_devices():
-        return [real.because("autocast is active")]
+        return [real.because(Note.of("autocast-active"))]
     return [abstract, real]
 
 

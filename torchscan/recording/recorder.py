@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from torchscan.notes import Note
 from torchscan.recording.bookkeeping.containers import (
     Fingerprint,
     arguments_named,
@@ -103,7 +104,7 @@ class Recorder(TorchDispatchMode):
         inventory: Inventory,
         execution: Execution,
         is_whole: IsWhole,
-        assume: Callable[[str], None],
+        assume: Callable[[Note], None],
         after_recomputation: Callable[[], None],
         *,
         is_last_resort: bool = True,
@@ -301,7 +302,7 @@ class Recorder(TorchDispatchMode):
         """What torch refuses if it is out of range is taken to be in range where nobody knows."""
         if request.tracked[0].is_concrete or not is_validation():
             return False
-        self.assume("that parameters and values of distributions are in range")
+        self.assume(Note.of("distribution-arguments-valid"))
         return True
 
     def _on_one_device(

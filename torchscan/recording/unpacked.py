@@ -14,6 +14,7 @@ from fractions import Fraction
 
 import torch
 
+from torchscan.notes import Note
 from torchscan.ops import compute_cost
 from torchscan.recording.bookkeeping.inventory import Slot
 from torchscan.recording.execution.reads import ONLY_SPEC_MATTERS
@@ -163,14 +164,18 @@ def _counted(trace: Trace, slots: Sequence[Slot], flow: _Flow) -> Trace:
         for at, slot in enumerate(slots)
         if at not in held and _may_hold_more(trace.parameters[at], at, slot, flow)
     ]
-    remarks = tuple(
-        f"{slots[at].path} counts as {trace.parameters[at].numel:,} elements: how many numbers are packed in each is not known"
+    notes = [
+        Note.of("packing-unknown", path=slots[at].path, elements=trace.parameters[at].numel)
         for at in unknown
+    ]
+    unread = [Note.of("packed-numbers", path=slots[at].path) for at in unknown]
+    before = trace.provenance
+    provenance = replace(
+        before,
+        assumptions=(*before.assumptions, *notes),
+        unread=(*before.unread, *unread),
     )
-    told = trace.provenance
-    unread = tuple(f"what {slots[at].path} packs" for at in unknown)
-    told = replace(told, assumptions=(*told.assumptions, *remarks), unread=(*told.unread, *unread))
-    return replace(trace, parameters=parameters, provenance=told)
+    return replace(trace, parameters=parameters, provenance=provenance)
 
 
 def _holding(record: ParameterRecord, numbers: int | None) -> ParameterRecord:

@@ -10,7 +10,7 @@ from typing import Any, cast
 from torchscan.errors import InputError
 from torchscan.report.columns import COLUMNS, check_columns, check_estimates
 from torchscan.report.info import Info
-from torchscan.report.info_data import InfoDict, Layer, Sums, data_of
+from torchscan.report.info_data import InfoDict, Layer, Sums, data_of, with_notes
 from torchscan.report.saved import REPORT, content_of, read_saved
 from torchscan.report.schema_validation import mismatch
 from torchscan.report.table import Cell, Column, Row, Table
@@ -38,6 +38,7 @@ def from_json(text: str) -> Info:
 def info_of(content: Any) -> Info:
     """The info dict that a report holds."""
     REPORT.require(content)
+    content = with_notes(content)
     wrong = _wrong(content)
     if wrong is not None:
         raise InputError(f"this report is broken: {wrong}")
@@ -46,7 +47,11 @@ def info_of(content: Any) -> Info:
 
 def require_info(given: object, what: str = "the report") -> None:
     """Refuse what is not an info dict, and say what is wrong with it."""
-    wrong = _wrong({"schema": REPORT.schema_id, **given} if isinstance(given, Mapping) else given)
+    wrong = (
+        _wrong({"schema": REPORT.schema_id, **with_notes(given)})
+        if isinstance(given, Mapping)
+        else _wrong(given)
+    )
     if wrong is not None:
         raise InputError(f"{what} is not an info dict of crawl_module: {wrong}")
 

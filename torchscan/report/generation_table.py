@@ -111,9 +111,9 @@ def _written(
 
 def _remarks(generation: Generation) -> list[str]:
     return [
-        *(FullRemark(f"Warning: {text}.") for text in generation.warnings),
+        *(FullRemark(f"Warning: {note}.") for note in generation.warnings),
         f"{generation.decode.error_margin.label}.",
-        *(f"Assumed: {text}." for text in generation.assumptions),
+        *(note.sentence for note in generation.assumptions),
     ]
 
 

@@ -10,7 +10,6 @@ from html import escape
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
-from torchscan import units
 from torchscan.analyses.conventions import Convention
 from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.module_costs import call_costs, module_costs, unpriced_operators
@@ -21,7 +20,9 @@ from torchscan.analyses.roofline import Roofline
 from torchscan.garbage import collected_later
 from torchscan.hardware.process_memory import NO_OVERHEAD, Overhead
 from torchscan.hints import HintedDict, HintedLayer
+from torchscan.notes import Note
 from torchscan.ops import OpCost
+from torchscan.plain import to_plain
 from torchscan.report.info_data import (
     COST_SUMS,
     PARAMETER_SUMS,
@@ -154,9 +155,8 @@ def _add_memory(data: InfoData, memory: MemoryEstimate) -> None:
         layer["activation_bytes"] = None if known is None else known.activation_bytes
         layer["peak_bytes"] = None if known is None else known.peak_bytes
     data["overall"]["peak_bytes"] = memory.peak_bytes
-    data.setdefault("estimates", []).append(
-        f"Memory is estimated: {units.memory(memory.peak_bytes)} at the most."
-    )
+    note = Note.of("memory-estimate", peak_bytes=memory.peak_bytes)
+    data.setdefault("estimates", []).append(to_plain(note))
 
 
 def _add_times(data: InfoData, roofline: Roofline) -> None:
@@ -166,15 +166,15 @@ def _add_times(data: InfoData, roofline: Roofline) -> None:
     for layer in data["layers"]:
         layer["time_estimate"] = math.fsum(times.get((layer["path"], layer["call"]), ()))
     data["overall"]["time_estimate"] = roofline.time_estimate
-    said = f"{units.duration(roofline.time_estimate)} ± {100 * roofline.error_margin.share:.0f} %"
-    how = [
-        roofline.device,
-        *([roofline.precision] if roofline.precision else []),
-        *(["compiled"] if roofline.compiled else []),
-    ]
-    data.setdefault("estimates", []).append(
-        f"Times are estimated for {', '.join(how)}: {said} in all."
+    note = Note.of(
+        "time-estimate",
+        device=roofline.device,
+        precision=roofline.precision,
+        compiled=roofline.compiled,
+        seconds=roofline.time_estimate,
+        margin=roofline.error_margin.share,
     )
+    data.setdefault("estimates", []).append(to_plain(note))
 
 
 def _layer(
@@ -243,7 +243,7 @@ def _with_batch(shape: tuple[int, ...], batch: int | None) -> Shape:
 def _provenance(provenance: Provenance, convention: Convention) -> ProvenanceData:
     return {
         "execution": provenance.execution,
-        "reason": provenance.reason,
+        "reasons": to_plain(provenance.reasons),
         "mode": provenance.mode,
         "backward": provenance.backward,
         "batch_size": provenance.batch_size,
@@ -255,9 +255,9 @@ def _provenance(provenance: Provenance, convention: Convention) -> ProvenanceDat
             }
             for each in provenance.inputs
         ],
-        "assumptions": list(provenance.assumptions),
+        "assumptions": to_plain(provenance.assumptions),
         "missed": list(provenance.missed),
-        "unread": list(provenance.unread),
+        "unread": to_plain(provenance.unread),
         "torchscan_version": provenance.torchscan_version,
         "torch_version": provenance.torch_version,
         "convention": convention,

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NotRequired, TypedDict, cast, get_args
 
 from torchscan.errors import InputError
+from torchscan.notes import Note
+from torchscan.plain import to_plain
 
 Shape = list[int]
 Shapes = Shape | list[Shape] | None
@@ -110,19 +112,27 @@ class InputData(TypedDict):
     dtype: str
 
 
+class NoteData(TypedDict):
+    """A note: a fact as its code and its values."""
+
+    code: str
+    values: dict[str, Any]
+
+
 class ProvenanceData(TypedDict):
-    """How the pass ran, and what counted it."""
+    """Facts about the pass: the way it ran and the versions that counted it."""
 
     execution: Literal["abstract", "real"]
-    reason: str
+    #: why it ran in this way
+    reasons: list[NoteData]
     mode: Literal["eval", "train", "same"]
     backward: bool
     batch_size: int | None
     inputs: list[InputData]
-    assumptions: list[str]
+    assumptions: list[NoteData]
     missed: list[str]
     #: weights that cannot be read; not there in older reports
-    unread: NotRequired[list[str]]
+    unread: NotRequired[list[NoteData]]
     torchscan_version: str
     torch_version: str
     convention: str
@@ -148,7 +158,7 @@ class InfoData(TypedDict):
     unused_parameters: dict[str, int]
     provenance: ProvenanceData
     #: what memory and times are estimates of
-    estimates: NotRequired[list[str]]
+    estimates: NotRequired[list[NoteData]]
     selection: NotRequired[Selection]
     max_depth: NotRequired[int]
 
@@ -158,12 +168,47 @@ InfoDict = Mapping[str, Any]
 
 
 def data_of(info: InfoDict) -> InfoData:
-    """The same object, with its types."""
+    """Return the same object with its types; of an older version, a copy in today's form."""
     if not isinstance(info, Mapping) or "layers" not in info:
         raise InputError(
             f"a {type(info).__name__} is not an info dict: give what crawl_module returns"
         )
-    return cast("InfoData", info)
+    return cast("InfoData", with_notes(info))
+
+
+def with_notes(info: InfoDict) -> InfoDict:
+    """Return a dict of an older version (schema 1), which has sentences, with notes in their place.
+
+    Other dicts, among them broken ones, are returned as they are.
+    """
+    provenance = info.get("provenance")
+    if not isinstance(provenance, Mapping) or not isinstance(provenance.get("reason"), str):
+        return info
+    kept = {key: value for key, value in provenance.items() if key != "reason"}
+    upgraded = {
+        **kept,
+        "reasons": _notes_of([provenance["reason"]]),
+        "assumptions": _notes_of(provenance.get("assumptions"), "assumed "),
+        "unread": _notes_of(provenance.get("unread", [])),
+    }
+    if "estimates" not in info:
+        return {**info, "provenance": upgraded}
+    estimates = info["estimates"]
+    if isinstance(estimates, list):
+        estimates = [
+            each.removesuffix(".") if isinstance(each, str) else each for each in estimates
+        ]
+    return {**info, "provenance": upgraded, "estimates": _notes_of(estimates)}
+
+
+def _notes_of(texts: Any, before: str = "") -> Any:
+    """Return plain notes of sentences; what is not a list of texts is left to the schema."""
+    if not isinstance(texts, list):
+        return texts
+    return [
+        to_plain(Note.from_text(f"{before}{text}")) if isinstance(text, str) else text
+        for text in texts
+    ]
 
 
 def summed(layer: Sums, keys: Iterable[str]) -> int:

@@ -61,7 +61,7 @@ def memory_table(estimate: MemoryEstimate) -> Table:
         remarks=[
             *_left_out(groups, shown),
             *closeness(estimate.verdict),
-            *(f"Assumed {text}." for text in estimate.assumptions),
+            *(note.sentence for note in estimate.assumptions),
         ],
         noun="layers",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchscan import units
 from torchscan.analyses.mesh_search import MeshChoice, MeshSearch, format_mesh
+from torchscan.notes import Note
 from torchscan.report.make_table import make_table, number, words, yes_or_no
 from torchscan.report.table import Cell, Table
 from torchscan.wrong_arguments import explain_wrong_types
@@ -47,7 +48,7 @@ def mesh_table(search: MeshSearch) -> Table:
         remarks=[
             *_left_out(search),
             *([] if search.error_margin is None else [f"Times: {search.error_margin.label}."]),
-            *(f"Assumed {text}." for text in search.assumptions),
+            *(note.sentence for note in search.assumptions),
             *_recording_remarks(search),
         ],
         noun="meshes",
@@ -67,8 +68,8 @@ def _recording_remarks(search: MeshSearch) -> list[str]:
 
 
 def _left_out(search: MeshSearch) -> list[str]:
-    """By the reason."""
-    meshes: dict[str, list[str]] = {}
+    """Return a sentence for each reason, with the meshes that it refuses."""
+    meshes: dict[Note, list[str]] = {}
     for mesh, reason in search.refused.items():
         meshes.setdefault(reason, []).append(mesh)
     return [f"Left out: {', '.join(each)}: {reason}." for reason, each in meshes.items()]

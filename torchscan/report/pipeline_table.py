@@ -77,9 +77,9 @@ def _totals(plan: PipelinePlan) -> Table:
 
 def _remarks(plan: PipelinePlan) -> list[str]:
     roofline = plan.stages[0].plan.roofline
-    timed = [] if roofline is None else [f"{roofline.error_margin.label}."]
+    margin = [] if roofline is None else [f"{roofline.error_margin.label}."]
     return [
-        *(FullRemark(f"Warning: {text}.") for text in plan.warnings),
-        *timed,
-        *(f"Assumed {text}." for text in plan.assumptions),
+        *(FullRemark(f"Warning: {note}.") for note in plan.warnings),
+        *margin,
+        *(note.sentence for note in plan.assumptions),
     ]

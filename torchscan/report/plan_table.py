@@ -168,6 +168,10 @@ def _group(row: _Row) -> Cell:
 
 
 def _remarks(plan: Plan) -> list[str]:
-    timed = [] if plan.roofline is None else [f"{plan.roofline.error_margin.label}."]
-    said = [*closeness(plan.memory.verdict), *(f"Assumed {text}." for text in plan.assumptions)]
-    return [*(FullRemark(f"Warning: {text}.") for text in plan.warnings), *timed, *said]
+    margin = [] if plan.roofline is None else [f"{plan.roofline.error_margin.label}."]
+    return [
+        *(FullRemark(f"Warning: {note}.") for note in plan.warnings),
+        *margin,
+        *closeness(plan.memory.verdict),
+        *(note.sentence for note in plan.assumptions),
+    ]

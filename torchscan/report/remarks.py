@@ -8,7 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 
 from torchscan import units
-from torchscan.report.info_data import InfoData, Layer, Overheads, ProvenanceData
+from torchscan.notes import Note
+from torchscan.plain import from_plain
+from torchscan.report.info_data import InfoData, Layer, NoteData, Overheads, ProvenanceData
 from torchscan.report.make_table import total, totals_table
 from torchscan.report.table import Cell, ColumnRemark, Table
 
@@ -72,13 +74,14 @@ def remarks_of(info: InfoData, *, fields: Collection[str]) -> list[str]:
 
     ``fields`` are the columns of receptive fields that the table has.
     """
-    remarks = [*_selection_texts(info), _pass_text(info["provenance"]), *info.get("estimates", ())]
+    remarks = [*_selection_texts(info), _pass_text(info["provenance"])]
+    remarks += _sentences(info.get("estimates", ()))
     if info["provenance"]["convention"] != "torchscan":
         tool = info["provenance"]["convention"]
         remarks.append(
             f"MACs are what {tool} would have reported, by its rules; all other figures are torchscan's."
         )
-    remarks += [f"Assumed {text}." for text in info["provenance"]["assumptions"]]
+    remarks += _sentences(info["provenance"]["assumptions"])
     if info["unpriced"]:
         names = ", ".join(f"{name} ({calls}×)" for name, calls in info["unpriced"].items())
         remarks.append(unpriced_text(names))
@@ -93,6 +96,10 @@ def remarks_of(info: InfoData, *, fields: Collection[str]) -> list[str]:
     if fields:
         remarks += [ColumnRemark(text, fields) for text in _field_remarks(info["layers"])]
     return remarks
+
+
+def _sentences(notes: Sequence[NoteData]) -> list[str]:
+    return [from_plain(Note, each).sentence for each in notes]
 
 
 def unpriced_text(names: str, when: str = "") -> str:
@@ -141,7 +148,8 @@ def _pass_text(provenance: ProvenanceData) -> str:
         "train": "in training mode",
         "same": "as the modules are set",
     }[provenance["mode"]]
-    why = textwrap.shorten(provenance["reason"].partition("\n")[0], 200, placeholder=" …")
+    notes = [from_plain(Note, each) for each in provenance["reasons"]]
+    why = textwrap.shorten("; ".join(map(str, notes)), 200, placeholder=" …")
     reason = f" ({why})" if provenance["execution"] == "real" else ""
     passes = "One pass, forward and backward," if provenance["backward"] else "One pass"
     return f"{passes} {mode}, {how}{reason}, of {inputs}."

@@ -67,9 +67,9 @@ def roofline_table(
         totals_first=True,
         remarks=[
             *([FOLDED] if any(len(each.names) > 1 for each in groups) else []),
-            *(FullRemark(f"Warning: {text}.") for text in roofline.warnings),
+            *(FullRemark(f"Warning: {note}.") for note in roofline.warnings),
             f"{roofline.error_margin.label}.",
-            *(f"Assumed: {text}." for text in roofline.assumptions),
+            *(note.sentence for note in roofline.assumptions),
         ],
         noun={"layer": "layers", "kind": "kinds of operators", "operator": "calls"}[by],
     )

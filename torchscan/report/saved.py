@@ -54,7 +54,7 @@ class FileKind:
 
 #: a version grows where a reader of the one before would misread the data, not with every new key
 REPORT = FileKind(
-    "torchscan/info", 1, "report", "write one with to_json(), or torchscan summary --format json"
+    "torchscan/info", 2, "report", "write one with to_json(), or torchscan summary --format json"
 )
 RUN = FileKind(
     run.KIND, run.SCHEMA, "run", "save one that inspect() has watched, run.save('run.json')"

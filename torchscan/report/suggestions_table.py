@@ -28,18 +28,22 @@ def suggestions_table(suggestions: Suggestions) -> Table:
         number(metric, _WHAT[metric], _value, unit=unit),
         number("saves", "Saves", text=lambda share: f"{100 * share:.0f} %" if share else ""),
         *([fits] if has_verdict else []),
-        words("how", "How", min_width=8, wrap=True),  # code to type is never cut
+        words("how", "How", _how, min_width=8, wrap=True),  # code to type is never truncated
     ]
     return make_table(
         "What would help",
         columns,
         rows,
         summary=[suggestions.question],
-        remarks=[f"Of no help: {'; '.join(suggestions.of_no_help)}."]
+        remarks=[f"Of no help: {'; '.join(map(str, suggestions.of_no_help))}."]
         if suggestions.of_no_help
         else [],
         noun="changes",
     )
+
+
+def _how(suggestion: Suggestion) -> str:
+    return "" if suggestion.how is None else str(suggestion.how)
 
 
 def _value(suggestion: Suggestion) -> Cell:

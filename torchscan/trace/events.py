@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
+from torchscan.notes import Note
 from torchscan.once import once
 from torchscan.torch_versions import OpOverload
 
@@ -326,21 +327,22 @@ class Processes(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """How the pass ran, and what was assumed on the way."""
+    """Facts about a pass: the way it ran and what was assumed."""
 
     execution: Literal["abstract", "real"]
-    reason: str
+    #: why it ran in this way
+    reasons: tuple[Note, ...]
     mode: Literal["eval", "train", "same"]
     #: whether gradients were computed after the forward pass
     backward: bool
     #: the batch size of inputs made from ``input_shape``; None where complete arguments were given
     batch_size: int | None
     inputs: tuple[InputRecord, ...]
-    assumptions: tuple[str, ...]
-    #: paths of modules that ran in other threads, which a record does not follow
+    assumptions: tuple[Note, ...]
+    #: paths of modules that ran in other threads, which a trace does not follow
     missed: tuple[str, ...]
     #: weights that cannot be read: if there are any, parameters and their memory are lower bounds
-    unread: tuple[str, ...]
+    unread: tuple[Note, ...]
     torchscan_version: str
     torch_version: str
     #: None: the model is in this process alone

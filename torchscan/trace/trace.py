@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchscan.escapes import printable
+from torchscan.notes import Note
 from torchscan.results import RowsResult, table_of
 from torchscan.trace.events import (
     ModuleCall,
@@ -47,9 +48,9 @@ class Trace(RowsResult):
         """The path of the module whose own operator this is."""
         return self.modules[op.module_call].path
 
-    def assuming(self, remark: str) -> Trace:
-        """The same record, with one more assumption in its provenance."""
-        assumptions = (*self.provenance.assumptions, remark)
+    def assuming(self, note: Note) -> Trace:
+        """Return the trace with one more assumption in its provenance."""
+        assumptions = (*self.provenance.assumptions, note)
         return replace(self, provenance=replace(self.provenance, assumptions=assumptions))
 
     def __repr__(self) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 
 from torchscan.analyses.roofline import Roofline
 from torchscan.analyses.roofline.roofline_result import Limiter
+from torchscan.notes import Note
+from torchscan.plain import to_plain
 from torchscan.results import Result
 
 
@@ -51,9 +53,9 @@ class Generation(Result):
     #: operators without a price, and modules that were not followed: if there are any, times are lower bounds
     unpriced: tuple[str, ...]
     #: weights that cannot be read: if there are any, parameters and their memory are lower bounds
-    unread: tuple[str, ...]
-    assumptions: tuple[str, ...]
-    warnings: tuple[str, ...]
+    unread: tuple[Note, ...]
+    assumptions: tuple[Note, ...]
+    warnings: tuple[Note, ...]
 
     @property
     def tokens_per_second(self) -> float:
@@ -104,15 +106,15 @@ class Generation(Result):
             "limiter": self.limiter,
             "fits": self.fits,
         }
-        told = {
-            name: list(getattr(self, name))
+        lists = {
+            name: to_plain(getattr(self, name))
             for name in ("unpriced", "unread", "assumptions", "warnings")
         }
         figures["mesh"] = None if self.mesh is None else dict(self.mesh)
         return {
             **plain,
             **figures,
-            **told,
+            **lists,
             "prefill": self.prefill.to_dict(),
             "decode": self.decode.to_dict(),
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from torchscan.analyses.generation.serving_costs import AS_IT_IS, Repriced, Serving
@@ -35,16 +35,13 @@ from torchscan.analyses.roofline.roofline_result import GroupLoad, Limiter, Oper
 from torchscan.analyses.routed_calls import RoutedCalls
 from torchscan.analyses.totals import enclosing_paths
 from torchscan.garbage import collected_later
+from torchscan.notes import Note
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpCall, Phase
 from torchscan.trace.trace import Trace
-from torchscan.units import share
 
-#: of the bound, where it does not hold for any routing
-_ONE_ROUTING = (
-    "that rows reach the experts as in this pass: "
-    "the bound reads all experts that get rows in it, another routing fewer"
-)
+#: for a bound that does not hold for any routing
+_ROUTING_OF_THIS_PASS = Note.of("routing-of-this-pass")
 
 
 @collected_later()
@@ -55,7 +52,7 @@ def roofline_of(
     precision: str | None = None,
     numbers: Numbers | None = None,
     compiled: bool = False,
-    warnings: Sequence[str] = (),
+    warnings: Sequence[Note] = (),
     serving: Serving | None = None,
     fabric: Fabric | None = None,
     graphed: bool = False,
@@ -96,15 +93,19 @@ def roofline_of(
         loads, indices = _in_order(
             [*loads, *(_waiting(trace, rates, *each) for each in waits.items())], [*indices, *waits]
         )
-    told = [*warnings]
+    warned = [*warnings]
     unpriced = unpriced_operators(trace, costs)
     if unpriced:
-        told.append(f"a lower bound: the cost of {', '.join(unpriced)} is not known")
-    told += _not_modelled(trace)
+        warned.append(Note.of("costs-unknown", operators=list(unpriced)))
+    warned += _kernels_not_modeled(trace)
     places = [trace.ops[index].module_call for index in indices]
-    result = _result(trace, rates, runs, (loads, places), precision, compiled, told)
-    assumed = [_ONE_ROUTING] if routed.is_split_by_counts else []
-    assumed += [*fabric.assumptions, *_hidden(times, waits)] if fabric is not None and times else []
+    result = _result(trace, rates, runs, (loads, places), precision, compiled, warned)
+    assumed = [_ROUTING_OF_THIS_PASS] if routed.is_split_by_counts else []
+    if fabric is not None and times:
+        assumed.append(fabric.assumption)
+        hidden = hidden_share(times, waits)
+        if hidden:
+            assumed.append(Note.of("collectives-hidden", share=hidden))
     return replace(
         result,
         assumptions=(*result.assumptions, *assumed),
@@ -140,15 +141,6 @@ def _waiting(trace: Trace, rates: Rates, index: int, seconds: float) -> Operator
         limiter="links",
         time_bound=0.0,
         time_estimate=seconds,
-    )
-
-
-def _hidden(times: Mapping[int, float], waits: Mapping[int, float]) -> list[str]:
-    hidden = hidden_share(times, waits)
-    return (
-        [f"that {share(hidden)} of the time of collectives passes while the device computes"]
-        if hidden
-        else []
     )
 
 
@@ -305,7 +297,7 @@ def _result(
     placed: tuple[Sequence[OperatorLoad], Sequence[int]],
     precision: str | None,
     compiled: bool,
-    warnings: Sequence[str],
+    warnings: Sequence[Note],
 ) -> Roofline:
     loads, places = placed
     time = math.fsum(each.time_estimate for each in loads)
@@ -328,7 +320,11 @@ def _result(
         operators=tuple(loads),
         layers=_layers(trace, loads, places),
         by_kind=_kinds(loads),
-        assumptions=(*trace.provenance.assumptions, *_unverified(rates, forms), *rates.assumed),
+        assumptions=(
+            *trace.provenance.assumptions,
+            *_unverified_values(rates, forms),
+            *rates.assumed,
+        ),
         warnings=tuple(warnings),
     )
 
@@ -385,27 +381,25 @@ _DECOMPOSITIONS = (
 )
 
 
-def _not_modelled(trace: Trace) -> list[str]:
+def _kernels_not_modeled(trace: Trace) -> list[Note]:
     names = dict.fromkeys(op.signature.operator.removeprefix("aten.") for op in trace.ops)
     found = [name for name in names if name.startswith(_DECOMPOSITIONS) and "norm" not in name]
-    return (
-        [f"how the kernels of {', '.join(found)} work is not modelled: their time is a guess"]
-        if found
-        else []
-    )
+    return [Note.of("kernels-not-modeled", operators=found)] if found else []
 
 
-def _unverified(rates: Rates, forms: Iterable[str]) -> list[str]:
+def _unverified_values(rates: Rates, forms: Iterable[str]) -> list[Note]:
     used = [
         "bandwidth_gbs",
         *forms,
         *(["l2_mb"] if rates.cache else []),
         *(["power_w"] if rates.power_factor < 1 else []),
     ]
-    figures = [
+    values = [
         each for each in (*used, "multiprocessors", "boost_mhz") if rates.device.is_unverified(each)
     ]
-    return [f"unverified figures of {rates.device.name}: {', '.join(figures)}"] if figures else []
+    if not values:
+        return []
+    return [Note.of("unverified-values", device=rates.device.name, values=values)]
 
 
 def _kinds(loads: Sequence[OperatorLoad]) -> dict[str, GroupLoad]:

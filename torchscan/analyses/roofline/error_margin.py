@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from torchscan.hardware.device_specs import Device
+from torchscan.notes import Note
+from torchscan.plain import to_plain
 
 Mode = Literal["eager", "compiled", "training", "compiled training"]
 #: what most time goes into, of all that has products
@@ -17,12 +18,12 @@ class ErrorMargin(NamedTuple):
 
     share: float
     #: what that rests on
-    reason: str
+    reason: Note
 
     @property
     def label(self) -> str:
-        """As text."""
-        return f"± {100 * self.share:.0f} %: {self.reason}"
+        """The share and the reason as text."""
+        return f"± {100 * self.share:.0f} %, {self.reason}"
 
 
 class Passed(NamedTuple):
@@ -68,43 +69,39 @@ UNKNOWN = 0.5
 LAUNCHES = 0.5
 
 
-_NOUNS: Mapping[Mode, str] = {
-    "eager": "eager pass",
-    "compiled": "compiled pass",
-    "training": "training step",
-    "compiled training": "compiled training step",
-}
-
-
 def error_margin_of(device: Device, passed: Passed) -> ErrorMargin:
     """Return the error margin of a pass on a device."""
-    share, reason = _of_kernels(device, passed)
+    of_kernels = _margin_of_kernels(device, passed)
     if passed.launched < 0.05:
-        return ErrorMargin(share, reason)
+        return of_kernels
+    share, reason = of_kernels
     mixed = (1 - passed.launched) * share + passed.launched * max(share, LAUNCHES)
-    margin = f"± {100 * LAUNCHES:.0f} %"
-    launches = f"launches take {100 * passed.launched:.0f} % of the time ({margin})"
-    guess = reason.removeprefix("a guess: ")
-    why = f": {guess}" if guess != reason else ", as measured"
-    return ErrorMargin(mixed, f"a guess: {launches}, kernels are ± {100 * share:.0f} %{why}")
+    launches = Note.of(
+        "launches-not-validated",
+        launched=passed.launched,
+        launch_margin=LAUNCHES,
+        kernel_margin=share,
+        kernels=to_plain(reason),
+    )
+    return ErrorMargin(mixed, launches)
 
 
-def _of_kernels(device: Device, passed: Passed) -> tuple[float, str]:
+def _margin_of_kernels(device: Device, passed: Passed) -> ErrorMargin:
     of_mode = [each for each in COMPARED if (each.gpu, each.mode) == (device.name, passed.mode)]
     known = next((each for each in of_mode if each.kind == passed.kind), None)
     if known is not None and passed.in_half > 0.9:
-        which = f"{known.models:,} image models in mixed precision, mostly {passed.kind}"
-        measured = f"each with a measured {_NOUNS[passed.mode]} on this card"
-        return known.share, f"four of five of {which}, {measured}, lay within it"
+        validated = Note.of("validated", models=known.models, kind=known.kind, mode=passed.mode)
+        return ErrorMargin(known.share, validated)
     if device.vendor == "NVIDIA" or (not device.vendor and device.capability is not None):
-        return (
-            ELSEWHERE,
-            f"a guess: no {_NOUNS[passed.mode]} {_where(passed, of_mode)} was compared with a measured one",
-        )
-    return UNKNOWN, "a guess: no time on a device of this kind was compared with a measured one"
+        note = Note.of("not-validated", mode=passed.mode, missing=_missing(passed, of_mode))
+        return ErrorMargin(ELSEWHERE, note)
+    return ErrorMargin(UNKNOWN, Note.of("device-kind-not-validated"))
 
 
-def _where(passed: Passed, of_mode: list[Compared]) -> str:
+def _missing(
+    passed: Passed, of_mode: list[Compared]
+) -> Literal["device", "convolutions", "format"]:
+    """Return what passes that were compared in this mode do not have in common with this one."""
     if not of_mode:
-        return "on this card"
-    return "without convolutions" if passed.kind is None else "in this number format"
+        return "device"
+    return "convolutions" if passed.kind is None else "format"

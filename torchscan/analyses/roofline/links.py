@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 from torchscan.errors import InputError
 from torchscan.hardware.device_specs import Device
+from torchscan.notes import Note
 from torchscan.ops.communication import COLLECTIVES, Kind, group_of, sent_bytes, whole_bytes
 from torchscan.trace.events import GroupSpec, OpCall, Phase
 from torchscan.trace.trace import Trace
-from torchscan.units import share
 
 #: of what links and networks carry by their data sheets, what collectives reach
 LINKS, NETWORK = 0.8, 0.9
@@ -59,15 +59,18 @@ class Fabric:
             )
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What is taken to be so."""
-        joins_all = (
+    def assumption(self) -> Note:
+        """The links and rates that are assumed, as a note."""
+        is_linked = (
             self.device.link_bytes_per_second is not None and self.device.link_devices is None
         )
-        between = "links" if joins_all else "PCIe"
-        return (
-            f"{self.per_machine} devices in a machine, with {between} between them, and {self.network / 1e9:g} GB/s of network "
-            f"for each; collectives reach {share(LINKS)} of links and {share(NETWORK)} of networks",
+        return Note.of(
+            "fabric",
+            per_machine=self.per_machine,
+            is_linked=is_linked,
+            network=self.network,
+            link_share=LINKS,
+            network_share=NETWORK,
         )
 
     def seconds(self, op: OpCall) -> float | None:

@@ -21,6 +21,7 @@ from torchscan.analyses.roofline.constants import (
 from torchscan.analyses.roofline.kernels import Kernel
 from torchscan.errors import InputError
 from torchscan.hardware.device_specs import Device
+from torchscan.notes import Note
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpSignature
 
@@ -52,7 +53,7 @@ _WIDER: dict[Format, Format] = {
     "tf32": "fp32",
 }
 #: of single precision, what double precision gets where a data sheet does not say
-_DOUBLE_OF_SINGLE = 1 / 64
+_SINGLE_PER_DOUBLE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ class Rates:
         #: whether it computes synchronously, without a queue
         self.is_host = device.vendor == "CPU"
         #: rates that had to be assumed
-        self.assumed: list[str] = []
+        self.assumed: list[Note] = []
 
     def peak(self, form: Format) -> float:
         """Operations per second of products, as the data sheet says; else of the next wider format."""
@@ -116,11 +117,12 @@ class Rates:
         if matrix is not None:
             return max(matrix, known.get(form, 0.0))
         if form in _WIDER:
-            return self._assume(form, f"that of {_WIDER[form]}", self.peak(_WIDER[form]))
+            return self._substitute(form, _WIDER[form], self.peak(_WIDER[form]))
         if form == "fp32":
             other = next((each for each in ("tf32", "bf16") if each in known), next(iter(known)))
-            return self._assume(form, f"that of {other}", known[other])
-        return self._assume(form, "1/64 of fp32", self.peak("fp32") * _DOUBLE_OF_SINGLE)
+            return self._substitute(form, other, known[other])
+        double = self.peak("fp32") / _SINGLE_PER_DOUBLE
+        return self._substitute(form, "fp32", double, _SINGLE_PER_DOUBLE)
 
     def min_seconds(self, form: Format, kernel: Kernel) -> float:
         """Seconds for each operation that products are counted as, at the peak.
@@ -138,7 +140,7 @@ class Rates:
         single = self.device.flops_per_second.get("fp32", math.inf)
         if form != "fp64":
             return single
-        return self.device.flops_per_second.get("fp64", single * _DOUBLE_OF_SINGLE)
+        return self.device.flops_per_second.get("fp64", single / _SINGLE_PER_DOUBLE)
 
     def sustained(self, form: Format) -> float:
         """The peak, as far as there is power for it. Formats of less than 32 bits take as much as there are bits in them."""
@@ -199,8 +201,15 @@ class Rates:
         peak = self.peak(form) if of_products else self.vector_peak(form)
         return peak / self.bandwidth if math.isfinite(peak) else None
 
-    def _assume(self, form: Format, what: str, rate: float) -> float:
-        remark = f"{self.device.name} has no rate for {form}: taken is {what}"
-        if remark not in self.assumed:
-            self.assumed.append(remark)
+    def _substitute(self, form: Format, source: str, rate: float, divisor: int = 1) -> float:
+        """Note that a rate is that of another format, divided by ``divisor``, and return it."""
+        note = Note.of(
+            "rate-substituted",
+            device=self.device.name,
+            format=form,
+            source=source,
+            divisor=divisor,
+        )
+        if note not in self.assumed:
+            self.assumed.append(note)
         return rate

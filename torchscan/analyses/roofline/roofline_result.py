@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from torchscan.analyses.roofline.error_margin import ErrorMargin
 from torchscan.analyses.roofline.rates import Format
 from torchscan.analyses.suggestions_result import NOBODY, Asker, Suggestions
+from torchscan.notes import Note
+from torchscan.plain import to_plain
 from torchscan.results import Result, table_of
 from torchscan.trace.events import Phase
 
@@ -112,9 +114,9 @@ class Roofline(Result):
     operators: tuple[OperatorLoad, ...]
     layers: tuple[GroupLoad, ...]
     by_kind: Mapping[str, GroupLoad]
-    assumptions: tuple[str, ...]
+    assumptions: tuple[Note, ...]
     #: problems with the question, such as a batch that does not fit the device
-    warnings: tuple[str, ...]
+    warnings: tuple[Note, ...]
     #: operators without a cost formula and modules that were not followed, which times leave out
     unpriced: tuple[str, ...] = ()
     _asker: Asker = field(default=NOBODY, repr=False, compare=False)
@@ -201,7 +203,7 @@ class Roofline(Result):
         return {
             **{name: getattr(self, name) for name in plain},
             "time_range": list(self.time_range),
-            "time_range_reason": self.error_margin.reason,
+            "time_range_reason": to_plain(self.error_margin.reason),
             "time_by_phase": dict(self.time_by_phase),
             "time_by_limiter": dict(self.time_by_limiter),
             "peak_flops": dict(self.peak_flops),
@@ -210,6 +212,6 @@ class Roofline(Result):
             "operators": [each.to_dict() for each in self.operators],
             "layers": [each.to_dict() for each in self.layers],
             "by_kind": {name: each.to_dict() for name, each in self.by_kind.items()},
-            "assumptions": list(self.assumptions),
-            "warnings": list(self.warnings),
+            "assumptions": to_plain(self.assumptions),
+            "warnings": to_plain(self.warnings),
         }

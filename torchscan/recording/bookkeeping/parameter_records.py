@@ -6,6 +6,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 
 from torch import Tensor
 
+from torchscan.notes import Note
 from torchscan.recording.bookkeeping.containers import Fingerprint
 from torchscan.recording.bookkeeping.inventory import Inventory, PackedObject, Slot, is_frozen
 from torchscan.recording.bookkeeping.storages import bytes_of
@@ -63,35 +64,33 @@ def _packed_records(
         )
 
 
-def shared_among_processes(records: Sequence[ParameterRecord]) -> str | None:
-    """What to say where other processes hold a part of the parameters."""
+def rank_share(records: Sequence[ParameterRecord]) -> Note | None:
+    """Return a note of the parameters that this rank holds, or None if it holds all."""
     distinct = {each.identity: each for each in records if not each.is_buffer}.values()
     held, all_ = sum(each.local_numel for each in distinct), sum(each.numel for each in distinct)
     if held == all_:
         return None
-    return f"one of several processes: it holds {held:,} of {all_:,} parameters, and bytes and costs are its own"
+    return Note.of("rank-share", held=held, params=all_)
 
 
 def unseen_parameters(
     inventory: Inventory, took_packed: Mapping[Fingerprint | None, str]
-) -> list[str]:
-    """What else there may be: an object doesn't hand out its weights, or one was used that no module shows."""
+) -> list[Note]:
+    """Return notes of weights that may exist besides.
+
+    Objects may not give access to their weights, modules may be lazy or frozen, and operators may
+    use packed weights that no module shows.
+    """
     shown = {each.fingerprint for each in inventory.packed}
     hidden = {path for fingerprint, path in took_packed.items() if fingerprint not in shown}
-    unread = [
-        f"what {each.path} holds, which cannot be read"
-        for each in inventory.packed
-        if each.sizes is None
-    ]
-    lazy = dict.fromkeys(slot.owner or "the model" for slot in inventory.lazy_slots)
-    unread += [f"{owner}, which is lazy and is not reached by the pass" for owner in lazy]
-    frozen = (path or "the model" for path, each in inventory.modules.items() if is_frozen(each))
-    unread += [
-        f"the weights of {path}, which was frozen: they are constants now" for path in frozen
-    ]
-    return unread + [
-        f"the packed weights that {path or 'the model'} uses and no module shows"
-        for path in sorted(hidden)
+    unreadable = [each.path for each in inventory.packed if each.sizes is None]
+    lazy = dict.fromkeys(slot.owner for slot in inventory.lazy_slots)
+    frozen = [path for path, each in inventory.modules.items() if is_frozen(each)]
+    return [
+        *(Note.of("unreadable-weights", path=path) for path in unreadable),
+        *(Note.of("lazy-module", path=path) for path in lazy),
+        *(Note.of("frozen-weights", path=path) for path in frozen),
+        *(Note.of("hidden-weights", path=path) for path in sorted(hidden)),
     ]
 
 

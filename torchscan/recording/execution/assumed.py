@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from torch import Tensor
 
 from torchscan.errors import NeedsValuesError
+from torchscan.notes import Note
 from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked
 from torchscan.recording.execution.calls import About, Assumed, OpRequest
 from torchscan.recording.execution.draws import drawn_by
@@ -43,14 +44,12 @@ from torchscan.torch_versions import OpOverloadPacket, current_node
 Met = Sequence[tuple[int, Assumed]]
 NOTHING: Met = ()
 
-_MAX_PLACES = 3
-
 
 class AssumedValues:
     """What the values in each block of memory rest on, and where they were read."""
 
     def __init__(
-        self, table: TensorTable, assume: Callable[[str], None], *, is_last_resort: bool
+        self, table: TensorTable, assume: Callable[[Note], None], *, is_last_resort: bool
     ) -> None:
         """With ``is_last_resort`` a branch that reads an assumed index is noted; else the pass ends there."""
         self._table = table
@@ -145,9 +144,7 @@ class AssumedValues:
             self._assume_balance(assumed)
 
     def _assume_balance(self, assumed: Assumed) -> None:
-        self._assume(
-            f"balanced routing: {assumed.operator} spreads its picks evenly, over as many indices as can be expected"
-        )
+        self._assume(Note.of("balanced-routing", operator=assumed.operator))
 
     def _enter(self, tracked: Tracked, assumed: Assumed | None) -> None:
         """What is read of a block of memory may be anything that it holds."""
@@ -167,18 +164,11 @@ class AssumedValues:
             else:
                 self._note_place(assumed.with_about(About.HITS), reader, place)
         for operator, places in self._branches.items():
-            self._assume(
-                f"the index that {operator} picks, which a branch reads at {_several(list(places))}: "
-                "a different one may take a different path"
-            )
+            self._assume(Note.of("branch-on-pick", operator=operator, places=list(places)))
         if self._reads:
-            self._assume(
-                f"that the made-up inputs are typical: their values decide what is counted, by {_readers(self._reads)}"
-            )
+            self._assume(Note.of("typical-inputs", reads=_list_reads(self._reads)))
         if self._draws:
-            self._assume(
-                f"that the numbers drawn are typical: they decide what is counted, by {_readers(self._draws)}"
-            )
+            self._assume(Note.of("typical-random-numbers", reads=_list_reads(self._draws)))
 
     def _of(self, tracked: Tracked) -> Assumed | None:
         return self._of_storage.get(tracked.storage) if tracked.is_concrete else None
@@ -209,11 +199,6 @@ class AssumedValues:
             )
 
 
-def _readers(by_place: Mapping[str, str]) -> str:
-    return _several([f"{reader} at {place}" for place, reader in by_place.items()])
-
-
-def _several(places: Sequence[str]) -> str:
-    more = len(places) - _MAX_PLACES
-    rest = f" and {more} more {'place' if more == 1 else 'places'}" if more > 0 else ""
-    return f"{', '.join(places[:_MAX_PLACES])}{rest}"
+def _list_reads(functions: Mapping[str, str]) -> list[dict[str, str]]:
+    """Return plain data of functions by the place at which they read values."""
+    return [{"function": function, "place": place} for place, function in functions.items()]

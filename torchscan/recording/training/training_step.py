@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from torchscan.notes import Note
 from torchscan.recording.bookkeeping.inventory import Slot
 from torchscan.recording.bookkeeping.tensors import TensorTable, has_strides, kind_of, meta_copy
 from torchscan.recording.recorder import Recorder
@@ -57,9 +58,7 @@ def name_gradients(
             if gradient is None:
                 continue
             if gradient.layout is not torch.strided:
-                recorder.assume(
-                    f"that the sparse gradient of {name} takes no memory, which is not followed"
-                )
+                recorder.assume(Note.of("sparse-gradient", parameter=name))
             recorder.table.name_gradient(gradient, name)
 
 
@@ -117,13 +116,11 @@ def _refuse_sparse(slots: Iterable[Slot]) -> None:
             )
 
 
-def _bring_into_place(slots: Iterable[Slot], assume: Callable[[str], None]) -> None:
+def _bring_into_place(slots: Iterable[Slot], assume: Callable[[Note], None]) -> None:
     """Where processes have another share of a gradient than of its parameter, or each a summand, they talk before the step."""
     for slot in slots:
         if is_placed_elsewhere(slot.tensor.grad, slot.tensor):
-            assume(
-                "that gradients which are placed otherwise than their parameters are brought there once, before the step"
-            )
+            assume(Note.of("gradients-redistributed"))
             slot.tensor.grad = placed_like(slot.tensor.grad, slot.tensor)
 
 
