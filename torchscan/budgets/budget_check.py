@@ -130,7 +130,7 @@ def check_model(
         shown=_texts_of(scan, [name for name in shown if name not in values], batch),
     )
     timed = scan.roofline.basis if "latency" in wanted else ""
-    return outcome.with_basis(batch.basis, timed)
+    return outcome.with_basis(batch.basis, timed, is_per_sample=budget.per_sample)
 
 
 def _texts_of(scan: Scan, names: Collection[str], batch: _Batch) -> dict[str, str]:

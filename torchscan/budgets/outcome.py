@@ -119,13 +119,13 @@ class Outcome:
             shown={**self.shown, **other.shown},
         )
 
-    def with_basis(self, basis: str, timed: str = "") -> Outcome:
-        """Return the outcome with what its costs are of: "per sample".
+    def with_basis(self, basis: str, timed: str = "", *, is_per_sample: bool = False) -> Outcome:
+        """Return the outcome with what its costs are of: "for a batch of 32".
 
         ``timed`` is what a latency is of, for its heading, which has the batch already.
         """
         bases = {name: basis for name in self.values if name in PER_SAMPLE and basis}
-        if timed and basis != "per sample":
+        if timed and not is_per_sample:
             bases.pop("latency", None)
         excesses = []
         for each in self.excesses:

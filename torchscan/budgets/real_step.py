@@ -10,14 +10,14 @@ import torch
 from torchscan import units
 from torchscan.budgets.budget_file import Budget
 from torchscan.budgets.outcome import basis_of
-from torchscan.errors import BudgetError
 from torchscan.hardware.device_specs import is_part
 from torchscan.inspection import inspect
 from torchscan.notes import Note
 from torchscan.recording.request import PassRequest
 from torchscan.runtime.provenance import name_of_device
-from torchscan.runtime.run import RunFacts
+from torchscan.runtime.run import RunFacts, slowest_modules
 from torchscan.runtime.step_execution import RealSteps, local_device
+from torchscan.runtime.step_time import StepExcess
 from torchscan.targets import Built, Target, inputs_of, with_model
 
 #: measured, after one that warms up
@@ -59,11 +59,16 @@ def check_step_time(budget: Budget, target: Target, *, timings: bool) -> StepOut
         target, partial(_measured, budget, device), folder=budget.folder, with_data=True
     )
     time = units.duration(facts.step_time / samples)
-    excess = _excess(facts, limit.most * samples, limit.tolerance)
-    if excess and samples > 1:
-        first, *layers = excess.split("\n")
-        said = f"{first} for a batch of {samples:,}: {time} {basis}, at most "
-        excess = "\n".join([f"{said}{units.duration(limit.most)}", *layers])
+    excess, most = "", limit.most * samples * (1 + limit.tolerance)
+    if facts.step_time > most:
+        per_sample = ""
+        if samples > 1:
+            one = f"{time} {basis}, at most {units.duration(limit.most)}"
+            per_sample = f" for a batch of {samples:,}: {one}"
+        slowest = slowest_modules(facts.calls)
+        excess = str(
+            StepExcess(facts.step_time, most, facts.provenance.device, slowest, per_sample)
+        )
     return StepOutcome(
         taken=f"Step {time}{basis and f' {basis}'} on {facts.provenance.device}", excess=excess
     )
@@ -89,13 +94,3 @@ def _measured(budget: Budget, device: torch.device, built: Built) -> RunFacts:
         for _ in range(1 + _STEPS):
             steps.take()
     return run.facts
-
-
-def _excess(facts: RunFacts, most: float, tolerance: float) -> str:
-    try:
-        facts.assert_step_time(
-            f"{most:.12f} s", tolerance=tolerance
-        )  # a bare number of many seconds is refused
-    except BudgetError as error:
-        return str(error)
-    return ""

@@ -266,7 +266,8 @@ def check_result(
         remarks=kind.remarks(result),
     )
     basis = basis_of(kind.batch_size(result), is_per_sample=per_sample)
-    return outcome.with_basis(basis, kind.timed(result) if "latency" in numbers else "")
+    timed = kind.timed(result) if "latency" in numbers else ""
+    return outcome.with_basis(basis, timed, is_per_sample=per_sample)
 
 
 def numbers_of(

@@ -11,6 +11,10 @@ from enum import Enum, auto
 from typing import Literal
 
 
+class HigherOrderError(NotImplementedError):
+    """Raised by torchscan for an operator that takes functions and is not known."""
+
+
 class Saying(Enum):
     """What an exception is about."""
 
@@ -19,7 +23,7 @@ class Saying(Enum):
     NEEDS_GRAPH = auto()
     #: a custom operator does not say what shape it returns
     NO_SHAPE_FUNCTION = auto()
-    #: an operator takes functions: what torchscan says of it, and older versions of torch, which do not even ask
+    #: an operator takes functions: torchscan raises an error of its own, and older versions of torch one before
     TAKES_FUNCTIONS = auto()
     #: a custom operator has no gradient
     NO_GRADIENT = auto()
@@ -43,7 +47,7 @@ _WORDS: Mapping[Saying, tuple[str, ...]] = {
         "returned an invalid gradient",
     ),
     Saying.NO_SHAPE_FUNCTION: ("fake impl", "meta kernel"),
-    Saying.TAKES_FUNCTIONS: ("takes functions", "no rule registered for hop"),
+    Saying.TAKES_FUNCTIONS: ("no rule registered for hop",),
     Saying.NO_GRADIENT: ("no autograd formula was registered",),
     Saying.ONE_SAMPLE: ("more than 1 value per channel",),
     Saying.NO_FORWARD: ('missing the required "forward" function',),
@@ -85,6 +89,8 @@ def features_in(error: BaseException) -> Features | None:
 
 
 def says(error: BaseException | None, saying: Saying) -> bool:
-    """Whether the text of an exception says this."""
+    """Return whether an exception is about this, by its text."""
+    if isinstance(error, HigherOrderError):
+        return saying is Saying.TAKES_FUNCTIONS
     text = str(error).lower()
     return any(words in text for words in _WORDS[saying])

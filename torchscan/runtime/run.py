@@ -325,7 +325,7 @@ class RunFacts(RowsResult, Inspected):
             raise InputError("no step was measured: run the model while it is inspected")
         if isinstance(max_step_time, int | float):
             units.checked_seconds("max_step_time", max_step_time)
-        slowest = _slowest(self.calls)
+        slowest = slowest_modules(self.calls)
         where = self.provenance.device
         require_step_time(
             self.step_time,
@@ -550,8 +550,8 @@ def _device_run(steps: Sequence[StepFacts]) -> DeviceRun | None:
     )
 
 
-def _slowest(calls: Sequence[CallRun]) -> list[tuple[str, float]]:
-    """The modules that call no others, longest first, and what they took."""
+def slowest_modules(calls: Sequence[CallRun]) -> list[tuple[str, float]]:
+    """Return the modules that call no others and their times in seconds, the slowest first."""
     outer = {call.parent for call in calls}
     inner = [call for number, call in enumerate(calls) if number not in outer]
     times = [(f"{call.path or 'the model'} ({call.type_name})", call.time) for call in inner]

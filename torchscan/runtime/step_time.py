@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from torchscan import units
 from torchscan.errors import BudgetError, InputError, warn_user
@@ -10,6 +11,25 @@ from torchscan.hardware.device_specs import is_part
 
 #: a call by its name, and what it took
 Named = tuple[str, float]
+
+
+class StepExcess(NamedTuple):
+    """A step that took longer than its limit, both in seconds, and its slowest modules."""
+
+    taken: float
+    limit: float
+    device: str
+    slowest: Sequence[Named]
+    #: what the time of one sample is beside that of its batch
+    per_sample: str = ""
+
+    def __str__(self) -> str:
+        """Return a line for the step and one for each module."""
+        more = f" (+{100 * (self.taken - self.limit) / self.limit:.1f} %)" if self.limit else ""
+        most = f"at most {units.duration(self.limit)}{more}{self.per_sample}"
+        head = f"a step took {units.duration(self.taken)} on {self.device}, {most}"
+        layers = [f"  {name}: {units.duration(time)}" for name, time in self.slowest]
+        return "\n".join([head, *layers])
 
 
 def require_step_time(
@@ -30,8 +50,7 @@ def require_step_time(
             f"the time of a step is not checked: its limit is for {device}, and this ran on {ran_on}"
         )
     elif taken > limit:
-        layers = [f"  {name}: {units.duration(time)}" for name, time in slowest]
-        raise BudgetError("\n".join([_format_excess(taken, limit, ran_on), *layers]))
+        raise BudgetError(str(StepExcess(taken, limit, ran_on, slowest)))
 
 
 def _number(name: str, value: float | str, parse: Callable[[str], float]) -> float:
@@ -42,8 +61,3 @@ def _number(name: str, value: float | str, parse: Callable[[str], float]) -> flo
             f"{name} is {value!r}: give a number, or a text such as {'120 ms' if name == 'max_step_time' else '10%'!r}"
         )
     return float(value)
-
-
-def _format_excess(taken: float, limit: float, ran_on: str) -> str:
-    more = f" (+{100 * (taken - limit) / limit:.1f} %)" if limit else ""
-    return f"a step took {units.duration(taken)} on {ran_on}, at most {units.duration(limit)}{more}"

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from torchscan.errors import NeedsValuesError
+from torchscan.recording.sayings import HigherOrderError
 from torchscan.torch_versions import HigherOrderOperator, OpOverload, TorchDispatchMode
 
 _library = torch.library.Library("torchscan", "FRAGMENT")
@@ -34,9 +35,7 @@ def named_call(
     """What to record of a call."""
     op = _NAMES.get(func.name())
     if op is None:
-        raise NotImplementedError(
-            f"the operator {func.name()} takes functions and cannot be recorded"
-        )
+        raise HigherOrderError(f"the operator {func.name()} takes functions and cannot be recorded")
     function = next(value for value in args if callable(value) and not isinstance(value, Tensor))
     query, key, value = args[:3]
     if query.is_meta:
