@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torchscan.measured import Key
-from torchscan.report.paging.layer_rows import key_of, truncate_text
+from torchscan.report.paging.layer_rows import key_of, label_of, truncate_text
 
 Row = dict[str, Any]
 Level = dict[str, Any]
@@ -41,6 +41,7 @@ def _row(path: str, call: int, type_name: str) -> Row:
         "macs": 0,
         "flops": 0,
         "bytes": 0,
+        **({"labels": [label_of(path, call)]} if call else {}),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from torchscan.escapes import printable
 from torchscan.report.columns import field_text, sizes
 from torchscan.report.graphs.words import shape_of
 from torchscan.report.info import tree_order
-from torchscan.report.info_data import InfoData
+from torchscan.report.info_data import FieldData, InfoData
 from torchscan.trace.trace import Trace
 
 #: characters that a page shows of a name or a setting
@@ -150,6 +150,7 @@ class Paging:
             "input": _shape(layer["input_shape"]),
             "output": _shape(layer["output_shape"]),
             "rf": "" if layer["rf"] is None else field_text(layer["rf"]),
+            **side_of(layer["rf"]),
             "complete": all(self._layers[place]["complete"] for place in places),
             **{name: sum(each[name] for each in totals) for name in _FIGURES if name != "time"},
         }
@@ -163,11 +164,11 @@ class Paging:
             found["peak"] = max(self._layers[place].get("peak_bytes") or 0 for place in places)
         if self._fields and (seen := seen_by(self._fields[run[-1]])) is not None:
             found["sees"] = seen
-        if len(places) > 1:
-            found["calls"] = [
-                key_of(self._trace.modules[place].path, self._trace.modules[place].call)
-                for place in places
-            ]
+        calls = [self._trace.modules[place] for place in places]
+        if len(calls) > 1:
+            found["calls"] = [key_of(each.path, each.call) for each in calls]
+        if any(each.call for each in calls):
+            found["labels"] = [label_of(each.path, each.call) for each in calls]
         if node.failed:
             found["failed"] = True
         if settings := self._settings.get(call.path):
@@ -178,8 +179,35 @@ class Paging:
 
 
 def key_of(path: str, call: int) -> str:
-    """Of a call, in the page's address."""
+    """Return the key of a call, which the page's address contains: ``"relu@2"`` is the second."""
     return printable(path) + (f"@{call + 1}" if call else "")
+
+
+def label_of(path: str, call: int) -> str:
+    """Return the label of a call: ``"relu (2)"`` is the second."""
+    return printable(path) + (f" ({call + 1})" if call else "")
+
+
+def side_of(field: FieldData) -> dict[str, Any]:
+    """Return the largest side of a receptive field as data of a row, for sorting and colors.
+
+    A field that covers all of the input is marked, because JSON has no infinity.
+    """
+    sides = list(_sides_in(field))
+    if "global" in sides:
+        return {"global": True}
+    numbers = [each for each in sides if isinstance(each, int | float)]
+    return {"side": max(numbers)} if numbers else {}
+
+
+def _sides_in(field: FieldData) -> Iterator[float | str | None]:
+    if isinstance(field, dict):
+        for each in field.values():
+            yield from _sides_in(each)
+    elif isinstance(field, list):
+        yield from field
+    else:
+        yield field
 
 
 def _limits(roofline: Roofline) -> dict[tuple[str, int], dict[str, float]]:

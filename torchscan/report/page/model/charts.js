@@ -16,6 +16,12 @@ function ticks(top, number) {
   return Array.from({ length: Math.floor(top / (nice * step) + 1e-9) + 1 }, (_, at) => at * nice * step);
 }
 
+/** The kinds of memory that are held at an operator, and their bytes. @param {any} memory @param {number} at @returns {[string, number][]} */
+function held(memory, at) {
+  const sizes = memory.kinds.map((/** @type {string} */ kind, /** @type {number} */ place) => [kind, memory.sizes[place][at]]);
+  return sizes.filter((/** @type {[string, number]} */ [, size]) => size);
+}
+
 /** @param {any} memory @param {On} on */
 export function memoryChart(memory, on) {
   const WIDE = room(660), number = memory.layers.length, unitOf = 1024 ** Math.max(0, Math.floor(Math.log(memory.peakBytes) / Math.log(1024)));
@@ -56,9 +62,9 @@ export function memoryChart(memory, on) {
     cursor.setAttribute("x2", String(x(at + 0.5)));
     const total = memory.kinds.reduce((/** @type {number} */ sum, /** @type {string} */ _, /** @type {number} */ place) => sum + memory.sizes[place][at], 0);
     on.point(event, [["", bytes(total)], ["layer", memory.layers[at] || "the model itself"], ["operator", memory.operators[at]],
-      ...memory.kinds.map((/** @type {string} */ kind, /** @type {number} */ place) => [kind, bytes(memory.sizes[place][at])]).filter((/** @type {string[]} */ [, size]) => size !== "–")]);
+      ...held(memory, at).map(([kind, size]) => /** @type {[string, string]} */ ([kind, bytes(size)]))]);
   }, (at) => on.select(memory.layers[at]));
-  return { svg, unit: ["B", "KiB", "MiB", "GiB", "TiB"][Math.round(Math.log(unitOf) / Math.log(1024))], key: memory.kinds.map((/** @type {string} */ kind, /** @type {number} */ place) => [kind, `${kind} ${bytes(memory.sizes[place][peak])}`]).filter((/** @type {string[]} */ [, text]) => !text.endsWith("–")) };
+  return { svg, unit: ["B", "KiB", "MiB", "GiB", "TiB"][Math.round(Math.log(unitOf) / Math.log(1024))], key: held(memory, peak).map(([kind, size]) => [kind, `${kind} ${bytes(size)}`]) };
 }
 
 /** @param {any} svg @param {number} wide @param {number} number @param {(at: number | null, event: Event | null) => void} over @param {(at: number) => void} click */

@@ -1,7 +1,8 @@
 // What a page can show of a layer, and how it is written.
 
 import { make } from "./elements.js";
-import { bytes, count, duration, most, ratio } from "./format.js";
+import { bytes, count, duration, ratio } from "./format.js";
+import { labelsOf } from "./measured.js";
 import { middleOf, seenBy, sightOf } from "./sees.js";
 
 /** @typedef {Record<string, any>} Row */
@@ -16,7 +17,7 @@ function measured(key) {
 }
 
 /** The largest side; what sees everything comes last. @param {Row} row */
-export function fieldOf(row) { return row.rf.startsWith("global") ? Infinity : most((row.rf.match(/\d+/g) ?? []).map(Number), 0); }
+export function fieldOf(row) { return row.global ? Infinity : row.side ?? 0; }
 
 const of = (/** @type {string} */ key) => (/** @type {Row} */ row) => row[key] ?? 0;
 const always = (/** @type {string} */ name) => () => name;
@@ -58,7 +59,7 @@ export function sightIn(row) {
 export function saidOf(row, figures) {
   const said = figures.filter((figure) => figure.key !== "rf").map((figure) => /** @type {[string, string]} */ ([figure.label, figure.text(figure.value(row), row)]));
   return /** @type {[string, string][]} */ ([
-    ["", row.calls ? row.path : row.key.replace(/@(\d+)$/, " ($1)") || row.name], ["type", row.type],
+    ["", row.calls ? row.path : labelsOf(row)[0] || row.name], ["type", row.type],
     ...(row.repeats > 1 ? [["repeats", `${row.repeats} equal modules: times, arithmetic, bytes and parameters are their sums`]] : []),
     ["input", row.input.join(", ")], ["output", row.output.join(", ")],
     ...said, [row.nonfinite ? "first of them" : "first NaN or Inf", row.producer ?? ""], ["receptive field", row.rf], ["limited by", row.limiter ?? ""],

@@ -17,7 +17,7 @@ export class LayersView {
     this.closed = new Set(rows.flatMap((row, at) => (row.depth >= 2 && this.hasInner(at) ? [at] : [])));
     /** @type {{key: string, isDown: boolean} | null} */
     this.sorted = null;
-    this.selected = -1; this.drawn = ""; this.whole = 0;
+    this.selected = -1; this.drawn = ""; this.drawnFigure = ""; this.whole = 0;
     /** @type {Figure | null} */
     this.figure = null;
     this.wanted = "";
@@ -33,6 +33,7 @@ export class LayersView {
     this.selected = selected; this.figure = figure;
     const drawnBefore = this.drawn;
     this.drawn = `${figure.key} ${this.sorted?.key} ${this.sorted?.isDown} ${this.wanted} ${[...this.closed].join()}`;
+    this.drawnFigure = figure.key;
     if (this.drawn !== drawnBefore) this.redraw(figure);
     else this.mark();
     if (isNew) this.bring();
@@ -42,7 +43,7 @@ export class LayersView {
   refresh() {
     const { figure } = this;
     if (!figure || !this.drawn) return;
-    if (!this.drawn.startsWith(`${figure.key} `) || this.sorted?.key === figure.key) { this.drawn = ""; return; }
+    if (this.drawnFigure !== figure.key || this.sorted?.key === figure.key) { this.drawn = ""; return; }
     this.measure(figure);
     const column = this.columns(figure).at(-1);
     for (const each of this.host.querySelectorAll("tr[data-at]")) {

@@ -11,6 +11,9 @@ const GREATEST = new Set(["gradient", "update"]), NAMES = ["latency", "gradient"
 /** The keys of all calls that a row stands for. @param {Row} row @returns {string[]} */
 export function callsOf(row) { return row.calls ?? [row.key]; }
 
+/** The labels of these calls, in the same order: their keys, unless a module was called again. @param {Row} row @returns {string[]} */
+export function labelsOf(row) { return row.labels ?? callsOf(row); }
+
 /** @param {Row[]} rows @param {Measured} measured */
 export function apply(rows, measured) {
   for (const row of rows) for (const name of [...NAMES, "producer", "holds"]) delete row[name];

@@ -9,7 +9,7 @@ import { sourceOf } from "./heat.js";
 import { help } from "./help.js";
 import { LayersView } from "./layers.js";
 import { fromServer, listen } from "./live.js";
-import { apply, callsOf } from "./measured.js";
+import { apply, callsOf, labelsOf } from "./measured.js";
 import { save } from "./save.js";
 import { SeesView } from "./sees.js";
 
@@ -19,9 +19,6 @@ const MOST_CRUMBS = 8;
 function asked() {
   try { return decodeURIComponent(location.hash.slice(1)); } catch { return ""; }
 }
-
-/** A call by its key: `relu@2` is the second of its module. @param {string} key */
-function named(key) { return key.replace(/@(\d+)$/, " ($1)"); }
 
 /** @param {HTMLElement} host @param {any} data */
 export function showModel(host, data) { return new ModelPage(host, data); }
@@ -34,7 +31,15 @@ class ModelPage {
     this.figures = figuresOf(data.rows);
     /** @type {Map<string, number>} */
     this.rowsByKey = new Map();
-    data.rows.forEach((/** @type {any} */ row, /** @type {number} */ at) => { for (const key of callsOf(row)) if (!this.rowsByKey.has(key)) this.rowsByKey.set(key, at); });
+    /** @type {Map<string, string>} */
+    this.labelsByKey = new Map();
+    data.rows.forEach((/** @type {any} */ row, /** @type {number} */ at) => {
+      const labels = labelsOf(row);
+      callsOf(row).forEach((key, place) => {
+        if (!this.rowsByKey.has(key)) this.rowsByKey.set(key, at);
+        this.labelsByKey.set(key, labels[place]);
+      });
+    });
     this.figure = this.foremost(); this.isFigureChosen = false;
     /** @type {number | null} */
     this.carried = null;
@@ -173,7 +178,7 @@ class ModelPage {
     const packed = this.data.measured?.histories;
     if (!packed && !this.data.live) return [];
     const inside = make("div", { class: "cards" });
-    this.dock = new Dock(inside, this.data.live ? fromServer : sourceOf(packed), (key) => named(key) || this.data.rows[0].name, this.data.live && this.gone());
+    this.dock = new Dock(inside, this.data.live ? fromServer : sourceOf(packed), (key) => this.labelsByKey.get(key) || this.data.rows[0].name, this.data.live && this.gone());
     const scale = make("select", { "aria-label": "scale", onchange: () => this.dock?.scale(scale.value === "linear") }, make("option", { value: "log" }, "logarithmic"), make("option", { value: "linear" }, "linear"));
     const beside = make("select", { "aria-label": "columns", onchange: () => inside.setAttribute("data-columns", beside.value) }, ...["1", "2", "3"].map((each) => make("option", { value: each }, each === "1" ? "layers below each other" : `${each} layers side by side`)));
     this.target = make("div", { class: "target", hidden: "", ondragover: (/** @type {Event} */ event) => event.preventDefault(), ondrop: (/** @type {DragEvent} */ event) => { event.preventDefault(); this.target.hidden = true; if (this.carried !== null) this.pin(this.carried); } }, "drop it here to keep its distributions in view");

@@ -58,8 +58,8 @@ export class SeesView {
   }
 
   without() {
-    const { rf, name } = this.rows[this.row];
-    return rf.startsWith("global") ? `Every unit of ${name} sees the whole input.` : `What a unit of ${name} sees is no part of a picture. Choose another layer.`;
+    const { global, name } = this.rows[this.row];
+    return global ? `Every unit of ${name} sees the whole input.` : `What a unit of ${name} sees is no part of a picture. Choose another layer.`;
   }
 
   draw() {
