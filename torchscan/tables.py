@@ -13,6 +13,7 @@ from torchscan._version import __version__
 from torchscan.errors import InputError, naming
 from torchscan.hardware.device_specs import can_estimate_for
 from torchscan.metrics import METRICS, Metric, require_device
+from torchscan.notes import Note
 from torchscan.question import asking
 from torchscan.recording.arguments import StepArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
@@ -132,40 +133,48 @@ _MEMORY = frozenset({"activation_memory", "peak_memory"})
 
 
 def _remarks(names: Sequence[str], by_name: Mapping[str, Scan]) -> list[str]:
-    """What a reader must know about the numbers, one sentence each."""
+    """Return what a reader must know about the values, one sentence each."""
     scans = list(by_name.values())
     names = sorted(
         names, key=lambda name: METRICS[name].record
     )  # the forward pass first, whose inputs are as given
     read = [(METRICS[name], scan) for scan in scans for name in names]
     provenances = [metric.trace(scan).provenance for metric, scan in read]
-    inputs = dict.fromkeys(_inputs(METRICS[names[0]].trace(scan).provenance) for scan in scans)
-    of_what = "; ".join(inputs) if len(inputs) == 1 else "as each model takes them"
-    remarks = [f"Inputs: {of_what}, {provenances[0].mode} mode."]
+    inputs = list(
+        dict.fromkeys(_inputs(METRICS[names[0]].trace(scan).provenance) for scan in scans)
+    )
+    common = inputs[0] if len(inputs) == 1 else None
+    remarks = [Note.of("table-inputs", inputs=common, mode=provenances[0].mode).sentence]
     if not _COSTS.isdisjoint(names):
-        counts = "Counts are of the forward pass: one MAC is one multiply-add, and FLOPs are all arithmetic."
-        remarks.append(ColumnRemark(counts, _COSTS))
-    step = "a training step" if scans[0].question.training else "inference"
+        remarks.append(ColumnRemark(Note.of("table-costs").sentence, _COSTS))
+    training = scans[0].question.training
     if not _MEMORY.isdisjoint(names):
-        remarks.append(ColumnRemark(f"Memory: the most bytes at one time in {step}.", _MEMORY))
+        memory = Note.of("table-memory", training=training)
+        remarks.append(ColumnRemark(memory.sentence, _MEMORY))
     if "receptive_field" in names:
-        field = "RF: the most that a unit sees through windows alone; global: the output sees the whole input."
-        remarks.append(ColumnRemark(field, ["receptive_field"]))
+        remarks.append(ColumnRemark(Note.of("table-fields").sentence, ["receptive_field"]))
     if "latency" in names:
-        precision = scans[0].roofline.precision or "as the model is"
-        latency = f"Latency: of {step}, estimated for {scans[0].roofline.device}, {precision}, from its data sheet."
-        remarks += [ColumnRemark(text, ["latency"]) for text in (latency, *_ranges(by_name))]
-    assumed = dict.fromkeys(text for each in provenances for text in each.assumptions)
+        latency = Note.of(
+            "table-latency",
+            training=training,
+            device=scans[0].roofline.device,
+            precision=scans[0].roofline.precision,
+        )
+        texts = (latency.sentence, *_ranges(by_name))
+        remarks += [ColumnRemark(text, ["latency"]) for text in texts]
+    assumptions = dict.fromkeys(note for each in provenances for note in each.assumptions)
     return [
         *remarks,
-        *(f"Assumed {text}." for text in assumed),
+        *(note.sentence for note in assumptions),
         *_bounds([(metric, scan) for metric, scan in read if metric.is_cost]),
-        f"Counted by torchscan {__version__} with torch {provenances[0].torch_version}.",
+        Note.of(
+            "table-versions", torchscan=__version__, torch=provenances[0].torch_version
+        ).sentence,
     ]
 
 
 def _ranges(scans: Mapping[str, Scan]) -> list[str]:
-    """What the ranges rest on; models are named where it isn't the same for all."""
+    """Return what the error margins rest on, with the models if it differs between them."""
     names: dict[str, list[str]] = {}
     for name, scan in scans.items():
         names.setdefault(scan.roofline.error_margin.label, []).append(name)
@@ -175,7 +184,7 @@ def _ranges(scans: Mapping[str, Scan]) -> list[str]:
 
 
 def _bounds(read: Sequence[tuple[Metric, Scan]]) -> list[str]:
-    """Why some numbers are lower bounds."""
+    """Return why some values are lower bounds."""
     unpriced = dict.fromkeys(name for metric, scan in read for name in metric.unpriced(scan))
     missed = dict.fromkeys(
         name for metric, scan in read for name in metric.trace(scan).provenance.missed

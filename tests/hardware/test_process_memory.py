@@ -27,6 +27,7 @@ from torchscan.hardware.process_memory import (
     get_process_gpu_ram,
     process_memory,
 )
+from torchscan.notes import Note
 
 ME = os.getpid()
 MIB = 1024 * 1024
@@ -204,12 +205,16 @@ def test_a_client_of_mps_that_is_listed_as_such_counts(machine: Machine, cuda: C
     assert process_memory() == ProcessMemory(40, "nvml")
 
 
+def failed(part: str, error: str) -> Note:
+    return Note.of("nvml-failed", part=part, error=error)
+
+
 def test_that_lists_of_a_gpu_fail_is_said_once(machine: Machine) -> None:
     machine(
         Gpu(compute=[(ME, 80)], graphics=pynvml.NVML_ERROR_UNKNOWN, mps=pynvml.NVML_ERROR_UNKNOWN)
     )
     assert process_memory() == ProcessMemory(
-        80, "nvml", "GPU 0 does not answer (Unknown Error)", lower_bound=True
+        80, "nvml", (failed("GPU 0", "Unknown Error"),), lower_bound=True
     )
 
 
@@ -252,8 +257,8 @@ def test_instances_are_asked_in_place_of_the_gpu_that_they_are_parts_of(machine:
 def test_an_instance_that_fails_does_not_hide_the_others(machine: Machine) -> None:
     broken = Gpu(compute=pynvml.NVML_ERROR_UNKNOWN)
     machine(Gpu(instances=[Gpu([(ME, 50)]), broken, Gpu([(ME, 40)])]))
-    reason = "GPU 0, MIG instance 1 does not answer (Unknown Error)"
-    assert process_memory() == ProcessMemory(90, "nvml", reason, lower_bound=True)
+    reasons = (failed("GPU 0, MIG instance 1", "Unknown Error"),)
+    assert process_memory() == ProcessMemory(90, "nvml", reasons, lower_bound=True)
 
 
 # -- GPUs and drivers that fail ------------------------------------------------------------------------------------------
@@ -271,14 +276,16 @@ def test_a_gpu_that_fails_is_named_and_does_not_hide_the_others(
 ) -> None:
     machine(Gpu([(ME, 30)]), gpu, Gpu([(ME, 20)]))
     assert process_memory() == ProcessMemory(
-        50, "nvml", f"GPU 1 does not answer ({error})", lower_bound=True
+        50, "nvml", (failed("GPU 1", error),), lower_bound=True
     )
 
 
 def test_where_every_gpu_fails_nothing_is_known(machine: Machine) -> None:
     machine(*[Gpu(compute=pynvml.NVML_ERROR_GPU_IS_LOST)] * 2)
+    memory = process_memory()
+    assert (memory.size, memory.source, memory.lower_bound) == (0, "none", True)
     reason = "GPU 0 does not answer (GPU is lost); GPU 1 does not answer (GPU is lost)"
-    assert process_memory() == ProcessMemory(0, "none", reason, lower_bound=True)
+    assert memory.reason == reason
 
 
 @pytest.mark.parametrize(
@@ -310,7 +317,7 @@ def test_without_a_driver_torch_is_asked(
 
 def test_a_driver_without_gpus_knows_of_nothing(machine: Machine) -> None:
     machine()
-    assert process_memory() == ProcessMemory(0, "none", "NVML finds no GPU", lower_bound=True)
+    assert process_memory() == ProcessMemory(0, "none", (Note.of("nvml-no-gpu"),), lower_bound=True)
 
 
 def test_a_session_that_does_not_close_is_no_error(machine: Machine) -> None:
@@ -333,15 +340,15 @@ def test_the_session_is_closed_when_something_else_goes_wrong(
 
 # -- figures that NVML withholds -----------------------------------------------------------------------------------------
 
-WITHHELD = "NVML does not tell how much the process holds"
+WITHHELD = Note.of("nvml-withholds-size")
 
 
 def test_where_the_figure_is_withheld_torch_is_asked(machine: Machine, cuda: Cuda) -> None:
     machine(Gpu([(ME, None), (STRANGER, None)]), Gpu([(ME, 10)]))
-    assert process_memory() == ProcessMemory(0, "allocator", WITHHELD, lower_bound=True)
+    assert process_memory() == ProcessMemory(0, "allocator", (WITHHELD,), lower_bound=True)
     cuda(reserved=[20, 30])
-    assert process_memory() == ProcessMemory(50, "allocator", WITHHELD, lower_bound=True)
-    assert process_memory(STRANGER) == ProcessMemory(0, "none", WITHHELD, lower_bound=True)
+    assert process_memory() == ProcessMemory(50, "allocator", (WITHHELD,), lower_bound=True)
+    assert process_memory(STRANGER) == ProcessMemory(0, "none", (WITHHELD,), lower_bound=True)
 
 
 def test_a_figure_withheld_on_one_list_may_stand_on_another(machine: Machine) -> None:
@@ -358,7 +365,7 @@ def test_a_figure_that_cannot_be_all_is_not_believed(machine: Machine, cuda: Cud
     machine(Gpu([(ME, 49)]))
     memory = process_memory()
     assert (memory.size, memory.source, memory.lower_bound) == (50, "allocator", True)
-    assert "less" in memory.reason
+    assert memory.reasons[0].code == "nvml-reports-too-little"
 
 
 # -- containers and MPS --------------------------------------------------------------------------------------------------
@@ -373,7 +380,7 @@ def test_in_a_container_the_only_process_from_outside_is_taken_to_be_this_one(
     memory = process_memory()
     assert (memory.size, memory.source, memory.lower_bound) == (75, "nvml", False)
     assert memory.reason == (
-        f"process {STRANGER} is taken to be this one: it is the only process on a GPU that is not of this container"
+        f"process {STRANGER} is assumed to be this one: it is the only process on a GPU that is not of this container"
     )
     assert process_memory(OTHER_STRANGER).size == 0, "another process is not guessed"
 
@@ -436,7 +443,7 @@ def test_a_name_that_is_no_text_is_no_servers_name(
 def test_each_reason_is_warned_of_once(
     machine: Machine, cuda: Cuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "_reasons_said", set())
+    monkeypatch.setattr(room, "_reported_reasons", set())
     machine()
     with pytest.warns(UserWarning, match="so 0 is returned: NVML finds no GPU") as said:
         assert [get_process_gpu_ram(), get_process_gpu_ram()] == [0.0, 0.0]
@@ -664,7 +671,7 @@ def test_through_pynvml_a_library_without_its_driver(driver: Driver) -> None:
 def test_on_this_machine_without_a_gpu_it_is_nothing_and_said_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(room, "_reasons_said", set())
+    monkeypatch.setattr(room, "_reported_reasons", set())
     if process_memory().source == "nvml" or torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     with warnings.catch_warnings(record=True) as said:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 
 from torchscan.errors import warn_user
+from torchscan.notes import Note
 from torchscan.wrong_arguments import explain_wrong_types
 
 MIB = 2**20
@@ -23,29 +24,28 @@ MIB = 2**20
 #: process -> bytes that it holds on one GPU; None where NVML withholds the number
 _Listing = Mapping[int, int | None]
 
-_WITHHELD = "NVML does not tell how much the process holds"
-_NO_GPU = "NVML finds no GPU"
-_UNLISTED = "no GPU lists this process, as happens in containers"
-_FOREIGN_NUMBERS = "the GPUs list processes by numbers of another container or of the host"
-_UNDER_MPS = "this process is a client of MPS, whose memory NVML puts down to the MPS server"
-_TOO_LITTLE = "NVML puts down less to this process than torch's allocator has reserved"
-
-_reasons_said: set[str] = set()
+_reported_reasons: set[tuple[Note, ...]] = set()
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """What a process holds on all GPUs together, in bytes, and the source of that number.
+    """Memory of a process on all GPUs together, in bytes, and the source of that number.
 
-    ``"nvml"``: the driver. ``"allocator"``: torch, which does not see contexts, kernels and libraries. ``"none"``: there is
-    none, and ``size`` is 0. ``reason`` explains any reservation; it is empty where NVML itself reports this process.
+    ``"nvml"``: the driver. ``"allocator"``: torch, which does not see contexts, kernels and
+    libraries. ``"none"``: there is none, and ``size`` is 0. ``reasons`` explain any reservation;
+    there are none where NVML itself reports this process.
     """
 
     size: int
     source: Literal["nvml", "allocator", "none"]
-    reason: str = ""
+    reasons: tuple[Note, ...] = ()
     #: whether the process may hold more than ``size``
     lower_bound: bool = False
+
+    @property
+    def reason(self) -> str:
+        """The reasons as text."""
+        return "; ".join(map(str, self.reasons))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ def get_process_gpu_ram(pid: int | None = None) -> float:
     If NVML cannot tell, this warns once and returns what torch's allocator holds, or 0.0.
     """
     memory = process_memory(pid)
-    if memory.source != "nvml" and memory.reason not in _reasons_said:
-        _reasons_said.add(memory.reason)
+    if memory.source != "nvml" and memory.reasons not in _reported_reasons:
+        _reported_reasons.add(memory.reasons)
         instead = "what torch's allocator holds" if memory.source == "allocator" else "0"
         warn_user(
             f"the GPU memory of this process cannot be measured, so {instead} is returned: {memory.reason}"
@@ -92,7 +92,11 @@ def process_memory(pid: int | None = None) -> ProcessMemory:
     has_other_numbers = not {pid, os.getpid()} & set(survey.pids) and bool(
         _of_other_containers(survey.pids)
     )
-    return survey.unknown(_FOREIGN_NUMBERS) if has_other_numbers else survey.memory_of(pid)
+    return (
+        survey.unknown(Note.of("nvml-foreign-numbers"))
+        if has_other_numbers
+        else survey.memory_of(pid)
+    )
 
 
 def cuda_overhead() -> Overhead:
@@ -122,8 +126,10 @@ def _own_memory() -> ProcessMemory:
     listed = _own_entry(survey)
     if listed.source == "nvml" and listed.size >= reserved:
         return listed
-    reason = listed.reason if listed.source == "none" else _joined(_TOO_LITTLE, listed.reason)
-    return ProcessMemory(reserved, "allocator", reason, lower_bound=True)
+    reasons = listed.reasons
+    if listed.source != "none":
+        reasons = (Note.of("nvml-reports-too-little"), *reasons)
+    return ProcessMemory(reserved, "allocator", reasons, lower_bound=True)
 
 
 def _own_entry(survey: _Survey) -> ProcessMemory:
@@ -131,12 +137,12 @@ def _own_entry(survey: _Survey) -> ProcessMemory:
     if not survey.listings or os.getpid() in survey.pids:
         return survey.memory_of(os.getpid())
     if survey.mps_servers:
-        return survey.unknown(_UNDER_MPS)
+        return survey.unknown(Note.of("mps-client"))
     strangers = _of_other_containers(survey.pids)
     if len(strangers) != 1:
-        return survey.unknown(_UNLISTED)
-    remark = f"process {strangers[0]} is taken to be this one: it is the only process on a GPU that is not of this container"
-    return survey.memory_of(strangers[0], remark)
+        return survey.unknown(Note.of("nvml-unlisted"))
+    stranger = strangers[0]
+    return survey.memory_of(stranger, Note.of("process-outside-container", pid=stranger))
 
 
 def _of_other_containers(pids: Iterable[int]) -> list[int]:
@@ -159,31 +165,29 @@ class _Survey:
     """The process lists of all GPUs, or of their MIG instances, and why some are missing."""
 
     listings: tuple[_Listing, ...]
-    failures: tuple[str, ...]
+    failures: tuple[Note, ...]
     mps_servers: frozenset[int]
 
     @property
     def pids(self) -> frozenset[int]:
         return frozenset().union(*self.listings)
 
-    def memory_of(self, pid: int, remark: str = "") -> ProcessMemory:
-        """What the lists attribute to a process: nothing if it is on none of them, unknown if there are no lists."""
+    def memory_of(self, pid: int, *reasons: Note) -> ProcessMemory:
+        """Return what the lists attribute to a process.
+
+        That is nothing if none of them has it, and unknown if there are no lists.
+        """
         if not self.listings:
-            return self.unknown("" if self.failures else _NO_GPU)
+            return self.unknown(*([] if self.failures else [Note.of("nvml-no-gpu")]))
         sizes = [listing[pid] for listing in self.listings if pid in listing]
-        told = [size for size in sizes if size is not None]
-        if len(told) < len(sizes):
-            return self.unknown(_joined(_WITHHELD, remark))
-        return ProcessMemory(
-            sum(told), "nvml", _joined(remark, *self.failures), lower_bound=bool(self.failures)
-        )
+        known = [size for size in sizes if size is not None]
+        if len(known) < len(sizes):
+            return self.unknown(Note.of("nvml-withholds-size"), *reasons)
+        is_bound = bool(self.failures)
+        return ProcessMemory(sum(known), "nvml", (*reasons, *self.failures), lower_bound=is_bound)
 
-    def unknown(self, reason: str) -> ProcessMemory:
-        return ProcessMemory(0, "none", _joined(reason, *self.failures), lower_bound=True)
-
-
-def _joined(*reasons: str) -> str:
-    return "; ".join(filter(None, reasons))
+    def unknown(self, *reasons: Note) -> ProcessMemory:
+        return ProcessMemory(0, "none", (*reasons, *self.failures), lower_bound=True)
 
 
 def _ask_gpus() -> _Survey:
@@ -218,7 +222,7 @@ class _Inquiry:
         # The second is not an NVMLError: it means that the driver is too old for a function that pynvml calls.
         self._errors: tuple[type[Exception], ...] = (nvml.NVMLError, nvml.NVMLLibraryMismatchError)
         self.listings: list[_Listing] = []
-        self.failures: list[str] = []
+        self.failures: list[Note] = []
         self.mps_servers: list[int] = []
 
     def ask_all(self) -> None:
@@ -235,7 +239,7 @@ class _Inquiry:
         try:
             yield
         except self._errors as error:
-            self.failures.append(f"{what} does not answer ({error})")
+            self.failures.append(Note.of("nvml-failed", part=what, error=str(error)))
 
     def _ask_gpu(self, name: str, gpu: Any) -> None:
         if not self._has_mig(gpu):

@@ -296,6 +296,29 @@ _SUGGESTIONS: dict[str, Any] = {
 }
 
 
+# -- memory of processes -----------------------------------------------------------------------
+
+_PROCESSES: dict[str, Any] = {
+    "nvml-withholds-size": "NVML does not report how much the process holds",
+    "nvml-no-gpu": "NVML finds no GPU",
+    "nvml-unlisted": "no GPU lists this process, as happens in containers",
+    "nvml-foreign-numbers": (
+        "the GPUs list processes by numbers of another container or of the host"
+    ),
+    "nvml-reports-too-little": (
+        "NVML attributes less to this process than torch's allocator has reserved"
+    ),
+    "nvml-failed": "{part} does not answer ({error})",
+    "mps-client": (
+        "this process is a client of MPS, whose memory NVML attributes to the MPS server"
+    ),
+    "process-outside-container": (
+        "process {pid} is assumed to be this one: it is the only process on a GPU that is not of "
+        "this container"
+    ),
+}
+
+
 # -- plans -------------------------------------------------------------------------------------
 
 
@@ -381,6 +404,41 @@ _BUDGETS: dict[str, Any] = {
 # -- tables ------------------------------------------------------------------------------------
 
 
+def _table_inputs(inputs: str | None, mode: str) -> str:
+    return f"inputs: {inputs or 'as each model takes them'}, {mode} mode"
+
+
+def _table_memory(training: bool) -> str:
+    return f"memory: the most bytes at one time in {_name_step(training)}"
+
+
+def _table_latency(training: bool, device: str, precision: str | None) -> str:
+    how = precision or "as the model is"
+    return f"latency: of {_name_step(training)}, estimated for {device}, {how}, from its data sheet"
+
+
+def _name_step(training: bool) -> str:
+    return "a training step" if training else "inference"
+
+
+_TABLES: dict[str, Any] = {
+    "table-inputs": _table_inputs,
+    "table-costs": (
+        "counts are of the forward pass: one MAC is one multiply-add, and FLOPs are all arithmetic"
+    ),
+    "table-memory": _table_memory,
+    "table-fields": (
+        "RF: the most that a unit sees through windows alone; "
+        "global: the output sees the whole input"
+    ),
+    "table-latency": _table_latency,
+    "table-versions": "counted by torchscan {torchscan} with torch {torch}",
+}
+
+
+# -- info dicts --------------------------------------------------------------------------------
+
+
 def _memory_estimate(peak_bytes: int) -> str:
     return f"memory is estimated: {units.memory(peak_bytes)} at most"
 
@@ -405,9 +463,11 @@ for _texts in (
     _ESTIMATES,
     _MARGINS,
     _SUGGESTIONS,
+    _PROCESSES,
     _PLANS,
     _GENERATION,
     _BUDGETS,
+    _TABLES,
     _INFO,
 ):
     register_texts(_texts)
