@@ -114,7 +114,9 @@ def for_memory(passed: Situation) -> Iterator[Change]:
     if passed.batch_size is not None and passed.batch_size > 1:
         half = passed.batch_size // 2
         accumulated = {"accumulate": True} if passed.training else {}
-        how = Note.of("smaller-batch", batch_size=half, accumulate=passed.training)
+        how = Note.of("smaller-batch", batch_size=half)
+        if passed.training:
+            how = Note.of("smaller-batch-accumulated", batch_size=half)
         yield Change(name="smaller batches", how=how, arguments={"batch_size": half, **accumulated})
 
 

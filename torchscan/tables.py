@@ -143,8 +143,11 @@ def _remarks(names: Sequence[str], by_name: Mapping[str, Scan]) -> list[str]:
     inputs = list(
         dict.fromkeys(_inputs(METRICS[names[0]].trace(scan).provenance) for scan in scans)
     )
-    common = inputs[0] if len(inputs) == 1 else None
-    remarks = [Note.of("table-inputs", inputs=common, mode=provenances[0].mode).sentence]
+    mode = provenances[0].mode
+    note = Note.of("table-inputs-differ", mode=mode)
+    if len(inputs) == 1:
+        note = Note.of("table-inputs", inputs=inputs[0], mode=mode)
+    remarks = [note.sentence]
     if not _COSTS.isdisjoint(names):
         remarks.append(ColumnRemark(Note.of("table-costs").sentence, _COSTS))
     training = scans[0].question.training

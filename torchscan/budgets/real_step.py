@@ -46,7 +46,7 @@ def check_step_time(budget: Budget, target: Target, *, timings: bool) -> StepOut
         remark = Note.of(
             "step-needs-timings",
             limit=limit.most,
-            basis=basis if samples > 1 else "",
+            is_per_sample=samples > 1,
             device=limit.measured_on,
         )
         return StepOutcome(remark=remark)

@@ -102,10 +102,6 @@ class ResultKind(ABC):
         return found
 
 
-def _unread_weights(estimate: MemoryEstimate) -> list[str]:
-    return [str(weights) for weights in estimate.unread]
-
-
 class _MemoryKind(ResultKind):
     type = MemoryEstimate
     label = "a memory estimate"
@@ -114,7 +110,9 @@ class _MemoryKind(ResultKind):
 
     @property
     def metrics(self) -> Mapping[str, Measure[Any]]:
-        peak = _as_in_models("peak_memory", lambda each: each.peak_bytes, _unread_weights)
+        peak = _as_in_models(
+            "peak_memory", lambda each: each.peak_bytes, lambda each: list(map(str, each.unread))
+        )
         activations = _as_in_models("activation_memory", activation_bytes, lambda _: ())
         return {"activation_memory": activations, "peak_memory": peak}
 

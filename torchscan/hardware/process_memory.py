@@ -24,6 +24,13 @@ MIB = 2**20
 #: process -> bytes that it holds on one GPU; None where NVML withholds the number
 _Listing = Mapping[int, int | None]
 
+_WITHHELD = Note.of("nvml-withholds-size")
+_NO_GPU = Note.of("nvml-no-gpu")
+_UNLISTED = Note.of("nvml-unlisted")
+_FOREIGN_NUMBERS = Note.of("nvml-foreign-numbers")
+_UNDER_MPS = Note.of("mps-client")
+_TOO_LITTLE = Note.of("nvml-reports-too-little")
+
 _reported_reasons: set[tuple[Note, ...]] = set()
 
 
@@ -92,11 +99,9 @@ def process_memory(pid: int | None = None) -> ProcessMemory:
     has_other_numbers = not {pid, os.getpid()} & set(survey.pids) and bool(
         _of_other_containers(survey.pids)
     )
-    return (
-        survey.unknown(Note.of("nvml-foreign-numbers"))
-        if has_other_numbers
-        else survey.memory_of(pid)
-    )
+    if has_other_numbers:
+        return survey.unknown(_FOREIGN_NUMBERS)
+    return survey.memory_of(pid)
 
 
 def cuda_overhead() -> Overhead:
@@ -128,7 +133,7 @@ def _own_memory() -> ProcessMemory:
         return listed
     reasons = listed.reasons
     if listed.source != "none":
-        reasons = (Note.of("nvml-reports-too-little"), *reasons)
+        reasons = (_TOO_LITTLE, *reasons)
     return ProcessMemory(reserved, "allocator", reasons, lower_bound=True)
 
 
@@ -137,10 +142,10 @@ def _own_entry(survey: _Survey) -> ProcessMemory:
     if not survey.listings or os.getpid() in survey.pids:
         return survey.memory_of(os.getpid())
     if survey.mps_servers:
-        return survey.unknown(Note.of("mps-client"))
+        return survey.unknown(_UNDER_MPS)
     strangers = _of_other_containers(survey.pids)
     if len(strangers) != 1:
-        return survey.unknown(Note.of("nvml-unlisted"))
+        return survey.unknown(_UNLISTED)
     stranger = strangers[0]
     return survey.memory_of(stranger, Note.of("process-outside-container", pid=stranger))
 
@@ -178,11 +183,11 @@ class _Survey:
         That is nothing if none of them has it, and unknown if there are no lists.
         """
         if not self.listings:
-            return self.unknown(*([] if self.failures else [Note.of("nvml-no-gpu")]))
+            return self.unknown() if self.failures else self.unknown(_NO_GPU)
         sizes = [listing[pid] for listing in self.listings if pid in listing]
         known = [size for size in sizes if size is not None]
         if len(known) < len(sizes):
-            return self.unknown(Note.of("nvml-withholds-size"), *reasons)
+            return self.unknown(_WITHHELD, *reasons)
         is_bound = bool(self.failures)
         return ProcessMemory(sum(known), "nvml", (*reasons, *self.failures), lower_bound=is_bound)
 

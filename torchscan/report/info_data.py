@@ -193,22 +193,19 @@ def with_notes(info: InfoDict) -> InfoDict:
     }
     if "estimates" not in info:
         return {**info, "provenance": upgraded}
-    estimates = info["estimates"]
-    if isinstance(estimates, list):
-        estimates = [
-            each.removesuffix(".") if isinstance(each, str) else each for each in estimates
-        ]
-    return {**info, "provenance": upgraded, "estimates": _notes_of(estimates)}
+    return {**info, "provenance": upgraded, "estimates": _notes_of(info["estimates"])}
 
 
 def _notes_of(texts: Any, before: str = "") -> Any:
     """Return plain notes of sentences; what is not a list of texts is left to the schema."""
     if not isinstance(texts, list):
         return texts
-    return [
-        to_plain(Note.from_text(f"{before}{text}")) if isinstance(text, str) else text
-        for text in texts
-    ]
+    notes = []
+    for text in texts:
+        if isinstance(text, str):
+            text = to_plain(Note.from_text(before + text.removesuffix(".")))
+        notes.append(text)
+    return notes
 
 
 def summed(layer: Sums, keys: Iterable[str]) -> int:

@@ -169,9 +169,6 @@ def _group(row: _Row) -> Cell:
 
 def _remarks(plan: Plan) -> list[str]:
     margin = [] if plan.roofline is None else [f"{plan.roofline.error_margin.label}."]
-    return [
-        *(FullRemark(f"Warning: {note}.") for note in plan.warnings),
-        *margin,
-        *closeness(plan.memory.verdict),
-        *(note.sentence for note in plan.assumptions),
-    ]
+    warnings = [FullRemark(f"Warning: {note}.") for note in plan.warnings]
+    assumptions = [note.sentence for note in plan.assumptions]
+    return [*warnings, *margin, *closeness(plan.memory.verdict), *assumptions]

@@ -28,7 +28,9 @@ def suggestions_table(suggestions: Suggestions) -> Table:
         number(metric, _WHAT[metric], _value, unit=unit),
         number("saves", "Saves", text=lambda share: f"{100 * share:.0f} %" if share else ""),
         *([fits] if has_verdict else []),
-        words("how", "How", _how, min_width=8, wrap=True),  # code to type is never truncated
+        words(
+            "how", "How", lambda each: str(each.how or ""), min_width=8, wrap=True
+        ),  # code to type is never truncated
     ]
     return make_table(
         "What would help",
@@ -40,10 +42,6 @@ def suggestions_table(suggestions: Suggestions) -> Table:
         else [],
         noun="changes",
     )
-
-
-def _how(suggestion: Suggestion) -> str:
-    return "" if suggestion.how is None else str(suggestion.how)
 
 
 def _value(suggestion: Suggestion) -> Cell:

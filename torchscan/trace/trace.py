@@ -51,7 +51,8 @@ class Trace(RowsResult):
     def assuming(self, note: Note) -> Trace:
         """Return the trace with one more assumption in its provenance."""
         assumptions = (*self.provenance.assumptions, note)
-        return replace(self, provenance=replace(self.provenance, assumptions=assumptions))
+        provenance = replace(self.provenance, assumptions=assumptions)
+        return replace(self, provenance=provenance)
 
     def __repr__(self) -> str:
         """Short: a record of a large model has thousands of entries."""

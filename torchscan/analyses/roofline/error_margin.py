@@ -93,15 +93,10 @@ def _margin_of_kernels(device: Device, passed: Passed) -> ErrorMargin:
         validated = Note.of("validated", models=known.models, kind=known.kind, mode=passed.mode)
         return ErrorMargin(known.share, validated)
     if device.vendor == "NVIDIA" or (not device.vendor and device.capability is not None):
-        note = Note.of("not-validated", mode=passed.mode, missing=_missing(passed, of_mode))
-        return ErrorMargin(ELSEWHERE, note)
+        missing = "format"
+        if not of_mode:
+            missing = "device"
+        elif passed.kind is None:
+            missing = "convolutions"
+        return ErrorMargin(ELSEWHERE, Note.of("not-validated", mode=passed.mode, missing=missing))
     return ErrorMargin(UNKNOWN, Note.of("device-kind-not-validated"))
-
-
-def _missing(
-    passed: Passed, of_mode: list[Compared]
-) -> Literal["device", "convolutions", "format"]:
-    """Return what passes that were compared in this mode do not have in common with this one."""
-    if not of_mode:
-        return "device"
-    return "convolutions" if passed.kind is None else "format"

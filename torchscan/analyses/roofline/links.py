@@ -67,8 +67,8 @@ class Fabric:
         return Note.of(
             "fabric",
             per_machine=self.per_machine,
-            is_linked=is_linked,
-            network=self.network,
+            joined_by="links" if is_linked else "PCIe",
+            network_gbs=self.network / 1e9,
             link_share=LINKS,
             network_share=NETWORK,
         )

@@ -108,7 +108,7 @@ class Rates:
         #: whether it computes synchronously, without a queue
         self.is_host = device.vendor == "CPU"
         #: rates that had to be assumed
-        self.assumed: list[Note] = []
+        self.assumed: dict[Note, None] = {}
 
     def peak(self, form: Format) -> float:
         """Operations per second of products, as the data sheet says; else of the next wider format."""
@@ -117,12 +117,17 @@ class Rates:
         if matrix is not None:
             return max(matrix, known.get(form, 0.0))
         if form in _WIDER:
-            return self._substitute(form, _WIDER[form], self.peak(_WIDER[form]))
+            self._note_substitute(form, _WIDER[form])
+            return self.peak(_WIDER[form])
         if form == "fp32":
             other = next((each for each in ("tf32", "bf16") if each in known), next(iter(known)))
-            return self._substitute(form, other, known[other])
-        double = self.peak("fp32") / _SINGLE_PER_DOUBLE
-        return self._substitute(form, "fp32", double, _SINGLE_PER_DOUBLE)
+            self._note_substitute(form, other)
+            return known[other]
+        note = Note.of(
+            "double-rate-substituted", device=self.device.name, divisor=_SINGLE_PER_DOUBLE
+        )
+        self.assumed.setdefault(note)
+        return self.peak("fp32") / _SINGLE_PER_DOUBLE
 
     def min_seconds(self, form: Format, kernel: Kernel) -> float:
         """Seconds for each operation that products are counted as, at the peak.
@@ -201,15 +206,7 @@ class Rates:
         peak = self.peak(form) if of_products else self.vector_peak(form)
         return peak / self.bandwidth if math.isfinite(peak) else None
 
-    def _substitute(self, form: Format, source: str, rate: float, divisor: int = 1) -> float:
-        """Note that a rate is that of another format, divided by ``divisor``, and return it."""
-        note = Note.of(
-            "rate-substituted",
-            device=self.device.name,
-            format=form,
-            source=source,
-            divisor=divisor,
-        )
-        if note not in self.assumed:
-            self.assumed.append(note)
-        return rate
+    def _note_substitute(self, form: Format, source: str) -> None:
+        """Note that the rate of another format is used."""
+        note = Note.of("rate-substituted", device=self.device.name, format=form, source=source)
+        self.assumed.setdefault(note)

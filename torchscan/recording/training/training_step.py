@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -85,7 +85,11 @@ def optimize(
     }
     with implementations_of(device_type), without_torch_function():
         recorder.begin("optimizer")
-        _bring_into_place(parameters.values(), recorder.assume)
+        for slot in parameters.values():
+            # a rank may have another part of a gradient than of its parameter: they are exchanged
+            if is_placed_elsewhere(slot.tensor.grad, slot.tensor):
+                recorder.assume(Note.of("gradients-redistributed"))
+                slot.tensor.grad = placed_like(slot.tensor.grad, slot.tensor)
         with outside_of_everything():
             _refuse_sparse(parameters.values())
             updated = {
@@ -114,14 +118,6 @@ def _refuse_sparse(slots: Iterable[Slot]) -> None:
             raise OptimizerError(
                 f"{path} is a {kind_of(tensor)} tensor, which no torch optimizer updates: leave out optimizer=, or freeze it"
             )
-
-
-def _bring_into_place(slots: Iterable[Slot], assume: Callable[[Note], None]) -> None:
-    """Where processes have another share of a gradient than of its parameter, or each a summand, they talk before the step."""
-    for slot in slots:
-        if is_placed_elsewhere(slot.tensor.grad, slot.tensor):
-            assume(Note.of("gradients-redistributed"))
-            slot.tensor.grad = placed_like(slot.tensor.grad, slot.tensor)
 
 
 def _enter_state(optimizer: Optimizer, paths: Mapping[int, str], table: TensorTable) -> None:
