@@ -25,7 +25,7 @@ _MIB, _GIB = 2**20, 2**30
 #: the share of the data sheet's memory that the driver leaves to programs; less where GDDR memory corrects errors
 USABLE, USABLE_WITH_GDDR_ECC = 0.975, 0.92
 #: what a process holds for its context, torch's kernels and the libraries once they are loaded, where it is not known: what is
-#: taken for it, and the least and the most that has been reported (docs/will-it-fit.md says by whom)
+#: assumed size, and the smallest and largest reported one (sources in docs/will-it-fit.md)
 CONTEXT, CONTEXT_RANGE = 512 * _MIB, (274 * _MIB, 1680 * _MIB)
 #: cuBLAS's workspace, once for the forward and once for the backward pass: torch's defaults, before Hopper and since
 CUBLAS_WORKSPACE, CUBLAS_WORKSPACE_HOPPER = 8320 * 1024, 32 * _MIB
