@@ -147,7 +147,10 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def _has_budgets(path: Path) -> bool:
-    """Whether it has budgets. A broken ``pyproject.toml`` on the way up is skipped, unless it mentions torchscan."""
+    """Return whether a file has budgets.
+
+    An invalid ``pyproject.toml`` in a parent folder is skipped, unless it mentions torchscan.
+    """
     try:
         tool = _content(path).get("tool")
     except InputError:
