@@ -1,4 +1,4 @@
-"""What a process tells the others in a pass, and in which module."""
+"""The collectives of one rank in a pass, by kind, group and module."""
 
 from __future__ import annotations
 

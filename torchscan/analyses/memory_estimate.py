@@ -1,4 +1,4 @@
-"""Peak memory of a pass, and what is said about whether a device has room for it."""
+"""Peak memory of a pass, and the verdict whether it fits on a device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OUTPUT_DROPPED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether a pass fits on a device. All numbers are bytes."""
+    """The verdict whether a pass fits on a device. All numbers are bytes."""
 
     device: str
     #: what the device offers to programs
@@ -96,7 +96,7 @@ class MemoryEstimate(Result):
     _asker: Asker = field(default=NOBODY, repr=False, compare=False)
 
     def suggestions(self) -> Suggestions:
-        """What would make it smaller: each change estimated by itself, the best first."""
+        """Return changes that save memory, each estimated separately, the best first."""
         return self._asker.suggestions()
 
     def __repr__(self) -> str:

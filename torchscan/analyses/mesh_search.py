@@ -1,4 +1,4 @@
-"""Which meshes a model trains on: results, and how they follow from passes of few layers."""
+"""Results of a search for meshes, and their derivation from passes of few layers."""
 
 from __future__ import annotations
 
@@ -132,10 +132,11 @@ class Short(NamedTuple):
 
 
 class Extrapolated:
-    """What a pass of all layers takes: each further layer of a kind adds as much as the last that was added.
+    """Figures of all layers: each further layer of a kind adds as much as the last one recorded.
 
-    ``f(N) = f(n) + Σ (N_k − n_k) · (f(n + e_k) − f(n))``, of each figure, and of what is alive at each moment that all passes
-    have. A moment in a layer between has less than one of these, or lies between two of them.
+    ``f(N) = f(n) + Σ (N_k − n_k) · (f(n + e_k) − f(n))``, for each figure, and for the live memory
+    at each moment that all passes have. A moment in a layer between has less memory than one of
+    these, or lies between two of them.
     """
 
     def __init__(self, base: Short, more: Sequence[Short], numbers: Sequence[int]) -> None:
@@ -147,7 +148,7 @@ class Extrapolated:
         ]
 
     def figure(self, name: str) -> int:
-        """One of a plan: ``local_params``, say."""
+        """Return a figure of a plan, such as ``local_params``, for all layers."""
         return int(
             self._sum(
                 getattr(self._base.rank, name), [getattr(each.rank, name) for each in self._more]
@@ -156,9 +157,10 @@ class Extrapolated:
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """Of the whole step, and of that those that it waits for links.
+        """Return the seconds of the step, and the part of them that waits for links.
 
-        What is hidden is worked out at the end: few layers hide less, or more, of what they send than all of them.
+        Overlap is computed at the end: few layers overlap a smaller, or larger, share of
+        communication than all layers do.
         """
         base, more = _waits(self._base), [_waits(each) for each in self._more]
         phases = [self._waiting(base[phase], [each[phase] for each in more]) for phase in base]
@@ -179,7 +181,7 @@ class Extrapolated:
 
     @property
     def peak(self) -> dict[MemoryKind, int]:
-        """What is alive when the most is."""
+        """Return the live memory by kind at the peak."""
         moments, others = _moments(self._base), [_moments(each) for each in self._more]
         common = [place for place in moments if all(place in each for each in others)]
         sizes = (
@@ -218,13 +220,19 @@ def _products(rank: RankPlan) -> int:
 
 
 def _needed_macs(operator: str, macs: int) -> int:
-    """Of its five products, the backward pass of fused attention has computed one before, in the forward pass."""
+    """Return the MACs without the product that the backward pass of fused attention recomputes.
+
+    It is one of five products.
+    """
     is_attention = "attention" in operator and operator.endswith("backward")
     return macs * 4 // 5 if is_attention else macs
 
 
 def _moments(short: Short) -> dict[_Place, tuple[int, ...]]:
-    """What is between layers is told by the layer before: what gathers parameters is in none."""
+    """Return the live memory at each place. Operators between layers count for the layer before.
+
+    All-gathers of parameters are such operators.
+    """
     met: Counter[tuple[str, str, str]] = Counter()
     found: dict[_Place, tuple[int, ...]] = {}
     latest = ("", "")

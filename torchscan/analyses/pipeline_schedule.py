@@ -41,7 +41,7 @@ class Action(NamedTuple):
 def order_of(
     schedule: Schedule, processes: int, microbatches: int, stages: int
 ) -> list[list[Task]]:
-    """What each process does, one after the other. Stage ``s`` is in process ``s % processes``."""
+    """Return the tasks of each rank in order. Stage ``s`` is on rank ``s % processes``."""
     return [
         _ORDERS[schedule](process, processes, microbatches, stages // processes)
         for process in range(processes)
@@ -55,7 +55,11 @@ def _gpipe(process: int, _: int, microbatches: int, __: int) -> list[Task]:
 
 
 def _one_by_one(process: int, processes: int, microbatches: int, _: int) -> list[Task]:
-    """As many forward passes as there are stages from here on, then one backward and one forward pass in turn."""
+    """Return the tasks of the 1F1B schedule.
+
+    As many forward passes run first as there are stages from here on; then one backward pass and
+    one forward pass alternate.
+    """
     early = min(microbatches, processes - process)
     return _in_turn(
         [Task(process, "forward", each) for each in range(microbatches)],
@@ -65,7 +69,10 @@ def _one_by_one(process: int, processes: int, microbatches: int, _: int) -> list
 
 
 def _interleaved(process: int, processes: int, microbatches: int, chunks: int) -> list[Task]:
-    """The same with several stages in each process: of a round of microbatches all go through one, then through the next."""
+    """Return the tasks of the interleaved 1F1B schedule, with several stages per rank.
+
+    All microbatches of a round pass through one stage, then through the next.
+    """
     size = microbatches // max(1, microbatches // processes)
     number = microbatches * chunks
     early = min(number, (chunks - 1) * size + 2 * (processes - 1 - process))
@@ -131,7 +138,7 @@ def actions_of(orders: Sequence[Sequence[Task]], times: Sequence[StageTimes]) ->
 
 
 def _ready(task: Task, times: Sequence[StageTimes], done: Mapping[Task, float]) -> float | None:
-    """When what it needs is there; None: nobody knows yet."""
+    """Return when the input of a task arrives, or None if that is not known yet."""
     stage, direction, microbatch = task
     if direction == "forward":
         return (
@@ -225,7 +232,7 @@ class PipelinePlan(Result):
 
     @property
     def ideal_bubble(self) -> float:
-        """The same if all stages took the same, and nothing were on its way."""
+        """The bubble if all stages took equally long and communication took no time."""
         return ideal_bubble(len(self.ranks), self.microbatches, len(self.stages) // len(self.ranks))
 
     @property
@@ -290,7 +297,10 @@ def plan_of_stages(
     memory_bytes: int,
     **told: Any,
 ) -> PipelinePlan:
-    """What follows from the stages, which are alike in all that is not said here: the order, the times, and who holds what."""
+    """Return the plan that follows from the stages: order, times and memory.
+
+    ``told`` are the fields that do not follow from them.
+    """
     times = [StageTimes(each.forward, each.backward, each.handing_over) for each in stages]
     actions = actions_of(order_of(schedule, number, microbatches, len(stages)), times)
     passes = max(each.end for each in actions)

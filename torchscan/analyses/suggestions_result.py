@@ -1,4 +1,4 @@
-"""What would help: changes to a pass, and what each makes of an estimate."""
+"""Suggestions: changes to a pass, each with its estimate."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Asker:
         self._ask = ask
 
     def suggestions(self) -> Suggestions:
-        """What would help the model as it is now."""
+        """Return the suggestions for the model as it is now."""
         module = None if self._module is None else self._module()
         if module is None or self._ask is None:
             raise InputError(

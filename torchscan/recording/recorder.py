@@ -328,7 +328,7 @@ class Recorder(TorchDispatchMode):
         return substitute
 
     def _notice_what_is_over(self) -> None:
-        """An exception that somebody has caught, whose frames hold tensors; what a checkpoint computes again."""
+        """Release caught exceptions, whose frames hold tensors; detect the end of recomputation."""
         self.tree.forget_caught()
         if self._failed is not None and sys.exception() is not self._failed[0]:
             self._failed = None

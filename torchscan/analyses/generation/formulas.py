@@ -1,4 +1,4 @@
-"""What a pass costs as polynomials in the batch and the length, exact, and checked where they were not fitted."""
+"""Costs of a pass as exact polynomials in batch size and length, checked at other points."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ COSTS = ("macs", "flops", "bytes_read", "bytes_written")
 
 
 def figures_of(kept: Kept) -> dict[str, int]:
-    """What a pass costs, and the bytes of the cache that it returns, by their names."""
+    """Return the costs of a pass by name, with the bytes of the cache that it returns."""
     cost = total_cost(kept.trace)
     return {**{name: int(getattr(cost, name)) for name in COSTS}, "cache_bytes": kept.cached_bytes}
 

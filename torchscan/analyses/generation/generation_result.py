@@ -1,4 +1,4 @@
-"""What generating text costs: results."""
+"""Results of an analysis of text generation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from torchscan.results import Result
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation(Result):
-    """What a language model takes, and how fast it answers, on a device. Times are in seconds."""
+    """Memory and speed of a language model that generates text on a device.
+
+    Times are in seconds.
+    """
 
     device: str
     precision: str | None
@@ -67,22 +70,22 @@ class Generation(Result):
 
     @property
     def devices(self) -> int:
-        """How many there are."""
+        """Number of devices."""
         return 1 if self.mesh is None else math.prod(self.mesh.values())
 
     @property
     def replicas(self) -> int:
-        """How many groups of devices have a batch of their own: as many as there are along ``dp``."""
+        """Number of groups of devices with a separate batch: the size of the dimension ``dp``."""
         return 1 if self.mesh is None else self.mesh.get("dp", 1)
 
     @property
     def fits(self) -> bool:
-        """Whether weights and caches find room."""
+        """True if weights and caches fit into memory."""
         return self.max_batch_size is None or self.batch_size <= self.max_batch_size
 
     @property
     def limiter(self) -> Limiter:
-        """What most of the time of a token goes by."""
+        """The resource that limits most of the time of a token."""
         return self.decode.total.limiter
 
     def __repr__(self) -> str:
@@ -120,14 +123,14 @@ class Generation(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationSweep(Result):
-    """The same question for several batch sizes."""
+    """Generation at several batch sizes."""
 
     generations: tuple[Generation, ...]
     #: what the device costs an hour; None: nobody said
     price: float | None
 
     def price_per_million(self, generation: Generation) -> float | None:
-        """What a million new tokens costs, in the currency of the price."""
+        """Return the price of a million new tokens, in the currency of ``price``, or None."""
         return (
             None
             if self.price is None
@@ -136,7 +139,7 @@ class GenerationSweep(Result):
 
     @property
     def num_traces(self) -> int:
-        """How many passes were recorded."""
+        """Number of passes that were recorded."""
         return sum(each.num_traces for each in self.generations)
 
     def __repr__(self) -> str:

@@ -43,7 +43,7 @@ class GraphEdge(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleGraph(Result):
-    """What happens in one call of a module. Nodes are in the order in which they ran."""
+    """The dataflow graph of one module call. Nodes are in the order in which they ran."""
 
     path: str
     type_name: str

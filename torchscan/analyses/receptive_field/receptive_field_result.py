@@ -38,11 +38,12 @@ Short = int | Fraction | str | tuple[Any, ...] | dict[str, Any] | None
 class AxisField(
     NamedTuple
 ):  # a tuple, because there are some for each layer: a dataclass takes twice as long to make
-    """What the units of a layer see along one axis of one input.
+    """The receptive fields of a layer's units along one axis of one input.
 
-    Unit i sees ``sizes[i mod P]`` places from ``starts[i mod P] + (i div P) · rise`` on, for P entries in ``starts``.
-    Places outside the input are padding. If ``status`` is "global", everything is seen, for the given ``reasons``; what is
-    seen locally, along other ways, is reported as well.
+    Unit i sees ``sizes[i mod P]`` places from ``starts[i mod P] + (i div P) · rise`` on, for P
+    entries in ``starts``. Places outside the input are padding. If ``status`` is "global",
+    everything is seen, for the given ``reasons``; what is seen locally, along other ways, is
+    reported as well.
     """
 
     input: str
@@ -85,7 +86,7 @@ class AxisField(
         return start, start + self.sizes[phase % len(self.sizes)] - 1
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data that JSON can hold."""
         return {
             "input": self.input,
             "axis": self.axis,
@@ -242,7 +243,7 @@ class ReceptiveField(Result):
         return f"<ReceptiveField of {len(self.layers)} layer calls, output {self.output.rf}>"
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data that JSON can hold."""
         layers = [
             {
                 "path": layer.path,
@@ -256,7 +257,7 @@ class ReceptiveField(Result):
 
 
 def plain_short(value: Short) -> Any:
-    """As plain data: fractions as decimals, one number per axis as a list."""
+    """Return plain data: fractions as decimals, one number per axis as a list."""
     if value is None or type(value) is int:
         return value  # most are, and no other type is asked for as fast
     if isinstance(value, dict):
@@ -310,7 +311,7 @@ def axis_field(
 def _ends(
     low: Sequence[_Flat], high: Sequence[_Flat], dim: int | None, places: Places
 ) -> dict[str, Any]:
-    """What is said of the starts and the sizes."""
+    """Return the fields of an AxisField that follow from starts and sizes."""
     phases = _along_one(low, high)
     if phases is None:
         return {"size": _widest(low, high), "stride": _least_slope(low)}
@@ -339,7 +340,7 @@ def _greatest_padding(phases: _Phases) -> int | Fraction | None:
 
 
 def further(said: AxisField, low: int, high: int) -> AxisField:
-    """The same with these numbers added to ``low`` and ``high`` of what is seen, by every unit: ``size = 1 − high − low``."""
+    """Return the field with these offsets added to its ends: ``size = 1 − high − low``."""
     if said.size is None or not (low or high):
         return said
     return AxisField(
@@ -431,7 +432,7 @@ def _by_phase(
 
 
 def _least_of_all(flats: Sequence[_Flat], count: int) -> Sequence[int]:
-    """By unit the least of terms along one dimension."""
+    """Return the smallest value of all terms for each unit along one dimension."""
     by_term = [
         [base + value for value in values_of(lines[0][2], count)] if lines else [base] * count
         for base, lines in flats

@@ -57,7 +57,7 @@ class OperatorLoad(_Load):
     precision: Format
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data that JSON can hold."""
         return _plain(self, "operator", "layer", "call", "phase", "precision", *_FIGURES)
 
 
@@ -72,7 +72,7 @@ class GroupLoad(_Load):
     precision: Format | None
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data that JSON can hold."""
         before = _FIGURES.index("limiter")
         return _plain(self, "name", "calls", *_FIGURES[:before], "precision", *_FIGURES[before:])
 
@@ -86,7 +86,7 @@ def _plain(load: _Load, *names: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline(Result):
-    """What limits each operator of a pass on a device, and how long the pass takes."""
+    """The expected time of a pass on a device, and what limits each operator."""
 
     device: str
     #: the requested precision; None: the model as it is
@@ -138,7 +138,7 @@ class Roofline(Result):
         return table_of(self, by=by, max_depth=max_depth, top=top, fold_repeats=fold_repeats)
 
     def suggestions(self) -> Suggestions:
-        """What would make it faster: each change estimated by itself, the best first."""
+        """Return changes that save time, each estimated separately, the best first."""
         return self._asker.suggestions()
 
     @property
@@ -155,7 +155,7 @@ class Roofline(Result):
 
     @property
     def time_by_limiter(self) -> Mapping[Limiter, float]:
-        """How much of the estimate is of operators with each limit, the most first."""
+        """Expected time of the operators by their limit, the largest first."""
         times: dict[Limiter, list[float]] = defaultdict(list)
         for each in self.operators:
             times[each.limiter].append(each.time_estimate)
@@ -167,7 +167,7 @@ class Roofline(Result):
         )
 
     def time_share(self, limiter: Limiter) -> float:
-        """Of the estimate, the share of operators with this limit."""
+        """Return the share of the expected time that operators with this limit take."""
         return (
             self.time_by_limiter.get(limiter, 0.0) / self.time_estimate
             if self.time_estimate
