@@ -1,4 +1,4 @@
-"""What changed between two inspected runs: what calls took, and whether the difference is more than their spread."""
+"""Comparison of two inspected runs: times of calls, and whether a change exceeds their range."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NONE = "–"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeChange:
-    """What something took, before and after; None: it was not there."""
+    """A time before and after, or None where there was none."""
 
     before: Latency | None
     after: Latency | None
@@ -42,7 +42,7 @@ class TimeChange:
 
     @property
     def difference(self) -> float:
-        """How many seconds more it is after."""
+        """Seconds after minus seconds before."""
         return _median(self.after) - _median(self.before)
 
     @property
@@ -69,12 +69,12 @@ class CallChange:
 
     @property
     def is_clear(self) -> bool:
-        """Whether one of its times has changed by more than the spread."""
+        """True if one of the times changed clearly: the ranges do not overlap."""
         return self.forward.is_clear or self.backward.is_clear
 
     @property
     def difference(self) -> float:
-        """How many seconds more it takes after, forward and backward."""
+        """Seconds after minus seconds before, forward and backward together."""
         return self.forward.difference + self.backward.difference
 
 
@@ -113,7 +113,7 @@ class RunComparison(RowsResult):
 
 
 def compare_runs(before: RunFacts, after: RunFacts) -> RunComparison:
-    """What changed. Calls are matched by the paths of their modules, and which of the module's calls they are."""
+    """Return the changes between two runs, with calls matched by module path and number."""
     old, new = (
         {(call.path, call.invocation): call for call in run.calls} for run in (before, after)
     )
@@ -169,9 +169,9 @@ def _are_enough(steps: tuple[int, int]) -> bool:
 
 
 def _chance(before: int, after: int) -> float:
-    """How often the ranges of so many draws do not overlap, though all are of one distribution.
+    """Return the probability that two ranges do not overlap by chance.
 
-    Of the (m + n)! / (m! n!) orders in which those of two runs can come, all of them equally likely, two have no overlap.
+    Of the (m + n)! / (m! n!) equally likely orders of the steps of two runs, two have no overlap.
     """
     return min(1.0, 2 / math.comb(before + after, before))
 
@@ -258,7 +258,7 @@ def _medians(change: TimeChange) -> float:
 
 
 def _remarks(comparison: RunComparison) -> list[str]:
-    """What a reader must know to interpret the times."""
+    """Return what a reader must know to interpret the times."""
     differ = [
         f"The runs differ in {name.replace('_', ' ')}: {before} before, {after} now."
         for name, (before, after) in comparison.provenance.items()

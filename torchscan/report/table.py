@@ -33,7 +33,7 @@ _MAX_LEVELS = 100
 
 
 class Screen(NamedTuple):
-    """What text is written on."""
+    """The terminal that text is written for."""
 
     #: in characters
     width: int = 80
@@ -136,17 +136,17 @@ class Row:
 
     @property
     def times(self) -> str:
-        """How many rows it stands for, where that is more than one: the name ends in it."""
+        """The number of rows that this one stands for, as the end of its name, if several."""
         return f" ×{self.repeats}" if self.repeats > 1 else ""
 
     @property
     def end(self) -> int:
-        """How much of the end of the name is never cut: ``" … 11 ×12"``."""
+        """Number of characters at the end of the name that are never truncated: ``" … 11 ×12"``."""
         return len(self.name) - max(self.name.rfind(" … "), 0) if self.repeats > 1 else 0
 
     @property
     def indent(self) -> int:
-        """How many levels the name is indented: no more than anybody can tell apart."""
+        """Number of levels that the name is indented, up to a maximum."""
         return min(self.depth, _MAX_LEVELS)
 
     @property
@@ -173,7 +173,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table(Result):
-    """What a report shows: ``str()`` of it is text, ``write("latex")`` what a paper takes."""
+    """A table of a result: ``str()`` returns text, ``write("latex")`` the code for a paper."""
 
     title: str
     columns: Sequence[Column]
@@ -202,12 +202,12 @@ class Table(Result):
 
     @property
     def has_headings(self) -> bool:
-        """Whether totals show their headings; a name and its figure need none."""
+        """True if totals show their headings. A name and its value need none."""
         return len(self.columns) > 2 and any(column.heading for column in self.columns)
 
     @property
     def shown(self) -> Table:
-        """What people see of it."""
+        """The table without columns that are hidden from people."""
         return self.only([column for column in self.columns if column.is_shown])
 
     def only(self, columns: Sequence[Column]) -> Table:
