@@ -185,7 +185,7 @@ def _generated(name: str, parse: Callable[[str], float], **rest: Any) -> Generat
 
 
 def _share_of_all(made: Generation) -> float:
-    """As far as prompt and further tokens may be off, each for its share of the time."""
+    """Return the error margin of an answer: those of both phases, weighted by their times."""
     rest = (made.new - 1) * made.per_token
     off = made.first_token * made.prefill.error_margin.share + rest * made.decode.error_margin.share
     return off / (made.first_token + rest)

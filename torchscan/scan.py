@@ -326,7 +326,10 @@ class Scan:
 
     @once
     def roofline(self) -> Roofline:
-        """What limits each operator on the device (by default this machine's), and how long the pass takes there."""
+        """The expected time on the device, and the limit of each operator.
+
+        By default, the device is this machine's.
+        """
         for each in _overflow(self._step_for(_kernels_of(self._target)), self._target):
             warn_user(each)
         return replace(self._roofline, _asker=self._asker(Scan._time_suggestions))

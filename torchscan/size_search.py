@@ -22,7 +22,7 @@ from torchscan.recording.sequences import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What is made larger: the size that was asked about, the most that there is, and the pass of a given size."""
+    """The size to enlarge: the requested one, the largest one, and the pass of a given size."""
 
     asked: int
     most: int
