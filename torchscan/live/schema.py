@@ -1,4 +1,7 @@
-"""What the training process and the worker tell each other, and what the store keeps: neither models nor records."""
+"""Messages between the training process and the worker, and records of the store.
+
+They contain neither models nor traces.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +42,14 @@ class Series:
 
     @property
     def label(self) -> str:
-        """As people write it."""
+        """The name of the series for people."""
         call = f" ({self.invocation + 1})" if self.invocation else ""
         has_name = self.kind.startswith(("param", "attached"))
         return f"{self.path or self.type_name}{call}{'.' if has_name else ' '}{self.what}"
 
     @property
     def what(self) -> str:
-        """The same without the call that it is of."""
+        """The name of the series without its call."""
         if self.kind in ("param", "attached"):
             return self.name
         if self.kind in ("param_grad", "attached_grad"):
@@ -66,7 +69,7 @@ class Announced(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
-    """What is known of one series in one step."""
+    """Statistics of one series in one step."""
 
     #: values in all, and those that the rest is worked out from
     numel: int

@@ -1,4 +1,4 @@
-"""What a sink is: something of the user's that is shown each step, in the process that writes the run."""
+"""The base class of sinks, which get each sampled step in the process that writes the run."""
 
 from __future__ import annotations
 
