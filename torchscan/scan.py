@@ -335,7 +335,7 @@ class Scan:
         return replace(self._roofline, _asker=self._asker(Scan._time_suggestions))
 
     def roofline_with(self, fabric: Fabric) -> Roofline:
-        """The same where devices are joined, one of which this process has: it waits for the others."""
+        """Return the roofline of one of several linked devices, with the time that links take."""
         return self._roofline_of(fabric)
 
     @once
