@@ -56,7 +56,7 @@ class Moment(NamedTuple):
     """The live memory when an operator call returns."""
 
     operator: str
-    #: path of the module that called it
+    #: path of the module that called the operator
     layer: str
     phase: Phase
     bytes_by_kind: tuple[int, ...]
@@ -79,9 +79,10 @@ class LayerMemory:
     path: str
     type_name: str
     depth: int
-    #: bytes that its forward pass made and that are kept for the backward pass or, if there is none, after its call
+    #: bytes that the layer's forward pass produced and keeps for the backward pass or, without one,
+    #: after its call
     activation_bytes: int
-    #: the most bytes alive, of any kind and layer, while one of its operators runs
+    #: largest number of live bytes, of any kind and layer, while one of the layer's operators runs
     peak_bytes: int
 
 

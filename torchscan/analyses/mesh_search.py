@@ -25,24 +25,27 @@ _Place = tuple[str, str, str, int]
 class MeshChoice:
     """A training step on one mesh. Bytes and times are those of one device."""
 
-    #: the size of each dimension by its name
+    #: size of each mesh dimension, by name
     mesh: Mapping[str, int]
     local_params: int
-    #: the most bytes of tensors at once, and what they are
+    #: largest number of bytes of tensors at once
     peak_bytes: int
+    #: bytes at the peak, by kind
     by_kind: Mapping[MemoryKind, int]
-    #: what torch's allocator takes for them, and what the context does
+    #: bytes that torch's allocator reserves, with the context
     needed_bytes: int
     fits: bool
-    #: whether ``needed_bytes`` follows from a pass of all layers
+    #: True if ``needed_bytes`` follows from a pass of all layers
     is_replayed: bool
     sent_bytes: int
-    #: seconds of a step, and of that those that it waits for links
+    #: seconds of a step
     time_estimate: float
+    #: seconds of a step that computation waits for links
     waiting: float
-    #: tokens of all devices
+    #: tokens of all devices per second
     tokens_per_second: float
-    #: of the peak rate of all devices, what the products of the model take, without what is computed again
+    #: model FLOPs utilization: the model's products, without recomputation, as a share of the peak
+    #: of all devices
     mfu: float
 
 
@@ -52,22 +55,23 @@ class MeshSearch(Result):
 
     device: str
     num_gpus: int
-    #: tokens of a sequence, and sequences of all devices in a step
+    #: tokens of a sequence
     length: int
+    #: sequences of all devices in a step
     sequences: int
     precision: str
     optimizer: str
-    #: whether each layer is computed again in the backward pass
+    #: True if each layer is recomputed in the backward pass
     checkpoint: bool
-    #: the rank of adapters that are trained in place of the model; None: all of it is trained
+    #: rank of the adapters that are trained, or None if the complete model is trained
     lora: int | None
-    #: how far measured times may lie from these
+    #: error margin of the times
     error_margin: ErrorMargin | None
     params: int
     choices: tuple[MeshChoice, ...]
-    #: meshes that were left out, each with the reason
+    #: meshes that were left out, with the reason
     refused: Mapping[str, str]
-    #: how many passes were recorded
+    #: number of recorded passes
     num_traces: int
     assumptions: tuple[str, ...]
 

@@ -164,27 +164,31 @@ def ideal_bubble(processes: int, microbatches: int, chunks: int = 1) -> float:
 class StagePlan:
     """One stage. Bytes are those of one process."""
 
-    #: its position in the model, and the rank along the pipeline that has it
+    #: position of the stage in the model
     index: int
+    #: pipeline rank that has the stage
     rank: int
-    #: of one microbatch
+    #: plan of one microbatch
     plan: RankPlan
     forward: float
     backward: float
     #: seconds of the optimizer's step
     optimizer: float
-    #: what a microbatch leaves for the next stage, and how long it is on its way
+    #: bytes that a microbatch sends to the next stage
     sent_bytes: int
+    #: seconds that sending takes
     handing_over: float
-    #: parameters, their gradients and the state of the optimizer
+    #: bytes of parameters, gradients and optimizer state
     held_bytes: int
-    #: what one microbatch keeps from its forward pass to its backward pass
+    #: bytes that one microbatch saves from its forward pass for its backward pass
     kept_bytes: int
-    #: the most that a pass needs beyond what is held, with what its own microbatch keeps
+    #: peak of a forward pass beyond the resident bytes, with what its microbatch saves
     forward_bytes: int
+    #: peak of a backward pass beyond the resident bytes, with what its microbatch has saved
     backward_bytes: int
+    #: peak of the optimizer's step beyond the resident bytes
     optimizer_bytes: int
-    #: what the allocator needs besides tensors, with the context
+    #: bytes of the context, and of the allocator's reserve beyond tensors
     around_bytes: int
 
 
@@ -194,10 +198,11 @@ class PipelineRank:
 
     rank: int
     stages: tuple[int, ...]
-    #: seconds in which it computes, and the share of the step in which it does not
+    #: seconds in which the rank computes
     busy: float
+    #: share of the step in which the rank does not compute
     bubble: float
-    #: microbatches that are on their way in it at once, at most, each stage's counted
+    #: largest number of microbatches in flight at once, counted for each stage
     in_flight: int
     peak_bytes: int
     needed_bytes: int
@@ -210,17 +215,18 @@ class PipelinePlan(Result):
 
     schedule: Schedule
     microbatches: int
-    #: of a microbatch; None: inputs were given
+    #: samples of a microbatch, or None if inputs were given
     batch_size: int | None
     device: str
-    #: what each stage is spread over; None: over nothing
+    #: mesh over which each stage is sharded, or None
     mesh: Mapping[str, int] | None
     stages: tuple[StagePlan, ...]
     ranks: tuple[PipelineRank, ...]
-    #: forward and backward passes, in no order
+    #: forward and backward passes, in no particular order
     actions: tuple[Action, ...]
-    #: seconds of the passes, and of the whole step with the optimizer
+    #: seconds of all forward and backward passes
     passes: float
+    #: seconds of the complete step, with the optimizer
     time_estimate: float
     assumptions: tuple[str, ...]
     warnings: tuple[str, ...]

@@ -24,18 +24,18 @@ class RankPlan:
     """One process."""
 
     rank: int
-    #: its place in each dimension of the mesh
+    #: position of the rank in each mesh dimension
     place: Mapping[str, int]
-    #: the parameters that it holds
+    #: parameters that the rank holds
     local_params: int
     macs: int
     flops: int
     collectives: tuple[Collective, ...]
     memory: MemoryEstimate
-    #: None: on no device
+    #: time of the rank, or None without a device
     roofline: Roofline | None
     trace: Trace
-    #: dimensions of the mesh along which it tells nobody anything
+    #: mesh dimensions without a collective
     silent: tuple[str, ...] = ()
 
     @property
@@ -65,15 +65,15 @@ class Plan(Result):
     Figures of one rank are those of the planned rank with the highest peak memory.
     """
 
-    #: the size of each dimension by its name
+    #: size of each mesh dimension, by name
     mesh: Mapping[str, int]
     device: str | None
     training: bool
-    #: samples of one process; None: inputs were given
+    #: samples of one rank, or None if inputs were given
     batch_size: int | None
-    #: of the whole model
+    #: parameters of the complete model
     params: int
-    #: the processes that were planned
+    #: the ranks that were planned
     ranks: tuple[RankPlan, ...]
     assumptions: tuple[str, ...]
     warnings: tuple[str, ...]

@@ -37,7 +37,8 @@ class TimeChange:
 
     before: Latency | None
     after: Latency | None
-    #: whether the ranges of the steps, least to most, do not overlap, and are of enough steps that this is hardly chance
+    #: True if the ranges (minimum to maximum) do not overlap, with enough steps that chance is
+    #: unlikely
     is_clear: bool
 
     @property
@@ -63,7 +64,7 @@ class CallChange:
     invocation: int
     type_name: str
     kind: CallKind
-    #: of each run on the device, where there is one, else on the host
+    #: time on the device, if there is one, else on the host
     forward: TimeChange
     backward: TimeChange
 
@@ -82,19 +83,20 @@ class CallChange:
 class RunComparison(RowsResult):
     """The difference between two inspected runs."""
 
-    #: of whole steps: "forward", "backward", "storing" gradients, and "unowned", which belongs to no module
+    #: times of complete steps: "forward", "backward", "storing" gradients, and "unowned", which
+    #: belongs to no module
     totals: Mapping[str, TimeChange]
     #: all calls, those whose time changed most first
     calls: tuple[CallChange, ...]
-    #: steps that were measured, before and after
+    #: measured steps, before and after
     steps: tuple[int, int]
-    #: of these, those whose calls are compared: the others had other calls than the last one
+    #: steps whose calls are compared, before and after; other steps have other calls
     alike: tuple[int, int]
-    #: where the runs were measured, as far as it differs: field of the provenance -> before, after
+    #: fields of the provenance that differ, with their values before and after
     provenance: Mapping[str, tuple[Any, Any]]
-    #: how many calls of both had inputs of other shapes
+    #: number of calls with different input shapes
     reshaped: int
-    #: whether the times of calls are those of a device, before and after
+    #: True if the times of calls are the device's, before and after
     on_device: tuple[bool, bool]
 
     @property

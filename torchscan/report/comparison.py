@@ -74,14 +74,15 @@ class LayerChange:
 class Comparison(RowsResult):
     """The difference between two reports."""
 
-    #: figure of the whole model -> before, after
+    #: values of the complete model, before and after, by name
     totals: Mapping[str, tuple[int, int]]
     layers: tuple[LayerChange, ...]
-    #: how the two passes differ besides: figure of the provenance -> before, after
+    #: other differences between the two passes: fields of the provenance, with their values before
+    #: and after
     passes: Mapping[str, tuple[Any, Any]]
-    #: whether every operator has a price, before and after; if not, costs are lower bounds
+    #: True if every operator has a cost formula, before and after; else costs are lower bounds
     complete: tuple[bool, bool] = (True, True)
-    #: operators without a price, before and after
+    #: operators without a cost formula, before and after
     unpriced: tuple[Mapping[str, int], Mapping[str, int]] = field(default_factory=lambda: ({}, {}))
 
     @property

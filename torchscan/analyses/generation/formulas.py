@@ -103,12 +103,13 @@ class SymbolicCosts(Result):
     the length: that go through chunks, or fill a window.
     """
 
-    #: of a pass over ``T`` tokens of each of ``B`` sequences, by what is counted
+    #: costs of a pass over ``T`` tokens of ``B`` sequences, by name
     prompt: Mapping[str, Polynomial | None]
-    #: of a pass over one more token of each, after ``T``
+    #: costs of a pass over one more token of each sequence, after ``T`` tokens
     token: Mapping[str, Polynomial | None]
-    #: batches and lengths at which they were fitted, and others at which they were checked
+    #: batch sizes and lengths to which they were fitted
     fitted: tuple[tuple[int, int], ...]
+    #: other batch sizes and lengths at which they were checked
     checked: tuple[tuple[int, int], ...]
 
     def __repr__(self) -> str:

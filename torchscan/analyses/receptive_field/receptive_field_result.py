@@ -48,26 +48,29 @@ class AxisField(
 
     input: str
     axis: int
-    #: the size of the input along the axis
+    #: size of the input along the axis
     length: int
     status: Literal["local", "global", "none"]
-    #: the dimension of the layer's output that follows the axis; None if several do, or none
+    #: dimension of the layer's output that follows the axis, or None if no dimension does, or
+    #: several do
     dim: int | None = None
-    #: the number of units along that dimension
+    #: number of units along that dimension
     units: int | None = None
-    #: the most that a unit sees locally; None: nothing
+    #: largest local field of a unit, or None if there is no local field
     size: int | None = None
-    #: the average step from unit to unit; None: all units see the same
+    #: mean distance between the fields of neighboring units, or None if all units see the same
     stride: int | Fraction | None = None
-    #: how far a unit reaches ahead of its place, ``stride · i − start``; the largest over all phases
+    #: distance by which a field starts before its place, ``stride · i − start``; the largest of all
+    #: phases
     padding: int | Fraction | None = None
-    #: how far the starts move in one period
+    #: distance that starts move in one period
     rise: int = 0
-    #: by phase, or by unit if nothing repeats; empty if more than one dimension of the output follows the axis
+    #: starts by phase, or by unit if they do not repeat; empty if several dimensions follow the
+    #: axis
     starts: tuple[int | None, ...] = ()
-    #: by phase; one number if all sizes are equal
+    #: sizes by phase; one number if all are equal
     sizes: tuple[int, ...] = ()
-    #: the first unit that sees anything, and the one after the last; None: all units do
+    #: first unit that sees anything, and the one after the last, or None if all units do
     inside: tuple[int, int] | None = None
     reasons: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
@@ -112,7 +115,7 @@ class LayerField(Result):
     path: str
     type_name: str
     call: int
-    #: for each output tensor, its axes
+    #: axes of each output tensor
     outputs: tuple[tuple[AxisField, ...], ...]
 
     def plot(
