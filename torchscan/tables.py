@@ -60,7 +60,7 @@ def model_table(
 
 
 def _named(name: str, scan: Scan, metrics: Sequence[str]) -> Scan:
-    """The same; errors say which one it is."""
+    """Compute the metrics of a model. Errors name the model."""
     with naming(name):
         return read(scan, metrics)
 

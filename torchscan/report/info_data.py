@@ -98,7 +98,7 @@ class OverheadData(TypedDict):
 
 
 class Overheads(TypedDict):
-    """What the process holds on the GPU beside the model."""
+    """Memory of the process on the GPU besides the model."""
 
     cuda: OverheadData
     framework: OverheadData
@@ -139,7 +139,7 @@ class ProvenanceData(TypedDict):
 
 
 class Selection(TypedDict):
-    """How the layers were selected, and how many there were."""
+    """The selection of layers, and their number before it."""
 
     match: str | None
     sort: str | None
@@ -147,7 +147,7 @@ class Selection(TypedDict):
 
 
 class InfoData(TypedDict):
-    """What :func:`torchscan.crawl_module` returns."""
+    """The result of :func:`torchscan.crawl_module`."""
 
     overheads: Overheads
     layers: list[Layer]

@@ -27,7 +27,7 @@ class ErrorMargin(NamedTuple):
 
 
 class Passed(NamedTuple):
-    """What is known of a pass."""
+    """The properties of a pass that its error margin depends on."""
 
     mode: Mode
     #: None: it has no convolutions, as all models have that were compared
