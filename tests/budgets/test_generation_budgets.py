@@ -142,7 +142,7 @@ def test_what_is_only_a_bound_is_within_no_limit() -> None:
         UserWarning, match="lower bounds, .* no cost formula: aten.special_bessel_j0.default"
     ):
         _asserted(Unpriced(), max_time_per_token="1 s", strict=False)
-    with pytest.warns(UserWarning, match="a lower bound"):
+    with pytest.warns(UserWarning, match="values are lower bounds"):
         _asserted(Unpriced(), max_weights=WEIGHTS)  # which is known
     assert OF_GENERATION["time_per_token"].read(_analyze(Unpriced())).startswith("≥ ")
     assert OF_GENERATION["tokens_per_second"].read(_analyze(Unpriced())).startswith("≤ ")
@@ -156,7 +156,7 @@ def test_what_the_card_has_no_memory_for_is_said() -> None:
     ):
         _asserted(model, max_cache_per_token=2 * 100_000 * 4)
     with (
-        pytest.warns(UserWarning, match="has no memory"),
+        pytest.warns(UserWarning, match="is too small for"),
         pytest.raises(
             BudgetError, match=r"Largest context: does not fit, at least 6 tokens \(−100.00 %\)"
         ),

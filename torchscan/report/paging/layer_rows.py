@@ -14,7 +14,7 @@ from torchscan.escapes import printable
 from torchscan.report.columns import field_text, sizes
 from torchscan.report.graphs.words import shape_of
 from torchscan.report.info import tree_order
-from torchscan.report.info_data import FieldData, InfoData
+from torchscan.report.info_data import InfoData
 from torchscan.trace.trace import Trace
 
 #: characters that a page shows of a name or a setting
@@ -153,7 +153,7 @@ class Paging:
             "input": _shape(layer["input_shape"]),
             "output": _shape(layer["output_shape"]),
             "rf": "" if layer["rf"] is None else field_text(layer["rf"]),
-            **side_of(layer["rf"]),
+            "rfSides": list(_sides_of(layer["rf"])),
             "complete": all(self._layers[place]["complete"] for place in places),
             **{name: sum(each[name] for each in totals) for name in _FIGURES if name != "time"},
         }
@@ -189,28 +189,6 @@ def key_of(path: str, call: int) -> str:
 def label_of(path: str, call: int) -> str:
     """Return the label of a call: ``"relu (2)"`` is the second."""
     return printable(path) + (f" ({call + 1})" if call else "")
-
-
-def side_of(field: FieldData) -> dict[str, Any]:
-    """Return the largest side of a receptive field as data of a row, for sorting and colors.
-
-    A field that covers all of the input is marked, because JSON has no infinity.
-    """
-    sides = list(_sides_in(field))
-    if "global" in sides:
-        return {"global": True}
-    numbers = [each for each in sides if isinstance(each, int | float)]
-    return {"side": max(numbers)} if numbers else {}
-
-
-def _sides_in(field: FieldData) -> Iterator[float | str | None]:
-    if isinstance(field, dict):
-        for each in field.values():
-            yield from _sides_in(each)
-    elif isinstance(field, list):
-        yield from field
-    else:
-        yield field
 
 
 def _limits(roofline: Roofline) -> dict[tuple[str, int], dict[str, float]]:
@@ -260,6 +238,17 @@ def _box(graph: ModuleGraph, at: int) -> dict[str, Any]:
 
 def _carried(graph: ModuleGraph, tensors: Sequence[int]) -> str:
     return ", ".join(dict.fromkeys(sizes(list(graph.specs[each].shape)) for each in tensors))
+
+
+def _sides_of(field: Any) -> Iterator[float | str]:
+    """Yield the sides of a receptive field, of all inputs: numbers, or "global"."""
+    if isinstance(field, dict):
+        field = list(field.values())
+    if isinstance(field, list):
+        for each in field:
+            yield from _sides_of(each)
+    elif field is not None:
+        yield field
 
 
 def _shape(shapes: Any) -> list[str]:

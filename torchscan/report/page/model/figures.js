@@ -1,9 +1,9 @@
 // What a page can show of a layer, and how it is written.
 
 import { make } from "./elements.js";
-import { bytes, count, duration, ratio } from "./format.js";
+import { bytes, count, duration, most, ratio } from "./format.js";
 import { labelsOf } from "./measured.js";
-import { middleOf, seenBy, sightOf } from "./sees.js";
+import { middleOf, seenBy, seesAll, sidesOf, sightOf } from "./sees.js";
 
 /** @typedef {Record<string, any>} Row */
 /** @typedef {{key: string, label: string, value: (row: Row) => number, text: (value: number, row: Row) => string, colour: (row: Row) => string, adds: boolean}} Figure */
@@ -17,7 +17,7 @@ function measured(key) {
 }
 
 /** The largest side; what sees everything comes last. @param {Row} row */
-export function fieldOf(row) { return row.global ? Infinity : row.side ?? 0; }
+export function fieldOf(row) { return seesAll(row) ? Infinity : most(sidesOf(row).filter(Number.isFinite), 0); }
 
 const of = (/** @type {string} */ key) => (/** @type {Row} */ row) => row[key] ?? 0;
 const always = (/** @type {string} */ name) => () => name;
