@@ -175,7 +175,7 @@ def test_a_model_of_the_tests_own_takes_no_steps(run: pytest.Pytester) -> None:
     passed = outcome(run, "model_budget(Net(), (4,), name='net')", "--torchscan-timings")
     passed.assert_outcomes(passed=1)
     passed.stdout.fnmatch_lines(
-        ["net: the time of a step is checked of a target only: model_budget(name='net')"]
+        ["net: the time of a step is only checked with a target: model_budget(name='net')"]
     )
 
 

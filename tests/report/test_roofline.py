@@ -81,8 +81,8 @@ Layer  FLOPs (M)  FLOP/B  Limit    Bound (µs)  Estimate (µs)  of time
 2            0.2     0.6  launch          3.3            8.6     <1 % ▏
 ──────────────────────────────────────────────────────────────────────────────
 
-± 50 %, not validated: no time on a device of this kind was compared with a
-measured one.
+± 50 %, not validated: no measured time on a device of this kind to compare
+with.
 
 No room for: Moved (MiB)."""
 

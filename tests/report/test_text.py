@@ -263,7 +263,7 @@ def test_what_a_pass_assumed_or_left_out_is_said() -> None:
 
 def test_a_real_pass_says_why() -> None:
     text = " ".join(lines(Calls(lambda _, x: x[x > 0]), (4,)))
-    assert "run for real (the shape-only pass could not go on: " in text
+    assert "run for real (the pass on shapes alone failed: " in text
 
 
 # -- sums, repeats, weights ----------------------------------------------------------------------------------------------

@@ -154,11 +154,11 @@ add(
 )
 add(
     "not-validated",
-    "not validated: no {mode:kind of pass} {missing:uncompared} was compared with a measured one",
+    "not validated: no measured {mode:kind of pass} {missing:uncompared} to compare with",
 )
 add(
     "device-kind-not-validated",
-    "not validated: no time on a device of this kind was compared with a measured one",
+    "not validated: no measured time on a device of this kind to compare with",
 )
 add(
     "launches-not-validated",

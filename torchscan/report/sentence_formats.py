@@ -105,7 +105,12 @@ def describe_uncompared(missing: str) -> str:
 def describe_kernels(margin: Mapping[str, Any]) -> str:
     """Return what the error margin of kernels rests on, from the note of it."""
     note = from_plain(Note, margin)
-    return "as measured" if note.code == "validated" else str(note)
+    if note.code == "validated":
+        return "as measured"
+    if note.code == "not-validated":
+        kind = name_kind_of_pass(note.values["mode"])
+        return f"no measured {kind} {describe_uncompared(note.values['missing'])}"
+    return "no measured time on a device of this kind"
 
 
 @writes("difference")
