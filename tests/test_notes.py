@@ -181,12 +181,12 @@ def test_sentences(note: Note, sentence: str) -> None:
             Passed(mode="eager", kind="matrices", in_half=1.0, launched=0.0),
             0.1,
             "± 10 %, validated: four of five measured times of 470 image models in mixed "
-            "precision, mostly matrices, lie within it (eager pass, this card)",
+            "precision, mostly matrices, lie within it (eager pass, this GPU)",
         ),
         (
             Passed(mode="training", kind=None, in_half=1.0, launched=0.0),
             0.4,
-            "± 40 %, not validated: no measured training step on this card to compare with",
+            "± 40 %, not validated: no measured training step on this GPU to compare with",
         ),
         (
             Passed(mode="eager", kind="matrices", in_half=1.0, launched=0.5),

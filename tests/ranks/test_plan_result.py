@@ -279,7 +279,7 @@ def test_what_is_only_a_bound_is_within_no_limit() -> None:
     )
     with pytest.raises(UnpricedError, match=r"only a lower bound is known for Latency.*bessel_j0"):
         assert_budget(found, max_latency="1 s")
-    with pytest.warns(UserWarning, match=r"a lower bound: the cost of .*bessel_j0"):
+    with pytest.warns(UserWarning, match=r"values are lower bounds.*bessel_j0"):
         assert_budget(found, max_latency="1 s", strict=False)
 
 

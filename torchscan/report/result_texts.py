@@ -150,7 +150,7 @@ add("collectives-hidden", "collectives overlap with computation for {share:share
 add(
     "validated",
     "validated: four of five measured times of {models:,} image models in mixed precision, "
-    "mostly {kind}, lie within it ({mode:kind of pass}, this card)",
+    "mostly {kind}, lie within it ({mode:kind of pass}, this GPU)",
 )
 add(
     "not-validated",

@@ -94,7 +94,7 @@ def name_kind_of_pass(mode: str) -> str:
 def describe_uncompared(missing: str) -> str:
     """Return which passes were not compared with measured times."""
     texts = {
-        "device": "on this card",
+        "device": "on this GPU",
         "convolutions": "without convolutions",
         "format": "in this number format",
     }
