@@ -1,6 +1,6 @@
 """What a pass costs: in total, per module, per operator, and per operator within each module.
 
-``convention`` re-prices the record: ``macs`` becomes another tool's number, see docs/other-tools.md. ``phase`` restricts the
+``convention`` re-prices the record: ``macs`` becomes another tool's number, see docs/coming-from.md. ``phase`` restricts the
 count to the forward or the backward pass.
 """
 

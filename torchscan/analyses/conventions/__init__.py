@@ -1,6 +1,6 @@
 """What other tools would have reported for a recorded pass, as far as their rules can be stated over its operators and modules.
 
-Tools that count modules know them by their class; a record knows the name of the class. docs/other-tools.md says what each
+Tools that count modules know them by their class; a record knows the name of the class. docs/coming-from.md says what each
 tool counts and where a record cannot tell.
 """
 
