@@ -1,4 +1,4 @@
-"""Which processes of a run are not in what was recorded of it, or left it before the others did."""
+"""Ranks that are missing in a run, or that ended before the others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_NAMED = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RankProgress:
-    """What one process has recorded."""
+    """The progress of one rank."""
 
     rank: int
     #: how many processes there were

@@ -1,4 +1,4 @@
-"""Tells the user of something while training goes on, which nothing of ours may end."""
+"""Warnings during training that never end it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchscan.escapes import printable_text
 
 
 def warn_or_print(what: str) -> None:
-    """As a warning; where warnings are errors, as a line."""
+    """Warn, or print a line if warnings are errors."""
     with contextlib.suppress(OSError, ValueError):  # standard error is closed, or has no reader
         try:
             warn_user(what)

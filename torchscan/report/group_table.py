@@ -1,4 +1,4 @@
-"""What was measured of processes that train together, as a table."""
+"""Tables of the ranks of an inspected run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said below the table of an inspection: what was found, what was compiled, and how the figures came about."""
+"""Notes below the table of an inspection: findings, compilation, and how times were measured."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def remarks_of(run: RunFacts) -> list[str]:
 
 
 class _InStep(Protocol):
-    """Something that is said of a step."""
+    """An entry that belongs to a step."""
 
     @property
     def step(self) -> int:
-        """Which one."""
+        """Number of the step."""
 
     @property
     def is_evaluation(self) -> bool:
@@ -42,7 +42,7 @@ class _InStep(Protocol):
 
     @property
     def description(self) -> str:
-        """Of it."""
+        """Description of the entry."""
 
 
 F = TypeVar("F", bound=_InStep)
@@ -82,7 +82,7 @@ def _said_once(
     choose: Callable[[Sequence[F]], F],
     others: str,
 ) -> list[str]:
-    """Of each kind one, and in how many steps there are such."""
+    """Return one sentence per kind of entry, with the number of steps that have such."""
     alike: dict[Hashable, list[F]] = defaultdict(list)
     for each in found:
         alike[kind(each)].append(each)

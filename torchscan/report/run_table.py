@@ -1,4 +1,4 @@
-"""What an inspection found, as a table."""
+"""Table of an inspected run."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def _totals(run: RunFacts) -> list[Table]:
 
 
 def _phases(run: RunFacts) -> Table:
-    """Of the whole step; both passes on the device, where there is one."""
+    """Return the times of the complete step, on the device if there is one."""
     passes = run.device or run
     rows = [("Forward", passes.forward, "forward")]
     if run.backward.median:

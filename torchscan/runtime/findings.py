@@ -1,4 +1,4 @@
-"""Who made the first value of a step that is not finite, from what, and by which operator."""
+"""The source of a step's first non-finite value: module, operands and operator."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Bad(NamedTuple):
 
 
 def ranges_of(named: Iterable[tuple[str, Tensor]]) -> tuple[Range, ...]:
-    """Of the values of tensors, by name."""
+    """Return the ranges of named tensors."""
     return tuple(_range(name, each) for name, each in named)
 
 
@@ -139,7 +139,7 @@ class NonFinite:
 
     @property
     def description(self) -> str:
-        """The same without the step."""
+        """The finding without the step."""
         if self.checked is not None:
             by = "" if self.line is None else f" at {self.line}"
             return f"{self.checked} was {self.what}{_WHEN.get(self.phase, '')}{by}{self._reasons()}"

@@ -1,4 +1,4 @@
-"""Whether steps took no longer than they may, on the device that this is said of."""
+"""Checks of step times against a limit, on the limit's device."""
 
 from __future__ import annotations
 

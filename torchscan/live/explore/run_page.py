@@ -1,4 +1,4 @@
-"""What the page of a watched run shows."""
+"""The contents of a watched run's page."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def data_of_run(run: WatchedRun, measured: Measured, *others: WatchedRun) -> dic
 
 
 def measured_by_key(run: WatchedRun, measured: Measured) -> dict[str, Any]:
-    """What the run has measured, with who made its first NaN."""
+    """Return the measurements of a run, with the source of its first NaN."""
     nan, made = _first_nan(run), {}
     if nan is not None and nan.series is not None:
         made = {(nan.series.path, nan.series.invocation): f"{nan.what}, step {nan.step}"}
@@ -76,7 +76,7 @@ def page_of_run(run: str | os.PathLike[str], *others: str | os.PathLike[str]) ->
 
 
 def names_of(runs: Sequence[Path]) -> list[str]:
-    """Of folders: as much of the ends of their paths as tells them apart."""
+    """Return the names of folders: the shortest ends of their paths that differ."""
     longest = max(len(each.parts) for each in runs)
     ends = ([str(Path(*each.parts[-size:])) for each in runs] for size in range(1, longest + 1))
     return next(
