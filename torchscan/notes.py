@@ -8,14 +8,18 @@ of each code, which is made when the note is shown.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from torchscan.results import load_writers
 
 #: code -> the sentence, with the names of values in braces, or a function of the values
 _texts: dict[str, Any] = {}
+#: type of a fact -> its sentence
+_descriptions: dict[type, Callable[[Any], str]] = {}
+
+F = TypeVar("F")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,6 +40,21 @@ class Note:
     def from_text(cls, text: str) -> Note:
         """Return a note of a sentence, which files of older versions have."""
         return cls("text", {"text": text})
+
+    @classmethod
+    def from_data(cls, data: object) -> Note:
+        """Return the note of plain data, or of a sentence; raise a ValueError for anything else."""
+        if isinstance(data, str):
+            return cls.from_text(data)
+        if isinstance(data, Mapping):
+            code, values = data.get("code"), data.get("values")
+            if isinstance(code, str) and isinstance(values, Mapping):
+                return cls(code, values)
+        raise ValueError("a note has a code and values")
+
+    def to_data(self) -> dict[str, Any]:
+        """Return plain data, as JSON and the values of other notes hold it."""
+        return {"code": self.code, "values": dict(self.values)}
 
     def __str__(self) -> str:
         """Return the sentence, without its capital and period."""
@@ -65,9 +84,24 @@ def register_texts(texts: Mapping[str, Any]) -> None:
 
 def text_of(note: Note) -> str:
     """Return the sentence of a note, or its code and values if a newer version wrote it."""
-    load_writers()
+    if note.code not in _texts:
+        load_writers()
     text = _texts.get(note.code)
-    if text is None:
+    try:
+        if isinstance(text, str):
+            return text.format(**note.values)
+        return repr(note) if text is None else str(text(**note.values))
+    except (LookupError, TypeError, ValueError, AttributeError):  # a file with other values
         return repr(note)
-    sentence: str = text.format(**note.values) if isinstance(text, str) else text(**note.values)
-    return sentence
+
+
+def register_description(kind: type[F], describe: Callable[[F], str]) -> None:
+    """Register the sentence of facts that are of a type of their own."""
+    _descriptions[kind] = describe
+
+
+def describe(fact: object) -> str:
+    """Return the sentence of a fact whose type has a registered description."""
+    if type(fact) not in _descriptions:
+        load_writers()
+    return _descriptions[type(fact)](fact)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from torchscan.errors import InputError, TorchscanError
+from torchscan.notes import describe
 from torchscan.recording.call_tree import Call
 from torchscan.runtime.timing import StepTimes
 
@@ -51,9 +52,8 @@ class Checked:
 
     @property
     def description(self) -> str:
-        """The same without the step."""
-        said = self.message if self.value is None else f"{self.value:.6g}"
-        return f"{self.check} of {self.path or 'the model'}, {self.kind.replace('_', ' ')}: {said}"
+        """The sentence about the value or alarm, without the step."""
+        return describe(self)
 
 
 class StepChecks:

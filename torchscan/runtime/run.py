@@ -39,7 +39,7 @@ _NANOSECONDS = 1e-9
 #: named where a step takes too long
 _MAX_LAYERS = 5
 #: what files say that they are, and the version of their schema: it grows where a reader of the one before would misread them
-KIND, SCHEMA = "torchscan/run", 1
+KIND, SCHEMA = "torchscan/run", 2
 
 
 @stored_as(min="least", max="most")
