@@ -1,4 +1,4 @@
-"""Tells the user of something while training goes on, which nothing of ours may end."""
+"""Warnings while training goes on, which nothing in torchscan may end."""
 
 from __future__ import annotations
 
@@ -7,10 +7,18 @@ import sys
 
 from torchscan.errors import warn_user
 from torchscan.escapes import printable_text
+from torchscan.notes import Note
+
+
+def sentence_of(note: Note) -> str:
+    """Return the sentence of a note of a watched run, without loading all formatters."""
+    import torchscan.report.run_texts  # noqa: F401 - registers the sentences, and needs no torch
+
+    return str(note)
 
 
 def warn_or_print(what: str) -> None:
-    """As a warning; where warnings are errors, as a line."""
+    """Warn of ``what``; where warnings are errors, print it to standard error."""
     with contextlib.suppress(OSError, ValueError):  # standard error is closed, or has no reader
         try:
             warn_user(what)

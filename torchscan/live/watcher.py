@@ -22,6 +22,7 @@ from torchscan.live.accepting import choice, flag, path
 from torchscan.live.frequency import Frequency
 from torchscan.live.gate import ModelHook
 from torchscan.live.graphing import await_end, draw_apart
+from torchscan.live.losses import INTERNAL_ERROR, format_error
 from torchscan.live.probe import Before, Probe, SeriesNumbers, is_transformed, parameters_of
 from torchscan.live.process import WriterProcess
 from torchscan.live.rows import Rows
@@ -40,6 +41,7 @@ from torchscan.live.wanted import (
     step_of,
     wanted_of,
 )
+from torchscan.notes import Note
 from torchscan.recording.bookkeeping.inventory import modules_of, tensors_of
 from torchscan.recording.call_tree import (
     Call,
@@ -279,9 +281,8 @@ class Watcher:
         try:
             self._drawing = draw_apart(self._model, given, self._process.path)
         except Exception as error:  # the graph is not worth the watching
-            self._process.send(
-                {"is": "note", "what": f"no graph of the model could be drawn: {error}"[:300]}
-            )
+            note = Note.of("graph-not-drawn", error=format_error(error))
+            self._process.send({"is": "note", "note": note.to_data()})
 
     def step(self, number: int | None = None) -> None:
         """A training step is over: from now on you say so, and nobody looks for it. ``number`` is that of the next one."""
@@ -296,11 +297,11 @@ class Watcher:
             self._steps.end(number)
 
     def _tell_of_going_on(self, step: int) -> None:
-        self._process.send({"is": "note", "what": f"goes on with step {step}"})
-        meant = f"say step={step} if that is meant, or give another folder"
-        warn_or_print(
-            f"the run {str(self._process.folder)!r} is there already and goes on with step {step}: {meant}"
-        )
+        note = Note.of("run-continued", step=step)
+        self._process.send({"is": "note", "note": note.to_data()})
+        advice = f"give step={step} to confirm, or another folder"
+        folder = str(self._process.folder)
+        warn_or_print(f"run {folder!r} already exists and continues at step {step}: {advice}")
 
     def _rewrite_from(self, step: int | None) -> None:
         if step is not None:
@@ -308,7 +309,7 @@ class Watcher:
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
-        """A mistake of ours ends the watching, not the training."""
+        """Keep an internal error from ending the training: it ends the watching."""
         try:
             with without_torch_function():
                 yield
@@ -320,15 +321,15 @@ class Watcher:
             return
         probe, self._probe = self._probe, None
         self._unfollow()
-        said = f"{type(error).__name__}: {error}"[:300]
+        text = format_error(error)
         if probe is not None:
             self._process.lose(
                 self._steps.current.phase,
                 self._steps.current.step,
-                "an internal error of torchscan",
+                INTERNAL_ERROR,
             )
         warn_or_print(
-            f"torchscan hit an internal error and stopped watching; training is not affected: {said}"
+            f"torchscan hit an internal error and stopped watching; training is not affected: {text}"
         )
 
     def forget(self) -> None:
@@ -390,7 +391,7 @@ class Watcher:
     def _tell_of_unmet(self) -> None:
         for pattern in self._numbers.unmet if self._has_begun else ():
             warn_or_print(
-                f"no series was called {pattern!r}, whose values were asked for: open_run(…).find() has all"
+                f"whole has {pattern!r}, which matched no series: choose from open_run(…).find()"
             )
 
     def _unfollow(self) -> None:

@@ -18,7 +18,6 @@ from torchscan.report.schema_validation import mismatch
 from torchscan.runtime.run import RunFacts
 from torchscan.wrong_arguments import explain_wrong_types
 
-
 #: entries of a finding that are notes, and were sentences in version 1
 _NOTES = ("mask", "unknown", "unsure", "cause", "checked")
 

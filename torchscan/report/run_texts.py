@@ -15,6 +15,12 @@ from torchscan.notes import Note, register_texts
 _MAX_RANGES = 3
 
 
+def to_remark(fact: object) -> str:
+    """Return the text of a note or another fact as a sentence of its own."""
+    text = str(fact)
+    return f"{text[:1].upper()}{text[1:]}."
+
+
 # -- watched runs ----------------------------------------------------------------------------------
 
 

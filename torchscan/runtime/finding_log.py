@@ -129,7 +129,9 @@ class FindingLog:
         """Return a finding about parameters that were finite as one about what has written to them since."""
         if found.phase != "forward" or not found.weights or not self._tensors.has_seen_finite:
             return found
-        return replace(found, phase="update", cause=WRITTEN_SINCE_UPDATE, operator=None, line=None, inputs=())
+        return replace(
+            found, phase="update", cause=WRITTEN_SINCE_UPDATE, operator=None, line=None, inputs=()
+        )
 
     def report(self, found: NonFinite, call: RootCall) -> None:
         """Keep a finding in a call, and pass it to the listener, which may raise."""

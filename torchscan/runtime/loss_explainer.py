@@ -141,7 +141,9 @@ class LossExplainer:
         num_values = sum(each.numel() for each in losses)
         index = graph.source(nan=bool(look.nan))
         if index is None:
-            return describe_values("loss", look, num_values, line=graph.line(-1), unknown=_NOTHING_SAVED)
+            return describe_values(
+                "loss", look, num_values, line=graph.line(-1), unknown=_NOTHING_SAVED
+            )
         module_call = self._calls.find_by_node(graph.number(index))
         repeated = None if module_call is None else self._log.repeat_call(module_call)
         if module_call is not None and isinstance(repeated, NonFinite):
