@@ -13,8 +13,8 @@ from benchmark_roofline import Outcome, Question, outcomes_of
 from truth_section import Section, lines, percent
 
 from tests.far_off import FarOff, far_off, rounded_up
-from tests.stated_accuracy import range_of, stated
 from tests.marked import table
+from tests.stated_accuracy import range_of, stated
 from torchscan.analyses.roofline.error_margin import Kind, Mode
 from torchscan.hardware.device_specs import device_named
 

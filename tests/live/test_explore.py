@@ -410,7 +410,7 @@ def test_a_folder_may_have_any_name(tmp_path: Path, run: Path) -> None:
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no recorded run in"):
+    with pytest.raises(InputError, match="has no watched run: "):
         torchscan.serve(tmp_path)
 
 

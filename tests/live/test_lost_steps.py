@@ -66,9 +66,9 @@ def test_steps_before_a_sudden_end_are_in_the_run(end: str, tmp_path: Path) -> N
     run = watched_run(tmp_path / "run")
     assert run.steps() == list(range(19))
     assert [str(each) for each in run.lost] == [
-        "step 19 (under way when the training process ended)"
+        "step 19 (in progress when the training process ended)"
     ]
-    assert "step 19" in " ".join(run.missing)
+    assert "step 19" in " ".join(map(str, run.missing))
 
 
 @slow
@@ -96,9 +96,10 @@ def test_a_worker_that_is_stopped_writes_when_it_goes_on(
         train(model, 30)
         watcher.close()
     assert f"30 sampled steps are not written to '{tmp_path}/run' yet" in texts[-1]
-    assert f"process {watcher._process.number} writes the rest when it can" in texts[-1]
+    assert f"leave process {watcher._process.number} running, it writes the rest" in texts[-1]
     assert watcher.dropped == 30
-    assert "30 sampled steps are not written yet" in " ".join(watched_run(tmp_path / "run").missing)
+    (pending,) = watched_run(tmp_path / "run").missing
+    assert (pending.code, pending.values["count"]) == ("steps-pending", 30)
     os.kill(watcher._process.number, signal.SIGCONT)
     await_worker(tmp_path / "run")
     run = watched_run(tmp_path / "run")
@@ -146,9 +147,9 @@ def test_a_worker_that_ends_too_early_is_told_of_and_all_steps_are_counted(tmp_p
         watcher._process._wait(60)
         train(model, 5)
     run = watched_run(tmp_path / "run")
-    assert "ended too early: no more steps are recorded; training is not affected" in texts[0]
+    assert "ended too early, so no more steps are recorded; training is not affected" in texts[0]
     assert watcher.dropped == 10 - len(run.steps()) == sum(each.count for each in run.lost) >= 5
-    assert f"{watcher.dropped} sampled steps are not in the run" in " ".join(run.missing)
+    assert f"{watcher.dropped} sampled steps are not in the run" in " ".join(map(str, run.missing))
     assert (run.about["closed"], run.about["reached"], run.about["ended"]) == (True, 10, None)
 
 
@@ -238,7 +239,7 @@ def test_a_full_disk_is_named_in_the_run(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(run.to_pandas()) == len(run.steps()) * len(run.series)
     assert watcher.dropped == sum(each.count for each in run.lost) == 60 - len(run.steps())
     (missing,) = run.missing
-    assert "the file has reached the maximum size that is permitted" in missing, (
+    assert "the file has reached the maximum size that is permitted" in str(missing), (
         "and not that the process was gone"
     )
     assert run.about["closed"]

@@ -128,7 +128,7 @@ def _verdict(
     label: str, run: WatchedRun, fact: object, *, has_others: bool, value: str = ""
 ) -> dict[str, Any]:
     name = f"{label} in {truncate_text(run.path.name)}" if has_others else label
-    return {"label": name, "value": value, "said": str(fact)}
+    return {"label": name, "value": value, "said": str(fact), "isWrong": True}
 
 
 def _nan_verdict(
