@@ -135,7 +135,7 @@ def test_copies_and_pipes_in_the_folder_are_not_read(good: Path, tmp_path: Path)
 
 def test_a_pipe_is_not_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match="is not a file or a folder: give a run"):
+    with pytest.raises(InputError, match="is not a file or a folder: give a saved or watched run"):
         watched_run(tmp_path / "pipe")
 
 

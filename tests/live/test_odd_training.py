@@ -259,7 +259,7 @@ def test_one_process_writes_a_run_once(run: Path) -> None:
     with watch(model, run):
         with pytest.raises(
             InputError,
-            match=r"this process is writing this run already: close\(\) its watcher first",
+            match=r"is being written by this process: close\(\) its watcher first",
         ):
             watch(model, run)
         with watch(model, run.with_name("other")):

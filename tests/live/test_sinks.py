@@ -332,7 +332,7 @@ def test_weights_and_biases_takes_no_step_twice(tmp_path: Path) -> None:
         train(model, 1)
     assert len(texts) == 1
     assert (
-        "ValueError: step 2 comes after step 5: there steps grow, so it takes a new run" in texts[0]
+        "ValueError: step 2 comes after step 5, and W&B accepts only later steps" in texts[0]
     )
 
 

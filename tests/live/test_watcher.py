@@ -404,7 +404,7 @@ def test_a_second_trainer_is_refused(tmp_path: Path) -> None:
         other = subprocess.run(  # noqa: S603
             [sys.executable, "-c", code], capture_output=True, text=True, check=False
         )
-    assert "another process is writing this run" in other.stderr
+    assert "is being written by another process" in other.stderr
     other = subprocess.run(  # noqa: S603
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )

@@ -92,5 +92,5 @@ def test_what_is_no_limit_is_refused(options: dict[str, Any], said: str) -> None
 
 
 def test_without_steps_there_is_nothing_to_check() -> None:
-    with pytest.raises(InputError, match="no step was measured"):
+    with pytest.raises(InputError, match="the run has no measured step"):
         run({"a": (SLOW, SLOW)}, steps=0).assert_step_time("1 s")

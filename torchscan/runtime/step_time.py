@@ -1,4 +1,4 @@
-"""Whether steps took no longer than they may, on the device that this is said of."""
+"""Limits of the time of a step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def require_step_time(
     )
     if device is not None and not is_part(device, ran_on):
         warn_user(
-            f"the time of a step is not checked: its limit is for {device}, and this ran on {ran_on}"
+            f"max_step_time is not checked: it is for {device}, and the steps ran on {ran_on}"
         )
     elif taken > limit:
         layers = [f"  {name}: {units.duration(time)}" for name, time in slowest]
