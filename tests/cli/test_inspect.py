@@ -167,7 +167,7 @@ def test_rows_and_columns(run: Command) -> None:
     _, out, _ = run(*NET, "--run-on", "cpu", "--max-depth", "1")
     assert out.splitlines()[1].split()[:3] == ["Layer", "Type", "Forward"]
     assert [line.split()[0] for line in out.splitlines()[3:6]] == ["Net", "├─fc", "└─head"]
-    assert "Medians of 5 steps after 1 to warm up" in out
+    assert "Medians of 5 steps after 1 warm-up step" in out
 
 
 DEEP = """
@@ -893,7 +893,7 @@ def test_a_process_of_its_own(folder: Path, words: tuple[str, ...]) -> None:
         "[2, 4]",
         "ends",
     ]
-    assert table.count("Medians of 2 steps after 1 to warm up") == 1
+    assert table.count("Medians of 2 steps after 1 warm-up step") == 1
 
 
 LATE = """

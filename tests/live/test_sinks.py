@@ -331,9 +331,7 @@ def test_weights_and_biases_takes_no_step_twice(tmp_path: Path) -> None:
         watcher.step(2)
         train(model, 1)
     assert len(texts) == 1
-    assert (
-        "ValueError: step 2 comes after step 5, and W&B accepts only later steps" in texts[0]
-    )
+    assert "ValueError: step 2 comes after step 5, and W&B accepts only later steps" in texts[0]
 
 
 def test_histograms_with_more_bars_than_there_may_be() -> None:

@@ -132,8 +132,8 @@ def test_a_job_is_recorded_inspected_and_watched(
     done = started(tmp_path, number, "is inspected" if before else "inspects", before=before)
     assert done.returncode == 0, done.stderr
     if before:
-        assert "process 1 is " in done.stderr.lower(), "the table of all is printed, once"
-        assert done.stderr.count("Medians of 5 steps after 1 to warm up") == 1
+        assert "rank 1 lags by " in done.stderr.lower(), "the table of all is printed, once"
+        assert done.stderr.count("Medians of 5 steps after 1 warm-up step") == 1
     assert f"{number} processes (" in done.stdout
     assert re.search(rf"Of {number} processes\s+Least\s+Most", done.stdout)
 

@@ -17,6 +17,7 @@ from tests.runtime.faults import FAULTS, Attention, Fault, Log, Of, Scaled
 from tests.runtime.test_inspection import hooks
 from tests.torchvision_cpu import torchvision
 from torchscan import InputError, NonFiniteError, inspect
+from torchscan.notes import Note
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.run import RunFacts
 
@@ -210,8 +211,8 @@ def test_the_sentence_says_what_where_and_from_what() -> None:
         model(torch.ones(3, 1)).sum().backward()
     (found,) = run.facts.nonfinite
     assert str(found) == (
-        f"step 0: the first NaN was made in 1 (Log), forward (3 NaN of 3 values), by aten.log at {found.line}; "
-        "given input 0: -2 … -2"
+        "step 0: first NaN in the output of 1 (Log), forward pass: 3 of 3 values are NaN; "
+        f"source: aten.log at {found.line}; input 0: -2 … -2"
     )
     assert found.line is not None
     assert found.line.startswith("faults.py:")
@@ -451,11 +452,8 @@ def test_what_else_is_added_to_the_gradient_of_a_parameter() -> None:
         loss = model(torch.rand(2, 2)).sum() + (model.weight * 0).square().sum().sqrt()
         loss.backward()
     (found,) = run.facts.nonfinite
-    assert (found.phase, found.path, found.operator) == (
-        "backward",
-        "",
-        "the sum in the gradient of weight",
-    )
+    assert (found.phase, found.path, found.operator) == ("backward", "", None)
+    assert found.origin == Note.of("gradient-accumulated", name="weight")
 
 
 def test_gradients_that_accumulate_are_spoilt_once() -> None:
@@ -493,7 +491,7 @@ def test_an_inferred_source_says_so() -> None:
     with inspect(model) as run:
         (model(torch.rand(2, 4)).sum() + (kept[0] * 0).sqrt().sum()).backward()
     (found,) = run.facts.nonfinite
-    assert found.unsure is not None or found.operator == "the sum of gradients that meet"
+    assert found.unsure is not None or found.origin == Note.of("gradients-summed")
 
 
 def test_a_mistake_of_ours_ends_the_watching_not_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
