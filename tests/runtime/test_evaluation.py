@@ -111,7 +111,7 @@ def test_the_table_and_files_show_both() -> None:
         model(torch.rand(3, 4)).sum().backward()
     text = " ".join(str(run).split())
     assert "Medians of 4 steps after 1 warm-up step" in text
-    assert "1 step left out: other calls or input shapes." in text
+    assert "1 step left out: different calls or input shapes." in text
     assert (
         "8 forward passes had no backward pass, as in an evaluation; other times in this table exclude them"
         in text

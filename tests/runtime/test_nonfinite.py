@@ -44,11 +44,12 @@ def test_the_first_producer_is_named(name: str) -> None:
         fault.invocation,
     ), said
     assert found.what == fault.what, said
+    source = found.operator if found.origin is None else found.origin.code
     if fault.operator is None:
-        assert found.operator is None, said
+        assert source is None, said
     else:
-        assert found.operator is not None, said
-        assert fault.operator in found.operator, said
+        assert source is not None, said
+        assert fault.operator in source, said
     assert tuple(each.name for each in found.weights) == fault.weights, said
 
 
@@ -265,7 +266,7 @@ def test_it_is_raised_where_it_is_made(name: str) -> None:
     fault, before = FAULTS[name], hooks()
     model = fault.model()
     with (
-        pytest.raises(NonFiniteError, match=f"the first {fault.what}"),
+        pytest.raises(NonFiniteError, match=f"first {fault.what} "),
         inspect(model, on_nonfinite="raise") as run,
     ):
         fault.run(model, *fault.inputs())
@@ -429,7 +430,7 @@ def test_what_others_write_to_is_not_held_against_it_for_certain() -> None:
     found = steps_of(
         Calls(forward, first=nn.Linear(2, 2), last=nn.Linear(2, 1)), torch.rand(2, 2)
     ).nonfinite[0]
-    assert "written to by others" in str(found)
+    assert "other code may have written to them" in str(found)
 
 
 def test_what_is_written_to_in_inference_mode_is_seen() -> None:

@@ -320,6 +320,6 @@ def test_the_report_of_a_buffer_spoiled_between_steps_names_the_write() -> None:
                 model.get_buffer("1.running_var")[3] = math.nan
     found = run.facts.nonfinite[0]
     assert (found.step, found.phase, found.path) == (4, "update", "1")
-    assert "it was written to since the last optimizer step, after which it was finite" in str(
+    assert "it was finite after the last optimizer step, so code after that wrote to it" in str(
         found
     )

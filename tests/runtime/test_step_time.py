@@ -65,7 +65,7 @@ def test_a_limit_for_this_device_is_checked(device: str) -> None:
 @pytest.mark.parametrize("device", ["NVIDIA H100", "CPU Two"])
 def test_a_limit_for_another_device_is_not_and_a_warning_says_so(device: str) -> None:
     with pytest.warns(
-        UserWarning, match=f"not checked: its limit is for {device}, and this ran on CPU One"
+        UserWarning, match=f"not checked: it is for {device}, and the steps ran on CPU One"
     ):
         RUN.assert_step_time("8 ms", device=device)
     with warnings.catch_warnings():

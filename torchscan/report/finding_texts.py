@@ -45,7 +45,13 @@ def finding_text(found: NonFinite) -> str:
         return f"{where}{_reasons(found)}"
     if found.phase in ("gradient", "optimizer"):
         return f"{_around_update(found)}{_reasons(found)}"
-    parts = [f"first {found.what} {_place(found)}{_num_values(found)}"]
+    weights = "; ".join(map(str, found.weights))
+    if found.phase == "update" and weights:
+        parts = [f"first {found.what} {_place(found)}: {weights}"]
+    else:
+        parts = [f"first {found.what} {_place(found)}{_num_values(found)}"]
+    if found.phase == "forward" and weights:
+        parts.append(f"because of its {weights}")
     source = _source(found)
     if source:
         parts.append(source)
@@ -89,15 +95,13 @@ def _place(found: NonFinite) -> str:
         return f"in the input of {'the model' if found.root is None else found.root}"
     if found.phase == "loss":
         return _place_after_model(found)
-    weights = "; ".join(map(str, found.weights)) or "parameters or buffers"
     name = _name(found)
     if found.phase == "update":
-        return f"in {name} after the step, in {weights}"
+        return f"in {name} after the step"
     if found.phase == "backward":
         return f"in a gradient of {name}, backward pass"
     thread = " in another thread" if found.in_thread else ""
-    of_weights = f", from its {weights}" if found.weights else ""
-    return f"in the output of {name}, forward pass{thread}{of_weights}"
+    return f"in the output of {name}, forward pass{thread}"
 
 
 def _name(found: NonFinite) -> str:
