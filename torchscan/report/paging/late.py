@@ -36,6 +36,7 @@ def _row(path: str, call: int, type_name: str) -> Row:
         "input": [],
         "output": [],
         "rf": "",
+        "rfSides": [],
         "complete": True,
         "params": 0,
         "macs": 0,

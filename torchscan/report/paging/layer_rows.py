@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -150,6 +150,7 @@ class Paging:
             "input": _shape(layer["input_shape"]),
             "output": _shape(layer["output_shape"]),
             "rf": "" if layer["rf"] is None else field_text(layer["rf"]),
+            "rfSides": list(_sides_of(layer["rf"])),
             "complete": all(self._layers[place]["complete"] for place in places),
             **{name: sum(each[name] for each in totals) for name in _FIGURES if name != "time"},
         }
@@ -229,6 +230,17 @@ def _box(graph: ModuleGraph, at: int) -> dict[str, Any]:
 
 def _carried(graph: ModuleGraph, tensors: Sequence[int]) -> str:
     return ", ".join(dict.fromkeys(sizes(list(graph.specs[each].shape)) for each in tensors))
+
+
+def _sides_of(field: Any) -> Iterator[float | str]:
+    """Yield the sides of a receptive field, of all inputs: numbers, or "global"."""
+    if isinstance(field, dict):
+        field = list(field.values())
+    if isinstance(field, list):
+        for each in field:
+            yield from _sides_of(each)
+    elif field is not None:
+        yield field
 
 
 def _shape(shapes: Any) -> list[str]:

@@ -2,7 +2,7 @@
 
 import { make } from "./elements.js";
 import { bytes, count, duration, most, ratio } from "./format.js";
-import { middleOf, seenBy, sightOf } from "./sees.js";
+import { middleOf, seenBy, seesAll, sidesOf, sightOf } from "./sees.js";
 
 /** @typedef {Record<string, any>} Row */
 /** @typedef {{key: string, label: string, value: (row: Row) => number, text: (value: number, row: Row) => string, colour: (row: Row) => string, adds: boolean}} Figure */
@@ -16,7 +16,7 @@ function measured(key) {
 }
 
 /** The largest side; what sees everything comes last. @param {Row} row */
-export function fieldOf(row) { return row.rf.startsWith("global") ? Infinity : most((row.rf.match(/\d+/g) ?? []).map(Number), 0); }
+export function fieldOf(row) { return seesAll(row) ? Infinity : most(sidesOf(row).filter(Number.isFinite), 0); }
 
 const of = (/** @type {string} */ key) => (/** @type {Row} */ row) => row[key] ?? 0;
 const always = (/** @type {string} */ name) => () => name;

@@ -8,6 +8,12 @@ import { make } from "./elements.js";
 const SIDE = 120, GAP = 40, TOP = 18;
 const WAYS = /** @type {Record<string, [number, number]>} */ ({ ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] });
 
+/** Sides of a receptive field: numbers, or "global". Graphs of older versions have none. @param {any} row @returns {any[]} */
+export function sidesOf(row) { return row.rfSides ?? []; }
+
+/** Whether a unit sees the whole input. @param {any} row */
+export function seesAll(row) { return sidesOf(row)[0] === "global"; }
+
 /** From where, and how much; null: it sees nothing. @param {Axis} axis @param {number} unit @returns {[number, number] | null} */
 export function spanOf(axis, unit) {
   if (axis.inside && (unit < axis.inside[0] || unit >= axis.inside[1])) return null;
@@ -58,8 +64,8 @@ export class SeesView {
   }
 
   without() {
-    const { rf, name } = this.rows[this.row];
-    return rf.startsWith("global") ? `Every unit of ${name} sees the whole input.` : `What a unit of ${name} sees is no part of a picture. Choose another layer.`;
+    const row = this.rows[this.row], { name } = row;
+    return seesAll(row) ? `Every unit of ${name} sees the whole input.` : `What a unit of ${name} sees is no part of a picture. Choose another layer.`;
   }
 
   draw() {
