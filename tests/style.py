@@ -1,5 +1,7 @@
 """Figures of how the package reads: ``python -m tests.style [--write]`` prints them.
 
+``python -m tests.style --list PATH…`` prints the docstrings and messages to reword.
+
 ``tests/test_style.py`` holds them against ``tests/style.json``, which has the count of each
 subpackage on the day it was last lowered. ``--write`` lowers the stored counts to the present ones
 and never raises one.
@@ -110,11 +112,21 @@ def style_of_file(path: Path) -> Style:
     style.counts["long lines"] = sum(len(line) > MAX_COLUMNS for line in text.splitlines())
     style.counts["tiny helpers"] = _count_tiny_helpers(nodes)
     style.counts["complex functions"] = sum(number > MAX_BRANCHES for number in branches)
-    docstrings = list(_docstrings(nodes))
+    docstrings = [text for _, text in _docstrings(nodes)]
     style.counts["docstring starts"] = sum(_STARTS.match(each) is not None for each in docstrings)
-    sentences = docstrings + list(_messages(nodes))
+    sentences = docstrings + [text for _, text in _messages(nodes)]
     style.counts["avoided words"] = sum(len(_AVOIDED.findall(each)) for each in sentences)
     return style
+
+
+def sentences_to_reword(path: Path) -> list[tuple[int, str]]:
+    """Return the line and the text of each docstring and message with a word of the lists."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    docstrings = list(_docstrings(nodes))
+    found = [(line, text) for line, text in docstrings if _STARTS.match(text)]
+    found += [(line, text) for line, text in _messages(nodes) if _AVOIDED.search(text)]
+    found += [each for each in docstrings if _AVOIDED.search(each[1]) and each not in found]
+    return sorted(found)
 
 
 def count_branches(function: ast.AST) -> int:
@@ -174,22 +186,23 @@ def _num_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return function.end_lineno - body[0].lineno + 1
 
 
-def _docstrings(nodes: list[ast.AST]) -> Iterator[str]:
+def _docstrings(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of each docstring."""
     for node in nodes:
         if isinstance(node, _WITH_DOCSTRING):
             docstring = ast.get_docstring(node)
             if docstring is not None:
-                yield docstring
+                yield node.body[0].lineno, docstring
 
 
-def _messages(nodes: list[ast.AST]) -> Iterator[str]:
-    """Yield the texts of a file that have at least three words, without docstrings."""
+def _messages(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of each string with three words or more, without docstrings."""
     in_docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     for node in nodes:
         if not isinstance(node, ast.Constant) or id(node) in in_docstrings:
             continue
         if isinstance(node.value, str) and node.value.count(" ") > 1:
-            yield node.value
+            yield node.lineno, node.value
 
 
 # -- the package and the docs --------------------------------------------------------------------
@@ -301,8 +314,23 @@ def format_figures(figures: dict[str, dict[str, float]]) -> str:
     return "\n".join(lines)
 
 
+def print_sentences(paths: list[Path]) -> None:
+    """Print the docstrings and messages to reword in these files and folders."""
+    number = 0
+    for path in paths:
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            for line, text in sentences_to_reword(file):
+                first, *_ = text.splitlines()
+                print(f"{file}:{line}: {first[:120]}")
+                number += 1
+    print(f"{number} sentences to reword")
+
+
 def main() -> None:
     """Print the figures, and write them if that was asked for."""
+    if "--list" in sys.argv:
+        print_sentences([Path(each) for each in sys.argv[2:]] or [PACKAGE])
+        return
     now = present()
     whole = style_of_package().figures()
     print(format_figures({**now["subpackages"], "whole package": whole}))

@@ -148,7 +148,9 @@ def receptive_field(
     axes: Mapping[str, Sequence[int]] | None = None,
     **asked: Unpack[RunArguments],
 ) -> ReceptiveField:
-    """Which part of each input one unit of each layer sees, per input and axis; where that is everything, why.
+    """Return the receptive field of each layer: the part of each input that one unit sees.
+
+    If a unit sees a complete axis, the field has the reason.
 
     Args:
         strict_norm: count the elements behind a normalisation's statistics as seen.

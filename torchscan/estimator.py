@@ -79,9 +79,10 @@ def analyze_roofline(
     compiled: bool = False,
     **asked: Unpack[StepArguments],
 ) -> Roofline:
-    """What limits each operator of a pass on a device, and how long the pass takes there, computed on shapes alone.
+    """Estimate the time of a pass on a device, and what limits each operator.
 
-    By default the device is this machine's; :func:`register_device` adds others.
+    Only shapes are computed. By default, the device is this machine's; :func:`register_device` adds
+    others.
 
     Args:
         compiled: estimate for ``torch.compile``: pointwise operators fused, images laid out as its compiler does.

@@ -1,4 +1,4 @@
-"""What a call that was really made should cost, by a record of it on shapes alone."""
+"""Expected costs of real calls, from a pass on shapes alone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MIXED: Mapping[torch.dtype, Precision] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """As far as it could be worked out."""
+    """Expected costs and times, as far as they are available."""
 
     #: of each call's forward pass, with everything in it
     costs: Mapping[_Key, OpCost] = field(default_factory=dict)

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def collected_later() -> Iterator[None]:
-    """What is made in here is not searched for garbage again and again.
+    """Delay garbage collection inside the context.
 
-    Beside a model's libraries a full search takes some 80 ms, and Python makes one whenever a quarter more has been made.
-    Where searches were on they are on again afterwards, also if a model has turned them off; where they were off nothing is
-    done, as another thread may have turned them off for a while in the same way.
+    A full collection takes some 80 ms beside a model's libraries, and Python starts one whenever
+    the number of objects has grown by a quarter. If collection was on, it is on again afterwards,
+    even if a model has turned it off. If it was off, nothing is changed, because another thread may
+    have turned it off for a while in the same way.
     """
     was_enabled = gc.isenabled()
     try:

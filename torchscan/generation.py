@@ -95,10 +95,11 @@ def analyze_generation(
     network_gbs: float = 50.0,
     progress: bool = True,
 ) -> Generation | GenerationSweep:
-    """What a language model takes on a device, and how fast it answers there, computed on shapes alone.
+    """Estimate memory, speed and price of text generation with a language model on a device.
 
-    Two passes are priced: one over the prompt, and one over a single token, which gets the cache that the first returned. So
-    it holds for any model of transformers that generates, and for all that take and return a cache by the same name.
+    Only shapes are computed. Two passes are recorded: one over the prompt, and one over a single
+    token, which gets the cache of the first. This holds for each model of transformers that
+    generates, and for all models that take and return a cache by the same name.
 
     Args:
         module: the model. It is left unchanged; it may be on the meta device.
@@ -160,10 +161,11 @@ def symbolic_costs(
     step: Step | None = None,
     progress: bool = True,
 ) -> SymbolicCosts:
-    """What a language model costs as exact polynomials in the batch ``B`` and the length ``T``.
+    """Return the costs of a language model as exact polynomials in batch ``B`` and length ``T``.
 
-    They are fitted on records of few tokens, and checked on two more, of which one is eight times as long. What does not lie
-    on one polynomial, such as a pass that goes through its tokens in chunks, has none there.
+    They are fitted to passes of few tokens and checked on two more passes, one of them eight times
+    as long. A cost that is not a polynomial, for example of a model that splits its tokens into
+    chunks, is left out.
 
     Args:
         module: the model, as for :func:`analyze_generation`.

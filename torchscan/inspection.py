@@ -211,7 +211,7 @@ class Run(RowsResult, Inspected):
     def assert_step_time(
         self, max_step_time: float | str, *, device: str | None = None, tolerance: float | str = 0.0
     ) -> None:
-        """As :meth:`RunFacts.assert_step_time` does."""
+        """Call :meth:`RunFacts.assert_step_time`."""
         __tracebackhide__ = True
         self.facts.assert_step_time(max_step_time, device=device, tolerance=tolerance)
 
@@ -239,7 +239,7 @@ class Run(RowsResult, Inspected):
 
     @property
     def facts(self) -> RunFacts:
-        """What was found. Raises while the inspection goes on."""
+        """The results. Reading them during the inspection raises an InputError."""
         if self._facts is None:
             raise InputError("the inspection is not finished: leave its context, or call finish()")
         if self._guard is None:
@@ -267,11 +267,11 @@ class Run(RowsResult, Inspected):
         self.facts.save_trace(path)
 
     def __str__(self) -> str:
-        """As a table, once it is finished."""
+        """Return the table once the inspection is finished."""
         return repr(self) if self._facts is None else str(self.facts)
 
     def __repr__(self) -> str:
-        """Whether it goes on, or what it has found."""
+        """Return a short description of the state, or of the results."""
         return "<Run: not finished>" if self._facts is None else f"<Run: {self.facts!r}>"
 
     def _repr_html_(self) -> str:
@@ -375,7 +375,7 @@ def _ignore(found: NonFinite) -> None:
 
 
 def _warn_once() -> Callable[[NonFinite], None]:
-    """Of each producer once."""
+    """Return a function that warns once per source."""
     told: set[tuple[str, str]] = set()
 
     def warn(found: NonFinite) -> None:

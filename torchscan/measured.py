@@ -1,4 +1,4 @@
-"""What a run has measured, as the page of a model shows it."""
+"""Measurements of a run, as the HTML report shows them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Measured:
     producers: Mapping[Key, str] = field(default_factory=dict)
 
     def inside(self, path: str) -> Measured:
-        """Of the module at this path, by the paths that its modules have in it."""
+        """Return the measurements inside the module at this path, by paths relative to it."""
         if not path:
             return self
         known = (*self.figures, *self.producers, *(_key(each["call"]) for each in self.histories))
@@ -76,7 +76,7 @@ def _inner(outer: str, path: str) -> str | None:
 
 
 class Measuring(Protocol):
-    """What has measured a run: an inspection, or the facts of one, or a run that was watched."""
+    """A measured run: an inspection, its facts, or a watched run."""
 
     def measured(self) -> Measured:
-        """By call."""
+        """Return the measurements by call."""

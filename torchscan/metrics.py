@@ -49,21 +49,24 @@ class Measure(ABC, Generic[Answer]):
         """Why it is only a bound."""
 
     def exceeds(self, value: float, limit: float) -> bool:
-        """Whether it is beyond its limit."""
+        """Return whether a value is beyond its limit."""
         return value < limit if self.is_min else value > limit
 
     def read(self, answer: Answer, scale: units.Scale | None = None) -> str:
-        """As text, by default with a unit of its own, with the range of an estimate; a bound is marked."""
+        """Return the text of a value with its error margin. A lower bound is marked.
+
+        ``scale`` sets the unit; by default it fits the value.
+        """
         value = self.value(answer)
         text = self.written(value, is_bound=bool(self.doubts(answer)), scale=scale)
         return f"{text}{range_of(self.off(answer))}"
 
     def off(self, answer: Answer) -> float | None:
-        """The share by which it may be off; None: it is no estimate."""
+        """Return the error margin as a share, or None if the value is not an estimate."""
         return None if self.share_off is None else self.share_off(answer)
 
     def written(self, value: Any, *, is_bound: bool, scale: units.Scale | None = None) -> str:
-        """As text; a bound is marked."""
+        """Return the text of a value. A bound is marked."""
         sign = "≤ " if self.is_min else "≥ "
         return (
             f"{sign if is_bound else ''}{self.text(value) if scale is None else scale.text(value)}"
@@ -182,7 +185,7 @@ def _generated(name: str, parse: Callable[[str], float], **rest: Any) -> Generat
 
 
 def _share_of_all(made: Generation) -> float:
-    """As far as prompt and further tokens may be off, each for its share of the time."""
+    """Return the error margin of an answer: those of both phases, weighted by their times."""
     rest = (made.new - 1) * made.per_token
     off = made.first_token * made.prefill.error_margin.share + rest * made.decode.error_margin.share
     return off / (made.first_token + rest)

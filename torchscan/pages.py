@@ -67,14 +67,14 @@ def html_report(
 
 
 def data_of_page(model: nn.Module, args: Any, kwargs: Any, *, training: bool) -> dict[str, Any]:
-    """Of a model's page, as plain data, from a pass on shapes alone."""
+    """Return the data of a model's page, from a pass on shapes alone."""
     scan = Scan(model, args=args, kwargs=kwargs, mode="same", execute="abstract", training=training)
     scan.trace  # noqa: B018 - a pass that fails has no page here
     return page_data(_collect(scan, None, None, str))
 
 
 def _collect(scan: Scan, title: str | None, run: Measuring | None, excuse: Excuse) -> PageContent:
-    """What its page shows."""
+    """Return the contents of a page."""
     require_known(scan.question.optimizer)
     name = type(scan.question.module).__name__ if title is None else title
     reasons: dict[str, str] = {}
@@ -178,7 +178,7 @@ def _question(scan: Scan, trace: Trace) -> list[str]:
 
 
 def settings_of(module: nn.Module) -> dict[str, str]:
-    """What each module says of itself; one that raises says nothing."""
+    """Return the ``extra_repr()`` of each module. A module whose method raises is left out."""
     found = {}
     for path, each in module.named_modules():
         try:

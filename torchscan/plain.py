@@ -57,7 +57,10 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(kind: Any, data: Any) -> Any:
-    """What :func:`to_plain` took apart, put together as this type. The data must have its form; extra keys are left alone."""
+    """Return an object of this type from the data that :func:`to_plain` returned.
+
+    The data must have its form. Extra keys are ignored.
+    """
     arguments = get_args(kind)
     if is_optional(kind):
         return None if data is None else from_plain(arguments[0], data)
@@ -78,14 +81,14 @@ def from_plain(kind: Any, data: Any) -> Any:
 
 
 def is_record(kind: Any) -> bool:
-    """Whether it is a class with fields: a dataclass or a named tuple."""
+    """Return whether a class has fields: a dataclass or a named tuple."""
     return isinstance(kind, type) and (
         is_dataclass(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
     )
 
 
 def is_optional(kind: Any) -> bool:
-    """Whether it is a type or None, in this order."""
+    """Return whether a type is ``X | None``, in this order."""
     return get_origin(kind) in (Union, UnionType) and get_args(kind)[1:] == (type(None),)
 
 
@@ -102,7 +105,7 @@ def _field_types(kind: Any) -> dict[str, Any]:
 
 
 def required_fields(kind: Any) -> list[str]:
-    """Those that have no default."""
+    """Return the fields without a default."""
     if issubclass(kind, tuple):
         return [name for name in kind._fields if name not in kind._field_defaults]
     return [

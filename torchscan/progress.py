@@ -38,7 +38,7 @@ def progress(what: str, *, is_shown: bool = True) -> Iterator[None]:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether somebody looks at it as it is written. What stands in for a stream need not know."""
+    """Return whether a stream is a terminal. Replacements of streams may lack the method."""
     try:
         return stream is not None and stream.isatty()
     except (AttributeError, ValueError):  # it is closed
@@ -46,12 +46,12 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def is_of_notebook(stream: TextIO | None) -> bool:
-    """Whether it ends below a cell."""
+    """Return whether a stream writes below a notebook cell."""
     return type(stream).__module__.startswith("ipykernel.")
 
 
 def _is_seen() -> bool:
-    """By somebody, as it is written: files have no lines that go away again."""
+    """Return whether progress is visible at once: in files, lines cannot be removed again."""
     return is_terminal(sys.stderr) or is_of_notebook(sys.stderr)
 
 

@@ -86,7 +86,7 @@ class Question(Inputs):
         )
 
     def forward_alone(self) -> Question:
-        """The same question without a backward pass, in the same mode."""
+        """Return the same question without a backward pass, in the same mode."""
         return replace(
             self,
             mode=self.fused_pass().mode,

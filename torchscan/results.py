@@ -1,7 +1,7 @@
-"""What all results share: they show, draw and write themselves.
+"""The common methods of all results, which display, draw and export them.
 
 Results must not import formatters. Formatters register here for the types that they format; the
-package says how to load them, and the first result to be formatted loads them. ``import torchscan``
+package sets how to load them, and the first result to be formatted loads them. ``import torchscan``
 loads this file, so functions import what only they need.
 """
 
@@ -27,7 +27,7 @@ PlotSize = Literal["screen", "column", "page"]
 
 
 class Formatters(NamedTuple):
-    """How results of one type are formatted."""
+    """The formatters of one type of results."""
 
     table: Callable[..., Table]
     #: text for a terminal, in place of the table's

@@ -110,7 +110,7 @@ class Scan:
 
     @once
     def forward(self) -> Scan:
-        """The same question about the forward pass alone, which is what model zoos count."""
+        """The scan of the forward pass alone, which model zoos report."""
         if not self.question.training:
             return self
         return Scan.of(self.question.forward_alone())
@@ -127,12 +127,12 @@ class Scan:
 
     @once
     def info(self) -> Info:
-        """What the pass costs, per layer and overall, with receptive fields."""
+        """The costs of the pass, per layer and overall, with receptive fields."""
         return self.describe()
 
     @once
     def counts(self) -> Info:
-        """The same as ``info``, without receptive fields."""
+        """The costs of the pass without receptive fields."""
         return self.describe(receptive_field=False)
 
     def describe(
@@ -181,14 +181,14 @@ class Scan:
 
     @once
     def receptive_field(self) -> ReceptiveField:
-        """Which part of each input a unit of each layer sees."""
+        """The part of each input that one unit of each layer sees."""
         trace = self.trace
         with self._telling():
             return receptive_fields(trace)
 
     @once
     def fields(self) -> ReceptiveField | None:
-        """The receptive fields, or None: a bug of ours in following the windows must not cost the user the other numbers."""
+        """The receptive fields, or None after an internal error: other numbers stay available."""
         try:
             return self.receptive_field
         except Exception as error:
@@ -326,13 +326,16 @@ class Scan:
 
     @once
     def roofline(self) -> Roofline:
-        """What limits each operator on the device (by default this machine's), and how long the pass takes there."""
+        """The expected time on the device, and the limit of each operator.
+
+        By default, the device is this machine's.
+        """
         for each in _overflow(self._step_for(_kernels_of(self._target)), self._target):
             warn_user(each)
         return replace(self._roofline, _asker=self._asker(Scan._time_suggestions))
 
     def roofline_with(self, fabric: Fabric) -> Roofline:
-        """The same where devices are joined, one of which this process has: it waits for the others."""
+        """Return the roofline of one of several linked devices, with the time that links take."""
         return self._roofline_of(fabric)
 
     @once
@@ -432,7 +435,7 @@ def _kernels_of(device: Device) -> KernelDevice:
 
 
 def _limit(roofline: Roofline) -> str:
-    """What most of the time goes by."""
+    """Return the resource that limits most of the time."""
     most = [(limiter, time) for limiter, time in roofline.time_by_limiter.items() if time][:1]
     return "".join(
         f"; limited by {limiter} ({share(time / roofline.time_estimate)} of the time)"

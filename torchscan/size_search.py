@@ -22,7 +22,7 @@ from torchscan.recording.sequences import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What is made larger: the size that was asked about, the most that there is, and the pass of a given size."""
+    """The size to enlarge: the requested one, the largest one, and the pass of a given size."""
 
     asked: int
     most: int
@@ -30,7 +30,7 @@ class Sizes:
 
 
 def batches(request: PassRequest) -> Sizes:
-    """Of the batch."""
+    """Return the sizes of the batch."""
     return Sizes(
         asked=request.batch_size,
         most=LARGEST_BATCH,
@@ -39,7 +39,7 @@ def batches(request: PassRequest) -> Sizes:
 
 
 def lengths(request: PassRequest) -> Sizes:
-    """Of the tokens of a sequence, within the positions that the model has."""
+    """Return the lengths of a sequence, up to the positions that the model has."""
     complete = with_complete_arguments(request)
     asked = length_of(complete)
     most = max(asked, positions_of(request.module) or LARGEST_BATCH)
@@ -47,7 +47,7 @@ def lengths(request: PassRequest) -> Sizes:
 
 
 class _Fit(NamedTuple):
-    """What is known of a pass of one size. Its record is not kept."""
+    """The memory of a pass of one size. Its trace is not kept."""
 
     #: bytes at each moment
     required_bytes: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""What to try on a pass that is slow or large, each change by itself and all that help together."""
+"""Suggestions for a slow or large pass: each change separately, and all useful ones together."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ class Change:
 
     @property
     def is_of_batch(self) -> bool:
-        """Whether another number of samples passes at once."""
+        """True if the change sets another batch size."""
         return "batch_size" in self.arguments
 
 
 class Answer(NamedTuple):
-    """What the metric is with a change."""
+    """The metric with a change."""
 
     value: float
     #: as :class:`Suggestion` has them
@@ -80,7 +80,7 @@ AS_IT_IS = Change(name="as it is", how="")
 
 
 def for_time(passed: Situation) -> Iterator[Change]:
-    """What may make it faster."""
+    """Yield changes that may save time."""
     if not passed.compiled and passed.on_gpu:
         yield Change(name="compile", how="torch.compile(model)", arguments={"compiled": True})
     yield from _precisions(passed)
@@ -103,7 +103,7 @@ def for_time(passed: Situation) -> Iterator[Change]:
 
 
 def for_memory(passed: Situation) -> Iterator[Change]:
-    """What may make it smaller."""
+    """Yield changes that may save memory."""
     for blocks in block_choices(passed.layers) if passed.training else ():
         yield Change(
             name="checkpoints",

@@ -59,7 +59,7 @@ def model_table(
 
 
 def _named(name: str, scan: Scan, metrics: Sequence[str]) -> Scan:
-    """The same; errors say which one it is."""
+    """Compute the metrics of a model. Errors name the model."""
     with naming(name):
         return read(scan, metrics)
 
@@ -132,7 +132,7 @@ _MEMORY = frozenset({"activation_memory", "peak_memory"})
 
 
 def _remarks(names: Sequence[str], by_name: Mapping[str, Scan]) -> list[str]:
-    """What a reader must know about the numbers, one sentence each."""
+    """Return what a reader must know about the numbers, one sentence each."""
     scans = list(by_name.values())
     names = sorted(
         names, key=lambda name: METRICS[name].record
@@ -165,7 +165,7 @@ def _remarks(names: Sequence[str], by_name: Mapping[str, Scan]) -> list[str]:
 
 
 def _ranges(scans: Mapping[str, Scan]) -> list[str]:
-    """What the ranges rest on; models are named where it isn't the same for all."""
+    """Return the sources of the error margins, with models named if they differ."""
     names: dict[str, list[str]] = {}
     for name, scan in scans.items():
         names.setdefault(scan.roofline.error_margin.label, []).append(name)

@@ -1,7 +1,7 @@
-"""What is private to torch, or not in every version of it. Asked for by feature, never by version number.
+"""Everything that is private to torch or not in every version, by feature, not by version number.
 
-torch 2.6 and later are supported. An operator that a version lacks is a name that never comes. The file is long because there
-is to be no second one.
+torch 2.6 and later are supported. An operator that a version lacks is a name that never appears.
+The file is long because there must not be a second one.
 """
 
 from __future__ import annotations
@@ -179,7 +179,10 @@ def modes_as_now() -> Callable[[], None]:
 
 
 def traces() -> str | None:
-    """What is writing down a program of everything that torch does, in a way that can't be stepped out of."""
+    """Return the name of a tracer of torch that is active, or None.
+
+    The tracers record all that torch does, in a way that code cannot leave.
+    """
     if _C._get_tracing_state() is not None:
         return "torch.jit.trace"
     fx = sys.modules.get("torch.fx._symbolic_trace")
@@ -199,7 +202,7 @@ def without_python_dispatcher() -> contextlib.AbstractContextManager[object]:
 
 
 def is_fake_type(kind: type) -> bool:
-    """Whether tensors of this type pretend to be on a device, and have no data."""
+    """Return whether tensors of this type are fake: they report a device and have no data."""
     fake = sys.modules.get("torch._subclasses.fake_tensor")
     return fake is not None and issubclass(kind, fake.FakeTensor)
 
@@ -224,7 +227,7 @@ class WithoutData:
 
     @classmethod
     def of(cls, tensor: Tensor) -> WithoutData | None:
-        """As a tensor, or the part of it that is here, was made; None: it has data."""
+        """Return the mode of a fake tensor, or of its local part, or None if it has data."""
         mode = getattr(local_part(tensor), "fake_mode", None)
         return None if mode is None else cls(mode)
 
@@ -253,7 +256,7 @@ def has_no_data(tensor: Tensor) -> bool:
 
 
 def is_group_pretended() -> bool:
-    """Whether there is a group of processes, of which there is only this one."""
+    """Return whether the process group is a fake one, with this process only."""
     distributed = sys.modules.get("torch.distributed.distributed_c10d")
     return (
         distributed is not None
@@ -263,7 +266,7 @@ def is_group_pretended() -> bool:
 
 
 def is_offloaded(module: nn.Module) -> bool:
-    """Whether FSDP2 keeps parts of it on the host."""
+    """Return whether FSDP2 keeps parts of a module on the host."""
     policy: Any = getattr(sys.modules.get("torch.distributed.fsdp"), "CPUOffloadPolicy", None)
     if policy is None or not is_sharded_by_fsdp(module):
         return False
@@ -279,7 +282,7 @@ def _sharded_modules(module: nn.Module) -> list[Any]:
 
 
 def pinning_verbs() -> list[tuple[Any, str]]:
-    """Where the function is that puts a tensor where cards can read it: what has no data is as good anywhere."""
+    """Return the place of the function that pins memory, which has no effect on fake tensors."""
     return [(Tensor, "pin_memory")]
 
 
@@ -291,7 +294,7 @@ def fake_store() -> Any:
 
 
 def is_faking() -> bool:
-    """Whether somebody works out shapes on torch's fake tensors, which modes like ours see first."""
+    """Return whether a mode of torch's fake tensors is active, which modes like ours run before."""
     return _dispatch_mode(_FAKING) is not None
 
 
@@ -307,14 +310,14 @@ def making_ordinary_tensors() -> contextlib.AbstractContextManager[object]:
 
 @contextlib.contextmanager
 def outside_of_everything() -> Iterator[None]:
-    """What is done here is no part of a pass, of no graph and of no transformation (vmap, grad)."""
+    """Leave every pass, graph and transformation (vmap, grad) inside the context."""
     with without_functorch(), without_modes(), torch.no_grad():
         yield
 
 
 @contextlib.contextmanager
 def without_tracing() -> Iterator[None]:
-    """The same in a fifth of the time, for what enters no mode of its own."""
+    """Leave every pass and graph, five times as fast, for code that enters no dispatch mode."""
     if is_transforming():
         with outside_of_everything():
             yield
@@ -332,12 +335,12 @@ is_tracing: Callable[[], bool] = _C._is_tracing
 
 
 def is_transforming() -> bool:
-    """Whether vmap or grad is at work in this thread."""
+    """Return whether vmap or grad is active in this thread."""
     return _C._functorch.peek_interpreter_stack() is not None
 
 
 def strip_hooks(model: nn.Module) -> None:
-    """All that were put on its modules, and on all modules: for a copy of which nobody is to hear."""
+    """Remove all hooks of modules, also the global ones, for a copy that must not call them."""
     module = nn.modules.module
     for hooks in (
         module._global_forward_hooks,
@@ -397,13 +400,16 @@ def set_version(tensor: Tensor, version: int) -> None:
 
 
 def default_device() -> torch.device | None:
-    """What was given to ``torch.set_default_device`` in this thread; torch itself tells what that amounts to."""
+    """Return the device that was given to ``torch.set_default_device`` in this thread."""
     context: Any = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
     return None if context is None else context.device
 
 
 def set_default_device(device: torch.device | None) -> None:
-    """As it was read. After None, torch 2.6 fails when it is asked, unless it is as if nothing had ever been set."""
+    """Set the default device that was read.
+
+    After None, torch 2.6 fails when it is asked, unless the state is as if it had never been set.
+    """
     torch.set_default_device(device)
     if device is None:
         vars(torch._GLOBAL_DEVICE_CONTEXT).pop("device_context", None)
@@ -416,12 +422,12 @@ def attention_order() -> list[int]:
 
 
 def set_attention_order(order: list[int]) -> None:
-    """As it was read."""
+    """Set the order of attention backends that was read."""
     _C._set_sdp_priority_order(order)
 
 
 def print_options() -> Any:
-    """How tensors are printed, which can be assigned to."""
+    """Return torch's options for printing tensors. They can be assigned to."""
     return torch._tensor_str.PRINT_OPTS
 
 
@@ -447,7 +453,7 @@ def products_in_tf32(wanted: bool) -> Iterator[None]:
 
 
 def shortened_to_tf32() -> frozenset[Literal["products", "convolutions", "recurrent"]]:
-    """What torch may compute in tf32 instead of single precision on a device that can, by its switches."""
+    """Return the kinds of operators that may use TF32 for single precision, by torch's switches."""
     matmul: Any = torch.backends.cuda.matmul
     cudnn: Any = torch.backends.cudnn
     shortened: dict[Literal["products", "convolutions", "recurrent"], bool]
@@ -480,7 +486,10 @@ backward_pass: Callable[[], int] = _C._current_graph_task_id
 
 
 def accumulator_of(parameter: Tensor) -> Any:
-    """The node that stores its gradient, as long as somebody has it; None: there is none."""
+    """Return the node that accumulates a tensor's gradient, or None if there is none.
+
+    The node lives as long as it is referenced.
+    """
     with torch.enable_grad(), torch.inference_mode(False):
         node = parameter.view_as(parameter).grad_fn
     return None if node is None else node.next_functions[0][0]
@@ -515,7 +524,7 @@ TELLS_UNPACKING = hasattr(_C._autograd.SavedTensor, "unpack_hook")
 
 
 def keeps_for_gradients() -> bool:
-    """Whether hooks see what is kept for gradients, as a checkpoint's do. Not told by torch 2.6: then no."""
+    """Return whether hooks see saved tensors, as a checkpoint's do. False on torch 2.6."""
     return _top_hooks(True) is not None
 
 
@@ -562,7 +571,7 @@ def put_in(names: dict[str, Any], name: str, value: Any) -> Any:
 
 
 def engine() -> Any:
-    """What runs backward passes."""
+    """Return autograd's engine."""
     return torch.autograd.Variable._execution_engine
 
 
@@ -574,7 +583,7 @@ _NO_HOOKS: TensorHooks = (None, None)
 
 
 def hooks_of(tensor: Tensor) -> TensorHooks:
-    """What autograd calls with the gradient of a tensor, and with the tensor when it has been added to ``.grad``."""
+    """Return the hooks that autograd calls with a tensor's gradient, and after accumulating it."""
     given: Any = tensor._backward_hooks
     added: Any = tensor._post_accumulate_grad_hooks
     if given is None and added is None:
@@ -583,7 +592,7 @@ def hooks_of(tensor: Tensor) -> TensorHooks:
 
 
 def put_back_hooks(tensor: Tensor, before: TensorHooks) -> None:
-    """As they were read. Autograd goes on with the dict that it was given, so that is changed."""
+    """Restore hooks that were read. Autograd keeps the dict that it got, so that is changed."""
     there = hooks_of(tensor)
     if there is before or there == before:
         return
@@ -607,7 +616,7 @@ def forget_hooks(*functions: Callable[..., object]) -> None:
 
 
 def optimizer_hooks() -> tuple[dict[int, Any], ...]:
-    """What all optimizers call before and after their step."""
+    """Return the hooks that all optimizers call before and after their step."""
     return optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks
 
 
@@ -644,7 +653,7 @@ def forget_placements() -> None:
 
 
 def resizing_verbs() -> list[tuple[Any, str]]:
-    """Where the functions are by which FSDP2 lets go of memory of a tensor and gets it back, if it is used."""
+    """Return the places of the functions with which FSDP2 frees and allocates storages."""
     modules = [
         sys.modules.get(f"torch.distributed.fsdp._fully_shard.{name}")
         for name in ("_fsdp_param", "_fsdp_param_group")
@@ -654,13 +663,13 @@ def resizing_verbs() -> list[tuple[Any, str]]:
 
 
 def waiting_verbs() -> list[tuple[Any, str]]:
-    """Where the function is by which a process waits until a collective is over, if there are any."""
+    """Return the place of the function that waits for a collective, if there is one."""
     work = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "Work", None)
     return [] if work is None else [(work, "wait")]
 
 
 def chunking_verbs() -> list[tuple[Any, str]]:
-    """Where the function is by which FSDP2 makes the parts of all processes, of which it keeps one, if it is used."""
+    """Return the place of the function with which FSDP2 creates the chunks of all ranks."""
     from torch.distributed.fsdp import _fully_shard
 
     module: Any = getattr(_fully_shard, "_fsdp_param", None)
@@ -668,7 +677,10 @@ def chunking_verbs() -> list[tuple[Any, str]]:
 
 
 def flight_records() -> list[dict[str, Any]]:
-    """What torch remembers of the latest collectives of this process, on the host's clock; it may remember none."""
+    """Return torch's records of the latest collectives of this rank, with the host's times.
+
+    There may be none.
+    """
     c10d = sys.modules.get("torch._C._distributed_c10d")
     found: list[dict[str, Any]] = []
     for name in ("_dump_nccl_trace_json", "_dump_fr_trace_json"):
@@ -699,19 +711,19 @@ def ranks_by_group() -> dict[str, tuple[int, ...]]:
 
 
 def is_sharded_by_fsdp(module: nn.Module) -> bool:
-    """Whether ``fully_shard`` was called on it, or on a module in it."""
+    """Return whether ``fully_shard`` was called on a module, or on one inside it."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     kind = getattr(fsdp, "FSDPModule", None)
     return kind is not None and any(isinstance(each, kind) for each in module.modules())
 
 
 def is_wrapped_by_ddp(module: nn.Module) -> bool:
-    """Whether DDP sums up its gradients."""
+    """Return whether DDP reduces the gradients of a module."""
     return isinstance(module, nn.parallel.DistributedDataParallel)
 
 
 def reducing_verbs() -> list[tuple[Any, str]]:
-    """Where DDP gets what sums up gradients."""
+    """Return the place where DDP gets its reducer."""
     return [(sys.modules["torch.distributed"], "Reducer")]
 
 
@@ -743,7 +755,7 @@ def sum_up_in_python(module: nn.Module) -> None:
 
 
 def is_sharded_type(kind: type) -> bool:
-    """Whether tensors of this type are spread over processes, as DTensors are."""
+    """Return whether tensors of this type are sharded, as DTensors are."""
     api = sys.modules.get("torch.distributed.tensor._api")
     return api is not None and issubclass(kind, api.DTensor)
 
@@ -756,7 +768,10 @@ def whole_mesh_of(module: nn.Module) -> Any:
 
 
 def dimensions_of(module: nn.Module) -> set[str]:
-    """The dimensions of meshes that its parameters are spread or copied along; others are of a pipeline, say."""
+    """Return the mesh dimensions along which parameters are sharded or replicated.
+
+    A pipeline's dimension is not among them.
+    """
     spread: list[Any] = [each for each in module.parameters() if is_sharded_type(type(each))]
     return {name for each in spread for name in each.device_mesh.mesh_dim_names or ()}
 
@@ -770,7 +785,7 @@ def _root_of(mesh: Any) -> Any:
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """What this process has of a DTensor, and where it is what others have sent will be; any other tensor as it is."""
+    """Return this rank's part of a DTensor, also while it arrives, or any other tensor as it is."""
     if type(tensor) in (Tensor, nn.Parameter):
         return tensor
     part: Any = tensor
@@ -780,12 +795,12 @@ def local_part(tensor: Tensor) -> Tensor:
 
 
 def stands_for_itself(tensor: Tensor) -> bool:
-    """Whether nothing else can be computed with in its place: it is spread over processes, or has a device and no data."""
+    """Return whether no proxy can replace a tensor: it is sharded, or has a device and no data."""
     return is_sharded_type(type(tensor)) or is_fake_type(type(tensor))
 
 
 def is_placed_elsewhere(tensor: Tensor | None, other: Tensor) -> bool:
-    """Whether the processes have other parts of a DTensor than of another one."""
+    """Return whether two DTensors have different placements."""
     both: Any = tensor, other
     return (
         tensor is not None
@@ -795,7 +810,7 @@ def is_placed_elsewhere(tensor: Tensor | None, other: Tensor) -> bool:
 
 
 def is_divided_unevenly(tensor: Tensor) -> bool:
-    """Whether some processes have more of a DTensor than others."""
+    """Return whether some ranks have more of a DTensor than others."""
     spread: Any = tensor
     if not is_sharded_type(type(tensor)):
         return False
@@ -812,7 +827,7 @@ def placed_like(tensor: Any, other: Any) -> Tensor:
 
 
 def _is_on_its_way(tensor: Tensor) -> bool:
-    """Whether it is what other processes send, until somebody waits for it."""
+    """Return whether a tensor is the result of a collective that may still run."""
     kind = getattr(
         sys.modules.get("torch.distributed._functional_collectives"), "AsyncCollectiveTensor", None
     )
@@ -820,7 +835,7 @@ def _is_on_its_way(tensor: Tensor) -> bool:
 
 
 def on_its_way(tensor: Tensor) -> Tensor:
-    """A tensor that other processes send, as functions of torch's return it: whoever uses it waits for it."""
+    """Wrap the result of a collective, as torch's functions return it: its users wait for it."""
     from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
     return AsyncCollectiveTensor(tensor)
@@ -844,7 +859,7 @@ def prepare_optimizers() -> None:
 
 
 def compiled_from(module: nn.Module) -> nn.Module | None:
-    """What ``torch.compile`` was given, if this is what it returned. The compiler is not imported to find out."""
+    """Return the module that ``torch.compile`` wraps, or None. The compiler is not imported."""
     frames: Any = sys.modules.get("torch._dynamo.eval_frame")
     return (
         module._orig_mod
@@ -854,7 +869,7 @@ def compiled_from(module: nn.Module) -> nn.Module | None:
 
 
 def as_written() -> contextlib.AbstractContextManager[object]:
-    """Compiled functions run as they were written. Whoever never compiled anything does not pay for the import."""
+    """Run compiled functions eagerly inside the context. The compiler is not imported."""
     return (
         torch.compiler.set_stance("force_eager")
         if "torch._dynamo" in sys.modules
@@ -863,12 +878,12 @@ def as_written() -> contextlib.AbstractContextManager[object]:
 
 
 def has_compiler() -> bool:
-    """Whether the compiler is loaded."""
+    """Return whether the compiler is loaded."""
     return "torch._dynamo" in sys.modules
 
 
 def has_compiled_parts(module: nn.Module) -> bool:
-    """Whether this module, or one in it, was given to the compiler."""
+    """Return whether a module, or one inside it, was compiled."""
     if "torch._dynamo" not in sys.modules:
         return False
     return any(
@@ -891,7 +906,7 @@ def compile_callbacks() -> tuple[list[Any], ...]:
 
 
 def compile_records() -> list[Any]:
-    """What the compiler remembers of the last frames that it compiled."""
+    """Return the compiler's records of the frames that it compiled last."""
     utils: Any = sys.modules.get("torch._dynamo.utils")
     return [] if utils is None else list(utils.get_compilation_metrics())
 
@@ -909,7 +924,10 @@ def graph_breaks() -> dict[str, int]:
 
 
 def compiles_flex_attention() -> tuple[dict[str, Any], str] | None:
-    """Where torch looks whether it should leave flex attention as it is, which older versions can't be told, or not loaded."""
+    """Return the place of torch's switch for compiling flex attention, or None.
+
+    Older versions have no such switch, and the module may not be loaded.
+    """
     module = sys.modules.get("torch.nn.attention.flex_attention")
     return (
         None
@@ -924,7 +942,7 @@ def has_collectives_on_shapes() -> bool:
 
 
 def anomaly_flags() -> tuple[bool, bool]:
-    """Return whether autograd notes the lines of operators, whoever asked for it, and whether it would look for NaN."""
+    """Return whether anomaly mode records the lines of operators, and whether it checks for NaN."""
     return torch._C.is_anomaly_enabled(), torch._C.is_anomaly_check_nan_enabled()
 
 

@@ -1,4 +1,4 @@
-"""What a process tells the others in a pass, and in which module."""
+"""The collectives of one rank in a pass, by kind, group and module."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ class Collective:
     """Calls of one module that are alike."""
 
     kind: Kind
-    #: the dimension of the mesh along which it goes, or torch's name of the group
+    #: mesh dimension of the process group, or torch's name of the group
     group: str
-    #: the number of ranks that take part
+    #: number of ranks in the group
     num_ranks: int
     phase: Phase
-    #: the path of the module
+    #: path of the module
     layer: str
+    #: number of calls
     calls: int
-    #: of all these calls: of the whole tensors, and what each process sends at least
+    #: bytes of the complete tensors, of all calls
     bytes: int
+    #: bytes that each rank sends, at least, in all calls
     sent_bytes: int
-    #: how long they take, in the background or not; None: on no device
+    #: seconds of all calls, whether or not they overlap computation, or None without a device
     seconds: float | None = None
 
 

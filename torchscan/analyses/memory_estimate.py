@@ -1,4 +1,4 @@
-"""Peak memory of a pass, and what is said about whether a device has room for it."""
+"""Peak memory of a pass, and the verdict whether it fits on a device."""
 
 from __future__ import annotations
 
@@ -30,31 +30,36 @@ OUTPUT_DROPPED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether a pass fits on a device. All numbers are bytes."""
+    """The verdict whether a pass fits on a device. All numbers are bytes."""
 
     device: str
-    #: what the device offers to programs
+    #: memory that the device offers to programs
     capacity_bytes: int
-    #: what the context, torch's kernels and the libraries are taken to need
+    #: assumed memory of the CUDA context, torch's kernels and the libraries
     cuda_context_bytes: int
-    #: the least and the most that they may need: twice the same where it was measured or given
+    #: smallest and largest expected context; the same value twice if it was measured or given
     cuda_context_range: tuple[int, int]
     #: peak of torch's blocks: tensors, rounded up to 512 bytes, and workspaces of cuBLAS and cuDNN
     allocated_bytes: int
-    #: peak of the segments that torch's allocator takes from the device for them (if they don't fit: would need at least)
+    #: peak of the segments that torch's allocator reserves for these blocks; a lower bound if they
+    #: do not fit
     reserved_bytes: int
-    #: the least and the most that it may be: cuDNN's workspaces are not known, and segments are filled a little otherwise
+    #: smallest and largest expected value, because cuDNN's workspaces are not known exactly and
+    #: segments fill differently
     reserved_range: tuple[int, int]
     fits: bool
-    #: whether the context decides: it fits beside the least, and not beside the most
+    #: True if the size of the context decides: the pass fits with the smallest one, but not with
+    #: the largest
     is_close: bool
-    #: at most ``LARGEST_BATCH``; None unless it was asked for
+    #: largest batch that fits, at most ``LARGEST_BATCH``, or None unless it was requested
     largest_batch_size: int | None = None
-    #: the largest batch that fits even at the upper end of the ranges above; None unless it was asked for
+    #: largest batch that fits even at the upper ends of the ranges, or None unless it was requested
     safe_batch_size: int | None = None
-    #: tokens, at most the model's positions, or else ``LARGEST_BATCH``; None unless it was asked for
+    #: longest sequence that fits, at most the model's positions, else ``LARGEST_BATCH``, or None
+    #: unless it was requested
     longest_sequence: int | None = None
-    #: the longest sequence that fits even at the upper end of the ranges above; None unless it was asked for
+    #: longest sequence that fits even at the upper ends of the ranges, or None unless it was
+    #: requested
     safe_sequence: int | None = None
 
     @property
@@ -75,28 +80,28 @@ class Verdict:
 class MemoryEstimate(Result):
     """The memory of one pass: an inference, or a whole training step."""
 
-    #: peak memory of the pass: the most bytes that its tensors occupy at once
+    #: peak memory of the pass: the largest number of bytes that its tensors occupy at once
     peak_bytes: int
     #: path of the layer whose operator runs at the peak; "" is the model itself, or its optimizer
     peak_layer: str
     peak_operator: str
     peak_phase: Phase
-    #: what the peak consists of
+    #: bytes at the peak, by kind
     by_kind: Mapping[MemoryKind, int]
-    #: the peak of each phase
+    #: peak of each phase
     peak_by_phase: Mapping[Phase, int]
-    #: what is alive at each operator call
+    #: live memory at each operator call
     timeline: tuple[Moment, ...]
     layers: tuple[LayerMemory, ...]
     batch_size: int | None
     assumptions: tuple[str, ...]
     verdict: Verdict | None = None
-    #: weights that cannot be read: if there are any, the peak is a lower bound
+    #: weights that cannot be read; if there are any, the peak is a lower bound
     unread: tuple[str, ...] = ()
     _asker: Asker = field(default=NOBODY, repr=False, compare=False)
 
     def suggestions(self) -> Suggestions:
-        """What would make it smaller: each change estimated by itself, the best first."""
+        """Return changes that save memory, each estimated separately, the best first."""
         return self._asker.suggestions()
 
     def __repr__(self) -> str:

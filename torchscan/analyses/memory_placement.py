@@ -40,7 +40,7 @@ class Placement:
 
     @once
     def fits(self) -> bool:
-        """Whether the device has room."""
+        """True if the pass fits on the device."""
         return isinstance(self._on_device, CachingAllocator)
 
     @once
@@ -198,7 +198,7 @@ def _by_moment(blocks: Iterable[Block], moments: int) -> _BlockLifetimes:
 
 
 def _stays(storage: StorageRecord) -> bool:
-    """Whether it is the same in the next step: the model, and the optimizer's state."""
+    """Return whether memory is the same in the next step: of the model or the optimizer's state."""
     return storage.born is None and storage.kind not in ("input", "cache")
 
 

@@ -1,7 +1,8 @@
-"""How much memory is alive at each moment of a recorded pass, what it consists of, and which layers cause the peak.
+"""Live memory at each moment of a recorded pass, by kind, and the layers behind the peak.
 
-A moment is an operator call: what is alive when it returns, including its operands. A block of memory is alive from the call
-that made it until its last tensor is freed, as recorded; views are not counted again.
+A moment is an operator call: the memory that is alive when it returns, including its operands. A
+block is alive from the call that created it until its last tensor is freed, as recorded. Views are
+not counted again.
 """
 
 from __future__ import annotations
@@ -52,10 +53,10 @@ class Block(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """What is alive when an operator call returns."""
+    """The live memory when an operator call returns."""
 
     operator: str
-    #: path of the module that called it
+    #: path of the module that called the operator
     layer: str
     phase: Phase
     bytes_by_kind: tuple[int, ...]
@@ -78,9 +79,10 @@ class LayerMemory:
     path: str
     type_name: str
     depth: int
-    #: bytes that its forward pass made and that are kept for the backward pass or, if there is none, after its call
+    #: bytes that the layer's forward pass produced and keeps for the backward pass or, without one,
+    #: after its call
     activation_bytes: int
-    #: the most bytes alive, of any kind and layer, while one of its operators runs
+    #: largest number of live bytes, of any kind and layer, while one of the layer's operators runs
     peak_bytes: int
 
 
@@ -109,7 +111,7 @@ class MemoryTimeline:
 
     @once
     def moments(self) -> tuple[Moment, ...]:
-        """What is alive at each operator call."""
+        """The live memory at each operator call."""
         columns = [
             _alive(len(self._trace.ops), [block for block in self.blocks if block.kind == kind])
             for kind in KINDS
@@ -154,7 +156,10 @@ class MemoryTimeline:
         )
 
     def _is_kept(self, born: int, end: int) -> bool:
-        """Whether a block made in the forward pass, or when that is recomputed, outlives the calls around it."""
+        """Return whether a block outlives the calls around it.
+
+        It may come from the forward pass or from its recomputation.
+        """
         made_by, last_seen_by = (
             self._trace.ops[born],
             self._trace.ops[min(end, len(self._trace.ops)) - 1],
@@ -207,7 +212,7 @@ def _alive(moments: int, blocks: Sequence[Block]) -> Iterator[int]:
 
 
 def _end_where_summed(trace: Trace, ends: list[int]) -> None:
-    """Where autograd adds in place, end the block of one operand where the sum begins."""
+    """End the block of one operand at the sum if autograd adds gradients in place."""
     for index, op in enumerate(trace.ops):
         if op.origin == "engine":
             replaced = next(
@@ -218,7 +223,10 @@ def _end_where_summed(trace: Trace, ends: list[int]) -> None:
 
 
 def _is_free_to_write(trace: Trace, tensor: int, sum_: int, ends: Sequence[int]) -> bool:
-    """Whether nothing else holds the memory: it is freed with the sum, and the tensor is not a view into something larger."""
+    """Return whether autograd may overwrite a tensor.
+
+    It may if the tensor is freed with the sum and is not a view of a larger block.
+    """
     record = trace.tensors[tensor]
     is_whole = (
         trace.storages[record.storage].size

@@ -1,4 +1,4 @@
-"""Which meshes a model trains on: results, and how they follow from passes of few layers."""
+"""Results of a search for meshes, and their derivation from passes of few layers."""
 
 from __future__ import annotations
 
@@ -25,24 +25,27 @@ _Place = tuple[str, str, str, int]
 class MeshChoice:
     """A training step on one mesh. Bytes and times are those of one device."""
 
-    #: the size of each dimension by its name
+    #: size of each mesh dimension, by name
     mesh: Mapping[str, int]
     local_params: int
-    #: the most bytes of tensors at once, and what they are
+    #: largest number of bytes of tensors at once
     peak_bytes: int
+    #: bytes at the peak, by kind
     by_kind: Mapping[MemoryKind, int]
-    #: what torch's allocator takes for them, and what the context does
+    #: bytes that torch's allocator reserves, with the context
     needed_bytes: int
     fits: bool
-    #: whether ``needed_bytes`` follows from a pass of all layers
+    #: True if ``needed_bytes`` follows from a pass of all layers
     is_replayed: bool
     sent_bytes: int
-    #: seconds of a step, and of that those that it waits for links
+    #: seconds of a step
     time_estimate: float
+    #: seconds of a step that computation waits for links
     waiting: float
-    #: tokens of all devices
+    #: tokens of all devices per second
     tokens_per_second: float
-    #: of the peak rate of all devices, what the products of the model take, without what is computed again
+    #: model FLOPs utilization: the model's products, without recomputation, as a share of the peak
+    #: of all devices
     mfu: float
 
 
@@ -52,22 +55,23 @@ class MeshSearch(Result):
 
     device: str
     num_gpus: int
-    #: tokens of a sequence, and sequences of all devices in a step
+    #: tokens of a sequence
     length: int
+    #: sequences of all devices in a step
     sequences: int
     precision: str
     optimizer: str
-    #: whether each layer is computed again in the backward pass
+    #: True if each layer is recomputed in the backward pass
     checkpoint: bool
-    #: the rank of adapters that are trained in place of the model; None: all of it is trained
+    #: rank of the adapters that are trained, or None if the complete model is trained
     lora: int | None
-    #: how far measured times may lie from these
+    #: error margin of the times
     error_margin: ErrorMargin | None
     params: int
     choices: tuple[MeshChoice, ...]
-    #: meshes that were left out, each with the reason
+    #: meshes that were left out, with the reason
     refused: Mapping[str, str]
-    #: how many passes were recorded
+    #: number of recorded passes
     num_traces: int
     assumptions: tuple[str, ...]
 
@@ -132,10 +136,11 @@ class Short(NamedTuple):
 
 
 class Extrapolated:
-    """What a pass of all layers takes: each further layer of a kind adds as much as the last that was added.
+    """Figures of all layers: each further layer of a kind adds as much as the last one recorded.
 
-    ``f(N) = f(n) + Σ (N_k − n_k) · (f(n + e_k) − f(n))``, of each figure, and of what is alive at each moment that all passes
-    have. A moment in a layer between has less than one of these, or lies between two of them.
+    ``f(N) = f(n) + Σ (N_k − n_k) · (f(n + e_k) − f(n))``, for each figure, and for the live memory
+    at each moment that all passes have. A moment in a layer between has less memory than one of
+    these, or lies between two of them.
     """
 
     def __init__(self, base: Short, more: Sequence[Short], numbers: Sequence[int]) -> None:
@@ -147,7 +152,7 @@ class Extrapolated:
         ]
 
     def figure(self, name: str) -> int:
-        """One of a plan: ``local_params``, say."""
+        """Return a figure of a plan, such as ``local_params``, for all layers."""
         return int(
             self._sum(
                 getattr(self._base.rank, name), [getattr(each.rank, name) for each in self._more]
@@ -156,9 +161,10 @@ class Extrapolated:
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """Of the whole step, and of that those that it waits for links.
+        """Return the seconds of the step, and the part of them that waits for links.
 
-        What is hidden is worked out at the end: few layers hide less, or more, of what they send than all of them.
+        Overlap is computed at the end: few layers overlap a smaller, or larger, share of
+        communication than all layers do.
         """
         base, more = _waits(self._base), [_waits(each) for each in self._more]
         phases = [self._waiting(base[phase], [each[phase] for each in more]) for phase in base]
@@ -179,7 +185,7 @@ class Extrapolated:
 
     @property
     def peak(self) -> dict[MemoryKind, int]:
-        """What is alive when the most is."""
+        """Return the live memory by kind at the peak."""
         moments, others = _moments(self._base), [_moments(each) for each in self._more]
         common = [place for place in moments if all(place in each for each in others)]
         sizes = (
@@ -218,13 +224,19 @@ def _products(rank: RankPlan) -> int:
 
 
 def _needed_macs(operator: str, macs: int) -> int:
-    """Of its five products, the backward pass of fused attention has computed one before, in the forward pass."""
+    """Return the MACs without the product that the backward pass of fused attention recomputes.
+
+    It is one of five products.
+    """
     is_attention = "attention" in operator and operator.endswith("backward")
     return macs * 4 // 5 if is_attention else macs
 
 
 def _moments(short: Short) -> dict[_Place, tuple[int, ...]]:
-    """What is between layers is told by the layer before: what gathers parameters is in none."""
+    """Return the live memory at each place. Operators between layers count for the layer before.
+
+    All-gathers of parameters are such operators.
+    """
     met: Counter[tuple[str, str, str]] = Counter()
     found: dict[_Place, tuple[int, ...]] = {}
     latest = ("", "")

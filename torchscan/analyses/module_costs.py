@@ -1,4 +1,4 @@
-"""What each operator call and each module call costs, and which operators are unpriced."""
+"""Costs of operator calls and module calls, and the operators without a cost formula."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which module call owns which parameters and buffers, each counted once."""
+"""Parameters and buffers by module call, each counted once."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Action(NamedTuple):
 def order_of(
     schedule: Schedule, processes: int, microbatches: int, stages: int
 ) -> list[list[Task]]:
-    """What each process does, one after the other. Stage ``s`` is in process ``s % processes``."""
+    """Return the tasks of each rank in order. Stage ``s`` is on rank ``s % processes``."""
     return [
         _ORDERS[schedule](process, processes, microbatches, stages // processes)
         for process in range(processes)
@@ -55,7 +55,11 @@ def _gpipe(process: int, _: int, microbatches: int, __: int) -> list[Task]:
 
 
 def _one_by_one(process: int, processes: int, microbatches: int, _: int) -> list[Task]:
-    """As many forward passes as there are stages from here on, then one backward and one forward pass in turn."""
+    """Return the tasks of the 1F1B schedule.
+
+    As many forward passes run first as there are stages from here on; then one backward pass and
+    one forward pass alternate.
+    """
     early = min(microbatches, processes - process)
     return _in_turn(
         [Task(process, "forward", each) for each in range(microbatches)],
@@ -65,7 +69,10 @@ def _one_by_one(process: int, processes: int, microbatches: int, _: int) -> list
 
 
 def _interleaved(process: int, processes: int, microbatches: int, chunks: int) -> list[Task]:
-    """The same with several stages in each process: of a round of microbatches all go through one, then through the next."""
+    """Return the tasks of the interleaved 1F1B schedule, with several stages per rank.
+
+    All microbatches of a round pass through one stage, then through the next.
+    """
     size = microbatches // max(1, microbatches // processes)
     number = microbatches * chunks
     early = min(number, (chunks - 1) * size + 2 * (processes - 1 - process))
@@ -131,7 +138,7 @@ def actions_of(orders: Sequence[Sequence[Task]], times: Sequence[StageTimes]) ->
 
 
 def _ready(task: Task, times: Sequence[StageTimes], done: Mapping[Task, float]) -> float | None:
-    """When what it needs is there; None: nobody knows yet."""
+    """Return when the input of a task arrives, or None if that is not known yet."""
     stage, direction, microbatch = task
     if direction == "forward":
         return (
@@ -157,27 +164,31 @@ def ideal_bubble(processes: int, microbatches: int, chunks: int = 1) -> float:
 class StagePlan:
     """One stage. Bytes are those of one process."""
 
-    #: its position in the model, and the rank along the pipeline that has it
+    #: position of the stage in the model
     index: int
+    #: pipeline rank that has the stage
     rank: int
-    #: of one microbatch
+    #: plan of one microbatch
     plan: RankPlan
     forward: float
     backward: float
     #: seconds of the optimizer's step
     optimizer: float
-    #: what a microbatch leaves for the next stage, and how long it is on its way
+    #: bytes that a microbatch sends to the next stage
     sent_bytes: int
+    #: seconds that sending takes
     handing_over: float
-    #: parameters, their gradients and the state of the optimizer
+    #: bytes of parameters, gradients and optimizer state
     held_bytes: int
-    #: what one microbatch keeps from its forward pass to its backward pass
+    #: bytes that one microbatch saves from its forward pass for its backward pass
     kept_bytes: int
-    #: the most that a pass needs beyond what is held, with what its own microbatch keeps
+    #: peak of a forward pass beyond the resident bytes, with what its microbatch saves
     forward_bytes: int
+    #: peak of a backward pass beyond the resident bytes, with what its microbatch has saved
     backward_bytes: int
+    #: peak of the optimizer's step beyond the resident bytes
     optimizer_bytes: int
-    #: what the allocator needs besides tensors, with the context
+    #: bytes of the context, and of the allocator's reserve beyond tensors
     around_bytes: int
 
 
@@ -187,10 +198,11 @@ class PipelineRank:
 
     rank: int
     stages: tuple[int, ...]
-    #: seconds in which it computes, and the share of the step in which it does not
+    #: seconds in which the rank computes
     busy: float
+    #: share of the step in which the rank does not compute
     bubble: float
-    #: microbatches that are on their way in it at once, at most, each stage's counted
+    #: largest number of microbatches in flight at once, counted for each stage
     in_flight: int
     peak_bytes: int
     needed_bytes: int
@@ -203,17 +215,18 @@ class PipelinePlan(Result):
 
     schedule: Schedule
     microbatches: int
-    #: of a microbatch; None: inputs were given
+    #: samples of a microbatch, or None if inputs were given
     batch_size: int | None
     device: str
-    #: what each stage is spread over; None: over nothing
+    #: mesh over which each stage is sharded, or None
     mesh: Mapping[str, int] | None
     stages: tuple[StagePlan, ...]
     ranks: tuple[PipelineRank, ...]
-    #: forward and backward passes, in no order
+    #: forward and backward passes, in no particular order
     actions: tuple[Action, ...]
-    #: seconds of the passes, and of the whole step with the optimizer
+    #: seconds of all forward and backward passes
     passes: float
+    #: seconds of the complete step, with the optimizer
     time_estimate: float
     assumptions: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -225,7 +238,7 @@ class PipelinePlan(Result):
 
     @property
     def ideal_bubble(self) -> float:
-        """The same if all stages took the same, and nothing were on its way."""
+        """The bubble if all stages took equally long and communication took no time."""
         return ideal_bubble(len(self.ranks), self.microbatches, len(self.stages) // len(self.ranks))
 
     @property
@@ -290,7 +303,10 @@ def plan_of_stages(
     memory_bytes: int,
     **told: Any,
 ) -> PipelinePlan:
-    """What follows from the stages, which are alike in all that is not said here: the order, the times, and who holds what."""
+    """Return the plan that follows from the stages: order, times and memory.
+
+    ``told`` are the fields that do not follow from them.
+    """
     times = [StageTimes(each.forward, each.backward, each.handing_over) for each in stages]
     actions = actions_of(order_of(schedule, number, microbatches, len(stages)), times)
     passes = max(each.end for each in actions)

@@ -1,4 +1,4 @@
-"""What the processes of a mesh hold, compute and send: results."""
+"""Results of a plan: memory, computation and communication of the ranks of a mesh."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ class RankPlan:
     """One process."""
 
     rank: int
-    #: its place in each dimension of the mesh
+    #: position of the rank in each mesh dimension
     place: Mapping[str, int]
-    #: the parameters that it holds
+    #: parameters that the rank holds
     local_params: int
     macs: int
     flops: int
     collectives: tuple[Collective, ...]
     memory: MemoryEstimate
-    #: None: on no device
+    #: time of the rank, or None without a device
     roofline: Roofline | None
     trace: Trace
-    #: dimensions of the mesh along which it tells nobody anything
+    #: mesh dimensions without a collective
     silent: tuple[str, ...] = ()
 
     @property
     def sent_bytes(self) -> int:
-        """What it sends at least."""
+        """Bytes that the rank sends, at least."""
         return sum(each.sent_bytes for each in self.collectives)
 
     def to_dict(self) -> dict[str, Any]:
@@ -60,17 +60,20 @@ class RankPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(Result):
-    """What the processes of a mesh hold, compute and send. Figures of one process are those of the fullest that was planned."""
+    """Memory, computation and communication of the ranks of a mesh.
 
-    #: the size of each dimension by its name
+    Figures of one rank are those of the planned rank with the highest peak memory.
+    """
+
+    #: size of each mesh dimension, by name
     mesh: Mapping[str, int]
     device: str | None
     training: bool
-    #: samples of one process; None: inputs were given
+    #: samples of one rank, or None if inputs were given
     batch_size: int | None
-    #: of the whole model
+    #: parameters of the complete model
     params: int
-    #: the processes that were planned
+    #: the ranks that were planned
     ranks: tuple[RankPlan, ...]
     assumptions: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -81,7 +84,7 @@ class Plan(Result):
 
     @property
     def num_ranks(self) -> int:
-        """How many there are."""
+        """Number of ranks."""
         return math.prod(self.mesh.values())
 
     @property
@@ -96,32 +99,32 @@ class Plan(Result):
 
     @property
     def macs(self) -> int:
-        """Of one process."""
+        """MACs of one rank."""
         return self.fullest.macs
 
     @property
     def flops(self) -> int:
-        """Of one process."""
+        """FLOPs of one rank."""
         return self.fullest.flops
 
     @property
     def collectives(self) -> tuple[Collective, ...]:
-        """What one process tells the others."""
+        """Collectives of one rank."""
         return self.fullest.collectives
 
     @property
     def sent_bytes(self) -> int:
-        """What one process sends at least."""
+        """Bytes that one rank sends, at least."""
         return self.fullest.sent_bytes
 
     @property
     def memory(self) -> MemoryEstimate:
-        """Of one process."""
+        """Memory of one rank."""
         return self.fullest.memory
 
     @property
     def roofline(self) -> Roofline | None:
-        """Of one process, with the time that it waits for links; None: on no device."""
+        """Roofline of one rank, with the time that it waits for links, or None without a device."""
         return self.fullest.roofline
 
     def __repr__(self) -> str:

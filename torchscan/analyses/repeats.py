@@ -12,7 +12,10 @@ NUMBERED = re.compile(r"(.*?)(\d+|\(\d+\))")
 
 
 def kinds_of(trace: Trace) -> list[int]:
-    """The same number for calls that run the same operators on the same shapes, in the same modules."""
+    """Number the kinds of calls.
+
+    Calls are of one kind if they run the same operators on the same shapes in the same modules.
+    """
     known: dict[tuple[Any, ...], int] = {}
     kinds = [0] * len(trace.modules)
     for call in reversed(trace.modules):  # children come after their parents
@@ -29,7 +32,7 @@ def kinds_of(trace: Trace) -> list[int]:
 
 
 def is_next(one: str, other: str) -> bool:
-    """Whether it is the next name of a numbered list."""
+    """Return whether a name is the next one of a numbered list."""
     before, after = map(NUMBERED.fullmatch, (one, other))
     return bool(
         before

@@ -1,8 +1,9 @@
-"""Which operator calls depend on what a router picked, found by following its picks through the record.
+"""Operator calls that depend on a router's picks, found by following the picks through the trace.
 
-A router compares scores (``topk``, ``argmax``, ``sort``): each row picks k of n experts. Its picks reach the experts in two
-ways. Either an operator is handed them, or the counts made of them (a gather of weights, a grouped product). Or the model
-goes through the experts, and each call of one gets the rows that picked it: those at the true places of a mask.
+A router compares scores (``topk``, ``argmax``, ``sort``): each row picks k of n experts. Its picks
+reach the experts in two ways. Either an operator gets them, or counts computed from them (a gather
+of weights, a grouped product). Or the model loops over the experts, and each call of one gets the
+rows that picked it: those at the true places of a mask.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class RoutedCalls:
                 self._follow(index, op)
 
     def routing(self, call: int) -> Routing:
-        """How the indices that a call was given were picked."""
+        """Return the routing behind the indices that a call got."""
         return self._routings.get(call, UNKNOWN)
 
     def with_avoidable_bytes(self, costs: tuple[OpCost, ...]) -> tuple[OpCost, ...]:
@@ -114,9 +115,9 @@ class RoutedCalls:
         )
 
     def _count_experts(self, hit: set[_Rows]) -> dict[int, tuple[int, int]]:
-        """By router, how many experts are needed, and how many got rows.
+        """Return by router the number of experts that are needed, and of those that got rows.
 
-        If its picks are not all accounted for, nothing but that each row picked an expert is certain.
+        If not all picks are found, it is only certain that each row picked an expert.
         """
         counts: dict[int, list[int]] = defaultdict(list)
         for router, mask in hit:
@@ -301,7 +302,7 @@ def _with_avoidable(cost: OpCost, weights: int, needed: int, hit: int) -> OpCost
 
 
 def _routing_of(signature: OpSignature, slots: int) -> Routing | None:
-    """What a router's scores and picks say; None where it picks from everything at once."""
+    """Return the routing of a router's call, or None if it picks from all elements at once."""
     source, dim = signature.inputs[0], _dim_of(signature)
     if not source.numel or dim is None:
         return None
@@ -325,7 +326,7 @@ def _numel_without(shape: Sequence[int], dim: int) -> int:
 
 
 def _fills(operator: str) -> bool:
-    """Whether its operand only says how large the result is."""
+    """Return whether an operator only reads the shape of its operand."""
     name = operator.removeprefix("aten.")
     return name.startswith("new_") or name in ("zeros_like", "ones_like", "full_like", "empty_like")
 

@@ -1,4 +1,4 @@
-"""What would help: changes to a pass, and what each makes of an estimate."""
+"""Suggestions: changes to a pass, each with its estimate."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Suggestion:
     """One change, estimated by itself, or several together."""
 
     change: str
-    #: what to write, or which changes are made together
+    #: code to write, or the changes that are made together
     how: str
     #: the metric with the change
     after: float
-    #: the share of the metric that it saves
+    #: share of the metric that the change saves
     saves: float
-    #: of a time, the share by which it may be off
+    #: error margin of a time, as a share
     share_off: float | None = None
-    #: of memory on a device, whether it fits
+    #: True if the pass fits on the device, or None unless memory on a device was estimated
     fits: bool | None = None
 
 
@@ -38,12 +38,12 @@ class Suggestions(RowsResult):
     """Changes to a pass, those that save most first."""
 
     metric: SuggestionMetric
-    #: on which device, in which precision, of how many samples
+    #: device, precision and batch size
     question: str
-    #: the pass as it is
+    #: the pass without a change
     as_it_is: Suggestion
     suggestions: tuple[Suggestion, ...]
-    #: changes that save less than one per cent, and those that have no estimate, with the reason
+    #: changes that save less than one percent, and those without an estimate, with the reason
     of_no_help: tuple[str, ...]
 
     def __iter__(self) -> Iterator[Suggestion]:
@@ -93,7 +93,7 @@ class Asker:
         self._ask = ask
 
     def suggestions(self) -> Suggestions:
-        """What would help the model as it is now."""
+        """Return the suggestions for the model as it is now."""
         module = None if self._module is None else self._module()
         if module is None or self._ask is None:
             raise InputError(

@@ -1,7 +1,7 @@
-"""What a pass costs: in total, per module, per operator, and per operator within each module.
+"""The cost of a pass: in total, per module, per operator, and per operator within each module.
 
-``convention`` re-prices the record: ``macs`` becomes another tool's number, see docs/other-tools.md. ``phase`` restricts the
-count to the forward or the backward pass.
+``convention`` counts MACs by the rules of another tool: see docs/coming-from.md. ``phase``
+restricts the count to the forward or the backward pass.
 """
 
 from __future__ import annotations

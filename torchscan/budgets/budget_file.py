@@ -57,7 +57,7 @@ class Budget:
     """The budget of one model."""
 
     name: str
-    #: None: a test provides the model
+    #: the model, or None if a test provides it
     target: Target | None = None
     inputs: tuple[InputSpec, ...] = ()
     dtype: str | None = None
@@ -67,20 +67,20 @@ class Budget:
     optimizer: str | None = None
     precision: Precision | None = None
     device: str | None = None
-    #: True if limits of costs, latency and step time are of one sample of the batch
+    #: True if limits of costs, latency and step time are per sample of the batch
     per_sample: bool = False
-    #: whether to refuse unpriced operators if costs are limited
+    #: True to refuse operators without a cost formula if costs are limited
     strict: bool = True
-    #: metric -> its limit
+    #: limits by metric
     limits: Mapping[str, float] = field(default_factory=dict)
     baseline: Path | None = None
-    #: metric -> the share by which it may exceed the baseline
+    #: by metric the share by which it may exceed the baseline
     tolerance: Mapping[str, float] = field(default_factory=dict)
-    #: checked only where timings are asked for
+    #: limit of a real step, which is checked only if timings are requested
     step_time: StepLimit | None = None
-    #: on the device, in the precision and for the batch size above
+    #: limits of text generation, on the device, in the precision and for the batch size above
     generation: GenerationBudget | None = None
-    #: where it is defined: for messages, and for relative paths
+    #: where the budget is defined, for messages and relative paths
     place: str = ""
     folder: Path | None = None
 
@@ -147,7 +147,10 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def _has_budgets(path: Path) -> bool:
-    """Whether it has budgets. A broken ``pyproject.toml`` on the way up is skipped, unless it mentions torchscan."""
+    """Return whether a file has budgets.
+
+    An invalid ``pyproject.toml`` in a parent folder is skipped, unless it mentions torchscan.
+    """
     try:
         tool = _content(path).get("tool")
     except InputError:

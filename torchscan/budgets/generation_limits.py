@@ -1,4 +1,4 @@
-"""Whether generating text stays within limits on a device."""
+"""Limits for text generation on a device."""
 
 from __future__ import annotations
 

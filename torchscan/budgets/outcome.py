@@ -1,4 +1,4 @@
-"""What a check found: which metrics exceed their limits, and where to look."""
+"""Results of a budget check: metrics that exceed their limits, and the layers to look at."""
 
 from __future__ import annotations
 
@@ -95,16 +95,16 @@ class Outcome:
 
     @property
     def is_fine(self) -> bool:
-        """Whether every metric is within its limits."""
+        """True if every metric is within its limits."""
         return not self.excesses and not self.too_slow
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was checked."""
+        """True if nothing was checked."""
         return not self.values and not self.step
 
     def joined(self, other: Outcome) -> Outcome:
-        """With what another check of the same model found."""
+        """Return both results together: this one, and that of another check of the same model."""
         return replace(
             self,
             values={**self.values, **other.values},

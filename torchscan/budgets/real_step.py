@@ -1,4 +1,4 @@
-"""Whether a real step of a budget's target takes no longer than it may, on the device that this is said of."""
+"""Measured time of a real step, checked against a budget's limit on the limit's device."""
 
 from __future__ import annotations
 
@@ -25,17 +25,20 @@ _STEPS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutcome:
-    """What a step took, and whether that is too long; or why this is not known."""
+    """The time of a step and its excess over the limit, or the reason why it was not measured."""
 
     #: ``Step 12.3 ms on NVIDIA H200``
     taken: str = ""
-    #: how much it is, and the slowest modules
+    #: excess over the limit, with the slowest modules; empty if there is none
     excess: str = ""
     remark: str = ""
 
 
 def check_step_time(budget: Budget, target: Target, *, timings: bool) -> StepOutcome:
-    """Take steps of the target and check their time; but only if ``timings`` are asked for, and on the device of the limit."""
+    """Run steps of the target and check their time against the limit.
+
+    Nothing is run without ``timings``, or on another device than that of the limit.
+    """
     limit = budget.step_time
     if limit is None:
         return StepOutcome()

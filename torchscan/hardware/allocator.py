@@ -1,8 +1,9 @@
-"""torch's caching allocator for CUDA, replayed: how much it reserves for given allocations, and whether they fit.
+"""A replay of torch's caching allocator for CUDA: the memory that it reserves for allocations.
 
-A request is rounded up to 512 bytes. Up to 1 MiB it comes from segments of 2 MiB, below 10 MiB from segments of 20 MiB, above
-that from a segment of its own, rounded up to 2 MiB. The smallest free block that is large enough is taken, and split if the
-rest is worth keeping; free neighbours are merged. When the device is full, entirely free segments are released first.
+A request is rounded up to 512 bytes. Up to 1 MiB it comes from a segment of 2 MiB, below 10 MiB from
+a segment of 20 MiB, above that from a separate segment, rounded up to 2 MiB. The smallest free block
+that is large enough is used, and split if the rest is worth keeping; free neighbors are merged. When
+the device is full, segments that are completely free are released first.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class AllocatedBlock:
 
     @property
     def order(self) -> tuple[int, int]:
-        """Smaller blocks first; of equal ones, the older."""
+        """Sort key: smaller blocks first, and older blocks first among equals."""
         return self.size, self.number
 
 

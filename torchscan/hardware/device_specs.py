@@ -22,12 +22,13 @@ from torchscan.wrong_arguments import explain_wrong_types
 
 _MIB, _GIB = 2**20, 2**30
 
-#: the share of the data sheet's memory that the driver leaves to programs; less where GDDR memory corrects errors
+#: share of the data sheet's memory that the driver leaves to programs; less for GDDR memory with ECC
 USABLE, USABLE_WITH_GDDR_ECC = 0.975, 0.92
-#: what a process holds for its context, torch's kernels and the libraries once they are loaded, where it is not known: what is
-#: taken for it, and the least and the most that has been reported (docs/will-it-fit.md says by whom)
+#: memory of the CUDA context, torch's kernels and the libraries if it is not known: the assumed
+#: size, and the smallest and largest reported one (sources in docs/will-it-fit.md)
 CONTEXT, CONTEXT_RANGE = 512 * _MIB, (274 * _MIB, 1680 * _MIB)
-#: cuBLAS's workspace, once for the forward and once for the backward pass: torch's defaults, before Hopper and since
+#: workspace of cuBLAS, one for the forward and one for the backward pass: torch's defaults before
+#: Hopper and from Hopper on
 CUBLAS_WORKSPACE, CUBLAS_WORKSPACE_HOPPER = 8320 * 1024, 32 * _MIB
 #: bytes that one multiprocessor can read from the second-level cache per cycle, at most
 L2_BYTES_PER_CYCLE = 64
@@ -38,14 +39,14 @@ USER_FILE = "TORCHSCAN_DEVICES"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device(Result):
-    """One device. Rates are per second; None means not known."""
+    """A device. Rates are per second; None means that a value is not known."""
 
     name: str
     #: bytes that programs can use
     memory_bytes: int
     #: memory on the data sheet, in 2^30 bytes
     data_sheet_memory_gib: float = 0.0
-    #: bytes that a process holds for its context, kernels and libraries; None where this is not known
+    #: bytes of the context, kernels and libraries of a process, or None if they are not known
     known_cuda_context_bytes: int | None = None
     #: compute capability, such as 9.0; None if it is not a CUDA device
     capability: float | None = None
@@ -58,40 +59,40 @@ class Device(Result):
     flops_per_second: Mapping[str, float] = field(default_factory=dict)
     #: memory bandwidth, in bytes per second
     bytes_per_second: float | None = None
-    #: "GDDR7", where it matters to how much of the bandwidth kernels get
+    #: for example "GDDR7", if the share of the bandwidth that kernels attain depends on it
     memory_type: str = ""
-    #: whether GDDR memory corrects errors, with check bits among the data
+    #: True if GDDR memory corrects errors (ECC), with check bits among the data
     has_gddr_ecc: bool = False
     #: size of the second-level cache, in bytes
     l2_bytes: int | None = None
     #: bytes per second to other devices, over all links in both directions
     link_bytes_per_second: float | None = None
-    #: how many devices a link joins, where not all of a machine; PCIe joins the others
+    #: number of devices that a link joins, or None for all of a machine; PCIe joins the others
     link_devices: int | None = None
-    #: bytes per second over PCIe, in one direction; None: not known
+    #: bytes per second over PCIe, in one direction, or None if they are not known
     pcie_bytes_per_second: float | None = None
     #: power limit of the board, in watts
     power_watts: float | None = None
-    #: key of a number -> its source
+    #: sources of the numbers, by key
     source: Mapping[str, str] = field(default_factory=dict)
-    #: keys of the numbers that no data sheet we have confirms
+    #: keys of the numbers for which we found no source
     unverified: tuple[str, ...] = ()
     note: str = ""
-    #: its other names
+    #: other names of the device
     aliases: tuple[str, ...] = ()
-    #: what means this one of all that have it in their names: "H100"
+    #: name that selects this device among those whose names contain it: "H100"
     short_name: str = ""
-    #: whether the rates were measured, and so are attainable
+    #: True if the rates were measured, so that they are attainable
     is_measured: bool = False
 
     @property
     def cuda_context_bytes(self) -> int:
-        """What is taken to be held for the context, kernels and libraries."""
+        """Bytes of the context, kernels and libraries of a process, assumed if they are not known."""
         return CONTEXT if self.known_cuda_context_bytes is None else self.known_cuda_context_bytes
 
     @property
     def cuda_context_range(self) -> tuple[int, int]:
-        """The least and the most that it can be expected to be."""
+        """Smallest and largest expected ``cuda_context_bytes``."""
         return (
             CONTEXT_RANGE
             if self.known_cuda_context_bytes is None
@@ -105,12 +106,12 @@ class Device(Result):
 
     @property
     def has_allocator(self) -> bool:
-        """Whether torch's caching allocator manages its memory, as far as we know: on CUDA, and on AMD under that name."""
+        """True if torch's caching allocator manages the memory: on NVIDIA and AMD GPUs."""
         return self.vendor in ("", "NVIDIA", "AMD")
 
     @property
     def has_flash(self) -> bool:
-        """Whether torch has a flash attention kernel for it."""
+        """True if torch has a flash attention kernel for the device."""
         return self.capability is None or self.capability >= 8
 
     @property
@@ -126,7 +127,7 @@ class Device(Result):
         return L2_BYTES_PER_CYCLE * self.multiprocessors * self.clock_hz
 
     def is_unverified(self, figure: str) -> bool:
-        """Whether a number, such as "bandwidth_gbs" or "fp16", is unverified: no data sheet we have confirms it."""
+        """Return whether a number, such as "bandwidth_gbs" or "fp16", has no source."""
         return figure in self.unverified or (
             figure in self.flops_per_second and "dense_tflops" in self.unverified
         )
@@ -134,14 +135,12 @@ class Device(Result):
 
 @explain_wrong_types
 def device_named(name: str | None) -> Device:
-    """Return the device of that name; None is this machine's GPU, or else its CPU, if measured.
+    """Return the device with this name. Case does not matter, and an unambiguous part is enough.
 
-    Case doesn't matter, and an unambiguous part is enough ("H200", "RTX 4090").
-
-    "H100" and "A100" are the SXM cards of 80 GB, as a short name in the catalogue says; "V100" is ambiguous.
-
-    "cuda" is this machine's GPU, and "mps" that of a Mac; None is either, or else the CPU, if it
-    was measured; "24 GiB" is a GPU with that much memory.
+    - "H200" and "RTX 4090" are parts of a name. "H100" and "A100" are the SXM cards with 80 GB,
+      because they are short names in the catalog. "V100" is ambiguous.
+    - "cuda" is this machine's GPU, "mps" that of a Mac, "24 GiB" a GPU with that much memory.
+    - None is this machine's GPU, or else its CPU, if it was measured.
     """
     if name is None:
         return at_hand()
@@ -152,7 +151,7 @@ def device_named(name: str | None) -> Device:
             f"device is {name!r}: give its name ('NVIDIA H200'), its memory ('24 GiB') or 'cuda'"
         )
     lower = name.lower()
-    if lower == "auto":  # as the command line says it
+    if lower == "auto":  # the word of the command line
         return at_hand()
     if re.fullmatch(r"cuda(:\d+)?", lower):
         return _cuda(lower)
@@ -196,24 +195,24 @@ def device_named(name: str | None) -> Device:
 
 #: the CPU of this machine, as torch names it
 _CPU = re.compile(r"cpu(:\d+)?")
-#: kinds of devices, and not names of any
+#: kinds of devices, which are not names of devices
 _KINDS = ("gpu", "xpu", "hip", "hpu", "npu", "xla")
 
 
 def _meant(name: str, fitting: list[str]) -> list[str]:
-    """Of several that fit, the one whose short name was given, alone or with words that others of them have, too."""
+    """Return the devices whose short name is among the words, or all that fit if there is none."""
     shorts = (
         {full: known_devices()[full].short_name for full in fitting} if len(fitting) > 1 else {}
     )
     return [full for full, short in shorts.items() if _has_words(short, name)] or fitting
 
 
-#: how like a name must be to be proposed in place of one that is not known; 1: the same
+#: similarity that a name needs to be suggested for an unknown one; 1 means equal
 _ALIKE = 0.6
 
 
 def _most_similar(name: str, known: Iterable[str]) -> list[str]:
-    """The three most like it: those whose words are."""
+    """Return the three known names with the most similar words."""
     likeness = {full: _likeness(_words(name), _words(full)) for full in known}
     return sorted(
         (full for full in likeness if likeness[full] >= _ALIKE), key=lambda full: -likeness[full]
@@ -221,7 +220,7 @@ def _most_similar(name: str, known: Iterable[str]) -> list[str]:
 
 
 def _likeness(words: Collection[str], others: Collection[str]) -> float:
-    """How like the words are to the nearest of the others, on average."""
+    """Return the mean similarity of each word to the most similar one of the others."""
     nearest = [
         max(difflib.SequenceMatcher(None, word, other).ratio() for other in others)
         for word in words
@@ -444,7 +443,7 @@ def _with_properties(properties: Any) -> Device:
 
 
 def _is_called(device: Device, name: str) -> bool:
-    """Whether that is a name of it. Older drivers don't name the maker."""
+    """Return whether the device has this name. Older drivers leave out the vendor."""
     return name.removeprefix("NVIDIA ") in {
         each.removeprefix("NVIDIA ") for each in (device.name, *device.aliases)
     }
@@ -462,9 +461,10 @@ _SYNONYMS = {"mobile": "laptop", "notebook": "laptop"}
 
 
 def is_part(name: str, full: str) -> bool:
-    """Whether ``full`` contains the words of ``name``.
+    """Return whether ``full`` contains the words of ``name``.
 
-    "A100 80GB SXM" is part of "NVIDIA A100-SXM4-80GB"; "A10" is not, nor is "GTX 1650" part of "GTX 1650 Ti".
+    "A100 80GB SXM" is part of "NVIDIA A100-SXM4-80GB", and "A10" is not. "GTX 1650" is not part of
+    "GTX 1650 Ti".
     """
     return _has_words(name, full) and not (_words(full) - _words(name)) & _DISTINGUISHING
 

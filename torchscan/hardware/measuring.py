@@ -1,4 +1,4 @@
-"""Measures this machine's device: how fast it copies and multiplies matrices in each format, and what its context takes."""
+"""Measurements of this machine's device: bandwidth, matrix products per format, and context size."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ _FORMATS: dict[str, tuple[torch.dtype, bool]] = {
 
 
 def measure() -> tuple[str, dict[str, Any]]:
-    """The name of this machine's device, and its entry for a device file. Each rate is the best of many runs."""
+    """Return the name of this machine's device and its entry for a device file.
+
+    Each rate is the best of many runs.
+    """
     on_cuda = torch.cuda.is_available()
     device = torch.device("cuda" if on_cuda else "cpu")
     formats = _formats()
@@ -62,7 +65,10 @@ def measure() -> tuple[str, dict[str, Any]]:
 
 
 def _context(device: torch.device) -> dict[str, float]:
-    """What this process holds besides tensors, in 2^20 bytes, after products and convolutions; nothing if NVML hides it."""
+    """Return the MiB that this process holds besides tensors, or nothing if NVML hides them.
+
+    Products and convolutions run first, so that their libraries are loaded.
+    """
     images, weights = (
         torch.ones(8, 8, 16, 16, device=device, requires_grad=True) for _ in range(2)
     )
@@ -74,7 +80,7 @@ def _context(device: torch.device) -> dict[str, float]:
 
 
 def _formats() -> list[str]:
-    """The formats that the device really computes in, not just accepts."""
+    """Return the formats that the device computes in natively; others may only be accepted."""
     if not torch.cuda.is_available():
         return [name for name, (_, shortened) in _FORMATS.items() if not shortened]
     recent = torch.cuda.get_device_capability()[0] >= 8

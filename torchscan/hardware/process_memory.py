@@ -1,7 +1,8 @@
-"""What a process holds on GPUs, and which part of it is overhead.
+"""GPU memory of a process, and the part of it that is overhead.
 
-torch's allocator knows of its own blocks only; contexts, kernels and libraries show in NVML (``nvidia-ml-py``), which
-reports what the driver counts per process. Where it can't be read, that is said, and nothing is guessed.
+torch's allocator counts its own blocks only. NVML (``nvidia-ml-py``) reports the driver's count per
+process, which includes contexts, kernels and libraries. If NVML cannot be read, the result says so;
+nothing is estimated.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torchscan.wrong_arguments import explain_wrong_types
 
 MIB = 2**20
 
-#: process -> bytes that it holds on one GPU; None where NVML withholds the number
+#: process -> bytes that it holds on one GPU, or None if NVML withholds the number
 _Listing = Mapping[int, int | None]
 
 _WITHHELD = "NVML does not tell how much the process holds"
@@ -35,25 +36,27 @@ _reasons_said: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """What a process holds on all GPUs together, in bytes, and the source of that number.
+    """Bytes that a process holds on all GPUs together, and the source of that number.
 
-    ``"nvml"``: the driver. ``"allocator"``: torch, which does not see contexts, kernels and libraries. ``"none"``: there is
-    none, and ``size`` is 0. ``reason`` explains any reservation; it is empty where NVML itself reports this process.
+    ``"nvml"`` is the driver's count. ``"allocator"`` is torch's, without contexts, kernels and
+    libraries. ``"none"`` means that there is no number, and ``size`` is 0. ``reason`` explains any
+    reservation; it is empty if NVML reports this process.
     """
 
     size: int
     source: Literal["nvml", "allocator", "none"]
     reason: str = ""
-    #: whether the process may hold more than ``size``
+    #: True if the process may hold more than ``size``
     lower_bound: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """What this process holds on all GPUs beyond its live tensors, in MiB.
+    """MiB that this process holds on all GPUs beyond its live tensors.
 
-    ``cuda`` = process - reserved: contexts, kernels, libraries; None if not everything the process holds is known.
-    ``framework`` = reserved - allocated: what torch's allocator caches.
+    ``cuda`` = process - reserved: contexts, kernels and libraries, or None if the memory of the
+    process is not completely known. ``framework`` = reserved - allocated: the cache of torch's
+    allocator.
     """
 
     cuda: float | None
@@ -65,9 +68,9 @@ NO_OVERHEAD = Overhead(0.0, 0.0)
 
 @explain_wrong_types
 def get_process_gpu_ram(pid: int | None = None) -> float:
-    """MiB that a process, by default this one, holds on all GPUs.
+    """Return the MiB that a process, by default this one, holds on all GPUs.
 
-    If NVML cannot tell, this warns once and returns what torch's allocator holds, or 0.0.
+    If NVML does not report them, warn once and return the memory of torch's allocator, or 0.0.
     """
     memory = process_memory(pid)
     if memory.source != "nvml" and memory.reason not in _reasons_said:
@@ -80,11 +83,12 @@ def get_process_gpu_ram(pid: int | None = None) -> float:
 
 
 def process_memory(pid: int | None = None) -> ProcessMemory:
-    """What a process, by default this one, holds on all GPUs.
+    """Return the memory that a process, by default this one, holds on all GPUs.
 
-    NVML lists processes by the host's numbers. A container has its own numbers, so there this process may be listed under
-    another one: if exactly one listed process is not of this container, it is taken to be this one. A process of the host that
-    happens to have this one's number can't be told apart from it, unless it holds less than torch has reserved.
+    NVML lists processes by their PIDs on the host. In a container, this process has another PID: if
+    exactly one listed process is not of this container, it is assumed to be this one. A process of
+    the host with the PID that this process has here is mistaken for it, unless it holds less than
+    torch has reserved.
     """
     if pid is None or pid == os.getpid():
         return _own_memory()
@@ -96,7 +100,10 @@ def process_memory(pid: int | None = None) -> ProcessMemory:
 
 
 def cuda_overhead() -> Overhead:
-    """What this process holds on all GPUs beyond its live tensors; nothing before CUDA is initialised."""
+    """Return the memory of this process on all GPUs beyond its live tensors.
+
+    It is zero before CUDA is initialized.
+    """
     if not torch.cuda.is_initialized():
         return NO_OVERHEAD
     memory = process_memory()
@@ -127,7 +134,7 @@ def _own_memory() -> ProcessMemory:
 
 
 def _own_entry(survey: _Survey) -> ProcessMemory:
-    """What the lists say about this process, which uses CUDA, under whichever number they have it."""
+    """Return the listed memory of this process, which uses CUDA, under any PID."""
     if not survey.listings or os.getpid() in survey.pids:
         return survey.memory_of(os.getpid())
     if survey.mps_servers:
@@ -167,7 +174,10 @@ class _Survey:
         return frozenset().union(*self.listings)
 
     def memory_of(self, pid: int, remark: str = "") -> ProcessMemory:
-        """What the lists attribute to a process: nothing if it is on none of them, unknown if there are no lists."""
+        """Return the listed memory of a process.
+
+        It is zero if no list has the process, and unknown if there are no lists.
+        """
         if not self.listings:
             return self.unknown("" if self.failures else _NO_GPU)
         sizes = [listing[pid] for listing in self.listings if pid in listing]

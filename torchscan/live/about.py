@@ -1,4 +1,4 @@
-"""What a run says of the model that it is of."""
+"""Metadata of a watched run: its model, devices and versions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def about_of(model: nn.Module, log: Sequence[str]) -> dict[str, Any]:
 
 
 def fingerprint_of(model: nn.Module) -> str | None:
-    """Of the names and shapes of its parameters; None: some are not known yet."""
+    """Return a hash of the names and shapes of parameters, or None if some are still lazy."""
     model = compiled_from(model) or model
     parameters = list(model.named_parameters())
     if any(nn.parameter.is_lazy(each) for _, each in parameters):

@@ -1,4 +1,4 @@
-"""What is known of activations by their modules: which units may be dead, and between which bounds values are."""
+"""Properties of activation modules: whether their units can die, and the bounds of their values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BOUNDS = {(nn.Sigmoid, nn.Hardsigmoid): (0.0, 1.0), (nn.Tanh, nn.Softsign): (-1
 
 
 def can_die(module: nn.Module) -> bool:
-    """Whether units of what it returns may be dead."""
+    """Return whether units of a module's output can be dead."""
     return isinstance(module, _RECTIFIERS)
 
 
@@ -31,13 +31,16 @@ def bounds_of(module: nn.Module) -> tuple[float, float] | None:
 
 
 class Units:
-    """Of the layers of one step. Channels come first or last: the layer before tells."""
+    """The dimension of units in the outputs of one step's layers.
+
+    Channels come first or last, which the layer before decides.
+    """
 
     def __init__(self) -> None:
         self._is_channels_first: bool | None = None
 
     def dim_of(self, module: nn.Module, outputs: Sequence[Tensor]) -> int | None:
-        """Along which units lie in what the module returns; None: it is no activation that can be dead."""
+        """Return the dimension of units in an output, or None if they cannot be dead."""
         if isinstance(module, (*_CHANNELS_FIRST, *_CHANNELS_LAST)):
             self._is_channels_first = isinstance(module, _CHANNELS_FIRST)
         if not can_die(module) or not outputs or outputs[0].dim() < 2:

@@ -1,7 +1,7 @@
-"""Bins whose edges nobody chooses: the upper ten bits of a float32.
+"""Universal bins for values: the upper ten bits of a float32.
 
-One bit is the sign, eight are the exponent and one is half of the octave: 1,024 bins, each half an octave wide. Counts of any
-two steps, ranks or runs can be added up.
+One bit is the sign, eight are the exponent and one is half of the octave: 1,024 bins, each half an
+octave wide. Counts of any two steps, ranks or runs can be added.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ _GREATEST = (2 - 2**-23) * 2.0**127
 
 
 def bounds(number: int) -> tuple[float, float]:
-    """The least and the greatest value of a bin; NaN for what is no number, and zero belongs to the first bins."""
+    """Return the smallest and the largest value of a bin.
+
+    They are NaN for bins of non-finite values. Zero belongs to the first bins.
+    """
     low, high = _edge(number % _HALF), _edge(number % _HALF + 1)
     high = min(high, _GREATEST) if is_finite(number) else high
     return (low, high) if number < _HALF else (-high, -low)
 
 
 def is_finite(number: int) -> bool:
-    """Whether the values of a bin are."""
+    """Return whether the values of a bin are finite."""
     return number % _HALF < _INFINITE
 
 
@@ -37,10 +40,11 @@ def quantiles(
     shares: Iterable[float],
     within: tuple[float, float] = (-math.inf, math.inf),
 ) -> list[float]:
-    """Of the finite values: each in the right bin, by its place among the others there, so wrong by a bin's width at most.
+    """Return quantiles of the finite values, each at most a bin's width off.
 
-    Those of the two bins around zero are 0, which they hold more often than subnormal numbers. ``within``: the least and the
-    greatest of all values, which are known better than the bins that they are in.
+    A quantile is in the right bin, at its place among the other values there. Values of the two
+    bins around zero count as 0, because zeros are more frequent than subnormal numbers. ``within``
+    are the smallest and the largest of all values, which are known more precisely than their bins.
     """
     ordered = sorted(
         (*_BOUNDS[number], count) for number, count in counts.items() if is_finite(number)
@@ -64,7 +68,7 @@ def _at(
 
 
 def _edge(number: int) -> float:
-    """Where a bin of positive values begins."""
+    """Return the lower edge of a bin of positive values."""
     if number > _INFINITE:
         return float("nan")
     value: float = struct.unpack("<f", struct.pack("<I", number << SHIFT))[0]

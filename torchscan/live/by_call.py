@@ -1,4 +1,4 @@
-"""What a run that was watched has measured in its last step, call by call, as a page shows it."""
+"""Measurements of a watched run's last step by call, as the page shows them."""
 
 from __future__ import annotations
 

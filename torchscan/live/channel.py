@@ -239,7 +239,7 @@ class Outlet:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the worker has finished with all that was put or waits."""
+        """Return whether the worker has processed everything that was sent or is waiting."""
         self._free_taken()
         return not self._unread and not self._waiting
 

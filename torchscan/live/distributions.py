@@ -1,4 +1,4 @@
-"""What a worker works out from sampled values."""
+"""Statistics that the worker computes from sampled values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TYPES = {
 
 
 def columns_of(sampled: Sampled) -> Columns:
-    """What is known of its rows."""
+    """Return the statistics of sampled rows, as columns."""
     least, most, dead, sample_norm = sampled.exact.double().unbind(1)
     is_looked_for = ~(least > most)
     is_exact = is_looked_for & least.isfinite() & most.isfinite()
@@ -74,7 +74,10 @@ def saturated(values: Tensor, low: float, high: float) -> float:
 
 
 def _updates(sampled: Sampled) -> Tensor:
-    """How much a parameter has changed: ``‖after − before‖ / ‖before‖``; NaN where it was zero, and for what is none."""
+    """Return the relative change of parameters, ``‖after − before‖ / ‖before‖``.
+
+    It is NaN for other tensors, and for parameters that were zero.
+    """
     before, after = sampled.pairs.unbind(1)
     is_valid = torch.arange(sampled.samples.shape[1]) < sampled.sizes[before, None]
     old, new = (sampled.samples[rows].double().where(is_valid, 0.0) for rows in (before, after))
@@ -122,7 +125,10 @@ def _figures(samples: Tensor, is_valid: Tensor) -> dict[str, Tensor]:
 
 
 def _counts(samples: Tensor, is_valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """How many bins of each row have values, which, and how many values each has. What is not valid goes into one bin more."""
+    """Return the number of filled bins per row, the bins, and their counts.
+
+    Invalid values go into an extra bin.
+    """
     numbers = ((samples.view(torch.int32) >> SHIFT) & (BINS - 1)).where(is_valid, BINS)
     places = numbers + (BINS + 1) * torch.arange(len(samples), dtype=torch.int32)[:, None]
     found = torch.bincount(places.flatten(), minlength=len(samples) * (BINS + 1)).view(

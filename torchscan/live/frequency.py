@@ -1,4 +1,4 @@
-"""How often a step is looked at."""
+"""The frequency with which steps are sampled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _IN_A_DOUBLING = 8
 
 
 class Frequency:
-    """Of the training steps, or of the passes of evaluations."""
+    """The choice of steps to sample, for training or for evaluations."""
 
     def __init__(self, every: int | Literal["auto"], budget: float) -> None:
         self._is_auto = every == "auto"
@@ -36,13 +36,14 @@ class Frequency:
         self._seen: int | None = None
 
     def is_due(self, step: int) -> bool:
-        """Whether to look at this training step."""
+        """Return whether to sample this training step."""
         return self._note(step % self._every(step) == 0)
 
     def is_evaluation_due(self, number: int, place: int, clock: int) -> bool:
-        """Whether to look at this pass of an evaluation, which comes after so many others of the same one: ``place``.
+        """Return whether to sample this pass of an evaluation, the one at ``place``.
 
-        Its first is looked at, unless one was fewer than ``every`` passes ago by the clock: those of training count, too.
+        Its first pass is sampled, unless fewer than ``every`` passes have run since the last
+        sample. Training passes count, too.
         """
         every = self._every(number)
         is_long_ago = self._seen is None or clock - self._seen >= every
@@ -68,11 +69,14 @@ class Frequency:
         return is_due
 
     def turn(self, row: int) -> bool:
-        """Whether the least and the greatest value of a row are looked for in this pass."""
+        """Return whether to compute minimum and maximum of a row in this pass."""
         return (row + self._turn) % max(1, _IN_TURN // self.every) == 0
 
     def note_cost(self, nanoseconds: int) -> None:
-        """What looking at the last one took. Powers of two: processes that train together look at the same steps."""
+        """Note the time that the last sample took.
+
+        ``every`` is a power of two, so that ranks sample the same steps.
+        """
         if self._is_auto and self._periods:
             share = _BESIDES * nanoseconds * 1e-9 / statistics.median(self._periods)
             self.every = 2 ** max(

@@ -102,15 +102,15 @@ def _await_first(child: int) -> None:
 
 
 def await_end(file: int, seconds: float) -> None:
-    """Of what is drawn, but not for ever."""
+    """Wait for the end of the drawing process, up to a time limit."""
     is_ready(file, seconds)
     os.close(file)
 
 
 def _fork_once_more(model: nn.Module, given: Given, path: Path, trainer: int, drawing: int) -> None:
-    """From a new thread, which has entered none of the user's modes and is all that there is in the fork.
+    """Fork from a new thread, which has entered no modes and is the only one in the fork.
 
-    Its parent ends at once, so that nobody has to wait for it.
+    The parent ends at once, so that the trainer need not wait for the child.
     """
     if os.fork() == 0:
         try:
@@ -121,7 +121,7 @@ def _fork_once_more(model: nn.Module, given: Given, path: Path, trainer: int, dr
 
 
 def _keep_no_file_open_but(drawing: int) -> None:
-    """Who reads a pipe of the trainer's, or listens at its address, must not wait for this process."""
+    """Close all files but one, so that readers of the trainer's pipes and sockets see their end."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for file in (0, 1, 2):
         os.dup2(nothing, file)
@@ -130,7 +130,7 @@ def _keep_no_file_open_but(drawing: int) -> None:
 
 
 def _draw(model: nn.Module, given: Given, path: Path, trainer: int) -> None:
-    """As a process that disturbs nobody, and that ends."""
+    """Draw the graph with low priority and a time limit."""
     signal.alarm(_PATIENCE)
     gc.disable()  # what it would free may be on a device that a fork must not touch
     os.nice(_NICE)

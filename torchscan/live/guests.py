@@ -1,4 +1,4 @@
-"""What users have run in the worker: their sinks and statistics. A mistake of theirs ends nothing but themselves."""
+"""The user's sinks and statistics in the worker. If one fails, only that one is disabled."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ class Guests:
 
     @property
     def has_statistics(self) -> bool:
-        """Whether there are any."""
+        """True if there are statistics."""
         return bool(self._custom)
 
     @property
     def has_sinks(self) -> bool:
-        """Whether there are any."""
+        """True if there are sinks."""
         return bool(self._sinks)
 
     def figures(self, values: Sequence[Tensor]) -> dict[str, list[float]]:
-        """What each statistic says of these values; NaN if it fails."""
+        """Return the value of each statistic for each tensor, NaN if it fails."""
         return {
             name: [self._figure(name, statistic, each) for each in values]
             for name, statistic in self._custom.items()

@@ -20,9 +20,9 @@ _HALF = BINS // 2
 
 
 class HeatmapColumn:
-    """What is known of a series in several steps, in any order: each of its values counts as much as any other.
+    """A series in several steps, in any order. Each value counts equally.
 
-    Where ``s`` of ``n`` values were sampled, one that was counts ``n / s`` times.
+    If ``s`` of ``n`` values were sampled, each of them counts ``n / s`` times.
     """
 
     __slots__ = ("_finite", "_sum", "counts", "inf", "max", "min", "nan")
@@ -38,7 +38,7 @@ class HeatmapColumn:
 
     @property
     def mean(self) -> float:
-        """Of the finite values."""
+        """Mean of the finite values."""
         return self._sum / self._finite if self._finite else math.nan
 
     def add(self, other: HeatmapColumn) -> None:
@@ -53,10 +53,11 @@ class HeatmapColumn:
 
 
 def heat_of(columns: Sequence[HeatmapColumn]) -> dict[str, Any]:
-    """Of what is known of a series, column by column.
+    """Return the heatmap of a series, column by column.
 
-    ``nearest`` is the bin of the least values that have a row, ``up`` and ``down`` are how many rows there are above and below
-    zero; ``rows`` are from the greatest to the least, the row around zero among them, with a sign for each column.
+    ``nearest`` is the bin of the smallest values with a row; ``up`` and ``down`` are the numbers of
+    rows above and below zero. ``rows`` go from the largest values to the smallest, with the row
+    around zero among them, and have a character per column.
     """
     counts = [_finite(each.counts) for each in columns]
     nearest = _nearest(counts)
@@ -80,7 +81,7 @@ def heat_of(columns: Sequence[HeatmapColumn]) -> dict[str, Any]:
 
 
 def _finite(counts: Mapping[int, float]) -> dict[int, float]:
-    """By row: 0 is zero, others have the number of their bin, with the sign of its values."""
+    """Return counts by row: 0 is zero, other rows have the number of their bin, with its sign."""
     found: defaultdict[int, float] = defaultdict(float)
     for number, count in counts.items():
         if is_finite(number):
@@ -89,7 +90,7 @@ def _finite(counts: Mapping[int, float]) -> dict[int, float]:
 
 
 def _reach(counts: Iterable[Mapping[int, float]], sign: int, nearest: int) -> int:
-    """How many rows there are on one side of zero."""
+    """Return the number of rows on one side of zero."""
     farthest = max((sign * row for each in counts for row in each), default=0)
     return max(0, farthest - nearest + 1)
 

@@ -75,7 +75,7 @@ class History:
         return [each.custom.get(name, math.nan) for each in self.distributions]
 
     def quantiles(self, *shares: float) -> list[list[float]]:
-        """Of the finite values of each step, for each share: ``quantiles(0.05, 0.5, 0.95)``."""
+        """Return quantiles of each step's finite values: ``quantiles(0.05, 0.5, 0.95)``."""
         wrong = next((share for share in shares if not 0 <= share <= 1), None)
         if wrong is not None:
             raise InputError(
@@ -103,7 +103,7 @@ def _quantiles(distribution: Distribution, shares: Iterable[float]) -> list[floa
 
 
 class WatchedRun(Result):
-    """What was recorded of a run. It reads what is there when it is asked, also while the run goes on."""
+    """A watched run. Data are read on access, also while the run continues."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """``path``: the folder of a run, or the file of one of its processes."""
@@ -113,7 +113,7 @@ class WatchedRun(Result):
 
     @property
     def _files(self) -> list[Path]:
-        """Of all processes that have begun by now."""
+        """The files of all ranks that have started."""
         return ranks_in(self.path)
 
     def __repr__(self) -> str:
@@ -133,7 +133,7 @@ class WatchedRun(Result):
 
     @property
     def ranks(self) -> int:
-        """How many processes have trained."""
+        """Number of ranks that trained."""
         return int(self.about.get("ranks", len(self._files)))
 
     @property
@@ -379,7 +379,7 @@ def readers_of(files: Iterable[Path]) -> Iterator[Reader]:
 
 
 def _seen_by(file: Path, phase: Phase) -> Iterator[Seen]:
-    """What one rank has seen."""
+    """Yield the steps of one rank."""
     with contextlib.closing(Reader(file)) as reader:
         series = reader.series()
         for each in reader.steps(phase):
@@ -395,7 +395,7 @@ def _seen_by(file: Path, phase: Phase) -> Iterator[Seen]:
 
 
 def _joined(parts: Sequence[Seen]) -> Seen:
-    """What all ranks have seen of one pass, at the time of the first of them."""
+    """Merge the data of all ranks for one pass, with the time of the first rank."""
     if len(parts) == 1:
         return parts[0]
     found: dict[Series, list[Distribution]] = defaultdict(list)

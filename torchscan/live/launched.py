@@ -1,4 +1,4 @@
-"""Which of the processes that train together this one is, and how many there are."""
+"""Rank of this process, and number of ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import torch
 
 
 def current_rank() -> int:
-    """Of this process among those that train together. Some launchers set no ``RANK``, and some only that of the machine."""
+    """Return the rank of this process.
+
+    Some launchers set no ``RANK``, and some only the rank in the machine.
+    """
     if "RANK" in os.environ:
         return int(os.environ["RANK"])
     if _has_group():
@@ -17,7 +20,7 @@ def current_rank() -> int:
 
 
 def current_world_size() -> int:
-    """How many train together, as far as it is known by now."""
+    """Return the number of ranks, as far as it is known."""
     if "WORLD_SIZE" in os.environ:
         return int(os.environ["WORLD_SIZE"])
     return torch.distributed.get_world_size() if _has_group() else 1

@@ -15,7 +15,7 @@ _held: set[Path] = set()
 
 
 class Lock:
-    """Of a file, for this process alone: not for those that it forks."""
+    """A lock of a file that belongs to this process, and not to its forks."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.resolve()
@@ -42,7 +42,7 @@ class Lock:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process is writing."""
+    """Return whether a process is writing the run."""
     if path.resolve() in _held:  # closing any file of it would let go of the lock
         return True
     if not is_plain_file(path):  # a pipe would be waited for

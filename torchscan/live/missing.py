@@ -1,4 +1,4 @@
-"""Ranks of a watched run that recorded nothing or ended early, and sampled steps that were lost."""
+"""Ranks that are missing in a run, or that ended before the others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_NAMED = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RankProgress:
-    """What one process has recorded."""
+    """The progress of one rank."""
 
     rank: int
     #: number of processes

@@ -46,7 +46,7 @@ def open_run(path: str | os.PathLike[str]) -> OpenedRun:
 
 
 def await_group(folder: Path, own: RunFacts, seconds: float) -> GroupRun:
-    """What all processes of this start have saved, once they have, or after so many seconds."""
+    """Return the saved runs of all ranks of this launch, after waiting for them up to a limit."""
     end = time.monotonic() + seconds
     group = group_run_of([own])
     while group.missing and time.monotonic() < end:
@@ -66,7 +66,7 @@ def await_group(folder: Path, own: RunFacts, seconds: float) -> GroupRun:
 
 
 def saved_in(folder: Path) -> list[Path]:
-    """What processes that train together have saved of what they inspected."""
+    """Return the files that ranks have saved in a folder."""
     found = folder.glob("rank*.json")
     return sorted(each for each in found if _RANK_FILE.fullmatch(each.name) and is_plain_file(each))
 

@@ -46,7 +46,7 @@ class Columns:
         return list(accumulate(self.sizes))
 
     def figures_of(self, row: int) -> dict[str, Any]:
-        """By their names in :class:`Distribution`."""
+        """Return the values of a row by their names in :class:`Distribution`."""
         here = slice(self._ends[row] - self.sizes[row], self._ends[row])
         counts = dict(zip(self.bins[here], self.counts[here], strict=True))
         figures = {name: column[row] for name, column in self.figures.items()}
@@ -55,7 +55,10 @@ class Columns:
 
 @dataclass(frozen=True, kw_only=True)
 class Distributions(Mapping[int, Distribution]):
-    """By the numbers of their series, of which several may have the same row. Each is put together when it is asked for."""
+    """Distributions by the number of their series, each of them created on access.
+
+    Several series may share a row.
+    """
 
     columns: Columns
     numbers: Sequence[int]
@@ -84,7 +87,7 @@ class Distributions(Mapping[int, Distribution]):
 
 
 def side_by_side(distributions: Mapping[int, Distribution]) -> Distributions:
-    """The same as columns."""
+    """Return distributions as columns."""
     if isinstance(distributions, Distributions):
         return distributions
     every = list(distributions.values())
@@ -107,7 +110,7 @@ def side_by_side(distributions: Mapping[int, Distribution]) -> Distributions:
 
 
 def packed(distributions: Mapping[int, Distribution]) -> bytes:
-    """As bytes."""
+    """Return distributions as bytes."""
     found = side_by_side(distributions)
     columns = found.columns
     sizes = {"series": len(found), "rows": len(columns.sizes), "bins": len(columns.bins)}

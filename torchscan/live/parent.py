@@ -23,13 +23,16 @@ class Parent:
         self.ended_at: float | None = None
 
     def was_gone(self, seconds: float) -> bool:
-        """Whether it ended so many seconds ago, or earlier."""
+        """Return whether the parent ended at least this many seconds ago."""
         if self._since is None and self._is_gone(0.0):
             self.note_gone()
         return self._since is not None and time.monotonic() >= self._since + seconds
 
     def note_gone(self) -> None:
-        """Note that it has ended: its end of the line is closed, which also shows of one that nobody has waited for."""
+        """Note that the parent has ended.
+
+        Its end of the pipe is closed, which also shows the end of a zombie.
+        """
         if self._since is None:
             self.ended_at, self._since = time.time(), time.monotonic()
 

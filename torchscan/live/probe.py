@@ -115,7 +115,7 @@ class SeriesNumbers:
 
 
 class Before:
-    """Rows of parameters after a step: the same as those before the next one, unless somebody has written to them."""
+    """Parameters after a step, which equal those before the next one unless written to."""
 
     def __init__(self) -> None:
         self._rows: list[int] = []
@@ -153,7 +153,7 @@ class _Use:
 
 
 def is_transformed() -> bool:
-    """Whether what runs now is a program's making, not a pass: it is traced, or a function's transform is at work."""
+    """Return whether this call is traced or transformed, so that it is not a real pass."""
     return is_tracing() or is_transforming()
 
 
@@ -342,7 +342,7 @@ class Probe:
     # -- the backward pass ---------------------------------------------------------------------------------------------
 
     def _await_gradient(self, row: int, number: int, tensor: Tensor) -> None:
-        """Of a tensor, which several modules may be given or return."""
+        """Wait for the gradient of a tensor, which several modules may get or return."""
         waiting = self._gradients.get(row)
         if waiting is not None:
             waiting.append(number)
@@ -462,7 +462,10 @@ class Probe:
 
     @_guarded
     def note_updated(self) -> None:
-        """An optimizer has made its step. What somebody does to the parameters afterwards is not the step's."""
+        """Note that an optimizer has made its step.
+
+        Later writes to parameters belong to no step.
+        """
         if self._before:
             self._after = self._look_at_parameters(self._is_exact)
 
@@ -485,7 +488,7 @@ class Probe:
     # -- afterwards ----------------------------------------------------------------------------------------------------
 
     def finish(self) -> Sampled:
-        """What was seen; with the parameters as they are now, if no optimizer has told of itself."""
+        """Return the samples, with the parameters as they are now if no optimizer was noticed."""
         start = time.perf_counter_ns()
         self.is_over = True
         if self._before:

@@ -331,7 +331,7 @@ class WriterProcess:
         )
 
     def _lock_again(self) -> int | None:
-        """Return the worker's lock, or None if somebody has it still: a page looks for a worker by it."""
+        """Return the worker's lock, or None if it is still held. Pages find a worker by it."""
         with contextlib.suppress(OSError):
             return lock_for_worker(self.path)
         return None

@@ -195,7 +195,10 @@ class Rows:
         return self._blocks[0] if len(self._blocks) == 1 else torch.cat(self._blocks)
 
     def exact(self) -> Tensor:
-        """What was worked out from all values of each row, on the host; the least above the greatest: it was not looked for."""
+        """The statistics of all values of each row, on the host.
+
+        If the minimum is above the maximum, neither was computed.
+        """
         with without_dispatch(), without_torch_function():
             found = torch.tensor(_NOT_LOOKED_FOR, dtype=torch.float32, device="cpu").repeat(
                 len(self), 1

@@ -1,4 +1,4 @@
-"""What the training process hands over of one step: some values of each tensor, side by side in memory that both see."""
+"""The data of a step in shared memory: some values of each tensor, side by side."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Sampled:
 
     @property
     def nbytes(self) -> int:
-        """As many as it takes in memory."""
+        """Bytes in memory."""
         return sum(_aligned(tensor.numel() * tensor.element_size()) for tensor in self._tensors())
 
     def write(self, memory: mmap.mmap, at: int) -> None:
@@ -72,7 +72,7 @@ class Sampled:
 
     @classmethod
     def read(cls, memory: mmap.mmap, at: int, header: dict[str, Any]) -> Sampled:
-        """What was written there. It is still the same memory."""
+        """Return the samples that were written to memory, as views of it."""
         rows, width = header["rows"], header["width"]
         shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
             "series": ((header["series"], 2), torch.int64),

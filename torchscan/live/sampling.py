@@ -19,7 +19,7 @@ _WITH_KERNELS = frozenset(
 
 
 def values_of(tensor: Tensor) -> Tensor | None:
-    """Those of this process, the sizes of complex ones; None: it has none that can be read."""
+    """Return this rank's values, magnitudes of complex ones, or None if they cannot be read."""
     if is_plain(tensor) and not tensor.is_meta:
         return tensor.detach()
     part = local_part(tensor)
@@ -31,9 +31,10 @@ def values_of(tensor: Tensor) -> Tensor | None:
 
 @lru_cache(_REMEMBERED)
 def places_in(numel: int, most: int, device: torch.device) -> Tensor:
-    """Which of so many values are sampled: one in each of so many equal parts, somewhere in it.
+    """Return the positions to sample: one in each of equal parts, at a random place in it.
 
-    At equal distances they would be in step with some dimension, and see a few of its places only. They are the same each time.
+    Equal distances would fall in step with a dimension and sample only a few of its places. The
+    positions are the same each time.
     """
     somewhere = torch.rand(
         most, generator=torch.Generator().manual_seed(numel), dtype=torch.float64, device="cpu"

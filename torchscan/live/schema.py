@@ -1,4 +1,7 @@
-"""Types that the training process and the worker exchange, and that the store keeps."""
+"""Messages between the training process and the worker, and records of the store.
+
+They contain neither models nor traces.
+"""
 
 from __future__ import annotations
 
@@ -34,21 +37,21 @@ class Series:
     path: str
     type_name: str
     kind: Kind
-    #: of a parameter or an attached tensor; else its number among the tensors of the call
+    #: name of the parameter or attached tensor, else its number among the tensors of the call
     name: str
     #: 0 for the first call of the module in a step, 1 for the second, …
     invocation: int = 0
 
     @property
     def label(self) -> str:
-        """As people write it."""
+        """The name of the series for people."""
         call = f" ({self.invocation + 1})" if self.invocation else ""
         has_name = self.kind.startswith(("param", "attached"))
         return f"{self.path or self.type_name}{call}{'.' if has_name else ' '}{self.what}"
 
     @property
     def what(self) -> str:
-        """The same without the call that it is of."""
+        """The name of the series without its call."""
         if self.kind in ("param", "attached"):
             return self.name
         if self.kind in ("param_grad", "attached_grad"):
@@ -68,33 +71,39 @@ class Announced(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
-    """What is known of one series in one step."""
+    """Statistics of one series in one step."""
 
-    #: values in all, and those that the rest is worked out from
+    #: number of values
     numel: int
+    #: number of sampled values, from which the other statistics are computed
     sampled: int
-    #: among these
+    #: NaN among the sampled values
     nan: int
+    #: Inf among the sampled values
     inf: int
+    #: zeros among the sampled values
     zero: int
-    #: of those that are finite
+    #: mean of the finite values
     mean: float
+    #: standard deviation of the finite values
     std: float
-    #: the least and the greatest: of all values if ``is_exact``, else of the sampled
+    #: smallest value, of all values if ``is_exact``, else of the sampled ones
     min: float
+    #: largest value, of all values if ``is_exact``, else of the sampled ones
     max: float
     is_exact: bool
-    #: of a parameter: how much the step has changed it, as a share of it; NaN: not known
+    #: relative change of a parameter in the step; NaN if it is not known
     update: float
-    #: of what an activation such as a sigmoid returns: the share within a hundredth of its range from an end; NaN: it has none
+    #: share of an activation's outputs within a hundredth of its range from an end; NaN for others
     saturated: float
-    #: of what a ReLU returns: the share of units that are zero in the whole batch; NaN: not looked for
+    #: share of a ReLU's units that are zero in the complete batch; NaN if it was not computed
     dead: float
-    #: of gradients of inputs and outputs: the mean over the batch of an element's L2 norm; NaN: not looked for
+    #: mean over the batch of an element's L2 norm, for gradients of inputs and outputs; NaN if it
+    #: was not computed
     sample_norm: float
-    #: statistics of the user's
+    #: the user's statistics
     custom: Mapping[str, float]
-    #: how many sampled values are in which bin: the number of a bin is the upper ten bits of its values as 32-bit floats
+    #: number of sampled values by bin; a bin is the upper ten bits of a value as a 32-bit float
     counts: Mapping[int, int]
 
 

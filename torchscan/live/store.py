@@ -84,7 +84,7 @@ PRAGMA user_version = {VERSION};
 
 
 class StoreError(InputError):
-    """A file that is no store, or one that cannot be written to. The text says which, and why."""
+    """A file that is not a store, or that cannot be written. The text has the reason."""
 
 
 class Store:
@@ -124,7 +124,7 @@ class Store:
             self._database.execute(f"PRAGMA user_version = {VERSION}")
 
     def write_metadata(self, about: Mapping[str, Any]) -> None:
-        """Of the run as a whole."""
+        """Write metadata of the run."""
         with _explain_errors(self._path), self._database:
             self._tell(about)
 
@@ -137,7 +137,7 @@ class Store:
         self.write_metadata({_GRAPH: graph})
 
     def number_of(self, series: Series) -> int:
-        """Of a series, which may be new: then it is written with the next step."""
+        """Return the number of a series. A new one is written with the next step."""
         if series not in self._numbers:
             values = (series.path, series.type_name, series.kind, series.name, series.invocation)
             insert = "INSERT OR IGNORE INTO series (path, type_name, kind, name, invocation) VALUES (?, ?, ?, ?, ?)"
@@ -213,7 +213,10 @@ class Store:
             self._database.execute("INSERT INTO events VALUES (?, ?)", values)
 
     def close(self) -> None:
-        """What is in the log goes into the file, which needs none then: it can be read where nobody may write."""
+        """Close the store and merge its log into the file.
+
+        The file can then be read in read-only folders.
+        """
         with contextlib.suppress(sqlite3.Error):
             self._database.commit()
             self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -239,7 +242,7 @@ class Reader:
             self._is_checked = False
 
     def about(self) -> dict[str, Any]:
-        """What was said of the run when it began."""
+        """Return the metadata of the run."""
         found = self._all("SELECT name, value FROM about WHERE name != ?", _GRAPH)
         with _explain_errors(self.path):
             return about_of_run({str(name): json_of(value) for name, value in found})
@@ -251,7 +254,7 @@ class Reader:
             return graph_of_run(json_of(found[0][0])) if found else None
 
     def has_graph(self) -> bool:
-        """Whether it is there."""
+        """Return whether the run has a graph."""
         return bool(self._all("SELECT 1 FROM about WHERE name = ?", _GRAPH))
 
     def has_steps(self, phase: Phase) -> bool:
@@ -259,13 +262,13 @@ class Reader:
         return bool(self._all("SELECT 1 FROM steps WHERE phase = ? LIMIT 1", phase))
 
     def series(self) -> dict[int, Series]:
-        """By their numbers."""
+        """Return the series by number."""
         found = self._all(_SELECT_SERIES)
         with _explain_errors(self.path):
             return dict(series_of_row(row) for row in found)
 
     def steps(self, phase: Phase) -> Iterator[SampledStep]:
-        """Those that are kept, in the order in which they were written, one at a time."""
+        """Yield the kept steps in the order of writing."""
         for written in sorted(self.written(phase)):
             if (step := self.step(phase, written)) is not None:
                 yield step
@@ -360,10 +363,10 @@ class Reader:
 
 
 def thinned_out(written: int) -> Iterator[int]:
-    """Which of the rows before this one are not needed any more: the older they are, the fewer.
+    """Yield the rows that are no longer needed: the older rows are, the fewer are kept.
 
-    Of rows older than ``KEPT · 2^k`` those stay whose number is divisible by ``2^(k + 1)``: of ``n`` rows some
-    ``KEPT · (1 + log2(n / KEPT) / 2)`` in all.
+    Of rows older than ``KEPT · 2^k``, those stay whose number is divisible by ``2^(k + 1)``. Of
+    ``n`` rows, some ``KEPT · (1 + log2(n / KEPT) / 2)`` are kept.
     """
     span, spacing = KEPT, 1
     while span <= written:
@@ -374,7 +377,7 @@ def thinned_out(written: int) -> Iterator[int]:
 
 
 def is_remote(path: Path) -> bool:
-    """Whether a file is on another machine, as far as this one tells."""
+    """Return whether a file is on another machine, as far as the mounts show."""
     try:
         mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
     except OSError:

@@ -1,4 +1,4 @@
-"""Warnings while training goes on, which nothing in torchscan may end."""
+"""Warnings during training that never end it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def sentence_of(note: Note) -> str:
 
 
 def warn_or_print(what: str) -> None:
-    """Warn of ``what``; where warnings are errors, print it to standard error."""
+    """Warn, or print a line if warnings are errors."""
     with contextlib.suppress(OSError, ValueError):  # standard error is closed, or has no reader
         try:
             warn_user(what)

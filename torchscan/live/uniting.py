@@ -1,4 +1,4 @@
-"""What several processes have seen of one series, as one distribution."""
+"""The merged distribution of one series over several ranks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _moments(parts: Sequence[Distribution]) -> tuple[float, float]:
 
 
 def _finite(part: Distribution) -> float:
-    """How many of all values are, by the sampled ones."""
+    """Return the estimated number of finite values."""
     return part.numel * (part.sampled - part.nan - part.inf) / part.sampled if part.sampled else 0.0
 
 
@@ -80,7 +80,10 @@ def _custom(name: str, part: Distribution) -> float:
 
 
 def _counts(parts: Sequence[Distribution]) -> dict[int, int]:
-    """Of values that stand for equally many each: where fewer were sampled of more, they count several times."""
+    """Return merged counts in which each sampled value stands for equally many values.
+
+    If fewer values of a larger tensor were sampled, they count several times.
+    """
     known = [(part, part.numel / number) for part in parts if (number := sum(part.counts.values()))]
     least = min((each for _, each in known), default=1.0)
     counts: Counter[int] = Counter()

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def is_ready(file: Any, seconds: float, events: int = selectors.EVENT_READ) -> bool:
-    """Whether it can be read, or written to, or has ended, by then."""
+    """Return whether a file can be read or written, or has ended, before the time is over."""
     with selectors.DefaultSelector() as selector:
         selector.register(file, events)
         return bool(selector.select(seconds))

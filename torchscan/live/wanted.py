@@ -1,4 +1,4 @@
-"""What is looked at, and how often, as users say it."""
+"""The user's choice of what to sample, and how often."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Chosen = str | nn.Module | Callable[[str, nn.Module], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What is looked at, and how often."""
+    """The validated choice of series, modules and frequency."""
 
     every: int | Literal["auto"]
     overhead_budget: float
@@ -179,7 +179,7 @@ def _chooses(value: object) -> bool:
 
 
 def is_chosen(modules: Sequence[Chosen] | None, path: str, module: nn.Module) -> bool:
-    """Whether a module is looked at."""
+    """Return whether a module is sampled."""
     return modules is None or any(_matches(each, path, module) for each in modules)
 
 

@@ -149,7 +149,7 @@ class Watcher:
 
     @property
     def _is_here(self) -> bool:
-        """Whether it is the process and the thread that train."""
+        """True in the process and the thread that train."""
         return os.getpid() == self._pid and self._thread in (None, threading.get_ident())
 
     def _path_of(self, module: nn.Module) -> str | None:
@@ -174,7 +174,10 @@ class Watcher:
             self._begin_pass(module, args)
 
     def _is_inside(self, module: nn.Module) -> bool:
-        """Whether it is the model that calls it. A call that is said to be open may have been interrupted."""
+        """Return whether the model itself calls a module.
+
+        An open call may have been interrupted.
+        """
         if is_open(module):
             return True
         current = (
@@ -285,7 +288,7 @@ class Watcher:
             self._process.send({"is": "note", "note": note.to_data()})
 
     def step(self, number: int | None = None) -> None:
-        """A training step is over: from now on you say so, and nobody looks for it. ``number`` is that of the next one."""
+        """End a training step by hand, from now on. ``number`` is that of the next step."""
         number = None if number is None else step_of(number)
         if self._is_closed or not self._is_here:
             return
@@ -309,7 +312,7 @@ class Watcher:
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Keep an internal error from ending the training: it ends the watching."""
+        """End the watching, and not the training, after an internal error."""
         try:
             with without_torch_function():
                 yield

@@ -119,11 +119,11 @@ def dropout(input: TensorSpec, p: float, train: bool, *, out: TensorSpec) -> Wor
 def native_dropout(
     input: TensorSpec, p: float, train: bool | None, *, out: tuple[TensorSpec, ...]
 ) -> Work:
-    """As above; it also writes its mask."""
+    """FLOPs = 2 per element in training, which is the default (draw, scale); the mask is written, too."""
     return Work(other_flops=0 if train is False else 2 * out[0].numel)
 
 
 @cost_of(aten._fused_dropout)
 def fused_dropout(self: TensorSpec, *_: object, out: Output) -> Work:
-    """As above, in training."""
+    """FLOPs = 2 per element (draw, scale): this operator runs in training only."""
     return Work(other_flops=2 * first_output(out).numel)

@@ -1,4 +1,4 @@
-"""What processes tell each other: no arithmetic of the model's, and traffic as that of a copy.
+"""Collectives and messages between ranks: no arithmetic, and the traffic of a copy.
 
 Bytes are those of the whole tensor, which all have afterwards (all-gather) or had before (reduce-scatter, all-reduce).
 """
@@ -57,7 +57,7 @@ declare_costless("c10d::barrier", "_c10d_functional::wait_tensor")
 
 
 def group_of(signature: OpSignature) -> GroupSpec | None:
-    """The group that takes part; None: nobody says which."""
+    """Return the process group of a collective, or None if its arguments do not name one."""
     return next(
         (
             each
@@ -69,7 +69,7 @@ def group_of(signature: OpSignature) -> GroupSpec | None:
 
 
 def whole_bytes(signature: OpSignature) -> int:
-    """Bytes of the whole tensor, or tensors: the largest of the arguments and the result."""
+    """Return the bytes of the complete tensors: the largest of the arguments and the result."""
     return max(map(_bytes_in, (*signature.args, signature.outputs)))
 
 
@@ -80,7 +80,10 @@ def _bytes_in(value: object) -> int:
 
 
 def sent_bytes(kind: Kind, size: int, processes: int) -> int:
-    """What each process sends at least: ``(n − 1)/n`` of the whole, twice for an all-reduce, which is two of the others."""
+    """Return the bytes that each of n ranks sends at least: ``(n − 1)/n`` of the complete tensor.
+
+    An all-reduce sends twice as much, because it is a reduce-scatter and an all-gather.
+    """
     if kind in ("broadcast", "reduce", "gather", "scatter", "send", "receive"):
         return size if processes > 1 or kind in ("send", "receive") else 0
     return (1 + (kind == "all-reduce")) * size * (processes - 1) // max(1, processes)

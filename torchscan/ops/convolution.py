@@ -259,7 +259,10 @@ def slow_convolution_backward(
     out: Output,
     **_kwargs: object,
 ) -> Work:
-    """As convolution_backward: the MACs of the forward pass for each of the two gradients, and sums for the bias."""
+    """Return the cost of ``convolution_backward``.
+
+    Each of the two gradients takes the MACs of the forward pass, the bias takes sums.
+    """
     results = out if isinstance(out, tuple) else (out,)
     return convolution_backward(grad_output, self, weight, output_mask=output_mask, out=results)
 

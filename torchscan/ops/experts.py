@@ -23,10 +23,11 @@ def grouped_mm(
     out: TensorSpec,
     **_kwargs: object,
 ) -> Work:
-    """One product per group: MACs = numel(out) · k; if the groups divide k itself, each product sums over its share.
+    """Return one product per group: MACs = numel(out) · k.
 
-    Of E matrices, those of experts that some row picks are read: E·(1 − (1 − k/E)^rows) can be expected, k at least. Where it
-    is not known how many experts a row picks, each slot is a row of its own, which picks one.
+    If the groups divide k itself, each product sums over its share. Only the matrices of experts
+    that some row picks are read: E·(1 − (1 − k/E)^rows) of E are expected, and at least k. If the
+    number of experts per row is unknown, each slot counts as a row that picks one expert.
     """
     return _of_hit_experts(self, mat2, inputs, routing, Work(macs=_grouped(self, mat2, out)))
 
@@ -41,7 +42,7 @@ def scaled_grouped_mm(
     out: TensorSpec,
     **_kwargs: object,
 ) -> Work:
-    """As above, in 8 bits; a product with the scales per output."""
+    """Return the cost of ``grouped_mm`` in 8 bits, with a product with the scales per output."""
     return _of_hit_experts(
         self, mat2, inputs, routing, Work(macs=_grouped(self, mat2, out), other_flops=out.numel)
     )
@@ -57,7 +58,7 @@ def fallback_of_transformers(
     routing: Routing = UNKNOWN,
     out: TensorSpec,
 ) -> Work:
-    """Where torch has no grouped product: as the one above."""
+    """Return the cost of ``grouped_mm``, which this operator replaces where torch has none."""
     return grouped_mm(input, weight, inputs=inputs, routing=routing, out=out)
 
 
@@ -72,7 +73,7 @@ def gradients_of_the_fallback(
     routing: Routing = UNKNOWN,
     **_: object,
 ) -> Work:
-    """Of both operands, each as many MACs as the product: 2 · numel(grad_output) · k."""
+    """MACs = 2 · numel(grad_output) · k: each operand's gradient takes those of the product."""
     # without the gradient, which with as many rows as experts would pass for theirs
     work = _of_hit_experts(
         input, weight, inputs[:3], routing, Work(macs=2 * grad_output.numel * input.shape[-1])
@@ -108,7 +109,7 @@ def _of_hit_experts(
     routing: Routing,
     work: Work,
 ) -> Work:
-    """Of the operands that hold something for each expert, only the hit experts' share is read."""
+    """Return the work with reads of the expected experts only, for operands with a slice each."""
     if len(left.shape) == len(right.shape):
         return work
     experts, rows, slots = (

@@ -25,13 +25,16 @@ def complex_transform(self: TensorSpec, dim: Sequence[int], *_: object, out: Ten
 def transform_of_real(
     self: TensorSpec, dim: Sequence[int], normalization: int, onesided: bool, *, out: TensorSpec
 ) -> Work:
-    """FLOPs = 2.5 · numel(in) · log2(n) for the last dimension, 5 · numel(half) · Σ log2(n) for the others."""
+    """FLOPs = 2.5 · numel(in) · log2(n) for the last dimension.
+
+    The other dimensions take 5 · numel(half) · Σ log2(n).
+    """
     return Work(other_flops=_real(self, dim) + _transforms(_half(self, dim), dim[:-1]))
 
 
 @cost_of(aten._fft_c2r)
 def transform_to_real(self: TensorSpec, dim: Sequence[int], *_: object, out: TensorSpec) -> Work:
-    """The same in reverse."""
+    """Return the FLOPs of ``transform_of_real`` with input and output exchanged."""
     return Work(other_flops=_real(out, dim) + _transforms(self, dim[:-1]))
 
 

@@ -198,7 +198,7 @@ def masked_index(
     *_: object,
     out: TensorSpec,
 ) -> Work:
-    """The same, and a selection per output."""
+    """Return the cost of picking elements, and a selection per output."""
     return replace(_picked(self, [mask, *_without_none(indices)], out), other_flops=out.numel)
 
 
@@ -213,7 +213,10 @@ def _picked(source: TensorSpec, indices: Sequence[TensorSpec], out: TensorSpec) 
 def routed(
     source: TensorSpec, dim: int, index: TensorSpec, out: TensorSpec, routing: Routing
 ) -> Work:
-    """Picked by a router, n·(1 − (1 − k/n)^rows) of n choices can be expected to be among the indices, k at least."""
+    """Return the cost of rows that a router picks.
+
+    Of n choices, n·(1 − (1 − k/n)^rows) are expected among the indices, and at least k.
+    """
     work, choices = _picked(source, [index], out), source.shape[dim] if source.shape else 1
     size = source.numel // max(choices, 1)
     if not _takes_whole(index, out, size, routing) or routing.choices != choices:
@@ -227,7 +230,7 @@ def routed(
 
 
 def _takes_whole(index: TensorSpec, out: TensorSpec, size: int, routing: Routing) -> bool:
-    """Whether each slot takes all of what it picks: its index is given once, or once for each element."""
+    """Return whether each slot takes a complete choice: one index, or an index per element."""
     return out.numel == routing.slots * size and index.numel in (routing.slots, out.numel)
 
 
@@ -283,7 +286,7 @@ def scatter_in_place(
     out: TensorSpec,
     **_kw: object,
 ) -> Work:
-    """As many elements as the index selects."""
+    """Return the cost of writing as many elements as the index selects."""
     return _put(self, src if isinstance(src, TensorSpec) else None, [index], index.numel, False, 0)
 
 
@@ -349,7 +352,7 @@ def index_add(
 def index_copy_in_place(
     self: TensorSpec, dim: int, index: TensorSpec, source: TensorSpec, *, out: TensorSpec
 ) -> Work:
-    """As many elements as the source has."""
+    """Return the cost of writing as many elements as the source has."""
     return _put(self, source, [index], source.numel, False, 0)
 
 
@@ -357,7 +360,7 @@ def index_copy_in_place(
 def index_fill_in_place(
     self: TensorSpec, dim: int, index: TensorSpec, *_: object, out: TensorSpec
 ) -> Work:
-    """The slices that the index selects."""
+    """Return the cost of writing the slices that the index selects."""
     return _put(self, None, [index], self.numel // max(self.shape[dim], 1) * index.numel, False, 0)
 
 
@@ -370,12 +373,15 @@ def put_in_place(
     *,
     out: TensorSpec,
 ) -> Work:
-    """As many elements as the index selects."""
+    """Return the cost of writing as many elements as the index selects."""
     return _put(self, source, [index], index.numel, accumulate, index.numel if accumulate else 0)
 
 
 def _named(shape: Sequence[int], indices: Sequence[TensorSpec | None], values: TensorSpec) -> int:
-    """How many elements indices select. For masks, the values tell how many; otherwise at most all that they cover."""
+    """Return the number of elements that indices select.
+
+    For masks it follows from the shape of the values, or else is at most all that the mask covers.
+    """
     masks = [each for each in _without_none(indices) if _is_mask(each)]
     others = [each.shape for each in _without_none(indices) if not _is_mask(each)]
     whole, position = [], 0

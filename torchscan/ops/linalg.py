@@ -98,7 +98,10 @@ def pseudo_inverse(A: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object
 def least_squares(
     self: TensorSpec, B: TensorSpec, *_: object, out: Output, **_kwargs: object
 ) -> Work:
-    """By QR: 2n²(m − n/3), then for each right-hand side 4·m·n − 2n² to apply Q and n² to solve (m ≥ n)."""
+    """FLOPs = 2n²(m − n/3) for QR (m ≥ n), then for each right-hand side 4·m·n − n².
+
+    A right-hand side takes 4·m·n − 2n² to apply Q and n² to solve.
+    """
     matrices, rows, columns = _sizes(self)
     tall, narrow = max(rows, columns), min(rows, columns)
     sides = B.shape[-1] if len(B.shape) > 1 else 1

@@ -103,7 +103,7 @@ def connectionist_temporal_classification(
 def connectionist_backward(
     grad: TensorSpec, log_probs: TensorSpec, targets: TensorSpec, *_: object, out: Output
 ) -> Work:
-    """The same backward in time, and 5 per class and step for the gradient."""
+    """FLOPs = those of the loss, backward in time, and 5 per class and step for the gradient."""
     steps, samples = log_probs.shape[0], log_probs.shape[1]
     labels = targets.shape[1] if len(targets.shape) == 2 else targets.numel // max(samples, 1)
     return Work(other_flops=13 * steps * samples * (2 * labels + 1) + 5 * log_probs.numel)

@@ -82,7 +82,7 @@ def matmul_window(self: TensorSpec, other: TensorSpec, *, out: TensorSpec) -> Lo
 def addmm_window(
     self: TensorSpec, left: TensorSpec, right: TensorSpec, *, out: TensorSpec
 ) -> Looks:
-    """As above, and the added tensor."""
+    """Return the windows of the product, and the place of the added tensor."""
     return (broadcast(self, out), *matmul_window(left, right, out=out))
 
 
@@ -247,9 +247,10 @@ def trilinear(
     *,
     out: TensorSpec,
 ) -> Work:
-    """What bilinear and its gradients are made of: ``Σ i1·i2·i3`` over ``sumdim``, slice by slice of ``unroll_dim``.
+    """Return the cost of ``Σ i1·i2·i3`` over ``sumdim``, slice by slice of ``unroll_dim``.
 
-    First i1·i2, summed over the dimensions that i3 lacks: a MAC for each combination of dimensions. Then the result times i3.
+    Bilinear layers and their gradients call it. The first product, i1·i2, is summed over the
+    dimensions that i3 lacks: a MAC for each combination of dimensions. Its result times i3 follows.
     """
     left, middle, right = (
         _expanded(spec.shape, where)
@@ -420,13 +421,16 @@ def mixed_linear(
 def semi_structured_linear(
     input: TensorSpec, weight: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object
 ) -> Work:
-    """Two of four weights are stored and multiplied: MACs = numel(out) · k / 2, where the stored weight is k / 2 wide."""
+    """MACs = numel(out) · k / 2: two of four weights are stored, in a tensor k / 2 wide."""
     return Work(macs=out.numel * weight.shape[-1])
 
 
 @cost_of("aten::_sparse_semi_structured_mm", "aten::_sparse_semi_structured_addmm")
 def semi_structured_product(*operands: TensorSpec, out: TensorSpec, **_kwargs: object) -> Work:
-    """As above; the stored matrix comes just before the metadata that says where its elements belong."""
+    """MACs = numel(out) · k / 2, as in ``semi_structured_linear``.
+
+    The stored matrix comes before the metadata with the positions of its elements.
+    """
     stored = operands[-3]
     return Work(macs=out.numel * stored.shape[-1])
 

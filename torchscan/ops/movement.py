@@ -381,7 +381,7 @@ def broadcast_window(tensors: Sequence[TensorSpec], *, out: Output) -> EachOutpu
 def rotation_window(
     self: TensorSpec, k: int = 1, dims: Sequence[int] = (0, 1), *, out: TensorSpec
 ) -> Looks:
-    """By quarter turns: the two dimensions are swapped, or read backwards, or both."""
+    """Return the window of quarter turns, which swap two dimensions or read them backwards."""
     first_dim, second = (wrapped(dim, len(self.shape)) for dim in dims)
     backwards = [Taps(((self.shape[dim] - 1,),), -1) for dim in (first_dim, second)]
     turns: list[tuple[Dim, Dim]] = [

@@ -50,7 +50,10 @@ def batch_norm_window(
     bias: TensorSpec | None = None,
     out: Output,
 ) -> Looks:
-    """By itself in evaluation; in training with the statistics of its channel, and running statistics are not read."""
+    """Return the window: the element itself, in training with the statistics of its channel.
+
+    Running statistics are not read in training.
+    """
     if not training:
         return ((_by_itself(input),),)
     affine: list[Ways] = [None] * ((weight is not None) + (bias is not None))
@@ -59,13 +62,13 @@ def batch_norm_window(
 
 @window_of("aten::_native_batch_norm_legit_no_training", "aten::_batch_norm_no_update")
 def batch_norm_without_training_window(input: TensorSpec, *_: object, out: Output) -> Looks:
-    """By itself."""
+    """Return the window: the element itself."""
     return ((_by_itself(input),),)
 
 
 @window_of(aten._native_batch_norm_legit.no_stats, "aten::_batch_norm_with_update")
 def batch_norm_with_statistics_window(input: TensorSpec, *_: object, out: Output) -> Looks:
-    """With the statistics of its channel."""
+    """Return the window: the element itself with the statistics of its channel."""
     return (_normalised(input, *_per_channel(input, HERE)),)
 
 
@@ -319,7 +322,7 @@ def group_norm_backward(
     output_mask: Sequence[bool],
     out: object,
 ) -> Work:
-    """As layer norm."""
+    """Return the FLOPs of ``layer_norm_backward``."""
     return _backward(input, weight, output_mask, centred=True)
 
 
@@ -333,7 +336,10 @@ def batch_norm_backward(
     output_mask: Sequence[bool],
     out: object,
 ) -> Work:
-    """As layer norm in training; with stored statistics 1 per element for the input (2 with a weight), 4 for the weight."""
+    """Return the FLOPs of ``layer_norm_backward`` in training.
+
+    With stored statistics: 1 per element for the input (2 with a weight), 4 for the weight.
+    """
     if train:
         return _backward(input, weight, output_mask, centred=True)
     for_input, for_weight, for_bias = (bool(each) for each in output_mask)

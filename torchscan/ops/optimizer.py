@@ -1,4 +1,4 @@
-"""What optimizers do to many tensors in one call: the ``_foreach_*`` operators, and whole update rules fused into one."""
+"""Operators that update many tensors in one call: ``_foreach_*`` and fused optimizers."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def fused_adamw(
     grad_scale: object = None,
     out: object,
 ) -> Work:
-    """As Adam, but weight decay shrinks the parameter: 1."""
+    """FLOPs = those of Adam, but weight decay shrinks the parameter: 1 per element, not 2."""
     per_element = 13 + (weight_decay != 0) + _options(amsgrad, maximize, grad_scale)
     return Work(other_flops=per_element * elements(self))
 

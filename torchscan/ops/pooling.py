@@ -53,7 +53,7 @@ def _adaptive_pool(axes: int, flops_saved: int) -> Formula:
     def adaptive_pool(
         self: TensorSpec, output_size: Sizes, *_: object, out: Output, **_kwargs: object
     ) -> Work:
-        """As above, with windows from ``⌊i·in/out⌋`` to ``⌈(i+1)·in/out⌉``, whose sizes vary."""
+        """Count the elements of windows from ``⌊i·in/out⌋`` to ``⌈(i+1)·in/out⌉``."""
         reads = _total_of_windows(self, first_output(out), axes)
         return Work(other_flops=reads - flops_saved * first_output(out).numel, elements_read=reads)
 

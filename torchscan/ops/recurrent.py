@@ -189,7 +189,7 @@ def _declare_quantised(cell: _Cell, operator: Operator) -> None:
     def quantised(
         input: TensorSpec, *args: Any, num_layers: int, bidirectional: bool, out: Output
     ) -> Work:
-        """As the layers above, with packed weights."""
+        """Return the cost of the layers with packed weights."""
         params = next(
             each
             for each in args

@@ -1,15 +1,16 @@
-"""What each operator costs and where it looks: the registry of formulas and window rules.
+"""The registry of cost formulas and window rules of operators.
 
-A formula is a function of the operator's arguments, named as in its schema, with a :class:`TensorSpec` for each tensor, and
-of ``out``, the spec (or specs) of its result::
+A formula is a function of the operator's arguments, named as in its schema, with a
+:class:`TensorSpec` for each tensor, and of ``out``, the spec (or specs) of its result::
 
     @cost_of(aten.linear)
     def linear(input: TensorSpec, weight: TensorSpec, bias: TensorSpec | None = None, *, out: TensorSpec) -> Work:
         '''MACs = numel(out) · in_features.'''
         return Work(macs=out.numel * weight.shape[-1])
 
-Whatever a formula leaves out follows from the specs: see :class:`Work`. A window rule takes the same arguments and says
-from which elements of the operands a result is made: see :mod:`torchscan.ops.windows`.
+Counts that a formula leaves out follow from the specs: see :class:`Work`. A window rule takes the
+same arguments and returns which elements of the operands each element of a result depends on: see
+:mod:`torchscan.ops.windows`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ Operator = OpOverload | OpOverloadPacket | CustomOpDef | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a formula says about one call. ``None``: it follows from the specs alone."""
+    """The work of one operator call, as its formula returns it.
+
+    A count of None follows from the specs of operands and results.
+    """
 
     macs: int = 0
     #: floating-point operations other than the two of each multiply-accumulate
@@ -51,7 +55,7 @@ class Work:
     elements_read: int | None = None
     #: bytes that must at least be read; None: the distinct elements of every distinct operand
     bytes_read: int | None = None
-    #: how many of these bytes another routing of the same rows would not read
+    #: bytes of these that another routing of the same rows would not read
     avoidable_bytes_read: int = 0
     #: elements written; None: every element of every result and of every operand that is written to
     elements_written: int | None = None
@@ -75,7 +79,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpCost:
-    """The cost of one or more calls; docs/conventions.md explains each number."""
+    """The cost of one or more operator calls. docs/conventions.md explains each number."""
 
     macs: int = 0
     flops: int = 0
@@ -83,9 +87,9 @@ class OpCost:
     elements_written: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
-    #: how many of the bytes that are expected to be read another routing of the same rows would not read: those of experts
+    #: bytes of the expected reads that another routing of the same rows would not read: of experts
     avoidable_bytes_read: int = 0
-    #: False: it includes an unpriced operator, so that every number is a lower bound
+    #: False if an operator without a cost formula is included: then every number is a lower bound
     is_complete: bool = True
 
     @property
@@ -95,7 +99,7 @@ class OpCost:
 
     @property
     def min_bytes_read(self) -> int:
-        """Bytes that are read however rows are routed."""
+        """Bytes that are read with any routing of the rows."""
         return self.bytes_read - self.avoidable_bytes_read
 
     def __add__(self, other: OpCost) -> OpCost:
@@ -113,15 +117,15 @@ class OpCost:
 
 @dataclass(frozen=True, slots=True)
 class CallCost:
-    """The cost of a call, and whether the call is priced, free or unpriced."""
+    """The cost of a call, and whether it has a formula, costs nothing or has no formula."""
 
     state: Literal["priced", "free", "unpriced"]
     cost: OpCost
 
 
-#: returns None if the cost of a call can't be known from shapes
+#: returns None if the cost of a call does not follow from shapes
 Formula = Callable[..., Work | None]
-#: says where an operator looks; returns None if that can't be known for a call
+#: returns the elements that an operator reads for each result, or None if they are unknown
 WindowRule = Callable[..., Windows | None]
 F = TypeVar("F", bound=Formula)
 W = TypeVar("W", bound=WindowRule)
@@ -133,7 +137,7 @@ _UNPRICED = CallCost("unpriced", OpCost(is_complete=False))
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What is registered for the name of an operator."""
+    """The formula that is registered for the name of an operator."""
 
     formula: Formula
     state: Literal["priced", "free"]
@@ -151,11 +155,12 @@ def cost_of(
     """Register a formula for operators.
 
     Args:
-        operators: an overload (``torch.ops.aten.add.Tensor``), a packet for all its overloads (``torch.ops.aten.add``), the
-            name of either (``"mylib::add"``), which need not be loaded yet, or the result of ``torch.library.custom_op``.
-        of_integers: count integer arithmetic, as for quantised weights. By default it is taken to
-            compute positions and masks, and is free.
-        replace: replace an existing formula; otherwise a second formula is an error.
+        operators: an overload (``torch.ops.aten.add.Tensor``), a packet for all its overloads
+            (``torch.ops.aten.add``), the name of either (``"mylib::add"``; the library need not
+            be loaded yet), or the result of ``torch.library.custom_op``.
+        of_integers: count integer arithmetic, for example of quantized weights. By default,
+            integers are assumed to be positions and masks, and cost nothing.
+        replace: replace an existing formula. Otherwise a second formula raises an error.
 
     """
 
@@ -167,7 +172,7 @@ def cost_of(
 
 
 def traffic_of(*operators: Operator) -> Callable[[F], F]:
-    """Register a formula for operators that do no arithmetic, but whose traffic differs from their operands and results."""
+    """Register a formula for operators without arithmetic that move other bytes than their operands."""
 
     def register(formula: F) -> F:
         _register(_entries, operators, _Entry(formula, "free"), replace=False)
@@ -177,7 +182,10 @@ def traffic_of(*operators: Operator) -> Callable[[F], F]:
 
 
 def declare_costless(*operators: Operator) -> None:
-    """Declare operators that do no arithmetic: views and copies. All but views read their operands and write their result."""
+    """Declare operators without arithmetic: views and copies.
+
+    A copy reads its operands and writes its result; a view does neither.
+    """
     traffic_of(*operators)(_copies)
 
 
@@ -193,17 +201,20 @@ def window_of(*operators: Operator, replace: bool = False) -> Callable[[W], W]:
 
 
 def pointwise(*operators: Operator) -> None:
-    """Declare operators that make each element of the result from the operands at the same place."""
+    """Declare operators that compute each element from the operands' elements at its index."""
     window_of(*operators)(elementwise)
 
 
 def is_known(operator: OpOverload) -> bool:
-    """Whether calls of this operator can be priced as a whole."""
+    """Return whether this operator has a cost formula."""
     return _find(_entries, operator) is not None
 
 
 def windows(signature: OpSignature) -> Windows | None:
-    """Where a call looks at its operands; None: not known. A failing rule must not cost the user the other numbers."""
+    """Return the elements of its operands that a call reads, or None if they are unknown.
+
+    A rule that fails gives a warning, so that all other numbers stay available.
+    """
     rule = _find(_window_rules, signature.op)
     if rule is None:
         return None
@@ -212,15 +223,16 @@ def windows(signature: OpSignature) -> Windows | None:
     except Exception as error:
         call = f"{signature.op}({', '.join(map(str, signature.args))})"
         warn_user(
-            f"the window rule {rule.__qualname__} failed on {call}: {error!r}; it is treated as unknown"
+            f"the window rule {rule.__qualname__} failed on {call} ({error!r}): its receptive "
+            "fields are unknown"
         )
         return None
 
 
 def compute_cost(signature: OpSignature, routing: Routing = UNKNOWN) -> CallCost:
-    """What a call costs. Views cost nothing; integer arithmetic counts only as traffic.
+    """Return the cost of a call. Views cost nothing; integer arithmetic counts only as traffic.
 
-    ``routing``: how the indices that it was given were picked.
+    ``routing``: how a router picked the indices among the operands.
     """
     if signature.is_view or _makes_nothing(signature):
         return CallCost("free", _NOTHING)
@@ -237,12 +249,15 @@ def compute_cost(signature: OpSignature, routing: Routing = UNKNOWN) -> CallCost
     return priced if entry.of_integers else _without_arithmetic(priced)
 
 
-#: products whose formulas count rows, of whatever lengths
+#: products whose formulas count rows, of any lengths
 _BY_ROWS = frozenset({aten.linear.default, aten.linear_backward.default})
 
 
 def _goes_by_elements(entry: _Entry | None, op: OpOverload) -> bool:
-    """Whether the price holds for tensors of different lengths too: their shape only says how many elements there are."""
+    """Return whether the formula holds for nested tensors, which have rows of different lengths.
+
+    It does if it counts elements: the shape of a nested tensor has only their number.
+    """
     if entry is None or entry.state == "free" or op in _BY_ROWS:
         return True
     return _find(_window_rules, op) is elementwise
@@ -252,7 +267,7 @@ _numel, _is_arithmetic = attrgetter("numel"), attrgetter("is_arithmetic")
 
 
 def _makes_nothing(signature: OpSignature) -> bool:
-    """Whether its results can only be empty: an expert without rows, say, whose weights nobody reads."""
+    """Return whether all results are empty, as of an expert without rows, whose weights are unread."""
     written = signature.all_written
     if not written or any(map(_numel, written)):
         return False
@@ -268,7 +283,11 @@ def _without_arithmetic(priced: CallCost) -> CallCost:
 
 
 def _priced(entry: _Entry, signature: OpSignature, routing: Routing) -> CallCost:
-    """The price from a formula. A failing formula must not cost the user the other numbers: the call counts as unpriced."""
+    """Return the cost that a formula gives.
+
+    A formula that fails gives a warning, and the call counts as one without a formula, so that all
+    other numbers stay available.
+    """
     try:
         work = _apply(entry.formula, signature, routing)
         if work is None:
@@ -282,13 +301,17 @@ def _priced(entry: _Entry, signature: OpSignature, routing: Routing) -> CallCost
     except Exception as error:
         call = f"{signature.op}({', '.join(map(str, signature.args))})"
         warn_user(
-            f"the formula {entry.formula.__qualname__} failed on {call}: {error!r}; it is not priced"
+            f"the cost formula {entry.formula.__qualname__} failed on {call} ({error!r}): totals "
+            "are lower bounds"
         )
         return _UNPRICED
 
 
 def _is_integer_arithmetic(signature: OpSignature) -> bool:
-    """Whether it is an operator of torch's own on integers or booleans; what others do with integers is not known."""
+    """Return whether this is an operator of torch on integers or booleans only.
+
+    What operators of other libraries do with integers is unknown.
+    """
     if any(map(_is_arithmetic, (*signature.inputs, *signature.outputs))):
         return False
     return signature.op.namespace in ("aten", "prims")
@@ -297,9 +320,9 @@ def _is_integer_arithmetic(signature: OpSignature) -> bool:
 def _apply(formula: Callable[..., T], signature: OpSignature, routing: Routing = UNKNOWN) -> T:
     """Call a formula or a rule with the arguments that it has parameters for.
 
-    Its positional parameters are the operator's first arguments, whatever the overload calls them; keyword parameters are
-    matched by name with the schema, where the overload has them; ``inputs`` are all operands, ``routing`` says how indices were
-    picked.
+    Its positional parameters take the operator's first arguments, under any name; its keyword
+    parameters are matched by name with the schema, if the overload has them. ``inputs`` takes all
+    operands, ``routing`` how a router picked the indices.
     """
     layout = _layout(formula)
     names = names_of_arguments(signature.op)
@@ -346,12 +369,12 @@ def _layout(formula: Callable[..., object]) -> _Layout:
 
 
 def elements(specs: Iterable[TensorSpec]) -> int:
-    """The number of elements touched by using each of these tensors once."""
+    """Return the number of elements that one access of each of these tensors touches."""
     return sum(spec.accessed_numel for spec in specs)
 
 
 def stored_bytes(specs: Iterable[TensorSpec]) -> int:
-    """The bytes of the distinct elements of these tensors."""
+    """Return the bytes of the distinct elements of these tensors."""
     return sum(spec.stored_bytes for spec in specs)
 
 
@@ -360,7 +383,7 @@ def _copies(**_kwargs: object) -> Work:
 
 
 def _complete(work: Work, signature: OpSignature) -> OpCost:
-    """``FLOPs = 2·MACs + the rest``; what a formula leaves out follows from the specs."""
+    """Return the cost: ``FLOPs = 2·MACs + other FLOPs``, and missing counts from the specs."""
     written = signature.all_written
     return OpCost(
         macs=work.macs,
@@ -380,7 +403,7 @@ def _value_or_count(
 
 
 def _name_of(operator: Operator) -> str:
-    """The name of an operator, as torch prints it: ``aten.add`` or ``aten.add.Tensor``."""
+    """Return the name of an operator, as torch prints it: ``aten.add`` or ``aten.add.Tensor``."""
     if isinstance(operator, CustomOpDef):
         operator = operator._qualname
     if isinstance(operator, OpOverload | OpOverloadPacket | MissingOperator):
@@ -396,12 +419,12 @@ def _register(
     entries: dict[str, T], operators: tuple[Operator, ...], entry: T, replace: bool
 ) -> None:
     if not operators:
-        raise InputError("no operator was given: @cost_of(torch.ops.mylib.my_op)")
+        raise InputError("the operator is missing: write @cost_of(torch.ops.mylib.my_op)")
     names = [_name_of(operator) for operator in operators]
     taken = [name for name in names if name in entries]
     if taken and not replace:
         kind = "a cost" if isinstance(entry, _Entry) else "a window rule"
-        raise ValueError(f"{taken[0]} already has {kind}: pass replace=True to replace it")
+        raise ValueError(f"{taken[0]} already has {kind}: give replace=True to replace it")
     for name in names:
         for narrower in (
             [each for each in entries if each.startswith(f"{name}.")] if replace else ()
@@ -420,7 +443,10 @@ def _find(entries: Mapping[str, T], operator: OpOverload) -> T | None:
 
 @functools.cache
 def _names_to_find(operator: OpOverload) -> tuple[str, ...]:
-    """The overload, then the packet; an in-place operator falls back on its functional counterpart."""
+    """Return the names to look up: the overload, the packet, and those of the functional operator.
+
+    An in-place operator without an entry has the cost of its functional counterpart.
+    """
     packet = str(operator.overloadpacket)
     functional = packet.removesuffix("_")
     return str(operator), packet, f"{functional}.{operator._overloadname}", functional

@@ -1,4 +1,4 @@
-"""How many of several matrices, or rows of a table, are read if each row of the data picks some of them."""
+"""The number of experts, or of rows of a table, that are read if each row of the data picks some."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """Each of ``rows`` picks ``picks`` different ones of ``choices``, as a router picks experts for a token."""
+    """A router: each of ``rows`` tokens picks ``picks`` different experts out of ``choices``."""
 
     choices: int
     picks: int
@@ -15,35 +15,41 @@ class Routing:
 
     @property
     def slots(self) -> int:
-        """Pairs of a row and what it picks."""
+        """The number of pairs of a row and a choice."""
         return self.rows * self.picks
 
     @property
     def expected(self) -> float:
-        """How many different ones are picked if all are equally likely: ``n·(1 − (1 − k/n)^rows)`` of n, k for each row."""
+        """The expected number of different choices, if all are equally likely.
+
+        It is ``n·(1 − (1 − k/n)^rows)`` for k picks of n choices in each row.
+        """
         return self.choices * self.expected_share
 
     @property
     def expected_share(self) -> float:
-        """The same of each choice: how likely it is to be picked."""
+        """The probability that a choice is picked at all."""
         return 1 - (1 - self.picks / self.choices) ** self.rows if self.choices else 0.0
 
     @property
     def fewest(self) -> int:
-        """How few there can be: every row picks the same k, which are different."""
+        """The smallest number of different choices: every row picks the same k."""
         return self.picks if self.rows else 0
 
     @property
     def fewest_share(self) -> float:
-        """The same as a share of the choices."""
+        """The smallest number of different choices, as a share of all."""
         return self.fewest / self.choices if self.choices else 0.0
 
     def of(self, choices: int, slots: int) -> Routing:
-        """This routing if it made so many slots for so many choices, else what is true of any: each slot picks one."""
+        """Return this routing if it has these slots and choices, else one pick per slot.
+
+        One pick per slot holds for any routing.
+        """
         return (
             self if (self.choices, self.slots) == (choices, slots) else Routing(choices, 1, slots)
         )
 
 
-#: where nothing is known about who picks what
+#: a routing that is not known
 UNKNOWN = Routing(0, 0, 0)

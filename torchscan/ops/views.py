@@ -136,7 +136,7 @@ declare_costless(
 def reshape_window(
     self: TensorSpec, *others: object, inputs: tuple[TensorSpec, ...], out: TensorSpec
 ) -> Looks | None:
-    """The same elements in the same order, unless they are viewed as a type of another size."""
+    """Return elements in the same order, or None if they are viewed as a type of another size."""
     return (
         (way(Reshape(out.shape)), *[NOT_READ] * (len(inputs) - 1))
         if self.numel == out.numel
@@ -273,7 +273,7 @@ def split_window(self: TensorSpec, *_: object, dim: int = 0, out: Output) -> Eac
 def diagonal_window(
     self: TensorSpec, offset: int = 0, dim1: int = 0, dim2: int = 1, *, out: TensorSpec
 ) -> Looks:
-    """The same place in two dimensions, one of them shifted."""
+    """Return the window: equal indices in two dimensions, one of them shifted."""
     rank = len(self.shape)
     last = len(out.shape) - 1
     starts = {wrapped(dim1, rank): max(-offset, 0), wrapped(dim2, rank): max(offset, 0)}

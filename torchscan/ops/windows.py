@@ -1,14 +1,15 @@
-"""How a result looks at its operands: the building blocks of window rules.
+"""Window rules: which elements of its operands each element of a result depends on.
 
-A rule (:func:`torchscan.window_of`) says for each operand from which of its elements an element of the result is made, as a
-chain of steps from the operand to the result::
+A rule (:func:`torchscan.window_of`) returns this for each operand, as a chain of steps from the
+operand to the result::
 
     @window_of(aten.conv1d)
     def conv1d(input, weight, bias=None, stride=(1,), padding=(0,), dilation=(1,), groups=1, *, out):
         along = window(weight.shape[-1], stride[0], padding[0], dilation[0])
         return (look(out, here(0), WHOLE, Along(2, along)),)
 
-Operands that a rule leaves out count as looked at as a whole: the answer may be too large, but never too small.
+An operand that a rule leaves out counts as read completely: a receptive field may be too large, but
+never too small.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ from torchscan.trace.events import OpSignature, TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class Taps:
-    """The places i that place j looks at: ``table[j mod P] + (j div P) · rise``, for P entries in the table.
+    """The indices i that index j reads: ``table[j mod P] + (j div P) · rise``, for P table entries.
 
-    A convolution has one entry, ``−p + d·t`` for its taps t, and rises by the stride; a transposed one has an entry per phase.
+    A convolution has one entry, ``−p + d·t`` for its taps t, and rises by the stride. A transposed
+    convolution has one entry per phase.
     """
 
     table: tuple[tuple[int, ...], ...]
@@ -45,14 +47,14 @@ class Along:
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """A dimension of the operand that is read at one place."""
+    """A dimension of the operand that is read at one index."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A dimension of the operand that is read from end to end: contracted, averaged, normalised over."""
+    """A dimension of the operand that is read completely: contracted, averaged or normalized over."""
 
 
 WHOLE = Whole()
@@ -62,14 +64,14 @@ Dim = Along | At | Whole
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One step: how each dimension so far is read, and the shape after the step."""
+    """A step: the way in which each dimension is read, and the shape after the step."""
 
     dims: tuple[Dim, ...]
     shape: tuple[int, ...]
     is_identity: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        """``is_identity``: nothing is moved or mixed, provided that the shape stays the same."""
+        """Set ``is_identity``: no element is moved or mixed, provided that the shape is the same."""
         same = len(self.dims) == len(self.shape)
         for dim, each in enumerate(self.dims):
             same = same and isinstance(each, Along) and each.dim == dim and each.taps is HERE
@@ -78,14 +80,14 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Reshape:
-    """One step: the same elements in the same order, in a different shape."""
+    """A step: the same elements in the same order, in a different shape."""
 
     shape: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Unfold:
-    """One step: the windows of a dimension, as a new dimension at the end: i = step · j + spacing · k for k < size."""
+    """A step: the windows of a dimension as a new last one, i = step · j + spacing · k for k < size."""
 
     dim: int
     size: int
@@ -95,7 +97,7 @@ class Unfold:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Last step: only places ``start`` to ``stop`` of a dimension of the result come from this operand."""
+    """The last step: only ``start`` to ``stop`` of a dimension of the result come from this operand."""
 
     dim: int
     start: int
@@ -103,8 +105,8 @@ class Piece:
 
 
 Step = Look | Reshape | Unfold | Piece
-#: remarks on a way: a normalisation's statistics; a border that wraps around, or is made in another way; a hull, which may be
-#: larger than what is seen
+#: what is special about a way: statistics of a normalization; padding that wraps around, or that
+#: copies or reflects; a hull, which may be larger than the elements that are read
 Note = Literal["norm-stats", "wraps", "padded", "hull"]
 
 
@@ -117,20 +119,20 @@ class Way:
     is_identity: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        """``is_identity``: nothing happens on the way, provided that the shape stays the same."""
+        """Set ``is_identity``: no step changes anything, provided that the shape is the same."""
         same = all(isinstance(step, Look) and step.is_identity for step in self.steps)
         object.__setattr__(self, "is_identity", same and self.note is None)
 
 
-#: the ways from one operand; empty if its values are not read; None if it is looked at as a whole
+#: the ways from one operand; empty if its values are not read; None if it is read completely
 Ways = tuple[Way, ...] | None
-#: for each operand, in the order of ``signature.inputs``; operands left out are looked at as a whole
+#: for each operand, in the order of ``signature.inputs``; operands left out are read completely
 Looks = tuple[Ways, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class EachOutput:
-    """What a rule returns if each result looks at the operands in its own way."""
+    """The return value of a rule whose results read the operands in different ways."""
 
     looks: tuple[Looks, ...]
 
@@ -140,12 +142,12 @@ NOT_READ: Ways = ()
 
 
 def way(*steps: Step, note: Note | None = None) -> Ways:
-    """One way from an operand, as the only one."""
+    """Return one way from an operand, as the only one."""
     return (Way(steps, note),)
 
 
 def checked(windows: Windows | None, signature: OpSignature) -> Windows | None:
-    """What a rule returned. Raises if it can't be followed."""
+    """Return what a rule returned, or raise an error if it is malformed."""
     every = windows.looks if isinstance(windows, EachOutput) else (windows,)
     for looks in every:
         if looks is not None and not isinstance(looks, tuple):
@@ -169,7 +171,7 @@ def _check_step(step: Step, spec: TensorSpec) -> None:
         return
     if len(step.dims) != len(spec.shape):
         raise ValueError(
-            f"it says how {len(step.dims)} dimensions of an operand are read, and the operand has {len(spec.shape)}"
+            f"it describes {len(step.dims)} dimensions of an operand that has {len(spec.shape)}"
         )
     for how in step.dims:
         if isinstance(how, Along) and not 0 <= how.dim < len(step.shape):

@@ -53,10 +53,10 @@ def gather(
     optimizer: OptimizerChoice | None = None,
     holds_output: bool = False,
 ) -> Plan:
-    """What each process of the group that is there holds, computes and sends, for the model as it is sharded now.
+    """Return the plan of the running process group, for the model as it is sharded now.
 
-    Every process of the group calls it, as a collective. Each records its own part on shapes alone, and changes nothing; the
-    first is sent what all have found, the others have their own.
+    Call it on every rank, like a collective. Each rank records its part on shapes alone and changes
+    nothing. Rank 0 gets the plan of all ranks, the others get their own.
 
     Args:
         module: as it is trained: sharded by ``fully_shard``, ``parallelize_module``, wrapped in ``DistributedDataParallel``.
@@ -122,7 +122,7 @@ def _mesh_of(model: nn.Module) -> tuple[dict[str, int], dict[str, int], dict[tup
 
 
 def _checked(model: nn.Module, asked: Asked, per_machine: int, network: float) -> Fabric | None:
-    """What joins the devices, if there are any; wrong use is refused."""
+    """Return the links between the devices, if there are any, after checking the arguments."""
     require_module(model)
     check_request(asked.of(model).question.fused_pass())
     if asked.input_shape is not None:
@@ -135,7 +135,7 @@ def _checked(model: nn.Module, asked: Asked, per_machine: int, network: float) -
 
 
 def _of_ddp(model: nn.Module) -> list[str]:
-    """What its processes send each other of gradients at least, ``2 (n − 1)/n p``, which no record has."""
+    """Return the bytes of gradients that DDP sends, ``2 (n − 1)/n p``, which no trace has."""
     if not is_wrapped_by_ddp(model):
         return []
     size = sum(
@@ -166,7 +166,10 @@ def _own(
 
 
 def _in_all(work: Callable[[], _T]) -> _T:
-    """What this process finds, if all find something: else those that did would wait for the others for ever."""
+    """Return this rank's result if all ranks have one, else raise an error on each of them.
+
+    Otherwise the ranks with a result would wait for the others forever.
+    """
     import torch.distributed as distributed
 
     found, error = _tried(work)

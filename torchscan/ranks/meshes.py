@@ -64,10 +64,11 @@ def search(
     network_gbs: float = 50.0,
     progress: bool = True,
 ) -> MeshSearch:
-    """What a training step takes on each mesh of so many devices, the fastest that fit first, computed on shapes alone.
+    """Compare training steps on all meshes of ``num_gpus`` GPUs, the fastest that fit first.
 
-    On each mesh, passes of few layers are recorded; further layers of a kind add as much as the last that was added. For the
-    best mesh a pass of all layers is recorded as well, because idle memory between tensors depends on all of them.
+    On each mesh, passes of few layers are recorded on shapes alone; each further layer of a kind
+    adds as much as the last one. For the best mesh, a pass of all layers is recorded too, because
+    fragmentation depends on all of them.
 
     Args:
         module: a language model, as of transformers; on the meta device, as a rule. It is left unchanged.
@@ -176,7 +177,7 @@ def _checked(meshes: Sequence[Mapping[str, int]], num_gpus: int) -> list[Mapping
 
 
 def _require_tokens(module: nn.Module) -> None:
-    """Refuse what is no language model."""
+    """Raise an InputError unless the model is a language model."""
     missing = [name for name in ("input_ids", "labels") if not _takes(module, name)]
     if missing:
         raise InputError(
@@ -186,7 +187,7 @@ def _require_tokens(module: nn.Module) -> None:
 
 
 def _takes(module: nn.Module, name: str) -> bool:
-    """Whether its ``forward`` has such an argument, or any."""
+    """Return whether ``forward`` takes an argument with this name."""
     taken = inspect.signature(module.forward).parameters
     return name in taken or any(each.kind is each.VAR_KEYWORD for each in taken.values())
 
@@ -210,7 +211,7 @@ class _MeshQuestion:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What weights are stored in."""
+        """The type in which weights are stored."""
         return torch.bfloat16 if self.precision == "bf16" else torch.float32
 
     def short(
@@ -241,7 +242,7 @@ class _MeshQuestion:
         return Short(rank, numbers, paths, self._fabric)
 
     def _sequences(self, mesh: Mapping[str, int]) -> int:
-        """Of one copy of the model, by which those devices that share it are told apart from others."""
+        """Return the sequences of one copy of the model."""
         copies = math.prod(mesh.values()) // mesh.get("tp", 1)
         if self.sequences % copies:
             raise InputError(
@@ -276,7 +277,7 @@ class _MeshQuestion:
         )
 
     def _layers(self, model: nn.Module) -> list[nn.Module]:
-        """Of all lists of layers, also short ones."""
+        """Return the layers of all module lists, also of short ones."""
         lists = [model.get_submodule(path) for path, _ in outermost_lists(self.module, more_than=1)]
         return [layer for each in lists for layer in each.children()]
 
@@ -431,7 +432,7 @@ def _overhead_bytes(short: Short) -> int:
 
 
 def _assumed(short: Short) -> list[str]:
-    """Of the whole step, what is not of one mesh."""
+    """Return the assumptions that hold for all meshes."""
     timed = short.rank.roofline.assumptions if short.rank.roofline is not None else ()
     of_one_mesh = ("of the time of collectives", "one of several processes")
     of_all = [text for text in timed if not any(part in text for part in of_one_mesh)]

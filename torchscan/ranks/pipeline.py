@@ -230,7 +230,7 @@ def _bytes(tensors: Sequence[Tensor]) -> int:
 
 
 def _outputs(trace: Trace, number: int) -> list[Tensor]:
-    """What a stage returns, without data."""
+    """Return the outputs of a stage, without data."""
     named = [name for name in trace.root.output_names if "'" in name]
     if named:
         keys = ", ".join(each.strip("[]") for each in named)
@@ -279,7 +279,10 @@ def _stage(pipeline: _Pipeline, number: int, plan: RankPlan, sent: int) -> Stage
 
 
 def _times(roofline: Roofline) -> tuple[float, float, float]:
-    """Of the second microbatch, whose gradients are added to those of the first, and of the optimizer."""
+    """Return the seconds of the second microbatch, forward and backward, and of the optimizer.
+
+    The gradients of the second one are added to those of the first.
+    """
     phases = [
         (phase, sum(each.time_estimate for each in loads))
         for phase, loads in groupby(roofline.operators, lambda each: each.phase)
@@ -291,10 +294,11 @@ def _times(roofline: Roofline) -> tuple[float, float, float]:
 
 
 def _sizes(plan: RankPlan) -> tuple[int, int, int, int, int]:
-    """Of the second microbatch: what is held and kept, and the most of each pass and of the optimizer beyond what is held.
+    """Return the bytes of the second microbatch: resident, saved, and the peak of each pass.
 
-    The gradients that are sent back are not held, as they are in a record of one stage. What stays gathered after the forward
-    pass is held, because other stages run meanwhile.
+    The peaks count what is needed beyond the resident bytes. Gradients that are sent back are not
+    resident, as they are in the trace of one stage. Parameters that stay all-gathered after the
+    forward pass are, because other stages run meanwhile.
     """
     passes = [
         (phase, list(moments))
@@ -319,7 +323,7 @@ def _sizes(plan: RankPlan) -> tuple[int, int, int, int, int]:
 
 
 def _sent_back(trace: Trace, gradients: int) -> int:
-    """Of the gradients that a record holds after the first microbatch, bytes of those that are not of parameters."""
+    """Return the bytes of gradients in the trace that do not belong to parameters."""
     own: int = sum(
         each.stored_bytes for each in held_in(trace) if each.requires_grad and each.is_used
     )

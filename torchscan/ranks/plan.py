@@ -60,10 +60,11 @@ def plan(
     holds_output: bool = False,
     progress: bool = True,
 ) -> Plan:
-    """What each process of many holds, computes and sends, without the others and without data.
+    """Plan a sharded model: memory, computation and communication of each rank.
 
-    A group of processes is pretended, the model is built without data, and ``apply`` shards it as it would be in training: with
-    ``fully_shard``, ``parallelize_module``, ``distribute_tensor``. Afterwards there is no group, as before.
+    The process group is simulated in this process and removed afterwards. The model is built without
+    data, and ``apply`` shards it with your training code: ``fully_shard``, ``parallelize_module`` or
+    ``distribute_tensor``.
 
     Args:
         module: the model, which is left unchanged; usually on the meta device. Or a function that
@@ -113,7 +114,7 @@ def plan(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What a process does."""
+    """The pass of each rank."""
 
     input_shape: Shapes | None
     dtype: DTypes | None
@@ -173,7 +174,7 @@ def planned(
 
 
 def offloading(memory: MemoryEstimate, model: nn.Module) -> MemoryEstimate:
-    """The same, with what is assumed of parts that are kept on the host."""
+    """Return the estimate with an assumption about offloaded parts, if the model has any."""
     return (
         replace(memory, assumptions=(*memory.assumptions, _OFFLOADED))
         if is_offloaded(model)
@@ -190,7 +191,7 @@ def rank_plan(
     names: Mapping[tuple[int, ...], str],
     fabric: Fabric | None,
 ) -> RankPlan:
-    """What follows from the record of one process."""
+    """Return the plan of a rank from its trace."""
     costs = call_costs(trace)
     return RankPlan(
         rank=rank,
@@ -220,7 +221,7 @@ def names_in(devices: DeviceMesh, mesh: Mapping[str, int]) -> dict[tuple[int, ..
 
 
 def _silent(trace: Trace, names: Mapping[tuple[int, ...], str]) -> tuple[str, ...]:
-    """The dimensions of the mesh along which nobody tells another anything."""
+    """Return the dimensions of the mesh along which no collective runs."""
     groups = [set(group.ranks) for op in trace.ops if (group := group_of(op.signature)) is not None]
     return tuple(
         name
@@ -239,7 +240,7 @@ def held_in(trace: Trace) -> list[Any]:
 
 
 def plan_of(mesh: Mapping[str, int], asked: Asked, found: Sequence[RankPlan]) -> Plan:
-    """Of several processes; what is said of all is worked out from the record of the first."""
+    """Return the plan of several ranks. Statements about all follow from the first one's trace."""
     first = found[0]
     unpriced = unpriced_operators(first.trace, call_costs(first.trace))
     warned = [f"a lower bound: the cost of {', '.join(unpriced)} is not known"] if unpriced else []

@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA) beside the linear layers of a model, which are frozen. The model is changed: it is nobody else's."""
+"""Low-rank adapters (LoRA) beside a model's frozen linear layers. They are added in place."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Adapted(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """Of the layer: some modules look at it, or compute with it themselves."""
+        """The layer's weight, which some modules read themselves."""
         return self.base.weight
 
     @property
     def bias(self) -> Tensor | None:
-        """Of the layer."""
+        """The layer's bias."""
         return self.base.bias
 
     def forward(self, given: Tensor) -> Tensor:

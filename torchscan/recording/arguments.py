@@ -13,7 +13,7 @@ from torchscan.recording.training.optimizers import OptimizerChoice
 
 
 class InputArguments(TypedDict, total=False):
-    """What the model is called with.
+    """Arguments for the model and its inputs.
 
     Args:
         module: the model. It is left unchanged, even if its forward pass raises; it may be on the meta device.
@@ -34,7 +34,7 @@ class InputArguments(TypedDict, total=False):
 
 
 class PassArguments(InputArguments, total=False):
-    """What runs: an inference, or a training step.
+    """Arguments for the kind of pass: inference, or a training step.
 
     Args:
         mode: "eval", "train" or "same" (leave each module as it is); by default "train" for a training step, else "eval".
@@ -49,7 +49,7 @@ class PassArguments(InputArguments, total=False):
 
 
 class RunArguments(PassArguments, total=False):
-    """How a pass is recorded.
+    """Arguments for recording a pass.
 
     Args:
         execute: "abstract" works on shapes alone; "real" computes on the model's own device; "auto" computes only if the
@@ -60,7 +60,7 @@ class RunArguments(PassArguments, total=False):
 
 
 class StepArguments(PassArguments, total=False):
-    """What is estimated, and where it runs.
+    """Arguments for estimates: the complete training step and the device.
 
     Args:
         optimizer: the name of a class in ``torch.optim``, the class itself, a function that makes an optimizer from a list of

@@ -46,7 +46,7 @@ class Attempt:
 
     @property
     def is_abstract(self) -> bool:
-        """Whether shapes are all that there is."""
+        """True if the pass works on shapes alone."""
         return self.name == "abstract"
 
     def without_graph(self, request: PassRequest) -> Attempt:
@@ -66,9 +66,10 @@ class Attempt:
         return replace(self, reason=f"{self.reason}; {reason}" if self.reason else reason)
 
     def execution(self, device_type: str) -> Execution:
-        """What runs the operators, as on a device of this kind.
+        """Return the object that runs the operators, as on a device of this kind.
 
-        In pieces, all floats are meta tensors: autograd and composites compare devices.
+        In a decomposed pass all floats are meta tensors, because autograd and composites compare
+        devices.
         """
         if self.without_data is not None:
             return PretendingExecution(self.without_data)
@@ -99,7 +100,7 @@ _has_another_chance: ContextVar[bool] = ContextVar("has_another_chance", default
 
 @contextlib.contextmanager
 def another_chance() -> Iterator[None]:
-    """What runs in here is run again on a model with data if it raises :class:`~torchscan.errors.NeedsValuesError`."""
+    """Mark a pass as one that is repeated on data if it raises a NeedsValuesError."""
     token = _has_another_chance.set(True)
     try:
         yield
@@ -142,7 +143,7 @@ def _autocast_devices() -> list[str]:
 
 
 def _device_of(inventory: Inventory, request: PassRequest) -> torch.device:
-    """Where the model lives: the device of its first tensor, else of its first argument, else the CPU."""
+    """Return the device of the model's first tensor, else of its first argument, else the CPU."""
     for slot in inventory.all_slots:
         return slot.tensor.device
     for tensor in tensors_in((request.args, request.kwargs)):

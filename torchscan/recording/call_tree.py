@@ -1,12 +1,14 @@
-"""Which module is running, which call of it this is, and which call a node of the backward pass belongs to.
+"""The tree of module calls: which call runs, and which call owns a node of the backward pass.
 
-The tree knows modules and autograd's numbers, nothing of operators or tensors, so whoever watches a model run can ask it: a
-recording, an inspection, a training run. It puts nothing on the modules, returns nothing from its hooks and holds no tensor.
+The tree knows modules and autograd's sequence numbers, but no operators or tensors, so recording,
+inspecting and watching share it. It stores nothing on the modules, returns nothing from its hooks
+and holds no tensor.
 
-Autograd numbers the nodes of a graph as they are made, thread by thread. What is made between two numbers read when modules
-start and end belongs to the innermost module that is open then:
+Autograd numbers the nodes of a graph as they are created, per thread. A node that is created
+between two numbers, read when modules start and end, belongs to the innermost module that is open
+then:
 
-    owner(node) = the call noted last before node, of those in the thread that made it.
+    owner(node) = the last call noted before the node, of those in the thread that created it.
 """
 
 from __future__ import annotations
@@ -118,12 +120,12 @@ def with_autograd_threads() -> ThreadPolicy:
 
 
 def is_in_backward_pass() -> bool:
-    """Whether autograd's engine is at work in this thread."""
+    """Return whether autograd's engine runs in this thread."""
     return backward_pass() != NO_BACKWARD_PASS
 
 
 class _Thread:
-    """What is known of one thread: the innermost open call, and whose the nodes are that it makes."""
+    """The state of one thread: the innermost open call, and the owners of its nodes."""
 
     __slots__ = ("current", "interrupted", "is_home", "ranges")
 
@@ -140,7 +142,10 @@ class _Thread:
         return self.ranges[position - 1][1] if position else None
 
     def assign_nodes_to(self, call: Call | None) -> None:
-        """What is made here from now on is made by ``call``; in a thread of autograd's until its backward pass is over."""
+        """Assign the nodes that this thread creates from now on to ``call``.
+
+        In a thread of autograd's engine, this lasts until its backward pass ends.
+        """
         if call is None or not torch.is_grad_enabled():
             return
         if not self.is_home and not self.ranges and is_in_backward_pass():
@@ -149,10 +154,10 @@ class _Thread:
         self.ranges.append((next_node(), call))
 
     def runs_its_own_nodes(self) -> bool:
-        """Whether autograd works on nodes made here.
+        """Return whether autograd runs nodes that were created in this thread.
 
-        Else its threads run nodes of the forward pass, until a checkpoint there starts a backward pass of its own, of what it
-        has just computed again.
+        Otherwise its threads run nodes of the forward pass, until a checkpoint starts a backward
+        pass of the part that it has recomputed.
         """
         return self.is_home or (bool(self.ranges) and backward_pass() != self.interrupted)
 
@@ -161,7 +166,7 @@ _CALL = nn.Module._call_impl.__code__
 
 
 def _calls_of(module: nn.Module) -> int:
-    """How many calls of the module go on in this thread."""
+    """Return the number of calls of a module that are open in this thread."""
     frame, number = sys._getframe(1), 0
     while frame.f_back is not None:
         frame = frame.f_back
@@ -175,12 +180,12 @@ def _owner_in(thread: _Thread, node: Node | None) -> Call | None:
 
 
 def is_open(module: nn.Module) -> bool:
-    """Whether a call of the module goes on in this thread, other than the one that is about to begin."""
+    """Return whether a call of the module is open in this thread, besides the one that starts."""
     return _calls_of(module) > 1
 
 
 def is_running(module: nn.Module) -> bool:
-    """Whether a call of the module goes on in this thread."""
+    """Return whether a call of the module is open in this thread."""
     return _calls_of(module) > 0
 
 
@@ -237,7 +242,7 @@ class CallTree:
         )
 
     def maker_of(self, node: Node) -> Call | None:
-        """The same, asked in the thread that has made the node."""
+        """Return the owner of a node, asked in the thread that created the node."""
         return _owner_in(self._current_thread(), node)
 
     # -- exceptions --------------------------------------------------------------------------------------------------
@@ -252,7 +257,7 @@ class CallTree:
         return () if self._origin is None else self._origin[2]
 
     def forget_caught(self) -> None:
-        """Let go of an exception that somebody has caught: its frames hold tensors."""
+        """Release an exception that was caught: its frames hold tensors."""
         if self._origin is not None and sys.exception() is not self._origin[0]:
             self._origin = None
 
@@ -313,7 +318,7 @@ class CallTree:
             register_module_forward_hook(after, with_kwargs=True, always_call=True)
 
     def keep_compiler_out(self) -> None:
-        """Where something is compiled, the hooks must not be."""
+        """Replace the hooks with ones that torch.compile does not trace."""
         self.pause()
         self._hooks = (not_compiled(self._before), not_compiled(self._after))
         self.go_on()
@@ -423,7 +428,10 @@ class CallTree:
             self._at_start(call, arguments)
 
     def _forget_interrupted(self, module: nn.Module) -> None:
-        """The model is called: by what is open in this thread, unless that was interrupted, of which torch tells nobody."""
+        """Close a call that was interrupted, because torch does not report that.
+
+        It is noticed when the model is called again.
+        """
         thread = self._threads.get(threading.get_ident())
         current = None if thread is None else thread.current
         if thread is None or current is None or current.is_run_here:
@@ -432,7 +440,7 @@ class CallTree:
             thread.current = None
 
     def forget_interrupted(self) -> None:
-        """Let go of calls that are said to be open here and are not: torch tells nobody of those that were interrupted."""
+        """Close calls that were interrupted but still count as open: torch does not report that."""
         thread = self._threads.get(threading.get_ident())
         if (
             thread is not None

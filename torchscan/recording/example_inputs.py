@@ -133,7 +133,7 @@ def _as_shape(value: Any) -> tuple[int, ...] | None:
 def _by_position(
     dtype: DTypes | None, names: list[str] | None
 ) -> torch.dtype | Sequence[torch.dtype | None] | None:
-    """What was given by name in the order of the inputs; those without a type of their own have the model's."""
+    """Return types in the order of the inputs; None means the model's type."""
     if not isinstance(dtype, Mapping):
         return dtype
     unknown = [name for name in dtype if name not in (names or ())]

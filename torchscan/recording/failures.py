@@ -1,4 +1,4 @@
-"""What to say when a pass fails: where, on what, why, and what to try."""
+"""Explanations of failed passes: the place, the operands, the cause, and advice."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def _has_floating_index(request: OpRequest) -> bool:
 
 
 def _is_made(request: OpRequest) -> bool:
-    """Whether the data of the call come from other operators, not from the model's input."""
+    """Return whether the data of a call come from other operators, not from the model's input."""
     data = request.tracked[1:2] if str(request.op) == "aten.addmm.default" else request.tracked[:1]
     return any(each.is_produced for each in data)
 
@@ -273,13 +273,13 @@ def _takes(features: Features) -> str:
 
 
 def _features_of(failure: Failure) -> Features | None:
-    """What does not fit, as the exception says it, or else as the operands do."""
+    """Return the sizes that do not match, from the exception's text, or else from the operands."""
     found = features_in(failure.error)
     return _features(failure.request) if found is None and failure.request is not None else found
 
 
 def _features(request: OpRequest) -> Features | None:
-    """How many features or channels a layer takes and is given, if that is what does not fit."""
+    """Return the features or channels that a layer takes and gets, or None if they match."""
     found: Features
     shapes, name = [tracked.spec.shape for tracked in request.tracked], str(request.op)
     if name == "aten.addmm.default":

@@ -47,12 +47,12 @@ class Kept:
 
     @once
     def trace(self) -> Trace:
-        """Of all layers."""
+        """The trace of all layers."""
         return self._recorded if self._folded is None else self._folded.unfolded(self._recorded)
 
     @property
     def operators(self) -> int:
-        """How many calls of operators were recorded."""
+        """Number of operator calls that were recorded."""
         return len(self._recorded.ops)
 
     @property
@@ -62,7 +62,7 @@ class Kept:
 
     @property
     def cached_bytes(self) -> int:
-        """Of the tensors of the cache, of all layers."""
+        """Bytes of the cache's tensors, of all layers."""
         return sum(
             self.times.get(name, 1) * each.numel() * each.element_size()
             for name, each in self.tensors.items()
@@ -79,7 +79,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """How far a generation has come: tokens of the prompt, and tokens after it."""
+    """The length of a text: tokens of the prompt, and generated tokens."""
 
     prompt: int
     generated: int = 0
@@ -152,7 +152,7 @@ class Generating:
 
     @property
     def _prompt_kwargs(self) -> Mapping[str, Tensor]:
-        """What the pass over the prompt gets besides, in the precision of the model."""
+        """Return the other arguments of the pass over the prompt, in the model's precision."""
         return self._request.kwargs or {}
 
     def _prompted(self, length: Length) -> Kept:
@@ -206,7 +206,7 @@ class Generating:
             )
 
     def _for_all(self, tensor: Tensor) -> Tensor:
-        """What one sequence has, one after the other for all."""
+        """Repeat the tensor of one sequence for all sequences."""
         return tensor.repeat(self.batch_size, *[1] * (tensor.dim() - 1))
 
     def _record(self, inputs: Mapping[str, Tensor], cache: Mapping[str, Any]) -> Kept:
@@ -232,7 +232,7 @@ class Generating:
                 self._run_all()
 
     def _agrees(self, whole: tuple[Kept, Kept], length: Length) -> bool:
-        """Whether the passes are the same without the layers that are left out."""
+        """Return whether the passes are the same without the layers that are left out."""
         try:
             return all(map(_are_alike, whole, self._both(length))) and self.folded is not None
         except (UnfoldableError, TorchscanError):

@@ -1,4 +1,4 @@
-"""What one pass of a generation hands to the next: its cache."""
+"""The cache that one pass of a generation hands to the next."""
 
 from __future__ import annotations
 

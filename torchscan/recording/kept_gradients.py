@@ -1,7 +1,7 @@
-"""What the model does to the ``.grad`` of its tensors, which is put back.
+"""Restoring of gradients that the model assigns to ``.grad`` of its tensors.
 
-A gradient is looked at only when this pass is about to change it: where another thread trains the same model, torch crashes if
-gradients are looked at while it works.
+A gradient is read only when this pass is about to change it: if another thread trains the same
+model, torch crashes when gradients are read meanwhile.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Watched(property):
 
 
 class KeptGradients:
-    """Those of some leaves, from the moment on that the model changes them."""
+    """The gradients of some leaves, kept from the moment that the model changes them."""
 
     def __init__(self, leaves: Iterable[Tensor]) -> None:
         self._leaves = {id(each): each for each in leaves}
@@ -80,7 +80,7 @@ class KeptGradients:
 
 
 def _unwatch(ours: Any, before: Any, was_replaced: bool) -> None:
-    """Whoever had put something of theirs there has it back."""
+    """Put back the descriptor that was there before, which may be another library's."""
     get_default_nowrap_functions().discard(ours.__get__)
     if was_replaced:
         Tensor.grad = before
@@ -89,7 +89,7 @@ def _unwatch(ours: Any, before: Any, was_replaced: bool) -> None:
 
 
 def _is_left_by_pass(gradient: Tensor | None, table: TensorTable) -> bool:
-    """Where other threads run it may be theirs by now."""
+    """Return whether this pass left a gradient; with other threads, it may be theirs."""
     return (
         gradient is None
         or threading.active_count() == 1

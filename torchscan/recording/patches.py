@@ -12,7 +12,7 @@ from torchscan.recording.undo import run_at_end_of_pass
 
 @contextlib.contextmanager
 def replaced(places: dict[Any, Any], key: Any, by: Callable[[Any], Any]) -> Iterator[None]:
-    """Put something in a place, and put back what was there unless somebody has taken it away."""
+    """Replace an entry of a dict, and restore it unless other code has removed it."""
     before = places[key]
 
     def put_back() -> None:

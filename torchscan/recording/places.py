@@ -1,4 +1,4 @@
-"""Which line of the user's code is running: what a reader can look up."""
+"""The line of the user's code that is running."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def place_of_user() -> str | None:
 
 
 def is_of_user(frame: FrameType) -> bool:
-    """Whether its line is neither torch's nor torchscan's."""
+    """Return whether a frame belongs to neither torch nor torchscan."""
     return _module_of(frame).partition(".")[0] not in _NOT_THE_USERS
 
 
 def is_validation() -> bool:
-    """Whether torch asks on its own account whether values are as they should be."""
+    """Return whether torch checks values itself, for example of a distribution's parameters."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _module_of(frame).partition(".")[0] in _NOT_THE_USERS:
         if (_module_of(frame), frame.f_code.co_name) in _VALIDATING:

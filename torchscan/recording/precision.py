@@ -40,7 +40,7 @@ class CopyError(InputError):
 
 
 def in_precision(request: PassRequest, precision: Precision | None) -> PassRequest:
-    """The same pass in another precision; the model itself stays as it is."""
+    """Return the same pass in another precision. The model itself stays as it is."""
     if precision is None:
         return request
     if precision.endswith("-mixed"):
@@ -49,12 +49,12 @@ def in_precision(request: PassRequest, precision: Precision | None) -> PassReque
 
 
 def type_of(precision: Precision) -> torch.dtype:
-    """What tensors are converted to."""
+    """Return the type that tensors are converted to."""
     return _TYPES[precision]
 
 
 def with_channels_last(request: PassRequest) -> PassRequest:
-    """The same pass of a copy of the model as ``module.to(memory_format=torch.channels_last)`` would be, and of such images."""
+    """Return the same pass of a copy of the model, and of inputs, in channels-last layout."""
     copied = on_meta_copy(request)
     for parameter in (slot.tensor for slot in Inventory(copied.module).slots if not slot.is_buffer):
         if parameter.dim() in CHANNELS_LAST and parameter.layout is torch.strided:
@@ -63,7 +63,7 @@ def with_channels_last(request: PassRequest) -> PassRequest:
 
 
 def on_meta_copy(request: PassRequest, dtype: torch.dtype | None = None) -> PassRequest:
-    """The same pass of a copy of the model on the meta device, in another type as ``module.to(dtype)`` would be."""
+    """Return the same pass of a copy of the model on the meta device, converted to ``dtype``."""
 
     def copied(undo: Undo) -> PassRequest:
         leave_surroundings(undo)

@@ -1,4 +1,4 @@
-"""A group of processes that are not there: this one is one of them, and what it is told by the others is nothing."""
+"""A simulated process group: this process is one of its ranks, and no data comes from others."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _without_complaints() -> Iterator[None]:
 
 
 class _Chunks(Sequence[Tensor]):
-    """A tensor in as many parts as there are processes, as ``torch.chunk`` has them. Nobody needs those of the others."""
+    """The chunks of a tensor, one per rank, as ``torch.chunk`` splits it, made on demand."""
 
     def __init__(self, tensor: Tensor, number: int, dim: int) -> None:
         self._tensor, self._number, self._dim = tensor, number, dim
@@ -118,7 +118,7 @@ class _Chunks(Sequence[Tensor]):
 
 
 def size_of(mesh: Mapping[str, int]) -> int:
-    """How many processes there are."""
+    """Return the number of ranks of a mesh, or raise an InputError if its sizes are invalid."""
     sizes = list(mesh.values()) if isinstance(mesh, Mapping) else []
     if not sizes or not all(
         isinstance(each, int) and not isinstance(each, bool) and each > 0 for each in sizes

@@ -1,7 +1,8 @@
-"""What a model on the meta device has lost, and its constructor can make again: the values of integer buffers.
+"""Integer buffers that a model on the meta device has lost and its constructor can make again.
 
-Under ``torch.device("meta")`` a stride or a table of positions that a constructor puts into a buffer has no values. A model
-that keeps the config it was made from is made once more, with buffers on the CPU, and parameters where they take no memory.
+Under ``torch.device("meta")``, a stride or a table of positions that a constructor puts into a
+buffer has no values. A model that keeps its config is created once more, with buffers on the CPU,
+and with parameters that take no memory.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from torchscan.recording.undo import Undo, interruptible, put_back_after
 
 
 def rebuilt_buffers(inventory: Inventory) -> Mapping[str, Tensor]:
-    """By their paths those integer buffers without values that a second model like this one has with values."""
+    """Return the integer buffers without values that a second model from the same config has."""
     lost = {slot.path: slot for slot in inventory.slots if _has_lost_values(slot)}
     config = getattr(inventory.root, "config", None)
     if not lost or config is None:

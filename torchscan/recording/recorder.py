@@ -78,7 +78,7 @@ class Failure(NamedTuple):
 
 
 class _Ends(NamedTuple):
-    """What a module call was given and returned, each tensor with its name, and how many operators had run by then."""
+    """Inputs and outputs of a module call with their names, and the number of operators so far."""
 
     inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
@@ -108,9 +108,11 @@ class Recorder(TorchDispatchMode):
         *,
         is_last_resort: bool = True,
     ) -> None:
-        """``assume`` is told what was assumed; ``after_recomputation`` that a checkpoint has computed again what it needs.
+        """Create a recorder.
 
-        With ``is_last_resort`` a branch may rest on an assumed index, because there is no other way to run the pass.
+        ``assume`` is called with each assumption, ``after_recomputation`` when a checkpoint has
+        recomputed its part. With ``is_last_resort``, a branch may depend on an assumed index,
+        because there is no other way to run the pass.
         """
         super().__init__()  # type: ignore[no-untyped-call] # torch leaves it without annotations
         self.tree = CallTree(inventory.path_of)
@@ -148,7 +150,7 @@ class Recorder(TorchDispatchMode):
         return False
 
     def name_parts(self, inventory: Inventory) -> None:
-        """Of what is spread over processes a pass meets the part of this one, or another view of its memory."""
+        """Name the local parts of sharded tensors, which a pass uses in their place."""
         for slot in inventory.slots if inventory.is_sharded else ():
             part = local_part(slot.tensor)
             if part is not slot.tensor:
@@ -165,7 +167,7 @@ class Recorder(TorchDispatchMode):
             yield
 
     def begin(self, phase: Phase) -> None:
-        """The forward pass is over and gradients follow, say."""
+        """Start another phase, for example the backward pass."""
         self._phase = phase
         if phase == "optimizer":
             self._execution.begin_optimizer()
@@ -177,7 +179,7 @@ class Recorder(TorchDispatchMode):
         self.tree.forget_exception()
 
     def failure_of(self, error: BaseException) -> Failure:
-        """Where this very exception came from; one that the model has caught before does not matter."""
+        """Return the origin of this exception, ignoring those that the model caught before."""
         request = self._failed[1] if self._failed is not None and self._failed[0] is error else None
         call = self.tree.origin_of(error)
         if call is not None:
@@ -298,7 +300,7 @@ class Recorder(TorchDispatchMode):
         return self.tree.current is not None and is_frozen(self.tree.current.module)
 
     def _is_validated(self, request: OpRequest) -> bool:
-        """What torch refuses if it is out of range is taken to be in range where nobody knows."""
+        """Return whether torch validates unknown values, which are then assumed to be in range."""
         if request.tracked[0].is_concrete or not is_validation():
             return False
         self.assume("that parameters and values of distributions are in range")
@@ -326,7 +328,7 @@ class Recorder(TorchDispatchMode):
         return substitute
 
     def _notice_what_is_over(self) -> None:
-        """An exception that somebody has caught, whose frames hold tensors; what a checkpoint computes again."""
+        """Release caught exceptions, whose frames hold tensors; detect the end of recomputation."""
         self.tree.forget_caught()
         if self._failed is not None and sys.exception() is not self._failed[0]:
             self._failed = None
@@ -399,9 +401,10 @@ class Recorder(TorchDispatchMode):
         return self.table.add(tensor, spec, producer, tracked)
 
     def _with_originals(self, request: OpRequest, outcome: OpOutcome) -> Any:
-        """An operator that returns one of its operands returns the model's own tensor, not what stood in for it.
+        """Return the model's own tensor if an operator returns one of its operands, not its proxy.
 
-        Except to whoever is about to read it in C++, as ``tolist`` does: what was written since is in the stand-in.
+        C++ code that is about to read it, such as ``tolist``, gets the proxy, which has the values
+        written since.
         """
         if not isinstance(outcome.result, Tensor) or request.op in RESOLVE:
             return outcome.result
@@ -433,7 +436,7 @@ class Recorder(TorchDispatchMode):
         )
 
     def _owner(self) -> Call:
-        """The call whose gradient is being computed, else the model's: what makes a loss of its result, say."""
+        """The call whose gradient is being computed, else the model's, for example for the loss."""
         node = current_node() if self._phase == "backward" else None
         return self.tree.owner_of(node) or self.tree.root
 

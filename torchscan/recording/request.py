@@ -71,12 +71,15 @@ class PassRequest(Inputs):
 
     @property
     def is_converted(self) -> bool:
-        """Whether the model is a copy without data."""
+        """True if the model is a copy without data."""
         return bool(self.originals)
 
     @property
     def has_backward(self) -> bool:
-        """Whether there is a backward pass; a loss may be a module that is false, having no submodules."""
+        """True if there is a backward pass.
+
+        A loss may be a module that is false: one without submodules.
+        """
         return self.backward is not False
 
     @property
@@ -86,7 +89,7 @@ class PassRequest(Inputs):
 
     @property
     def from_shapes(self) -> bool:
-        """Whether torchscan makes the inputs from shapes."""
+        """True if torchscan makes the inputs from shapes."""
         return self.input_shape is not None
 
     def inputs(
@@ -158,7 +161,7 @@ def require_module(given: object) -> None:
 
 
 def require_positive(name: str, value: object) -> None:
-    """Refuse what is no number of things."""
+    """Raise an InputError unless the value is a positive integer."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InputError(f"{name} is {value!r}: give a positive integer")
 

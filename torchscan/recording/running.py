@@ -52,7 +52,7 @@ from torchscan.trace.events import InputRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Arguments:
-    """What the model is called with."""
+    """The arguments of the model's call."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -164,7 +164,7 @@ def _enter(
 
 
 def _give_values(arguments: _Arguments, table: TensorTable) -> None:
-    """Of small floating-point tensors that were given: they may be masks."""
+    """Keep the values of small floating-point tensors that were given: they may be masks."""
     for (_, tensor), original in zip(arguments.owned, arguments.originals, strict=True):
         values = values_of(original) if tensor.is_meta else None
         if values is not None:
@@ -172,7 +172,7 @@ def _give_values(arguments: _Arguments, table: TensorTable) -> None:
 
 
 def _enter_made_up(arguments: _Arguments, request: PassRequest, values: AssumedValues) -> None:
-    """Where only shapes were given, inputs are random numbers, or zeros for integers."""
+    """Enter inputs that torchscan made from shapes: random numbers, or zeros for integers."""
     given = {
         id(tensor)
         for tensor in tensors_in([arguments.kwargs[name] for name in request.kwargs or ()])
@@ -183,7 +183,7 @@ def _enter_made_up(arguments: _Arguments, request: PassRequest, values: AssumedV
 
 
 class _Stage:
-    """What works together while a model runs."""
+    """The objects that work together while a model runs."""
 
     def __init__(
         self,
@@ -316,14 +316,20 @@ class _Stage:
 
 
 def _wait_for(result: Any) -> None:
-    """What other processes send has to arrive, also if nobody looks at it. Whoever uses the result would wait for it."""
+    """Wait for asynchronous collectives whose results are in the output.
+
+    Code that uses the output would wait for them.
+    """
     with outside_of_everything():
         for tensor in tensors_in(result):
             arrived(tensor)
 
 
 def _unrecorded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What it runs to see what would be returned, on no data, or to put together what others sent, is no part of the pass."""
+    """Keep a function's own operators out of the trace.
+
+    It runs on no data to find the shape of its result, or assembles what other ranks sent.
+    """
 
     def run(*args: Any, **kwargs: Any) -> Any:
         with without_modes():

@@ -1,6 +1,6 @@
-"""What torch means by the texts of its exceptions. Where only the text tells one cause from another, it is looked up here.
+"""Texts of torch's exceptions, for causes that only the text distinguishes.
 
-Each entry is provoked on real torch by the tests, so a version of torch that puts it differently is noticed.
+The tests provoke each of them on real torch, so that another wording in a new version is noticed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 
 
 class Saying(Enum):
-    """What an exception is about."""
+    """The cause of an exception."""
 
     #: gradients were asked for in inference mode, or a tensor made in it was used for some; or one starts from known values,
     #: which only inference mode leaves on the CPU
@@ -72,7 +72,7 @@ _CHANNELS = (re.compile(r"running_mean should contain (?P<given>\d+) elements no
 
 
 def features_in(error: BaseException) -> Features | None:
-    """What does not fit a layer, where the text of an exception has both numbers."""
+    """Return the sizes that do not match, if the text of an exception has both."""
     for pattern in (*_FEATURES, *_CHANNELS):
         found = pattern.search(str(error))
         if found is not None:
@@ -85,6 +85,6 @@ def features_in(error: BaseException) -> Features | None:
 
 
 def says(error: BaseException | None, saying: Saying) -> bool:
-    """Whether the text of an exception says this."""
+    """Return whether the text of an exception names this cause."""
     text = str(error).lower()
     return any(words in text for words in _WORDS[saying])

@@ -18,7 +18,7 @@ _META = torch.device("meta")
 
 
 def positions_of(module: nn.Module) -> int | None:
-    """How many tokens its config allows."""
+    """Return the number of tokens that a model's config allows, or None if it has no limit."""
     config: Any = getattr(module, "config", None)
     config = getattr(config, "text_config", config)
     limit = getattr(config, "max_position_embeddings", None)
@@ -26,7 +26,7 @@ def positions_of(module: nn.Module) -> int | None:
 
 
 def with_complete_arguments(request: PassRequest) -> PassRequest:
-    """The same pass on shapes alone, with the arguments themselves instead of their shapes."""
+    """Return the same pass with example arguments on the meta device in place of shapes."""
     if request.input_shape is None:
         return request
     args, named = example_inputs(
@@ -43,7 +43,7 @@ def with_complete_arguments(request: PassRequest) -> PassRequest:
 
 
 def length_of(request: PassRequest) -> int:
-    """Of the first argument that holds tokens, integers of the shape [batch, length]."""
+    """Return the length of the first argument with tokens: integers of shape [batch, length]."""
     for tensor in tensors_in((request.args, request.kwargs)):
         if _is_of_tokens(tensor) and tensor.dtype is not torch.bool and tensor.dim() == 2:
             return tensor.shape[1]

@@ -231,7 +231,7 @@ def _shapes(model: nn.Module) -> list[torch.Size]:
 
 
 def _require_summed(model: nn.Module, mesh: DeviceMesh, *, is_as_before: bool) -> None:
-    """Refuse a training step in which nobody sums up gradients that the processes of the mesh have parts of."""
+    """Raise an InputError if gradients are not reduced in a training step on the mesh."""
     parameters = dict(model.named_parameters())
     left = [
         name
@@ -259,7 +259,7 @@ _WITHOUT_CONTEXT_PARALLEL = (
 
 
 def failed_in_parts(error: RecordError, model: nn.Module, rank: int) -> InputError:
-    """What to say where a model that was sharded cannot run."""
+    """Return the error for a sharded model that cannot run."""
     line = str(error).partition(NEW_LINE)[0]
     if any(name in line for name in _ASKING_FOR_DATA):
         return InputError(

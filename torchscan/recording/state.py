@@ -102,7 +102,7 @@ def unchanged(
 
 
 def _refuse_if_running_elsewhere(root: nn.Module, modules: Sequence[nn.Module]) -> None:
-    """Its training flags and attributes are the model's, whoever runs it."""
+    """Raise an InputError if another thread runs the model: both would change its attributes."""
     others = _frames_of_others()
     ids = set(map(id, modules)) if others else set()
     if any(_is_in(ids, frame) for frame in others):
@@ -113,7 +113,7 @@ def _refuse_if_running_elsewhere(root: nn.Module, modules: Sequence[nn.Module]) 
 
 
 def _is_in(modules: Collection[int], frame: FrameType | None) -> bool:
-    """Whether a thread whose innermost frame this is runs one of the modules."""
+    """Return whether the thread with this innermost frame runs one of the modules."""
     while frame is not None:
         if frame.f_code is _CALL and id(frame.f_locals.get("self")) in modules:
             return True
@@ -136,7 +136,7 @@ def keep_random_state(undo: Undo) -> None:
 
 
 def original_of(module: nn.Module) -> nn.Module:
-    """What ``torch.compile`` or DistributedDataParallel was given."""
+    """Return the module that ``torch.compile`` or DistributedDataParallel wraps."""
     if isinstance(module, nn.parallel.DistributedDataParallel) and not is_pretended(module):
         return original_of(module.module)  # it would talk to the other processes
     compiled = compiled_from(module)
@@ -152,7 +152,10 @@ def _bypass_compilation(modules: Sequence[nn.Module]) -> None:
 
 
 def set_training(modules: Sequence[nn.Module], mode: str) -> None:
-    """The flags are set one by one: an overridden ``train()`` may do what cannot be undone (merge adapters, say)."""
+    """Set the training flags one by one.
+
+    An overridden ``train()`` may have effects that cannot be undone, such as merging adapters.
+    """
     if mode != "same":
         _set_flags(modules, [mode == "train"] * len(modules))
 
@@ -174,10 +177,11 @@ def _set_flags(modules: Sequence[nn.Module], flags: Sequence[bool | None]) -> No
 
 
 class Snapshot:
-    """What modules hold: attributes, the items of their containers, their objects' attributes, tensors, generators.
+    """The contents of modules: attributes, items of containers, attributes of objects, generators.
 
-    Models keep things for the next call: a mask, a position grid, a list of states. After a pass on shapes such things would
-    be meta tensors. No code of anybody else's runs here: containers are read and written with the methods of the plain types.
+    Models keep objects for the next call, such as a mask, a grid of positions or a list of states.
+    After a pass on shapes these would be meta tensors. No code of other classes runs here:
+    containers are read and written with the methods of the plain types.
     """
 
     def __init__(self, modules: Iterable[nn.Module], arguments: Iterable[Any]) -> None:
@@ -371,7 +375,7 @@ def _attributes_of(value: Any) -> dict[str, Any] | None:
 
 
 class _TensorState:
-    """What an assignment can change of a tensor besides its elements, which are not written to."""
+    """The state of a tensor that an assignment can change, without its elements."""
 
     __slots__ = (
         "_attributes",

@@ -1,6 +1,6 @@
-"""Where a pass is started: counters, tracers and transformations of whoever calls are not the model's, and see nothing of it.
+"""Isolation of a pass from the caller: its counters, tracers and transformations do not see it.
 
-Modes of functions stay: the default device is one.
+Function modes stay, because the default device is one.
 """
 
 from __future__ import annotations

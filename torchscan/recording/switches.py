@@ -1,4 +1,4 @@
-"""What a forward pass can switch for the rest of the program: torch's switches, in one table."""
+"""Global switches of torch that a forward pass may change, in one table."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _UNREADABLE = object()
 
 
 class _Switch(NamedTuple):
-    """How to read it, and how to set it to what was read."""
+    """Functions that read a switch, and set it to the value that was read."""
 
     read: Callable[[], Any]
     write: Callable[[Any], object]
@@ -99,7 +99,10 @@ def _put_back(switches: Sequence[_Switch], before: Sequence[Any]) -> None:
 
 
 def _value_of(switch: _Switch) -> Any:
-    """What was set in the newer way can at times not be read in the older one; then the newer one is put back."""
+    """Return the value of a switch, or a marker if the older API cannot read the newer one's value.
+
+    Then the newer API restores it.
+    """
     try:
         return switch.read()
     except RuntimeError:
@@ -108,7 +111,7 @@ def _value_of(switch: _Switch) -> Any:
 
 @cache
 def _of_thread() -> tuple[_Switch, ...]:
-    """Those that each thread has of its own."""
+    """Return the switches that each thread has separately."""
     return (
         _Switch(torch.is_grad_enabled, torch.set_grad_enabled),
         _Switch(torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
@@ -171,7 +174,10 @@ def _autocast_on(device: str) -> _Switch:
 
 
 def autocast_contexts() -> int:
-    """How many are around; in one call, because between the two an interrupt would leave one more."""
+    """Return the number of autocast contexts that are open.
+
+    Both calls run in one expression, because an interrupt between them would leave one more.
+    """
     return min(
         map(operator.call, (torch.autocast_increment_nesting, torch.autocast_decrement_nesting))
     )

@@ -26,7 +26,7 @@ class _UndoAction(NamedTuple):
 
 
 class Undo:
-    """What is to be put back at the end, the last change first."""
+    """The changes to undo at the end of a pass, the last one first."""
 
     def __init__(self) -> None:
         self._steps: list[_UndoAction] = []
@@ -60,7 +60,7 @@ class Undo:
             raise raised[0]
 
     def in_child(self) -> None:
-        """Of a process that was forked while another thread recorded: nobody else will put back what it changed."""
+        """Undo the changes in a child process that was forked while another thread recorded."""
         self._steps = [step for step in self._steps if step.is_of_process]
         self.now()
 
@@ -103,7 +103,7 @@ def deliver_interrupts() -> None:
 
 
 def is_recording() -> bool:
-    """Whether this thread is in the middle of a pass."""
+    """Return whether this thread is recording a pass."""
     return bool(_turns._is_owned())  # type: ignore[attr-defined] # it is missing in the stubs
 
 
@@ -208,7 +208,7 @@ class Interrupts:
             self._answer(WAITING.pop(0), sys._getframe())
 
     def tell_at_end(self) -> None:
-        """The same, when everything is put back."""
+        """Deliver the interrupt when everything is restored."""
         self._may_come_in = True
         self.deliver()
 
@@ -230,7 +230,10 @@ class Interrupts:
 
 
 def _is_of_model(frame: FrameType | None) -> bool:
-    """Whether the model's own code has got so far; if it has called torchscan's, that comes to its end first."""
+    """Return whether the model's own code is running.
+
+    If it has called torchscan, that call ends first.
+    """
     if frame is None or _is_ours(frame):
         return False
     while frame is not None and not _is_ours(frame):

@@ -30,7 +30,10 @@ _LOOKUPS = frozenset(
 
 
 def with_unpacked(trace: Trace, slots: Sequence[Slot]) -> Trace:
-    """The same record, in which packed weights are parameters, of as many elements as they hold; what is unknown is said."""
+    """Return the trace with packed weights as parameters, with the number of elements they hold.
+
+    Weights that cannot be read are reported.
+    """
     packed = {
         trace.parameters[at].storages[0]: trace.parameters[at].identity
         for at, slot in enumerate(slots)
@@ -50,7 +53,7 @@ _Sources = Mapping[int, frozenset[int]]
 
 
 class _Flow:
-    """What is computed from parameters and buffers alone, and from which packed ones."""
+    """The values computed from parameters and buffers alone, and the packed ones behind them."""
 
     def __init__(self, trace: Trace, packed: Mapping[int, int]) -> None:
         """``packed``: by storage the position of a parameter or buffer."""
@@ -67,7 +70,7 @@ class _Flow:
 
     @property
     def held(self) -> dict[int, int]:
-        """By parameter the numbers that it holds, also in parts that this pass has not met, such as other experts."""
+        """Number of elements in each packed parameter, also in parts that this pass did not use."""
         return {
             at: round(self._trace.parameters[at].numel * each) for at, each in self._in_each.items()
         }
@@ -131,7 +134,10 @@ class _Flow:
         self._in_each[weight] = max(in_each, self._in_each.get(weight, in_each))
 
     def _elements(self, weight: int, views: frozenset[int]) -> int:
-        """How many were read: two views may be two parts, or all of it twice."""
+        """Return the number of elements that were read, at most all of them.
+
+        Two views may be two parts, or twice the complete weight.
+        """
         return min(
             self._trace.parameters[weight].numel,
             sum(self._trace.tensors[each].spec.stored_numel for each in views),

@@ -43,7 +43,7 @@ def _fold(layer: Layer, into: Layer) -> None:
 
 
 def folded_to(info: InfoDict, max_depth: int | None) -> Info:
-    """The same; a model with fewer levels stays whole."""
+    """Return an info folded to ``max_depth``, or complete if the model has fewer levels."""
     if max_depth is not None and (isinstance(max_depth, bool) or not isinstance(max_depth, int)):
         raise InputError(
             f"max_depth is {max_depth!r}: give a number of levels, or None for all of them"

@@ -47,9 +47,10 @@ _WEIGHTS: Mapping[Weight, int] = {"bold": 1, "faint": 2}
 
 
 def has_colours(stream: TextIO) -> bool:
-    """Whether text for this stream has colours: in a terminal, unless ``NO_COLOR`` says otherwise.
+    """Return whether text for this stream is colored: in a terminal, unless ``NO_COLOR`` is set.
 
-    With ``FORCE_COLOR`` the program's own output has them wherever it goes. Notebooks, which set that for others, save them.
+    With ``FORCE_COLOR``, the program's own output is colored everywhere. Notebooks set it for other
+    programs and save the output, so theirs is not.
     """
     if os.environ.get("NO_COLOR") or is_of_notebook(stream):
         return False

@@ -1,4 +1,4 @@
-"""What can be shown of a layer: each column with its value, for data, and its text, for people."""
+"""The columns of the layer table, each with a value for data and a text for people."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def usual_columns(
 
 
 def needed_for(columns: Sequence[str]) -> dict[str, bool]:
-    """What columns take besides counts, as :meth:`Scan.describe` knows it."""
+    """Return what columns need besides counts, as arguments of :meth:`Scan.describe`."""
     needs = {COLUMNS[name].needs for name in columns}
     memory = not needs.isdisjoint(("activation_bytes", "peak_bytes"))
     return {

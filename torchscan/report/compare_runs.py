@@ -1,4 +1,4 @@
-"""What changed between two inspected runs: what calls took, and whether the difference is more than their spread."""
+"""Comparison of two inspected runs: times of calls, and whether a change exceeds their range."""
 
 from __future__ import annotations
 
@@ -33,16 +33,17 @@ _NONE = "–"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeChange:
-    """What something took, before and after; None: it was not there."""
+    """A time before and after, or None where there was none."""
 
     before: Latency | None
     after: Latency | None
-    #: whether the ranges of the steps, least to most, do not overlap, and are of enough steps that this is hardly chance
+    #: True if the ranges (minimum to maximum) do not overlap, with enough steps that chance is
+    #: unlikely
     is_clear: bool
 
     @property
     def difference(self) -> float:
-        """How many seconds more it is after."""
+        """Seconds after minus seconds before."""
         return _median(self.after) - _median(self.before)
 
     @property
@@ -63,18 +64,18 @@ class CallChange:
     invocation: int
     type_name: str
     kind: CallKind
-    #: of each run on the device, where there is one, else on the host
+    #: time on the device, if there is one, else on the host
     forward: TimeChange
     backward: TimeChange
 
     @property
     def is_clear(self) -> bool:
-        """Whether one of its times has changed by more than the spread."""
+        """True if one of the times changed clearly: the ranges do not overlap."""
         return self.forward.is_clear or self.backward.is_clear
 
     @property
     def difference(self) -> float:
-        """How many seconds more it takes after, forward and backward."""
+        """Seconds after minus seconds before, forward and backward together."""
         return self.forward.difference + self.backward.difference
 
 
@@ -82,19 +83,20 @@ class CallChange:
 class RunComparison(RowsResult):
     """The difference between two inspected runs."""
 
-    #: of whole steps: "forward", "backward", "storing" gradients, and "unowned", which belongs to no module
+    #: times of complete steps: "forward", "backward", "storing" gradients, and "unowned", which
+    #: belongs to no module
     totals: Mapping[str, TimeChange]
     #: all calls, those whose time changed most first
     calls: tuple[CallChange, ...]
-    #: steps that were measured, before and after
+    #: measured steps, before and after
     steps: tuple[int, int]
-    #: of these, those whose calls are compared: the others had other calls than the last one
+    #: steps whose calls are compared, before and after; other steps have other calls
     alike: tuple[int, int]
-    #: where the runs were measured, as far as it differs: field of the provenance -> before, after
+    #: fields of the provenance that differ, with their values before and after
     provenance: Mapping[str, tuple[Any, Any]]
-    #: how many calls of both had inputs of other shapes
+    #: number of calls with different input shapes
     reshaped: int
-    #: whether the times of calls are those of a device, before and after
+    #: True if the times of calls are the device's, before and after
     on_device: tuple[bool, bool]
 
     @property
@@ -113,7 +115,7 @@ class RunComparison(RowsResult):
 
 
 def compare_runs(before: RunFacts, after: RunFacts) -> RunComparison:
-    """What changed. Calls are matched by the paths of their modules, and which of the module's calls they are."""
+    """Return the changes between two runs, with calls matched by module path and number."""
     old, new = (
         {(call.path, call.invocation): call for call in run.calls} for run in (before, after)
     )
@@ -169,9 +171,9 @@ def _are_enough(steps: tuple[int, int]) -> bool:
 
 
 def _chance(before: int, after: int) -> float:
-    """How often the ranges of so many draws do not overlap, though all are of one distribution.
+    """Return the probability that two ranges do not overlap by chance.
 
-    Of the (m + n)! / (m! n!) orders in which those of two runs can come, all of them equally likely, two have no overlap.
+    Of the (m + n)! / (m! n!) equally likely orders of the steps of two runs, two have no overlap.
     """
     return min(1.0, 2 / math.comb(before + after, before))
 
@@ -258,7 +260,7 @@ def _medians(change: TimeChange) -> float:
 
 
 def _remarks(comparison: RunComparison) -> list[str]:
-    """What a reader must know to interpret the times."""
+    """Return what a reader must know to interpret the times."""
     differ = [
         f"The runs differ in {name.replace('_', ' ')}: {before} before, {after} now."
         for name, (before, after) in comparison.provenance.items()

@@ -1,4 +1,4 @@
-"""What changed between two reports: totals, and layers by their paths."""
+"""Comparison of two infos: totals, and layers by their paths."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class LayerChange:
         return layer
 
     def difference(self, *keys: str) -> int:
-        """How much more it is now."""
+        """Return the sum of these values after, minus the sum before."""
         return _sum(self.after, keys) - _sum(self.before, keys)
 
     def changes(self, *keys: str) -> bool:
-        """Whether any of these figures differs."""
+        """Return whether any of these values differs."""
         return any(_sum(self.after, [key]) != _sum(self.before, [key]) for key in keys)
 
     def to_dict(self) -> dict[str, Any]:
@@ -74,19 +74,20 @@ class LayerChange:
 class Comparison(RowsResult):
     """The difference between two reports."""
 
-    #: figure of the whole model -> before, after
+    #: values of the complete model, before and after, by name
     totals: Mapping[str, tuple[int, int]]
     layers: tuple[LayerChange, ...]
-    #: how the two passes differ besides: figure of the provenance -> before, after
+    #: other differences between the two passes: fields of the provenance, with their values before
+    #: and after
     passes: Mapping[str, tuple[Any, Any]]
-    #: whether every operator has a price, before and after; if not, costs are lower bounds
+    #: True if every operator has a cost formula, before and after; else costs are lower bounds
     complete: tuple[bool, bool] = (True, True)
-    #: operators without a price, before and after
+    #: operators without a cost formula, before and after
     unpriced: tuple[Mapping[str, int], Mapping[str, int]] = field(default_factory=lambda: ({}, {}))
 
     @property
     def is_same(self) -> bool:
-        """Whether nothing that is counted has changed."""
+        """True if no counted value has changed."""
         return not self.layers and all(before == after for before, after in self.totals.values())
 
     def grown(self, *keys: str) -> list[LayerChange]:
@@ -127,7 +128,10 @@ def compare(before: Inspected, after: Inspected) -> RunComparison: ...
 
 @explain_wrong_types
 def compare(before: Any, after: Any) -> Comparison | RunComparison:
-    """What changed from ``before`` to ``after``, two reports or two inspected runs. Layers are matched by path and call."""
+    """Return the changes from ``before`` to ``after``: two infos, or two inspected runs.
+
+    Layers are matched by path and call.
+    """
     if isinstance(before, Inspected) and isinstance(after, Inspected):
         return compare_runs(before.facts, after.facts)
     if isinstance(before, Inspected) or isinstance(after, Inspected):
@@ -324,7 +328,7 @@ def _short(value: Any) -> str:
 
 
 def _remarks(comparison: Comparison) -> list[str]:
-    """What a reader must know to interpret the figures."""
+    """Return what a reader must know to interpret the values."""
     unpriced = [
         unpriced_text(", ".join(names), when)
         for when, names in zip((" before", " now"), comparison.unpriced, strict=True)

@@ -1,4 +1,4 @@
-"""What a pass costs in all, by operator or by module, as a table."""
+"""Table of the costs of a pass, by operator or by module."""
 
 from __future__ import annotations
 

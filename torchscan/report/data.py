@@ -52,7 +52,7 @@ def require_info(given: object, what: str = "the report") -> None:
 
 
 def _wrong(content: Any) -> str | None:
-    """What is wrong with a report, by its schema and then by what no schema can say."""
+    """Return the error in a stored info, by its schema and by checks that no schema can express."""
     return mismatch(content, REPORT.schema) or (
         None if "selection" in content else _hanging(content["layers"])
     )

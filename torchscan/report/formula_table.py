@@ -18,7 +18,7 @@ _NAMES = {
 
 @explain_wrong_types
 def formula_table(costs: SymbolicCosts) -> Table:
-    """What a prompt costs, and a token after it: a figure a row.
+    """Return the costs of a prompt, and of a token after it, one value per row.
 
     Args:
         costs: of ``symbolic_costs``.

@@ -1,4 +1,4 @@
-"""What generating text costs, as a table."""
+"""Table of the costs of text generation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OF_BATCH: Mapping[str, tuple[str, Callable[[Any], str]]] = {
 
 @explain_wrong_types
 def generation_table(generation: Generation | GenerationSweep) -> Table:
-    """What it takes and how fast it answers: a figure a row, or of a sweep a batch size a row.
+    """Return memory and speed, one value per row, or one batch size per row for a sweep.
 
     Args:
         generation: of ``analyze_generation``.

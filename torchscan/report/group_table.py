@@ -1,4 +1,4 @@
-"""Tables of the inspected runs of several ranks."""
+"""Tables of the ranks of an inspected run."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def page(title: str, *parts: str) -> str:
 
 @cache
 def _policy() -> str:
-    """What a page may do: show its styles and run our script, and nothing that a name could smuggle in; no network."""
+    """Return the content security policy: styles, our script by its hash, and no network."""
     script = b64encode(sha256(page_file("table.js").encode()).digest()).decode()
     return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{script}'; base-uri 'none'; form-action 'none'"
 
@@ -111,7 +111,7 @@ def _class(column: Column) -> str:
 
 
 def _sortable(cell: Cell, column: Column) -> str:
-    """What the script sorts by: a number, text, or nothing; the first of several numbers."""
+    """Return the value to sort by: a number, a text or nothing; of several numbers the first."""
     value = cell.value
     if not column.is_number:
         return "" if value is None else _escape(cell.text)
@@ -147,7 +147,7 @@ def _escape(text: str) -> str:
 
 @cache
 def page_file(name: str) -> str:
-    """A style or script of ours."""
+    """Return a style sheet or script of the package."""
     return (
         resources.files("torchscan.report")
         .joinpath("page", name)

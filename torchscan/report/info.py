@@ -46,7 +46,10 @@ if TYPE_CHECKING:
 
 
 class Info(Result, HintedDict):
-    """What ``crawl_module`` returns: a dict of plain data, shown as a table, which opens and sorts in a notebook."""
+    """The result of ``crawl_module``: a dict of plain data that is shown as a table.
+
+    In a notebook, the table opens and sorts.
+    """
 
     def table(
         self,
@@ -84,7 +87,7 @@ class Info(Result, HintedDict):
         return {key: value for key, value in self.to_dict().items() if key != "layers"}
 
     def __str__(self) -> str:
-        """As its table; what is left of one without layers as the dict that it is."""
+        """Return the table, or the plain dict if the layers were removed."""
         return super().__str__() if "layers" in self else repr(self)
 
     def _repr_html_(self) -> str:

@@ -96,7 +96,7 @@ class OverheadData(TypedDict):
 
 
 class Overheads(TypedDict):
-    """What the process holds on the GPU beside the model."""
+    """Memory of the process on the GPU besides the model."""
 
     cuda: OverheadData
     framework: OverheadData
@@ -111,7 +111,7 @@ class InputData(TypedDict):
 
 
 class ProvenanceData(TypedDict):
-    """How the pass ran, and what counted it."""
+    """The way in which the pass ran and was counted."""
 
     execution: Literal["abstract", "real"]
     reason: str
@@ -129,7 +129,7 @@ class ProvenanceData(TypedDict):
 
 
 class Selection(TypedDict):
-    """How the layers were selected, and how many there were."""
+    """The selection of layers, and their number before it."""
 
     match: str | None
     sort: str | None
@@ -137,7 +137,7 @@ class Selection(TypedDict):
 
 
 class InfoData(TypedDict):
-    """What :func:`torchscan.crawl_module` returns."""
+    """The result of :func:`torchscan.crawl_module`."""
 
     overheads: Overheads
     layers: list[Layer]
@@ -158,7 +158,7 @@ InfoDict = Mapping[str, Any]
 
 
 def data_of(info: InfoDict) -> InfoData:
-    """The same object, with its types."""
+    """Return the same object, with its types."""
     if not isinstance(info, Mapping) or "layers" not in info:
         raise InputError(
             f"a {type(info).__name__} is not an info dict: give what crawl_module returns"

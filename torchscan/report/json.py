@@ -11,7 +11,7 @@ from torchscan.report.table import Screen, Table, writes
 
 @writes("json")
 def json_of(table: Table, _: Screen | None = None) -> str:
-    """Rows, totals, and all that is said beside them."""
+    """Return JSON with rows, totals and notes."""
     return json.dumps(table_content(table), indent=2, allow_nan=False)
 
 

@@ -157,7 +157,7 @@ def _over_pages(
 
 
 def _characters(table: Table) -> int:
-    """How wide it is about, in characters with the room between columns."""
+    """Return the approximate width of a table, in characters with the space between columns."""
     texts = [[column.heading for column in table.columns], *(row.texts for row in table.rows)]
     indents = [0, *(row.indent for row in table.rows)]
     names = [len(each[0]) + 2 * indent for each, indent in zip(texts, indents, strict=True)]

@@ -31,7 +31,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """What the table shows."""
+    """The rows that a table shows."""
 
     lines: Sequence[Line]
     #: how many layers of which type were left out
@@ -49,7 +49,7 @@ def lines_of(layers: Sequence[Layer], *, fold_repeats: bool | None) -> Lines:
 
 
 class Tree:
-    """Which layer calls which. They are known by their places in the order of the calls."""
+    """The tree of calls. Layers are numbered in the order of their calls."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self._layers = layers
@@ -64,7 +64,7 @@ class Tree:
                 self.totals[parent]["time_estimate"] += self.totals[at]["time_estimate"]
 
     def is_idle(self, layer: Layer) -> bool:
-        """Whether it does nothing: an Identity, a Dropout in evaluation."""
+        """Return whether a layer does nothing: an Identity, or Dropout in evaluation mode."""
         is_same = layer["input_shape"] == layer["output_shape"] is not None
         return (
             is_same
@@ -128,7 +128,10 @@ class Tree:
             yield run
 
     def _kinds(self) -> list[int]:
-        """The same number for layers that are the same in all that is shown of them and of what they call."""
+        """Number the kinds of layers.
+
+        Layers of one kind, and their children, show the same values.
+        """
         known: dict[tuple[Any, ...], int] = {}
         kinds = [0] * len(self._layers)
         for at in reversed(range(len(self._layers))):
@@ -152,7 +155,7 @@ def _visible_values(layer: Layer) -> tuple[Any, ...]:
 
 
 def _follows(one: Layer, other: Layer) -> bool:
-    """Whether it is the next of a numbered list, or the next call of the same module."""
+    """Return whether a layer is the next of a numbered list, or its module's next call."""
     if one["path"] == other["path"]:
         return other["call"] == one["call"] + 1
     return is_next(one["name"], other["name"])

@@ -137,7 +137,7 @@ def _verdict(verdict: Verdict) -> Table:
 
 
 def closeness(verdict: Verdict | None) -> list[str]:
-    """Where the context decides, what it would take for the opposite."""
+    """Return the context size that would change the verdict, if there is one."""
     if verdict is None or not verdict.is_close:
         return []
     least, most = map(units.memory, verdict.cuda_context_range)
@@ -257,7 +257,7 @@ _COLUMNS = (
 
 
 def _legend(by_kind: Table, screen: Screen) -> str:
-    """What each kind holds, beside what stands for it in the chart."""
+    """Return the bytes of each kind beside its symbol in the chart."""
     rows = totals_of(by_kind, screen.width - 2).split("\n")
     kinds = [row.cells[0].value for row in by_kind.rows]
     signs = [in_colour("█", kind) if screen.has_colours else SIGNS[kind] for kind in kinds]

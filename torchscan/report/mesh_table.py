@@ -67,7 +67,7 @@ def _recording_remarks(search: MeshSearch) -> list[str]:
 
 
 def _left_out(search: MeshSearch) -> list[str]:
-    """By the reason."""
+    """Return the meshes that were left out, by their reason."""
     meshes: dict[str, list[str]] = {}
     for mesh, reason in search.refused.items():
         meshes.setdefault(reason, []).append(mesh)

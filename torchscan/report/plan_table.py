@@ -1,4 +1,4 @@
-"""What the processes of a mesh hold, compute and send, as a table."""
+"""Tables of a plan: memory, computation and communication of ranks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PlanRows = Literal["group", "layer"]
 
 @explain_wrong_types
 def plan_table(plan: Plan, by: PlanRows = "group") -> Table:
-    """What a process holds, computes and sends; the rows are what it tells the others, by group of processes or by layer.
+    """Return memory and computation of a rank, with its collectives as rows.
 
     Args:
         plan: of ``plan``.
@@ -117,7 +117,7 @@ _Row = Sequence[Collective]
 
 
 def _group_rows(collectives: Sequence[Collective], by: PlanRows) -> list[_Row]:
-    """Those of one row, in the order of first call."""
+    """Group the collectives of one row, in the order of their first call."""
     found: dict[tuple[object, ...], list[Collective]] = {}
     for each in collectives:
         key = (

@@ -1,4 +1,4 @@
-"""What is shown below the layers: the totals, and what a reader must know to interpret the figures."""
+"""Totals and notes below the table of layers."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def missed_text(names: str, when: str = "") -> str:
 
 
 def _selection_texts(info: InfoData) -> list[str]:
-    """What was left out."""
+    """Return the note about layers that were left out."""
     chosen = info.get("selection")
     if chosen is None:
         return []
@@ -148,7 +148,7 @@ def _pass_text(provenance: ProvenanceData) -> str:
 
 
 def source_of(provenance: ProvenanceData) -> str:
-    """What counted, and by which convention."""
+    """Return the versions and the counting convention."""
     by = (
         ""
         if provenance["convention"] == "torchscan"

@@ -1,4 +1,4 @@
-"""How results of each type are formatted. The package loads this when a result is first formatted."""
+"""Registration of the formatters of each result type, on the first use of one."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def format_roofline(
 
 @dataclass(frozen=True, slots=True)
 class _OperatorGroup:
-    """What one row is of: the operators of a layer, or of equal ones that follow each other."""
+    """The operators of one row: of a layer, or of equal layers that follow each other."""
 
     names: Sequence[str]
     loads: Sequence[OperatorLoad]
@@ -101,7 +101,7 @@ class _OperatorGroup:
 
     @property
     def figures(self) -> tuple[object, ...]:
-        """What equal layers have in common."""
+        """The values that equal layers share."""
         each, names = self.load, tuple(load.operator for load in self.loads)
         return (
             names,

@@ -81,7 +81,10 @@ def _upgrade(content: Any) -> None:
 
 
 def _hanging(content: Any) -> str | None:
-    """What no schema can say: each call is in an earlier one, and the timeline knows no others."""
+    """Return the error that no schema can express: calls must be inside earlier ones.
+
+    The timeline may only refer to known calls.
+    """
     calls, timeline = content["calls"], content.get("timeline", {})
     places = [
         (f".calls[{number}].parent", call["parent"], number) for number, call in enumerate(calls)

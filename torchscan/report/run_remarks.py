@@ -1,4 +1,4 @@
-"""Notes below the table of an inspection: findings, compilations, and how the values were measured."""
+"""Notes below the table of an inspection: findings, compilation, and how times were measured."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def remarks_of(run: RunFacts) -> list[str]:
 
 
 class _InStep(Protocol):
-    """A finding or an alarm in a step."""
+    """An entry that belongs to a step."""
 
     @property
     def step(self) -> int:
-        """Number of the step, or of the evaluation pass."""
+        """Number of the step."""
 
     @property
     def is_evaluation(self) -> bool:

@@ -1,4 +1,4 @@
-"""Tables of inspected runs."""
+"""Table of an inspected run."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def _totals(run: RunFacts) -> list[Table]:
 
 
 def _phases(run: RunFacts) -> Table:
-    """Return the times of the whole step; both passes on the device, where there is one."""
+    """Return the times of the complete step, on the device if there is one."""
     passes = run.device or run
     rows = [("Forward", passes.forward, "forward")]
     if run.backward.median:

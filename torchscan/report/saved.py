@@ -1,4 +1,4 @@
-"""What JSON files of torchscan have in common: each says which kind of data it has, and which version of its schema."""
+"""Common format of JSON files: each names its kind of data and the version of its schema."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FileKind:
 
     @property
     def schema_id(self) -> str:
-        """What a file says of itself."""
+        """The name of the schema in a file."""
         return f"{self.name}/{self.version}"
 
     @property
@@ -62,7 +62,7 @@ RUN = FileKind(
 
 
 def content_of(text: str) -> Any:
-    """What JSON holds. Numbers must be finite."""
+    """Return the content of JSON. Numbers must be finite."""
     try:
         return json.loads(text, parse_constant=_not_a_number, parse_float=_number)
     except (TypeError, ValueError, RecursionError) as error:
@@ -70,7 +70,7 @@ def content_of(text: str) -> Any:
 
 
 def read_saved(path: Path, noun: str, make: Callable[[Any], T]) -> T:
-    """What ``make`` makes of a file's content; errors name the file."""
+    """Return the result of ``make`` for a file's content. Errors name the file."""
     try:
         return make(content_of(read_text(path, f"the {noun}")))
     except InputError as error:
@@ -80,7 +80,7 @@ def read_saved(path: Path, noun: str, make: Callable[[Any], T]) -> T:
 
 
 def is_run(content: Any) -> bool:
-    """Whether it says that it is a run, and not a report."""
+    """Return whether content is a run, and not an info."""
     return _read_kind(content)[0] is RUN
 
 

@@ -20,13 +20,13 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def mismatch(data: Any, schema: dict[str, Any], what: str = "the report") -> str | None:
-    """What is wrong, and where; None if nothing is wrong."""
+    """Return the first error and its place, or None if the data are valid."""
     wrong = _wrong(data, schema, schema)
     return None if wrong is None else f"{what}{wrong}"
 
 
 def _wrong(data: Any, schema: dict[str, Any], root: dict[str, Any]) -> str | None:
-    """What to say after the place of the data."""
+    """Return the first error, to be written after the place of the data."""
     if "$ref" in schema:
         return _wrong(data, root["$defs"][schema["$ref"].rpartition("/")[2]], root)
     if "anyOf" in schema:

@@ -1,4 +1,4 @@
-"""What would help, as a table."""
+"""Table of suggestions."""
 
 from __future__ import annotations
 

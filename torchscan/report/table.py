@@ -33,7 +33,7 @@ _MAX_LEVELS = 100
 
 
 class Screen(NamedTuple):
-    """What text is written on."""
+    """The terminal that text is written for."""
 
     #: in characters
     width: int = 80
@@ -76,26 +76,28 @@ class Column:
     key: str
     heading: str
     is_number: bool = True
-    #: what the values in data are counted in: "B", "s"; "" where the heading says it, or there is nothing to say
+    #: unit of the values in data: "B", "s"; "" if the heading names it or there is none
     unit: str = ""
-    #: what its texts are in, where its heading has a unit: 1e6 for "MACs (M)"
+    #: unit of the texts, if the heading has one: 1e6 for "MACs (M)"
     size: float = 1.0
-    #: how short its texts may be cut; None: never, since part of a shape or a number says nothing
+    #: smallest width of truncated texts, or None if texts cannot be truncated, as of shapes and
+    #: numbers
     min_width: int | None = None
     truncate: Cut = "mid"
-    #: whether they go on in further lines instead, as what says nothing without its end does: formulas
+    #: True if long texts continue on further lines, as formulas do
     wrap: bool = False
-    #: whether the figures of several rows have a sum
+    #: True if values of several rows have a sum
     summable: bool = False
-    #: the colour of bars, which text has beside its values: shares of a whole
+    #: color of bars beside the values, which are shares of a total
     bars: str = ""
-    #: whether people read it last
+    #: True if the column is less important
     dim: bool = False
-    #: 0: always there; others are left out of text that would be too wide, the greatest first, equal ones together
+    #: 0 for columns that are always shown; of others, those with the largest number are dropped
+    #: first
     priority: int = 0
-    #: or only for programs, in CSV and JSON
+    #: False for columns of CSV and JSON only
     is_shown: bool = True
-    #: whether the author of the table has added it: it is left out last
+    #: True for columns that the author of the table added, which are dropped last
     is_added: bool = False
 
 
@@ -113,15 +115,15 @@ class Row:
 
     cells: Sequence[Cell]
     depth: int = 0
-    #: the name outside the tree, in a sorted list; "": the same
+    #: name outside the tree, in a sorted list; "" for the same name
     full_name: str = ""
-    #: beside each cell its sum over this row and all below it; None, or none at all, where there is none
+    #: for each cell the sum over this row and all rows below it, or None
     sums: Sequence[Cell | None] = ()
-    #: how many equal rows this one stands for; its figures are the sums of all
+    #: number of equal rows that this one stands for; its values are their sums
     repeats: int = 1
-    #: how many deeper rows were summed into this one
+    #: number of deeper rows that were summed into this one
     folded: int = 0
-    #: whether it sums the others; it stays last however they are sorted
+    #: True if the row is the sum of the others, so that it stays last in any order
     is_total: bool = False
 
     @property
@@ -136,17 +138,17 @@ class Row:
 
     @property
     def times(self) -> str:
-        """How many rows it stands for, where that is more than one: the name ends in it."""
+        """The number of rows that this one stands for, as the end of its name, if several."""
         return f" ×{self.repeats}" if self.repeats > 1 else ""
 
     @property
     def end(self) -> int:
-        """How much of the end of the name is never cut: ``" … 11 ×12"``."""
+        """Number of characters at the end of the name that are never truncated: ``" … 11 ×12"``."""
         return len(self.name) - max(self.name.rfind(" … "), 0) if self.repeats > 1 else 0
 
     @property
     def indent(self) -> int:
-        """How many levels the name is indented: no more than anybody can tell apart."""
+        """Number of levels that the name is indented, up to a maximum."""
         return min(self.depth, _MAX_LEVELS)
 
     @property
@@ -173,22 +175,22 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table(Result):
-    """What a report shows: ``str()`` of it is text, ``write("latex")`` what a paper takes."""
+    """A table of a result: ``str()`` returns text, ``write("latex")`` the code for a paper."""
 
     title: str
     columns: Sequence[Column]
     rows: Sequence[Row]
-    #: said first: what is shown
+    #: sentences above the table
     summary: Sequence[str] = ()
-    #: figures of the whole: small tables of their own
+    #: small tables with values of the complete model
     totals: Sequence[Table] = ()
-    #: whether they stand above the rows
+    #: True if totals stand above the rows
     totals_first: bool = False
-    #: what a reader must know to interpret the figures
+    #: notes below the table
     remarks: Sequence[str] = ()
-    #: what counted, for print
+    #: versions and convention, for print
     source: str = ""
-    #: what a row is, in the plural
+    #: name of the rows, in the plural
     noun: str = "rows"
 
     def table(self) -> Table:
@@ -202,12 +204,12 @@ class Table(Result):
 
     @property
     def has_headings(self) -> bool:
-        """Whether totals show their headings; a name and its figure need none."""
+        """True if totals show their headings. A name and its value need none."""
         return len(self.columns) > 2 and any(column.heading for column in self.columns)
 
     @property
     def shown(self) -> Table:
-        """What people see of it."""
+        """The table without columns that are hidden from people."""
         return self.only([column for column in self.columns if column.is_shown])
 
     def only(self, columns: Sequence[Column]) -> Table:

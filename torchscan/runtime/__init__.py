@@ -1,1 +1,1 @@
-"""What a real run does: facts of each module call, measured over the call tree while nothing of the user's is touched."""
+"""Inspection of real runs: facts of module calls, measured over the call tree."""

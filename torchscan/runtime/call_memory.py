@@ -1,7 +1,8 @@
-"""What each call keeps in memory: parameters, gradients, what it was given and returned, what autograd saved in it.
+"""Memory of each call: parameters, gradients, inputs, outputs and tensors that autograd saved.
 
-Bytes are those of memory blocks, each counted once. All of this is the same in each step, so it is read in the first one, which
-warms up: asking costs time. On CUDA the allocator says besides how much there was before and after, and at most.
+Bytes are those of memory blocks, each counted once. They are the same in each step, so they are
+read in the first one, which warms up, because reading takes time. On CUDA, the allocator's counts
+before and after each call, and its peak, are read as well.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Shapes = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallMemory:
-    """What one call has in memory, with everything inside it, in bytes."""
+    """Memory of one call with everything inside it, in bytes."""
 
     num_parameters: int
     num_learnable_parameters: int
@@ -87,7 +88,7 @@ def bytes_in(blocks: Mapping[int, StorageBlock]) -> int:
 
 
 class Allocator(NamedTuple):
-    """What CUDA's allocator has given out: now, and at most since the process began (or its owner reset that)."""
+    """Bytes that CUDA's allocator has given out now, and at most since the peak was last reset."""
 
     now: int
     most: int
@@ -134,7 +135,7 @@ class MemoryWatch:
         self._gradients: dict[int, int] = {}
 
     def allocated(self) -> Allocator | None:
-        """What there is on the device that the model is on now; None: it is on none."""
+        """Return the allocator's counts for the model's device, or None unless it is on CUDA."""
         return (
             Allocator.read(self._device)
             if self._device is not None and self._device.type == "cuda"
@@ -142,12 +143,12 @@ class MemoryWatch:
         )
 
     def is_new(self, call: Call, shapes: Shapes) -> bool:
-        """Whether its memory is to be read."""
+        """Return whether the memory of a call must be read."""
         return _key(call, shapes) not in self._known
 
     @property
     def is_reading(self) -> bool:
-        """Whether there are calls in this step whose memory is read."""
+        """True if this step has calls whose memory is read."""
         return bool(self._unread)
 
     def note_start(self, call: Call, shapes: Shapes) -> None:
@@ -170,7 +171,7 @@ class MemoryWatch:
             unread.saved |= blocks_of(_saved_by(node))
 
     def follows(self, owner: Call | None) -> bool:
-        """Whether the allocator is to be read before and after the nodes of this call."""
+        """Return whether to read the allocator before and after the nodes of this call."""
         return owner is not None and owner.index in self._unread and self.allocated() is not None
 
     def note_node(self, owner: Call, before: Allocator) -> None:
@@ -187,7 +188,7 @@ class MemoryWatch:
             self._gradients[id(parameter)] = bytes_in(blocks_of([parameter.grad]))
 
     def close_step(self) -> dict[int, CallMemory]:
-        """What is known of the calls of the step that is over, by their index."""
+        """Return the memory of the finished step's calls, by their index."""
         if self._unread:
             self._own = blocks_of([*self._model.parameters(), *self._model.buffers()])
             inside = self._saved_inside()
@@ -202,7 +203,7 @@ class MemoryWatch:
         return known
 
     def _saved_inside(self) -> dict[int, Blocks]:
-        """What each call saved, and those in it."""
+        """Return the tensors that each call saved, including the calls inside it."""
         inside: dict[int, Blocks] = defaultdict(dict)
         for index in sorted(self._unread, reverse=True):  # those in a call come after it
             unread = self._unread[index]
@@ -255,7 +256,11 @@ def _key(call: Call, shapes: Shapes) -> Key:
 
 
 def _saved_by(node: Any) -> Iterator[Tensor]:
-    """What a node keeps as it is. What hooks pack (a checkpoint's, say) is theirs, and unpacking it may take a forward pass."""
+    """Yield the tensors that an autograd node saved as they are.
+
+    Tensors that hooks pack, for example a checkpoint's, are left out: unpacking them may run a
+    forward pass.
+    """
     if not TELLS_UNPACKING:
         return
     with contextlib.suppress(RuntimeError):  # it has run, and freed everything

@@ -1,4 +1,4 @@
-"""What users ask about tensors of a real step: functions of theirs, called with each."""
+"""The user's checks: functions that are called with the tensors of real steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Kind = Literal["output", "output_gradient", "parameter", "parameter_gradient"]
 
 
 class Alarm(NamedTuple):
-    """What a check returns that has found something."""
+    """The result of a check that found a problem."""
 
     message: str
 
@@ -31,7 +31,7 @@ Check = Callable[[str, Kind, Tensor], float | Alarm | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What a check said of one tensor."""
+    """The result of a check for one tensor."""
 
     step: int
     check: str

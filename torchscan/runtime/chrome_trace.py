@@ -18,7 +18,7 @@ _SAID_OF_FORWARD = ("macs", "flops", "flops_per_second")
 
 
 class _Call(Protocol):
-    """What is said of a call."""
+    """The description of a call."""
 
     @property
     def path(self) -> str: ...
@@ -88,7 +88,10 @@ def _tracks(name: str, slices: Sequence[Slice]) -> Iterator[tuple[str, list[Slic
 
 
 def _nests(each: Slice, ends: list[int]) -> bool:
-    """Whether it is in what is still open there, all of it. ``ends`` is of that, and loses what is over."""
+    """Return whether a slice fits into the open ones.
+
+    ``ends`` are their ends, without past ones.
+    """
     while ends and ends[-1] <= each.start:
         ends.pop()
     return not ends or each.end <= ends[-1]

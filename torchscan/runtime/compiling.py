@@ -1,7 +1,8 @@
-"""What torch compiled while a model was watched, from torch's own counters, and keeping out of its way meanwhile.
+"""Compilation during an inspection, from torch's counters, and hooks that stay out of its way.
 
-Hooks that are there while a frame is compiled are compiled into it, with breaks of the graph that stay. So they are taken away
-when it begins, and put back when it is over; what is compiled runs without them, and is seen from outside.
+Hooks that exist while a frame is compiled are compiled into it, with graph breaks that stay. So
+they are removed when compilation starts and restored when it ends. Compiled code runs without them
+and is seen from outside.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class CompiledFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compilation:
-    """What was compiled. Torch remembers the last 64 frames."""
+    """The compiled frames. torch remembers the last 64."""
 
     frames: tuple[CompiledFrame, ...]
     #: why graphs were broken, each with how often
@@ -47,7 +48,7 @@ class Compilation:
 
     @property
     def recompiled(self) -> int:
-        """How often something was compiled again."""
+        """Number of recompilations."""
         return sum(frame.times - 1 for frame in self.frames)
 
 
@@ -67,7 +68,7 @@ class CompileWatch:
                 heard.append(hook)
 
     def ignore_hooks(self) -> None:
-        """A compiled module warns whoever calls it of hooks that are there, at each call."""
+        """Ignore the warning about hooks that a compiled module gives at each call."""
         warnings.filterwarnings(
             "ignore", r"Using `torch.compile\(module\)` when there are global hooks"
         )
@@ -82,7 +83,7 @@ class CompileWatch:
                 heard.remove(hook)
 
     def compiled(self, modules: Iterable[tuple[str, nn.Module]]) -> Compilation | None:
-        """What was compiled meanwhile; None: nothing."""
+        """Return the compilations since the start, or None if there was none."""
         new = [record for record in compile_records() if id(record) not in self._records]
         breaks = Counter(graph_breaks())
         breaks.subtract(self._breaks)

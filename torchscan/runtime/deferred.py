@@ -56,18 +56,18 @@ class DeferredValues(Values):
         allocated: MemoryWatch,
         times: StepTimes,
     ) -> None:
-        """What is ``allocated`` must not be kept from being freed while it is read."""
+        """Create the checks of a step. Memory in ``allocated`` can be freed while it is read."""
         super().__init__(step, memory, listener)
         self._peaks: Peaks[_Check] = Peaks(device, times.as_overhead)
         self._allocated = allocated
 
     def note_start(self, call: Call, args: tuple[Any, ...], tensors: Sequence[Tensor]) -> None:  # noqa: ARG002
-        """What it is given, and nobody has returned, its caller made."""
+        """Check the inputs of a call that no module returned: its caller produced them."""
         for tensor in tensors:
             self._note(_input_check(call), tensor)
 
     def note_end(self, call: Call, given: Given, tensors: Sequence[Tensor]) -> None:
-        """What it returns. What it was given by keyword is not known before."""
+        """Check the outputs of a call, and its keyword arguments, which are not known before."""
         for tensor in tensors_in(given[1]) if given[1] else ():
             self._note(_input_check(call)._replace(unsure=_KEYWORD), tensor)
         for tensor in tensors:
@@ -81,7 +81,7 @@ class DeferredValues(Values):
             self._peaks.look()
 
     def note_loss(self, owner: Call | None, gradients: Gradients) -> None:
-        """What comes from the loss."""
+        """Check the gradients that come from the loss."""
         self._note_gradients("loss", None if owner is None else owner.outermost, gradients)
 
     def note_node(
@@ -92,11 +92,11 @@ class DeferredValues(Values):
         unseen: Collection[int],  # noqa: ARG002
         source: Source | None,  # noqa: ARG002
     ) -> None:
-        """What it made."""
+        """Check the gradients that a node produced."""
         self._note_gradients("backward", owner, made)
 
     def note_stored(self, leaf: Leaf, variable: Tensor, given: Gradients) -> None:  # noqa: ARG002
-        """What is added to a gradient."""
+        """Check the gradient that was accumulated."""
         if variable.grad is not None:
             self._note(_Check("backward", leaf.path, leaf.type_name, 0), variable.grad)
 
@@ -114,7 +114,7 @@ class DeferredValues(Values):
 
     @property
     def is_known(self) -> bool:
-        """Whether the peaks have arrived."""
+        """True if the peaks have arrived on the host."""
         return self._peaks.has_arrived
 
     def settle(self) -> None:
@@ -158,12 +158,12 @@ class DeferredValues(Values):
 
 
 def _may_be_mask(peak: Peak[_Check]) -> bool:
-    """Whether infinities of a forward pass are masks is seen where they are made, in the next step."""
+    """Return whether a peak may be a mask: the next step sees where its infinities are created."""
     return math.isinf(peak.value) and peak.what.phase in ("forward", "input")
 
 
 def _input_check(call: Call) -> _Check:
-    """What a call is given its caller made, or the model's."""
+    """Return the check of a call's input, which its caller or the model's caller produced."""
     return _check("input", call) if call.parent is None else _check("forward", call.parent)
 
 

@@ -1,8 +1,9 @@
-"""How long calls and nodes take on a CUDA device, by events in the streams they run in, which nobody waits for.
+"""Times of calls and nodes on a CUDA device, from events in their streams, without waiting.
 
-Between two events the device may also have waited for the host, which may have been looking at values for us. So it is worked
-out when the device would have passed each event without that. One that it passes long after the host put it there says that the
-device was busy until then, and that our looking cost it nothing; one that it passes at once, that it had nothing left to do.
+Between two events, the device may also have waited for the host, which may have been checking
+values for torchscan. So the moments are computed at which the device would have passed each event
+without that. If it passes an event long after the host recorded it, it was busy until then, and the
+checks cost nothing; if it passes the event at once, it had nothing left to do.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class DeviceMark(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """What a call, or a node that it made, took: from one mark to another."""
+    """The time of a call, or of a node that it created, from one mark to another."""
 
     call: int
     is_forward: bool
@@ -101,7 +102,7 @@ class DeviceTimes:
             self._spans.append(_Span(call, is_forward, first, self._mark(looked)))
 
     def begin_overhead(self, looked: int) -> None:
-        """What the device is given from now on is ours."""
+        """Count the device's work as overhead from now on."""
         self._overhead_marks.add(self._mark(looked))
 
     def end_overhead(self, looked: int) -> None:
@@ -115,11 +116,11 @@ class DeviceTimes:
 
     @property
     def is_over(self) -> bool:
-        """Whether the device has passed all marks."""
+        """True if the device has passed all marks."""
         return not self._marks or self._marks[-1].event.query()
 
     def read(self) -> None:
-        """What the device took. It is waited for if it is not over."""
+        """Read the device's times, after waiting for it if necessary."""
         for mark in self._marks[-1:]:
             mark.event.synchronize()
         at = self._clock()
@@ -161,10 +162,11 @@ class DeviceTimes:
 
 
 def undisturbed(moments: Sequence[DeviceMark], ours: Container[int] = ()) -> list[int]:
-    """When the device would have passed each mark if nobody had looked at anything.
+    """Return when the device would have passed each mark without torchscan's checks.
 
-    It passes one when the host has put it there, and the work before it is done: ``at[i] = max(host[i], at[i - 1] + work[i])``,
-    where the host's clock stands still while it looks. What follows the marks numbered in ``ours`` is no work.
+    It passes a mark once the host has recorded it and the work before it is done: ``at[i] =
+    max(host[i], at[i - 1] + work[i])``. The host's clock stands still during checks. Time after the
+    marks numbered in ``ours`` is not work.
     """
     device = accumulate(
         (moment.device for moment in moments), max
@@ -179,9 +181,11 @@ def undisturbed(moments: Sequence[DeviceMark], ours: Container[int] = ()) -> lis
 
 
 def _works(moments: Sequence[DeviceMark], ours: Container[int]) -> Iterator[int]:
-    """What the device did between each mark and the next: all of the time if everything was there when it began.
+    """Yield the device's work between each mark and the next.
 
-    Else it may have waited for the host: it was busy at least from when the host put the second mark until it passed that.
+    It is all of the time if the second mark was recorded before the first was passed. Otherwise the
+    device may have waited for the host: it was busy at least from the moment that the host recorded
+    the second mark until it passed that mark.
     """
     least = min(
         (moment.device - moment.host for moment in moments), default=0

@@ -1,4 +1,4 @@
-"""What a roofline expects of each call of a real step, and what share of the device's peak the step attains."""
+"""Expected times of the calls of a real step, from a roofline, and the MFU of the step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ExpectedTimes(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What the roofline of the device at hand expects of the step."""
+    """The expected time of a step by the roofline of its device."""
 
     device: str
     #: seconds of the whole passes, and the share by which they may be off
@@ -36,7 +36,7 @@ class Expected:
 
 
 def expected_of(roofline: Roofline) -> Expected:
-    """Of the whole step."""
+    """Return the expected time of a complete step."""
     macs: Counter[str] = Counter()
     for load in roofline.operators:
         macs[load.precision] += load.macs
@@ -59,7 +59,7 @@ def expected_of(roofline: Roofline) -> Expected:
 def expected_times(
     roofline: Roofline, paths: Sequence[str], parents: Sequence[int | None]
 ) -> list[ExpectedTimes]:
-    """Of each call, by the path of its module and the call that it is in. What several calls take together is shared."""
+    """Return the expected times of each call. Calls of one module share its time equally."""
     own: dict[tuple[str, Phase], float] = defaultdict(float)
     for load in roofline.operators:
         own[load.layer, load.phase] += load.time_estimate

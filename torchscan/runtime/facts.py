@@ -1,4 +1,4 @@
-"""What is known of a step that is over: times as arrays, so that thousands of steps can be kept."""
+"""Facts of a finished step. Times are arrays, so that thousands of steps can be kept."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COUNTED = tuple(f"{name}_{kind}" for name in _LOOKS for kind in ("nan", "inf"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectedCall(CallMemory):
-    """Which call of which module it was, and on what."""
+    """A call of a module, with its shapes and its non-finite values."""
 
     path: str
     type_name: str
@@ -49,7 +49,7 @@ class InspectedCall(CallMemory):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFacts:
-    """The same on the device: of each call, and of the backward pass."""
+    """Times on the device: of each call, and of the backward pass."""
 
     forward: array[int]
     backward: array[int]
@@ -96,7 +96,7 @@ class StepFacts:
     is_counted: bool
 
     def of_model(self, times: array[int]) -> int:
-        """Of the times of calls, those of the model itself."""
+        """Return the sum over the model's own calls."""
         return sum(took for took, parent in zip(times, self.parents, strict=True) if parent < 0)
 
 
@@ -108,7 +108,7 @@ def facts_of(
     times: StepTimes,
     values: Values,
 ) -> StepFacts:
-    """Of one step."""
+    """Return the facts of a step."""
     parents = array("q", [-1 if call.parent is None else call.parent.index for call in calls])
     own = _in_order(times.backward, len(calls))
     return StepFacts(
@@ -146,7 +146,7 @@ def _on_device(times: DeviceTimes, parents: array[int]) -> DeviceFacts:
 
 
 def _in_order(times: Mapping[int, int], count: int) -> list[int]:
-    """By index of a call."""
+    """Return times as a list, by the index of a call."""
     return [times.get(index, 0) for index in range(count)]
 
 
@@ -156,7 +156,7 @@ def _took(times: StepTimes, index: int) -> int:
 
 
 def _with_inside(own: Sequence[int], parents: Sequence[int]) -> array[int]:
-    """Of each call, what is its own and that of all calls in it, which come after it."""
+    """Add to each call the times of the calls inside it, which come after it."""
     whole = array("q", own)
     for index in range(len(whole) - 1, -1, -1):
         if parents[index] >= 0:

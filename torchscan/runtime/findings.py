@@ -1,4 +1,4 @@
-"""Findings: the source of the first value of a step that is not finite, with its inputs and operator."""
+"""The source of a step's first non-finite value: module, operands and operator."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Bad(NamedTuple):
 
 
 def ranges_of(named: Iterable[tuple[str, Tensor]]) -> tuple[Range, ...]:
-    """Of the values of tensors, by name."""
+    """Return the ranges of named tensors."""
     return tuple(_range(name, each) for name, each in named)
 
 

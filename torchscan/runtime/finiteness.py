@@ -1,7 +1,8 @@
-"""Whether the values of a tensor are finite, in one pass over it.
+"""Checks for NaN and Inf in one pass over a tensor.
 
-A sum is NaN if any value is, and infinite (or NaN, of both signs) if any is infinite; it takes a fortieth of the time of
-``isfinite().all()``. A sum of finite values may overflow, so values are counted before anything is said about them.
+A sum is NaN if any value is, and infinite (or NaN, with both signs) if any value is infinite; it
+takes a fortieth of the time of ``isfinite().all()``. A sum of finite values may overflow, so values
+are counted before anything is reported.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _COMPRESSED = frozenset({torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, t
 
 
 class NonFiniteCount(NamedTuple):
-    """How many values of a tensor are not finite."""
+    """The number of non-finite values of a tensor."""
 
     nan: int = 0
     inf: int = 0
@@ -55,7 +56,7 @@ FINE = NonFiniteCount()
 
 
 def is_readable(tensor: Tensor) -> bool:
-    """Whether it has values that may be other than finite, and lets them be read."""
+    """Return whether a tensor can have non-finite values and can be read."""
     if (
         not (tensor.is_floating_point() or tensor.is_complex())
         or tensor.is_meta
@@ -66,7 +67,10 @@ def is_readable(tensor: Tensor) -> bool:
 
 
 def keeps_values(kind: type) -> bool:
-    """Whether tensors of this type are what they look like. Others may have no memory at all: reading it ends the process."""
+    """Return whether tensors of this type hold their values themselves.
+
+    Others may have no memory, and reading it would end the process.
+    """
     overridden: Any = kind
     dispatches = overridden.__torch_dispatch__ is not Tensor.__torch_dispatch__
     is_function = overridden.__torch_function__ != Tensor.__torch_function__
@@ -74,7 +78,7 @@ def keeps_values(kind: type) -> bool:
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether its values are in its memory, in a type that all kernels know."""
+    """Return whether a tensor is dense, in memory, and of a type that all kernels support."""
     return (
         type(tensor) in _PLAIN
         and tensor.dtype in _USUAL
@@ -138,7 +142,7 @@ def values_of(tensor: Tensor) -> Tensor:
 
 
 def _stored(tensor: Tensor) -> Tensor:
-    """What a tensor without strides keeps besides its indices."""
+    """Return the values that a tensor without strides stores, without its indices."""
     if tensor.layout is torch.sparse_coo:
         return tensor._values()
     if tensor.is_nested or tensor.layout in _COMPRESSED:
@@ -151,13 +155,16 @@ def _sum(values: Tensor) -> Tensor:
 
 
 def _counted(values: Tensor) -> NonFiniteCount:
-    """:data:`FINE` itself if there are none: it is told by its identity."""
+    """Return the counts, or :data:`FINE` itself, which callers compare by identity."""
     look = NonFiniteCount(int(torch.isnan(values).sum()), int(torch.isinf(values).sum()))
     return FINE if look.is_fine else look
 
 
 class KnownTensors:
-    """What was looked at, so that nothing is looked at twice: a result that is handed on, or returned by modules in turn."""
+    """The tensors that were checked, so that none is checked twice.
+
+    A result may be passed on, or returned by several modules in turn.
+    """
 
     def __init__(self) -> None:
         #: by identity, which others may have once the tensor is gone
@@ -178,7 +185,10 @@ class KnownTensors:
         return self.note(tensor, check_values(tensor)) if known is None else known
 
     def get(self, tensor: Tensor) -> NonFiniteCount | None:
-        """What is known of it, or of what it is a view of; nothing in inference mode, where nobody tells what is written to."""
+        """Return the known counts of a tensor, or of the tensor that it is a view of.
+
+        None in inference mode, where writes are not counted.
+        """
         if tensor.is_inference():
             return None
         known = self._looks.get(id(tensor))
@@ -204,5 +214,5 @@ class KnownTensors:
 
 
 def version_of(tensor: Tensor) -> int:
-    """How often it was written to; tensors of inference mode do not say."""
+    """Return the number of writes to a tensor. It is not counted in inference mode."""
     return -1 if tensor.is_inference() else tensor._version

@@ -1,4 +1,4 @@
-"""What was measured of the processes of a training, as one."""
+"""An inspected run of several ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _APART = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRun(RowsResult):
-    """What inspections of processes that train together have found."""
+    """The results of inspections on several ranks."""
 
     #: the number of ranks
     num_ranks: int
@@ -45,7 +45,7 @@ class GroupRun(RowsResult):
         return f"<GroupRun: {self.num_ranks} ranks{missing}, {self.runs[0].steps} steps>"
 
     def rank_of(self, run: RunFacts) -> int:
-        """Of a run of these."""
+        """Return the rank of a run in this group."""
         return 0 if run.process is None else run.process.rank
 
     def measured(self) -> Measured:
@@ -69,7 +69,7 @@ class GroupRun(RowsResult):
 
 
 def group_run_of(runs: Sequence[RunFacts]) -> GroupRun:
-    """Of the files of one folder, some of which may be of another start of the same program."""
+    """Return the runs of one launch as a group. A folder may also have files of other launches."""
     known = [(run.process, run) for run in runs if run.process is not None]
     if not known:
         raise InputError(

@@ -1,12 +1,13 @@
-"""Follows values that are not finite through one step, to whoever made the first of them.
+"""Search for the source of non-finite values within one step.
 
-Everything is fine until something is not, and modules end before those that called them. So the first call that returns such a
-value made it, by an operator of its own; and where a call is given one that nobody has returned, whoever called it made it. In
-the backward pass the same holds for the nodes of the graph.
+All values are finite until one is not, and modules end before their callers. So the first call that
+returns such a value is the source, by an operator of its own. If a call gets one that no call
+returned, its caller produced it. The same holds in the backward pass for the nodes of the graph.
 
-Infinities are made on purpose, to mask: a call that makes nothing else is suspected, and cleared if they are written rather
-than computed. Computed ones are a finding only if something comes of them: NaN of a module that takes them, a gradient, or the
-model's result if no gradient comes back. -Inf of a logarithm may be in the result: it is that of a probability of 0.
+Infinities are produced on purpose, as masks: a call that produces nothing else is suspected, and
+cleared if they are written rather than computed. Computed ones are a finding only if they lead to a
+NaN in a module that takes them, to a gradient, or to the model's result if no gradient comes back.
+-Inf of a logarithm may be in the result: it belongs to a probability of 0.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class _Input(NamedTuple):
 
     @property
     def is_written_to(self) -> bool:
-        """Whether it is another than it was when the call started."""
+        """True if the tensor was written to since the call started."""
         version = version_of(self.tensor)
         return version != self.version or (version < 0 and check_values(self.tensor) != self.look)
 
@@ -160,7 +161,7 @@ class ImmediateValues(Values):
         self._tell()
 
     def _look_before(self, call: Call, mine: _Open, kwargs: dict[str, Any]) -> NonFiniteCount:
-        """What the call was given, as it was when it started, as far as torch tells of it then."""
+        """Return the counts of a call's inputs at its start, as far as torch records writes."""
         before = FINE
         for each in mine.inputs:
             if each.look is not FINE:
@@ -188,7 +189,7 @@ class ImmediateValues(Values):
         return look
 
     def _look_at_given(self, call: Call, given: Sequence[Tensor]) -> list[NonFiniteCount]:
-        """What nobody has returned, whoever called this made."""
+        """Check the inputs that no call returned: the caller of this one produced them."""
         looks = []
         for tensor in given:
             look = self._known.get(tensor)
@@ -362,13 +363,13 @@ class ImmediateValues(Values):
 
     @property
     def _sees_all(self) -> bool:
-        """Whether every gradient is looked at: something has been found in an earlier step, or in this one."""
+        """True if every gradient is checked, because this step or an earlier one has a finding."""
         return self.first is not None or self._memory.has_found
 
     def _find_source(
         self, source: Source, owner: Call, taker: Call, made: Gradients, look: NonFiniteCount
     ) -> None:
-        """What this node was given shows that the one before it made it, unless it met something else on the way."""
+        """Report the node before this one as the source, unless its own input was non-finite."""
         operator = Operator(name=source.name, unsure=_MET)
         found = self._to_finding(owner, "backward", look, _size(made), operator)
         self._find(self._next(), found, believes=self._takes_infinities(owner))
@@ -408,7 +409,7 @@ class ImmediateValues(Values):
         return owner.index in self._touched or not self._touched.isdisjoint(owner.children)
 
     def _is_known(self, gradient: Tensor, given: Gradients) -> bool:
-        """Whether it is what a node has made, which was looked at."""
+        """Return whether a gradient is one that a node produced and that was checked."""
         (made,) = given if len(given) == 1 else (None,)
         if (
             made is None

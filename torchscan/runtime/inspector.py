@@ -130,12 +130,12 @@ class Inspector:
             self._parameters = {}
 
     def watched(self) -> Observations:
-        """What was seen."""
+        """Return the observations."""
         return self._kept.watched(self._compilation)
 
     @property
     def steps(self) -> Sequence[StepFacts]:
-        """What was seen of each step; of thousands, of some."""
+        """Facts of the steps, or of a sample of thousands."""
         return self._kept.facts
 
     @property
@@ -177,7 +177,7 @@ class Inspector:
         return None if known is None else known[0]
 
     def _give_up(self, error: Exception) -> None:
-        """Keep an internal error from ending the run: it ends the inspection."""
+        """End the inspection, and not the run, after an internal error."""
         if not self._has_failed:
             self._has_failed = True
             self._tree.pause()
@@ -325,7 +325,7 @@ class Inspector:
             self._give_up(error)
 
     def _note_example(self, given: Given) -> None:
-        """What costs are worked out for. What cannot be copied must not be used once more."""
+        """Keep example arguments for the cost estimate, unless they cannot be copied."""
         shapes = tuple(shape_of(tensor) for tensor in tensors_in(given))
         if shapes not in self._examples and len(self._examples) < _MAX_EXAMPLES:
             is_own = what_is_shared(given) is None
@@ -341,6 +341,6 @@ class Inspector:
             )
 
     def example_of(self, watched: Observations) -> Given | None:
-        """What the model was called with in the steps that are told of, without data."""
+        """Return the arguments of the model in the steps of the table, without data."""
         calls = watched.usual.calls
         return self._examples.get(calls[0].input_shapes) if calls else None

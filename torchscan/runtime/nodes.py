@@ -36,7 +36,7 @@ from torchscan.torch_versions import NO_BACKWARD_PASS, at_end_of_backward_pass, 
 
 
 class _Origin(NamedTuple):
-    """Which node makes a gradient: the index of the call that made the node, and its name."""
+    """The node that produces a gradient: the index of its call, and its name."""
 
     call: int
     name: str
@@ -49,7 +49,7 @@ def _index_of(owner: Call | None) -> int:
 
 
 class HeldLeaves:
-    """The nodes that store gradients of parameters, and what is told when one runs: the step that goes on then."""
+    """The nodes that accumulate gradients of parameters, and the step to notify when one runs."""
 
     def __init__(
         self, modules: Iterable[tuple[str, nn.Module]], give_up: Callable[[Exception], None]
@@ -71,7 +71,7 @@ class HeldLeaves:
         self._start = 0
 
     def hold(self, node: Any) -> bool:
-        """Whether this is one of them, and is followed now."""
+        """Return whether a node accumulates a parameter's gradient, and follow it if so."""
         variable = node.variable
         known = self._parameters.get(id(variable))
         if known is None:
@@ -88,7 +88,7 @@ class HeldLeaves:
         return True
 
     def let_go(self) -> None:
-        """Of the nodes: others are made for the next pass."""
+        """Release the nodes: the next pass creates others."""
         for _, handles in self._held.values():
             for handle in handles:
                 handle.remove()
@@ -144,14 +144,14 @@ class NodeWatch:
         leaves.watches.add(self)
 
     def forget(self) -> None:
-        """The inspection is over: a graph that somebody keeps does not keep the model for our hooks."""
+        """Release the model at the end of the inspection, because a kept graph keeps its hooks."""
         leaves = self._leaves
         vars(self).clear()
         self._leaves = leaves
 
     @property
     def is_over(self) -> bool:
-        """Whether the inspection is: nodes of a graph that somebody keeps keep their hooks."""
+        """True if the inspection has ended. Nodes of a kept graph keep their hooks."""
         return self._leaves.watch is None
 
     def watch(
@@ -187,7 +187,7 @@ class NodeWatch:
         return alive
 
     def give_up(self, error: Exception) -> None:
-        """A mistake of ours ends the watching, not the run."""
+        """End the inspection, and not the run, after an internal error."""
         self._leaves.give_up(error)
 
     def call_at(self, index: int) -> Call | None:
@@ -255,7 +255,10 @@ class NodeWatch:
 
     @contextmanager
     def _looking(self) -> Iterator[None]:
-        """Time that is nobody's. A mistake of ours ends the watching, not the run."""
+        """Exclude the time inside the context.
+
+        An internal error ends the inspection, not the run.
+        """
         times = self.times  # whoever is told may end the inspection
         start = times.begin_looking()
         try:

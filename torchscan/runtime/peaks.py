@@ -54,12 +54,15 @@ class _PendingPeak(NamedTuple, Generic[T]):
 
 
 class Peaks(Generic[T]):
-    """Of the tensors of a step, in the order in which they are added. Autograd has a thread for each device."""
+    """Largest magnitudes of a step's tensors, in the order in which they are added.
+
+    Autograd has a thread for each device.
+    """
 
     def __init__(
         self, device: torch.device, ours: Callable[[], AbstractContextManager[None]]
     ) -> None:
-        """What the device does in a context of ``ours`` is no part of any time."""
+        """Create the peaks of a step. Device time inside ``ours`` is not counted."""
         self._as_overhead = ours
         self._lock = threading.RLock()
         self._waiting: list[_PendingPeak[T]] = []
@@ -168,7 +171,7 @@ class Peaks(Generic[T]):
 
     @property
     def has_arrived(self) -> bool:
-        """Whether they are on the host."""
+        """True if the peaks are on the host."""
         return self._event is None or self._event.query()
 
     def read(self) -> list[Peak[T]]:
@@ -182,7 +185,7 @@ class Peaks(Generic[T]):
 
 
 class _Room:
-    """Where peaks are written."""
+    """Memory for peaks on a device."""
 
     def __init__(self, count: int, device: torch.device) -> None:
         with (
@@ -197,7 +200,7 @@ class _Room:
             self._free.record(self._stream)
 
     def enter(self) -> None:
-        """The current stream writes here next: whoever had this memory before has done with it by then."""
+        """Let the current stream write next, after the one before has finished."""
         if (
             self._stream is not None
             and self._free is not None

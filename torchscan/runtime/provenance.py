@@ -26,7 +26,7 @@ class RunProvenance:
 
 
 def provenance_of(model: nn.Module) -> RunProvenance:
-    """Of a run of this model, on this machine."""
+    """Return the provenance of a run of this model on this machine."""
     return RunProvenance(
         device=", ".join(dict.fromkeys(map(name_of_device, _devices_of(model)))) or cpu_name(),
         threads=torch.get_num_threads(),

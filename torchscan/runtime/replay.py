@@ -55,7 +55,7 @@ _REDRAWN = Note.of("other-random-numbers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """What made the first value that is not finite."""
+    """The operator that produced the first non-finite value."""
 
     name: str | None = None
     line: str | None = None
@@ -303,7 +303,10 @@ class _ReplayMode(TorchDispatchMode):
         return result
 
     def _is_made_of(self, weights: Iterable[Tensor], made: Iterable[Tensor]) -> bool:
-        """Whether finite parameters have become what is not: of a view of such that are not, whoever takes it is the one."""
+        """Return whether finite parameters became non-finite results.
+
+        If a view of them is non-finite already, the module that takes it is the source.
+        """
         looks = [
             sum(map(check_values, filter(is_readable, each)), FINE) for each in (weights, made)
         ]

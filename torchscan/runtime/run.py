@@ -1,4 +1,4 @@
-"""What was measured of real steps, call by call, over all steps but the first ones, which warm up."""
+"""Measurements of real steps by call, without the first steps, which warm up."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Latency(NamedTuple):
 
     @classmethod
     def of(cls, nanoseconds: Iterable[int]) -> Latency:
-        """Of each step."""
+        """Return the latency over several steps."""
         seconds = [each * _NANOSECONDS for each in nanoseconds]
         return (
             cls(statistics.median(seconds), min(seconds), max(seconds))
@@ -97,7 +97,7 @@ class CallRun(InspectedCall):
 
     @property
     def flops_per_second(self) -> float | None:
-        """What its forward pass attained: on the device, where there is one, else on the host."""
+        """FLOP/s of the forward pass, on the device if there is one, else on the host."""
         took = (self.forward if self.device_forward is None else self.device_forward).median
         return None if self.flops is None or not took else self.flops / took
 
@@ -116,14 +116,14 @@ class CallRun(InspectedCall):
 
 
 class Inspected(ABC):
-    """What has the facts of a run: an inspection, once it is finished, and the facts themselves."""
+    """An object with the facts of a run: a finished inspection, or the facts themselves."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def facts(self) -> RunFacts:
-        """What was found."""
+        """The results."""
 
     def measured(self) -> Measured:
         """Return the values by call, for a report of the model: ``html_report(scan, run=run)``."""
@@ -164,7 +164,7 @@ class EvaluationRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts(RowsResult, Inspected):
-    """What an inspection has found."""
+    """The results of an inspection."""
 
     #: steps that were measured, and those before them, which are left out. If any step trains (has a backward pass), these are
     #: the ones that do; else they are forward passes
@@ -606,7 +606,10 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _originals(calls: Sequence[CallRun]) -> dict[Key, Key]:
-    """Of calls that checkpoints ran again those that came first: what was called last is run again first."""
+    """Return the original call of each call that a checkpoint repeated.
+
+    The last call is repeated first.
+    """
     first: dict[str, list[Key]] = {}
     again: dict[str, list[Key]] = {}
     for call in calls:

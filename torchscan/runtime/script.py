@@ -177,7 +177,10 @@ def _file_to_run(name: str) -> Callable[[], object]:
 
 
 def _run_module(name: str) -> None:
-    """As ``python -m`` does. ``runpy.run_module`` would take the main module away when its code is over."""
+    """Run a module as ``python -m`` does.
+
+    ``runpy.run_module`` would remove the main module when its code ends.
+    """
     run_as_main: Callable[[str], object] = vars(runpy)[
         "_run_module_as_main"
     ]  # which Python itself calls by this name
@@ -185,9 +188,9 @@ def _run_module(name: str) -> None:
 
 
 def _run_file(path: str) -> None:
-    """As ``runpy.run_path`` would, which lets ``sys.argv[0]`` and ``__file__`` only be the same.
+    """Run a file as ``runpy.run_path`` does, but with ``sys.argv[0]`` different from ``__file__``.
 
-    Processes that it spawns find it again by its ``__file__``, for which there must be no ``__spec__``.
+    Processes that it spawns find it by its ``__file__``, for which there must be no ``__spec__``.
     """
     loader, main = SourceFileLoader("__main__", path), vars(sys.modules["__main__"])
     main.update(__file__=path, __cached__=None, __loader__=loader, __builtins__=builtins)
@@ -213,7 +216,7 @@ def _status_left(code: object) -> int:
 
 
 def _show(error: BaseException) -> None:
-    """As Python would, without the frames that come before the program's own."""
+    """Print an exception as Python does, without the frames before the program's own."""
     trace = error.__traceback__
     while trace is not None and _is_of_starter(trace.tb_frame):
         trace = trace.tb_next
@@ -236,7 +239,7 @@ class Watch(Protocol):
 
     @property
     def is_finished(self) -> bool:
-        """Whether it has seen enough."""
+        """True if enough steps were inspected."""
 
     def start(self, under_way: Begun) -> object:
         """Begin, with a call of the model."""
@@ -300,15 +303,15 @@ class LargestModule:
 
     @property
     def trains(self) -> bool:
-        """Whether what was found trains."""
+        """True if the module that was found trains."""
         return self._rank[0]
 
     def facts(self) -> RunFacts | None:
-        """What was seen of it; None if there was none."""
+        """Return the facts of the largest module, or None if there was none."""
         return None if self._watch is None else self._watch.finish()
 
     def _look(self) -> None:
-        """Where something may be compiled, what is called in it is compiled too, unless that is forbidden."""
+        """Register the hook that searches for the largest module, hidden from the compiler."""
         self._hook = not_compiled(self._before) if compile_callbacks() else self._before
         register_module_forward_pre_hook(self._hook)
 
@@ -385,11 +388,11 @@ class LargestModule:
 
 
 def _nothing() -> None:
-    """What is watched before anything is."""
+    """Do nothing. It is the model before one is found."""
 
 
 class _Sizes:
-    """How many parameters modules have, counted once each."""
+    """Numbers of parameters of modules, each counted once."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[nn.Module], int]] = {}

@@ -129,7 +129,7 @@ class Step:
 
     @property
     def is_captured(self) -> bool:
-        """Whether what runs on the device now is captured: nothing of it takes place in this step."""
+        """True if the device's work is being captured, so that it does not run in this step."""
         return self._times.is_captured
 
     def begin_pass(self, *, is_training: bool) -> None:
@@ -209,7 +209,7 @@ class Step:
 
     @property
     def is_known(self) -> bool:
-        """Whether the device has got so far that nobody need wait for it."""
+        """True if reading the device's results no longer waits."""
         device = self._times.device
         return (device is None or device.is_over) and self._values.is_known
 
@@ -220,7 +220,7 @@ class Step:
         self._values.settle()
 
     def facts(self, number: int, before: StepFacts | None) -> StepFacts:
-        """What is known of it. It shares what is the same in the step before."""
+        """Return the facts of the step. Values that equal those of the step before are shared."""
         keys = tuple([(call.path, call.invocation) for call in self._calls])
         keys = before.keys if before is not None and before.keys == keys else keys
         shapes = _plain(self._shapes[0][0]) if 0 in self._shapes else ()
@@ -229,7 +229,7 @@ class Step:
     def exchanges(
         self, alike: Sequence[StepFacts], timeline: Timeline, group: Group
     ) -> tuple[Exchange, ...]:
-        """What it and others like it did together with other processes."""
+        """Return the collectives of this step and of similar ones."""
         return find_exchanges(
             alike, timeline, Clock(Clock.ahead_now(), self._times.looked), self._times.zero, group
         )
@@ -245,7 +245,7 @@ class Step:
 
     @property
     def checked(self) -> Sequence[Checked]:
-        """What checks of the user's said."""
+        """Results of the user's checks."""
         return [self.label.put_on(each) for each in self._checks.reports]
 
     def calls(self) -> tuple[InspectedCall, ...]:

@@ -101,7 +101,7 @@ class RealSteps:
 
     @contextlib.contextmanager
     def _explained(self, request: PassRequest) -> Iterator[None]:
-        """Where the same pass fails on shapes alone, that says best why it fails."""
+        """Explain a failure by the same pass on shapes alone, if that fails too."""
         try:
             yield
         except TorchscanError:
@@ -117,7 +117,7 @@ class RealSteps:
 
 @contextlib.contextmanager
 def _only_failures() -> Iterator[None]:
-    """What says that the model fails; that it cannot be recorded is no news."""
+    """Pass on errors of the model, and suppress errors of recording."""
     try:
         yield
     except RecordError:

@@ -1,4 +1,4 @@
-"""Limits of the time of a step."""
+"""Checks of step times against a limit, on the limit's device."""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
-"""Who keeps the other processes waiting, and in which module: from when each came to what they do together.
+"""Stragglers: ranks that keep the others waiting, with their module, from arrivals at collectives.
 
-Between two collectives each process has work of its own. It begins when the process came to the first of them or, if it waited
-there until the last process did, then::
+Between two collectives each rank has work of its own. It starts when the rank arrived at the first
+of them or, if it waited there for the last rank, when that arrived::
 
     work(k) = arrival(k) − (last arrival(k − 1) if arrival(k) is not before that, else arrival(k − 1))
-    late(k) = min(work(k) − median over the others of the group of work(k), arrival(k) − first arrival(k))
+    lag(k) = min(work(k) − median of work(k) over the other ranks of the group, arrival(k) − first arrival(k))
 
-The second bound is for collectives that nobody waits in: who is late there is so at the next ones, too, and has not lost it
-again. A process is behind by the median over the steps of the sum over their collectives, if that is more than nothing.
+The second bound is for collectives in which ranks do not wait: a rank that is late there is late at
+the next ones too, and has not lost the time again. The lag of a rank is the median over steps of
+the sum over their collectives, if that is above zero.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Straggler:
 
 
 def lateness(runs: Sequence[RunFacts]) -> dict[int, float]:
-    """Of each process by its rank: seconds of a step; of too few steps nothing is known."""
+    """Return the lag of each rank in seconds per step, as far as there are enough steps."""
     return {
         rank: max(0.0, statistics.median(each)) * _NANOSECONDS
         for rank, each in _Meetings(runs).steps.items()
@@ -66,7 +67,7 @@ def lateness(runs: Sequence[RunFacts]) -> dict[int, float]:
 
 
 def stragglers(runs: Sequence[RunFacts]) -> tuple[Straggler, ...]:
-    """Those that are behind by more than 5 % of a step, in three of four steps; the one that is furthest behind first."""
+    """Return the ranks that lag by more than 5 % of a step in three of four steps, worst first."""
     meetings = _Meetings(runs)
     behind = {
         rank: statistics.median(each)
@@ -98,7 +99,7 @@ class _Arrival(NamedTuple):
 
 
 class _Meetings:
-    """Who came when to what all processes did together."""
+    """Arrivals of all ranks at their collectives."""
 
     def __init__(self, runs: Sequence[RunFacts]) -> None:
         self.runs = {
@@ -122,7 +123,10 @@ class _Meetings:
         }
 
     def _work_of(self, own: Mapping[_Meeting, _Arrival]) -> dict[_Meeting, int]:
-        """What a process did for itself before each, but the first, of which nobody knows since when."""
+        """Return a rank's own work before each collective but the first.
+
+        When the work before that one began is not known.
+        """
         found: dict[_Meeting, int] = {}
         for (before, came), (meeting, arrival) in pairwise(own.items()):
             last = max(self._times_by_meeting[before].values())
@@ -178,7 +182,10 @@ def _medians(found: Iterable[tuple[int, float]]) -> dict[int, float]:
 
 
 def _sums(found: Iterable[tuple[_Arrival, float]]) -> list[float]:
-    """Of each step but the first, of whose first collective nobody knows since when there was work."""
+    """Return the sum of each step but the first.
+
+    When the work before its first collective began is not known.
+    """
     by_step: dict[int, float] = {}
     for arrival, each in found:
         by_step[arrival.step] = by_step.get(arrival.step, 0.0) + each
@@ -235,12 +242,15 @@ def _lost_in(
 
 
 def _part(run: RunFacts) -> float:
-    """What one step is of the time between two equal collectives, between which there may be several."""
+    """Return the share of a step in the time between two equal collectives.
+
+    There may be several steps between them.
+    """
     return min(1.0, _period(run) / _gap(run))
 
 
 def _unowned(run: RunFacts, place: int) -> int:
-    """Of the stretch before a collective, nanoseconds of the backward pass in which no node of a module ran."""
+    """Return the nanoseconds of backward pass before a collective in which no module's node ran."""
     nodes, end = run.timeline.backward, run.exchanges[place].at
     if end is None or not nodes:
         return 0

@@ -59,7 +59,7 @@ def _ended(calls: Sequence[Call], times: StepTimes) -> list[tuple[Call, int]]:
 
 
 def _in_order(slices: Sequence[Slice]) -> list[Slice]:
-    """By their starts; what holds others comes before them."""
+    """Sort slices by their start. A slice that contains others comes before them."""
     return sorted(slices, key=lambda each: (each.start, -each.end))
 
 

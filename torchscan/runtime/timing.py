@@ -1,9 +1,11 @@
-"""How long module calls take: forward from start to end, backward node by node, on the host and, apart, on a CUDA device.
+"""Times of module calls: forward from start to end, backward node by node.
 
-A node of the backward pass belongs to the call that made it, so a module's backward time is that of the nodes made in it. What
-no module made (the loss, sums of gradients, autograd itself) is the rest, and is never spread over modules.
+They are taken on the host and, separately, on a CUDA device. A node of the backward pass belongs to
+the call that created it, so a module's backward time is that of the nodes created in it. The rest
+(the loss, sums of gradients, autograd itself) belongs to no module and is never spread over
+modules.
 
-What is ours, looking at values, is nobody's: the clock stands still meanwhile.
+The time of torchscan's own checks belongs to no call: the clock stands still meanwhile.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ class StepTimes:
         return (self._looking_since or perf_counter_ns()) - self.looking
 
     def begin_looking(self, start: int = 0) -> int:
-        """What happens from ``start`` on, or from now on, is nobody's. When that is."""
+        """Exclude time from ``start`` on, or from now on, and return that moment."""
         self._looking_since = start or perf_counter_ns()
         return self._looking_since
 
@@ -67,7 +69,7 @@ class StepTimes:
 
     @contextmanager
     def as_overhead(self) -> Iterator[None]:
-        """What the device is given in this context is nobody's either."""
+        """Exclude the device's work inside the context, too."""
         if self.device is None:
             yield
             return
@@ -102,7 +104,7 @@ class StepTimes:
 
     @property
     def between(self) -> int | None:
-        """Of that, what came after the last thing that was noticed: loading of data, say."""
+        """The time after the last event of the step, for example for loading data."""
         return self._over - self._last if self._over else None
 
     def note_optimizer(self, *, is_start: bool) -> None:
@@ -121,7 +123,7 @@ class StepTimes:
 
     @property
     def has_begun_backward(self) -> bool:
-        """Whether a node has run."""
+        """True if a node has run."""
         return bool(self._first_node)
 
     @property
@@ -163,5 +165,5 @@ class StepTimes:
 
     @property
     def is_captured(self) -> bool:
-        """Whether what runs on the device now is captured, to be run later."""
+        """True if the device's work is being captured, to be run later."""
         return self.device is not None and is_capturing()

@@ -1,4 +1,4 @@
-"""What looks at the values of a step: at once, or when the step is over. And what need not be looked at."""
+"""Checks of a step's values, at once or after the step, and values that need no check."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _REVEALS = frozenset(
 
 
 class Source(NamedTuple):
-    """Which node makes a gradient."""
+    """The node that produces a gradient."""
 
     owner: Call | None
     name: str
@@ -85,7 +85,7 @@ class Leaf(NamedTuple):
 
 
 class Memory:
-    """What is known from earlier steps."""
+    """Knowledge from earlier steps."""
 
     def __init__(self) -> None:
         #: how often modules have written infinities on purpose, by their paths and the signs of the infinities
@@ -165,7 +165,10 @@ class Values(ABC):
 
     @abstractmethod
     def note_update(self, modules: Iterable[tuple[str, nn.Module]], *, is_followed: bool) -> None:
-        """The step is over: whoever wrote to parameters and buffers has done so. In one that follows, parameters are read."""
+        """Check parameters and buffers after the step, when their writers have finished.
+
+        If another step follows, parameters are read there.
+        """
 
     def let_go(self) -> None:  # noqa: B027 - most keep none
         """Memory is read next: keep none that its owner does not."""
@@ -175,7 +178,7 @@ class Values(ABC):
 
     @property
     def is_known(self) -> bool:
-        """Whether everything that was looked at can be told without waiting."""
+        """True if all results can be read without waiting."""
         return True
 
     def settle(self) -> None:  # noqa: B027 - who looks at once has nothing to do
@@ -195,13 +198,13 @@ def masks_in(modules: Iterable[tuple[str, nn.Module]]) -> set[str]:
 
 
 def makes_none(module: nn.Module) -> bool:
-    """Whether what this module returns is finite if what it is given is."""
+    """Return whether a module returns finite values for finite inputs."""
     is_changed = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
     return type(module) in _MAKES_NONE and not is_changed
 
 
 def reveals(node: Node) -> bool:
-    """Whether what this node is given shows in the gradients of parameters that it makes."""
+    """Return whether non-finite inputs of a node show in the gradients of parameters."""
     return node.name() in _REVEALS and any(
         hasattr(each, "variable") for each, _ in node.next_functions
     )

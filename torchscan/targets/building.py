@@ -48,12 +48,14 @@ def with_model(
     is_own_process: bool = True,
     with_data: bool = False,
 ) -> Result:
-    """What ``function`` says about the model, built on the meta device, or with data if its constructor or its pass needs it.
+    """Return the result of ``function`` for the target's model.
 
-    ``with_data``: with data in any case, and a model of its own, which the verb may change. Paths and modules are looked for in
-    the ``folder``, by default the current one. If this process is not our own (``is_own_process``), the user's code is run with
-    data at once: it may keep what it makes, where other code finds it. The random state and the module search path are left
-    unchanged.
+    The model is built on the meta device, or with data if its constructor or its pass needs data.
+    With ``with_data`` it always has data, and is a separate copy that ``function`` may change. Paths
+    and modules are searched in ``folder``, by default the current one. If torchscan runs in a
+    process of the user's (``is_own_process=False``), the user's code is built with data at once,
+    because it may store its models where other code finds them. The random state and the module
+    search path stay unchanged.
     """
     folder = Path.cwd() if folder is None else folder
     access = offline() if target.kind == "hf" else contextlib.nullcontext()
@@ -86,7 +88,11 @@ def _with_factory(
 
 
 def _own(target: Target, factory: Factory | Built) -> Built:
-    """With data. Whether there is memory for it is found out where that has no effect on other code."""
+    """Return a model with data, or raise an error if this machine's memory is too small for it.
+
+    Only models of a hub are sized beforehand, because building the user's code twice may have
+    effects on other code.
+    """
     if isinstance(factory, Built):
         return factory.copied()
     on_meta = _built_without_data(target, factory) if target.kind in HUBS else None
@@ -98,7 +104,7 @@ def _own(target: Target, factory: Factory | Built) -> Built:
 
 
 def may_need_data(error: TorchscanError) -> bool:
-    """Whether a pass failed because it read data, which a model on the meta device lacks, rather than because it is wrong."""
+    """Return whether a pass failed because it read data, which a model on the meta device lacks."""
     said = f"{error} {error.__cause__}".lower()
     return isinstance(error, NeedsValuesError) or (
         isinstance(error, RecordError) and any(words in said for words in _NO_DATA)

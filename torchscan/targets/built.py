@@ -19,15 +19,18 @@ class Built:
 
     module: nn.Module
     inputs: tuple[InputSpec, ...] = ()
-    #: whether it is built again, with data, if its pass asks for values: not if that takes too much memory
+    #: True if the model is built again, with data, when its pass reads values and memory allows
     has_another_chance: bool = False
 
     def copied(self) -> Built:
-        """The same with a copy of the model, for whoever changes it."""
+        """Return the same with a copy of the model, which the caller may change."""
         return replace(self, module=_copy(self.module))
 
     def converted(self, dtype: str | None) -> Built:
-        """The model in another floating-point type. One with data is copied, since others may use it."""
+        """Return the model in another floating-point type.
+
+        A model with data is copied, because other code may use it.
+        """
         if dtype is None or not torch_dtype(checked_dtype(dtype)).is_floating_point:
             return self
         is_meta = all(parameter.is_meta for parameter in self.module.parameters())

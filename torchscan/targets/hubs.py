@@ -166,14 +166,17 @@ def _config(transformers: Any, path: Path, target: Target, written: Mapping[str,
 
 
 def _origin(error: BaseException) -> BaseException:
-    """Of what transformers could not import, what went wrong there, as with a torchvision of another torch."""
+    """Return the first cause of an import error, for example a torchvision built for another torch."""
     while isinstance(error, ImportError) and error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
 def _known_inputs(model: Any) -> tuple[InputSpec, ...]:
-    """Token ids (512, or fewer if the model is limited), or an image. The inputs of models that take both are not known."""
+    """Return the inputs of a model: token ids, or an image; none if it takes both.
+
+    There are 512 tokens, or fewer if the model takes fewer.
+    """
     config = model.config
     if hasattr(config, "text_config") and hasattr(config, "vision_config"):
         return ()

@@ -83,7 +83,7 @@ def parse_target(text: str) -> Target:
 
 
 def _meant(text: str) -> str:
-    """What a name without a place may have been meant as."""
+    """Return advice for a name without a file or hub."""
     if len(text) > 100 or "\n" in text:
         return HOW
     if text.endswith(".py"):

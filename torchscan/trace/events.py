@@ -1,6 +1,6 @@
-"""What a record is made of: frozen descriptions of tensors, operator calls and module calls.
+"""Parts of a trace: frozen descriptions of tensors, operator calls and module calls.
 
-Nothing here holds a tensor, so a record can outlive its model, be compared, copied and sent elsewhere.
+They hold no tensor, so a trace can outlive its model, be compared, copied and sent elsewhere.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ from torchscan.torch_versions import OpOverload
 _QUANTISED = frozenset({torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4})
 _IN_A_BYTE = {torch.quint4x2: 2, torch.quint2x4: 4}
 
-#: the backward pass holds all that runs while gradients are computed, also what is computed once more
+#: the backward pass includes all that runs while gradients are computed, also recomputation
 Phase = Literal["forward", "backward", "optimizer"]
-#: who called it: a function or its gradient; autograd's engine, which adds up the gradients of what was used twice; or a
-#: function that a checkpoint runs once more while gradients are computed
+#: caller of an operator: a function or its gradient; autograd's engine, which sums the gradients of
+#: tensors that were used twice; or a function that a checkpoint recomputes
 Origin = Literal["function", "engine", "checkpoint"]
 TensorKind = Literal[
     "input", "parameter", "buffer", "constant", "optimizer state", "cache", "intermediate"
 ]
-#: "gathered": parameters of which other processes hold the rest, whole for as long as they are needed
+#: "gathered": sharded parameters while they are all-gathered
 StorageKind = TensorKind | Literal["gradient", "gathered"]
 
 
 @dataclass(frozen=True, slots=True)
 class Sparsity:
-    """What a sparse tensor stores: so many elements, and the bytes that say where they belong."""
+    """The storage of a sparse tensor: number of elements, and bytes of their indices."""
 
     stored: int
     index_bytes: int
 
 
 class GroupSpec(NamedTuple):
-    """A group of processes, as an argument of an operator by which they talk to each other."""
+    """A process group, as an argument of a collective."""
 
-    #: what torch calls it
+    #: torch's name of the group
     name: str
-    #: what it is for, if its maker has said so: ``mesh_tp``
+    #: description that its creator gave, such as ``mesh_tp``
     purpose: str
-    #: which processes are in it, in the order of their places
+    #: global ranks of its members, in the order of their ranks in the group
     ranks: tuple[int, ...]
 
     @property
     def size(self) -> int:
-        """How many processes are in it."""
+        """Number of ranks in the group."""
         return len(self.ranks)
 
 
@@ -63,19 +63,22 @@ class TensorSpec:
     shape: tuple[int, ...]
     dtype: torch.dtype
     stride: tuple[int, ...]
-    #: None: dense
+    #: None if the tensor is dense
     sparsity: Sparsity | None = None
-    #: whether it is one of tensors of different lengths, whose elements the shape counts
+    #: True for a nested tensor; its shape has the number of elements
     is_nested: bool = field(default=False, kw_only=True)
 
     @once
     def numel(self) -> int:
-        """Logical number of elements: ``prod(shape)``."""
+        """Logical number of elements, ``prod(shape)``."""
         return math.prod(self.shape)
 
     @once
     def stored_numel(self) -> int:
-        """Distinct elements in memory: an expanded (stride 0) dimension stores one, overlapping windows share."""
+        """Number of distinct elements in memory.
+
+        An expanded dimension (stride 0) stores one element; overlapping windows share elements.
+        """
         if self.sparsity is not None:
             return self.sparsity.stored
         if 0 in self.shape:
@@ -96,26 +99,26 @@ class TensorSpec:
 
     @once
     def accessed_numel(self) -> int:
-        """Elements that one use touches: all, or those that a sparse tensor stores."""
+        """Number of elements that one access touches: all, or those that a sparse tensor stores."""
         return self.numel if self.sparsity is None else self.sparsity.stored
 
     @once
     def is_arithmetic(self) -> bool:
-        """Whether arithmetic on it counts: floating-point, complex or quantised."""
+        """True if arithmetic on the tensor counts: floating-point, complex or quantized."""
         return self.dtype.is_floating_point or self.dtype.is_complex or self.dtype in _QUANTISED
 
 
 def stored_size(numel: int, dtype: torch.dtype) -> int:
-    """Bytes of so many elements; several of fewer than 8 bits share a byte."""
+    """Return the bytes of these elements; several elements of fewer than 8 bits share a byte."""
     return -(-numel * dtype.itemsize // _IN_A_BYTE.get(dtype, 1))
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: what follows from the fields is kept
 class OpSignature:
-    """An operator with its arguments, where each tensor, and each group of processes, is replaced by its spec.
+    """An operator with its arguments, in which tensors and process groups are replaced by specs.
 
-    Calls with the same operator and the same specs share one signature, so whatever depends on it alone
-    (the cost, above all) is worked out once.
+    Calls with the same operator and the same specs share one signature, so values that depend on it
+    alone, such as the cost, are computed once.
     """
 
     op: OpOverload
@@ -130,7 +133,7 @@ class OpSignature:
     written: tuple[TensorSpec, ...] = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """An operator is pickled by its name, which is all that one process can tell another of it."""
+        """Pickle the operator by its name, because the object itself cannot be pickled."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return _signature, ({**values, "op": str(self.op)},)
 
@@ -170,14 +173,14 @@ class OpSignature:
 
     @once
     def arguments(self) -> Mapping[str, Any]:
-        """What was given, by the names of the schema, without what is written to (``out=``)."""
+        """The arguments by their names in the schema, without those that are written to (``out=``)."""
         return dict(zip(names_of_arguments(self.op), self.args, strict=False)) | dict(
             self.inputs_by_keyword
         )
 
     @once
     def distinct_inputs(self) -> tuple[TensorSpec, ...]:
-        """The inputs, a tensor that is passed twice counted once."""
+        """The inputs, in which a tensor that is passed twice appears once."""
         return tuple(
             spec for position, spec in enumerate(self.inputs) if position not in self.repeated
         )
@@ -185,11 +188,11 @@ class OpSignature:
 
 @cache
 def names_of_arguments(op: OpOverload) -> tuple[str, ...]:
-    """As the schema has them, which takes a while to tell."""
+    """Return the names of an operator's arguments. They are cached because the schema is slow."""
     return tuple(argument.name for argument in op._schema.arguments)
 
 
-#: by the namespace of operators the module that makes them known to torch, where ``import torch`` does not
+#: namespace of operators -> the module that registers them, if ``import torch`` does not
 _LIBRARIES = {
     "_c10d_functional": "torch.distributed._functional_collectives",
     "_c10d_functional_autograd": "torch.distributed._functional_collectives",

@@ -48,7 +48,7 @@ class Trace(RowsResult):
         return self.modules[op.module_call].path
 
     def assuming(self, remark: str) -> Trace:
-        """The same record, with one more assumption in its provenance."""
+        """Return the same trace with one more assumption in its provenance."""
         assumptions = (*self.provenance.assumptions, remark)
         return replace(self, provenance=replace(self.provenance, assumptions=assumptions))
 

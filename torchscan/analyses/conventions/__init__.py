@@ -1,7 +1,8 @@
-"""What other tools would have reported for a recorded pass, as far as their rules can be stated over its operators and modules.
+"""Counts that other tools would report for a recorded pass, by their rules.
 
-Tools that count modules know them by their class; a record knows the name of the class. docs/other-tools.md says what each
-tool counts and where a record cannot tell.
+Rules are applied if they can be stated over operators and modules. Tools that count modules know
+them by their class; a trace has the name of the class. docs/coming-from.md states what each tool
+counts, and where a trace does not have what a rule needs.
 """
 
 from __future__ import annotations

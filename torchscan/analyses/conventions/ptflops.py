@@ -77,7 +77,7 @@ def _convolution(layer: CountedModule) -> int:
 
 
 def _transposed_convolution(layer: CountedModule) -> int:
-    """The same with the positions of the input."""
+    """Return the MACs of a transposed convolution, counted at the positions of the input."""
     return _meeting_weights(layer, layer.inputs[0].shape)
 
 
@@ -159,7 +159,7 @@ def _product(signature: OpSignature) -> int:
 
 
 def _added_product(signature: OpSignature) -> int:
-    """The same, and 1 per element of what it is added to, unless that is scaled by 0."""
+    """Return the MACs of a product, and 1 per added element unless that tensor is scaled by 0."""
     added, left, right = signature.inputs
     return left.numel * right.shape[-1] + (added.numel if argument(signature, "beta") else 0)
 

@@ -1,4 +1,4 @@
-"""What the rules of all tools are made of: a number for an operator call, or for a module call."""
+"""Building blocks of the rules of other tools: a number per operator call or module call."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class CountedModule:
 
     @property
     def is_of_torch(self) -> bool:
-        """Whether torch defines its class."""
+        """True if torch defines the class of the module."""
         return self.call.type_module.startswith("torch.nn.modules.")
 
     @once

@@ -1,1 +1,1 @@
-"""What generating text costs: a pass over the prompt, and one for each token after it."""
+"""The cost of text generation: a pass over the prompt, and one pass per generated token."""

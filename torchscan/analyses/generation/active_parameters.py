@@ -1,4 +1,4 @@
-"""How many parameters a generation has, how many of them a token meets, and how many bytes they are stored in."""
+"""Parameters of a generation: all of them, those that one token uses, and their stored bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def distinct_parameters(trace: Trace) -> list[ParameterRecord]:
 
 
 def active_parameters(trace: Trace) -> int:
-    """Those that the routed rows of one token can reach: all, but of experts ``k`` of ``E``."""
+    """Return the number of parameters that one token uses: all, but only ``k`` of ``E`` experts."""
     share = _routed_shares(trace)
     return sum(
         each.numel
@@ -33,7 +33,7 @@ def active_parameters(trace: Trace) -> int:
 
 
 def _routed_shares(trace: Trace) -> dict[int, Fraction]:
-    """By storage of the weights of experts, the share of them that a token picks."""
+    """Return the share of experts that a token picks, by the storage of their weights."""
     routed = RoutedCalls(trace)
     found: dict[int, Fraction] = {}
     for index, op in enumerate(trace.ops):
@@ -59,7 +59,7 @@ def weights_bytes(trace: Trace, weights: Stored | None) -> int:
 
 
 def _other_bytes(trace: Trace) -> int:
-    """Of tensors that are neither parameters nor buffers, such as the scales of packed weights."""
+    """Return the bytes of other constants, such as the scales of packed weights."""
     return sum(
         each.size
         for each in trace.storages

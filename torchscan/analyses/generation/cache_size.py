@@ -1,4 +1,4 @@
-"""How large a cache is, by the number of tokens that it holds."""
+"""The size of a cache as a function of the number of tokens in it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ class CacheSize:
 
     @once
     def _is_even(self) -> bool:
-        """Whether each token of what is recorded takes as much. It never takes more than the one before: three sizes tell."""
+        """Return whether each recorded token takes the same number of bytes.
+
+        A token never takes more than the one before, so three sizes decide.
+        """
         begin, middle, end = self._prompt, self._prompt + self._generated // 2, self.reach
         sizes = (
             [self._recorded(each) for each in (begin, middle, end)]
@@ -54,7 +57,10 @@ class CacheSize:
 
     @once
     def _growth(self) -> int:
-        """By a token, at the end of what is recorded. It never gets faster: what grew as it did before, still does."""
+        """Return the bytes that a token adds at the end of the recorded lengths.
+
+        Growth never accelerates: if the rate was constant so far, it stays constant.
+        """
         before, at_end = self(self._asked), self(self.reach)
         growth = before - self(self._asked - 1)
         return (
@@ -76,12 +82,12 @@ class CacheSize:
 
     @property
     def may_go_on(self) -> bool:
-        """Whether more tokens than were asked for can be had."""
+        """Return whether sizes beyond the requested length are available."""
         return self.reach >= self._far or self.is_loop
 
     @once
     def is_loop(self) -> bool:
-        """Whether the model takes the tokens of a prompt one by one, so that a long one would take long to record."""
+        """True if the model runs a prompt token by token, so that a long one is slow to record."""
         one, other = (self._shortest(length).operators for length in _SHORTEST)
         return one != other
 
@@ -95,7 +101,7 @@ class CacheSize:
         return ceil(sum(sizes)) // self._passes.batch_size
 
     def _share(self, name: str, tensor: Tensor) -> Fraction:
-        """What is left of it in the format in which keys and values are stored: states of a fixed size stay as they are."""
+        """Return the share of bytes that the cache's format leaves. Fixed states keep all."""
         if self._format is None or name not in self._growing:
             return Fraction(1)
         return self._format.share(tensor.shape[-1], tensor.element_size())

@@ -1,4 +1,4 @@
-"""How long sequences can get, and how many there can be, in so much memory."""
+"""The longest sequences, and the largest number of them, that fit into memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pass costs as polynomials in the batch and the length, exact, and checked where they were not fitted."""
+"""Costs of a pass as exact polynomials in batch size and length, checked at other points."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ COSTS = ("macs", "flops", "bytes_read", "bytes_written")
 
 
 def figures_of(kept: Kept) -> dict[str, int]:
-    """What a pass costs, and the bytes of the cache that it returns, by their names."""
+    """Return the costs of a pass by name, with the bytes of the cache that it returns."""
     cost = total_cost(kept.trace)
     return {**{name: int(getattr(cost, name)) for name in COSTS}, "cache_bytes": kept.cached_bytes}
 
@@ -103,12 +103,13 @@ class SymbolicCosts(Result):
     the length: that go through chunks, or fill a window.
     """
 
-    #: of a pass over ``T`` tokens of each of ``B`` sequences, by what is counted
+    #: costs of a pass over ``T`` tokens of ``B`` sequences, by name
     prompt: Mapping[str, Polynomial | None]
-    #: of a pass over one more token of each, after ``T``
+    #: costs of a pass over one more token of each sequence, after ``T`` tokens
     token: Mapping[str, Polynomial | None]
-    #: batches and lengths at which they were fitted, and others at which they were checked
+    #: batch sizes and lengths to which they were fitted
     fitted: tuple[tuple[int, int], ...]
+    #: other batch sizes and lengths at which they were checked
     checked: tuple[tuple[int, int], ...]
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What generating text costs: results."""
+"""Results of an analysis of text generation."""
 
 from __future__ import annotations
 
@@ -14,43 +14,54 @@ from torchscan.results import Result
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation(Result):
-    """What a language model takes, and how fast it answers, on a device. Times are in seconds."""
+    """Memory and speed of a language model that generates text on a device.
+
+    Times are in seconds.
+    """
 
     device: str
     precision: str | None
-    #: the formats in which weights, and keys and values, are stored; None: as they are
+    #: format in which weights are stored, or None for the model's own
     weights: str | None
+    #: format in which keys and values are stored, or None for the model's own
     cache: str | None
-    #: tokens given, tokens generated, and how many sequences at once
+    #: tokens of the prompt
     prompt: int
+    #: generated tokens
     new: int
+    #: sequences at once
     batch_size: int
-    #: the devices among which the model is spread, by dimension; None: one. Bytes and times are those of one device
+    #: number of devices by mesh dimension, or None for one device. Bytes and times are those of one
+    #: device
     mesh: Mapping[str, int] | None
     params: int
-    #: those that a token meets: of experts, the ones that it is routed to
+    #: parameters that one token uses: of experts, only those that it is routed to
     active_params: int
     weights_bytes: int
-    #: of one sequence at its end, and by how much a token at its end makes that grow
+    #: bytes of one sequence's cache at its end
     cache_bytes: int
+    #: bytes that a token at the end adds to a sequence's cache
     cache_bytes_per_token: int
-    #: memory that a token needs beside weights and caches, for all sequences
+    #: bytes that a token needs besides weights and caches, for all sequences
     work_bytes: int
-    #: tokens of each sequence, at most, prompt included; 0: none fits. None: as many as one likes
+    #: largest number of tokens per sequence, prompt included; 0 if none fits, None if there is no
+    #: limit
     max_context: int | None
-    #: sequences at once, at most; None: as many as one likes
+    #: largest number of sequences at once, or None if there is no limit
     max_batch_size: int | None
-    #: until the first new token is there, and from one to the next, on average
+    #: seconds until the first new token
     first_token: float
+    #: mean seconds from one new token to the next
     per_token: float
     prefill: Roofline
-    #: of a token in the middle of those generated
+    #: roofline of a token in the middle of the generated ones
     decode: Roofline
-    #: how many passes were recorded
+    #: number of recorded passes
     num_traces: int
-    #: operators without a price, and modules that were not followed: if there are any, times are lower bounds
+    #: operators without a cost formula, and modules that were not recorded; if there are any, times
+    #: are lower bounds
     unpriced: tuple[str, ...]
-    #: weights that cannot be read: if there are any, parameters and their memory are lower bounds
+    #: weights that cannot be read; if there are any, parameters and their memory are lower bounds
     unread: tuple[str, ...]
     assumptions: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -67,22 +78,22 @@ class Generation(Result):
 
     @property
     def devices(self) -> int:
-        """How many there are."""
+        """Number of devices."""
         return 1 if self.mesh is None else math.prod(self.mesh.values())
 
     @property
     def replicas(self) -> int:
-        """How many groups of devices have a batch of their own: as many as there are along ``dp``."""
+        """Number of groups of devices with a separate batch: the size of the dimension ``dp``."""
         return 1 if self.mesh is None else self.mesh.get("dp", 1)
 
     @property
     def fits(self) -> bool:
-        """Whether weights and caches find room."""
+        """True if weights and caches fit into memory."""
         return self.max_batch_size is None or self.batch_size <= self.max_batch_size
 
     @property
     def limiter(self) -> Limiter:
-        """What most of the time of a token goes by."""
+        """The resource that limits most of the time of a token."""
         return self.decode.total.limiter
 
     def __repr__(self) -> str:
@@ -120,14 +131,14 @@ class Generation(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationSweep(Result):
-    """The same question for several batch sizes."""
+    """Generation at several batch sizes."""
 
     generations: tuple[Generation, ...]
-    #: what the device costs an hour; None: nobody said
+    #: price of a device per hour, or None if it was not given
     price: float | None
 
     def price_per_million(self, generation: Generation) -> float | None:
-        """What a million new tokens costs, in the currency of the price."""
+        """Return the price of a million new tokens, in the currency of ``price``, or None."""
         return (
             None
             if self.price is None
@@ -136,7 +147,7 @@ class GenerationSweep(Result):
 
     @property
     def num_traces(self) -> int:
-        """How many passes were recorded."""
+        """Number of passes that were recorded."""
         return sum(each.num_traces for each in self.generations)
 
     def __repr__(self) -> str:

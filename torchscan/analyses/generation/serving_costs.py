@@ -1,4 +1,4 @@
-"""What calls cost where a model is served: weights and caches in fewer bits, and caches that are appended to in place."""
+"""Costs of calls in serving: quantized weights and caches, and caches that grow in place."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PRODUCTS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """How a model is served; by default as it is, but for what a cache is joined with, which is appended."""
+    """The way a model is served. By default it is unchanged, except that caches grow in place."""
 
     weights: Stored | None = None
     cache: Stored | None = None
@@ -92,7 +92,7 @@ class Repriced:
         )
 
     def _is_recurrent(self, op: OpCall) -> bool:
-        """Whether what is joined is no longer than what was there: a state moves on, and is written anew."""
+        """Return whether a state is replaced: the result is no longer than the longest operand."""
         return op.signature.outputs[0].numel <= max(spec.numel for spec in op.signature.inputs)
 
     def _is_cache(self, tensor: int) -> bool:
@@ -129,7 +129,11 @@ class Repriced:
         )
 
     def _with_packed_weights(self, op: OpCall, cost: OpCost) -> tuple[OpCost, int]:
-        """Of what is read, the weights are what is left when all else is taken away: of experts, those that are reached."""
+        """Return the cost with packed weights, and the number of weights that were read.
+
+        The bytes of weights are those read besides the other operands. Of experts, only those count
+        that are reached.
+        """
         if not self.packed or op.signature.operator not in _PRODUCTS:
             return cost, 0
         records = [self._trace.tensors[each] for each in dict.fromkeys(op.inputs)]
@@ -154,9 +158,10 @@ def _with_bytes(cost: OpCost, read: int, written: int) -> OpCost:
 
 
 def packed_weights(trace: Trace, weights: Stored) -> dict[int, Fraction]:
-    """By storage of a weight the share that is left of it.
+    """Return the share that is left of each packed weight, by its storage.
 
-    Those of products, but not the embedding, nor the product that the scores come from, which quantisers leave alone.
+    Weights of products are packed, except the embedding and the product that computes the scores,
+    which quantizers leave alone.
     """
     if not weights.is_packed:
         return {}
@@ -187,5 +192,5 @@ def _last_product(trace: Trace) -> int | None:
 
 
 def _columns(shape: Sequence[int], stride: Sequence[int]) -> int:
-    """Of a weight as it is stored: the dimension whose elements lie side by side."""
+    """Return the size of the dimension whose elements are adjacent in memory."""
     return next((size for size, step in zip(shape, stride, strict=True) if step == 1), shape[-1])

@@ -36,7 +36,7 @@ class Stored:
 
     @property
     def is_packed(self) -> bool:
-        """Whether a kernel must turn them into numbers that it can compute with."""
+        """True if a kernel must unpack the weights to compute with them."""
         return self.bits < 16
 
     def size(self, rows: int, columns: int) -> int:
@@ -49,7 +49,7 @@ class Stored:
         return -(-(rows * columns * self.bits + scales) // 8)
 
     def share(self, columns: int, itemsize: int) -> Fraction:
-        """Of what a matrix with so many columns takes in a type of ``itemsize`` bytes."""
+        """Return the share of bytes left of a matrix whose elements had ``itemsize`` bytes."""
         rows = 8  # so that nothing is rounded
         return Fraction(self.size(rows, columns), rows * columns * itemsize)
 

@@ -1,4 +1,4 @@
-"""Which module hands its results to which: the dataflow of a record, level by level."""
+"""The dataflow between modules of a trace, level by level."""
 
 from torchscan.analyses.module_graph.flow import NodeKind
 from torchscan.analyses.module_graph.graph_builder import ModuleGraphs, module_graph

@@ -1,4 +1,4 @@
-"""Which tensor goes from where to where, in every call of a record."""
+"""The tensors that flow between the calls of a trace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Place = tuple[NodeKind, int]
 
 @dataclass(slots=True)
 class Level:
-    """What happens in one call of a module."""
+    """The dataflow inside one module call."""
 
     #: in the order in which they are met
     places: dict[Place, None] = field(default_factory=dict)
@@ -99,7 +99,10 @@ class Flow:
             self._pass_by(call, given, call.parent)
 
     def _pass_by(self, call: ModuleCall, given: Sequence[int], parent: int) -> None:
-        """What the call was given comes from somewhere, though no operator may have read it; it may be its result, too."""
+        """Connect the inputs of a call with their sources, even if no operator reads them.
+
+        An input may also be an output of the call.
+        """
         inside: Place = ("module", call.index)
         self.levels[parent].places.setdefault(inside)
         for tensor in given:
@@ -159,7 +162,7 @@ class Flow:
             at = parent
 
     def _returns(self, call: int, tensor: int) -> bool:
-        """Whether it is a result of this call, or looks into the memory of one."""
+        """Return whether a tensor is a result of this call, or shares memory with one."""
         storage = self._trace.tensors[tensor].storage
         return any(
             self._trace.tensors[each].storage == storage

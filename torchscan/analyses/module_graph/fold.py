@@ -45,7 +45,7 @@ def with_operators_folded(graph: ModuleGraph, is_view: Callable[[int], bool]) ->
 def _is_folded(
     graph: ModuleGraph, at: int, head: Sequence[int], targets: set[int], into: set[int]
 ) -> bool:
-    """Whether it is an operator that nobody else reads, or a parameter."""
+    """Return whether a node is an operator with a single reader, or a parameter."""
     is_operator = graph.nodes[at].kind == "operator" and all(
         graph.nodes[each].kind == "operator" for each in into
     )
@@ -103,7 +103,7 @@ def _is_alike(before: GraphNode, node: GraphNode, kinds: Sequence[int]) -> bool:
 
 
 def _is_left_and_entered(graph: ModuleGraph, run: Sequence[int]) -> bool:
-    """Whether what one of them makes comes to another by way of a third."""
+    """Return whether a result of one node reaches another of the run through a third outside it."""
     inside = set(run)
     reached = set[int]()
     for source, target, _ in sorted(graph.edges):

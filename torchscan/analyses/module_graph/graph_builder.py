@@ -1,12 +1,13 @@
-"""The dataflow inside each call of a module, as a graph: what it is given, the calls in it, its own operators, its results.
+"""The dataflow inside each module call as a graph: inputs, calls, operators and outputs.
 
-An edge is a tensor that one of these has made, or was given, and another one reads. Who made it is told by the record alone,
-so it does not matter whether gradients are computed, how tensors are passed, or whether they are written to in place:
+An edge is a tensor that one node produced or got, and another one reads. The producer follows from
+the trace alone, so it makes no difference whether gradients are computed, how tensors are passed,
+or whether they are written to in place:
 
-    producer(tensor, reader) = the last operator before the reader that made this version of it, or wrote to its memory.
+    producer(tensor, reader) = the last operator before the reader that produced this version of it, or wrote to its memory.
 
-The two meet in the innermost call that both are in; that is where the edge is. In the calls around the reader that the
-producer is not in, the tensor is an input; in those around the producer, it is an output.
+The edge belongs to the innermost call that contains both. The tensor is an input of the calls
+around the reader that do not contain the producer, and an output of those around the producer.
 """
 
 from __future__ import annotations
@@ -30,16 +31,17 @@ _KEY = re.compile(r"""\[(['"])(.*?)\1\]""")
 def module_graph(
     trace: Trace | RecordError, path: str = "", call: int = 0, *, fold: bool = False
 ) -> ModuleGraph:
-    """What happens in a call of a module: who reads what the others make, inside it.
+    """Return the dataflow graph of a module call.
 
-    An edge is a tensor. It does not matter how it was passed, whether gradients are computed, or what was written in place.
+    An edge is a tensor. It makes no difference how it is passed, whether gradients are computed, or
+    whether it is written to in place.
 
     Args:
-        trace: what :func:`torchscan.record` returned, or the error of a pass that has failed: then
-            the graph ends there.
-        path: of the module; "" is the model.
+        trace: the trace that :func:`torchscan.record` returned, or the error of a pass that failed:
+            then the graph ends there.
+        path: path of the module; "" is the model.
         call: 0 for the first call of this module, 1 for the second, …
-        fold: have operators that follow each other, and equal modules of a list, in one node each.
+        fold: merge chains of operators, and equal modules of a list, into one node each.
     """
     recorded = trace.so_far if isinstance(trace, RecordError) else trace
     if not isinstance(recorded, Trace) or not recorded.modules:

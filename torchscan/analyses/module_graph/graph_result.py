@@ -17,19 +17,20 @@ class GraphNode:
     """A box of the picture."""
 
     kind: NodeKind
-    #: ``"conv1"``; of an input the argument that it is, of an output where it is in the result, of operators what they are
+    #: for example ``"conv1"``; of an input its argument, of an output its place in the result, of
+    #: operators their names
     name: str
-    #: the class of a module
+    #: class of the module
     type_name: str = ""
-    #: the path of a module, or of a parameter
+    #: path of the module or parameter
     path: str = ""
-    #: of a module, its call: an index into ``trace.modules``; of several equal ones in a row, all of them
+    #: calls of the module, or of equal modules in a row, as indices into ``trace.modules``
     calls: tuple[int, ...] = ()
     #: indices into ``trace.ops``
     operators: tuple[int, ...] = ()
-    #: what comes out of it: indices into ``trace.tensors``
+    #: outputs of the node, as indices into ``trace.tensors``
     tensors: tuple[int, ...] = ()
-    #: whether the pass failed in it
+    #: True if the pass failed in this node
     failed: bool = False
 
 
@@ -43,7 +44,7 @@ class GraphEdge(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleGraph(Result):
-    """What happens in one call of a module. Nodes are in the order in which they ran."""
+    """The dataflow graph of one module call. Nodes are in the order in which they ran."""
 
     path: str
     type_name: str
@@ -51,9 +52,9 @@ class ModuleGraph(Result):
     call: int
     nodes: tuple[GraphNode, ...]
     edges: tuple[GraphEdge, ...]
-    #: the specs of the tensors that go along the edges, by their indices
+    #: specs of the tensors on the edges, by their indices
     specs: Mapping[int, TensorSpec]
-    #: of inputs made from ``input_shape``; None where complete arguments were given
+    #: batch size of inputs made from ``input_shape``, or None if complete arguments were given
     batch_size: int | None
 
     @overload

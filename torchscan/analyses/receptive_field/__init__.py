@@ -123,7 +123,7 @@ class _Describer:
         self._fields: dict[_Asked, AxisField] = {}
 
     def layer(self, call: ModuleCall, states: Sequence[State]) -> LayerField:
-        """Of each output the axes that are spatial."""
+        """Return the receptive fields of a layer: the spatial axes of each output."""
         shapes = [self._trace.tensors[tensor].spec.shape for tensor in call.outputs]
         outputs = tuple(
             [self._output(state, shape) for state, shape in zip(states, shapes, strict=True)]
@@ -177,7 +177,7 @@ class _Describer:
         return axis_field(record.name, axis[1], record.spec.shape[axis[1]], sight, shape, places)
 
     def _told_of_another_axis(self, key: _Asked, asked: Mapping[Axis, _Asked]) -> AxisField | None:
-        """What was said of another axis of the same length, if dimensions are swapped and all else is the same."""
+        """Return the field of another axis of the same length, if dimensions are only swapped."""
         (tensor, axis), number, shape, places = key
         sizes = self._trace.tensors[tensor].spec.shape
         for (of, other), like in asked.items():

@@ -47,7 +47,7 @@ Shape = tuple[int, ...]
 
 @dataclass(slots=True)
 class _Loss:
-    """Whether something was put down as less than it is, on the way through a step."""
+    """A flag that is set if a step widened an envelope to a hull."""
 
     is_hull: bool = False
 
@@ -223,7 +223,7 @@ def _renumbered(term: Term, shape: Shape, new: Shape, runs: Sequence[_Run]) -> T
 
 
 def _has_single(digits: Digits, size: int) -> bool:
-    """Whether one of several digits has a single value, with which a reshape does away."""
+    """Return whether one of several digits has a single value, which a reshape removes."""
     return len(digits) > 1 and any(count == 1 for count, _ in sized(digits, size))
 
 
@@ -272,7 +272,7 @@ def blocks(shape: Shape, new: Shape) -> Iterable[tuple[list[int], list[int]]]:
 def _regrouped(
     digits: Sequence[tuple[int, PeriodicLine | None]], sizes: Sequence[int], loss: _Loss
 ) -> list[list[Digits | None]]:
-    """The same digits for dimensions of these sizes, each way to write them as a sum."""
+    """Return the digits for dimensions of these sizes, for each way to write them as a sum."""
     *outer, size = sizes
     if not outer:
         return [[tuple(digits)]]
@@ -368,13 +368,13 @@ def _plus(line: PeriodicLine | None, number: int) -> PeriodicLine:
 
 
 def _rise_alike(one: Digits | None, other: Digits | None) -> bool:
-    """Whether the slopes of the joined lines are the same."""
+    """Return whether the slopes of the joined lines are equal."""
     (rise, per), (other_rise, other_per) = map(_slope, (one, other))
     return rise * other_per == other_rise * per
 
 
 def _slope(digits: Digits | None) -> tuple[int, int]:
-    """How much it rises in how many places: as its outermost digit does, which goes on."""
+    """Return the rise of the outermost digit, and the number of places that it takes."""
     line = digits[0][1] if digits else None
     if digits is None or line is None:
         return 0, 1
@@ -423,7 +423,10 @@ def sized(digits: Digits | None, size: int) -> Digits:
 
 
 def never_above(envelope: Envelope, shape: Shape, bound: int) -> bool:
-    """Whether the envelope is at most ``bound`` wherever it sees anything; one term suffices if it is everywhere."""
+    """Return whether the envelope is at most ``bound`` at each place with a field.
+
+    One term without gaps suffices.
+    """
     return all(top(term, shape) <= bound for term in envelope) or any(
         top(term, shape) <= bound for term in envelope if not _has_gaps(term)
     )
@@ -435,7 +438,7 @@ def _has_gaps(term: Term) -> bool:
 
 
 def follows(terms: Iterable[Term]) -> bool:
-    """Whether what is seen still moves from place to place."""
+    """Return whether the field still moves from place to place."""
     return any(
         line is not None and line.rise
         for term in terms

@@ -37,16 +37,16 @@ class PeriodicLine(
 
     @property
     def slope(self) -> int | Fraction:
-        """How much it rises from one index to the next, on the average."""
+        """Mean rise from one index to the next."""
         return ratio(self.rise, len(self.table))
 
     @property
     def steepness(self) -> int | Fraction:
-        """How fast it rises or falls."""
+        """Absolute mean rise from one index to the next."""
         return ratio(abs(self.rise), len(self.table))
 
     def rise_in(self, count: int) -> int:
-        """How much it rises in so many places, on the average, rounded down."""
+        """Return the mean rise over ``count`` indices, rounded down."""
         return self.rise * count // len(self.table)
 
 
@@ -89,7 +89,7 @@ def values_of(line: PeriodicLine, count: int, start: int = 0) -> Sequence[int]:
 
 
 def has_gaps(values: Sequence[int]) -> bool:
-    """Whether some of the values are those of a minimum over nothing."""
+    """Return whether some values are those of a minimum over nothing."""
     return max(values, default=0) >= MIN_NOTHING
 
 
@@ -108,7 +108,7 @@ def shortest(table: Sequence[int], rise: int) -> PeriodicLine:
 
 
 def _continues_by(values: Sequence[int], period: int, step: int, is_gapped: bool) -> bool:
-    """Whether each value is ``step`` more than the one a period before."""
+    """Return whether each value is ``step`` more than the value one period before."""
     if not _continues(values[0], values[period], step) or not _continues(
         values[-1 - period], values[-1], step
     ):
@@ -158,9 +158,9 @@ def through(line: PeriodicLine | None, taps: Taps) -> PeriodicLine:
 
 
 def through_within(line: PeriodicLine | None, taps: Taps, size: int) -> PeriodicLine:
-    """The same, in a dimension of this size: of a table that is longer, no more is worked out than the dimension has.
+    """Return the composed line with a table no longer than the dimension.
 
-    That is so unless it has a shorter period, which it shows from its start on.
+    A longer table is truncated, unless it has a shorter period, which shows from its start on.
     """
     longest = max(size, _LONGEST_TABLE)
     if line is None or len(line.table) == 1:
@@ -210,7 +210,7 @@ def _least_one_by_one(
 def _least_of_slices(
     values: Sequence[int], places: Sequence[int], rise: int, count: int
 ) -> Sequence[int]:
-    """The same, of values that are known."""
+    """Return the smallest value at each of ``count`` steps, from known values."""
     if not places:
         return [NOTHING] * count
     if count == 1:
@@ -269,7 +269,7 @@ def minimum(one: PeriodicLine | None, other: PeriodicLine | None) -> PeriodicLin
 
 
 def _is_nowhere_above(one: PeriodicLine, other: PeriodicLine) -> bool:
-    """Whether a constant is at most a line that does not rise, which is often so and soon told."""
+    """Return whether a constant is at most a line that does not rise: a frequent, cheap test."""
     return (
         len(one.table) == 1 and not one.rise and not other.rise and one.table[0] <= min(other.table)
     )

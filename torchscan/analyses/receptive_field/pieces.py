@@ -97,7 +97,7 @@ def _placed(
 
 
 def _goes_on(sight: Sight, dim: int, size: int) -> bool:
-    """Whether what is seen along a dimension moves on or repeats itself, as it does along places, and not along channels."""
+    """Return whether the field moves or repeats along a dimension: places do, channels do not."""
     lines = (
         joined(sized(digits, size))
         for term in (*sight.low, *sight.high)
@@ -116,7 +116,7 @@ def dims_of_places(sight: Sight, shape: Shape) -> frozenset[int]:
 
 
 def _slopes(sight: Sight, dim: int) -> set[int | Fraction]:
-    """How fast what is seen moves along a dimension."""
+    """Return the speeds at which the field moves along a dimension."""
     lines = (line for term in sight.low for _, line in term.dims[dim] or () if line)
     return {line.steepness for line in lines if line.rise}
 
@@ -131,7 +131,7 @@ def _moved(sight: Sight, piece: Piece) -> tuple[Envelope, Envelope]:
 
 
 def _shifted(term: Term, dim: int, start: int, stop: int) -> Term:
-    """What was at place 0 of a dimension is at ``start``."""
+    """Shift a term along a dimension, so that place 0 comes to ``start``."""
     digits = term.dims[dim]
     if digits is None or (start == 0 and len(digits) == 1):
         return term
@@ -142,7 +142,10 @@ def _shifted(term: Term, dim: int, start: int, stop: int) -> Term:
 def _is_displaced(
     one: tuple[Envelope, Envelope], other: tuple[Envelope, Envelope], dim: int, spans: set[int]
 ) -> bool:
-    """Whether one is the other from one of these spans further along the dimension, as at the far side of a border."""
+    """Return whether one envelope is the other, shifted along the dimension by one of the spans.
+
+    The far side of a border is an example.
+    """
     return any(
         all(
             tuple(_shifted(term, dim, span, abs(span)) for term in each) == against

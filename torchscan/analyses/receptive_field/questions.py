@@ -1,8 +1,8 @@
-"""What was asked before in one walk.
+"""A cache of the answers in one walk.
 
-Models repeat themselves, a few places further on. So what is seen is told as a sight that starts at zero, and how far from
-there its ends are: equal sights have one number, and one answer serves for all questions that differ only in where things are
-seen. Both are kept as long as the walk.
+Models repeat the same layers at other places of the input. So a sight is stored as one that starts
+at zero, with its offsets: equal sights have one number, and one answer serves all questions that
+differ only in the offsets. Both are kept as long as the walk.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Sights:
         return number, low, high
 
     def turn(self, one: int, other: int) -> Turn | None:
-        """How one sight is turned into another."""
+        """Return the turn from one sight to another, or None if there is none."""
         if (one, other) not in self._turns:
             self._turns[one, other] = turn_between(self._kept[one], self._kept[other])
         return self._turns[one, other]
@@ -67,7 +67,7 @@ class Sights:
         work_out: WorkOut,
         axis: int,
     ) -> Seen | None:
-        """What comes of operands that see this of an axis of this length; worked out unless it was asked before."""
+        """Return the sight that results from these operands, computed unless the cache has it."""
         position, (number, low, high) = seeing[0]
         asked: tuple[Any, ...] = (length, position, number)
         if len(seeing) > 1:

@@ -38,35 +38,39 @@ Short = int | Fraction | str | tuple[Any, ...] | dict[str, Any] | None
 class AxisField(
     NamedTuple
 ):  # a tuple, because there are some for each layer: a dataclass takes twice as long to make
-    """What the units of a layer see along one axis of one input.
+    """The receptive fields of a layer's units along one axis of one input.
 
-    Unit i sees ``sizes[i mod P]`` places from ``starts[i mod P] + (i div P) · rise`` on, for P entries in ``starts``.
-    Places outside the input are padding. If ``status`` is "global", everything is seen, for the given ``reasons``; what is
-    seen locally, along other ways, is reported as well.
+    Unit i sees ``sizes[i mod P]`` places from ``starts[i mod P] + (i div P) · rise`` on, for P
+    entries in ``starts``. Places outside the input are padding. If ``status`` is "global",
+    everything is seen, for the given ``reasons``; what is seen locally, along other ways, is
+    reported as well.
     """
 
     input: str
     axis: int
-    #: the size of the input along the axis
+    #: size of the input along the axis
     length: int
     status: Literal["local", "global", "none"]
-    #: the dimension of the layer's output that follows the axis; None if several do, or none
+    #: dimension of the layer's output that follows the axis, or None if no dimension does, or
+    #: several do
     dim: int | None = None
-    #: the number of units along that dimension
+    #: number of units along that dimension
     units: int | None = None
-    #: the most that a unit sees locally; None: nothing
+    #: largest local field of a unit, or None if there is no local field
     size: int | None = None
-    #: the average step from unit to unit; None: all units see the same
+    #: mean distance between the fields of neighboring units, or None if all units see the same
     stride: int | Fraction | None = None
-    #: how far a unit reaches ahead of its place, ``stride · i − start``; the largest over all phases
+    #: distance by which a field starts before its place, ``stride · i − start``; the largest of all
+    #: phases
     padding: int | Fraction | None = None
-    #: how far the starts move in one period
+    #: distance that starts move in one period
     rise: int = 0
-    #: by phase, or by unit if nothing repeats; empty if more than one dimension of the output follows the axis
+    #: starts by phase, or by unit if they do not repeat; empty if several dimensions follow the
+    #: axis
     starts: tuple[int | None, ...] = ()
-    #: by phase; one number if all sizes are equal
+    #: sizes by phase; one number if all are equal
     sizes: tuple[int, ...] = ()
-    #: the first unit that sees anything, and the one after the last; None: all units do
+    #: first unit that sees anything, and the one after the last, or None if all units do
     inside: tuple[int, int] | None = None
     reasons: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
@@ -85,7 +89,7 @@ class AxisField(
         return start, start + self.sizes[phase % len(self.sizes)] - 1
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data that JSON can hold."""
         return {
             "input": self.input,
             "axis": self.axis,
@@ -111,7 +115,7 @@ class LayerField(Result):
     path: str
     type_name: str
     call: int
-    #: for each output tensor, its axes
+    #: axes of each output tensor
     outputs: tuple[tuple[AxisField, ...], ...]
 
     def plot(
@@ -242,7 +246,7 @@ class ReceptiveField(Result):
         return f"<ReceptiveField of {len(self.layers)} layer calls, output {self.output.rf}>"
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data that JSON can hold."""
         layers = [
             {
                 "path": layer.path,
@@ -256,7 +260,7 @@ class ReceptiveField(Result):
 
 
 def plain_short(value: Short) -> Any:
-    """As plain data: fractions as decimals, one number per axis as a list."""
+    """Return plain data: fractions as decimals, one number per axis as a list."""
     if value is None or type(value) is int:
         return value  # most are, and no other type is asked for as fast
     if isinstance(value, dict):
@@ -310,7 +314,7 @@ def axis_field(
 def _ends(
     low: Sequence[_Flat], high: Sequence[_Flat], dim: int | None, places: Places
 ) -> dict[str, Any]:
-    """What is said of the starts and the sizes."""
+    """Return the fields of an AxisField that follow from starts and sizes."""
     phases = _along_one(low, high)
     if phases is None:
         return {"size": _widest(low, high), "stride": _least_slope(low)}
@@ -339,7 +343,7 @@ def _greatest_padding(phases: _Phases) -> int | Fraction | None:
 
 
 def further(said: AxisField, low: int, high: int) -> AxisField:
-    """The same with these numbers added to ``low`` and ``high`` of what is seen, by every unit: ``size = 1 − high − low``."""
+    """Return the field with these offsets added to its ends: ``size = 1 − high − low``."""
     if said.size is None or not (low or high):
         return said
     return AxisField(
@@ -431,7 +435,7 @@ def _by_phase(
 
 
 def _least_of_all(flats: Sequence[_Flat], count: int) -> Sequence[int]:
-    """By unit the least of terms along one dimension."""
+    """Return the smallest value of all terms for each unit along one dimension."""
     by_term = [
         [base + value for value in values_of(lines[0][2], count)] if lines else [base] * count
         for base, lines in flats

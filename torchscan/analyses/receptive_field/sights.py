@@ -1,11 +1,11 @@
-"""What the elements of a tensor see of one axis of one input: two envelopes, and why it is more than they tell.
+"""A sight: what the elements of a tensor see along one axis of one input.
 
 The element at ``(i_0, i_1, …)`` sees the interval from ``low`` to ``high`` with
 
     low  = min over terms (base + Σ_d f_d(i_d))        high = −min over terms (base + Σ_d g_d(i_d))
 
 where each ``f_d``, ``g_d`` is a periodic-affine function
-(:mod:`~torchscan.analyses.receptive_field.periodic_lines`). Only the ends matter, and an end goes
+(:mod:`~torchscan.analyses.receptive_field.periodic_lines`). Only the ends matter, and an end passes
 through an operator exactly: the lowest place that a result sees is the lowest that any of its
 operands sees.
 """
@@ -53,7 +53,10 @@ class Reason:
 
 
 class Sight(NamedTuple):  # a tuple, as it is hashed for every question that was not asked before
-    """What is seen of one axis of one input; the envelopes are empty if it is seen only for the ``reasons``."""
+    """The field of all elements along one axis of one input.
+
+    The envelopes are empty if the axis is seen only for the ``reasons``.
+    """
 
     low: Envelope
     high: Envelope
@@ -64,7 +67,7 @@ class Sight(NamedTuple):  # a tuple, as it is hashed for every question that was
 
     @property
     def is_local(self) -> bool:
-        """Whether anything is seen locally."""
+        """True if anything is seen locally."""
         return bool(self.low)
 
 
@@ -78,7 +81,7 @@ def identity(rank: int, dim: int) -> Sight:
 
 
 def moved(sight: Sight, low: int, high: int) -> Sight:
-    """The same with these numbers added to the envelopes."""
+    """Return the sight with these numbers added to its envelopes."""
     return Sight(
         low=tuple([Term(term.base + low, term.dims) for term in sight.low]),
         high=tuple([Term(term.base + high, term.dims) for term in sight.high]),
@@ -90,7 +93,7 @@ def moved(sight: Sight, low: int, high: int) -> Sight:
 
 @dataclass(slots=True, kw_only=True)
 class Glance:
-    """How one operator call looks: the size of the axis, the reason to give, and whether statistics count."""
+    """The context of one operator call: size of the axis, reason, and the rule for statistics."""
 
     size: int
     reason: Reason
@@ -102,7 +105,10 @@ class Glance:
 
 
 def follow(sight: Sight, shape: Shape, way: Way, glance: Glance) -> tuple[Piece | None, Sight]:
-    """What is seen along one way from an operand of this shape, and to which piece of the result it is restricted."""
+    """Follow one way from an operand of this shape.
+
+    Return the piece of the result that it is restricted to, and what is seen.
+    """
     *steps, last = way.steps
     piece = last if isinstance(last, Piece) else None
     seen = sight
@@ -123,7 +129,7 @@ def follow(sight: Sight, shape: Shape, way: Way, glance: Glance) -> tuple[Piece 
 
 
 def _is_concerned(sight: Sight, shape: Shape, step: Step) -> bool:
-    """Whether a step moves or mixes along a dimension along which different things are seen."""
+    """Return whether a step moves or mixes a dimension along which the field varies."""
     if not isinstance(step, Look):
         return True
     stays = [_stays(how, size, step) for how, size in zip(step.dims, shape, strict=True)]
@@ -136,7 +142,7 @@ def _is_concerned(sight: Sight, shape: Shape, step: Step) -> bool:
 
 
 def _stays(how: Dim, size: int, step: Look) -> bool:
-    """Whether each place of a dimension is read at the same place of one of the same size."""
+    """Return whether a dimension is read at the same places of one with the same size."""
     return isinstance(how, Along) and how.taps is HERE and step.shape[how.dim] == size
 
 
@@ -211,7 +217,10 @@ def _step(
 def _inside_after(
     sight: Sight, shape: Shape, step: Step
 ) -> tuple[tuple[int, int, int], ...] | None:
-    """Where something is seen after a step; None: nowhere. What a window has a part of is seen."""
+    """Return the places that see anything after a step, or None if there are none.
+
+    A window that has a part of them counts.
+    """
     known = {dim: (start, stop) for dim, start, stop in sight.inside}
     if isinstance(step, Look):
         return _inside_look(known, shape, step)
@@ -259,7 +268,10 @@ def _apart_by(envelope: Envelope, dims: Sequence[int]) -> tuple[Envelope, Envelo
 def _sees_all(
     low: Envelope, high: Envelope, shape: Shape, slack: int, glance: Glance, *, wraps: bool
 ) -> bool:
-    """Whether what was mixed covers the whole input, up to what strides leave over at its ends, and moves no more."""
+    """Return whether the field covers the complete input and no longer moves.
+
+    At its ends, strides may leave a remainder.
+    """
     if not low or not high or follows((*low, *high)):
         return False
     glance.is_bound = True
@@ -277,6 +289,6 @@ def _with_reason(reasons: tuple[Reason, ...], reason: Reason) -> tuple[Reason, .
 
 
 def _slack(terms: Iterable[Term]) -> int:
-    """What strides may leave over at an end of the input: less than one step from unit to unit."""
+    """Return the remainder that strides may leave at an end: less than one step between units."""
     lines = (line for term in terms for digits in term.dims if digits for _, line in digits if line)
     return max(max((-(-abs(line.rise) // len(line.table)) for line in lines), default=1) - 1, 0)

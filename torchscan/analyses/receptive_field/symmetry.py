@@ -1,7 +1,7 @@
-"""What is seen of the width is often what is seen of the height, with dimensions swapped.
+"""Symmetry of axes: the field along the width is often that along the height, dimensions swapped.
 
-A turn says where each dimension goes; done twice, all are where they were. An operator that treats swapped dimensions alike
-turns what it is given into a turned result, so that one answer serves for both axes.
+A turn swaps dimensions; applied twice, it changes nothing. An operator that treats swapped
+dimensions alike maps a turned operand to a turned result, so that one answer serves for both axes.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ _UNKNOWN_WRITE = "a write through another tensor"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Result:
-    """How one result of an operator looks at the operands, and what was asked about it."""
+    """The windows of one result of an operator, with the answers so far."""
 
     shape: Shape
     looks: Looks
@@ -52,7 +52,7 @@ class _Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Operator:
-    """What all calls with one signature share."""
+    """The data that all calls with one signature share."""
 
     rule: Windows | None
     shapes: tuple[Shape, ...]
@@ -68,7 +68,7 @@ class _Put:
     shape: Shape
 
     def sight(self, new: Sight | None, old: Sight | None, glance: Glance) -> Sight | None:
-        """What is seen of one axis then."""
+        """Return what a view sees along one axis after it was written to."""
         if isinstance(self.step, Look) and self.region is not None:
             return put_back(new, old, self.step, self.region, self.shape, glance)
         return new and follow(new, self.step.shape, Way((Reshape(self.shape),)), glance)[1]
@@ -115,7 +115,7 @@ class Walk:
             )  # what has no elements sees nothing
 
     def outputs_by_call(self) -> dict[int, tuple[State, ...]]:
-        """What the outputs of each call of ``trace.modules`` see when it ends."""
+        """Return what the outputs of each module call see when the call ends."""
         ends = _last_operators(self._trace)
         closing: dict[int, list[int]] = {}
         for call, end in ends.items():
@@ -138,7 +138,7 @@ class Walk:
     # -- memory ------------------------------------------------------------------------------------------------------
 
     def read(self, tensor: int) -> State:
-        """What a tensor sees now."""
+        """Return what a tensor sees now."""
         storage = self._storages[tensor]
         writes = self._writes.get(storage, 0)
         if writes == self._stamps.get(tensor, 0):
@@ -184,7 +184,7 @@ class Walk:
         self._states[written], self._stamps[written] = state, self._writes[storage]
 
     def _put(self, state: State, old: State, parent: int, op: OpCall, position: int) -> State:
-        """What a tensor sees after a view of it was written to."""
+        """Return what a tensor sees after a view of it was written to."""
         if state == old == self._blind:
             return self._blind
         result = self._operator(op.signature).results[position]
@@ -212,7 +212,7 @@ class Walk:
         result: _Result,
         op: OpCall,
     ) -> Seen | None:
-        """What is seen along one axis where a view was written to: what was written, and what was there."""
+        """Merge, along one axis, what was written through a view with what was there."""
 
         def work_out(seeing: Sequence[tuple[int, Sight]], at: int) -> tuple[Sight | None, Glance]:
             glance, sights = self._glance(op, at), dict(seeing)
@@ -279,7 +279,7 @@ class Walk:
                 self._write(tensor, tensor, self._blinded(states, self._reason(op)))
 
     def _results(self, op: OpCall, operator: _Operator, states: Sequence[State]) -> list[State]:
-        """What the results see if the operands see this."""
+        """Return what the results see, given what the operands see."""
         read = states[: len(operator.shapes)]  # without those that are only written to
         seeing = [
             (position, state) for position, state in enumerate(read) if state is not self._blind
@@ -317,7 +317,7 @@ class Walk:
         result: _Result,
         by_axis: Sequence[Sequence[tuple[int, Seen]]],
     ) -> State:
-        """What one result sees of each axis."""
+        """Return what one result sees of each axis."""
         looked: list[tuple[int, Sight | None, Glance]] = []
 
         def look(seeing: Sequence[tuple[int, Sight]], at: int) -> tuple[Sight | None, Glance]:
@@ -348,7 +348,10 @@ class Walk:
         one: Sequence[tuple[int, Seen]],
         other: Sequence[tuple[int, Seen]],
     ) -> Turn | None:
-        """How what a result sees of one axis is turned into what it sees of another, if its operands are turned alike."""
+        """Return the turn from a result's field of one axis to that of another.
+
+        It exists if the operands are turned alike.
+        """
         if len(one) != len(other):
             return None
         turns: set[Turn | None] = set()
@@ -422,7 +425,7 @@ class Walk:
 
 
 def _summed(signature: OpSignature, operator: _Operator) -> list[tuple[int, int, int]]:
-    """Of a product the operands that it sums over: position, dimension (of several the last), length."""
+    """Return the operands that a product sums over: position, last summed dimension, and length."""
     found: list[tuple[int, int, int]] = []
     if operator.rule is None or not compute_cost(signature).cost.macs:
         return found
@@ -443,7 +446,7 @@ def _summed(signature: OpSignature, operator: _Operator) -> list[tuple[int, int,
 def _looked(
     result: _Result, seeing: Sequence[tuple[int, Sight]], shapes: Sequence[Shape], glance: Glance
 ) -> Sight | None:
-    """What a result sees along one axis of which the operands at these positions see something."""
+    """Return what a result sees along one axis, given what the operands see of it."""
     parts: list[tuple[Piece | None, Sight]] = []
     for position, sight in seeing:
         ways: Ways = result.looks[position] if position < len(result.looks) else None
@@ -477,7 +480,7 @@ def _result_of(looks: Looks, shape: Shape, shapes: Sequence[Shape]) -> _Result:
 
 
 def _looks_of(rule: Windows | None, output: int, signature: OpSignature) -> Looks:
-    """How one result looks at the operands; a rule for one result holds for all results of the same shape."""
+    """Return the windows of one result. A rule for one result holds for all of the same shape."""
     if rule is None:
         return (None,)
     if isinstance(rule, EachOutput):
@@ -487,7 +490,7 @@ def _looks_of(rule: Windows | None, output: int, signature: OpSignature) -> Look
 
 
 def _is_alone(term: Term, dim: int) -> bool:
-    """Whether what is seen follows this dimension place by place, and no other."""
+    """Return whether a field follows only this dimension, place by place."""
     others = (digits for at, digits in enumerate(term.dims) if at != dim)
     digits = term.dims[dim]
     return (

@@ -105,7 +105,7 @@ def _inverse(start: int, step: int) -> Taps:
 def _rest(
     old: Sight, dim: int, where: tuple[int, int, int], shape: Shape, glance: Glance
 ) -> list[tuple[Piece | None, Sight]]:
-    """What was there, beside a region along one dimension."""
+    """Return the old content beside a region along one dimension."""
     start, count, step = where
     stop = start + (count - 1) * step + 1
     parts: list[tuple[Piece | None, Sight]] = [(Piece(dim, 0, start), old)] if start else []

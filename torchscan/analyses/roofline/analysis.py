@@ -115,13 +115,16 @@ def roofline_of(
 def _in_order(
     loads: Sequence[OperatorLoad], indices: Sequence[int]
 ) -> tuple[list[OperatorLoad], list[int]]:
-    """As they were called."""
+    """Sort loads in the order of their calls."""
     pairs = sorted(zip(indices, loads, strict=True), key=lambda pair: pair[0])
     return [load for _, load in pairs], [index for index, _ in pairs]
 
 
 def _waiting(trace: Trace, rates: Rates, index: int, seconds: float) -> OperatorLoad:
-    """What tells other devices something, which nothing is computed meanwhile: its least time is none, on links without end."""
+    """Return the load of a collective that the computation waits for.
+
+    Its lower bound is zero, as if links were infinitely fast.
+    """
     op = trace.ops[index]
     return OperatorLoad(
         operator=op.signature.operator,
@@ -159,7 +162,10 @@ def _with_bound_of_whole(
     runs: Sequence[DeviceCall],
     loads: Sequence[OperatorLoad],
 ) -> list[OperatorLoad]:
-    """Of a compiled pass only the whole has a bound; calls have shares of it, in proportion to what they would take alone."""
+    """Scale the bounds of calls to that of the compiled pass, which has a bound only as a whole.
+
+    Calls share it in proportion to the time that they would take alone.
+    """
     needed = needed_calls(trace)
     products = math.fsum(run.work.products for run in runs if needed[run.index])
     total, cache = min_bytes(trace, costs, needed), rates.device.l2_bytes or 0
@@ -175,7 +181,7 @@ def _with_bound_of_whole(
 def _in_cache(
     trace: Trace, rates: Rates, costs: Sequence[OpCost], appends: Collection[int]
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """What is in the cache with the bytes that are expected to be read, and with the fewest."""
+    """Return the bytes in the cache for the expected reads, and for the smallest possible ones."""
     expected, fewest = (
         [cost.bytes_read for cost in costs],
         [cost.min_bytes_read for cost in costs],
@@ -257,7 +263,7 @@ class _Queue:
         self._launched += seconds
 
     def take(self, host: float, device: float) -> float:
-        """How much this call adds to the total time."""
+        """Return the time that this call adds to the total."""
         self._launched += host
         before = self._done
         self._done = max(self._done, self._launched) + device
@@ -352,13 +358,13 @@ def _passed(loads: Sequence[OperatorLoad], *, compiled: bool) -> Passed:
 
 
 def _share(some: Sequence[OperatorLoad], all_: Sequence[OperatorLoad]) -> float:
-    """Of the time of all, that of some."""
+    """Return the time of some loads as a share of that of all."""
     whole = math.fsum(each.time_estimate for each in all_)
     return math.fsum(each.time_estimate for each in some) / whole if whole else 0.0
 
 
 def kind_of(loads: Sequence[OperatorLoad]) -> Kind | None:
-    """What most of the time of products goes into; None without any convolution."""
+    """Return the kind of product that takes most of their time, or None without convolutions."""
     products = [each for each in loads if each.macs]
     convolutions = [each for each in products if "convolution" in each.operator]
     return (

@@ -1,12 +1,12 @@
-"""What no compiler can avoid: the products, and reading what a pass is given and writing what is left of it, once each.
+"""The lower bound of a compiled pass: its products, and one read and write of inputs and outputs.
 
-Everything between may stay in registers, in shared memory or in the cache, in another order, or be worked out twice. So of a
-compiled pass only the whole has a bound::
+Everything between may stay in registers, in shared memory or in the cache, run in another order, or
+be recomputed. So only the pass as a whole has a bound::
 
     max(Σ products / peak, (bytes − bytes of the cache) / bandwidth, bytes / rate of the cache)
 
-over the calls that what is left depends on; ``bytes``: those given and read, and those left. As much of them as the cache holds
-may be there from the pass before.
+over the calls that the outputs depend on. ``bytes`` are the inputs that are read and the outputs.
+As many of them as the cache holds may still be there from the pass before.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torchscan.trace.trace import Trace
 
 
 def needed_calls(trace: Trace) -> list[bool]:
-    """Whether what is left of a pass depends on each call."""
+    """Return for each call whether the outputs of the pass depend on it."""
     needed = set(kept_storages(trace))
     calls: list[bool] = []
     for op in reversed(trace.ops):

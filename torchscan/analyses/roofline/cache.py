@@ -1,4 +1,4 @@
-"""What a call finds in the second-level cache because it was recently used."""
+"""Data that a call finds in the L2 cache because they were used recently."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class _Walk:
         return read, written
 
     def use(self, index: int) -> None:
-        """What a call touches was used last."""
+        """Mark the tensors of a call as used most recently."""
         for tensor, size in self._sizes[index].items():
             self._used += size
             self._last[self._pieces[tensor]] = self._used

@@ -61,7 +61,7 @@ class Seconds:
 
     @property
     def limiter(self) -> Limiter:
-        """Which of the three takes longest at the data sheet's rates."""
+        """The resource that takes longest at the data sheet's rates."""
         compute, memory, cache = self.min_times
         if memory >= max(compute, cache):
             return "memory"

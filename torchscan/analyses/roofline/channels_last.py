@@ -24,7 +24,7 @@ _CALLS_FOR_EACH = 300
 
 
 def makes_channels_last(trace: Trace, costs: tuple[OpCost, ...]) -> bool:
-    """Whether the compiler lays images out with their channels last."""
+    """Return whether the compiler stores images in channels-last layout."""
     calls = zip(trace.ops, costs, strict=True)
     work = [
         (_kind(op.signature), cost.macs)

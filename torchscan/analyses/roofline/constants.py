@@ -1,7 +1,7 @@
-"""What the estimate assumes about kernels and hosts: every constant and its meaning. docs/roofline.md explains them further.
+"""Constants of the time estimate, with their meaning. docs/roofline.md explains them further.
 
-They were fitted once, to step times of some 1,400 models on one card, as numbers that have a meaning on any other. Rates are
-shares of the data sheet's.
+They were fitted once, to the step times of some 1,400 models on one GPU, as quantities that have a
+meaning on any other. Rates are shares of the data sheet's rates.
 """
 
 from __future__ import annotations

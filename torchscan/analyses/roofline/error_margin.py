@@ -21,12 +21,12 @@ class ErrorMargin(NamedTuple):
 
     @property
     def label(self) -> str:
-        """As text."""
+        """The margin as text."""
         return f"± {100 * self.share:.0f} %: {self.reason}"
 
 
 class Passed(NamedTuple):
-    """What is known of a pass."""
+    """The properties of a pass that its error margin depends on."""
 
     mode: Mode
     #: None: it has no convolutions, as all models have that were compared

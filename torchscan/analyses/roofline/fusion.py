@@ -1,7 +1,7 @@
-"""What a compiler fuses into one kernel: chains of pointwise operators, including reductions of rows.
+"""Fusion by a compiler: chains of pointwise operators and row reductions become one kernel.
 
-Contractions stay kernels of their own. Within a kernel, values are passed in registers: it reads only what comes from outside,
-and writes only what is needed outside.
+Contractions stay separate kernels. Inside a kernel, values stay in registers: it reads only tensors
+from outside, and writes only those that are needed outside.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ _APART = (*_SEARCHING, *_PLACING, "_foreach", "_fused", "_fft", "linalg", "_cudn
 
 
 def is_fusible(op: OpCall, cost: OpCost) -> bool:
-    """Whether a compiler writes the kernel of this call: not that of a product, nor of what goes to other processes."""
+    """Return whether a compiler generates the kernel of this call.
+
+    It does so for all calls but products and collectives.
+    """
     name = op.signature.operator.removeprefix("aten.")
     return (
         not cost.macs and not name.startswith(_APART) and op.signature.operator not in COLLECTIVES
@@ -43,9 +46,10 @@ def is_fusible(op: OpCall, cost: OpCost) -> bool:
 
 
 def begins_kernel(op: OpCall) -> bool:
-    """Whether it goes over all of its operand by itself: for statistics, or to sum images, whose channels lie innermost.
+    """Return whether a call starts a kernel, because it reads all of its operand first.
 
-    What comes before is then another kernel's.
+    Statistics of a batch norm do that, and sums over images whose channels lie innermost. Calls
+    before it belong to another kernel.
     """
     name = op.signature.operator.removeprefix("aten.")
     takes_statistics = "batch_norm" in name and op.signature.arguments.get("training", True)
@@ -141,7 +145,7 @@ class _Fusion:
         )
 
     def _needs_all(self, op: OpCall) -> bool:
-        """Whether its result is complete only after all places have been visited: a reduction over more than rows."""
+        """Return whether a call reduces more than rows, so that it must visit all places first."""
         if not op.outputs or self._trace.tensors[op.outputs[0]].spec.numel == self._size(op):
             return False
         dims = op.signature.arguments.get("dim", None)
@@ -179,9 +183,10 @@ def handed_over(
 
 
 class Needed:
-    """What has to be written: what outlives the pass, or is read later by another kernel.
+    """The results that must be written: those that outlive the pass or that another kernel reads.
 
-    Of several writes to a place in one kernel only the last counts, and results that nobody reads cost nothing.
+    Of several writes to one place in a kernel only the last counts. Results without a reader cost
+    nothing.
     """
 
     def __init__(self, trace: Trace, kernels: Sequence[int | None]) -> None:
@@ -200,7 +205,7 @@ class Needed:
                 self._readers[trace.tensors[tensor].storage].append(index)
 
     def writes(self, index: int, tensor: int) -> bool:
-        """Whether a call writes this result to memory."""
+        """Return whether a call writes this result to memory."""
         storage, kernel = self._trace.tensors[tensor].storage, self._kernels[index]
         if self._last_write[kernel, piece_of(self._trace, tensor)] != index:
             return False
@@ -221,7 +226,7 @@ class Needed:
 
 
 def _outside(trace: Trace, index: int, cost: OpCost, known: set[Piece], needed: Needed) -> OpCost:
-    """What a call reads that its kernel has not met, and writes that is needed."""
+    """Return the cost of a call's reads that are new to its kernel, and of its needed writes."""
     op = trace.ops[index]
     read = written = 0
     for tensor in dict.fromkeys(op.inputs):

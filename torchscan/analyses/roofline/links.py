@@ -1,12 +1,14 @@
-"""How long processes take to tell each other something: each is a device, several of which are in a machine.
+"""The time of collectives. Each rank is a device, several of which are in a machine.
 
-A collective waits for its slowest link. With ``n`` devices in ``N`` machines, ``g`` in each, a device sends ``b`` bytes: over
-the links of its machine all of them, and over its own card of the network its share of what the machine sends::
+A collective waits for its slowest link. With ``n`` devices in ``N`` machines, ``g`` in each, a
+device sends ``b`` bytes: all of them over the links of its machine, and its share of the machine's
+traffic over its network card::
 
     time = latency + max(b / link, b · (N − 1)/N · n/(n − 1) / g / network)
 
-Of an all-gather, ``b`` is ``(n − 1)/n`` of the whole tensor, so the network carries ``(N − 1)/N`` of it into each machine. What
-a device sends to another alone is of use to nobody else: in the time of an all-to-all there is no ``g``.
+In an all-gather, ``b`` is ``(n − 1)/n`` of the complete tensor, so the network carries ``(N −
+1)/N`` of it into each machine. In an all-to-all, each byte is for one device only, so its time has
+no ``g``.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ LATENCY, LATENCY_OF_DEVICES, LATENCY_OF_MACHINES = 7e-6, 0.5e-6, 8e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fabric:
-    """What joins devices. Rates are bytes per second of one device, in one direction."""
+    """The links between devices. Rates are bytes per second of one device, in one direction."""
 
     device: Device
     #: devices in a machine
@@ -71,7 +73,7 @@ class Fabric:
         )
 
     def seconds(self, op: OpCall) -> float | None:
-        """Of a collective; None: it is none, or nobody takes part."""
+        """Return the seconds of a collective, or None for other calls and groups of one rank."""
         kind = COLLECTIVES.get(op.signature.operator)
         group = None if kind is None else group_of(op.signature)
         if kind is None or group is None or group.size < 2:
@@ -86,7 +88,7 @@ class Fabric:
         return self._latency(pair) + self._transfer("send", pair, size)
 
     def _machines(self, group: GroupSpec) -> list[int]:
-        """How many of its devices are in each machine."""
+        """Return the number of the group's devices in each machine."""
         places = [rank // self.per_machine for rank in group.ranks]
         return [places.count(each) for each in dict.fromkeys(places)]
 
@@ -102,7 +104,7 @@ class Fabric:
         return max(within, _between(kind, machines, group.size, sent) / (NETWORK * self.network))
 
     def _link(self, group: GroupSpec) -> float:
-        """Of the slowest that a device needs within its machine."""
+        """Return the rate of the slowest link that a device needs inside its machine."""
         device = self.device
         joined = device.link_devices or self.per_machine
         islands = {
@@ -128,7 +130,7 @@ def _between(kind: Kind, machines: Sequence[int], size: int, sent: int) -> float
 
 
 def link_times(trace: Trace, fabric: Fabric) -> dict[int, float]:
-    """By the number of its call, how long each collective takes."""
+    """Return the seconds of each collective, by the index of its call."""
     times = ((index, fabric.seconds(op)) for index, op in enumerate(trace.ops))
     return {index: time for index, time in times if time is not None}
 
@@ -144,14 +146,18 @@ class Waiting(NamedTuple):
 
     @property
     def left(self) -> float:
-        """Of those in the background, what the device waits for: what takes longer than it computes."""
+        """Exposed seconds of collectives in the background: those beyond the computation."""
         return max(0.0, self.behind - self.computing)
 
 
 def waiting(
     trace: Trace, times: Mapping[int, float], computing: Mapping[Phase, float]
 ) -> dict[Phase, Waiting]:
-    """By phase. Whoever calls a function for its result waits for it; FSDP and DDP gather and sum up in the background."""
+    """Return by phase the time that computation waits for collectives.
+
+    A function that is called for its result is waited for. FSDP and DDP communicate in the
+    background.
+    """
     found = {}
     for phase in {**computing, **{trace.ops[index].phase: 0.0 for index in times}}:
         here = [index for index in times if trace.ops[index].phase == phase]
@@ -164,14 +170,14 @@ def waiting(
 
 
 def _inner(trace: Trace, here: Sequence[int]) -> frozenset[int]:
-    """Those in the background but for the first and the last."""
+    """Return the collectives in the background, without the first and the last."""
     return frozenset([index for index in here if _is_in_background(trace.ops[index])][1:-1])
 
 
 def exposed(
     trace: Trace, times: Mapping[int, float], computing: Mapping[Phase, float]
 ) -> dict[int, float]:
-    """How long each collective keeps the device waiting; those in the background share what is waited for."""
+    """Return the exposed time of each collective; those in the background share theirs."""
     waits = dict(times)
     for phase, each in waiting(trace, times, computing).items():
         inner = _inner(trace, [index for index in times if trace.ops[index].phase == phase])
@@ -188,6 +194,6 @@ def _is_in_background(op: OpCall) -> bool:
 
 
 def hidden_share(times: Mapping[int, float], waits: Mapping[int, float]) -> float:
-    """Of the time of all collectives, what nothing waits for."""
+    """Return the share of communication time that is hidden behind computation."""
     whole = math.fsum(times.values())
     return 1 - math.fsum(waits.values()) / whole if whole else 0.0

@@ -22,7 +22,11 @@ def require_format(device: Device, precision: Precision | None) -> None:
 
 
 def numbers_of(device: Device, precision: Precision | None) -> Numbers:
-    """Of a model as it is, single precision may be shortened where torch is allowed to and the device can."""
+    """Return the number formats of a pass.
+
+    A model without a precision may use TF32 for single precision if torch allows it and the device
+    can.
+    """
     if precision == "tf32":
         return Numbers(tf32=frozenset(get_args(Products)))
     if precision is not None or "tf32" not in device.flops_per_second:

@@ -1,4 +1,4 @@
-"""What a device can do per second in a number format: at its peak, and within its power limit."""
+"""Rates of a device in a number format: at its peak, and within its power limit."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _DOUBLE_OF_SINGLE = 1 / 64
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """How the arithmetic of a pass is done where the types of its tensors do not tell."""
+    """The arithmetic of a pass, as far as the types of its tensors do not determine it."""
 
     #: the products that use matrix units for single precision, with shortened operands
     tf32: frozenset[Products] = frozenset()
@@ -89,7 +89,7 @@ def _products_of(signature: OpSignature) -> Products:
 
 
 def _is_linear(signature: OpSignature) -> bool:
-    """Whether it is the product of a linear layer, which formats of 8 bits are for."""
+    """Return whether a call is the product of a linear layer, for which 8-bit formats exist."""
     return signature.operator in ("aten.addmm", "aten.mm", "aten.linear")
 
 
@@ -150,7 +150,7 @@ class Rates:
 
     @property
     def power_factor(self) -> float:
-        """Of the peak of matrix units, what the board's power allows."""
+        """The share of the matrix units' peak that the power limit allows."""
         return self._powered("fp16", PICOJOULES)
 
     def _powered(self, form: Format, picojoules: Mapping[str, float]) -> float:
@@ -170,7 +170,7 @@ class Rates:
 
     @property
     def streamed(self) -> float:
-        """Of what most memory gives to kernels, what this one does."""
+        """The bandwidth that kernels attain, relative to that of most memory."""
         if self.device.is_measured:
             return 1 / STREAMING
         return (

@@ -49,15 +49,16 @@ class OperatorLoad(_Load):
     """One call of an operator on the device."""
 
     operator: str
-    #: path of the module that called it, and in which of its calls, from 0 on
+    #: path of the module that called the operator
     layer: str
+    #: call of that module, from 0 on
     call: int
     phase: Phase
-    #: the format in which its products are computed
+    #: format in which products are computed
     precision: Format
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data that JSON can hold."""
         return _plain(self, "operator", "layer", "call", "phase", "precision", *_FIGURES)
 
 
@@ -65,14 +66,14 @@ class OperatorLoad(_Load):
 class GroupLoad(_Load):
     """Several calls: all of one operator, or all in a layer."""
 
-    #: the operator, or the path of the layer; "" is the model
+    #: operator, or path of the layer; "" is the model
     name: str
     calls: int
-    #: the format of the operator that takes the most time
+    #: format of the operator that takes the most time
     precision: Format | None
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data that JSON can hold."""
         before = _FIGURES.index("limiter")
         return _plain(self, "name", "calls", *_FIGURES[:before], "precision", *_FIGURES[before:])
 
@@ -86,28 +87,28 @@ def _plain(load: _Load, *names: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline(Result):
-    """What limits each operator of a pass on a device, and how long the pass takes."""
+    """The expected time of a pass on a device, and what limits each operator."""
 
     device: str
-    #: the requested precision; None: the model as it is
+    #: requested precision, or None for the model's own
     precision: str | None
     batch_size: int | None
     compiled: bool
-    #: the shortest time that the data sheet allows, in seconds
+    #: shortest time that the data sheet allows, in seconds
     time_bound: float
-    #: the time to expect, in seconds
+    #: expected time, in seconds
     time_estimate: float
     #: four of five measured times are expected within the estimate times 1 ± ``error_margin.share``
     error_margin: ErrorMargin
-    #: the estimate of each phase
+    #: expected time of each phase
     time_by_phase: Mapping[Phase, float]
-    #: operations per second of products, for each format that the pass computes in
+    #: peak operations per second, for each format that the pass computes in
     peak_flops: Mapping[str, float]
     #: memory bandwidth, in bytes per second
     bandwidth: float
-    #: the share of the estimated time that products would take at their peak rate
+    #: time of products at their peak rate, as a share of the expected time
     compute_utilization: float
-    #: the share of the estimated time that memory traffic would take at full bandwidth
+    #: time of memory traffic at full bandwidth, as a share of the expected time
     memory_utilization: float
     operators: tuple[OperatorLoad, ...]
     layers: tuple[GroupLoad, ...]
@@ -115,7 +116,7 @@ class Roofline(Result):
     assumptions: tuple[str, ...]
     #: problems with the question, such as a batch that does not fit the device
     warnings: tuple[str, ...]
-    #: operators without a cost formula and modules that were not followed, which times leave out
+    #: operators without a cost formula and modules that were not recorded, which times leave out
     unpriced: tuple[str, ...] = ()
     _asker: Asker = field(default=NOBODY, repr=False, compare=False)
 
@@ -138,7 +139,7 @@ class Roofline(Result):
         return table_of(self, by=by, max_depth=max_depth, top=top, fold_repeats=fold_repeats)
 
     def suggestions(self) -> Suggestions:
-        """What would make it faster: each change estimated by itself, the best first."""
+        """Return changes that save time, each estimated separately, the best first."""
         return self._asker.suggestions()
 
     @property
@@ -155,7 +156,7 @@ class Roofline(Result):
 
     @property
     def time_by_limiter(self) -> Mapping[Limiter, float]:
-        """How much of the estimate is of operators with each limit, the most first."""
+        """Expected time of the operators by their limit, the largest first."""
         times: dict[Limiter, list[float]] = defaultdict(list)
         for each in self.operators:
             times[each.limiter].append(each.time_estimate)
@@ -167,7 +168,7 @@ class Roofline(Result):
         )
 
     def time_share(self, limiter: Limiter) -> float:
-        """Of the estimate, the share of operators with this limit."""
+        """Return the share of the expected time that operators with this limit take."""
         return (
             self.time_by_limiter.get(limiter, 0.0) / self.time_estimate
             if self.time_estimate

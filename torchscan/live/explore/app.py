@@ -1,4 +1,4 @@
-"""What the server answers: the page of a run, the distributions of a call, and, when there is something new, a word of it."""
+"""The web application: a run's page, distributions of calls, and a stream that reports new data."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class _Server:
         looking.cancel()
 
     async def _look(self) -> None:
-        """One look for all who listen, and none if nobody does."""
+        """Poll the run for all listeners, and not at all without one."""
         before: object = None
         while True:
             await asyncio.sleep(_LOOKS)
@@ -93,7 +93,10 @@ class _Server:
         return await self._answer("figures", lambda: first.figures(*others))
 
     async def _answer(self, name: str, work_out: Callable[[], dict[str, Any]]) -> Response:
-        """Worked out once for all who listen, until there is something new. An answer that is not whole is no last word."""
+        """Return an answer that is computed once for all listeners, until there are new data.
+
+        An incomplete answer is not cached.
+        """
         async with self._locks[zlib.crc32(name.encode()) % _ANSWERS]:
             version, text = self._answers.get(name, (-1, ""))
             if version != self._version or not self._listeners:

@@ -43,7 +43,7 @@ class Followed:
 
     @property
     def _is_drawn(self) -> bool:
-        """Whether the graph of the model is there, which comes some seconds after the first step."""
+        """True if the graph of the model exists, which takes some seconds after the first step."""
         drawn = [reader.has_graph() for reader in self._readers()]
         return any(drawn)
 
@@ -51,7 +51,7 @@ class Followed:
         return readers_of(ranks_in(self._run.path))
 
     def figures(self, *others: Followed) -> dict[str, Any]:
-        """What the last step has measured, by call."""
+        """Return the measurements of the last step, by call."""
         measured, runs = self._run.last(), [self._run, *(each._run for each in others)]
         found = measured_by_key(self._run, measured)
         return {
@@ -62,7 +62,7 @@ class Followed:
         }
 
     def newest(self) -> tuple[object, ...]:
-        """How much is written; another answer: there is something new."""
+        """Return the amount of data. If the value changes, there are new data."""
         phase = self._run.shown_phase
         return tuple(
             (reader.last(phase), len(reader.events()), reader.has_graph())
@@ -88,7 +88,10 @@ class Followed:
 
 
 class _CallHistory:
-    """What is known of a call. Each step is read once; where a run goes back to a checkpoint, everything is read anew."""
+    """The history of a call.
+
+    Each step is read once, or all again if a run returned to a checkpoint.
+    """
 
     def __init__(self, key: str) -> None:
         self._key = key
@@ -103,7 +106,7 @@ class _CallHistory:
         self.is_whole = False
 
     def read(self, run: WatchedRun) -> None:
-        """What has been written since."""
+        """Read the new data."""
         phase = run.shown_phase
         known = {reader.path: reader.written(phase) for reader in readers_of(ranks_in(run.path))}
         has_changed = any(self._has_changed(path, written) for path, written in known.items())
@@ -117,12 +120,12 @@ class _CallHistory:
         self.is_whole = all(new)
 
     def _has_changed(self, path: Path, written: Mapping[int, float]) -> bool:
-        """Whether the last step that was read is there no more, or another one."""
+        """Return whether the last step that was read has been removed or replaced."""
         read = self._read.get(path, {})
         return bool(read) and written.get(max(read)) != read[max(read)]
 
     def _read_new(self, reader: Reader, written: Mapping[int, float]) -> bool:
-        """Whether there is nothing left to read."""
+        """Read new steps, and return whether nothing is left to read."""
         read = self._read.setdefault(reader.path, {})
         new = sorted(written.keys() - read.keys(), reverse=True)
         wanted = new if read else new[:: max(1, len(new) // _AT_FIRST)]

@@ -1,4 +1,4 @@
-"""Who is let in: whoever has the link, from the page itself, to read."""
+"""Access control: only requests with the link's token, from the page itself, and only to read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page of a watched run shows."""
+"""The contents of a watched run's page."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def page_of_run(run: str | os.PathLike[str], *others: str | os.PathLike[str]) ->
 
 
 def names_of(runs: Sequence[Path]) -> list[str]:
-    """Of folders: as much of the ends of their paths as tells them apart."""
+    """Return the names of folders: the shortest ends of their paths that differ."""
     longest = max(len(each.parts) for each in runs)
     ends = ([str(Path(*each.parts[-size:])) for each in runs] for size in range(1, longest + 1))
     return next(

@@ -76,13 +76,13 @@ class Server:
 
 @explain_wrong_types
 def serve(run: RunPath, *others: RunPath, host: str = "127.0.0.1", port: int = PORT) -> Server:
-    """Show a run that is, or was, watched in the browser: ``print(serve("runs/first").url)``.
+    """Show watched runs in the browser, for example ``print(serve("runs/first").url)``.
 
     Args:
-        run: its folder. What is written from now on shows within a second.
-        others: runs whose distributions are shown beside.
-        host: the address to listen at. The default can be reached from this machine alone.
-        port: to listen on; if it is taken, another one that is free, which is said.
+        run: folder of the run. New data appear within a second.
+        others: runs whose distributions are shown beside it.
+        host: address to listen on. The default is reachable from this machine only.
+        port: port to listen on; if it is taken, another free port, which is reported.
     """
     runs = _checked([run, *others], port)
     call = [
@@ -105,7 +105,7 @@ def serve(run: RunPath, *others: RunPath, host: str = "127.0.0.1", port: int = P
 
 
 def explore(runs: Sequence[RunPath], host: str, port: int, say: Callable[[str], object]) -> None:
-    """The same here, until one interrupts it."""
+    """Show watched runs in this process, until it is interrupted."""
     _serve(_checked(runs, port), host, port, say)
 
 
@@ -139,7 +139,7 @@ def _begun(run: Path) -> Path:
 
 
 def _followed(run: Path, name: str) -> Followed:
-    """As soon as there is something to read."""
+    """Open a run as soon as it has data."""
     from torchscan.live.explore.following import Followed
 
     until = time.monotonic() + _START
@@ -155,7 +155,7 @@ def _followed(run: Path, name: str) -> Followed:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """As a process of its own, which ends when the one that has started it does."""
+    """Run the server as a process that ends with the one that started it."""
     from torchscan.live.parent import Parent
 
     parent, host, port, *runs = arguments

@@ -1,1 +1,1 @@
-"""Where a run goes besides its own file."""
+"""Sinks: other destinations of a watched run."""

@@ -35,7 +35,7 @@ def around_zero() -> Tensor:
 
 
 def _scale(names: list[str], *, is_even: bool) -> Tensor:
-    """As ``[256, 3]`` bytes. ``is_even``: lightness grows by equal steps from the first to the last."""
+    """Return a color map as ``[256, 3]`` bytes. ``is_even`` makes lightness grow linearly."""
     known = _to_lab(torch.stack([_light(name) for name in names]))
     at = torch.linspace(0, len(names) - 1, _STEPS, dtype=torch.float64)
     low = at.long().clamp(max=len(names) - 2)

@@ -1,4 +1,4 @@
-"""What sinks for other tools have in common: which figures they are given, and histograms as these tools have them."""
+"""Statistics and histograms in the form that other tools take."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ _IF_ANY = ("nan", "inf")
 
 
 def require(package: str, what: str, extra: str) -> None:
-    """Where the user is: a worker that lacks it could not say so in time."""
+    """Raise an InputError if a package is missing.
+
+    It is checked in the training process, because the worker would report it too late.
+    """
     if find_spec(package) is None:
         raise InputError(f"{what} needs {package}: pip install torchscan[{extra}]")
 
 
 def to_statistics(found: Distribution) -> dict[str, float]:
-    """Those that say something: NaN is what is not known, and no NaN nor infinity need be told."""
+    """Return the statistics with information: known values, and counts of NaN or Inf above zero."""
     known = {name: float(getattr(found, name)) for name in (*_ALWAYS, *_IF_KNOWN)} | dict(
         found.custom
     )
@@ -31,7 +34,7 @@ def to_statistics(found: Distribution) -> dict[str, float]:
 
 
 def number_of_finite(found: Distribution) -> int:
-    """How many of the sampled values."""
+    """Return the number of finite values among the sampled ones."""
     return found.sampled - found.nan - found.inf
 
 
@@ -48,7 +51,7 @@ def histogram(found: Distribution) -> tuple[list[float], list[int]]:
 
 
 def merged(edges: list[float], counts: list[int], width: float) -> tuple[list[float], list[int]]:
-    """The same with bars that are at least so wide."""
+    """Merge bars until each has at least this width."""
     kept = edges[:1]
     for edge in edges[1:]:
         if edge - kept[-1] >= width:
@@ -61,7 +64,7 @@ def merged(edges: list[float], counts: list[int], width: float) -> tuple[list[fl
 def regrouped(
     edges: list[float], counts: list[int], kept: Collection[float]
 ) -> tuple[list[float], list[int]]:
-    """The same with some of the edges, which have the first and the last among them: bars are put together."""
+    """Merge bars so that only the kept edges remain, the first and the last among them."""
     sums = [0]
     for edge, count in zip(edges[1:], counts, strict=True):
         sums[-1] += count

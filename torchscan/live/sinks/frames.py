@@ -39,7 +39,7 @@ class FrameSeries(NamedTuple):
 
 
 class Box(NamedTuple):
-    """Where something is drawn."""
+    """A rectangle to draw in."""
 
     left: int
     top: int
@@ -57,11 +57,11 @@ class Box(NamedTuple):
         return self.bottom - self.top
 
     def shrink(self, margin: int) -> Box:
-        """What is left within the same margin on all sides."""
+        """Return the rectangle inside the same margin on all sides."""
         return self.inside(margin, margin, margin, margin)
 
     def inside(self, left: int, top: int, right: int, bottom: int) -> Box:
-        """What is left within margins."""
+        """Return the rectangle inside these margins."""
         return Box(self.left + left, self.top + top, self.right - right, self.bottom - bottom)
 
 
@@ -204,7 +204,7 @@ class Frames:
 
 
 def shape_of(values: Tensor | None) -> Shape:
-    """How values are drawn: columns as lines if there are few, maps as pictures, all else as a histogram."""
+    """Return how to draw values: few columns as lines, maps as images, others as a histogram."""
     if values is None or not values.numel():
         return "histogram"
     shape = values.shape[1:] if values.dim() == 3 and values.shape[0] == 1 else values.shape
@@ -254,7 +254,7 @@ def _draw_line(pen: Any, points: Tensor, colour: str) -> None:
 
 
 def _draw_key(image: Any, pen: Any, box: Box, low: float, high: float) -> None:
-    """Which colour is which value."""
+    """Draw the color scale."""
     from PIL import Image
 
     scale = _scale(low, high)

@@ -24,14 +24,17 @@ _ALLOWS_FILES = "MLFLOW_ALLOW_FILE_STORE"
 
 
 class MLflow(Sink):
-    """Figures and quantiles as MLflow's metrics, under ``train/…`` and ``eval/…``; histograms as a JSON file for each step.
+    """A sink for MLflow: statistics and quantiles as metrics, histograms as JSON files.
+
+    Metrics begin with ``train/`` and ``eval/``. There is one histogram file per step.
 
     Args:
-        tracking_uri: a server (``http:…``), a database (``sqlite:///mlflow.db``) or a folder (``file:/…/mlruns``).
-        experiment: its name. It is made if it is not there.
-        run_id: an MLflow run that is there, which is whoever made it to end. None: one of its own.
-        tags: of its own run.
-        histograms: whether they are written.
+        tracking_uri: a server (``http:…``), a database (``sqlite:///mlflow.db``) or a folder
+            (``file:/…/mlruns``).
+        experiment: name of the experiment, which is created if it does not exist.
+        run_id: an existing MLflow run, which its creator ends; by default, a new run.
+        tags: tags of the new run.
+        histograms: write histograms.
     """
 
     timeout = 60.0
@@ -108,7 +111,7 @@ def _tags_of(tags: object) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _folders_allowed(uri: str) -> Iterator[None]:
-    """MLflow advises against folders and wants to be told that they are meant: whoever gives one means it."""
+    """Allow folders as MLflow stores inside the context, which MLflow refuses by default."""
     is_ours = urlparse(uri).scheme in ("", "file") and _ALLOWS_FILES not in os.environ
     if is_ours:
         os.environ[_ALLOWS_FILES] = "true"

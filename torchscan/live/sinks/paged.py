@@ -1,4 +1,4 @@
-"""The page of a run, made again and again by a process of its own, so that nobody waits for it."""
+"""The page of a run, written repeatedly by a separate process so that the worker need not wait."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torchscan.live.explore.run_page import page_of_run; page_of_run({run!r}).sa
 
 
 class Paged:
-    """What a run looks like in the browser, from time to time. ``every`` so many seconds there is a new one, or more seldom."""
+    """The page of a run, rewritten at most every ``every`` seconds."""
 
     def __init__(self, run: Path, every: float) -> None:
         self._run, self._every = run, every
@@ -65,7 +65,7 @@ class Paged:
         return Path(self._folder.name) / "run.html"
 
     def _finished(self) -> str | None:
-        """What it has written. Nothing, if it has failed, and has said why."""
+        """Return the page that the process has written, or None if it failed and reported that."""
         now, self._process = time.monotonic(), None
         self._next = now + max(self._every, (_SHARE - 1) * (now - self._begun))
         with contextlib.suppress(FileNotFoundError):

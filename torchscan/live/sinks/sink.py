@@ -1,4 +1,4 @@
-"""What a sink is: something of the user's that is shown each step, in the process that writes the run."""
+"""The base class of sinks, which get each sampled step in the process that writes the run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class Seen:
     #: seconds since 1970
     time: float
     distributions: Mapping[Series, Distribution]
-    #: as float32 on the CPU: all of a series that is taken whole, in their shape; else the sampled ones. None from a file
+    #: values as float32 on the CPU: all values of a series in ``whole``, in their shape, else the
+    #: sampled ones; empty if read from a file
     values: Mapping[Series, Tensor] = field(default_factory=dict)
 
 
@@ -36,13 +37,14 @@ class Sink:
     a warning says so, and it is left alone from then on.
     """
 
-    #: how often it is shown a step, in times a second; None: each step
+    #: largest number of steps per second that the sink gets, or None for each sampled step
     frequency: float | None = None
     #: seconds that a call may take
     timeout: float = 10.0
-    #: series of which it needs all values, as patterns of what :attr:`Series.label` is
+    #: series whose complete values the sink needs, as patterns of :attr:`Series.label`
     whole: Sequence[str] = ()
-    #: of tensors that have more values it is given the sampled ones
+    #: largest number of values of a tensor in ``whole``; of larger ones the sink gets the sampled
+    #: values
     max_elements: int = sys.maxsize
 
     def on_open(self, run: Path) -> None:

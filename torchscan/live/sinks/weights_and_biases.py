@@ -77,7 +77,7 @@ class WandB(Sink):
 
 
 def _panel(page: str | None) -> dict[str, Any]:
-    """As it is: what is put into a page there would be asked for elsewhere, which ours refuses."""
+    """Return the page as a panel, without the code that W&B would inject and the page refuses."""
     import wandb
 
     return {} if page is None else {"page": wandb.Html(page, inject=False)}
@@ -97,7 +97,7 @@ def _values(seen: Seen) -> dict[str, Any]:
 
 
 def _few_bars(found: Distribution) -> tuple[list[float], list[int]]:
-    """As many as there may be. Where there are more, the narrowest, which are around zero, are put together."""
+    """Return a histogram with W&B's maximum of bars. The narrowest ones, near zero, are merged."""
     edges, counts = histogram(found)
     inner = sorted(edges[1:-1], key=abs, reverse=True)
     return (

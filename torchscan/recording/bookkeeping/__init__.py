@@ -1,1 +1,1 @@
-"""Who is who during a pass: tensors, their memory, containers that hold them, the slots of a model."""
+"""Identities during a pass: tensors, their memory, their containers, and the slots of a model."""

@@ -40,7 +40,7 @@ def plain_type_of(container: Any) -> Any:
 
 
 def plain_len(container: Any) -> int:
-    """How many items it has."""
+    """Return the number of items, without calling methods of a subclass."""
     return int(plain_type_of(container).__len__(container))
 
 
@@ -76,7 +76,7 @@ def _held(value: object, name: str, seen: set[int]) -> Iterator[tuple[str, Tenso
 
 
 def _steps_below(value: object) -> list[tuple[str, object]]:
-    """What other objects hold; nothing of one that does not let itself be read."""
+    """Return the objects that an object holds, or none if reading them raises an error."""
     with contextlib.suppress(Exception):
         if issubclass(type(value), _SEQUENCES):
             return [(f"[{index}]", item) for index, item in enumerate(plain_items(value))]
@@ -112,7 +112,10 @@ def _parameters_of(forward: object) -> tuple[str, ...]:
 
 
 def _steps_into(value: object) -> Iterator[tuple[str, object]]:
-    """What a container holds, each with the step that leads to it, as far as it lets itself be read."""
+    """Yield the items of a container with the step that leads to each.
+
+    It ends early if reading raises an error.
+    """
     kind = type(value)
     with contextlib.suppress(Exception):
         if issubclass(kind, Mapping):
@@ -186,7 +189,7 @@ def _share(
 
 
 def _parts_of(value: object) -> list[object]:
-    """What is below an object; nothing below one that does not let itself be read."""
+    """Return the objects below an object, or none if reading them raises an error."""
     try:
         return _items_or_attributes_of(value)
     except Exception:
@@ -231,7 +234,11 @@ def _worth_a_look(named: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
 
 
 def _is_packed(value: object) -> bool:
-    """By its type: a proxy that is asked for its class may raise. A ScriptModule has its parameters where all modules do."""
+    """Return whether a value is a packed TorchScript object.
+
+    Only its type is read, because a proxy may raise when it is asked for its class. A ScriptModule
+    is not packed: it has its parameters where all modules have them.
+    """
     return issubclass(type(value), torch.ScriptObject) and not issubclass(
         type(value), torch.ScriptModule
     )
@@ -255,7 +262,7 @@ def packed_tensors(packed: torch.ScriptObject) -> list[Tensor] | None:
 
 
 def fingerprint_of(weights: Sequence[Tensor] | None) -> Fingerprint | None:
-    """What tells weights that were packed from others: torch hands an operator another object for the same weights."""
+    """Return values that identify packed weights, because torch passes a new object each time."""
     return None if weights is None else tuple(map(_values_of, weights))
 
 

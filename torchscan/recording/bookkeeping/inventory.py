@@ -1,4 +1,4 @@
-"""What a model consists of: its modules with their paths, its parameters and buffers with their owners. Walked once."""
+"""The contents of a model, read once: modules by path, parameters and buffers with their owners."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ class Slot(NamedTuple):
 
     @property
     def kind(self) -> TensorKind:
-        """What the record calls it."""
+        """The kind that the trace records."""
         return "buffer" if self.is_buffer else "parameter"
 
     @property
     def is_lazy(self) -> bool:
-        """Whether it waits for a first input to get its shape."""
+        """True if the tensor gets its shape from a first input."""
         return nn.parameter.is_lazy(self.tensor)
 
 
 class PackedSize(NamedTuple):
-    """How large a parameter in a kernel's own format is."""
+    """The size of a parameter in a kernel's packed format."""
 
     numel: int
     #: a meta tensor of as many bytes
@@ -79,7 +79,10 @@ def type_name_of(module: nn.Module) -> str:
 
 
 def is_frozen(module: nn.Module) -> bool:
-    """Whether ``torch.jit.freeze`` has made it: it has lost its parameters, and the flag that each other module has."""
+    """Return whether ``torch.jit.freeze`` created a module.
+
+    Such a module has lost its parameters, and the ``training`` flag that every other module has.
+    """
     return issubclass(type(module), torch.jit.ScriptModule) and not hasattr(module, "training")
 
 
@@ -99,7 +102,7 @@ def modules_of(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def tensors_of(module: nn.Module) -> Iterator[Tensor]:
-    """The parameters, then the buffers. Whoever wants the first walks no further."""
+    """Yield the parameters, then the buffers. The walk is lazy, so the first tensor is cheap."""
     for _, each in modules_of(module):
         yield from (tensor for tensor in each._parameters.values() if tensor is not None)
     for _, each in modules_of(module):
@@ -113,12 +116,12 @@ def device_of(module: nn.Module) -> torch.device | None:
 
 
 def is_pretended(module: nn.Module) -> bool:
-    """Whether it is that of one process of a group that is pretended: nobody is there to talk to."""
+    """Return whether a model belongs to one rank of a simulated process group."""
     return is_group_pretended() and any(is_fake_type(type(each)) for each in tensors_of(module))
 
 
 def is_on_cuda(module: nn.Module) -> bool:
-    """Whether the first tensor of a model is there."""
+    """Return whether the first tensor of a model is on a CUDA device."""
     device = device_of(module)
     return device is not None and device.type == "cuda"
 
@@ -175,24 +178,24 @@ class Inventory:
 
     @property
     def is_fake(self) -> bool:
-        """Whether it has fake tensors."""
+        """True if the model has fake tensors."""
         return any(map(is_fake_type, self._kinds))
 
     @property
     def without_data(self) -> WithoutData | None:
-        """How its tensors were made, if they have no data; None: they have."""
+        """The way in which tensors without data were created, or None if all have data."""
         return next(
             (made for slot in self.slots if (made := WithoutData.of(slot.tensor)) is not None), None
         )
 
     @property
     def is_sharded(self) -> bool:
-        """Whether other processes hold parts of it, or are told of its gradients."""
+        """True if parameters are sharded over ranks, or gradients are reduced."""
         return any(map(is_sharded_type, self._kinds)) or is_pretended(self.root)
 
     @property
     def has_meta_tensors(self) -> bool:
-        """Whether some parameter or buffer has no data."""
+        """True if a parameter or buffer has no data."""
         return any(slot.tensor.is_meta for slot in self.all_slots)
 
     @property
@@ -202,7 +205,7 @@ class Inventory:
 
 
 def _attributes_of_its_own(module: nn.Module) -> list[tuple[str, Any]]:
-    """What it has besides what each module has, without numbers, words and sequences of them."""
+    """Return the attributes that not every module has, without numbers and strings."""
     return [
         (name, value)
         for name, value in vars(module).items()

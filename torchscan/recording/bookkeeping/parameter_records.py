@@ -96,7 +96,7 @@ def unseen_parameters(
 
 
 def _is_used(table: TensorTable, slot: Slot) -> bool:
-    """A tensor whose own memory nobody met may wrap others."""
+    """Return whether memory that a tensor subclass wraps was used."""
     return type(slot.tensor) not in PLAIN_TYPES and any(
         table.memory_of(part) is not None for part in _parts_of(slot.tensor)
     )
@@ -132,7 +132,7 @@ def _record_of(
 
 
 def _parts_of(tensor: Tensor) -> list[Tensor]:
-    """What is in memory: a tensor subclass (a quantised weight, say) is stored as the tensors that it wraps."""
+    """Return the tensors in memory: those that a subclass, such as a quantized weight, wraps."""
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is None:
         return [tensor]

@@ -1,4 +1,4 @@
-"""How the parameters of a model are placed among processes."""
+"""The placement of a model's parameters on ranks."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Storages:
         self._leaves_out_host = False
 
     def records(self) -> tuple[StorageRecord, ...]:
-        """What is known of each."""
+        """Return a record of each storage."""
         return tuple(map(self._record, range(len(self._blocks)), self._blocks))
 
     def _record(self, number: int, block: _Block) -> StorageRecord:
@@ -125,7 +125,10 @@ class Storages:
         self._blocks[number] = (*self._blocks[number][:2], kind, name)
 
     def leave_out_host(self) -> None:
-        """From now on what has data is the host's, and takes no memory of the device: an optimizer's numbers, say."""
+        """Leave out tensors with data from now on: they are in the host's memory.
+
+        Numbers of an optimizer are an example.
+        """
         self._leaves_out_host = True
 
     def _is_left_out(self, tensor: Tensor) -> bool:
@@ -141,7 +144,10 @@ class Storages:
         self._blocks[number] = (max(before, size), seen, kind, name)
 
     def resized(self, tensor: Tensor) -> int | None:
-        """What processes share is let go of, and comes back, in the same object: new memory, whose number this is, or None."""
+        """Return the number of the new memory if an empty storage was resized, else None.
+
+        FSDP releases all-gathered parameters and gathers them again in the same object.
+        """
         self._settle()
         storage = tensor.untyped_storage()
         number = self._of_pointer.get(storage._cdata)
@@ -207,12 +213,12 @@ def _storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
 
 
 def _size_without_storage(tensor: Tensor) -> int:
-    """What is wrapped inside vmap and grad has its memory elsewhere."""
+    """Return 0 for a tensor that vmap or grad wraps, whose memory is elsewhere, else its bytes."""
     return 0 if is_functorch_wrapped(tensor) else bytes_of(tensor)
 
 
 def bytes_of(tensor: Tensor) -> int:
-    """What it takes to store all its elements; of a sparse tensor those that it stores, and where they are."""
+    """Return the bytes of all elements, or of a sparse tensor's elements and indices."""
     sparsity = None if tensor.layout is torch.strided else sparsity_of(tensor)
     if sparsity is None:
         return stored_size(tensor.numel(), tensor.dtype)
@@ -220,7 +226,7 @@ def bytes_of(tensor: Tensor) -> int:
 
 
 def sparsity_of(tensor: Tensor) -> Sparsity | None:
-    """How many elements a sparse tensor stores; None: all."""
+    """Return the storage of a sparse tensor, or None if the tensor is dense."""
     if tensor.layout is torch.sparse_coo:
         return Sparsity(tensor._values().numel(), tensor._indices().nbytes)
     if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):

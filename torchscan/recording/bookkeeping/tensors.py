@@ -35,7 +35,7 @@ PLAIN_TYPES = frozenset({Tensor, nn.Parameter, nn.Buffer})
 
 
 def are_plain(types: Collection[type]) -> bool:
-    """Whether tensors of these types are what they look like, and not made of others; some may have no data."""
+    """Return whether tensors of these types wrap no other tensors. They may have no data."""
     return PLAIN_TYPES.issuperset(types) or all(
         each in PLAIN_TYPES or is_fake_type(each) for each in types
     )
@@ -45,7 +45,7 @@ _NAMELESS: tuple[TensorKind, str] = ("constant", "")
 
 
 class Tracked:
-    """What the pass knows of one tensor object."""
+    """The state of one tensor object during a pass."""
 
     __slots__ = (
         "index",
@@ -115,7 +115,7 @@ class TensorTable:
         self._names.setdefault(tensor._cdata, (kind, name))
 
     def enter_copy(self, tensor: Tensor, kind: TensorKind, name: str) -> None:
-        """Enter a copy of our own, which the model may write to: an argument, say."""
+        """Enter a copy that the model may write to, for example of an argument."""
         known = self._tracked.get(id(tensor))
         if known is None or known.reference() is not tensor:
             storage, _ = self.storages.find_or_add(tensor, kind, name)
@@ -165,12 +165,12 @@ class TensorTable:
         self.storages.end()
 
     def is_from_pass(self, tensor: Tensor) -> bool:
-        """Whether the pass made it, as a result or a substitute, or copied it for the model to have as an argument."""
+        """Return whether the pass produced a tensor: a result, a proxy or a copied argument."""
         tracked = self._tracked.get(id(tensor))
         return tracked is not None and tracked.reference() is tensor and tracked.is_from_pass
 
     def find_leaked(self) -> list[TensorSpec]:
-        """The meta tensors of the pass that somebody still holds."""
+        """Return the meta tensors of the pass that are still referenced."""
         made = (
             tracked
             for tracked in self._tracked.values()
@@ -185,7 +185,7 @@ class TensorTable:
         return tracked.storage if tracked is not None and known else self.storages.find(tensor)
 
     def was_written(self, tensor: Tensor) -> bool:
-        """Whether the pass wrote to what stands in for the memory of this tensor of the user's."""
+        """Return whether the pass wrote to the proxy of this tensor of the user's."""
         return self.storages.find(tensor) in self._written
 
     def find(self, tensor: Tensor) -> Tracked:
@@ -205,7 +205,10 @@ class TensorTable:
         return record.name if is_without else None
 
     def give_values(self, tensor: Tensor, values: Tensor) -> None:
-        """Compute with these. To whoever asks, the tensor is still a meta tensor, as activations are."""
+        """Compute with these values.
+
+        The tensor still reports that it is a meta tensor, as activations do.
+        """
         self._replace_storage(self.find(tensor).storage, values.untyped_storage())
 
     def enter_constant_with(self, tensor: Tensor, values: Tensor) -> None:
@@ -214,7 +217,7 @@ class TensorTable:
         self.give_values(tensor, values)
 
     def with_values(self, tensor: Tensor) -> Tensor:
-        """What to read for a tensor: the pass may have written to what stands in for it."""
+        """Return the tensor to read for a tensor: its proxy, to which the pass may have written."""
         known = self.find(tensor)
         return tensor if known.proxy is None or not known.is_concrete else known.proxy
 
@@ -273,7 +276,10 @@ class TensorTable:
         self._replace_storage(self.find(tensor).storage, None)
 
     def compute_without_data(self, tensor: Tensor, without_data: WithoutData) -> None:
-        """From now on nobody knows its values, nor those of others that look into its memory. It stays on its device."""
+        """Forget the values of a tensor and of all tensors that share its memory.
+
+        It stays on its device.
+        """
         storage = self.find(tensor).storage
         self._replaced[storage] = None
         for tracked in [*self._sharing(storage)]:
@@ -391,7 +397,7 @@ def shape_of(tensor: Tensor) -> tuple[int, ...]:
 
 
 def has_strides(tensor: Tensor) -> bool:
-    """Whether it is dense, and its elements lie in steps."""
+    """Return whether a tensor is dense and strided."""
     return tensor.layout is torch.strided and not tensor.is_nested
 
 
@@ -407,7 +413,7 @@ def _look_alike(one: Tensor, other: Tensor) -> bool:
 
 
 def _span_of(tensor: Tensor) -> int:
-    """How many elements lie between its first and its last, both included."""
+    """Return the number of elements between the first and the last one, both included."""
     if not tensor.numel():
         return 0
     return 1 + sum(
@@ -453,7 +459,7 @@ def own_copy(tensor: Tensor, *, on_meta: bool) -> Tensor:
 
 
 def values_of(tensor: Tensor) -> Tensor | None:
-    """A copy of the values of an argument, if they are worth computing with: a mask, say."""
+    """Return a copy of an argument's values if a pass should compute with them, as with a mask."""
     is_known = (
         is_plain(tensor)
         and tensor.device.type == "cpu"
@@ -502,7 +508,7 @@ def meta_tensor(spec: TensorSpec) -> Tensor:
 
 
 def _make_proxy(tensor: Tensor, spec: TensorSpec, storage: torch.UntypedStorage | None) -> Tensor:
-    """What to compute with instead of ``tensor``: the same view of another memory block, or a meta tensor.
+    """Return a proxy tensor for ``tensor``: the same view of another storage, or a meta tensor.
 
     Views of the model's tensors must be ordinary tensors, not those of inference mode.
     """

@@ -66,7 +66,7 @@ _MAY_GROW = frozenset(
 
 
 class _Plan(NamedTuple):
-    """What a call with a given key does."""
+    """The plan for calls with a given key."""
 
     signature: OpSignature
     alias_of: tuple[int | None, ...]
@@ -278,7 +278,7 @@ class AbstractExecution:
 
 
 def assumed_number(tensor: Tensor) -> float | int | bool:
-    """What an optimizer is told when it asks for a number that nobody knows."""
+    """Return 1, the value that an optimizer reads when it asks for an unknown number."""
     return torch.ones((), dtype=tensor.dtype).item()
 
 

@@ -47,7 +47,7 @@ _MAX_PLACES = 3
 
 
 class AssumedValues:
-    """What the values in each block of memory rest on, and where they were read."""
+    """The assumptions that the values in each storage depend on, and the reads of these values."""
 
     def __init__(
         self, table: TensorTable, assume: Callable[[str], None], *, is_last_resort: bool
@@ -76,7 +76,7 @@ class AssumedValues:
 
     @contextlib.contextmanager
     def checked(self) -> Iterator[None]:
-        """What is read here decides nothing: values out of range are refused."""
+        """Refuse reads of values out of range: what is read inside decides no control flow."""
         self._is_checking = True
         try:
             yield
@@ -84,7 +84,10 @@ class AssumedValues:
             self._is_checking = False
 
     def met_by(self, request: OpRequest) -> Met:
-        """Those operands of a call that rest on something. Raises if it reads what it must not."""
+        """Return the operands of a call that depend on assumptions.
+
+        Raise an error if the call reads values that were not allowed to be assumed.
+        """
         if not self._of_storage:
             return NOTHING
         met = [
@@ -111,7 +114,10 @@ class AssumedValues:
     def follow(
         self, request: OpRequest, assumed: Assumed | None, met: Met, made: Sequence[Tracked]
     ) -> None:
-        """What a call ``made``, and what it wrote to, rests on what its operands rest on, or on what it has assumed itself."""
+        """Let the results of a call depend on the assumptions of its operands, or on its own.
+
+        ``made`` are the results; tensors that the call wrote to follow, too.
+        """
         if assumed is not None:
             self._enter_picks(assumed, made)
         for position, each in met:
@@ -128,7 +134,10 @@ class AssumedValues:
         self._hand_on(request.op.overloadpacket, made, strongest.with_about(about))
 
     def _enter_picks(self, assumed: Assumed, made: Sequence[Tracked]) -> None:
-        """Of each call its own: a loop picks once a round, and asks for the same choice each time."""
+        """Enter the picks of one call separately.
+
+        A loop picks once per iteration and asks for the same choice each time.
+        """
         assumed = assumed._replace(call=len(self._asked_for))
         self._asked_for[assumed.call] = set()
         for tracked in made:
@@ -150,7 +159,7 @@ class AssumedValues:
         )
 
     def _enter(self, tracked: Tracked, assumed: Assumed | None) -> None:
-        """What is read of a block of memory may be anything that it holds."""
+        """Keep the strongest assumption of a storage: a read may return any of its values."""
         before = self._of_storage.get(tracked.storage)
         if (
             assumed is not None

@@ -1,13 +1,15 @@
-"""Indices that operators pick by comparing values, for a pass that has no values.
+"""Balanced indices for operators that pick by comparing values, in a pass without values.
 
-A router sends each token to the experts with the highest scores. Without scores, as many different ones are hit as uniform
-routing can be expected to hit, ``m = n·(1 − (1 − k/n)^rows)`` of ``n`` choices with ``k`` picks for each row, and all of these
-equally often: row ``r`` gets the indices ``(r·k + j) mod m`` for ``j = 0 … k-1``, shifted by one whenever it would get the same
-indices as an earlier row.
+A router sends each token to the experts with the highest scores. Without scores, the number of
+different experts is the one that uniform routing is expected to hit, ``m = n·(1 − (1 − k/n)^rows)``
+of ``n`` choices with ``k`` picks per row. All of these are hit equally often: row ``r`` gets the
+indices ``(r·k + j) mod m`` for ``j = 0 … k-1``, shifted by one if it would get the same indices as
+an earlier row.
 
-Where all choices are put in order, a router may go on with the first k of each row, whatever k is. So row ``r`` gets the
-indices ``(s_r + j) mod n``. The first k of all rows hit whatever is no further than k behind a start ``s_r``. That is as many
-as expected if ``rows·(1 − k/n)^(rows − 1)`` of the gaps between starts are longer than k.
+If all choices are sorted, a router may use the first k of each row, for any k. So row ``r`` gets
+the indices ``(s_r + j) mod n``. The first k of all rows hit the choices that are at most k behind a
+start ``s_r``. Their number is the expected one if ``rows·(1 − k/n)^(rows − 1)`` of the gaps between
+starts are longer than k.
 """
 
 from __future__ import annotations
@@ -67,18 +69,18 @@ def balanced_indices(
 
 
 def picked_by(request: OpRequest) -> Assumed:
-    """What these indices rest on."""
+    """Return the assumption behind the indices that a call picks."""
     return Assumed(about=About.PICKS, operator=str(request.op), choices=_choices_of(request))
 
 
 def _choices_of(request: OpRequest) -> int:
-    """How many there are to pick from."""
+    """Return the number of choices to pick from."""
     source, dim = request.tracked[0].spec.shape, _dim_of(request)
     return max(math.prod(source) if dim is None else source[dim] if source else 1, 1)
 
 
 def _hit(choices: int, rows: int, slots: int) -> int:
-    """How many different choices are picked, as a whole number that is no smaller than the picks of one row."""
+    """Return the number of different choices that are hit, at least the picks of one row."""
     routing = Routing(choices, slots // max(rows, 1), rows)
     return max(1, routing.picks, round(routing.expected))
 
@@ -103,7 +105,7 @@ def _in_turn(choices: int, rows: int, slots: int) -> Tensor:
 
 
 def _spread(indices: Tensor, shape: tuple[int, ...], dim: int | None) -> Tensor:
-    """Those of one row after those of another; within a row along ``dim``."""
+    """Arrange indices row by row; the entries of one row lie along ``dim``."""
     if dim is None or not shape:
         return indices.reshape(shape)
     moved = [size for axis, size in enumerate(shape) if axis != dim % len(shape)] + [shape[dim]]

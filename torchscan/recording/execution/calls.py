@@ -53,7 +53,7 @@ _NEED_VALUES = frozenset({"torchvision.nms.default", "aten.is_nonzero.default", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpTraits:
-    """What an operator's schema says of it."""
+    """Traits of an operator, read from its schema."""
 
     #: positions, or names for keyword-only arguments, of the arguments that it writes to
     written: tuple[int | str, ...]
@@ -191,7 +191,7 @@ class OpRequest:
         return self._tensors_at((*self.traits.written, *self._silently_written()))
 
     def knows(self, tensor: Tensor) -> bool:
-        """Whether there are values of this operand to compute with."""
+        """Return whether the values of an operand are available."""
         return self.table.find(tensor).is_concrete
 
     def _silently_written(self) -> tuple[int, ...]:
@@ -283,13 +283,16 @@ class OpRequest:
         return device if device is not None and isinstance(value, torch.device) else value
 
     def operand(self, tensor: Tensor) -> Tensor:
-        """What to compute with for ``tensor``: its stand-in or the tensor itself."""
+        """Return the proxy tensor to compute with, or the tensor itself if it has none."""
         proxy = self.table.find(tensor).proxy
         return tensor if proxy is None else proxy
 
 
 class About(IntEnum):
-    """What values tell that rest on something made up, the strongest last: see :mod:`torchscan.recording.execution.assumed`."""
+    """The kind of information in values that depend on an assumption, the strongest last.
+
+    See :mod:`torchscan.recording.execution.assumed`.
+    """
 
     #: how many were picked, and where
     LOADS = 0
@@ -312,17 +315,17 @@ class About(IntEnum):
 
     @property
     def is_picked(self) -> bool:
-        """Whether it comes from indices that were assumed."""
+        """True if the information comes from indices that were assumed."""
         return self is About.LOADS or About.LOAD <= self <= About.PICKS
 
     @property
     def is_drawn(self) -> bool:
-        """Whether it comes from random numbers that the model draws."""
+        """True if the information comes from random numbers that the model draws."""
         return self in (About.FRACTIONS, About.DRAWN)
 
 
 class Assumed(NamedTuple):
-    """What the values of a tensor rest on."""
+    """The assumption that the values of a tensor depend on."""
 
     about: About
     #: what picked by values that are not known
@@ -333,7 +336,7 @@ class Assumed(NamedTuple):
     call: int = -1
 
     def with_about(self, about: About) -> Assumed:
-        """The same, told another way."""
+        """Return the same assumption with another kind of information."""
         return self if about is self.about else self._replace(about=about)
 
 
@@ -354,7 +357,7 @@ class Execution(Protocol):
     """A way to run operators: for real, or on shapes alone."""
 
     def needs_proxy(self, tensor: Tensor, spec: TensorSpec, kind: TensorKind) -> bool:
-        """Whether a tensor that comes from outside needs a meta tensor as its stand-in."""
+        """Return whether a tensor from outside the pass needs a meta tensor as its proxy."""
 
     def begin_optimizer(self) -> None:
         """The gradients are there, and what follows is an optimizer's step."""

@@ -13,7 +13,10 @@ _FRACTIONS = frozenset({aten.rand, aten.rand_like})
 
 
 def drawn_by(request: OpRequest) -> About | None:
-    """What the results of a call tell that draws random numbers. Dropout that is switched off draws none."""
+    """Return the kind of the random numbers in a call's results, or None if it draws none.
+
+    Dropout that is switched off draws none.
+    """
     if not request.traits.may_draw or _is_switched_off(request):
         return None
     return About.FRACTIONS if request.op.overloadpacket in _FRACTIONS else About.DRAWN

@@ -31,7 +31,7 @@ class NamedCall(NamedTuple):
 def named_call(
     func: HigherOrderOperator, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> NamedCall:
-    """What to record of a call."""
+    """Return the call to record for a higher-order operator."""
     op = _NAMES.get(func.name())
     if op is None:
         raise NotImplementedError(
@@ -51,7 +51,7 @@ def named_call(
 
 
 def _operators_in(score_mod: Callable[..., Any], query: Tensor) -> int:
-    """How many operators on floating-point numbers change one score."""
+    """Return the number of floating-point operators that change one score."""
     place = [torch.zeros((), dtype=torch.int64, device=query.device) for _ in range(4)]
     score = torch.zeros((), dtype=torch.float32, device=query.device)
     counter = _Counter()

@@ -48,7 +48,7 @@ class Kernels:
         self._has_flash = has_flash
 
     def of(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """What to call instead of a function of torch's: itself, as a rule."""
+        """Return the function to call instead of a torch function, usually the function itself."""
         if function is scaled_dot_product_attention:
             return self.attention
         if function in _DROPOUT and self._device_type == "cuda":

@@ -1,4 +1,4 @@
-"""How torch lays out what it makes of tensors element by element."""
+"""Memory layouts of the results of element-wise operators."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor
 
 
 def is_row_by_row(tensor: Tensor) -> bool:
-    """Whether it fills its memory row by row, with the strides that a new tensor of this shape has."""
+    """Return whether a tensor fills its memory row by row, with the strides of a new tensor."""
     if not tensor.is_contiguous() or tensor.numel() == 0:
         return False
     return 1 not in tensor.shape or tensor.stride() == strides_of_rows(tensor.shape)
 
 
 def has_floats(tensor: Tensor) -> bool:
-    """Whether it holds numbers with which every operator computes."""
+    """Return whether a tensor has a type with which every operator computes."""
     return tensor.dtype in _FLOATS
 
 
@@ -111,7 +111,7 @@ def _common_shape(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...] |
 
 
 def _strides(shape: Sequence[int], operands: Sequence[Tensor]) -> Sequence[int]:
-    """How torch lays out one result per element: as the operands are, of which the first counts most."""
+    """Return the strides of an element-wise result, which follow the first operand most."""
     if all(each.shape == shape for each in operands):
         if all(each.is_contiguous() for each in operands):
             return strides_of_rows(shape)

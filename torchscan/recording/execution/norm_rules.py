@@ -55,7 +55,10 @@ def in_layout_of_images(source: Tensor) -> Tensor:
 def statistics_on_cpu(
     made: Sequence[Tensor], source: Tensor, weight: Tensor | None, *_: Any
 ) -> tuple[Tensor, ...]:
-    """What a CPU saves of a normalisation: as many bits as the parameters have, where GPUs save 32 beside 16."""
+    """Return the statistics that a CPU saves, in the type of the parameters.
+
+    GPUs save 32 bits beside 16.
+    """
     normalised, *statistics = made
     dtype = source.dtype if weight is None else weight.dtype
     return normalised, *(meta_like(each, dtype=dtype) for each in statistics)
@@ -116,7 +119,7 @@ def _layer_norm_backward(
     bias: Any,
     wanted: Sequence[bool],
 ) -> tuple[Tensor | None, ...] | None:
-    """What is not asked for is not made."""
+    """Return the gradients that are wanted, and None for the others."""
     if not (
         is_row_by_row(grad)
         and is_row_by_row(source)
@@ -133,7 +136,7 @@ def _layer_norm_backward(
 def _batch_norm_backward(
     _grad: Tensor, source: Tensor, weight: Tensor | None, *rest: Any
 ) -> tuple[Tensor | None, ...]:
-    """What is not asked for is not made."""
+    """Return the gradients that are wanted, and None for the others."""
     of_source, *of_affine = rest[-1]
     gradient = in_layout_of_images(source) if of_source else None
     if weight is None:

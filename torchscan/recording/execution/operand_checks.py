@@ -1,4 +1,4 @@
-"""What operators refuse on data but their shape functions let pass: mixed types, indices out of range.
+"""Checks that operators make on data but their shape functions omit: mixed types, index ranges.
 
 The exceptions are of torch's classes: a model may catch them.
 """

@@ -1,9 +1,11 @@
-"""What operators make of indices that a pass has assumed.
+"""Propagation of assumed indices through operators.
 
-*Picks* say which one was picked, *hits* whether it was this one, *marks* the same of each one, *loads* how many were picked,
-and where. Comparing turns picks into hits; counting, sorting and finding turn picks and marks into loads; all else leaves them
-what they are. Hits that are counted or found are loads if there are as many picks among them as choices. Else they are a
-*load*: of the one that is asked for, be it the end of a sequence, or an expert in a loop over all of them.
+*Picks* are the picked indices, *hits* tell whether a given choice was picked, *marks* tell it for
+each choice, *loads* are the numbers of picks and their positions. Comparing turns picks into hits;
+counting, sorting and finding turn picks and marks into loads; other operators keep the kind. Hits
+that are counted or found are loads if there are at least as many picks among them as choices.
+Otherwise they are a *load* of the choice that was asked for: the end of a sequence, or an expert in
+a loop over all experts.
 """
 
 from __future__ import annotations
@@ -48,14 +50,14 @@ _COUNTED_RESULTS: Mapping[OpOverloadPacket, tuple[int, ...]] = {
 
 
 def what_is_read(request: OpRequest, position: int, assumed: Assumed) -> About:
-    """What a call learns from the values of an operand that it reads."""
+    """Return the kind of information that a call gets from an operand that it reads."""
     if assumed.about.is_picked and request.op.overloadpacket in _COUNTED_RESULTS:
         return About.LOADS
     return about_after(request, position, assumed)
 
 
 def of_result(op: OpOverloadPacket, position: int, spec: TensorSpec, assumed: Assumed) -> Assumed:
-    """What one of the results rests on, if all of them together rest on this."""
+    """Return the assumption of one result, given that of all results together."""
     if assumed.about is About.IDS and spec.is_arithmetic:  # what an embedding makes of them
         return assumed.with_about(About.DATA)
     counts = position in _COUNTED_RESULTS.get(op, ()) and assumed.about.is_picked
@@ -63,7 +65,7 @@ def of_result(op: OpOverloadPacket, position: int, spec: TensorSpec, assumed: As
 
 
 def about_after(request: OpRequest, position: int, assumed: Assumed) -> About:
-    """What the results tell, as far as it comes from this operand."""
+    """Return the kind of information in the results, as far as it comes from this operand."""
     if assumed.about is About.PICKS:
         return _after_picks(request, position, assumed.choices)
     if assumed.about in (About.LOAD, About.MARKS, About.HITS):
@@ -74,7 +76,7 @@ def about_after(request: OpRequest, position: int, assumed: Assumed) -> About:
 
 
 def choices_asked_for(request: OpRequest, position: int, assumed: Assumed) -> Collection[object]:
-    """Those that a call compares picks with, and all of them where it looks for what each one of them got."""
+    """Return the choices that a call compares picks with: all of them if it counts each one."""
     op = request.op.overloadpacket
     if assumed.about is not About.PICKS:
         return ()
@@ -97,7 +99,7 @@ def _compared_with(request: OpRequest, position: int) -> Collection[object]:
 
 
 def is_majority(asked_for: Collection[object], choices: int) -> bool:
-    """Whether a model that asks for so many of the choices goes through them, and does not wait for certain ones."""
+    """Return whether a model asks for most of the choices, so that it loops over all of them."""
     return 2 * len(asked_for) > choices
 
 
@@ -115,7 +117,11 @@ def _after_picks(request: OpRequest, position: int, choices: int) -> About:
 
 
 def _after_hits(request: OpRequest, position: int, assumed: Assumed) -> About:
-    """Whether any of so many picks hits is a matter of balance if there are at least as many as choices."""
+    """Return the kind of information in counted or found hits.
+
+    With at least as many picks as choices, whether any pick hits is a matter of balance: a load of
+    all.
+    """
     op = request.op.overloadpacket
     counts = op in _COUNTS_HITS or op in _FINDS_HITS or (op is aten.index and position > 0)
     if not counts and op is not aten.any:
@@ -125,7 +131,7 @@ def _after_hits(request: OpRequest, position: int, assumed: Assumed) -> About:
 
 
 def _reduced(request: OpRequest, position: int) -> int:
-    """How many elements of the operand go into one of the result."""
+    """Return the number of operand elements that one element of the result combines."""
     shape = request.tracked[position].spec.shape
     dims = (
         request.args[1] if len(request.args) > 1 and request.op.overloadpacket in _REDUCES else None

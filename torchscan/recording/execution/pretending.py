@@ -31,7 +31,7 @@ _WAIT = "_c10d_functional.wait_tensor.default"
 
 
 class _PretendingPlan(NamedTuple):
-    """What a call with a given key does."""
+    """The plan for calls with a given key."""
 
     signature: OpSignature
     alias_of: tuple[int | None, ...]
@@ -174,7 +174,7 @@ def _returned(request: OpRequest, outcome: OpOutcome) -> Callable[[OpRequest], A
 
 
 def _is_replaceable(tensor: Tensor) -> bool:
-    """Whether another one of this spec is as good: it has no data, and all of its memory."""
+    """Return whether a new tensor can replace it: it has no data and is not part of another."""
     if not is_fake_type(type(tensor)) or tensor.layout is not torch.strided:
         return False
     return (
@@ -184,7 +184,7 @@ def _is_replaceable(tensor: Tensor) -> bool:
 
 
 def _type_of(request: OpRequest) -> torch.dtype:
-    """Of what a factory makes."""
+    """Return the type of the tensor that a factory creates."""
     given = request.kwargs.get("dtype")
     if isinstance(given, torch.dtype):
         return given
@@ -197,7 +197,7 @@ def _type_of(request: OpRequest) -> torch.dtype:
 
 
 def _widest(arguments: Sequence[Any]) -> Any:
-    """Of the numbers among them, one with fractions if there is any."""
+    """Return one of the numbers among the arguments, with a fraction if there is any."""
     numbers = [each for each in arguments if isinstance(each, bool | int | float | complex)]
     return max(numbers, key=lambda each: isinstance(each, float | complex), default=0.0)
 

@@ -27,7 +27,7 @@ def matmul(left: Tensor, right: Tensor) -> Tensor | None:
 
 
 def addmm(bias: Tensor, left: Tensor, right: Tensor, **factors: Any) -> Tensor | None:
-    """The same, and something for each row or each element is added."""
+    """Return the product with a bias added to each row or element."""
     is_real = not any(isinstance(each, complex) for each in factors.values())
     return _with(bias, mm(left, right)) if is_real else None
 

@@ -1,4 +1,4 @@
-"""Which operators read the values of their operands: to give Python a number, or to know the shape of what they return."""
+"""Operators that read the values of their operands: for Python, or for the shape of a result."""
 
 from __future__ import annotations
 
@@ -66,22 +66,22 @@ TRUTH = frozenset({aten.is_nonzero.default, aten._local_scalar_dense.default, at
 
 
 def begins_deepcopy(request: OpRequest) -> bool:
-    """Whether it makes what ``copy.deepcopy`` then gives a copy of the operand's memory, out of sight."""
+    """Return whether a call makes the tensor into which ``copy.deepcopy`` copies memory unseen."""
     return request.op is aten.new_empty.default and not request.args[1]
 
 
 def is_mask(index: Tensor | None) -> bool:
-    """Whether an index says of each element whether it is chosen."""
+    """Return whether an index is a mask, with one value per element."""
     return isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
 
 
 def may_read(request: OpRequest) -> bool:
-    """Whether the call reads the values of any of its operands."""
+    """Return whether a call may read the values of an operand."""
     return request.traits.needs_values or request.op in READ_INTEGERS
 
 
 def reads(request: OpRequest, position: int) -> bool:
-    """Whether the values of this operand reach Python, or decide the shape of a result."""
+    """Return whether the values of this operand reach Python, or decide the shape of a result."""
     operand = request.tensors[position]
     if request.op is aten.index.Tensor:
         return position > 0 and is_mask(operand)
@@ -95,5 +95,5 @@ def reads(request: OpRequest, position: int) -> bool:
 
 
 def name_of_read(op: OpOverload) -> str:
-    """What a reader knows it by."""
+    """Return the name under which users know an operator that reads values."""
     return "tolist or numpy" if op in RESOLVE else str(op.overloadpacket)

@@ -54,7 +54,7 @@ class RealExecution:
         return outcome._replace(signature=self._signatures.setdefault(key, signature))
 
     def _is_at_risk(self, tensor: Tensor) -> bool:  # noqa: ARG002 - whatever it is
-        """Whether a write would change something."""
+        """Return True: each write changes data."""
         return True
 
     def _outcome(self, request: OpRequest) -> OpOutcome:

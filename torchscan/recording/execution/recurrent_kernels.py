@@ -40,15 +40,15 @@ class _RecurrentCall(NamedTuple):
 
     @property
     def directions(self) -> tuple[bool, ...]:
-        """Whether each goes backwards."""
+        """The directions of a layer: True for backwards."""
         return (False, True) if self.bidirectional else (False,)
 
     def weights_by_layer(self) -> Iterator[tuple[Tensor, ...]]:
-        """Of each layer and direction those for the input, for the state, and the biases."""
+        """Yield for each layer and direction the weights of input and state, and the biases."""
         return zip(*[iter(self.weights)] * (4 if self.has_biases else 2), strict=True)
 
     def dropped(self, output: Tensor, layer: int) -> Tensor:
-        """What the next layer gets."""
+        """Return the input of the next layer, after dropout."""
         between = self.dropout and self.train and layer < self.layers - 1
         return torch.dropout(output, self.dropout, self.train) if between else output
 
@@ -132,7 +132,10 @@ def _by_onednn(call: _RecurrentCall) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _zeros_for(of_input: Tensor, of_state: Tensor) -> tuple[Tensor, Tensor]:
-    """What torch hands oneDNN where there are no biases: zeros as large as the weights, those for the state first."""
+    """Return the zeros that torch passes to oneDNN in place of biases.
+
+    They are as large as the weights, and those for the state come first.
+    """
     for_state, for_input = (
         torch.zeros(each.shape, dtype=each.dtype, device=each.device)
         for each in (of_state, of_input)
@@ -162,7 +165,7 @@ def _one_layer(
     weights: Iterator[tuple[Tensor, ...]],
     cell: Callable[..., Tensor],
 ) -> tuple[Tensor, list[Tensor]]:
-    """What a direction makes is held until the other one has done, as torch does it."""
+    """Run one layer. The outputs of a direction are kept until the other one ends, as in torch."""
     outputs, last, by_step = [], [], []
     for backwards in call.directions:
         of_input, of_state, *biases = next(weights)

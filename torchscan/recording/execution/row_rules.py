@@ -29,12 +29,12 @@ def same_rows(source: Tensor, *_args: Any, **_kwargs: Any) -> Tensor | None:
 
 
 def powers(source: Tensor, exponent: float | complex) -> Tensor | None:
-    """Of real numbers."""
+    """Return the result for real exponents."""
     return None if isinstance(exponent, complex) else same_rows(source)
 
 
 def rolled(source: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor | None:
-    """By as many places along each of these dimensions; without any, along all of them as one."""
+    """Return the result of rolling along each of these dimensions, or along all of them as one."""
     fits = all(-source.dim() <= dim < source.dim() for dim in dims) and len(shifts) == (
         len(dims) or 1
     )
@@ -47,12 +47,12 @@ def softmax(source: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tenso
 
 
 def decomposed_softmax(source: Tensor, dim: int, half_to_float: bool) -> Tensor | None:
-    """The same, as autograd calls it."""
+    """Return the result of the softmax that autograd calls."""
     return None if half_to_float else softmax(source, dim)
 
 
 def gradient_of_softmax(grad: Tensor, made: Tensor, dim: int, dtype: torch.dtype) -> Tensor | None:
-    """Of the type that the softmax was given."""
+    """Return the gradient of a softmax, in the type of its input."""
     alike = grad.shape == made.shape and grad.dtype is made.dtype is dtype and is_row_by_row(made)
     return softmax(grad, dim) if alike else None
 
@@ -108,7 +108,7 @@ def summed(
 
 
 def filled(source: Tensor, mask: Tensor, value: Any) -> Tensor | None:
-    """Where a mask is true that has the shape of the source, or stretches to it."""
+    """Return the result if the mask has the shape of the source or is broadcast to it."""
     missing = source.dim() - mask.dim()
     stretches = missing >= 0 and all(
         one in (1, full) for one, full in zip(mask.shape, source.shape[missing:], strict=True)
@@ -121,7 +121,7 @@ def filled(source: Tensor, mask: Tensor, value: Any) -> Tensor | None:
 
 
 def _holds(dtype: torch.dtype, value: Any) -> bool:
-    """Whether a real number, if it is finite, is within the range of this type."""
+    """Return whether a real number is infinite or in the range of this type."""
     return not isinstance(value, complex) and (
         not math.isfinite(value) or abs(value) <= torch.finfo(dtype).max
     )
@@ -145,7 +145,10 @@ def picked(source: Tensor, indices: Sequence[Tensor | None]) -> Tensor | None:
 
 
 def catenated(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
-    """Of one rank and type, and of equal sizes along all other dimensions; empty lists may stand among them."""
+    """Return the concatenation of tensors of one rank and type, with equal other dimensions.
+
+    Empty lists may be among the tensors.
+    """
     alike = all(
         each.dtype is tensors[0].dtype for each in tensors
     )  # those of empty lists count, too

@@ -82,7 +82,7 @@ def runs_in_one_kernel(
     enable_gqa: bool = False,
     **_: Any,
 ) -> bool:
-    """What the fused kernel of the CPU takes."""
+    """Return whether the CPU's fused attention kernel takes these operands."""
     alike = (
         query.dim() == key.dim() == value.dim() == 4
         and query.shape[-1] == key.shape[-1] == value.shape[-1]
@@ -187,7 +187,7 @@ def _in_layout_of_operands(op: OpOverload) -> Rule:
 
 
 def _first_that_fits(*rules: Rule) -> Rule:
-    """Of several rules for one operator."""
+    """Return a rule that gives the first result of several rules."""
 
     def rule(*args: Any, **kwargs: Any) -> Any:
         return next((made for each in rules if (made := each(*args, **kwargs)) is not None), None)
@@ -235,10 +235,12 @@ def _lstm_layer_backward(source: Tensor, *rest: Any) -> tuple[Tensor, ...]:
 
 
 def _lstm_workspace(steps: int, batch: int, width: int, size: int) -> int:
-    """What oneDNN keeps, in bytes, for rows of single precision: seven blocks of whole pages, in older versions nine.
+    """Return the bytes of oneDNN's workspace for rows of single precision.
 
-    The gates (steps rows), three or five of states that are as wide as the wider of input and state (2·(steps+1) rows), two of
-    states (2·(steps+1) rows) and one of outputs (steps rows). Rows are padded to 64 bytes, and away from multiples of 1 KiB.
+    It has seven blocks of whole pages, nine in older versions: the gates (steps rows), three or
+    five of states as wide as the wider of input and state (2·(steps+1) rows), two of states
+    (2·(steps+1) rows) and one of outputs (steps rows). Rows are padded to 64 bytes, and away from
+    multiples of 1 KiB.
     """
 
     def pages(rows: int, columns: int) -> int:
@@ -306,7 +308,10 @@ def _recurrent(gates: int) -> Rule:
 def _shapes_of_recurrence(
     gates: int, size: int, shown: int, width: int, has_biases: bool
 ) -> list[tuple[int, ...]]:
-    """Of the weights of one layer in one direction; what it shows of its state may be projected to another size."""
+    """Return the shapes of the weights of one layer in one direction.
+
+    The visible state may be projected to another size.
+    """
     rows = gates * size
     biases = [(rows,), (rows,)] if has_biases else []
     return [(rows, width), (rows, shown), *biases, *([(shown, size)] if shown != size else [])]
@@ -321,7 +326,11 @@ def _cudnn_rnn(
     cell: Tensor | None,
     *rest: Any,
 ) -> tuple[Tensor, ...]:
-    """What cuDNN keeps for its gradient is not documented. Assumed: all gates, the cell and the output of every step."""
+    """Return the results of cuDNN's recurrent layers.
+
+    The memory that cuDNN keeps for the gradient is not documented. It is assumed to be all gates,
+    the cell and the output of every step.
+    """
     mode, size, projected, layers, _batch_first, _dropout, train, bidirectional, *_rest = rest
     directions = 2 if bidirectional else 1
     rows = source.shape[:-1]  # one dimension of them if they are packed

@@ -1,7 +1,7 @@
-"""Where a model finds its tensors: on its own device, although on shapes alone they are on the meta device.
+"""Device checks of a model: its tensors report its own device, although they are meta tensors.
 
-A branch that compares devices, or asks for one, is then the one that is taken on data. What torch's own code asks is answered
-as it is: there it decides how a meta tensor is copied or shown.
+A branch that compares devices, or asks for one, is then the branch that is taken on data. torch's
+own code gets the true answer, which decides how a meta tensor is copied or shown.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Folded:
             return unfolded(trace, self.stands_in)
 
     def times(self, trace: Trace) -> Mapping[int, int]:
-        """By the number of memory that holds a cache, for how many layers it stands, if for more than one."""
+        """Return the number of layers that each cache represents, if several, by its storage."""
         with _refusing():
             require_equal_layers(trace, self.run)
             return times_of_caches(trace, self.stands_in)
@@ -63,7 +63,7 @@ class Folded:
 
 @contextlib.contextmanager
 def _refusing() -> Iterator[None]:
-    """What is not there as it is in other models, a parameter that layers share, say, cannot be made from others."""
+    """Raise an UnfoldableError if a layer lacks what its equal has, such as a shared parameter."""
     try:
         yield
     except (LookupError, ValueError) as error:

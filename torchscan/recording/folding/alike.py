@@ -1,4 +1,4 @@
-"""Whether two records are the same, whatever the numbers of their tensors and storages."""
+"""Comparison of two traces that ignores the numbers of tensors and storages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torchscan.trace.trace import Trace
 
 
 def difference(one: Trace, other: Trace) -> str | None:
-    """What is the first that differs; None: nothing does."""
+    """Return the first difference between two traces, or None if they are equal."""
     for what, parts in (
         ("parameter", _parameters),
         ("module call", _modules),

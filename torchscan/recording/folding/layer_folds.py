@@ -1,4 +1,4 @@
-"""Which layers of a model are equal, as far as their attributes tell."""
+"""Search for equal layers of a model, by their attributes."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Fold:
 
     @property
     def left_out(self) -> dict[int, int]:
-        """By the index of a layer that is left out that of an equal one, which is run."""
+        """The layers that are left out: their indices, with that of an equal layer that runs."""
         return {index: each[_RUN - 1] for each in self.equal for index in each[_RUN:]}
 
     @property
     def stands_in(self) -> dict[str, str]:
-        """The same by paths."""
+        """The paths of layers that are left out, with that of the layer that runs."""
         return {
             f"{self.path}.{index}": f"{self.path}.{other}" for index, other in self.left_out.items()
         }
@@ -48,7 +48,7 @@ class Fold:
 
 
 def folds_of(module: nn.Module) -> list[Fold]:
-    """Those of the outermost lists."""
+    """Return the groups of equal layers in the outermost module lists."""
     found = (
         (path, [each for each in equal if len(each) > _RUN]) for path, equal in equal_layers(module)
     )
@@ -63,7 +63,10 @@ def equal_layers(module: nn.Module) -> list[tuple[str, list[list[int]]]]:
 
 
 def _listed(module: nn.Module, layers: int) -> list[Hashable]:
-    """What the configs of a model list for each of so many layers: which of them see a window, say."""
+    """Return the entries of a model's configs for each layer, for example the attention type.
+
+    Lists count that have as many entries as there are layers.
+    """
     configs = {
         id(config): config
         for each in module.modules()
@@ -83,7 +86,7 @@ def _listed(module: nn.Module, layers: int) -> list[Hashable]:
 def outermost_lists(
     module: nn.Module, path: str = "", *, more_than: int = _RUN
 ) -> Iterator[tuple[str, nn.ModuleList]]:
-    """Of more layers than so many, by their paths."""
+    """Yield the outermost module lists with more layers than ``more_than``, with their paths."""
     for name, child in module.named_children():
         inner = f"{path}.{name}" if path else name
         if type(child) is nn.ModuleList and len(child) > more_than:
@@ -144,7 +147,10 @@ def _attributes(
 
 
 def _plain(value: Any, index: int) -> Hashable:
-    """What tells two of them apart: a value, or which object it is; a number within others may be the index."""
+    """Return a key that is equal for equal values: the value itself, or the identity of an object.
+
+    A number inside a container may be the layer's index.
+    """
     if isinstance(value, _PLAIN):
         return type(value), value
     if type(value) in (tuple, list):

@@ -1,4 +1,4 @@
-"""A model with fewer layers: of those that are equal as many as are asked for. The model is changed: it is nobody else's."""
+"""A model with fewer of its equal layers. The model is changed in place, so it must be a copy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class EqualLayers:
 
     @property
     def number(self) -> int:
-        """How many there are."""
+        """Number of layers that are kept."""
         return len(self.indices)
 
 
@@ -59,7 +59,7 @@ def _leave_out(module: nn.Module, path: str, indices: set[int]) -> list[int]:
 
 
 def _configs_in(module: nn.Module) -> list[Any]:
-    """Of the modules, and those in configs: of text in one of text and images, say."""
+    """Return the configs of modules, and those inside them, such as a text model's."""
     found = [
         config for each in module.modules() if (config := vars(each).get("config")) is not None
     ]
@@ -73,7 +73,7 @@ def _configs_in(module: nn.Module) -> list[Any]:
 
 
 def _shorten(config: Any, number: int, kept: Sequence[int]) -> None:
-    """What a config lists for each layer, it lists for those that are kept."""
+    """Shorten the lists of a config with an entry per layer to the layers that are kept."""
     for name, value in list(getattr(config, "__dict__", {}).items()):
         if type(value) in (list, tuple) and len(value) == number:
             vars(config)[name] = type(value)([value[index] for index in kept])
@@ -82,7 +82,7 @@ def _shorten(config: Any, number: int, kept: Sequence[int]) -> None:
 
 
 def _own_configs(module: nn.Module) -> None:
-    """So that nobody else's are changed."""
+    """Copy the configs of a model, so that those of other models stay unchanged."""
     copies: dict[int, Any] = {}
     for each in module.modules():
         config = vars(each).get("config")

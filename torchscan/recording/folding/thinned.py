@@ -15,7 +15,10 @@ from torchscan.recording.folding.layer_folds import Fold
 
 
 class UnfoldableError(Exception):
-    """What was left out cannot be told from what was run. It is caught: then all layers are run."""
+    """The layers that were left out do not follow from those that ran.
+
+    It is caught: all layers run.
+    """
 
 
 def thinned(module: nn.Module, folds: Sequence[Fold]) -> nn.Module:
@@ -48,7 +51,7 @@ def _thin(layers: Any, fold: Fold) -> Any:
 def _with_forward(
     layer: nn.Module, change: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> nn.Module:
-    """What its pass sets, it sets on the copy."""
+    """Return a copy of a layer with another forward pass, which sets its attributes on the copy."""
     made: nn.Module = copy.copy(layer)
     made.forward = functools.wraps(layer.forward)(
         change(types.MethodType(type(layer).forward, made))
@@ -57,7 +60,7 @@ def _with_forward(
 
 
 class _Returned:
-    """How a layer returns its result, without the tensor: alone, or first among others."""
+    """The structure of a layer's result: a tensor alone, or first in a tuple."""
 
     def __init__(self) -> None:
         self._others: tuple[Any, ...] | None = None

@@ -43,7 +43,7 @@ def unfolded(trace: Trace, stands_in: Mapping[str, str]) -> Trace:
 
 
 def times_of_caches(trace: Trace, stands_in: Mapping[str, str]) -> dict[int, int]:
-    """By storage that holds a cache: for how many layers it stands, if for more than one."""
+    """Return the number of layers that a cache represents, by its storage, if there are several."""
     many = Counter((each.begin, each.end) for each in _left_out(trace, stands_in))
     met = (
         (trace.tensors[tensor].storage, 1 + more)
@@ -68,7 +68,7 @@ class _Left(NamedTuple):
 
     @property
     def at(self) -> int:
-        """How many operators had been called before, in the thin record."""
+        """Number of operators in the folded trace before the layer's place."""
         return _end_of(self.call)
 
     @property
@@ -78,16 +78,16 @@ class _Left(NamedTuple):
 
     @property
     def given(self) -> int:
-        """What the other was given in the place of it."""
+        """The tensor that the layer which ran took as its hidden state."""
         name = self.call.input_names[self.call.inputs.index(self.hidden)]
         return self.model.inputs[self.model.input_names.index(name)]
 
     def has(self, op: int | None) -> bool:
-        """Whether an operator call of the thin record is one of the other's."""
+        """Return whether an operator call of the folded trace belongs to the layer that ran."""
         return op is not None and self.begin <= op < self.end
 
     def lets_go(self, died: int | None) -> bool:
-        """Whether memory is let go of in it."""
+        """Return whether memory is released during the layer that ran."""
         return died is not None and self.begin < died <= self.end
 
     def moved(self, place: int) -> int:
@@ -186,7 +186,7 @@ class _Unfolding:
     # -- where things are --------------------------------------------------------------------------------------------------
 
     def op_at(self, op: int) -> int:
-        """Where an operator call of the thin record is in the whole one."""
+        """Return the position in the unfolded trace of an operator call of the folded one."""
         return op + self._more[bisect_right(self._places, op)]
 
     def _placed(self, tensor: TensorRecord) -> TensorRecord:
@@ -235,7 +235,10 @@ class _Unfolding:
         )
 
     def _over_by(self, end: int, last: int) -> int:
-        """How many layers that were left out are over by then: also those in it, where no operator has come since."""
+        """Return the number of left-out layers that end by then.
+
+        Those without an operator since then count, too.
+        """
         over = bisect_left(self._places, end)
         while (
             over < len(self._left)
@@ -246,7 +249,7 @@ class _Unfolding:
         return over
 
     def _at(self, tensor: int, layer: int) -> int:
-        """What was there in its place when the module of that index began."""
+        """Return the tensor that was in this place when the module with that index started."""
         return next(
             (new for after, new in reversed(self._replaced.get(tensor, ())) if after < layer),
             tensor,
@@ -299,7 +302,7 @@ class _Unfolding:
 
     @once
     def _stands_in(self) -> dict[str, str]:
-        """By the path of a parameter of a layer that was left out that of the other's."""
+        """Return the parameters of layers that ran, by the paths of those that were left out."""
         pairs = (
             (left, each.path)
             for left in self._left
@@ -318,7 +321,7 @@ class _Unfolding:
 
 
 class _Copied:
-    """What an equal layer does as what this one does: other tensors of its own, and those of all as they are."""
+    """The calls of an equal layer: its own tensors replaced, shared tensors as they are."""
 
     def __init__(self, whole: _Unfolding, left: _Left, hidden: int, memory: int) -> None:
         self._whole, self._left = whole, left
@@ -331,7 +334,10 @@ class _Copied:
         whole.outlives(memory, left.moved(died))
 
     def _matching_inputs(self) -> dict[int, int]:
-        """What it was given in the place of what the other was, but for caches: those of other layers may be among them."""
+        """Return the inputs of this layer by those of the layer that ran, without caches.
+
+        A cache may contain those of other layers.
+        """
         thin, mine = (
             self._whole.thin,
             dict(zip(self._left.call.input_names, self._left.call.inputs, strict=True)),

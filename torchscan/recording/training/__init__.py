@@ -1,1 +1,1 @@
-"""What a training step does beyond its forward pass: gradients, optimizers, autocast."""
+"""Parts of a training step besides the forward pass: gradients, optimizers, autocast."""

@@ -183,7 +183,7 @@ _WIDEST: Mapping[str, frozenset[str]] = {
 
 
 class Autocast:
-    """What ``torch.autocast`` does with ``dtype`` on one kind of device; None: nothing."""
+    """The effect of ``torch.autocast`` with ``dtype`` on one kind of device; none if it is None."""
 
     def __init__(self, dtype: torch.dtype | None, device_type: str) -> None:
         self._dtype = dtype
@@ -302,10 +302,11 @@ _ASKED_OF_A_DEVICE = (
 
 @contextlib.contextmanager
 def autocast_of_meta_tensors(device_type: str, home: torch.device | None) -> Iterator[None]:
-    """Whoever asks about autocast on the meta device is told about the device that meta tensors represent here.
+    """Answer questions about autocast on the meta device for the device that it represents.
 
-    So is who asks about the device that they say they are on, the model's own. A model that names that device outright is
-    told the same: the two cannot be told apart, and hardly any does.
+    Questions about the device that meta tensors report, the model's own, are answered in the same
+    way. A model that names that device itself gets the same answer, because the two cases look
+    equal; hardly any model does.
     """
     asked = {"meta", "meta" if home is None else home.type}
 

@@ -156,7 +156,7 @@ class Substitutes(TorchFunctionMode):
         return value
 
     def of(self, tensor: Tensor) -> Tensor:
-        """What functions are handed for a tensor: its substitute, or the tensor itself."""
+        """Return the tensor that functions get: the proxy of a tensor, or the tensor itself."""
         known = self.known(tensor)
         if known is not None:
             return known
@@ -171,7 +171,7 @@ class Substitutes(TorchFunctionMode):
         return substitute
 
     def known(self, tensor: Tensor) -> Tensor | None:
-        """What functions were handed for a tensor: the tensor itself if it is ours, its substitute if it has one, else None."""
+        """Return the tensor that functions got: the pass's own, its proxy, or None for no call."""
         if self._table.is_from_pass(tensor):
             return tensor
         reference = self._references.get(id(tensor))
@@ -180,7 +180,10 @@ class Substitutes(TorchFunctionMode):
         )
 
     def are_ours(self, tensor: Tensor) -> bool:
-        """Whether it is a substitute or was made in the pass: what autograd leaves there is on no tensor of the user's."""
+        """Return whether a tensor is a proxy or was produced by the pass.
+
+        Gradients that autograd leaves there are on no tensor of the user's.
+        """
         return self._table.is_from_pass(tensor)
 
     def _needs_one(self, tensor: Tensor) -> bool:
@@ -208,7 +211,10 @@ class Substitutes(TorchFunctionMode):
 def _staying(
     home: torch.device | None, tensor: Tensor, *args: Any, **kwargs: Any
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What has values and what has none is on one device: a tensor that is asked to move there is there."""
+    """Return the arguments of a move without the move, between the home device and the meta device.
+
+    Tensors with and without values count as being on one device.
+    """
     elsewhere = str(home) if tensor.is_meta else "meta"
     if args and isinstance(args[0], Tensor) and str(args[0].device) == elsewhere:
         args = (tensor.device, args[0].dtype, *args[1:])
@@ -232,7 +238,7 @@ def is_ordinary(tensor: Tensor) -> bool:
 
 
 def loss_of(result: Any, backward: Backward) -> Any:
-    """What to differentiate."""
+    """Return the value to differentiate."""
     if backward is True:
         return result
     assert callable(backward)  # noqa: S101 - for the type checker

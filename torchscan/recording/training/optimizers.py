@@ -77,7 +77,7 @@ def require_known(choice: OptimizerChoice | None) -> None:
 
 
 def fused(choice: OptimizerChoice) -> OptimizerChoice:
-    """The same with torch's kernel that updates all parameters at once, without temporaries."""
+    """Return the optimizer with torch's fused kernel, which updates all parameters at once."""
     if isinstance(choice, Optimizer):
         raise OptimizerError("an optimizer that exists is not changed: make it with fused=True")
     make: Any = _class_named(choice) if isinstance(choice, str) else choice
@@ -125,7 +125,7 @@ def take_step(optimizer: Optimizer, *, is_recorded: bool) -> None:
 
 
 def needs_closure(optimizer: Optimizer) -> bool:
-    """Whether its step asks for the loss, as often as it likes."""
+    """Return whether an optimizer's step needs a closure."""
     taken = inspect.signature(optimizer.step).parameters.get("closure")
     return taken is not None and taken.default is inspect.Parameter.empty
 
@@ -140,9 +140,9 @@ def state_of(optimizer: Optimizer) -> Iterator[tuple[Tensor, str, Tensor]]:
 
 @contextlib.contextmanager
 def implementations_of(device: str) -> Iterator[None]:
-    """Let torch choose (one tensor at a time, many, fused) as it does on ``device``, and call nobody's hooks.
+    """Let torch choose for-loop, foreach or fused updates as on ``device``, and call no hooks.
 
-    Both in this thread only.
+    Both hold in this thread only.
     """
     thread = threading.get_ident()
 

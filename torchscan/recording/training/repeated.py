@@ -44,7 +44,7 @@ _Place = tuple[int, int, int | None]
 
 
 class _Kind(NamedTuple):
-    """What decides which operators a parameter gets."""
+    """The properties that decide which operators update a parameter."""
 
     spec: TensorSpec
     gradient: TensorSpec
@@ -64,7 +64,7 @@ class _Made(NamedTuple):
 
 
 class _Op(NamedTuple):
-    """What the step does to each parameter of a kind, one operator of it."""
+    """One operator of the step of a parameter of some kind."""
 
     signature: OpSignature
     inputs: tuple[int, ...]
@@ -127,7 +127,7 @@ class RepeatedStep:
     # -- a small step -------------------------------------------------------------------------------------------------
 
     def _learnt(self) -> dict[_Place, _Part]:
-        """What a step on few parameters does, by place."""
+        """Return the operators of a step on few parameters, by place."""
         chosen = [_with_every_pair(kinds) for kinds in self._kinds]
         if 2 * sum(map(len, chosen)) > sum(map(len, self._groups)):
             raise _NotRepeatedError  # nothing is gained
@@ -189,7 +189,7 @@ def repeated_step(
 
 
 def _loops(optimizer: Optimizer, device_type: str) -> bool:
-    """Whether it is one of torch's own as it comes, without state, hooks and options that change how it goes about its step."""
+    """Return whether an optimizer is one of torch's, without state, hooks and unusual options."""
     if type(optimizer) not in _LOOPING or optimizer.state or "step" in vars(optimizer):
         return False
     if any(len(hooks) for name, hooks in vars(optimizer).items() if name.endswith("_hooks")):
@@ -241,7 +241,7 @@ def _with_every_pair(kinds: Sequence[int]) -> list[int]:
 
 
 def _way(ways: Mapping[int, Mapping[int, None]], start: int, end: int) -> list[int]:
-    """What follows ``start`` on the shortest known way to ``end``."""
+    """Return the kinds after ``start`` on the shortest known path to ``end``."""
     came_from: dict[int, int] = {start: start}
     reached = [start]
     for kind in reached:
@@ -336,7 +336,7 @@ class _SmallStep(nn.Module):
         return self._table.records[tensor].storage
 
     def parts(self) -> list[_Part]:
-        """What was done to each parameter."""
+        """Return the operators of each parameter."""
         turns = self._turns()
         ends = [turn[-1] + 1 for turn in (*turns[1:], turns[-1])]
         return [self._part(*each) for each in zip(range(len(turns)), turns, ends, strict=True)]
@@ -361,7 +361,10 @@ class _SmallStep(nn.Module):
         return turns
 
     def _part(self, number: int, turn: Sequence[int], latest: int) -> _Part:
-        """What was done to one parameter; what was made for it is gone when the next one's turn is over."""
+        """Return the operators of one parameter.
+
+        Their temporaries die when the next one's turn ends.
+        """
         kept = self._states[number]
         state = [self._state(name, index) for name, index in kept]
         places = {index: _STATE + place for place, (_, index) in enumerate(kept)}

@@ -1,4 +1,4 @@
-"""What a training step does beyond its forward pass."""
+"""The training step after the forward pass."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def name_gradients(
 
 
 def _gradient_of(tensor: Tensor, substitutes: Substitutes) -> Tensor | None:
-    """What this process has of it."""
+    """Return this rank's part of a gradient."""
     known = tensor if stands_for_itself(tensor) else substitutes.known(tensor)
     gradient = known.grad if known is not None and known.is_leaf else None
     return None if gradient is None else local_part(gradient)
@@ -118,7 +118,7 @@ def _refuse_sparse(slots: Iterable[Slot]) -> None:
 
 
 def _bring_into_place(slots: Iterable[Slot], assume: Callable[[str], None]) -> None:
-    """Where processes have another share of a gradient than of its parameter, or each a summand, they talk before the step."""
+    """Move gradients to the placement of their parameters before the optimizer's step."""
     for slot in slots:
         if is_placed_elsewhere(slot.tensor.grad, slot.tensor):
             assume(
@@ -128,15 +128,19 @@ def _bring_into_place(slots: Iterable[Slot], assume: Callable[[str], None]) -> N
 
 
 def _enter_state(optimizer: Optimizer, paths: Mapping[int, str], table: TensorTable) -> None:
-    """What it keeps, by the path of the parameter. Where the device is a card, its step counts stay on the host."""
+    """Enter the optimizer's state by the paths of parameters.
+
+    On a GPU, step counts stay on the host.
+    """
     for parameter, name, value in state_of(optimizer):
         table.enter_state(value, f"{paths[id(parameter)]}.{name}")
 
 
 def _updated(tensor: Tensor, table: TensorTable, substitutes: Substitutes) -> Tensor:
-    """What an optimizer may write to instead of a parameter: what functions got, or, if that has data, a meta copy of it.
+    """Return the tensor that an optimizer may write to in place of a parameter.
 
-    Of what is spread over processes, each updates its own part.
+    It is the proxy, or a meta copy of it if it has data. Of sharded parameters, each rank updates
+    its part.
     """
     substitute = substitutes.of(tensor)
     if not has_strides(substitute):  # it is frozen

@@ -1,8 +1,9 @@
-"""Where boxes stand from left to right, given their order in each layer: lines straight, boxes amid their neighbours.
+"""Horizontal positions of boxes in given layers: straight lines, boxes centered on neighbors.
 
-After Brandes and Köpf, "Fast and simple horizontal coordinate assignment" (2001). Four times, from above and from below, to the
-left and to the right, each box is put in line with the median of its neighbours, and what is in line is moved as far as it
-goes. The place is the mean of the two in the middle of these four.
+After Brandes and Köpf, "Fast and simple horizontal coordinate assignment" (2001). Four times, from
+above and from below, to the left and to the right, each box is aligned with the median of its
+neighbors, and aligned boxes are moved as far as possible. The position is the mean of the two
+middle ones of these four.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def _crossed(layers: Layers, above: Neighbours, bends: int) -> set[tuple[int, in
 def _aligned(
     layers: Layers, neighbours: Neighbours, crossed: set[tuple[int, int]]
 ) -> dict[int, int]:
-    """Who is in line with whom: the first of each line."""
+    """Return the first node of the line that each node is aligned with."""
     heads = {node: node for layer in layers for node in layer}
     is_taken = set[int]()
     places = {node: place for layer in layers for place, node in enumerate(layer)}

@@ -1,7 +1,7 @@
-"""Where the boxes of a graph stand: in layers, from above to below, each below all that it reads.
+"""Layout of a graph in layers from top to bottom, each box below all that it reads.
 
-Boxes stand at the length of the longest way to them. In a layer they are ordered by the mean place of their neighbours, sweep
-by sweep, and the order with the fewest crossings stays.
+The layer of a box is the length of the longest path to it. In a layer, boxes are ordered by the
+mean position of their neighbors, in several sweeps; the order with the fewest crossings is kept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Point = tuple[float, float]
 
 
 class Size(NamedTuple):
-    """Of a box."""
+    """The size of a box."""
 
     wide: float
     tall: float
@@ -39,7 +39,7 @@ class Layout:
 
 
 def lay_out(sizes: Sequence[Size], edges: Sequence[tuple[int, int]]) -> Layout:
-    """Of boxes with these sizes; edges go from earlier boxes to later ones."""
+    """Lay out boxes with these sizes. Edges go from earlier boxes to later ones."""
     ranks = _ranks(len(sizes), edges)
     chains, layers, below = _with_bends(ranks, edges)
     _order(layers, below)
@@ -141,7 +141,7 @@ def _order(layers: list[list[int]], below: dict[int, list[int]]) -> None:
 
 
 def _sort(layer: list[int], fixed: Sequence[int], neighbours: dict[int, list[int]]) -> None:
-    """By the mean place of the neighbours; what has none stays where it is."""
+    """Sort a layer by the mean position of the neighbors. Boxes without neighbors keep theirs."""
     at = {node: place for place, node in enumerate(fixed)}
     means = {}
     for place, node in enumerate(layer):
@@ -151,7 +151,7 @@ def _sort(layer: list[int], fixed: Sequence[int], neighbours: dict[int, list[int
 
 
 def _crossings(layers: Sequence[Sequence[int]], below: dict[int, list[int]]) -> int:
-    """How many pairs of lines cross: inversions, counted by a tree of sums."""
+    """Return the number of crossing lines: inversions, counted by a Fenwick tree."""
     found = 0
     for upper, lower in pairwise(layers):
         at = {node: place for place, node in enumerate(lower)}

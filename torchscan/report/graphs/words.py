@@ -1,4 +1,4 @@
-"""What stands in the boxes of a graph, in pictures, in tables and in other tools' languages."""
+"""Labels in the boxes of a graph, for pictures, tables and other tools' languages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ def below_name(graph: ModuleGraph, at: int) -> str:
 
 
 def shape_of(graph: ModuleGraph, at: int) -> str:
-    """Of what leaves it, or, if nothing does, of what enters it; the first of several, and how many more."""
+    """Return the shape of a node's output, or of its input if it has no output.
+
+    Of several it is the first one, with the number of others.
+    """
     leaving = [tensor for edge in graph.edges if edge.source == at for tensor in edge.tensors]
     entering = [tensor for edge in graph.edges if edge.target == at for tensor in edge.tensors]
     known = list(
@@ -35,7 +38,7 @@ def shape_of(graph: ModuleGraph, at: int) -> str:
 
 
 def _sizes(graph: ModuleGraph, tensor: int) -> str:
-    """Of one sample, where the batch is torchscan's."""
+    """Return a shape, without the batch dimension if torchscan made the batch."""
     shape = list(graph.specs[tensor].shape)
     return sizes([-1, *shape[1:]] if shape and shape[0] == graph.batch_size else shape)
 

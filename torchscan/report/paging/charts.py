@@ -19,7 +19,7 @@ _MAX_POINTS = 400
 
 
 def memory_series(estimate: MemoryEstimate) -> dict[str, Any]:
-    """What is alive over the operators, by kind, with the layer and the operator of each column."""
+    """Return the live memory over operators by kind, with the layer and operator per column."""
     timeline = estimate.timeline
     moments = list(columns_of(timeline, _MAX_COLUMNS))
     kinds = [kind for kind in STACK if any(moment.by_kind[kind] for moment in moments)]

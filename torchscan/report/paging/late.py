@@ -15,7 +15,7 @@ Level = dict[str, Any]
 def with_all_calls(
     rows: Sequence[Row], levels: Sequence[Level], calls: Iterable[Key], types: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The same with a row for each of the ``calls``, each in the nearest module around it that has one."""
+    """Return the rows with one for each call, inside the nearest module that has a row."""
     tree = _Tree(rows, levels)
     for path, call in sorted(
         calls, key=lambda key: (key[1], f".{key[0]}".count(".") if key[0] else 0)

@@ -90,7 +90,7 @@ class Paging:
         return found
 
     def _summed_up(self) -> list[dict[str, Any]]:
-        """By call, with everything that it calls."""
+        """Return the values of each call with everything inside it."""
         found = [self._own(call.index) for call in self._trace.modules]
         for call in reversed(self._trace.modules):  # children come after their parents
             if call.parent is not None:
@@ -113,7 +113,10 @@ class Paging:
         }
 
     def _level(self, row: _PendingRow, number: int) -> tuple[dict[str, Any], list[_PendingRow]]:
-        """What is inside a row, and the rows that are there; of equal blocks the inside of the first."""
+        """Return the graph inside a row, and the rows in it.
+
+        Of equal blocks it is the first one's.
+        """
         call = row.node.calls[0]
         graph = self._graphs.folded(self._graphs.in_call(call))
         boxes = [_box(graph, at) for at in range(len(graph.nodes))]
@@ -128,7 +131,7 @@ class Paging:
         return {"nodes": boxes, "edges": edges}, inside
 
     def _places_of(self, node: GraphNode, call: int, places: Sequence[int]) -> list[int]:
-        """The same children of all equal calls."""
+        """Return the same children of all equal calls."""
         children = self._trace.modules[call].children
         positions = [children.index(each) for each in node.calls]
         return [
@@ -179,7 +182,7 @@ class Paging:
 
 
 def key_of(path: str, call: int) -> str:
-    """Of a call, in the page's address."""
+    """Return the key of a call in the page's address."""
     return printable(path) + (f"@{call + 1}" if call else "")
 
 
@@ -192,7 +195,7 @@ def _limits(roofline: Roofline) -> dict[tuple[str, int], dict[str, float]]:
 
 
 def seen_by(layer: LayerField) -> dict[str, dict[str, Any]] | None:
-    """What units see of a picture, axis by axis; None: that cannot be drawn."""
+    """Return the fields that units see of an image, by axis, or None if they cannot be drawn."""
     local = [axis for axis in layer.axes if axis.status == "local"]
     if len(local) != 2 or len({axis.input for axis in local}) > 1:
         return None
@@ -251,7 +254,7 @@ def _shape(shapes: Any) -> list[str]:
 
 
 def parsed(settings: str) -> list[tuple[str, str]]:
-    """``"3, 64, kernel_size=(7, 7)"`` -> settings by name; what has none is said first."""
+    """Split ``"3, 64, kernel_size=(7, 7)"`` into settings by name. Unnamed ones come first."""
     parts, depth, start = [], 0, 0
     for at, sign in enumerate(settings):
         depth = max(0, depth + (sign in "([{") - (sign in ")]}"))
@@ -268,7 +271,7 @@ def parsed(settings: str) -> list[tuple[str, str]]:
 
 
 def truncate_text(text: str) -> str:
-    """As a page shows it."""
+    """Shorten a text to the length that a page shows."""
     said = printable(text)
     return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"
 

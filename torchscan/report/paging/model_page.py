@@ -45,7 +45,7 @@ def model_page(shown: PageContent) -> str:
 
 
 def document(data: Mapping[str, Any]) -> str:
-    """Of what a page shows. Only a page that is ``live`` asks for more, and only of who has sent it."""
+    """Return the HTML of a page. Only a ``live`` page requests data, from its own server."""
     title = html.escape(f"{data['title']} · torchscan")
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -90,7 +90,7 @@ def _in_colour(kind: str, colour: str) -> str:
 
 @cache
 def policy(is_live: bool) -> str:
-    """What the page may do: run our script, show our styles and pictures made here; nothing that a name could smuggle in."""
+    """Return the content security policy: our script and styles, and images made by the page."""
     sources = {"script-src": script(), "style-src": styles()}
     hashes = [
         f"{name} 'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"

@@ -28,7 +28,7 @@ _DIGITS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageContent:
-    """What a page is made of; what there is no answer to is None, and the reason is among the ``reasons``."""
+    """The contents of a page. A missing answer is None, with its reason among the ``reasons``."""
 
     title: str
     #: what ran: "training step", "bf16-mixed", "AdamW"
@@ -48,7 +48,7 @@ class PageContent:
 
 
 def page_data(shown: PageContent) -> dict[str, Any]:
-    """For a page: what is said first, then the layers, then time and memory."""
+    """Return the data of a page: heading, layers, time and memory."""
     info = data_of(shown.info)
     found = Paging(
         shown.trace,
@@ -88,7 +88,7 @@ def _measured(shown: PageContent) -> list[dict[str, Any]]:
 
 
 def by_key(measured: Measured) -> dict[str, Any]:
-    """What a run has measured, by the keys of rows."""
+    """Return the measured values of a run by the keys of rows."""
     return {
         "figures": {
             key_of(*key): {
@@ -199,7 +199,7 @@ def _counts(shown: PageContent) -> list[dict[str, Any]]:
 
 
 def _field(shown: PageContent) -> list[dict[str, Any]]:
-    """Of the output, or, where that sees everything, of the last layer that does not."""
+    """Return the receptive field of the output, or of the last layer with a local one."""
     if shown.fields is None:
         return []
     last = field_text(plain_short(shown.fields.output.rf))
@@ -235,7 +235,7 @@ def _verdict(label: str, value: str, *said: str) -> dict[str, Any]:
 
 
 def question_of(trace: Trace, **asked: Any) -> list[str]:
-    """What ran, for the line at the top."""
+    """Return a description of the pass, for the line at the top."""
     given = trace.provenance.inputs
     batch = trace.provenance.batch_size
     inputs = (

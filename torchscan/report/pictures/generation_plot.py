@@ -1,4 +1,4 @@
-"""How many tokens a second come at which price: the time that each takes."""
+"""Plot of tokens per second and latency against price."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def _name_peak(ax: Axes, estimate: MemoryEstimate, moments: Sequence[Moment], un
 
 
 def near_room(estimate: MemoryEstimate) -> int | None:
-    """What the device has for tensors, where a line in the picture can show it."""
+    """Return the device's memory for tensors, or None if it is too far above the peak to draw."""
     verdict = estimate.verdict
     if (
         verdict is None
@@ -110,7 +110,7 @@ def near_room(estimate: MemoryEstimate) -> int | None:
 
 
 def say_far_room(ax: Axes, verdict: Verdict) -> None:
-    """Where no line shows it."""
+    """Write the device's memory into the title if no line shows it."""
     said = f"of {units.memory(verdict.capacity_bytes)} on {verdict.device}"
     ax.set_title(said, loc="right", fontsize="small", color=inks_of(ax).soft)
 
@@ -134,5 +134,5 @@ def _draw_capacity(ax: Axes, estimate: MemoryEstimate, unit: float) -> None:
 
 
 def room_said(room: int, verdict: Verdict) -> str:
-    """What the line is."""
+    """Return the label of the capacity line."""
     return f"{units.memory(room)} for tensors on {verdict.device}"

@@ -1,4 +1,4 @@
-"""How fast a model trains on each mesh, and whether it fits."""
+"""Plot of the training speed of each mesh, and whether it fits."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def draw_meshes(search: MeshSearch, *, ax: Axes | None = None, size: Size = "scr
 
 
 def _draw(ax: Axes, place: int, choice: MeshChoice, *, is_first: bool) -> None:
-    """If nobody waited for links, there would be more tokens: the share of waiting is that of the step."""
+    """Draw a mesh: tokens per second, and those that are lost by waiting for links."""
     inks, rate = inks_of(ax), choice.tokens_per_second
     waits = rate * choice.waiting / choice.time_estimate
     alpha = 0.85 if choice.fits else 0.3

@@ -95,7 +95,7 @@ def _scale(ax: Axes, values: Sequence[float], axis: Literal["x", "y"]) -> None:
 
 
 def _metric(table: Table, key: str) -> tuple[dict[str, float], str]:
-    """Of each model, in the unit of the column."""
+    """Return a metric of each model, and its unit."""
     at = next(
         (number for number, column in enumerate(table.columns) if column.key == key and number),
         None,

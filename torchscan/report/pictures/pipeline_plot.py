@@ -1,4 +1,4 @@
-"""What the processes of a pipeline do when."""
+"""Plot of a pipeline's schedule: what each rank runs when."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def draw_pipeline(plan: PipelinePlan, *, ax: Axes | None = None, size: Size = "s
 
 
 def _draw(ax: Axes, plan: PipelinePlan, action: Action, unit: float) -> None:
-    """Of several stages in a process the later ones are paler."""
+    """Draw a pass. Of several stages on a rank, later ones are paler."""
     inks, task = inks_of(ax), action.task
     chunk, chunks = task.stage // len(plan.ranks), len(plan.stages) // len(plan.ranks)
     colour = inks.colours["activations" if task.direction == "forward" else "gradients"]

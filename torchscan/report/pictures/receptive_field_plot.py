@@ -81,7 +81,7 @@ def draw_fields(
 
 
 class _Seen(NamedTuple):
-    """What one unit sees of an input."""
+    """The field that one unit sees of an input."""
 
     axes: Sequence[AxisField]
     places: Sequence[int]
@@ -97,7 +97,7 @@ class _Seen(NamedTuple):
 
     @property
     def is_global(self) -> bool:
-        """Whether the unit sees all of it."""
+        """True if the unit sees the complete input."""
         return any(axis.status == "global" for axis in self.axes)
 
 
@@ -193,7 +193,7 @@ def _places(axes: Sequence[AxisField], unit: Sequence[int] | int | None) -> list
 
 
 def _are_tokens(axes: Sequence[AxisField]) -> bool:
-    """Whether one dimension of the output follows both axes."""
+    """Return whether one dimension of the output follows both axes."""
     return len(axes) > 1 and axes[0].dim is not None and axes[0].dim == axes[1].dim
 
 

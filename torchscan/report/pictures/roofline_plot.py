@@ -1,4 +1,4 @@
-"""What operators attain, under the roofs of the device."""
+"""Plot of operators under the rooflines of a device."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _named(roofline: Roofline, points: Sequence[_Point]) -> list[tuple[Spot, str
 
 
 def _ridge(roofline: Roofline, ridges: Sequence[float]) -> list[tuple[Spot, str]]:
-    """Where more arithmetic for each byte is no use any more."""
+    """Return the ridge point, beyond which more arithmetic per byte brings no more speed."""
     peaks = roofline.peak_flops.values()
     return [
         (Spot(ridge, peak, 1.0), f"ridge: {ridge:,.0f} FLOPs per byte")

@@ -1,4 +1,4 @@
-"""What all pictures share: sizes, type, lines."""
+"""Sizes, fonts and lines that all plots share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HALF = 0.5
 
 
 class Inks(NamedTuple):
-    """What is drawn with, on one ground."""
+    """The colors of a plot on one background."""
 
     ink: str
     soft: str
@@ -113,12 +113,12 @@ def detached_figures() -> Iterator[None]:
 
 
 def inks_of(ax: Axes) -> Inks:
-    """Those that can be seen on what is behind the axes, which may be a dark style of the user's."""
+    """Return colors that are visible on the background, which may be the user's dark style."""
     return _on(*_grounds(ax))
 
 
 def _grounds(ax: Axes) -> list[Any]:
-    """What is behind them: their own, that of their part of the figure, and that of the whole."""
+    """Return the backgrounds of axes: their own, that of their subfigure, and the figure's."""
     figure: Any = ax.figure
     return [each.get_facecolor() for each in (ax, figure, figure.figure)]
 

@@ -52,7 +52,7 @@ class _Convolution:
 
     @property
     def channels(self) -> int:
-        """Of the input, in a group."""
+        """Input channels of one group."""
         return self.source.shape[1] // self.groups
 
     @property
@@ -65,7 +65,7 @@ class _Convolution:
 
     @property
     def places(self) -> int:
-        """Of a sample: of the result, or of what is spread over it."""
+        """Places of one sample: of the result, or of the input of a transposed convolution."""
         return math.prod((self.source if self.is_transposed else self.out).shape[2:])
 
     @property
@@ -83,7 +83,7 @@ class _Convolution:
         return share * self.channels / channels
 
     def filled_for_weight(self, multiprocessors: int) -> float:
-        """The same for the gradient of the weight, which sums over samples and places."""
+        """Return the filled share for the weight's gradient, which sums over samples and places."""
         sums = self.source.shape[0] * self.places
         return filled(self.columns, self.channels * self.window, sums, self.groups, multiprocessors)
 

@@ -1,7 +1,7 @@
-"""What the kernel of a call does beyond the necessary arithmetic and traffic: tiles, layouts, loops.
+"""Costs of kernels beyond the necessary arithmetic and traffic: tiles, layouts, loops.
 
-A rule is a function of a call's signature, its cost and the number of multiprocessors, registered for the operators that it
-describes.
+A rule is a function of a call's signature, its cost and the number of multiprocessors, registered
+for the operators that it describes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torchscan.trace.events import OpSignature
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """How a call runs."""
+    """The way in which a call runs."""
 
     #: the share of the device's bandwidth that it reaches
     traffic: float = STREAMING
@@ -58,7 +58,7 @@ _NOT_LAUNCHED = ("empty", "new_empty", "lift_fresh", "_local_scalar_dense")
 
 
 def is_launched(signature: OpSignature) -> bool:
-    """Whether a call makes the device do anything."""
+    """Return whether a call launches a kernel."""
     return not signature.is_view and not signature.operator.removeprefix("aten.").startswith(
         _NOT_LAUNCHED
     )

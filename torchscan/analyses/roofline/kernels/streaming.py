@@ -43,7 +43,7 @@ def _specs(values: Any) -> Iterator[TensorSpec]:
 
 
 def _is_reordering(signature: OpSignature) -> bool:
-    """Whether tensors of the result's shape lie in different orders."""
+    """Return whether tensors of the result's shape have different layouts."""
     if not signature.outputs:
         return False
     shape = signature.outputs[0].shape
