@@ -86,6 +86,11 @@ PRAGMA user_version = {VERSION};
 class StoreError(InputError):
     """A file that is not a store, or that cannot be written. The text has the reason."""
 
+    def __init__(self, text: str, reason: str | None = None) -> None:
+        """``reason``: the error of SQLite or the system, without the file."""
+        super().__init__(text)
+        self.reason = text if reason is None else reason
+
 
 class Store:
     """Writes a run. Each step is written whole or not at all."""
@@ -431,7 +436,8 @@ def _explain_errors(path: Path) -> Iterator[None]:
     except BrokenRunError as error:
         raise StoreError(f"{str(path)!r} {error}: give a run that watch() has written") from error
     except (sqlite3.Error, OSError, UnicodeError) as error:  # also in a message of SQLite's
-        raise StoreError(f"{str(path)!r}: {printable(str(error))}") from error
+        reason = printable(str(error))
+        raise StoreError(f"{str(path)!r}: {reason}", reason) from error
 
 
 @contextlib.contextmanager

@@ -323,7 +323,7 @@ class Place:
     def require(self) -> None:
         """Raise if the file was removed: SQLite would go on writing to a file that cannot be opened again."""
         if os.fstat(self._file).st_nlink == 0:
-            raise RunRemovedError
+            raise RunRemovedError("the file of the run was removed")
 
 
 class RunRemovedError(StoreError):
@@ -339,9 +339,9 @@ def reason_of(path: Path, error: Exception) -> Note:
     number = _try_to_write(path)
     if number in _REASONS:
         return _REASONS[number]
-    text = str(error).removeprefix(f"{str(path)!r}: ")[:_MAX_ERROR]
+    text = error.reason if isinstance(error, StoreError) else str(error)
     reason = None if number is None else os.strerror(number)
-    return Note.of("write-failed", error=text, reason=reason)
+    return Note.of("write-failed", error=text[:_MAX_ERROR], reason=reason)
 
 
 def _try_to_write(path: Path) -> int | None:
