@@ -91,7 +91,13 @@ def text_of(note: Note) -> str:
         if isinstance(text, str):
             return text.format(**note.values)
         return repr(note) if text is None else str(text(**note.values))
-    except (LookupError, TypeError, ValueError, AttributeError):  # a file with other values
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RecursionError,
+    ):  # a file with other values
         return repr(note)
 
 

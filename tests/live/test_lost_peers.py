@@ -137,7 +137,7 @@ def test_an_error_of_its_own_is_the_cause(case: str, kind: str, said: dict[str, 
 def test_a_connection_to_a_rank_that_closed_its_run_is_said_to_be_lost(
     said: dict[str, str],
 ) -> None:
-    assert "process 0 of 2" in said["closed"]
+    assert "rank 0 of 2 ended" in said["closed"]
     assert "because it lost its connection to another rank (RuntimeError: [" in said["closed"]
 
 

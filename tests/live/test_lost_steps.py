@@ -98,8 +98,8 @@ def test_a_worker_that_is_stopped_writes_when_it_goes_on(
     assert f"30 sampled steps are not written to '{tmp_path}/run' yet" in texts[-1]
     assert f"leave process {watcher._process.number} running, it writes the rest" in texts[-1]
     assert watcher.dropped == 30
-    (pending,) = watched_run(tmp_path / "run").missing
-    assert (pending.code, pending.values["count"]) == ("steps-pending", 30)
+    missing = {note.code: note.values for note in watched_run(tmp_path / "run").missing}
+    assert missing["steps-pending"]["count"] == 30
     os.kill(watcher._process.number, signal.SIGCONT)
     await_worker(tmp_path / "run")
     run = watched_run(tmp_path / "run")
@@ -115,7 +115,8 @@ def test_a_worker_that_is_killed_is_followed_by_another(tmp_path: Path) -> None:
         watcher._process._wait(20)
         train(model, 5)
     assert texts == [
-        "the process that writes the run has ended (SIGKILL): another one continues where it stopped"
+        "the writer process has ended (SIGKILL), and a new one continues where it stopped; "
+        "training is not affected"
     ]
     run = watched_run(tmp_path / "run")
     assert (run.steps(), watcher.dropped, run.missing) == (list(range(7)), 0, ())
@@ -133,7 +134,8 @@ def test_a_reader_that_looks_for_a_worker_does_not_prevent_another_one(tmp_path:
             train(model, 3)
         train(model, 5)
     assert texts == [
-        "the process that writes the run has ended (SIGKILL): another one continues where it stopped"
+        "the writer process has ended (SIGKILL), and a new one continues where it stopped; "
+        "training is not affected"
     ]
     assert (watched_run(run).steps(), watcher.dropped) == (list(range(10)), 0)
 
@@ -215,7 +217,7 @@ def test_steps_without_room_are_counted_and_named(
     lost = sum(each.count for each in run.lost)
     assert 0 < watcher.dropped == lost == 40 - len(run.steps())
     assert f"{lost} sampled steps are not in the run" in texts[-1]
-    assert "(the worker did not keep up)" in texts[-1]
+    assert "(the writer process did not keep up)" in texts[-1]
 
 
 # -- disks and folders ---------------------------------------------------------------------------------------------------

@@ -525,7 +525,7 @@ def test_values_of_a_series_that_there_is_none_of(tmp_path: Path) -> None:
     with told() as texts:
         watched(tmp_path, whole=["0.weight", "head.weight"])
     assert texts == [
-        "no series was called 'head.weight', whose values were asked for: open_run(…).find() has all"
+        "whole has 'head.weight', which matched no series: choose from open_run(…).find()"
     ]
 
 

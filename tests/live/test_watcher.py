@@ -408,10 +408,7 @@ def test_a_second_trainer_is_refused(tmp_path: Path) -> None:
     other = subprocess.run(  # noqa: S603
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
-    assert (
-        "is the run of a Sequential with other parameters: give this model a folder of its own"
-        in other.stderr
-    )
+    assert "is the run of a Sequential with other parameters: give another folder" in other.stderr
     with watch(net(), tmp_path / "run"):
         pass
 

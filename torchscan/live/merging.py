@@ -57,10 +57,20 @@ def _write(readers: list[Reader], path: Path, missing: list[Note]) -> None:
             for watched in _united(readers, phase, store):
                 store.write(watched, thins_out=False)
         for reader in readers:
-            for event in reader.events():
-                store.note(event.note, event.time, rank=rank_of_file(reader.path))
+            _copy_events(reader, store)
     finally:
         store.close()
+
+
+def _copy_events(reader: Reader, store: Store) -> None:
+    """Write the events of a rank with its number, which the file's name has.
+
+    Events of a run that was merged before have theirs.
+    """
+    own = rank_of_file(reader.path)
+    for event in reader.events():
+        rank = own if event.rank is None else event.rank
+        store.note(event.note, event.time, rank=rank)
 
 
 def _united(readers: Iterable[Reader], phase: Phase, store: Store) -> Iterator[SampledStep]:

@@ -59,26 +59,30 @@ def missing_in(files: Sequence[Path]) -> list[Note]:
     """
     parts = [_part(each) for each in files]
     number = max((part.processes for part in parts), default=1)
-    there = {part.rank for part in parts}
-    absent = list(islice((rank for rank in range(number) if rank not in there), _MAX_NAMED))
-    notes = [Note.of("rank-absent", rank=rank, num_ranks=number) for rank in absent]
-    num_others = number - len(there) - len(absent)
-    if num_others > 0:
-        notes.append(Note.of("ranks-absent", count=num_others, num_ranks=number))
+    notes = _absent_ranks({part.rank for part in parts}, number)
     gone = [part for part in parts if part.gone is not None]
     gone.sort(key=lambda part: (part.has_lost_peer, part.gone or 0.0))
     if gone:
         ranks = [part.to_data() for part in gone]
         notes.append(Note.of("ranks-ended", num_ranks=number, ranks=ranks))
-    lost = [_lost_by(part, number) for part in parts]
-    return [*notes, *(note for note in lost if note is not None)]
+    for part in parts:
+        place = {"rank": part.rank, "num_ranks": number}
+        lost = note_of_lost(part.lost, **place)
+        if part.num_left:
+            notes.append(Note.of("steps-pending", count=part.num_left, **place))
+        elif lost is not None:
+            notes.append(lost)
+    return notes
 
 
-def _lost_by(part: _RankProgress, number: int) -> Note | None:
-    if part.num_left:
-        count = part.num_left
-        return Note.of("steps-pending", count=count, rank=part.rank, num_ranks=number)
-    return note_of_lost(part.lost, rank=part.rank, num_ranks=number)
+def _absent_ranks(present: set[int], number: int) -> list[Note]:
+    """Return notes about ranks without a file, up to a limit one by one."""
+    named = list(islice((rank for rank in range(number) if rank not in present), _MAX_NAMED))
+    notes = [Note.of("rank-absent", rank=rank, num_ranks=number) for rank in named]
+    num_others = number - len(present) - len(named)
+    if num_others > 0:
+        notes.append(Note.of("ranks-absent", count=num_others, num_ranks=number))
+    return notes
 
 
 def _part(file: Path) -> _RankProgress:

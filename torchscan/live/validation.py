@@ -145,16 +145,13 @@ def event_of(row: Sequence[Any], *, is_text: bool) -> RunEvent:
     if not isinstance(what, str) or len(what) > _MAX_EVENT:
         raise BrokenRunError(f"has an invalid event {_describe(what)}")
     if is_text:
-        return RunEvent(time=time_of(when), rank=None, note=Note.from_text(_truncate(what)))
+        text = what if len(what) <= _MAX_TEXT else f"{what[:_MAX_TEXT]} …"
+        return RunEvent(time=time_of(when), rank=None, note=Note.from_text(text))
     data = json_of(what)
     rank = data.get("rank") if isinstance(data, dict) else None
     if not _is_note(data) or not (rank is None or _is_count(rank, _MAX_RANKS)):
         raise BrokenRunError(f"has an invalid event {_describe(what)}")
     return RunEvent(time=time_of(when), rank=rank, note=Note.from_data(data))
-
-
-def _truncate(text: str) -> str:
-    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]} …"
 
 
 def _is_count(value: object, limit: int = MAX_INTEGER) -> TypeGuard[int]:
@@ -176,11 +173,6 @@ def _is_note(value: object) -> bool:
     if not isinstance(value, dict):
         return False
     return _is_text(value.get("code"), _MAX_CODE) and isinstance(value.get("values"), dict)
-
-
-def _are_notes(value: object) -> bool:
-    """Return whether it is a list of notes, or of the sentences that files of version 2 have."""
-    return isinstance(value, list) and all(_is_text(each) or _is_note(each) for each in value)
 
 
 def _are_texts(value: object) -> bool:
@@ -221,7 +213,10 @@ _ABOUT: Mapping[str, Callable[[Any], bool]] = {
     "torch": _is_text,
     "processes": lambda value: _is_count(value, _MAX_RANKS) and value > 0,
     "ranks": lambda value: _is_count(value, _MAX_RANKS) and value > 0,
-    "missing": _are_notes,
+    # notes, or the sentences that files of version 2 have
+    "missing": lambda value: (
+        isinstance(value, list) and all(_is_text(each) or _is_note(each) for each in value)
+    ),
     "closed": lambda value: isinstance(value, bool),
     "ended": _optional(_is_time),
     "raised": _optional(_is_text),

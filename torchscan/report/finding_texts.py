@@ -18,7 +18,7 @@ _WHEN = {
 }
 
 
-def _range_text(values: Range) -> str:
+def range_text(values: Range) -> str:
     """Return ``input 0: -2.1 … 3.4, 2 NaN``."""
     parts = _counts(values.nan, values.inf)
     if values.min is not None and values.max is not None:
@@ -26,7 +26,7 @@ def _range_text(values: Range) -> str:
     return f"{values.name}: {', '.join(parts)}"
 
 
-def _bad_text(bad: Bad) -> str:
+def bad_text(bad: Bad) -> str:
     """Return ``weight: 1 NaN of 64``."""
     return f"{bad.name}: {' and '.join(_counts(bad.nan, bad.inf))} of {bad.numel:,}"
 
@@ -143,14 +143,15 @@ def _around_update(found: NonFinite) -> str:
 # -- checks and stragglers -------------------------------------------------------------------------
 
 
-def _checked_text(checked: Checked) -> str:
+def checked_text(checked: Checked) -> str:
     """Return ``norm of layers.0, output: 12.5``."""
     kind = checked.kind.replace("_", " ")
     result = checked.message if checked.value is None else f"{checked.value:.6g}"
     return f"{checked.check} of {checked.path or 'the model'}, {kind}: {result}"
 
 
-def _straggler_text(straggler: Straggler) -> str:
+def straggler_text(straggler: Straggler) -> str:
+    """Return how far a rank lags, where, and where the others wait for it."""
     lag = share(straggler.share)
     if straggler.is_of_steps:
         how = f"in each step ({lag})"
@@ -175,8 +176,8 @@ def _lost_in(straggler: Straggler) -> str:
     return "outside the model"
 
 
-register_description(Range, _range_text)
-register_description(Bad, _bad_text)
+register_description(Range, range_text)
+register_description(Bad, bad_text)
 register_description(NonFinite, finding_text)
-register_description(Checked, _checked_text)
-register_description(Straggler, _straggler_text)
+register_description(Checked, checked_text)
+register_description(Straggler, straggler_text)

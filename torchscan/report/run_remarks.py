@@ -7,7 +7,6 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from torchscan.report.table import FullRemark
-from torchscan.runtime.checks import Checked
 from torchscan.runtime.compiling import CompiledFrame
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.run import RunFacts
@@ -51,17 +50,16 @@ F = TypeVar("F", bound=_InStep)
 def _findings(run: RunFacts) -> list[str]:
     findings = run.nonfinite
     notes = _describe_groups(
-        findings, _finding_key, _most_specific, "sources are in run.facts.nonfinite"
+        findings,
+        lambda found: (found.path, found.phase, found.is_evaluation),
+        _most_specific,
+        "sources are in run.facts.nonfinite",
     )
     later = run.nonfinite_steps - len(findings)
     if later > 0:
         verb = "step also has" if later == 1 else "steps also have"
         notes.append(f"{later} later {verb} NaN or Inf.")
     return notes
-
-
-def _finding_key(found: NonFinite) -> Hashable:
-    return found.path, found.phase, found.is_evaluation
 
 
 def _most_specific(group: Sequence[NonFinite]) -> NonFinite:
@@ -75,12 +73,11 @@ def _most_specific(group: Sequence[NonFinite]) -> NonFinite:
 def _alarms(run: RunFacts) -> list[str]:
     alarms = [each for each in run.checked if each.message is not None]
     return _describe_groups(
-        alarms, _alarm_key, lambda group: group[0], "alarms are in run.facts.checked"
+        alarms,
+        lambda alarm: (alarm.check, alarm.path, alarm.kind, alarm.is_evaluation),
+        lambda group: group[0],
+        "alarms are in run.facts.checked",
     )
-
-
-def _alarm_key(alarm: Checked) -> Hashable:
-    return alarm.check, alarm.path, alarm.kind, alarm.is_evaluation
 
 
 def _describe_groups(

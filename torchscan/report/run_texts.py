@@ -24,57 +24,70 @@ def to_remark(fact: object) -> str:
 # -- watched runs ----------------------------------------------------------------------------------
 
 
-def _nan_seen(step: int, series: str, others: int, **_: Any) -> str:
-    more = f" and {others} more" if others else ""
-    return (
-        f"step {step} has NaN in {series}{more}: run torchscan.inspect(model) to find the operator"
-    )
+def describe_nan(step: int, series: str, others: int, **_: Any) -> str:
+    """Return the step and the series of a NaN, and what to do."""
+    where = series
+    if others:
+        where = f"{series} and {others} more"
+    return f"step {step} has NaN in {where}: run torchscan.inspect(model) to find the operator"
 
 
-def _write_failed(error: str, reason: str | None) -> str:
-    return error if reason is None else f"{error} ({reason})"
+def describe_write_error(error: str, reason: str | None) -> str:
+    """Return the error of SQLite, with that of the system if there is one."""
+    if reason is None:
+        return error
+    return f"{error} ({reason})"
 
 
-def _lost_range(phase: str, first: int, last: int, count: int, why: Any) -> str:
+def describe_lost_range(phase: str, first: int, last: int, count: int, why: Any) -> str:
     """Return ``3 steps, 4 to 9 (the disk is full)``."""
-    if phase == "train":
-        noun = "step" if count == 1 else "steps"
-    else:
-        noun = "evaluation at step" if count == 1 else "evaluations"
-    where = f"{first}" if first == last else f"{first} to {last}"
+    where = f"{first}"
+    if first != last:
+        where = f"{first} to {last}"
     reason = Note.from_data(why)
-    return f"{noun} {where} ({reason})" if count == 1 else f"{count} {noun}, {where} ({reason})"
+    if count == 1:
+        noun = "step" if phase == "train" else "evaluation at step"
+        return f"{noun} {where} ({reason})"
+    noun = "steps" if phase == "train" else "evaluations"
+    return f"{count} {noun}, {where} ({reason})"
 
 
-def _steps_lost(ranges: Sequence[Mapping[str, Any]], **of: Any) -> str:
+def describe_lost_steps(ranges: Sequence[Mapping[str, Any]], **of: Any) -> str:
     """Return ``13 sampled steps are not in the run: 6 steps, 4 to 9 (the disk is full); …``."""
     count = sum(each["count"] for each in ranges)
-    named = "; ".join(_lost_range(**each) for each in ranges[:_MAX_RANGES])
+    named = "; ".join(describe_lost_range(**each) for each in ranges[:_MAX_RANGES])
     num_more = len(ranges) - _MAX_RANGES
-    more = f"; and {num_more} more ranges" if num_more > 0 else ""
+    if num_more > 0:
+        named = f"{named}; and {num_more} more ranges"
+    return f"{_name_steps(count, **of)} not in the run: {named}"
+
+
+def describe_pending_steps(count: int, **of: Any) -> str:
+    """Return how many steps a writer still has to write."""
+    return f"{_name_steps(count, **of)} not written yet; the writer process is still running"
+
+
+def _name_steps(count: int, rank: int | None = None, num_ranks: int = 1) -> str:
+    """Return ``rank 1 of 4: 13 sampled steps are``."""
     verb = "sampled step is" if count == 1 else "sampled steps are"
-    return f"{_whose(**of)}{count} {verb} not in the run: {named}{more}"
+    if num_ranks == 1:
+        return f"{count} {verb}"
+    return f"rank {rank} of {num_ranks}: {count} {verb}"
 
 
-def _steps_pending(count: int, **of: Any) -> str:
-    verb = "sampled step is" if count == 1 else "sampled steps are"
-    return f"{_whose(**of)}{count} {verb} not written yet; the writer process is still running"
-
-
-def _whose(rank: int | None = None, num_ranks: int = 1) -> str:
-    return f"rank {rank} of {num_ranks}: " if num_ranks > 1 else ""
-
-
-def _other_ranks_absent(count: int, num_ranks: int) -> str:
+def describe_absent_ranks(count: int, num_ranks: int) -> str:
+    """Return how many ranks recorded nothing, besides those that are named."""
     if count == 1:
         return f"1 other rank of {num_ranks} recorded nothing"
     return f"{count} other ranks of {num_ranks} recorded nothing"
 
 
-def _ranks_ended(num_ranks: int, ranks: Sequence[Mapping[str, Any]]) -> str:
+def describe_ended_ranks(num_ranks: int, ranks: Sequence[Mapping[str, Any]]) -> str:
     """Return which rank ended first, when and how, and which ended after it."""
     first, *others = ranks
-    name = f"rank {first['rank']} of {num_ranks}" if num_ranks > 1 else "the training process"
+    name = "the training process"
+    if num_ranks > 1:
+        name = f"rank {first['rank']} of {num_ranks}"
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(first["time"]))
     if first["raised"] is None:
         how = "without closing the run"
@@ -87,26 +100,27 @@ def _ranks_ended(num_ranks: int, ranks: Sequence[Mapping[str, Any]]) -> str:
     then = ""
     if others:
         noun = "ranks" if len(others) > 1 else "rank"
-        then = f"; then {noun} {', '.join(map(_rank_and_step, others))}"
+        then = f"; then {noun} {', '.join(map(name_rank_and_step, others))}"
     return f"{name} ended at {when} {how}; {last}{then}"
 
 
-def _rank_and_step(rank: Mapping[str, Any]) -> str:
+def name_rank_and_step(rank: Mapping[str, Any]) -> str:
+    """Return ``3 (last step 19)``."""
     step = rank["step"]
-    return f"{rank['rank']}" if step is None else f"{rank['rank']} (last step {step})"
+    if step is None:
+        return str(rank["rank"])
+    return f"{rank['rank']} (last step {step})"
 
 
-#: what happened to a watched run
-_EVENTS: dict[str, Any] = {
-    "nan-seen": _nan_seen,
+_OF_WATCHED_RUNS: dict[str, Any] = {
+    # what happened to the run
+    "nan-seen": describe_nan,
     "run-continued": "the run continues at step {step}",
     "run-not-closed": "the training process ended without closing the run",
     "graph-not-drawn": "the graph of the model was not drawn: {error}",
     "sink-disabled": "sink {sink} is disabled: its {method}() raised {error}",
     "statistic-disabled": "statistic {name!r} is disabled: it raised {error}",
-}
-#: why steps are not in a watched run
-_LOSSES: dict[str, Any] = {
+    # why steps are not in the run
     "writer-too-slow": "the writer process did not keep up",
     "training-ended": "in progress when the training process ended",
     "run-removed": "the folder of the run was removed",
@@ -117,35 +131,36 @@ _LOSSES: dict[str, Any] = {
     "read-only": "the file system is read-only",
     "not-permitted": "writing to the folder is not permitted",
     "file-too-large": "the file has reached the maximum size that is permitted",
-    "write-failed": _write_failed,
+    "write-failed": describe_write_error,
     "exception": "{error}",
-}
-#: what a watched run lacks
-_MISSING: dict[str, Any] = {
-    "lost-range": _lost_range,
-    "steps-lost": _steps_lost,
-    "steps-pending": _steps_pending,
+    # what the run lacks
+    "lost-range": describe_lost_range,
+    "steps-lost": describe_lost_steps,
+    "steps-pending": describe_pending_steps,
     "rank-absent": "rank {rank} of {num_ranks} recorded nothing",
-    "ranks-absent": _other_ranks_absent,
-    "ranks-ended": _ranks_ended,
+    "ranks-absent": describe_absent_ranks,
+    "ranks-ended": describe_ended_ranks,
 }
 
 
 # -- inspected runs --------------------------------------------------------------------------------
 
 
-def _mask_written(
+def describe_mask(
     path: str | None, type_name: str | None, operator: str | None, line: str | None
 ) -> str:
     """Return ``1 (Attention), by aten.masked_fill.Scalar at model.py:12 (in forward)``."""
-    module = None if type_name is None else f"{path or 'the model'} ({type_name})"
-    if operator is None:
-        return module or "an unknown module"
     by = f"{operator}{_at(line)}"
-    return by if module is None else f"{module}, by {by}"
+    if type_name is None:
+        return by
+    module = f"{path or 'the model'} ({type_name})"
+    if operator is None:
+        return module
+    return f"{module}, by {by}"
 
 
-def _written_after_backward(line: str | None) -> str:
+def describe_write_after_backward(line: str | None) -> str:
+    """Return the backward pass after which code wrote to gradients."""
     return f"backward(){_at(line)} stored finite values, so code after it wrote to them"
 
 
@@ -153,40 +168,36 @@ def _at(line: str | None) -> str:
     return "" if line is None else f" at {line}"
 
 
-def _gradient(name: str | None, root: str | None) -> str:
-    return f"the gradient of {_parameter(name, root)}"
+def name_gradient(name: str | None, root: str | None) -> str:
+    """Return ``the gradient of 0.weight of critic (Net)``."""
+    return f"the gradient of {name_parameter(name, root)}"
 
 
-def _parameter(name: str | None, root: str | None) -> str:
+def name_parameter(name: str | None, root: str | None) -> str:
+    """Return ``0.weight of critic (Net)``."""
     of_root = "" if root is None else f" of {root}"
     return f"{'a parameter' if name is None else name}{of_root}"
 
 
-#: values that are checked on a device and read later
-_CHECKED: dict[str, Any] = {
+_OF_FINDINGS: dict[str, Any] = {
+    # values that are checked on a device and read later
     "loss": "the loss",
-    "gradient": _gradient,
-    "parameter": _parameter,
-}
-#: sources of values that are not finite which are not operators
-_SOURCES: dict[str, Any] = {
-    "mask-written": _mask_written,
+    "gradient": name_gradient,
+    "parameter": name_parameter,
+    # sources of values that are not finite which are not operators
+    "mask-written": describe_mask,
     "gradient-hook-or-sum": "a hook on the gradient of {name}, or the sum of its gradients",
     "gradient-accumulated": "the sum that is accumulated in the gradient of {name}",
     "gradients-summed": "the sum of the gradients of several uses of a tensor",
-}
-#: what is known about the cause
-_CAUSES: dict[str, Any] = {
+    # what is known about the cause
     "written-since-update": (
         "it was finite after the last optimizer step, so code after that wrote to it"
     ),
-    "written-after-backward": _written_after_backward,
+    "written-after-backward": describe_write_after_backward,
     "not-stored-by-backward": "no completed backward() has stored it",
     "constant-operand": "an operand without a gradient, such as a target, was not finite",
     "option-not-finite": "its option {name} is {value}",
-}
-#: why the operator is not known
-_UNKNOWN: dict[str, Any] = {
+    # why the operator is not known
     "repeat-failed": "repeating the call raised {error}",
     "repeat-finite": "the repeated call produced finite values",
     "repeat-limit": "{limit} calls were repeated already, which is the limit",
@@ -208,9 +219,7 @@ _UNKNOWN: dict[str, Any] = {
         "values were checked after the step; from now on they are checked when they are produced"
     ),
     "read-after-step": "values on a GPU are read after the step",
-}
-#: why the source may be another one
-_UNSURE: dict[str, Any] = {
+    # why the source may be another one
     "result-gone": (
         "the result of this call was garbage-collected, so an earlier call or the code after it "
         "may be the source"
@@ -226,6 +235,5 @@ _UNSURE: dict[str, Any] = {
     "input-written": "its inputs are not finite now, and other code may have written to them",
 }
 
-register_texts(
-    {**_EVENTS, **_LOSSES, **_MISSING, **_CHECKED, **_SOURCES, **_CAUSES, **_UNKNOWN, **_UNSURE}
-)
+register_texts(_OF_WATCHED_RUNS)
+register_texts(_OF_FINDINGS)

@@ -21,6 +21,9 @@ from torchscan.report.paging.model_page import document
 from torchscan.report.paging.page_data import by_key
 from torchscan.wrong_arguments import explain_wrong_types
 
+#: values of the note about a NaN, with their types
+_NAN_VALUES = {"step": int, "series": str, "path": str, "invocation": int}
+
 
 def data_of_run(run: WatchedRun, measured: Measured, *others: WatchedRun) -> dict[str, Any]:
     """The graph that was drawn of its model, or else the tree of its modules, with what the run has measured."""
@@ -144,16 +147,13 @@ def _nan_verdict(
 
 
 def _first_nan(run: WatchedRun) -> RunEvent | None:
-    return next((event for event in run.events if _is_nan(event.note)), None)
-
-
-def _is_nan(note: Note) -> bool:
-    """Return whether a note is about a NaN, with values of the right types: a file may hold any."""
-    values = note.values
-    types = {"step": int, "series": str, "path": str, "invocation": int}
-    return note.code == "nan-seen" and all(
-        isinstance(values.get(name), kind) for name, kind in types.items()
-    )
+    for event in run.events:
+        values = event.note.values
+        # a file may hold values of any type
+        is_right = all(isinstance(values.get(name), kind) for name, kind in _NAN_VALUES.items())
+        if event.note.code == "nan-seen" and is_right:
+            return event
+    return None
 
 
 def _has_call(run: WatchedRun, note: Note) -> bool:
