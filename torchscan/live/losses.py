@@ -41,7 +41,15 @@ class LostSteps:
 
     def __str__(self) -> str:
         """Return ``3 steps, 4 to 9 (the disk is full)``."""
-        return str(Note("lost-range", self.to_data()))
+        note = Note.of(
+            "lost-range",
+            phase=self.phase,
+            first=self.first,
+            last=self.last,
+            count=self.count,
+            why=self.why.to_data(),
+        )
+        return str(note)
 
 
 class Losses:

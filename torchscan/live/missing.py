@@ -66,10 +66,10 @@ def missing_in(files: Sequence[Path]) -> list[Note]:
         ranks = [part.to_data() for part in gone]
         notes.append(Note.of("ranks-ended", num_ranks=number, ranks=ranks))
     for part in parts:
-        place = {"rank": part.rank, "num_ranks": number}
-        lost = note_of_lost(part.lost, **place)
+        lost = note_of_lost(part.lost, rank=part.rank, num_ranks=number)
         if part.num_left:
-            notes.append(Note.of("steps-pending", count=part.num_left, **place))
+            left = part.num_left
+            notes.append(Note.of("steps-pending", count=left, rank=part.rank, num_ranks=number))
         elif lost is not None:
             notes.append(lost)
     return notes

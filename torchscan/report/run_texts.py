@@ -24,7 +24,13 @@ def to_remark(fact: object) -> str:
 # -- watched runs ----------------------------------------------------------------------------------
 
 
-def describe_nan(step: int, series: str, others: int, **_: Any) -> str:
+def describe_nan(
+    step: int,
+    series: str,
+    others: int,
+    path: str,  # noqa: ARG001 - the page links to the call
+    invocation: int,  # noqa: ARG001
+) -> str:
     """Return the step and the series of a NaN, and what to do."""
     where = series
     if others:
@@ -52,22 +58,24 @@ def describe_lost_range(phase: str, first: int, last: int, count: int, why: Any)
     return f"{count} {noun}, {where} ({reason})"
 
 
-def describe_lost_steps(ranges: Sequence[Mapping[str, Any]], **of: Any) -> str:
+def describe_lost_steps(
+    ranges: Sequence[Mapping[str, Any]], rank: int | None = None, num_ranks: int = 1
+) -> str:
     """Return ``13 sampled steps are not in the run: 6 steps, 4 to 9 (the disk is full); …``."""
     count = sum(each["count"] for each in ranges)
     named = "; ".join(describe_lost_range(**each) for each in ranges[:_MAX_RANGES])
     num_more = len(ranges) - _MAX_RANGES
     if num_more > 0:
         named = f"{named}; and {num_more} more ranges"
-    return f"{_name_steps(count, **of)} not in the run: {named}"
+    return f"{_name_steps(count, rank, num_ranks)} not in the run: {named}"
 
 
-def describe_pending_steps(count: int, **of: Any) -> str:
+def describe_pending_steps(count: int, rank: int, num_ranks: int) -> str:
     """Return how many steps a writer still has to write."""
-    return f"{_name_steps(count, **of)} not written yet; the writer process is still running"
+    return f"{_name_steps(count, rank, num_ranks)} not written yet; the writer process is still running"
 
 
-def _name_steps(count: int, rank: int | None = None, num_ranks: int = 1) -> str:
+def _name_steps(count: int, rank: int | None, num_ranks: int) -> str:
     """Return ``rank 1 of 4: 13 sampled steps are``."""
     verb = "sampled step is" if count == 1 else "sampled steps are"
     if num_ranks == 1:

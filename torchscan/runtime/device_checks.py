@@ -134,12 +134,14 @@ class DeviceChecks:
         """Return what was checked: the loss, a gradient or a parameter."""
         if phase == "loss":
             return Note.of("loss")
-        code = "gradient" if phase in ("backward", "gradient") else "parameter"
         owner = None if tensor is None else self._tensors.find_owner(tensor)
-        if owner is None:
-            return Note.of(code, name=None, root=None)
-        name = ".".join(filter(None, (owner.path, owner.name)))
-        return Note.of(code, name=name, root=self._names.find_name(owner.root))
+        name = root = None
+        if owner is not None:
+            name = ".".join(filter(None, (owner.path, owner.name)))
+            root = self._names.find_name(owner.root)
+        if phase in ("backward", "gradient"):
+            return Note.of("gradient", name=name, root=root)
+        return Note.of("parameter", name=name, root=root)
 
 
 def _send_norms(
