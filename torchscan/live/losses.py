@@ -158,7 +158,7 @@ def _reason_from(data: object) -> Note | None:
 
 def note_of_error(error: Exception) -> Note:
     """Return the reason that an unexpected exception is."""
-    return Note.of("exception", error=format_error(error))
+    return Note.of("unexpected-error", error=format_error(error))
 
 
 def format_error(error: BaseException) -> str:

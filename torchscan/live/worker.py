@@ -51,7 +51,7 @@ _NICE = 10
 _REASONS = {
     errno.ENOSPC: Note.of("disk-full"),
     errno.EDQUOT: Note.of("quota-exceeded"),
-    errno.EROFS: Note.of("read-only"),
+    errno.EROFS: Note.of("read-only-folder"),
     errno.EACCES: Note.of("not-permitted"),
     errno.EPERM: Note.of("not-permitted"),
     errno.EFBIG: Note.of("file-too-large"),

@@ -136,11 +136,11 @@ _OF_WATCHED_RUNS: dict[str, Any] = {
     "internal-error": "torchscan hit an internal error",
     "disk-full": "the disk is full",
     "quota-exceeded": "the disk quota is used up",
-    "read-only": "the file system is read-only",
+    "read-only-folder": "the file system is read-only",
     "not-permitted": "writing to the folder is not permitted",
     "file-too-large": "the file has reached the maximum size that is permitted",
     "write-failed": describe_write_error,
-    "exception": "{error}",
+    "unexpected-error": "{error}",
     # what the run lacks
     "lost-range": describe_lost_range,
     "steps-lost": describe_lost_steps,
@@ -189,9 +189,9 @@ def name_parameter(name: str | None, root: str | None) -> str:
 
 _OF_FINDINGS: dict[str, Any] = {
     # values that are checked on a device and read later
-    "loss": "the loss",
-    "gradient": name_gradient,
-    "parameter": name_parameter,
+    "checked-loss": "the loss",
+    "checked-gradient": name_gradient,
+    "checked-parameter": name_parameter,
     # sources of values that are not finite which are not operators
     "mask-written": describe_mask,
     "gradient-hook-or-sum": "a hook on the gradient of {name}, or the sum of its gradients",
@@ -212,7 +212,7 @@ _OF_FINDINGS: dict[str, Any] = {
     "other-thread": "it ran in another thread",
     "not-in-thread": "no operator in its thread produced it when the call was repeated",
     "other-ranks": "the other ranks would have to repeat the call too",
-    "too-large": "the module is too large to copy",
+    "module-too-large": "the module is too large to copy",
     "not-copyable": "the call uses an object of type {type_name}, which cannot be copied",
     "writes-to-input": "the call writes to its inputs",
     "input-changed": "its inputs have been written to since",

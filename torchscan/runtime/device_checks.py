@@ -133,15 +133,15 @@ class DeviceChecks:
     def _name_checked(self, phase: Phase, tensor: Tensor | None) -> Note:
         """Return what was checked: the loss, a gradient or a parameter."""
         if phase == "loss":
-            return Note.of("loss")
+            return Note.of("checked-loss")
         owner = None if tensor is None else self._tensors.find_owner(tensor)
         name = root = None
         if owner is not None:
             name = ".".join(filter(None, (owner.path, owner.name)))
             root = self._names.find_name(owner.root)
         if phase in ("backward", "gradient"):
-            return Note.of("gradient", name=name, root=root)
-        return Note.of("parameter", name=name, root=root)
+            return Note.of("checked-gradient", name=name, root=root)
+        return Note.of("checked-parameter", name=name, root=root)
 
 
 def _send_norms(

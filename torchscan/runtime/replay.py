@@ -188,7 +188,7 @@ def obstacle(module: nn.Module, given: Given) -> Note | None:
         return Note.of("other-ranks")
     tensors = [*original.parameters(), *original.buffers()]
     if sum(each.nbytes for each in tensors if not nn.parameter.is_lazy(each)) > _LARGEST_COPY:
-        return Note.of("too-large")
+        return Note.of("module-too-large")
     foreign = what_is_shared(
         [given, *(value for each in original.modules() for value in _functions_in(each))]
     )
