@@ -72,7 +72,8 @@ def describe_lost_steps(
 
 def describe_pending_steps(count: int, rank: int, num_ranks: int) -> str:
     """Return how many steps a writer still has to write."""
-    return f"{_name_steps(count, rank, num_ranks)} not written yet; the writer process is still running"
+    steps = _name_steps(count, rank, num_ranks)
+    return f"{steps} not written yet; the writer process is still running"
 
 
 def _name_steps(count: int, rank: int | None, num_ranks: int) -> str:
