@@ -219,13 +219,12 @@ def take_report_pictures() -> None:
         take_pictures("report", address, (1260, 880), prepare=_fit_graph, end=".charts")
 
 
-def take_page_pictures() -> None:
-    """Show a block of ResNet-50 in its HTML report, and the report on a phone."""
+def take_phone_pictures() -> None:
+    """Show the HTML report of ResNet-50 on a phone."""
     scan = torchscan.Scan(torchvision.models.resnet50(), SHAPE, **STEP, device="RTX 4090")
     with TemporaryDirectory() as folder:
         file = Path(folder) / "resnet50.html"
         torchscan.html_report(scan, "ResNet-50").save(file)
-        take_pictures("page", f"{file.as_uri()}#layer3.0/", (1280, 1120))
         take_pictures("phone", file.as_uri(), (380, 1480))
 
 
@@ -279,7 +278,7 @@ def draw_terminals() -> None:
 PICTURES = {
     "plots": draw_plots,
     "terminals": draw_terminals,
-    "page": take_page_pictures,
+    "phone": take_phone_pictures,
     "report": take_report_pictures,
     "watch": take_watch_pictures,
 }

@@ -20,7 +20,7 @@ from torchscan.analyses.roofline import constants, links
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
-ROOFLINE = (ROOT / "docs" / "roofline.md").read_text()
+TIME_MODEL = (ROOT / "docs" / "reference" / "time-model.md").read_text()
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 AS_SHOWN = ("2.10", "optimizers and layers call other operators than on the pages")
@@ -35,7 +35,6 @@ SNIPPETS = [
 
 
 @pytest.mark.filterwarnings("ignore:the GPU memory of this process cannot be measured")
-@pytest.mark.filterwarnings("ignore:this does not fit NVIDIA GeForce GTX 1650 Ti")
 @pytest.mark.parametrize(("code", "printed"), SNIPPETS)
 def test_a_snippet_runs_and_prints_what_is_shown(
     code: str,
@@ -134,15 +133,14 @@ def test_every_constant_of_the_estimate_is_documented_with_its_value() -> None:
     )
     assert (
         f"There are {len(numbers)} of them, and {in_mappings} more numbers in the three\nmappings"
-        in ROOFLINE
+        in TIME_MODEL
     )
 
 
 def test_every_constant_of_links_is_documented_with_its_value() -> None:
-    page = (ROOT / "docs" / "parallel.md").read_text()
     documented = {
         name.strip("`"): float(value)
-        for name, value, *_ in rows_of(page[page.index("| constant | value |") :])
+        for name, value, *_ in rows_of(TIME_MODEL[TIME_MODEL.index("| constant of links |") :])
     }
     assert documented == {
         name: value
@@ -154,14 +152,16 @@ def test_every_constant_of_links_is_documented_with_its_value() -> None:
 def test_it_is_said_where_every_constant_comes_from() -> None:
     legend = {
         row[0].strip("`"): int(row[1])
-        for row in rows_of(ROOFLINE[ROOFLINE.index("| from | how many |") :])
+        for row in rows_of(TIME_MODEL[TIME_MODEL.index("| from | how many |") :])
     }
     assert legend == Counter(source for _, _, source in _documented_constants())
 
 
 def _documented_constants() -> Iterator[tuple[str, str, str]]:
     """Name, value and where it comes from; a row may have one word for all of its constants."""
-    for names, values, _, sources in rows_of(ROOFLINE[ROOFLINE.index("| constant | value |") :]):
+    for names, values, _, sources in rows_of(
+        TIME_MODEL[TIME_MODEL.index("| constant | value |") :]
+    ):
         several = [name.strip(" `") for name in names.split(",")]
         each = [source.strip() for source in sources.split(",")]
         yield from zip(

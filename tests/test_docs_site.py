@@ -83,7 +83,7 @@ def test_every_page_has_one_place_in_the_index() -> None:
         for block in blocks
         for caption in re.findall(r"^:caption: (.*)$", block, re.MULTILINE)
     ]
-    assert captions == ["Tutorial", "How-to", "Reference", "Explanation"]
+    assert captions == ["Start", "How to", "Reference", "Background"]
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +171,7 @@ def test_pages_load_nothing_from_other_hosts(site: Path) -> None:
 
 # -- in a browser --------------------------------------------------------------------------------------------------------
 
-PAGES = ("index", "gallery", "tour", "paper", "shell", "accuracy", "reference/memory")
+PAGES = ("index", "tutorial", "paper", "shell", "accuracy", "reference/memory")
 #: what is cut off: of a block of code that the page does not let scroll, or of the page itself
 _CUT = """() => [document.scrollingElement, ...document.querySelectorAll("article pre, .cards li, article img")].filter(
     each => each.scrollWidth > each.clientWidth + 1 && getComputedStyle(each).whiteSpace !== "pre"
@@ -217,7 +217,7 @@ def test_text_can_be_read_in_both_colour_schemes(browser: Browser, site: Path, s
 def test_pictures_follow_the_system_and_the_switch_of_the_site(
     browser: Browser, site: Path, system: str
 ) -> None:
-    page = opened_page(browser, site, "gallery", 1280, color_scheme=system)
+    page = opened_page(browser, site, "index", 1280, color_scheme=system)
     for scheme in ("auto", "light", "dark"):
         page.evaluate("scheme => { document.body.dataset.theme = scheme; }", scheme)
         shown = page.locator("img[src*=memory]:not([src$=svg]):visible")
@@ -232,7 +232,7 @@ def test_pictures_follow_the_system_and_the_switch_of_the_site(
 
 def test_cards_are_reached_and_opened_by_keyboard(browser: Browser, site: Path) -> None:
     page = opened_page(browser, site, "index", 1280)
-    link = page.get_by_role("link", name="Does it fit?")
+    link = page.locator(".cards").get_by_role("link", name="Will my model fit?")
     for _ in range(200):
         page.keyboard.press("Tab")
         if link.evaluate("link => link === document.activeElement"):
@@ -241,5 +241,5 @@ def test_cards_are_reached_and_opened_by_keyboard(browser: Browser, site: Path) 
         "one sees where one is"
     )
     page.keyboard.press("Enter")
-    page.wait_for_url("**/memory.html")
+    page.wait_for_url("**/will-it-fit.html")
     page.context.close()

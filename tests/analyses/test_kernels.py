@@ -1,4 +1,4 @@
-"""What the estimate takes kernels to do, by hand, with the constants of docs/roofline.md.
+"""What the estimate takes kernels to do, by hand, with the constants of docs/reference/time-model.md.
 
 One card computes at 10 and 100 TFLOP/s and moves bytes in no time; another moves 100 GB/s and computes in no time. Both have
 100 multiprocessors at 1 GHz. The first call of a pass adds 20 µs until it is launched; each kernel adds 5 µs.

@@ -294,7 +294,7 @@ def with_transformers() -> Started:
 def test_steps_of_the_optimizer(start: Callable[[], Started]) -> None:
     model, train = start()
     with torchscan.watch(model, RUN, every=1) as watcher:
-        handle = run_lines("Where gradients are accumulated", watcher=watcher)["handle"]
+        handle = run_lines("Gradient accumulation", watcher=watcher)["handle"]
         train()
         handle.remove()
     run = recorded()

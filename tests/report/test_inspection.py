@@ -490,10 +490,10 @@ def test_a_page_has_all_calls_since_it_folds() -> None:
 
 # -- the page about it ---------------------------------------------------------------------------------------------------
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "inspect.md"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "reference" / "run-info.md"
 
 
 def test_the_page_says_what_each_key_means() -> None:
-    rows = rows_of(PAGE.read_text().partition("## What each key of")[2])
+    rows = rows_of(PAGE.read_text())
     told = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
     assert sorted(told) == sorted(inspected(nn.Linear(4, 1), X).info["Linear"]["info"])

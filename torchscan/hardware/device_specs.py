@@ -291,7 +291,7 @@ def register_device(
         l2_mb: size of the second-level cache, in 2^20 bytes.
         link_gbs: NVLink and the like, in both directions, in 10^9 bytes per second.
         power_w: power limit of the board, in watts.
-        arch: "Ada", "Hopper", …: decides how much power an operation takes, see docs/roofline.md.
+        arch: "Ada", "Hopper", …: decides how much power an operation takes.
         memory_type: "GDDR7" gives less of its bandwidth to kernels than other memory.
         cuda_context_mb: what a process holds for its context, kernels and libraries, in 2^20 bytes.
 

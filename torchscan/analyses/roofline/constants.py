@@ -1,4 +1,4 @@
-"""Constants of the time estimate, with their meaning. docs/roofline.md explains them further.
+"""Constants of the time estimate. docs/reference/time-model.md explains them further.
 
 They were fitted once, to the step times of some 1,400 models on one GPU, as quantities that have a
 meaning on any other. Rates are shares of the data sheet's rates.
