@@ -304,7 +304,7 @@ def test_graphs_and_results_are_let_go() -> None:
 
 def test_starting_twice_is_refused_and_changes_nothing() -> None:
     before, run = hooks(), inspect(mlp())
-    with run, pytest.raises(InputError, match="finish it first"):
+    with run, pytest.raises(InputError, match="has already started"):
         run.start()
     assert hooks() == before
 

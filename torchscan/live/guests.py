@@ -26,15 +26,15 @@ _LAST = 5.0
 
 
 class Guests:
-    """``tell`` takes what the user is to know, once for each that has failed."""
+    """``report`` takes what the user is to know, once for each that has failed."""
 
     def __init__(
-        self, sinks: Sequence[Sink], custom: Mapping[str, Statistic], tell: Callable[[Note], None]
+        self, sinks: Sequence[Sink], custom: Mapping[str, Statistic], report: Callable[[Note], None]
     ) -> None:
         #: with when each was last shown a step, by their identities: a sink of the user's may have no hash
         self._sinks = {id(sink): (sink, -math.inf) for sink in sinks}
         self._custom = dict(custom)
-        self._tell = tell
+        self._report = report
         self._failed: set[str] = set()
         #: until when the user's code that runs now may take, on the clock of time.monotonic()
         self._until: float | None = None
@@ -98,7 +98,7 @@ class Guests:
         except (Exception, SystemExit) as error:
             del self._sinks[id(sink)]
             name, text = type(sink).__name__, format_error(error)
-            self._tell(Note.of("sink-disabled", sink=name, method=method.__name__, error=text))
+            self._report(Note.of("sink-disabled", sink=name, method=method.__name__, error=text))
 
     def _figure(self, name: str, statistic: Statistic, values: Tensor) -> float:
         if name in self._failed:
@@ -108,7 +108,7 @@ class Guests:
                 return float(statistic(values))
         except (Exception, SystemExit) as error:
             self._failed.add(name)
-            self._tell(Note.of("statistic-disabled", name=name, error=format_error(error)))
+            self._report(Note.of("statistic-disabled", name=name, error=format_error(error)))
             return math.nan
 
 

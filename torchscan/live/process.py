@@ -82,7 +82,7 @@ class WriterProcess:
         self._announced: list[Announced] = []
         #: steps whose sampling has begun; those that had no room, in all and not yet told to the worker
         self._num_begun = self._num_dropped = 0
-        self._untold = Losses()
+        self._unsent_losses = Losses()
         #: steps that are not written when close() ends
         self._num_left = 0
         self._lost: list[LostSteps] | None = None
@@ -250,7 +250,7 @@ class WriterProcess:
 
     def put(self, sampled: Sampled, numbers: SeriesNumbers) -> None:
         """Hand over a step, or count it as dropped. Training never waits."""
-        self._hear()
+        self._receive()
         if not len(sampled.samples):  # nothing was chosen in it
             self._num_begun -= 1
             self._note_begun(sampled.phase, sampled.step)
@@ -261,8 +261,8 @@ class WriterProcess:
         self._announce(numbers)
         if not self._outlet.put(sampled):
             self._drop(sampled.phase, sampled.step, TOO_SLOW)
-        elif self._untold.ranges:
-            self._say_lost()
+        elif self._unsent_losses.ranges:
+            self._send_losses()
         self.line.wake()
 
     def lose(self, phase: Phase, step: int, why: Note) -> None:
@@ -279,14 +279,14 @@ class WriterProcess:
 
     def _drop(self, phase: Phase, step: int, why: Note) -> None:
         self._num_dropped += 1
-        self._untold.add(lost_step(phase, step, why))
+        self._unsent_losses.add(lost_step(phase, step, why))
 
-    def _say_lost(self) -> None:
-        if self._untold.ranges:
-            self._outlet.send({"is": "lost", "lost": self._untold.to_data()})
-            self._untold = Losses()
+    def _send_losses(self) -> None:
+        if self._unsent_losses.ranges:
+            self._outlet.send({"is": "lost", "lost": self._unsent_losses.to_data()})
+            self._unsent_losses = Losses()
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         self._take_messages()
         if self._is_gone:
             return
@@ -301,7 +301,7 @@ class WriterProcess:
                 self._is_gone |= bool(message.get("is_final"))
                 why = sentence_of(Note.from_data(message["why"]))
                 warn_or_print(f"writing the run has stopped: {why}; training is not affected")
-            elif message["is"] == "told":
+            elif message["is"] == "warning":
                 warn_or_print(sentence_of(Note.from_data(message["note"])))
             elif message["is"] == "end":
                 self._has_ended, self._lost = True, lost_from(message["lost"])
@@ -365,7 +365,7 @@ class WriterProcess:
             self._outlet.send(
                 {"is": "raised", "what": said, "when": time.time(), "lost_peer": is_lost}
             )
-        self._say_lost()
+        self._send_losses()
         self.send({"is": "reached", "step": step})
         why = ""
         try:
@@ -373,10 +373,10 @@ class WriterProcess:
         except KeyboardInterrupt:
             why = "close() was interrupted"
         if why:
-            self._tell_of_left(why)
+            self._warn_of_unwritten(why)
         elif self._is_gone or not self._has_ended or not self._outlet.is_empty:
             self._settle(step)
-        self._tell_of_lost()
+        self._warn_of_losses()
         self.line.close()
         self._outlet.close()
         self._ledger.close()
@@ -394,7 +394,7 @@ class WriterProcess:
                 with contextlib.suppress(OSError):
                     shut.socket.shutdown(socket.SHUT_WR)
             status = self._wait(_LOOK)
-            self._hear()
+            self._receive()
             if status is not None and self._has_ended:
                 return ""
             now, alive = time.monotonic(), self._life()
@@ -407,7 +407,7 @@ class WriterProcess:
         counters = self._outlet.counters
         return counters.taken, counters.beat
 
-    def _tell_of_left(self, why: str) -> None:
+    def _warn_of_unwritten(self, why: str) -> None:
         """Leave the worker, which goes on alone, and warn of what it still has to write."""
         self._leave()
         self._num_left = self._outlet.num_steps_left
@@ -447,8 +447,8 @@ class WriterProcess:
                     },
                 ).close()
 
-    def _tell_of_lost(self) -> None:
-        lost = self._untold.ranges if self._lost is None else self._lost
+    def _warn_of_losses(self) -> None:
+        lost = self._unsent_losses.ranges if self._lost is None else self._lost
         note = note_of_lost(lost)
         if note is not None:
             warn_or_print(f"{sentence_of(note)}; training is not affected")

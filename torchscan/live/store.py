@@ -131,9 +131,9 @@ class Store:
     def write_metadata(self, about: Mapping[str, Any]) -> None:
         """Write metadata of the run."""
         with _explain_errors(self._path), self._database:
-            self._tell(about)
+            self._write_about(about)
 
-    def _tell(self, about: Mapping[str, Any]) -> None:
+    def _write_about(self, about: Mapping[str, Any]) -> None:
         rows = [(name, json.dumps(each)) for name, each in about.items()]
         self._database.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", rows)
 
@@ -164,7 +164,7 @@ class Store:
         try:
             with _explain_errors(self._path), self._database:
                 written = self._write(watched)
-                self._tell(about or {})
+                self._write_about(about or {})
                 if thins_out:
                     self._thin_out(watched.phase, written)
         except StoreError:

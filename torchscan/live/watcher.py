@@ -86,7 +86,7 @@ class Watcher:
         self._steps = StepCounter(process.last, process.reached, step)
         self._rewrite_from(step)
         if step is None and process.last:
-            self._tell_of_going_on(self._steps.next)
+            self._warn_of_continuation(self._steps.next)
         self._probe: Probe | None = None
         self._paths: dict[int, str] = {}
         self._is_closed = self._has_begun = False
@@ -299,7 +299,7 @@ class Watcher:
                 self._rewrite_from(number)
             self._steps.end(number)
 
-    def _tell_of_going_on(self, step: int) -> None:
+    def _warn_of_continuation(self, step: int) -> None:
         note = Note.of("run-continued", step=step)
         self._process.send({"is": "note", "note": note.to_data()})
         advice = f"give step={step} to confirm, or another folder"
@@ -383,7 +383,7 @@ class Watcher:
                 self._finish()
         if not self._is_closed:
             self._unfollow()
-            self._tell_of_unmet()
+            self._warn_of_unmatched()
         atexit.unregister(self._close_at_exit)
         self._process.close(self._steps.next, error)
         if self._drawing is not None:
@@ -391,7 +391,7 @@ class Watcher:
                 await_end(self._drawing, _PATIENCE)
             self._drawing = None
 
-    def _tell_of_unmet(self) -> None:
+    def _warn_of_unmatched(self) -> None:
         for pattern in self._numbers.unmet if self._has_begun else ():
             warn_or_print(
                 f"whole has {pattern!r}, which matched no series: choose from open_run(…).find()"

@@ -89,8 +89,8 @@ class Worker:
         #: those of this worker
         self._own_losses = Losses()
         #: what the store has not taken yet
-        self._untold: dict[str, Any] = {}
-        self.guests = Guests((), {}, self._tell)
+        self._unwritten: dict[str, Any] = {}
+        self.guests = Guests((), {}, self._report_event)
         self._answers: dict[str, Callable[[Message], None]] = {
             "series": self._take_series,
             "from": self._forget_from,
@@ -102,7 +102,7 @@ class Worker:
 
     def work(self, guest: Guest) -> None:
         """Work until everything is written and nothing more can come."""
-        self.guests = Guests(guest.sinks, guest.custom, self._tell)
+        self.guests = Guests(guest.sinks, guest.custom, self._report_event)
         self.guests.open(self._folder)
         begun, is_over = time.monotonic(), False
         while not is_over:
@@ -143,9 +143,9 @@ class Worker:
         try:
             self._answers[message["is"]](message)
         except Exception as error:
-            self._tell_failure(error)
+            self._report_failure(error)
 
-    def _tell_failure(self, error: Exception) -> Note:
+    def _report_failure(self, error: Exception) -> Note:
         """Tell the trainer once, until a step succeeds, and return the reason."""
         why = reason_of(self._path, error)
         if not self._has_failed:
@@ -182,23 +182,23 @@ class Worker:
         self._own_losses.add(lost)
         self._session["lost"] += lost.count
 
-    def _tell(self, note: Note) -> None:
+    def _report_event(self, note: Note) -> None:
         """Record something that happened to the run, and have the trainer warn of it."""
-        self._line.send({"is": "told", "note": note.to_data()})
+        self._line.send({"is": "warning", "note": note.to_data()})
         with contextlib.suppress(StoreError):
             self._store.note(note)
 
     def _keep(self, about: Mapping[str, Any]) -> None:
         """Write facts about the run to the store or, if that fails, to the ledger, whose room is reserved."""
-        self._untold |= about
+        self._unwritten |= about
         try:
             self._place.require()
-            self._store.write_metadata(self._untold)
-            self._untold = {}
+            self._store.write_metadata(self._unwritten)
+            self._unwritten = {}
         except StoreError as error:
-            self._tell_failure(error)
+            self._report_failure(error)
             brief = {"lost": self._losses.to_brief_data()}
-            self._ledger.write_metadata({**self._untold, **self._accounts(), **brief})
+            self._ledger.write_metadata({**self._unwritten, **self._accounts(), **brief})
 
     def _accounts(self) -> dict[str, Any]:
         return {"session": dict(self._session), "lost": self._losses.to_data()}
@@ -217,7 +217,7 @@ class Worker:
             self._write_step(message, at)
             self._has_failed = False
         except Exception as error:  # the disk may be full now and not later; or an internal error
-            why = self._tell_failure(error)
+            why = self._report_failure(error)
             self._inlet.counters.note_failed()
             self._count_lost(lost_step(message["phase"], message["step"], why))
             self._keep(self._accounts())
@@ -234,8 +234,8 @@ class Worker:
                 "last": [message["phase"], message["step"]],
             }
             step = SampledStep(**times, distributions=digested.numbered(numbers))
-            self._store.write(step, about={**self._untold, "session": self._session})
-            self._untold = {}
+            self._store.write(step, about={**self._unwritten, "session": self._session})
+            self._unwritten = {}
         except StoreError:
             self._session = before
             self._known.clear()  # what was new may not be there
@@ -264,7 +264,7 @@ class Worker:
             invocation=first.invocation,
             others=len(wrong) - 1,
         )
-        self._tell(note)
+        self._report_event(note)
 
     def _stored(self, numbers: list[int]) -> list[int]:
         """Return the numbers that series have in the file."""

@@ -126,13 +126,13 @@ class DeferredValues(Values):
         suspects = [peak for peak in bad if not (self._memory.has_masks and _may_be_mask(peak))]
         self._memory.is_alarmed |= bool(suspects)
         if not all(map(_may_be_mask, suspects)):
-            self._tell(suspects[0])
+            self._report(suspects[0])
 
     def let_go(self) -> None:
         """Keep no memory any longer."""
         self._peaks.look()
 
-    def _tell(self, peak: Peak[_Check]) -> None:
+    def _report(self, peak: Peak[_Check]) -> None:
         nan = int(math.isnan(peak.value))
         doubt = _MASK if _may_be_mask(peak) else _LATE if peak.is_late else peak.what.unsure
         check = peak.what._replace(unsure=doubt)

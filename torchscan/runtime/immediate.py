@@ -103,7 +103,7 @@ class ImmediateValues(Values):
         self._order = 0
         #: the place of the first in the order of all that was suspected
         self._place = 0
-        self._is_told = False
+        self._is_reported = False
         #: computed infinities of which nothing has come yet, with their place
         self._doubtful: tuple[int, NonFinite] | None = None
         #: results whose infinities are intended, or logarithms of 0, by identity
@@ -158,7 +158,7 @@ class ImmediateValues(Values):
                 each.requires_grad for each in results
             ):  # else it depends on what the loss makes of it
                 self._believe()
-        self._tell()
+        self._report()
 
     def _look_before(self, call: Call, mine: _Open, kwargs: dict[str, Any]) -> NonFiniteCount:
         """Return the counts of a call's inputs at its start, as far as torch records writes."""
@@ -317,7 +317,7 @@ class ImmediateValues(Values):
                     owner.outermost, "loss", look, _size(gradients), Operator()
                 )
                 self._find(self._next(), found, believes=owner.outermost.index in self._touched)
-                self._tell()
+                self._report()
 
     def note_node(
         self,
@@ -354,7 +354,7 @@ class ImmediateValues(Values):
                 )
                 found = replace(found, origin=origin)
                 self._find(self._next(), found, believes=self._takes_infinities(owner))
-            self._tell()
+            self._report()
 
     def note_moved(self, owner: Call | None, made: Gradients, given: Gradients) -> None:
         """Count the gradients of a node that are finite if its inputs are, once anything is not finite."""
@@ -402,7 +402,7 @@ class ImmediateValues(Values):
                     origin=Note.of("gradient-accumulated", name=leaf.name),
                 ),
             )
-            self._tell()
+            self._report()
 
     def _takes_infinities(self, owner: Call) -> bool:
         """Return whether the call, or one directly in it, handled infinities in the forward pass."""
@@ -471,7 +471,7 @@ class ImmediateValues(Values):
             self._reaches_result and not self._has_gradients
         ):  # nothing has come of it because nothing was trained
             self._believe()
-        self._tell()
+        self._report()
         if self._memory.is_alarmed and self.first is None:  # what alarmed was a mask, or is gone
             self._memory.is_alarmed, self._memory.has_masks = False, True
 
@@ -539,15 +539,15 @@ class ImmediateValues(Values):
             doubtful, self._doubtful = self._doubtful, None
             self._find(*doubtful)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         """Once it is certain: nothing that may have come before it is open."""
         if (
             self.first is None
-            or self._is_told
+            or self._is_reported
             or any(each.suspicions for each in self._open.values())
         ):
             return
-        self._is_told = self._memory.has_found = True
+        self._is_reported = self._memory.has_found = True
         self._listener(self.first)
 
 

@@ -290,14 +290,14 @@ class _ReplayMode(TorchDispatchMode):
             self._weights |= {id(each): each for each in made}
         elif (look := self._check_values(made)) != FINE:
             here = Operator(name=_name_of(func), line=place_of_user())
-            is_told_to = any(
+            has_infinite_argument = any(
                 isinstance(each, float) and not math.isfinite(each)
                 for each in (*args, *kwargs.values())
             )
             if self._nan and look.nan and not before.nan:
                 self._end(self._source_of_nan(here, before, origin))
-            if look.inf and origin is None and (is_told_to or before.inf):
-                self._note_mask(here, is_told_to=is_told_to)
+            if look.inf and origin is None and (has_infinite_argument or before.inf):
+                self._note_mask(here, has_infinite_argument=has_infinite_argument)
             elif look.inf:
                 self._note_computed(origin or replace(here, is_log=_is_log(here, made)), made)
         return result
@@ -324,9 +324,13 @@ class _ReplayMode(TorchDispatchMode):
             return here
         return replace(here, mask=mask_note(None, None, self._mask))
 
-    def _note_mask(self, here: Operator, *, is_told_to: bool) -> None:
+    def _note_mask(self, here: Operator, *, has_infinite_argument: bool) -> None:
         """Remember what writes intended infinities: rather what puts a constant into other values than what makes it."""
-        if is_told_to or self._mask is None or (_creates(self._mask) and not _creates(here)):
+        if (
+            has_infinite_argument
+            or self._mask is None
+            or (_creates(self._mask) and not _creates(here))
+        ):
             self._mask = here
 
     def _note_computed(self, origin: Operator, made: Sequence[Tensor]) -> None:
