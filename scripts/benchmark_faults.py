@@ -6,8 +6,6 @@ other than those below, those of a folder.
 
 from __future__ import annotations
 
-import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -16,6 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+import torchscan
 from tests.runtime.planted import PLANTED
 
 #: by the stem of a program: the step (None: nothing may be reported), and parts of the sentence
@@ -23,7 +22,7 @@ KNOWN: dict[str, tuple[int | None, tuple[str, ...]]] = {
     "f01_step37": (37, ("1 (Normalize)", "aten.div", "f01_step37.py:5 ")),
     "f03_loss": (20, ("loss", "aten.log", "f03_loss.py:9 ")),
     "f03b_loss": (20, ("loss", "aten.log", "f03b_loss.py:9 ")),
-    "f04_input": (18, ("was given to the model", "1 NaN")),
+    "f04_input": (18, ("in the input of the model", "1 NaN")),
     "f06_rootop": (9, ("the model (Net)", "aten.acos", "f06_rootop.py:9 ")),
     "f07_fp16": (13, ("1 (Attn)", "f07_fp16.py:")),
     "f08_thread": (0, ("bad (Branch)", "aten.log", "f08_thread.py:6 ")),
@@ -81,27 +80,19 @@ def _outcome(program: Path, step: int | None, says: tuple[str, ...]) -> Outcome:
         done = subprocess.run(call, capture_output=True, text=True, check=False)
         if not saved.exists():
             return Outcome("failed", None, done.stderr[-200:])
-        found = json.loads(saved.read_text())["nonfinite"]
+        found = torchscan.open_run(saved).facts.nonfinite
+    text = "; ".join(map(str, found))
+    first = found[0].step if found else None
     if step == -1:
-        return Outcome("?", found[0]["step"] if found else None, _format_finding(done.stderr))
+        return Outcome("?", first, text)
     if step is None:
-        return Outcome(
-            "false alarm" if found else "right", None, _format_finding(done.stderr) if found else ""
-        )
-    if not found:
+        return Outcome("false alarm" if found else "right", None, text)
+    if first is None:
         return Outcome("not at all", None, "")
-    said, first = _format_finding(done.stderr), found[0]["step"]
     if first != step:
-        return Outcome("late" if first > step else "early", first, said)
-    is_right = all(part in said for part in says)
-    return Outcome("right" if is_right else "in part", first, said)
-
-
-def _format_finding(text: str) -> str:
-    """Return the remark with the finding, in one line."""
-    words = " ".join(text.split())
-    start = re.search(r"(Step \d+( \(optimizer step \d+\))?:|In \d+ steps, first in step)", words)
-    return "" if start is None else words[start.start() :].partition(" Medians of ")[0]
+        return Outcome("late" if first > step else "early", first, text)
+    is_right = all(part in text for part in says)
+    return Outcome("right" if is_right else "in part", first, text)
 
 
 def _print(name: str, outcome: Outcome) -> None:

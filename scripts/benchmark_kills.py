@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import random
-import re
 import signal
 import sys
 import tempfile
@@ -201,11 +200,11 @@ def _result_of(case: Case) -> Result:
     missing = [step for step in trained if step not in kept]
     silent = [step for step in missing if not any(each.first <= step <= each.last for each in lost)]
     count = sum(each.count for each in lost)
-    left = re.search(r"(\d+) sampled steps? (?:is|are) not written yet", "; ".join(run.missing))
-    if left is not None:  # by a worker that gets no processor
-        count, silent = count + int(left[1]), []
+    pending = [note for note in run.missing if note.code == "steps-pending"]
+    for note in pending:  # of a worker that gets no processor
+        count, silent = count + note.values["count"], []
     num_silent = max(len(silent), len(missing) - count)
-    return Result(len(trained), len(kept), count, num_silent, "; ".join(run.missing))
+    return Result(len(trained), len(kept), count, num_silent, "; ".join(map(str, run.missing)))
 
 
 if __name__ == "__main__":

@@ -86,6 +86,8 @@ def _of(kind: Any, defs: dict[str, Any]) -> dict[str, Any]:
         return {"type": "array", "items": _of(get_args(kind)[0], defs)}
     if get_origin(kind) is Literal:
         return {"type": "string", "enum": list(get_args(kind))}
+    if kind is Any:
+        return {}
     if get_origin(kind) in (dict, Mapping):
         return {"type": "object", "additionalProperties": _of(get_args(kind)[1], defs)}
     return _PLAIN[kind]

@@ -250,6 +250,7 @@ def test_who_writes_and_reads_runs_knows_nothing_of_models() -> None:
         "wrong_arguments",
         "garbage",
         "measured",
+        "notes",
         "plain",
         "results",
     }

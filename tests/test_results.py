@@ -164,7 +164,7 @@ SAYS = {
     "formulas": "MACs",
     "generation by batch size": "Tokens/s",
     "plan": "Collective",
-    "group run": "Behind",
+    "group run": "Lag",
     "pipeline": "Bubbles",
     "meshes": "Tokens/s",
     "run": "Forward",

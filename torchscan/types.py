@@ -35,7 +35,9 @@ from torchscan.inspection import Run as Run
 from torchscan.live.explore.serving import Server as Server
 from torchscan.live.history import History as History
 from torchscan.live.history import WatchedRun as WatchedRun
+from torchscan.live.losses import LostSteps as LostSteps
 from torchscan.live.schema import Distribution as Distribution
+from torchscan.live.schema import RunEvent as RunEvent
 from torchscan.live.schema import Series as Series
 from torchscan.live.watcher import Watcher as Watcher
 from torchscan.notes import Note as Note

@@ -167,7 +167,7 @@ def test_rows_and_columns(run: Command) -> None:
     _, out, _ = run(*NET, "--run-on", "cpu", "--max-depth", "1")
     assert out.splitlines()[1].split()[:3] == ["Layer", "Type", "Forward"]
     assert [line.split()[0] for line in out.splitlines()[3:6]] == ["Net", "├─fc", "└─head"]
-    assert "Medians of 5 steps after 1 to warm up" in out
+    assert "Medians of 5 steps after 1 warm-up step" in out
 
 
 DEEP = """
@@ -260,18 +260,18 @@ def test_the_random_state_is_left_alone(run: Command) -> None:
         ((*NET, "--optimizer", "SGD"), "add --training"),
         (
             (*NET, "--run-on", "RTX 4090"),
-            "the device is 'RTX 4090', and the steps run on this machine: give cpu, cuda or cuda:0",
+            "the device is 'RTX 4090', and steps run on this machine: give cpu, cuda or cuda:0",
         ),
         ((*NET, "--run-on", "meta"), "the device is 'meta'"),
         (
             (*NET, "--run-on", "cuda:99"),
-            "there is no cuda:99 that this torch can use here: give cpu",
+            "cuda:99 is not a device that torch can use here: give cpu",
         ),
         (
             (*NET, "--run-on", "cpu", "--precision", "tf32"),
-            "tf32 is for CUDA devices, and this runs on cpu: give fp32 or bf16",
+            "precision is tf32, which needs a CUDA device, and steps run on cpu: give fp32 or bf16",
         ),
-        ((*NET, "--precision", "fp8"), "a model in fp8 has modules of its own"),
+        ((*NET, "--precision", "fp8"), "precision is fp8, which needs its own modules"),
         ((*NET, "--training", "--optimizer", "Adamant"), "torch.optim has no class of this name"),
         (
             ("nets.py:Breaks", "--input", "4", "--run-on", "cpu"),
@@ -279,7 +279,7 @@ def test_the_random_state_is_left_alone(run: Command) -> None:
         ),
         (
             ("nets.py:without_data", "--input", "4"),
-            "this Net has tensors without data, and real steps need them",
+            "Net has tensors without data, which real steps need",
         ),
         (
             ("nets.py:frozen", "--input", "4", "--run-on", "cpu", "--training"),
@@ -309,7 +309,7 @@ def test_the_device_is_the_fastest_one_here() -> None:
 # -- what is not finite, and files ---------------------------------------------------------------------------------------
 
 DIVIDES = ("nets.py:Divides", "--input", "4", "--run-on", "cpu", "--steps", "2")
-FOUND = "the first Inf was made in the model (Divides), forward"
+FOUND = "first Inf in the output of the model (Divides), forward pass"
 
 
 def test_what_is_not_finite_is_said_below_the_table(run: Command) -> None:
@@ -349,13 +349,13 @@ def test_a_script_goes_on_unless_it_is_to_end(
     ended, out, err = run("--on-nonfinite", reaction, "--", "script.py")
     assert (ended, out.split()) == (status, list(map(str, range(steps))))
     table = " ".join(err.rpartition("Step to step")[2].split())
-    assert "Step 2: the first Inf was given to the model (8 Inf of 8 values)" in table
-    assert ("NonFiniteError: step 2: the first Inf" in err) == (reaction == "raise")
+    assert "Step 2: first Inf in the input of the model: 8 of 8 values are Inf" in table
+    assert ("NonFiniteError: step 2: first Inf" in err) == (reaction == "raise")
 
 
 def test_a_script_is_warned_of_it_and_goes_on(run: Command, folder: Path) -> None:
     (folder / "script.py").write_text(OVERFLOWS)
-    with pytest.warns(UserWarning, match="step 2: the first Inf was given to the model"):
+    with pytest.warns(UserWarning, match="step 2: first Inf in the input of the model"):
         assert run("--on-nonfinite", "warn", "--", "script.py")[:2] == (0, "0\n1\n2\n3\n")
 
 
@@ -365,7 +365,7 @@ def test_what_is_found_when_the_script_is_over_is_raised_then(run: Command, fold
     (folder / "script.py").write_text(TRAINING + code)
     status, out, err = run("--on-nonfinite", "raise", "--save", "run.json", "--", "script.py")
     assert (status, out) == (1, "mine\n")
-    assert "\ntorchscan: step 0: the first NaN was in 0 (Linear) after the step" in err
+    assert "\ntorchscan: step 0: first NaN in 0 (Linear) after the step" in err
     assert json.loads((folder / "run.json").read_text())["nonfinite"][0]["phase"] == "update"
     (folder / "script.py").write_text(f"{TRAINING}{code}raise SystemExit(7)")
     assert run("--on-nonfinite", "raise", "--", "script.py")[0] == 7
@@ -505,25 +505,25 @@ def test_a_hook_of_the_scripts_for_exceptions_is_called(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ((), "after -- there is no script: python train.py"),
-        (("python",), "after -- there is no script"),
-        (("python", "-m"), "after -- there is no module: python -m package.module"),
+        ((), "nothing follows --: give a script: python train.py"),
+        (("python",), "nothing follows --: give a script"),
+        (("python", "-m"), "nothing follows --: give a module: python -m package.module"),
         (
             ("torchrun", "train.py"),
-            "'torchrun' is not Python: give the script after --, python train.py; what starts scripts",
+            "'torchrun' is not Python: give a script after --, as in python train.py, or let the launcher",
         ),
-        (("python2.7", "train.py"), "the script runs in this Python, which is 3."),
+        (("python2.7", "train.py"), "the script asks for Python 2.7, and this is 3."),
         (
             ("python", "-X", "dev", "nets.py"),
-            "python -X would come too late: start torchscan with it, python -X … -m torchscan",
+            "python -X has no effect after --: start torchscan with it, as in python -X … -m torchscan",
         ),
-        (("python", "-W", "error", "nets.py"), "python -W would come too late"),
-        (("python", "-O", "nets.py"), "python -O would come too late"),
-        (("python", "-c", "pass"), "a program is given after -- as a file or a module"),
-        (("python", "-"), "a program is given after -- as a file or a module"),
-        (("python", "nowhere.py"), "there is no script 'nowhere.py'"),
-        (("python", "-m", "nowhere.at.all"), "there is no module 'nowhere' here"),
-        (("python", "-m", "json.nowhere"), "there is no module 'json.nowhere' here"),
+        (("python", "-W", "error", "nets.py"), "python -W has no effect after --"),
+        (("python", "-O", "nets.py"), "python -O has no effect after --"),
+        (("python", "-c", "pass"), "a program after -- is a file or a module"),
+        (("python", "-"), "a program after -- is a file or a module"),
+        (("python", "nowhere.py"), "'nowhere.py' does not exist: give a script"),
+        (("python", "-m", "nowhere.at.all"), "'nowhere' is not an installed module"),
+        (("python", "-m", "json.nowhere"), "'json.nowhere' is not an installed module"),
     ],
 )
 def test_what_cannot_be_run_is_refused_in_a_line(
@@ -893,7 +893,7 @@ def test_a_process_of_its_own(folder: Path, words: tuple[str, ...]) -> None:
         "[2, 4]",
         "ends",
     ]
-    assert table.count("Medians of 2 steps after 1 to warm up") == 1
+    assert table.count("Medians of 2 steps after 1 warm-up step") == 1
 
 
 LATE = """

@@ -11,6 +11,7 @@ from tests.live.test_store import ONE, watched
 from tests.opening import watched_run
 from torchscan.cli.main import main
 from torchscan.live.store import Store
+from torchscan.notes import Note
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def test_several_files_are_merged_into_one(folder: Path, tmp_path: Path) -> None
     for rank in range(2):
         store = Store(folder / "second" / f"rank{rank}.sqlite", {"model": "Net"})
         store.number_of(ONE)
-        store.note("some steps were dropped", 1.0 + rank)
+        store.note(Note.of("run-continued", step=5), 1.0 + rank)
         for step in range(5, 1500 + rank):
             store.write(watched(step))
         store.close()
@@ -94,10 +95,8 @@ def test_several_files_are_merged_into_one(folder: Path, tmp_path: Path) -> None
     assert repr(one.history("a output")) == repr(run.history("a output")), (
         "as text: nothing equals NaN"
     )
-    assert one.events == (
-        (1.0, "process 0: some steps were dropped"),
-        (2.0, "process 1: some steps were dropped"),
-    )
+    assert [(each.time, each.rank, each.step) for each in one.events] == [(1.0, 0, 5), (2.0, 1, 5)]
+    assert str(one.events[0]) == "the run continues at step 5"
     assert one.about["model"] == "Net"
     assert [file.name for file in tmp_path.iterdir() if "one" in file.name] == ["one.sqlite"]
 
@@ -107,10 +106,10 @@ def test_nothing_is_written_over(
 ) -> None:
     (tmp_path / "mine").write_text("mine")
     assert main(["runs", "merge", str(folder / "second"), str(tmp_path / "mine")]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert (tmp_path / "mine").read_text() == "mine"
     assert main(["runs", "merge", str(tmp_path / "nowhere"), str(tmp_path / "one")]) == 2
-    assert "there is no recorded run in" in capsys.readouterr().err
+    assert "has no watched run" in capsys.readouterr().err
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken/rank0.sqlite").write_text("no database" * 100)
     assert main(["runs", "merge", str(tmp_path / "broken"), str(tmp_path / "one")]) == 2

@@ -70,14 +70,14 @@ def about(name: str, text: str) -> Break:
 
 
 REFUSED: dict[str, tuple[Break, str]] = {
-    "pipe": (instead(os.mkfifo), "no recorded run"),
-    "folder": (instead(Path.mkdir), "no recorded run"),
-    "loop": (instead(lambda file: file.symlink_to(file.name)), "no recorded run"),
-    "device": (instead(lambda file: file.symlink_to("/dev/zero")), "no recorded run"),
+    "pipe": (instead(os.mkfifo), "has no watched run"),
+    "folder": (instead(Path.mkdir), "has no watched run"),
+    "loop": (instead(lambda file: file.symlink_to(file.name)), "has no watched run"),
+    "device": (instead(lambda file: file.symlink_to("/dev/zero")), "has no watched run"),
     "text": (lambda file: file.write_text("x" * 5000), "is not a database"),
     "cut": (lambda file: os.truncate(file, 5000), "malformed"),
     "log": (beside("rank0.sqlite-wal"), "'rank0.sqlite-wal' beside it"),
-    "old": (sql("PRAGMA user_version = -5"), "not a run"),
+    "old": (sql("PRAGMA user_version = -5"), "another SQLite database"),
     "view": (sql("DROP TABLE events", f"CREATE VIEW events (time, what) AS {ENDLESS}"), "a view 'events'"),
     "trigger": (sql("CREATE TRIGGER t AFTER INSERT ON events BEGIN DELETE FROM steps; END"), "trigger"),
     "virtual": (sql("DROP TABLE events", "CREATE VIRTUAL TABLE events USING fts5(time, what)"), "no table"),
@@ -135,7 +135,7 @@ def test_copies_and_pipes_in_the_folder_are_not_read(good: Path, tmp_path: Path)
 
 def test_a_pipe_is_not_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match="is not a file or a folder: give a run"):
+    with pytest.raises(InputError, match="is not a file or a folder: give a saved or watched run"):
         watched_run(tmp_path / "pipe")
 
 
@@ -157,5 +157,5 @@ def test_absent_processes_are_counted_rather_than_listed_one_by_one(
     run = shutil.copytree(good, tmp_path / "run")
     about("processes", "1000")(run / "rank0.sqlite")
     *named, others = watched_run(run).missing
-    assert named[0] == "process 1 of 1000 has recorded nothing"
-    assert others == "983 other processes of 1000 have recorded nothing"
+    assert str(named[0]) == "rank 1 of 1000 recorded nothing"
+    assert str(others) == "983 other ranks of 1000 recorded nothing"

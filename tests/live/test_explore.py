@@ -410,7 +410,7 @@ def test_a_folder_may_have_any_name(tmp_path: Path, run: Path) -> None:
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no recorded run in"):
+    with pytest.raises(InputError, match="has no watched run: "):
         torchscan.serve(tmp_path)
 
 
@@ -611,7 +611,7 @@ def test_a_run_without_a_graph_has_its_modules(browser: Browser, tmp_path: Path)
     page_of_run(tmp_path / "run").save(tmp_path / "run.html")
     with opened(browser, tmp_path / "run.html") as page:
         assert page.locator(".node").count() == 3
-        assert "no lines between them" in page.locator(".remark").last.inner_text()
+        assert "without lines between them" in page.locator(".remark").last.inner_text()
 
 
 class Late(nn.Module):

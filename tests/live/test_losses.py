@@ -1,4 +1,4 @@
-"""Which steps of a run are lost: what is counted, and how it is said."""
+"""Which steps of a run are lost: what is counted, and the sentence about it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ import pytest
 from torchscan.live.channel import Outlet, take_files
 from torchscan.live.descriptors import socket_pair
 from torchscan.live.ledger import Ledger, has_worker, ledger_of, lock_for_worker, read_ledger
-from torchscan.live.losses import Losses, LostSteps, describe_lost, lost_from, lost_step
+from torchscan.live.losses import Losses, LostSteps, lost_from, lost_step, note_of_lost
 from torchscan.live.settling import settled_about
 from torchscan.live.worker import reason_of
+from torchscan.notes import Note
+
+WHY = Note.from_text("why")
 
 
-def lost_steps(*steps: int, why: str = "why") -> Losses:
+def lost_steps(*steps: int, why: Note = WHY) -> Losses:
     losses = Losses()
     for step in steps:
         losses.add(lost_step("train", step, why))
@@ -26,8 +29,8 @@ def lost_steps(*steps: int, why: str = "why") -> Losses:
 
 def test_neighbors_are_one_range_and_counts_are_kept_however_many_there_are() -> None:
     assert lost_steps(3, 4, 5, 9).ranges == [
-        LostSteps(phase="train", first=3, last=5, count=3, why="why"),
-        LostSteps(phase="train", first=9, last=9, count=1, why="why"),
+        LostSteps(phase="train", first=3, last=5, count=3, why=WHY),
+        LostSteps(phase="train", first=9, last=9, count=1, why=WHY),
     ]
     many = lost_steps(*range(0, 1000, 2))
     assert len(many.ranges) == 32
@@ -38,14 +41,21 @@ def test_neighbors_are_one_range_and_counts_are_kept_however_many_there_are() ->
 def test_steps_that_are_trained_again_are_no_longer_lost() -> None:
     losses = lost_steps(3, 4, 5, 9)
     losses.forget_from(5)
-    assert losses.ranges == [LostSteps(phase="train", first=3, last=4, count=2, why="why")]
+    assert losses.ranges == [LostSteps(phase="train", first=3, last=4, count=2, why=WHY)]
 
 
 def test_losses_are_said_in_a_sentence() -> None:
-    assert describe_lost([]) == ""
-    assert describe_lost(lost_steps(7).ranges) == "1 sampled step is not in the run: step 7 (why)"
-    said = describe_lost(lost_steps(3, 4, 9).ranges)
-    assert said == "3 sampled steps are not in the run: 2 steps, 3 to 4 (why); step 9 (why)"
+    assert note_of_lost([]) is None
+    one = note_of_lost(lost_steps(7).ranges)
+    assert str(one) == "1 sampled step is not in the run: step 7 (why)"
+    several = str(note_of_lost(lost_steps(3, 4, 9).ranges, rank=1, num_ranks=4))
+    lost = "3 sampled steps are not in the run: 2 steps, 3 to 4 (why); step 9 (why)"
+    assert several == f"rank 1 of 4: {lost}"
+
+
+def test_reasons_of_older_files_are_sentences() -> None:
+    (lost,) = lost_from([{"phase": "train", "first": 1, "last": 2, "count": 2, "why": "why"}])
+    assert (lost.why, str(lost)) == (WHY, "2 steps, 1 to 2 (why)")
 
 
 @pytest.mark.parametrize(
@@ -75,9 +85,7 @@ def test_what_no_process_could_write_down_is_the_difference_of_begun_and_written
         "lost": [],
     }
     assert lost_from(settled_about(path, about)["lost"]) == [
-        LostSteps(
-            phase="train", first=7, last=9, count=3, why="the process that writes the run had ended"
-        )
+        LostSteps(phase="train", first=7, last=9, count=3, why=Note.of("writer-ended"))
     ]
     ledger.write_metadata(
         {"closed": True, "session": {**about["session"], "lost": 4, "is_settled": True}}  # type: ignore[dict-item]
@@ -174,6 +182,6 @@ def test_looking_for_the_reason_of_a_failure_overwrites_no_file(tmp_path: Path) 
     (tmp_path / f".torchscan-{os.getpid()}").symlink_to(tmp_path / "other")
     path = tmp_path / "rank0.sqlite"
     path.touch()
-    assert reason_of(path, OSError("it failed")) == "it failed"
+    assert str(reason_of(path, OSError("it failed"))) == "it failed"
     assert (tmp_path / "other").read_text() == "precious"
     assert len(list(tmp_path.iterdir())) == 3

@@ -89,8 +89,8 @@ def end_ranks(folder: Path, ranks: Sequence[tuple[int, Callable[[], object]]]) -
         os.waitpid(child, 0)
         run = watched_run(folder / f"rank{rank}.sqlite")
         wait_for(partial(has_ended, run))
-    (said,) = [each for each in watched_run(folder).missing if " was gone at " in each]
-    return said
+    (note,) = [each for each in watched_run(folder).missing if each.code == "ranks-ended"]
+    return str(note)
 
 
 def has_ended(run: WatchedRun) -> bool:
@@ -122,23 +122,23 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.mark.parametrize("case", ["gloo", "NCCL", "watchdog", "raised from it"])
 def test_a_lost_connection_is_a_consequence(case: str, said: dict[str, str]) -> None:
     """Rank 0 records its error before the death of rank 1 is noticed."""
-    assert said[case].startswith("process 1 of 2 was gone at ")
-    assert "and did not close the run; then process 0 (" in said[case]
+    assert said[case].startswith("rank 1 of 2 ended at ")
+    assert " without closing the run; its last recorded step is " in said[case]
 
 
 @pytest.mark.parametrize(
     ("case", "kind"), [("data", "ConnectionResetError"), ("CUDA", "DistBackendError")]
 )
 def test_an_error_of_its_own_is_the_cause(case: str, kind: str, said: dict[str, str]) -> None:
-    assert said[case].startswith("process 1 of 2 was gone at ")
-    assert f"and had raised {kind}: " in said[case]
+    assert said[case].startswith("rank 1 of 2 ended at ")
+    assert f" by an exception, {kind}: " in said[case]
 
 
 def test_a_connection_to_a_rank_that_closed_its_run_is_said_to_be_lost(
     said: dict[str, str],
 ) -> None:
-    assert "process 0 of 2" in said["closed"]
-    assert "had lost its connection to another process (RuntimeError: [" in said["closed"]
+    assert "rank 0 of 2 ended" in said["closed"]
+    assert "because it lost its connection to another rank (RuntimeError: [" in said["closed"]
 
 
 if __name__ == "__main__":

@@ -66,9 +66,9 @@ def test_steps_before_a_sudden_end_are_in_the_run(end: str, tmp_path: Path) -> N
     run = watched_run(tmp_path / "run")
     assert run.steps() == list(range(19))
     assert [str(each) for each in run.lost] == [
-        "step 19 (under way when the training process ended)"
+        "step 19 (in progress when the training process ended)"
     ]
-    assert "step 19" in " ".join(run.missing)
+    assert "step 19" in " ".join(map(str, run.missing))
 
 
 @slow
@@ -96,9 +96,10 @@ def test_a_worker_that_is_stopped_writes_when_it_goes_on(
         train(model, 30)
         watcher.close()
     assert f"30 sampled steps are not written to '{tmp_path}/run' yet" in texts[-1]
-    assert f"process {watcher._process.number} writes the rest when it can" in texts[-1]
+    assert f"leave process {watcher._process.number} running, it writes the rest" in texts[-1]
     assert watcher.dropped == 30
-    assert "30 sampled steps are not written yet" in " ".join(watched_run(tmp_path / "run").missing)
+    missing = {note.code: note.values for note in watched_run(tmp_path / "run").missing}
+    assert missing["steps-pending"]["count"] == 30
     os.kill(watcher._process.number, signal.SIGCONT)
     await_worker(tmp_path / "run")
     run = watched_run(tmp_path / "run")
@@ -114,7 +115,8 @@ def test_a_worker_that_is_killed_is_followed_by_another(tmp_path: Path) -> None:
         watcher._process._wait(20)
         train(model, 5)
     assert texts == [
-        "the process that writes the run has ended (SIGKILL): another one continues where it stopped"
+        "the writer process has ended (SIGKILL), and a new one continues where it stopped; "
+        "training is not affected"
     ]
     run = watched_run(tmp_path / "run")
     assert (run.steps(), watcher.dropped, run.missing) == (list(range(7)), 0, ())
@@ -132,7 +134,8 @@ def test_a_reader_that_looks_for_a_worker_does_not_prevent_another_one(tmp_path:
             train(model, 3)
         train(model, 5)
     assert texts == [
-        "the process that writes the run has ended (SIGKILL): another one continues where it stopped"
+        "the writer process has ended (SIGKILL), and a new one continues where it stopped; "
+        "training is not affected"
     ]
     assert (watched_run(run).steps(), watcher.dropped) == (list(range(10)), 0)
 
@@ -146,9 +149,9 @@ def test_a_worker_that_ends_too_early_is_told_of_and_all_steps_are_counted(tmp_p
         watcher._process._wait(60)
         train(model, 5)
     run = watched_run(tmp_path / "run")
-    assert "ended too early: no more steps are recorded; training is not affected" in texts[0]
+    assert "ended too early, so no more steps are recorded; training is not affected" in texts[0]
     assert watcher.dropped == 10 - len(run.steps()) == sum(each.count for each in run.lost) >= 5
-    assert f"{watcher.dropped} sampled steps are not in the run" in " ".join(run.missing)
+    assert f"{watcher.dropped} sampled steps are not in the run" in " ".join(map(str, run.missing))
     assert (run.about["closed"], run.about["reached"], run.about["ended"]) == (True, 10, None)
 
 
@@ -214,7 +217,7 @@ def test_steps_without_room_are_counted_and_named(
     lost = sum(each.count for each in run.lost)
     assert 0 < watcher.dropped == lost == 40 - len(run.steps())
     assert f"{lost} sampled steps are not in the run" in texts[-1]
-    assert "(the worker did not keep up)" in texts[-1]
+    assert "(the writer process did not keep up)" in texts[-1]
 
 
 # -- disks and folders ---------------------------------------------------------------------------------------------------
@@ -238,7 +241,7 @@ def test_a_full_disk_is_named_in_the_run(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(run.to_pandas()) == len(run.steps()) * len(run.series)
     assert watcher.dropped == sum(each.count for each in run.lost) == 60 - len(run.steps())
     (missing,) = run.missing
-    assert "the file has reached the maximum size that is permitted" in missing, (
+    assert "the file has reached the maximum size that is permitted" in str(missing), (
         "and not that the process was gone"
     )
     assert run.about["closed"]
@@ -286,7 +289,7 @@ def test_a_panel_that_is_missing_is_reported(
         watch(model := net(), tmp_path / "run", every=1, sinks=sinks, start="fork"),
     ):
         train(model, 2)
-    assert "the panel 'page' does not show the end of the run" in " ".join(texts)
+    assert "the panel 'page' lacks the end of the run" in " ".join(texts)
 
 
 # -- arguments -----------------------------------------------------------------------------------------------------------

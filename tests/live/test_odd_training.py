@@ -259,7 +259,7 @@ def test_one_process_writes_a_run_once(run: Path) -> None:
     with watch(model, run):
         with pytest.raises(
             InputError,
-            match=r"this process is writing this run already: close\(\) its watcher first",
+            match=r"is being written by this process: close\(\) its watcher first",
         ):
             watch(model, run)
         with watch(model, run.with_name("other")):
@@ -444,8 +444,8 @@ def test_nobody_s_sink_or_statistic_ends_the_worker(run: Path) -> None:
                 model(X).sum().backward()
     assert opened(run).steps() == [0, 1, 2]
     told = [str(each.message) for each in said]
-    assert any("_Leaves is shown nothing any more" in each for each in told)
-    assert any("the statistic 'leaves' is not worked out any more" in each for each in told)
+    assert any("sink _Leaves is disabled" in each for each in told)
+    assert any("statistic 'leaves' is disabled" in each for each in told)
 
 
 @pytest.mark.parametrize(
@@ -509,11 +509,11 @@ def test_a_run_that_goes_on_begins_with_the_step_that_was_next(run: Path) -> Non
         with told() as texts, watch(model, run, every=10) as watcher:
             for _ in range(25):
                 model(X).sum().backward()
-        said = f"the run {str(run)!r} is there already and goes on with step 25: say step=25 if that is meant, or "
-        assert texts == [said + "give another folder"] * again
+        text = f"run {str(run)!r} already exists and continues at step 25"
+        assert texts == [f"{text}: give step=25 to confirm, or another folder"] * again
     assert watcher.state_dict() == {"step": 50}
     assert opened(run).steps() == [0, 10, 20, 30, 40]
-    assert [what for _, what in opened(run).events] == ["goes on with step 25"]
+    assert [str(each) for each in opened(run).events] == ["the run continues at step 25"]
     with told() as texts, watch(model, run, every=10, step=7) as watcher:
         model(X).sum().backward()
     assert watcher.state_dict() == {"step": 8}
@@ -531,8 +531,10 @@ def test_the_first_nan_is_told(run: Path) -> None:
                 model(X if step < 2 else X * float("nan")).sum().backward()
     told = [str(each.message) for each in said if "NaN" in str(each.message)]
     assert len(told) == 1
-    assert told[0].startswith("step 2: NaN in 0 output and 3 more.")
-    assert told == [what for _, what in opened(run).events]
+    assert told[0].startswith("step 2 has NaN in 0 output and 3 more: run torchscan.inspect(model)")
+    (event,) = opened(run).events
+    assert told == [str(event)]
+    assert (event.step, event.rank, event.note.values["path"]) == (2, 0, "0")
 
 
 def test_what_cannot_be_read_is_refused(run: Path) -> None:
@@ -540,11 +542,11 @@ def test_what_cannot_be_read_is_refused(run: Path) -> None:
         model(X).sum().backward()
     history = opened(run).history("0.weight")
     assert repr(history) == "<History of '0.weight', train: 1 steps, 0 … 0>"
-    with pytest.raises(InputError, match="quantiles are of shares from 0 to 1, and 50 is none"):
+    with pytest.raises(InputError, match="quantile 50 is out of range: give shares from 0 to 1"):
         history.quantiles(50)
-    with pytest.raises(InputError, match="the phase is 'val': there are 'train' and 'eval'"):
+    with pytest.raises(InputError, match="phase is 'val': give 'train' or 'eval'"):
         opened(run).history("0.weight", "val")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"no series is called '0\.wieght': there are '0\.weight'"):
+    with pytest.raises(InputError, match=r"'0\.wieght' is not a series: choose from '0\.weight'"):
         opened(run).history("0.wieght")
     with pytest.raises(InputError, match="step is -1"):
         watch(model, run, step=-1)

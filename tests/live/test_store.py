@@ -14,11 +14,14 @@ import pytest
 import torch
 
 from tests.live.test_bins import of
-from torchscan.live.schema import Phase, SampledStep, Series
+from tests.opening import watched_run
+from torchscan.live.schema import Phase, RunEvent, SampledStep, Series
 from torchscan.live.store import KEPT, Reader, Store, StoreError, thinned_out
+from torchscan.notes import Note
 
 ONE = Series(path="a", type_name="Linear", kind="output", name="0")
 OTHER = Series(path="a", type_name="Linear", kind="param", name="weight")
+NOTE = Note.of("run-continued", step=5)
 
 
 def watched(step: int, phase: Phase = "train") -> SampledStep:
@@ -48,7 +51,7 @@ def test_what_was_written_is_read(path: Path) -> None:
     assert (store.number_of(ONE), store.number_of(OTHER), store.number_of(ONE)) == (1, 2, 1)
     for each in (watched(3), watched(5), watched(5, "eval")):
         store.write(each)
-    store.note("something")
+    store.note(NOTE, 1.0)
     reader = Reader(path)  # while it is written
     assert (reader.about(), reader.series()) == ({"model": "Net"}, {1: ONE, 2: OTHER})
     found = [
@@ -56,7 +59,7 @@ def test_what_was_written_is_read(path: Path) -> None:
     ]
     assert repr(found) == repr([watched(3), watched(5)])
     assert (reader.last("train"), reader.last("eval")) == ((5, 5), (5, 5))
-    assert [what for _, what in reader.events()] == ["something"]
+    assert reader.events() == [RunEvent(time=1.0, rank=None, note=NOTE)]
     reader.close()
     store.close()
 
@@ -121,14 +124,45 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         Reader(tmp_path / "text")
     with closing(sqlite3.connect(tmp_path / "other")) as other:
         other.execute("CREATE TABLE mine (x)")
-    with pytest.raises(StoreError, match="not a run that was watched"):
+    with pytest.raises(StoreError, match="another SQLite database: give a run"):
         Store(tmp_path / "other", {})
     with closing(sqlite3.connect(tmp_path / "newer")) as newer:
         newer.execute("PRAGMA user_version = 7")
-    with pytest.raises(StoreError, match="schema 7, and this torchscan reads up to 2"):
+    with pytest.raises(StoreError, match="schema 7, and this torchscan reads up to 3: update"):
         Reader(tmp_path / "newer")
     with pytest.raises(StoreError, match="does not exist"):
         Reader(tmp_path / "nothing")
+
+
+def test_sentences_of_an_older_file_are_notes(path: Path) -> None:
+    lost = [{"phase": "train", "first": 1, "last": 2, "count": 2, "why": "it was slow"}]
+    Store(path, {"model": "Net", "lost": lost, "missing": ["rank 1 is missing"]}).close()
+    with closing(sqlite3.connect(path)) as old, old:
+        old.execute("INSERT INTO events VALUES (1.0, 'step 3: NaN')")
+        old.execute("PRAGMA user_version = 2")
+    events = [RunEvent(time=1.0, rank=None, note=Note.from_text("step 3: NaN"))]
+    with closing(Reader(path)) as reader:
+        assert reader.events() == events
+    run = watched_run(path)
+    assert [str(each) for each in run.lost] == ["2 steps, 1 to 2 (it was slow)"]
+    assert run.missing == (Note.from_text("rank 1 is missing"),)
+
+    store = Store(path, {})  # which is continued
+    store.note(NOTE, 2.0)
+    store.close()
+    with closing(Reader(path)) as reader:
+        assert reader.events() == [*events, RunEvent(time=2.0, rank=None, note=NOTE)]
+
+
+@pytest.mark.parametrize(
+    "what", ["step 3: NaN", "[]", '{"code": 3, "values": {}}', '{"code": "x"}', '"x"', "NaN"]
+)
+def test_an_event_that_is_not_a_note_is_refused(path: Path, what: str) -> None:
+    Store(path, {}).close()
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("INSERT INTO events VALUES (1.0, ?)", (what,))
+    with closing(Reader(path)) as reader, pytest.raises(StoreError):
+        reader.events()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -404,14 +404,11 @@ def test_a_second_trainer_is_refused(tmp_path: Path) -> None:
         other = subprocess.run(  # noqa: S603
             [sys.executable, "-c", code], capture_output=True, text=True, check=False
         )
-    assert "another process is writing this run" in other.stderr
+    assert "is being written by another process" in other.stderr
     other = subprocess.run(  # noqa: S603
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
-    assert (
-        "is the run of a Sequential with other parameters: give this model a folder of its own"
-        in other.stderr
-    )
+    assert "is the run of a Sequential with other parameters: give another folder" in other.stderr
     with watch(net(), tmp_path / "run"):
         pass
 
@@ -560,7 +557,7 @@ def test_processes_that_are_forked_watch_nothing(tmp_path: Path) -> None:
 
 def test_a_file_that_is_another_s(tmp_path: Path) -> None:
     (tmp_path / "rank0.sqlite").write_text("not a database, by any means " * 100)
-    with pytest.raises(InputError, match="the run cannot go on"):
+    with pytest.raises(InputError, match="cannot be continued"):
         watch(net(), tmp_path)
 
 
@@ -582,7 +579,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         watch(net(), tmp_path / "run", log="outputs")
     with pytest.raises(InputError, match="every is 0"):
         watch(net(), tmp_path / "run", every=0)
-    with pytest.raises(InputError, match=r"no recorded run in .*: watch\(model, "):
+    with pytest.raises(InputError, match=r"has no watched run: record one with watch\(model, "):
         watched_run(tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot be written"):
@@ -599,9 +596,7 @@ def test_two_runs_of_one_process(tmp_path: Path) -> None:
         train(two, 3)
     runs: list[Any] = [watched_run(tmp_path / name) for name in ("one", "two")]
     assert [run.steps() for run in runs] == [[0, 1], [0, 1, 2]]
-    with pytest.raises(
-        InputError, match=r"no recorded run in .*: there are '.*/one', '.*/two' in it"
-    ):
+    with pytest.raises(InputError, match=r"has no watched run: choose from '.*/one', '.*/two'"):
         watched_run(tmp_path)
-    with pytest.raises(InputError, match="the kind is 'outputs': there are input, output, "):
+    with pytest.raises(InputError, match="kind is 'outputs': choose from input, output, "):
         runs[0].find("0", "outputs")

@@ -15,6 +15,7 @@ import torch
 from torch.torch_version import TorchVersion
 
 from tests.opening import group_run, watched_run
+from torchscan.notes import Note
 
 pytestmark = [
     pytest.mark.slow,
@@ -131,8 +132,8 @@ def test_a_job_is_recorded_inspected_and_watched(
     done = started(tmp_path, number, "is inspected" if before else "inspects", before=before)
     assert done.returncode == 0, done.stderr
     if before:
-        assert "process 1 is " in done.stderr.lower(), "the table of all is printed, once"
-        assert done.stderr.count("Medians of 5 steps after 1 to warm up") == 1
+        assert "rank 1 lags by " in done.stderr.lower(), "the table of all is printed, once"
+        assert done.stderr.count("Medians of 5 steps after 1 warm-up step") == 1
     assert f"{number} processes (" in done.stdout
     assert re.search(rf"Of {number} processes\s+Least\s+Most", done.stdout)
 
@@ -165,7 +166,10 @@ def test_a_job_is_recorded_inspected_and_watched(
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("how", "why"),
-    [("kills", "did not close the run"), ("raises", "had raised RuntimeError: out of luck")],
+    [
+        ("kills", "without closing the run"),
+        ("raises", "by an exception, RuntimeError: out of luck"),
+    ],
 )
 def test_of_a_process_that_is_gone_the_reader_says_so(how: str, why: str, tmp_path: Path) -> None:
     """Also where the other one is ended for it, or by an error of its own."""
@@ -174,14 +178,13 @@ def test_of_a_process_that_is_gone_the_reader_says_so(how: str, why: str, tmp_pa
     run = watched_run(tmp_path / "watched")
     assert run.ranks == 2
     assert run.steps()[:6] == list(range(6))
-    said, *lost = run.missing
-    assert all(
-        "1 sampled step is not in the run" in each and "under way when" in each for each in lost
-    )
-    assert said.startswith("process 1 of 2 was gone at ")
-    assert re.search(
-        rf"its last recorded step [56], and {why}; then process 0 \(", said
-    )  # what is closed has one step more
+    ended, *lost = run.missing
+    assert {each.code for each in lost} <= {"steps-lost"}
+    assert all("1 sampled step is not in the run" in str(each) for each in lost)
+    assert all("in progress when" in str(each) for each in lost)
+    assert str(ended).startswith("rank 1 of 2 ended at ")
+    step = r"its last recorded step is [56]"  # what is closed has one step more
+    assert re.search(rf"{why}; {step}; then rank 0 \(", str(ended))
     united = tmp_path / "united.sqlite"
     shown = subprocess.run(  # noqa: S603
         [sys.executable, "-m", "torchscan", "runs", "merge", "watched", str(united)],
@@ -189,6 +192,7 @@ def test_of_a_process_that_is_gone_the_reader_says_so(how: str, why: str, tmp_pa
         env={**os.environ, "PYTHONPATH": str(HERE)},
     )
     assert shown.returncode == 0
-    assert watched_run(united).missing == (said, *lost)
+    assert watched_run(united).missing == (ended, *lost)
     (tmp_path / "watched" / "rank0.sqlite").unlink()
-    assert "process 0 of 2 has recorded nothing" in watched_run(tmp_path / "watched").missing
+    absent = Note.of("rank-absent", rank=0, num_ranks=2)
+    assert absent in watched_run(tmp_path / "watched").missing

@@ -75,16 +75,17 @@ def test_nothing_is_marked_where_chance_would_do_the_same(
     comparison = compare(replace(BEFORE, steps=steps[0]), replace(AFTER, steps=steps[1]))
     text = " ".join(str(comparison).split())
     assert [call.path for call in comparison.clear] == (["a"] if chance is None else [])
-    said = f"Nothing is marked: the ranges of so few are apart by chance in {chance} of cases. It takes 5 of each."
-    assert (said in text, "beyond the spread" in text) == (chance is not None, chance is None)
+    often = f"ranges of so few steps differ by chance in {chance} of cases"
+    note = f"No change is marked: {often}. Measure 5 steps of each."
+    assert (note in text, "beyond the variation" in text) == (chance is not None, chance is None)
 
 
 def test_calls_are_those_of_steps_that_are_alike() -> None:
     """Of seven steps, four had other calls."""
     comparison = compare(replace(BEFORE, steps=7, differing=4), AFTER)
     assert (comparison.steps, comparison.alike, comparison.clear) == ((7, 5), (3, 5), ())
-    said = "No call is marked: they are those of 3 and 5 steps that were alike, and the ranges of so few are apart by chance in"
-    assert f"{said} 3.6 % of cases." in " ".join(str(comparison).split())
+    note = "No call is marked: their times are of 3 and 5 steps with the same calls, and ranges of so few"
+    assert f"{note} steps differ by chance in 3.6 % of cases." in " ".join(str(comparison).split())
     faster = replace(AFTER, backward=latency(STEADY))
     assert compare(replace(BEFORE, steps=7, differing=4), faster).totals["backward"].is_clear
 
@@ -141,7 +142,7 @@ def test_other_inputs_are_said() -> None:
         for size in (1, 2)
     )
     assert compare(small, large).reshaped == 2
-    assert "2 calls had inputs of other shapes." in str(compare(small, large))
+    assert "2 calls had inputs of different shapes." in str(compare(small, large))
     assert compare(small, small).reshaped == 0
 
 
@@ -207,13 +208,13 @@ def test_times_of_a_device_are_compared_where_there_is_one() -> None:
     )
     changes = {call.path: call for call in compare(card, card).calls}
     assert changes["a"].forward.before == card.calls[1].device_forward
-    assert "Times of calls are the device's; the totals are the host's." in " ".join(
+    assert "Times of calls are device times; the totals are host times." in " ".join(
         str(compare(card, card)).split()
     )
     mixed = compare(BEFORE, card)
     assert mixed.on_device == (False, True)
     assert texts(mixed)["a"][2:4] == ["1.10 ms", "1.00 ms"]
-    assert "Times of calls are the device's now; the totals are the host's." in " ".join(
+    assert "Times of calls are device times now; the totals are host times." in " ".join(
         str(mixed).split()
     )
     assert "device" not in str(compare(BEFORE, AFTER))

@@ -114,7 +114,7 @@ def test_times_of_a_device_come_first_and_make_the_shares() -> None:
     narrow = found.table().write("text", width=80).replace("\n", " ")
     assert "on host" not in narrow.partition("No room")[0], "neither of the two"
     assert "No room for: Forward on host (µs), Backward on host (µs)." in narrow
-    assert "times of the device, shares of forward and backward" in " ".join(str(found).split())
+    assert "device times, as a share of forward and backward" in " ".join(str(found).split())
 
 
 def test_counts_of_values_that_are_not_finite_are_there_if_there_are_any() -> None:
@@ -158,8 +158,9 @@ def test_a_layer_that_is_slower_than_it_should_be_is_marked() -> None:
     assert columns(found)[5:7] == ["Expected (µs)", "×"]
     assert column(found, "expected") == ["5,000.0", "800.0", "4,200.0"]
     assert column(found, "ratio") == ["* 2.0", "1.2", "* 2.1"]
-    assert "Expected by the roofline of CPU One, ± 40 %; × is measured over expected" in " ".join(
-        str(found).split()
+    assert (
+        "Expected times are of the roofline of CPU One, ± 40 %; × is measured ÷ expected"
+        in " ".join(str(found).split())
     )
 
 
@@ -208,7 +209,7 @@ def test_the_totals_have_what_belongs_to_no_module() -> None:
         ["Forward", "5.00 ms", "4.40 ms … 5.60 ms"],
         ["Backward", "5.00 ms", "4.40 ms … 5.60 ms"],
         ["of which storing gradients", "1.00 ms", "1.00 ms … 2.00 ms"],
-        ["of which no module's", "2.00 ms", "2.00 ms … 4.00 ms"],
+        ["of which outside modules", "2.00 ms", "2.00 ms … 4.00 ms"],
         ["Optimizer", "3.00 ms", "3.00 ms … 6.00 ms"],
         ["Between steps", "5.00 ms", "4.00 ms … 6.00 ms"],
         ["Step to step", "21.0 ms", "20.0 ms … 22.0 ms"],
@@ -295,16 +296,16 @@ def found_in(step: int, path: str = "second", **changes: Any) -> NonFinite:
 
 def test_where_nothing_was_found_only_the_measuring_is_told() -> None:
     assert remarks() == [
-        "Medians of 3 steps, on CPU One; times of the host, shares of forward and backward."
+        "Medians of 3 steps, on CPU One; host times, as a share of forward and backward."
     ]
     assert remarks(warm_up=1, steps=1, timed=1)[0].startswith(
-        "Medians of 1 step after 1 to warm up, on CPU One"
+        "Medians of 1 step after 1 warm-up step, on CPU One"
     )
     with inspect(nn.ReLU()) as nothing:
         pass
-    assert str(nothing) == "No step was measured: the model was not called."
+    assert str(nothing) == "No step was measured, because the model was not called."
     assert remarks(differing=1)[1] == (
-        "Times are of the most common kind of step. 1 step left out: other calls or input shapes."
+        "Times are of the most common kind of step. 1 step left out: different calls or input shapes."
     )
 
 
@@ -315,7 +316,7 @@ def test_the_number_of_checked_steps_is_told() -> None:
     )
     assert (
         remarks(checked_steps=0)[1]
-        == "No step trained: only the measured steps were checked for NaN and Inf."
+        == "No step trained, so only the measured steps were checked for NaN and Inf."
     )
     trained = (CheckedModule(name="G (Net)", steps=25), CheckedModule(name="D (Net)", steps=50))
     assert (
@@ -331,7 +332,7 @@ def test_the_number_of_checked_steps_is_told() -> None:
 
 def test_each_finding_is_a_sentence() -> None:
     assert remarks(nonfinite=(found_in(3),))[0] == (
-        "Step 3: the first NaN was made in second (Linear), forward (1 NaN of 8 values)."
+        "Step 3: first NaN in the output of second (Linear), forward pass: 1 of 8 values is NaN."
     )
 
 
@@ -343,21 +344,22 @@ def test_findings_that_are_alike_are_told_once_by_the_one_that_knows_the_operato
         found_in(4, phase="backward"),
     )
     assert remarks(nonfinite=found)[:2] == [
-        "In 3 steps, first in step 2: the first NaN was made in second (Linear), forward (1 NaN of 8 values), by aten.log.",
-        "Step 4: the first NaN was made in second (Linear), backward (1 NaN of 8 values).",
+        "In 3 steps, first in step 2: first NaN in the output of second (Linear), forward pass: "
+        "1 of 8 values is NaN; source: aten.log.",
+        "Step 4: first NaN in a gradient of second (Linear), backward pass: 1 of 8 values is NaN.",
     ]
 
 
 def test_of_many_findings_the_first_are_told() -> None:
     said = remarks(nonfinite=tuple(found_in(step, f"layer {step}") for step in range(7)))
     assert len(said) == 7
-    assert said[5] == "2 more findings are in run.facts.nonfinite."
+    assert said[5] == "2 more sources are in run.facts.nonfinite."
 
 
 def test_steps_of_which_no_finding_was_kept_are_counted() -> None:
     assert (
         remarks(nonfinite=(found_in(3),), nonfinite_steps=4)[1]
-        == "3 later steps made values that are not finite, too."
+        == "3 later steps also have NaN or Inf."
     )
     assert len(remarks(nonfinite=(found_in(3),), nonfinite_steps=1)) == 2
 
@@ -383,9 +385,9 @@ def test_what_was_compiled_and_why_again() -> None:
         :-1
     ] == [
         "Compiled: Net.forward, net.py:3 (_orig_mod).",
-        "Compiled 3 times: helper, net.py:9, again because size mismatch at 0; another type.",
-        "The graph was broken once: print.",
-        "The graph was broken 4 times: item().",
+        "Compiled 3 times: helper, net.py:9; recompiled because size mismatch at 0; another type.",
+        "Graph break, once: print.",
+        "Graph break, 4 times: item().",
     ]
 
 
@@ -447,9 +449,11 @@ def test_names_of_deep_layers_keep_their_branches() -> None:
 def test_calls_deeper_than_asked_are_said_to_be_in_those_above() -> None:
     found = inspected(nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU())), X)
     assert [row.depth for row in found.table(max_depth=1).rows] == [0, 1]
-    assert "2 calls deeper than 1 are in those above them." in found.table(max_depth=1).remarks
+    assert (
+        "2 calls below depth 1 are included in the rows above." in found.table(max_depth=1).remarks
+    )
     assert len(found.table(max_depth=None).rows) == 4
-    assert "deeper" not in str(found)
+    assert "below depth" not in str(found)
 
 
 # -- for programs --------------------------------------------------------------------------------------------------------
@@ -481,7 +485,7 @@ def test_a_page_has_all_calls_since_it_folds() -> None:
         model = nn.Sequential(model)
     found = inspected(model, X)
     assert found._repr_html_().count("<tr data-depth=") == 6
-    assert "2 calls deeper than 3" in str(found)
+    assert "2 calls below depth 3" in str(found)
 
 
 # -- the page about it ---------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from tests.report.runs import STEADY, inspected, run
 from tests.report.samples import HOSTILE, UNPRINTABLE, Chain
 from tests.run_schema import PLACE, written
 from torchscan import InputError, from_json, open_run
+from torchscan.notes import Note
 from torchscan.types import Latency, RunFacts
 
 SCHEMA = torchscan.types.json_schema("run")
@@ -121,12 +122,26 @@ def test_what_has_a_default_may_be_missing(tmp_path: Path) -> None:
     )
 
 
+def test_sentences_of_the_first_version_are_notes(tmp_path: Path) -> None:
+    found = {"step": 3, "path": "0", "type_name": "Linear", "invocation": 0, "nan": 1, "inf": 0}
+    forward = {**found, "phase": "forward", "numel": 8, "unknown": "it is too large to be copied"}
+    gradient = {**found, "phase": "gradient", "numel": 8, "then": "train.py:9 (in step)"}
+    old = {"schema": "torchscan/run/1", "nonfinite": [forward, gradient]}
+    first, second = inspected_run(saved(tmp_path, lambda content: content.update(old))).nonfinite
+    assert first.unknown == Note.from_text("it is too large to be copied")
+    assert "the operator is unknown: it is too large to be copied" in str(first)
+    assert (second.then, str(second.cause)) == (
+        None,
+        "backward() at train.py:9 (in step) stored finite values, so code after it wrote to them",
+    )
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         (
-            lambda it: it.update(schema="torchscan/run/2"),
-            "this run follows schema 2, and this torchscan reads up to 1",
+            lambda it: it.update(schema="torchscan/run/3"),
+            "this run follows schema 3, and this torchscan reads up to 2",
         ),
         (
             lambda it: it.update(schema="torchscan/info/1"),
@@ -185,7 +200,7 @@ def test_another_file_is_refused(text: str, said: str, tmp_path: Path) -> None:
 def test_no_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"the run '.*none\.json' cannot be read: .*No such file"):
         open_run(tmp_path / "none.json")
-    with pytest.raises(InputError, match="there is no recorded run in"):
+    with pytest.raises(InputError, match="has no watched run: "):
         open_run(tmp_path)
     with pytest.raises(InputError, match="cannot be written"):
         run({"a": (STEADY, STEADY)}).save(tmp_path)

@@ -138,7 +138,7 @@ for i in range(30):
     optimizer.step()
 """,
         step=17,
-        says=("between the model's result and the loss", "aten.log"),
+        says=("between the model's output and the loss", "aten.log"),
     ),
     "a loss module": Planted(
         code="""\
@@ -175,7 +175,7 @@ for i in range(310):
     optimizer.step()
 """,
         step=300,
-        says=("was given to the model", "1 NaN"),
+        says=("in the input of the model", "1 NaN"),
     ),
     "NaN in the targets": Planted(
         code="""\
@@ -190,7 +190,7 @@ for i in range(30):
     optimizer.step()
 """,
         step=22,
-        says=("between the model's result and the loss", "aten.mse_loss", "target", "1 NaN"),
+        says=("between the model's output and the loss", "aten.mse_loss", "target", "1 NaN"),
     ),
     "running statistics": Planted(
         code="""\
@@ -225,7 +225,7 @@ for i in range(30):
     optimizer.step()
 """,
         step=19,
-        says=("between the model's result and the loss", "aten.div"),
+        says=("between the model's output and the loss", "aten.div"),
     ),
     "all targets ignored": Planted(
         code="""\
@@ -238,7 +238,7 @@ for i in range(30):
     optimizer.step()
 """,
         step=18,
-        says=("between the model's result and the loss", "aten.nll_loss"),
+        says=("between the model's output and the loss", "aten.nll_loss"),
     ),
     "the gradient of a root at 0, in the loss": Planted(
         code="""\
@@ -253,7 +253,7 @@ for i in range(30):
     optimizer.step()
 """,
         step=13,
-        says=("between the model's result and the loss", "SqrtBackward0"),
+        says=("between the model's output and the loss", "SqrtBackward0"),
     ),
     "the gradient of a root at 0, in a module": Planted(
         code="""\
@@ -302,7 +302,7 @@ for i in range(30):
     schedule.step()
 """,
         step=21,
-        says=("parameter 0.weight", "became", "SGD.step()", "its lr is inf"),
+        says=("parameter 0.weight", "became", "SGD.step()", "its option lr is inf"),
     ),
     "an embedding that the program writes to": Planted(
         code="""\
@@ -318,7 +318,7 @@ for i in range(30):
     optimizer.step()
 """,
         step=16,
-        says=("0 (Embedding)", "weight: 8 NaN of 80", "written to since the last optimizer step"),
+        says=("0 (Embedding)", "weight: 8 NaN of 80", "finite after the last optimizer step"),
     ),
     "a hook on a gradient": Planted(
         code="""\
@@ -335,7 +335,7 @@ for i in range(30):
         says=(
             "the gradient of 2.weight",
             "was not finite before SGD.step()",
-            "written to in between",
+            "stored finite values",
         ),
     ),
     "a hook on a tensor": Planted(
@@ -349,7 +349,7 @@ for i in range(20):
     optimizer.step()
 """,
         step=12,
-        says=("0 (Linear), backward", "a hook on the gradient of weight"),
+        says=("0 (Linear), backward pass", "a hook on the gradient of weight"),
     ),
     "a model whose forward is called by name": Planted(
         code="""\
@@ -365,7 +365,7 @@ for i in range(20):
     optimizer.step()
 """,
         step=13,
-        says=("between the model's result and the loss", "aten.sqrt"),
+        says=("between the model's output and the loss", "aten.sqrt"),
     ),
     "a gradient written through data": Planted(
         code="""\
@@ -382,7 +382,7 @@ for i in range(30):
         says=(
             "the gradient of 2.weight",
             "was not finite before SGD.step()",
-            "written to in between",
+            "stored finite values",
         ),
     ),
     "an optimizer without epsilon": Planted(
@@ -508,7 +508,7 @@ for seed in range(3):
     train(seed, seed == 2)
 """,
         step=9,
-        says=("between the model's result and the loss",),
+        says=("between the model's output and the loss",),
     ),
     "a closure": Planted(
         code="""\
@@ -525,7 +525,7 @@ for i in range(20):
     optimizer.step(closure)
 """,
         step=14,
-        says=("between the model's result and the loss", "aten.log"),
+        says=("between the model's output and the loss", "aten.log"),
     ),
     "dropout": Planted(
         code="""\
@@ -565,7 +565,7 @@ for epoch in range(5):
             model(torch.randn(16, 8))
 """,
         step=20,
-        says=("between the model's result and the loss", "aten.log"),
+        says=("between the model's output and the loss", "aten.log"),
     ),
     "a healthy run": Planted(
         code="""\

@@ -110,10 +110,10 @@ def test_the_table_and_files_show_both() -> None:
         train(model, 1)
         model(torch.rand(3, 4)).sum().backward()
     text = " ".join(str(run).split())
-    assert "Medians of 4 steps after 1 to warm up" in text
-    assert "1 step left out: other calls or input shapes." in text
+    assert "Medians of 4 steps after 1 warm-up step" in text
+    assert "1 step left out: different calls or input shapes." in text
     assert (
-        "8 forward passes had no backward pass, as in an evaluation; the other times in this table exclude them"
+        "8 forward passes had no backward pass, as in an evaluation; other times in this table exclude them"
         in text
     )
     assert "Evaluation, forward only" in text
@@ -152,5 +152,5 @@ def test_findings_are_numbered_by_kind() -> None:
         4,
         True,
     )
-    assert str(second).startswith("evaluation pass 4: the first NaN was given to the model")
-    assert "Evaluation pass 4: the first NaN" in str(run)
+    assert str(second).startswith("evaluation pass 4: first NaN in the input of the model")
+    assert "Evaluation pass 4: first NaN" in str(run)

@@ -77,7 +77,7 @@ def test_it_is_raised_in_the_step_that_makes_it_and_everything_is_put_back() -> 
     run = inspect(model, steps=2, on_nonfinite="raise").start()
     for _ in range(12):
         take(model, optimizer)
-    with pytest.raises(NonFiniteError, match="step 12: the first NaN was given to the model"):
+    with pytest.raises(NonFiniteError, match="step 12: first NaN in the input of the model"):
         take(model, optimizer, torch.full((16, 8), math.nan))
     run.finish()
     assert places() == before
@@ -92,7 +92,7 @@ def test_the_numbers_of_timed_and_checked_steps_are_printed() -> None:
         for _ in range(9):
             take(model, optimizer)
     text = " ".join(str(run).split())
-    assert "Medians of 3 steps after 1 to warm up" in text
+    assert "Medians of 3 steps after 1 warm-up step" in text
     assert "9 training steps checked for NaN and Inf" in text
 
 
@@ -419,7 +419,7 @@ def test_a_check_that_is_read_in_the_next_step_names_its_own(
     (found,) = run.facts.nonfinite
     assert found.step == 5
     assert found.description.startswith(said)
-    assert "was made" not in found.description
+    assert "in the output of" not in found.description
 
 
 def train_on_two_losses(y: Tensor, model: nn.Module, value: float) -> None:
@@ -442,12 +442,12 @@ def give_a_gradient(y: Tensor, model: nn.Module, value: float) -> None:
 @pytest.mark.parametrize(
     ("train", "said"),
     [
-        (train_on_two_losses, "by aten.sqrt"),
+        (train_on_two_losses, "source: aten.sqrt"),
         (
             assign_gradients,
-            "the gradient of weight (4 NaN of 4) and of 1 more was not finite before SGD.step()",
+            "the gradient of weight (4 NaN of 4 values) and 1 more was not finite before SGD.step()",
         ),
-        (give_a_gradient, "the first NaN was in the gradient that backward() was given"),
+        (give_a_gradient, "first NaN in the gradient that was passed to backward()"),
     ],
 )
 def test_a_gradient_that_is_nan_is_not_charged_to_the_optimizer(
@@ -551,7 +551,7 @@ def call_plainly(model: nn.Module, step: int) -> Tensor:
 @pytest.mark.parametrize(
     ("make", "call", "reason"),
     [
-        (Locked, call_plainly, "its call cannot be repeated"),
+        (Locked, call_plainly, "repeating the call raised "),
         (OfList, call_with_list, "its inputs are results of other calls, in a container"),
         (OfKeyword, call_with_buffer, "its inputs have been written to since"),
     ],
@@ -567,7 +567,7 @@ def test_a_call_that_cannot_be_repeated_is_named_with_the_reason(
     assert found.step == 5
     assert found.phase == "forward"
     assert reason in str(found.unknown)
-    assert "is gone" in str(found.unsure)
+    assert "was garbage-collected" in str(found.unsure)
 
 
 def test_nodes_of_calls_that_are_no_longer_kept_are_the_models() -> None:

@@ -15,6 +15,7 @@ from torch.distributions import Bernoulli, Categorical, Uniform
 from tests.recording.test_record import Calls
 from tests.runtime.faults import Log, Of, Scaled
 from torchscan import inspect
+from torchscan.notes import Note
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.run import RunFacts
 
@@ -233,17 +234,16 @@ def test_nan_of_a_row_that_is_all_mask_names_its_operator_and_the_mask() -> None
 
     found = only(steps(Calls(attend, linear=nn.Linear(4, 2)), Tensor.sum))
     assert (found.path, found.what, found.operator) == ("", "NaN", "aten._softmax")
-    assert found.mask is not None
-    assert found.mask.startswith("aten.masked_fill.Scalar at test_infinities.py:")
-    assert f", by aten._softmax at {found.line}, of infinities from {found.mask}" in str(found)
+    assert str(found.mask).startswith("aten.masked_fill.Scalar at test_infinities.py:")
+    source = f"source: aten._softmax at {found.line}, given infinities of {found.mask}"
+    assert source in str(found)
 
 
 def test_nan_of_the_mask_of_another_module_names_that_module() -> None:
     whole = Of(lambda x: torch.where(torch.ones(4, 4).bool(), torch.tensor(MINUS_INF), x))
     found = only(steps(nn.Sequential(nn.Linear(4, 4), whole, nn.Softmax(-1)), Tensor.sum))
     assert (found.path, found.operator) == ("2", "aten._softmax")
-    assert found.mask is not None
-    assert found.mask.startswith("1 (Of), by aten.where.self at test_infinities.py:")
+    assert str(found.mask).startswith("1 (Of), by aten.where.self at test_infinities.py:")
 
 
 def test_a_mask_that_is_written_into_what_was_given_is_no_finding_but_its_nan_is() -> None:
@@ -258,7 +258,7 @@ def test_a_mask_that_is_written_into_what_was_given_is_no_finding_but_its_nan_is
     with inspect(filled, expected=False) as run, torch.no_grad():
         filled(x)
     found = only(run.facts)
-    assert (found.path, found.what, found.operator, found.mask) == (
+    assert (found.path, found.what, found.operator, str(found.mask)) == (
         "2",
         "NaN",
         "aten._softmax",
@@ -278,7 +278,7 @@ def test_nan_of_padding_in_attention_names_softmax_and_the_mask() -> None:
     found = only(run.facts)
     assert (found.path, found.operator) == ("attention", "aten._softmax")
     assert found.mask is not None
-    assert "masked_fill" in found.mask
+    assert "masked_fill" in found.mask.values["operator"]
 
 
 def test_a_computed_infinity_that_became_nan_is_the_source() -> None:
@@ -316,7 +316,7 @@ def test_a_module_in_another_thread_is_named() -> None:
         "aten.log",
         True,
     )
-    assert "was made in branch.1 (Of), forward in another thread" in str(found)
+    assert "in the output of branch.1 (Of), forward pass in another thread" in str(found)
 
 
 def test_a_mask_that_is_written_in_another_thread_is_no_finding() -> None:
@@ -335,7 +335,7 @@ def test_an_operator_in_another_thread_is_said_to_be_unseen() -> None:
 
     found = only(steps(Calls(forward, last=nn.Linear(4, 2)), Tensor.sum))
     assert found.path == ""
-    assert found.unknown == "no operator in its thread produced it when the call was repeated"
+    assert found.unknown == Note.of("not-in-thread")
 
 
 def test_a_gradient_that_relu_masks_is_counted() -> None:

@@ -224,7 +224,7 @@ def test_what_belongs_to_no_module_is_a_line_of_its_own() -> None:
         whole + facts.storing.median + facts.unowned.median
     )
     assert facts.unowned.median > 0 < facts.storing.median
-    assert "of which no module's" in str(facts)
+    assert "of which outside modules" in str(facts)
 
 
 # -- nothing is changed --------------------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ def test_graphs_and_results_are_let_go() -> None:
 
 def test_starting_twice_is_refused_and_changes_nothing() -> None:
     before, run = hooks(), inspect(mlp())
-    with run, pytest.raises(InputError, match="finish it first"):
+    with run, pytest.raises(InputError, match="has already started"):
         run.start()
     assert hooks() == before
 

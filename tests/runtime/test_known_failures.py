@@ -265,7 +265,7 @@ def test_a_context_that_is_entered_twice_is_refused_and_goes_on() -> None:
     model, before = nn.Linear(4, 1), hooks()
     run = inspect(model, warm_up=0)
     with run:
-        with pytest.raises(InputError, match="finish it first"):
+        with pytest.raises(InputError, match="has already started"):
             run.start()
         model(X).sum().backward()
     assert run.facts.steps == 1

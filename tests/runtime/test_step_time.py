@@ -65,7 +65,7 @@ def test_a_limit_for_this_device_is_checked(device: str) -> None:
 @pytest.mark.parametrize("device", ["NVIDIA H100", "CPU Two"])
 def test_a_limit_for_another_device_is_not_and_a_warning_says_so(device: str) -> None:
     with pytest.warns(
-        UserWarning, match=f"not checked: its limit is for {device}, and this ran on CPU One"
+        UserWarning, match=f"not checked: it is for {device}, and the steps ran on CPU One"
     ):
         RUN.assert_step_time("8 ms", device=device)
     with warnings.catch_warnings():
@@ -92,5 +92,5 @@ def test_what_is_no_limit_is_refused(options: dict[str, Any], said: str) -> None
 
 
 def test_without_steps_there_is_nothing_to_check() -> None:
-    with pytest.raises(InputError, match="no step was measured"):
+    with pytest.raises(InputError, match="the run has no measured step"):
         run({"a": (SLOW, SLOW)}, steps=0).assert_step_time("1 s")

@@ -91,7 +91,7 @@ def test_devices_of_a_machine_without_cuda(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     assert (local_device(None), local_device("cpu")) == (CPU, CPU)
     with pytest.raises(
-        InputError, match=r"there is no cuda that this torch can use here: give cpu$"
+        InputError, match=r"cuda is not a device that torch can use here: give cpu$"
     ):
         local_device("cuda")
 
@@ -105,7 +105,7 @@ def test_devices_of_a_machine_with_two_cards(monkeypatch: pytest.MonkeyPatch) ->
         "cuda:1",
     ]
     with pytest.raises(
-        InputError, match=r"there is no cuda:2 that this torch can use here: give cpu, or cuda$"
+        InputError, match=r"cuda:2 is not a device that torch can use here: give cpu or cuda$"
     ):
         local_device("cuda:2")
 

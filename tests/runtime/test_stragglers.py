@@ -75,7 +75,7 @@ def test_one_that_comes_late_is_behind_and_those_that_waited_are_not(alone: RunF
     (straggler,) = group.stragglers
     assert straggler.rank == 1
     assert (straggler.seconds, straggler.share) == pytest.approx((0.030, 0.30))
-    assert "process 1 is 30.0 ms behind the others in each step (30 %)" in str(straggler)
+    assert "rank 1 lags by 30.0 ms in each step (30 %)" in str(straggler)
 
 
 def test_who_waits_for_one_is_not_blamed_by_others(alone: RunFacts) -> None:
@@ -140,7 +140,7 @@ def test_files_of_an_earlier_start_are_no_part_of_the_run(alone: RunFacts) -> No
         [0, 1],
         (2,),
     )
-    assert "Missing: process 2 of 3, which saved nothing." in str(group)
+    assert "Missing: rank 2 of 3, which saved nothing." in str(group)
 
 
 def test_a_table_by_layer_has_the_least_and_the_most(alone: RunFacts) -> None:

@@ -20,9 +20,11 @@ from torch import nn
 
 from torchscan.errors import TorchscanError
 from torchscan.live.about import fingerprint_of
+from torchscan.live.losses import format_error
 from torchscan.live.parent import Parent
 from torchscan.live.store import PATIENCE_OF_WRITERS, Reader, Store, StoreError
 from torchscan.live.waiting import is_ready
+from torchscan.notes import Note
 from torchscan.recording.call_tree import Given
 from torchscan.torch_versions import strip_hooks
 
@@ -137,16 +139,16 @@ def _draw(model: nn.Module, given: Given, path: Path, trainer: int) -> None:
 
 
 def _write(model: nn.Module, given: Given, path: Path) -> None:
-    graph, said = None, ""
+    graph, failure = None, ""
     try:
         graph = _graph_of(model, given)
     except Exception as error:
-        said = f"no graph of the model could be drawn: {error}"[:300]
+        failure = format_error(error)
     if not _is_run_of(model, path):
         return
     with contextlib.closing(Store(path, {}, patience=PATIENCE_OF_WRITERS)) as store:
         if graph is None:
-            store.note(said)
+            store.note(Note.of("graph-not-drawn", error=failure))
         else:
             store.keep_graph(graph)
 

@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchscan.live.losses import format_error
+from torchscan.notes import Note
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -23,15 +26,15 @@ _LAST = 5.0
 
 
 class Guests:
-    """``tell`` takes what the user is to know, once for each that has failed."""
+    """``report`` takes what the user is to know, once for each that has failed."""
 
     def __init__(
-        self, sinks: Sequence[Sink], custom: Mapping[str, Statistic], tell: Callable[[str], None]
+        self, sinks: Sequence[Sink], custom: Mapping[str, Statistic], report: Callable[[Note], None]
     ) -> None:
         #: with when each was last shown a step, by their identities: a sink of the user's may have no hash
         self._sinks = {id(sink): (sink, -math.inf) for sink in sinks}
         self._custom = dict(custom)
-        self._tell = tell
+        self._report = report
         self._failed: set[str] = set()
         #: until when the user's code that runs now may take, on the clock of time.monotonic()
         self._until: float | None = None
@@ -94,9 +97,8 @@ class Guests:
                 method(*args)
         except (Exception, SystemExit) as error:
             del self._sinks[id(sink)]
-            self._tell(
-                f"{type(sink).__name__} is shown nothing any more: {method.__name__} raised {_format_error(error)}"
-            )
+            name, text = type(sink).__name__, format_error(error)
+            self._report(Note.of("sink-disabled", sink=name, method=method.__name__, error=text))
 
     def _figure(self, name: str, statistic: Statistic, values: Tensor) -> float:
         if name in self._failed:
@@ -106,9 +108,7 @@ class Guests:
                 return float(statistic(values))
         except (Exception, SystemExit) as error:
             self._failed.add(name)
-            self._tell(
-                f"the statistic {name!r} is not worked out any more: it raised {_format_error(error)}"
-            )
+            self._report(Note.of("statistic-disabled", name=name, error=format_error(error)))
             return math.nan
 
 
@@ -130,7 +130,3 @@ def _limited(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-def _format_error(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:300]

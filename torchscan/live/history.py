@@ -22,15 +22,17 @@ from torchscan.files import path_of
 from torchscan.live.bins import quantiles
 from torchscan.live.by_call import measured_in, place_of
 from torchscan.live.by_step import OverSteps
-from torchscan.live.losses import LostSteps, describe_lost
-from torchscan.live.missing import missing_in
-from torchscan.live.schema import KINDS, STATISTICS, Distribution, Kind, Phase, Series
+from torchscan.live.losses import LostSteps, note_of_lost
+from torchscan.live.missing import missing_in, rank_of_file
+from torchscan.live.schema import KINDS, STATISTICS, Distribution, Kind, Phase, RunEvent, Series
 from torchscan.live.settling import lost_in, settled_about
 from torchscan.live.sinks.sink import Seen, Sink
 from torchscan.live.store import Reader
 from torchscan.live.uniting import merge_distributions
 from torchscan.live.validation import is_plain_file
 from torchscan.measured import Measured
+from torchscan.notes import Note
+from torchscan.plain import to_plain
 from torchscan.results import PlotSize, Result, draw, table_of
 
 if TYPE_CHECKING:
@@ -68,7 +70,7 @@ class History:
         custom = dict.fromkeys(known for each in self.distributions for known in each.custom)
         if name not in custom:
             raise InputError(
-                f"{name!r} is not a statistic: there are {', '.join([*STATISTICS, *custom])}"
+                f"{name!r} is not a statistic: choose from {', '.join([*STATISTICS, *custom])}"
             )
         return [each.custom.get(name, math.nan) for each in self.distributions]
 
@@ -77,7 +79,7 @@ class History:
         wrong = next((share for share in shares if not 0 <= share <= 1), None)
         if wrong is not None:
             raise InputError(
-                f"quantiles are of shares from 0 to 1, and {wrong!r} is none: 0.05, say, for 5 %"
+                f"quantile {wrong!r} is out of range: give shares from 0 to 1, such as 0.05 for 5 %"
             )
         by_step = [_quantiles(each, shares) for each in self.distributions]
         return [list(by_share) for by_share in zip(*by_step, strict=True)]
@@ -107,9 +109,7 @@ class WatchedRun(Result):
         """``path``: the folder of a run, or the file of one of its processes."""
         self.path = path_of(path)
         if not self._files:
-            raise InputError(
-                f"there is no recorded run in {str(self.path)!r}: {_advice(self.path)}"
-            )
+            raise InputError(f"{str(self.path)!r} has no watched run: {_advice(self.path)}")
 
     @property
     def _files(self) -> list[Path]:
@@ -137,12 +137,15 @@ class WatchedRun(Result):
         return int(self.about.get("ranks", len(self._files)))
 
     @property
-    def missing(self) -> tuple[str, ...]:
-        """Sentences: which ranks recorded nothing or left the run open, and which sampled steps were lost."""
-        if self.path.is_file():
-            said = describe_lost(self.lost)
-            return tuple(self.about.get("missing", [said] if said else ()))
-        return tuple(missing_in(self._files))
+    def missing(self) -> tuple[Note, ...]:
+        """Notes: which ranks recorded nothing or left the run open, and which sampled steps were lost."""
+        if not self.path.is_file():
+            return tuple(missing_in(self._files))
+        merged = self.about.get("missing")
+        if merged is not None:
+            return tuple(map(Note.from_data, merged))
+        lost = note_of_lost(self.lost)
+        return () if lost is None else (lost,)
 
     @property
     def lost(self) -> tuple[LostSteps, ...]:
@@ -162,12 +165,13 @@ class WatchedRun(Result):
         )
 
     @property
-    def events(self) -> tuple[tuple[float, str], ...]:
-        """Events of the run, with their times in seconds since 1970."""
-        events: list[tuple[float, str]] = []
-        for found in self._read(lambda reader: reader.events()):
-            events += found
-        return tuple(sorted(events))
+    def events(self) -> tuple[RunEvent, ...]:
+        """Events of the run, such as its first NaN, in the order of time."""
+        events: list[RunEvent] = []
+        for path, found in self._read(lambda reader: (reader.path, reader.events())):
+            rank = rank_of_file(path) if _RANK_FILE.fullmatch(path.name) else None
+            events += [each if rank is None else replace(each, rank=rank) for each in found]
+        return tuple(sorted(events, key=lambda event: event.time))
 
     @property
     def written(self) -> float | None:
@@ -178,7 +182,7 @@ class WatchedRun(Result):
     def find(self, path: str = "*", kind: Kind | None = None) -> list[Series]:
         """Series of modules whose paths match a pattern: ``find("layer4.*", "output_grad")``."""
         if kind is not None and kind not in KINDS:
-            raise InputError(f"the kind is {kind!r}: there are {', '.join(KINDS)}")
+            raise InputError(f"kind is {kind!r}: choose from {', '.join(KINDS)}")
         return [
             each
             for each in self.series
@@ -194,7 +198,7 @@ class WatchedRun(Result):
 
     def history(self, series: Series | str, phase: Phase = "train") -> History:
         """One series over time, of all ranks together. A text is what :attr:`Series.label` is: ``"fc.weight gradient"``."""
-        wanted = self._named(series) if isinstance(series, str) else series
+        wanted = self._find_by_label(series) if isinstance(series, str) else series
         require_phase(phase)
         return self.histories([wanted], phase)[0]
 
@@ -292,8 +296,8 @@ class WatchedRun(Result):
             "steps": self.steps(),
             "evaluations": self.steps("eval"),
             "series": [each.label for each in self.series],
-            "events": [list(each) for each in self.events],
-            "missing": list(self.missing),
+            "events": [to_plain(each) for each in self.events],
+            "missing": [each.to_data() for each in self.missing],
         }
 
     def export(self, sink: Sink) -> None:
@@ -332,13 +336,13 @@ class WatchedRun(Result):
                     **found.custom,
                 }
 
-    def _named(self, said: str) -> Series:
-        found = next((each for each in self.series if each.label == said), None)
+    def _find_by_label(self, label: str) -> Series:
+        found = next((each for each in self.series if each.label == label), None)
         if found is None:
-            names = [each.label for each in self.series]
-            near = difflib.get_close_matches(said, names, 3, 0.5) or names[:3]
+            labels = [each.label for each in self.series]
+            near = difflib.get_close_matches(label, labels, 3, 0.5) or labels[:3]
             some = ", ".join(map(repr, near)) or "none"
-            raise InputError(f"no series is called {said!r}: there are {some}, …; find() has all")
+            raise InputError(f"{label!r} is not a series: choose from {some}, …; find() lists all")
         return found
 
     def _readers(self) -> Iterator[Reader]:
@@ -405,14 +409,14 @@ def _joined(parts: Sequence[Seen]) -> Seen:
 def require_phase(phase: str) -> None:
     """Raise an InputError for anything but "train" and "eval"."""
     if phase not in ("train", "eval"):
-        raise InputError(f"the phase is {phase!r}: there are 'train' and 'eval'")
+        raise InputError(f"phase is {phase!r}: give 'train' or 'eval'")
 
 
 def _advice(path: Path) -> str:
     runs = [str(each.path) for each in runs_in(path)]
     if runs:
-        return f"there are {', '.join(map(repr, runs[:5]))}{', …' if len(runs) > 5 else ''} in it"
-    return f"watch(model, {str(path)!r}) records one"
+        return f"choose from {', '.join(map(repr, runs[:5]))}{', …' if len(runs) > 5 else ''}"
+    return f"record one with watch(model, {str(path)!r})"
 
 
 def ranks_in(path: Path) -> list[Path]:

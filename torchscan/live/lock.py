@@ -21,15 +21,17 @@ class Lock:
         self._path = path.resolve()
         if self._path in _held:
             raise InputError(
-                f"{str(path.parent)!r}: this process is writing this run already: close() its watcher first"
+                f"run {str(path.parent)!r} is being written by this process: close() its watcher first"
             )
         self._number = above_standard(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
         try:
             fcntl.lockf(self._number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._number)
-            said = "another process is writing this run: give each its own folder, or end the other"
-            raise InputError(f"{str(path.parent)!r}: {said}") from error
+            raise InputError(
+                f"run {str(path.parent)!r} is being written by another process: give each process "
+                "its own folder, or end the other one"
+            ) from error
         _held.add(self._path)
 
     def release(self) -> None:

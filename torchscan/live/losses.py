@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torchscan.live.schema import Phase
 from torchscan.live.validation import MAX_INTEGER
+from torchscan.notes import Note
 
 #: ranges that are kept apart; beyond that, neighbors of the same reason become one
 _MAX_RANGES = 32
 _MAX_BRIEF = 6
-_MAX_WHY = 300
+_MAX_ERROR = 300
 #: reasons
-BEHIND = "the worker did not keep up"
-UNDER_WAY = "under way when the training process ended"
-REMOVED = "the folder of the run was removed"
-NO_WORKER = "the process that writes the run had ended"
+TOO_SLOW = Note.of("writer-too-slow")
+TRAINING_ENDED = Note.of("training-ended")
+RUN_REMOVED = Note.of("run-removed")
+WRITER_ENDED = Note.of("writer-ended")
+INTERNAL_ERROR = Note.of("internal-error")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,21 +32,24 @@ class LostSteps:
     last: int
     #: may be less than the range has, as not every step is sampled
     count: int
-    why: str
+    why: Note
+
+    def to_data(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        own = {name: getattr(self, name) for name in ("phase", "first", "last", "count")}
+        return {**own, "why": self.why.to_data()}
 
     def __str__(self) -> str:
-        noun = (
-            ("step" if self.count == 1 else "steps")
-            if self.phase == "train"
-            else _EVALUATIONS[self.count != 1]
+        """Return ``3 steps, 4 to 9 (the disk is full)``."""
+        note = Note.of(
+            "lost-range",
+            phase=self.phase,
+            first=self.first,
+            last=self.last,
+            count=self.count,
+            why=self.why.to_data(),
         )
-        where = f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"
-        if self.count == 1:
-            return f"{noun} {where} ({self.why})"
-        return f"{self.count} {noun}, {where} ({self.why})"
-
-
-_EVALUATIONS = ("evaluation at step", "evaluations")
+        return str(note)
 
 
 class Losses:
@@ -81,16 +86,16 @@ class Losses:
 
     def to_data(self) -> list[dict[str, Any]]:
         """Return plain data for JSON."""
-        return [asdict(each) for each in self.ranges]
+        return [each.to_data() for each in self.ranges]
 
     def to_brief_data(self) -> list[dict[str, Any]]:
         """Return the same with one range for each phase and reason, and no more than a few."""
-        joined: dict[tuple[str, str], LostSteps] = {}
+        joined: dict[tuple[str, Note], LostSteps] = {}
         for each in self.ranges:
             key = (each.phase, each.why)
             joined[key] = _joined(joined[key], each) if key in joined else each
         kept = sorted(joined.values(), key=lambda lost: -lost.count)[:_MAX_BRIEF]
-        return [asdict(each) for each in kept]
+        return [each.to_data() for each in kept]
 
     def _fits(self, index: int, new: LostSteps) -> bool:
         """Return whether a range and a later one become one: neighbors, or when there are too many."""
@@ -105,15 +110,15 @@ def _joined(one: LostSteps, other: LostSteps) -> LostSteps:
     return replace(one, first=first, last=last, count=one.count + other.count)
 
 
-def lost_step(phase: Phase, step: int, why: str) -> LostSteps:
+def lost_step(phase: Phase, step: int, why: Note) -> LostSteps:
     """Return a single step as lost."""
-    return LostSteps(phase=phase, first=step, last=step, count=1, why=why[:_MAX_WHY])
+    return LostSteps(phase=phase, first=step, last=step, count=1, why=why)
 
 
 def missing_at_end(
-    session: Mapping[str, Any], phase: Phase, step: int, count: int, why: str
+    session: Mapping[str, Any], phase: Phase, step: int, count: int, why: Note
 ) -> LostSteps:
-    """Return so many steps up to this one as lost, which follow the last that the session has written."""
+    """Return ``count`` steps up to ``step`` as lost, which follow the last that the session has written."""
     last = session.get("last")
     first = step
     if count > 1:
@@ -131,22 +136,38 @@ def lost_from(data: object) -> list[LostSteps]:
 def _lost_from(data: object) -> LostSteps | None:
     if not isinstance(data, Mapping):
         return None
-    phase, why = data.get("phase"), data.get("why")
+    phase, why = data.get("phase"), _reason_from(data.get("why"))
     numbers = [data.get(name) for name in ("first", "last", "count")]
-    if phase not in ("train", "eval") or not isinstance(why, str):
+    if phase not in ("train", "eval") or why is None:
         return None
     if any(type(number) is not int or not 0 <= number <= MAX_INTEGER for number in numbers):
         return None
     first, last, count = (int(str(number)) for number in numbers)
-    return LostSteps(phase=phase, first=first, last=last, count=count, why=why[:_MAX_WHY])
+    return LostSteps(phase=phase, first=first, last=last, count=count, why=why)
 
 
-def describe_lost(lost: Sequence[LostSteps], limit: int = 3) -> str:
-    """Return ``13 sampled steps are not in the run: steps 4 to 9 (…), …``, or an empty text."""
-    count = sum(each.count for each in lost)
-    if not count:
-        return ""
-    named = "; ".join(str(each) for each in lost[:limit])
-    more = f"; and {len(lost) - limit} more ranges" if len(lost) > limit else ""
-    verb = "sampled step is" if count == 1 else "sampled steps are"
-    return f"{count} {verb} not in the run: {named}{more}"
+def _reason_from(data: object) -> Note | None:
+    """Return the reason in plain data, or None. Files of versions before 3 hold a sentence."""
+    if isinstance(data, str):
+        return Note.from_text(data[:_MAX_ERROR])
+    try:
+        return Note.from_data(data)
+    except ValueError:
+        return None
+
+
+def note_of_error(error: Exception) -> Note:
+    """Return the reason that an unexpected exception is."""
+    return Note.of("unexpected-error", error=format_error(error))
+
+
+def format_error(error: BaseException) -> str:
+    """Return the type and text of an exception, short enough for a ledger."""
+    return f"{type(error).__name__}: {error}"[:_MAX_ERROR]
+
+
+def note_of_lost(lost: Sequence[LostSteps], **rank: int) -> Note | None:
+    """Return a note about lost steps, of a ``rank`` of ``num_ranks`` if there are several; or None."""
+    if not sum(each.count for each in lost):
+        return None
+    return Note.of("steps-lost", ranges=[each.to_data() for each in lost], **rank)

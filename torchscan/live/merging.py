@@ -7,18 +7,18 @@ import heapq
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
 from torchscan.errors import InputError
 from torchscan.live.history import ranks_in
-from torchscan.live.missing import missing_in
+from torchscan.live.missing import missing_in, rank_of_file
 from torchscan.live.schema import Distribution, Phase, SampledStep, Series
 from torchscan.live.settling import lost_in, settled_about
 from torchscan.live.store import Reader, Store, StoreError
 from torchscan.live.uniting import merge_distributions
+from torchscan.notes import Note
 
 
 class _RankStep(NamedTuple):
@@ -32,9 +32,9 @@ def merge(run: Path, output: Path) -> None:
     """Write what all processes of a run have seen to one file, each step and series once. Counts and sums add up."""
     files = ranks_in(run)
     if not files:
-        raise InputError(f"there is no recorded run in {str(run)!r}")
+        raise InputError(f"{str(run)!r} has no watched run: give a folder that watch() has written")
     if output.exists():
-        raise InputError(f"{str(output)!r} is there already: give another name")
+        raise InputError(f"{str(output)!r} already exists: give another name")
     beside = output.with_name(f".{output.name}.part")
     with _removed_unless_renamed(beside), contextlib.ExitStack() as stack:
         readers = [Reader(file) for file in files]
@@ -44,22 +44,33 @@ def merge(run: Path, output: Path) -> None:
         os.replace(beside, output)
 
 
-def _write(readers: list[Reader], path: Path, missing: list[str]) -> None:
+def _write(readers: list[Reader], path: Path, missing: list[Note]) -> None:
     abouts = [settled_about(reader.path, reader.about()) for reader in readers]
-    lost = [asdict(each) for about in abouts for each in lost_in(about)]
+    lost = [each.to_data() for about in abouts for each in lost_in(about)]
     first = {name: value for name, value in abouts[0].items() if name != "session"}
-    store = Store(path, {**first, "ranks": len(readers), "missing": missing, "lost": lost})
+    absent = [note.to_data() for note in missing]
+    store = Store(path, {**first, "ranks": len(readers), "missing": absent, "lost": lost})
     if (graph := next((each.graph() for each in readers), None)) is not None:
         store.keep_graph(graph)
     try:
         for phase in ("train", "eval"):
             for watched in _united(readers, phase, store):
                 store.write(watched, thins_out=False)
-        for number, reader in enumerate(readers):
-            for when, what in reader.events():
-                store.note(f"process {number}: {what}", when)
+        for reader in readers:
+            _copy_events(reader, store)
     finally:
         store.close()
+
+
+def _copy_events(reader: Reader, store: Store) -> None:
+    """Write the events of a rank with its number, which the file's name has.
+
+    Events of a run that was merged before have theirs.
+    """
+    own = rank_of_file(reader.path)
+    for event in reader.events():
+        rank = own if event.rank is None else event.rank
+        store.note(event.note, event.time, rank=rank)
 
 
 def _united(readers: Iterable[Reader], phase: Phase, store: Store) -> Iterator[SampledStep]:

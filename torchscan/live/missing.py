@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from torchscan.live.ledger import has_worker, ledger_of
 from torchscan.live.lock import is_locked
-from torchscan.live.losses import LostSteps, describe_lost
+from torchscan.live.losses import LostSteps, note_of_lost
 from torchscan.live.settling import lost_in, num_left, settled_about
 from torchscan.live.store import Reader
+from torchscan.notes import Note
 
 #: processes that have recorded nothing and are named one by one
 _MAX_NAMED = 16
@@ -24,7 +25,7 @@ class _RankProgress:
     """The progress of one rank."""
 
     rank: int
-    #: how many processes there were
+    #: number of processes
     processes: int
     #: its last training step; None: none was recorded
     last: int | None
@@ -38,14 +39,19 @@ class _RankProgress:
     #: steps that a worker has still to write, as the process that trains has ended
     num_left: int
 
-    @property
-    def where(self) -> str:
-        """``1 (19)``, with its last step."""
-        return f"{self.rank}" if self.last is None else f"{self.rank} ({self.last})"
+    def to_data(self) -> dict[str, Any]:
+        """Return plain data about the end of the process."""
+        return {
+            "rank": self.rank,
+            "time": self.gone,
+            "step": self.last,
+            "raised": self.raised,
+            "has_lost_peer": self.has_lost_peer,
+        }
 
 
-def missing_in(files: Sequence[Path]) -> list[str]:
-    """Return sentences: which ranks have recorded nothing, which left the run open, and which lost steps.
+def missing_in(files: Sequence[Path]) -> list[Note]:
+    """Return which ranks have recorded nothing, which left the run open, and which lost steps.
 
     The cause comes first. When a rank is gone, the others lose their connection to it at once, or are ended by their launcher.
     They may record their error before the worker of the rank that was killed has noticed anything, so a lost connection is
@@ -53,25 +59,30 @@ def missing_in(files: Sequence[Path]) -> list[str]:
     """
     parts = [_part(each) for each in files]
     number = max((part.processes for part in parts), default=1)
-    there = {part.rank for part in parts}
-    absent = list(islice((rank for rank in range(number) if rank not in there), _MAX_NAMED))
-    said = [f"process {rank} of {number} has recorded nothing" for rank in absent]
-    num_others = number - len(there) - len(absent)
-    if num_others > 0:
-        said.append(f"{num_others} other processes of {number} have recorded nothing")
+    notes = _absent_ranks({part.rank for part in parts}, number)
     gone = [part for part in parts if part.gone is not None]
     gone.sort(key=lambda part: (part.has_lost_peer, part.gone or 0.0))
-    ended = [_describe_missing(gone, number)] if gone else []
-    return [*said, *ended, *(lost for part in parts if (lost := _lost_by(part, number)))]
+    if gone:
+        ranks = [part.to_data() for part in gone]
+        notes.append(Note.of("ranks-ended", num_ranks=number, ranks=ranks))
+    for part in parts:
+        lost = note_of_lost(part.lost, rank=part.rank, num_ranks=number)
+        if part.num_left:
+            left = part.num_left
+            notes.append(Note.of("steps-pending", count=left, rank=part.rank, num_ranks=number))
+        elif lost is not None:
+            notes.append(lost)
+    return notes
 
 
-def _lost_by(part: _RankProgress, number: int) -> str:
-    whose = f"process {part.rank} of {number}: " if number > 1 else ""
-    if part.num_left:
-        noun = "step is" if part.num_left == 1 else "steps are"
-        return f"{whose}{part.num_left} sampled {noun} not written yet; the process that writes the run is still running"
-    said = describe_lost(part.lost)
-    return f"{whose}{said}" if said else ""
+def _absent_ranks(present: set[int], number: int) -> list[Note]:
+    """Return notes about ranks without a file, up to a limit one by one."""
+    named = list(islice((rank for rank in range(number) if rank not in present), _MAX_NAMED))
+    notes = [Note.of("rank-absent", rank=rank, num_ranks=number) for rank in named]
+    num_others = number - len(present) - len(named)
+    if num_others > 0:
+        notes.append(Note.of("ranks-absent", count=num_others, num_ranks=number))
+    return notes
 
 
 def _part(file: Path) -> _RankProgress:
@@ -83,7 +94,7 @@ def _part(file: Path) -> _RankProgress:
     if gone is None and not about.get("closed", True) and not is_trained:
         gone = latest or _touched(file)  # its worker was gone with it, or has not noticed yet
     return _RankProgress(
-        rank=_rank_of(file),
+        rank=rank_of_file(file),
         processes=int(about.get("processes", 1)),
         last=None if last is None else last[0],
         gone=gone,
@@ -100,24 +111,7 @@ def _touched(file: Path) -> float:
     return (begun if begun.exists() else file).stat().st_mtime
 
 
-def _rank_of(file: Path) -> int:
+def rank_of_file(file: Path) -> int:
     """Return the rank in a file's name; of a file under another name, 0."""
     digits = file.stem.removeprefix("rank")
     return int(digits) if digits.isdecimal() else 0
-
-
-def _describe_missing(gone: Sequence[_RankProgress], number: int) -> str:
-    """``process 1 of 4 was gone at 08:46:03, its last recorded step 18, and did not close the run; then process 3 (19)``."""
-    first, *others = gone
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(first.gone))
-    last = "no step recorded" if first.last is None else f"its last recorded step {first.last}"
-    who = f"process {first.rank} of {number}" if number > 1 else "the process"
-    how = "did not close the run" if first.raised is None else f"had raised {first.raised}"
-    if first.has_lost_peer:
-        how = f"had lost its connection to another process ({first.raised})"
-    then = (
-        f"; then process{'es' if len(others) > 1 else ''} {', '.join(each.where for each in others)}"
-        if others
-        else ""
-    )
-    return f"{who} was gone at {when}, {last}, and {how}{then}"

@@ -1,4 +1,4 @@
-"""``open_run``: one verb for runs that were inspected and for those that were watched."""
+"""``open_run``, which opens inspected and watched runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def open_run(path: str | os.PathLike[str]) -> OpenedRun:
     if (
         place.exists() and not place.is_dir() and not is_plain_file(place)
     ):  # reading it may never end
-        raise InputError(f"{str(place)!r} is not a file or a folder: give a run")
+        raise InputError(f"{str(place)!r} is not a file or a folder: give a saved or watched run")
     if place.is_dir() and (saved := saved_in(place)):
         return group_run_of([run_data.open_run(each) for each in saved])
     return WatchedRun(place) if place.is_dir() or _is_database(place) else run_data.open_run(place)

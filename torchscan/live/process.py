@@ -1,4 +1,4 @@
-"""The worker as the training process sees it: started, spoken to, and let go of."""
+"""The writer process as the training process uses it: start it, send to it, wait for its end."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from torchscan.live.launched import current_rank, current_world_size
 from torchscan.live.ledger import Entry, Ledger, lock_for_worker, read_ledger
 from torchscan.live.lock import Lock
 from torchscan.live.losses import (
-    BEHIND,
-    NO_WORKER,
-    REMOVED,
+    RUN_REMOVED,
+    TOO_SLOW,
+    WRITER_ENDED,
     Losses,
     LostSteps,
-    describe_lost,
     lost_from,
     lost_step,
+    note_of_lost,
 )
 from torchscan.live.lost_peers import is_of_lost_peer
 from torchscan.live.probe import SeriesNumbers
@@ -38,7 +38,8 @@ from torchscan.live.sinks.sink import Sink
 from torchscan.live.starting import StartMethod, start_worker
 from torchscan.live.store import Reader, Store, StoreError, is_remote
 from torchscan.live.task import Guest, WorkerTask
-from torchscan.live.telling import warn_or_print
+from torchscan.live.telling import sentence_of, warn_or_print
+from torchscan.notes import Note
 
 if TYPE_CHECKING:
     from torchscan.live.task import Statistic
@@ -56,7 +57,7 @@ _NUM_SERIES = 2000
 
 
 class WriterProcess:
-    """Writes what it is given by way of a process of its own."""
+    """The training process's end of a separate process that writes the run."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class WriterProcess:
         self._announced: list[Announced] = []
         #: steps whose sampling has begun; those that had no room, in all and not yet told to the worker
         self._num_begun = self._num_dropped = 0
-        self._untold = Losses()
+        self._unsent_losses = Losses()
         #: steps that are not written when close() ends
         self._num_left = 0
         self._lost: list[LostSteps] | None = None
@@ -113,7 +114,9 @@ class WriterProcess:
     def _awaited_lock(self) -> int:
         """Return the worker's lock, as soon as the worker of an earlier process has written all it has."""
         idle, seen = 0.0, self._written_at()
-        word = _Word(f"an earlier process's steps are still being written to {str(self.folder)!r}")
+        word = _Word(
+            f"waiting for steps of an earlier process to be written to {str(self.folder)!r}"
+        )
         while (lock := lock_for_worker(self.path)) is None:
             word.remind()
             time.sleep(_LOOK)
@@ -122,8 +125,8 @@ class WriterProcess:
             seen = now
             if idle > _PATIENCE:
                 raise InputError(
-                    f"the run {str(self.folder)!r} is still being written by {self._earlier_worker()}, which makes no "
-                    "progress: end that process, or give another folder"
+                    f"run {str(self.folder)!r} is still being written by {self._earlier_worker()}, which "
+                    "makes no progress: end that process, or give another folder"
                 )
         return lock
 
@@ -136,7 +139,7 @@ class WriterProcess:
             session = reader.about().get("session")
             if isinstance(session, dict) and "worker" in session:
                 return f"process {session['worker']}"
-        return "a worker of an earlier process"
+        return "the writer of an earlier process"
 
     def _last(self, about: Mapping[str, Any], step: int | None) -> dict[Phase, tuple[int, int]]:
         if not self.path.exists():
@@ -148,13 +151,17 @@ class WriterProcess:
                 of = settled_about(self.path, reader.about())
             self.reached = int(of.get("reached", 0))
         except StoreError as error:
-            raise InputError(f"the run cannot go on: {error}") from error
+            raise InputError(
+                f"run {str(self.folder)!r} cannot be continued: {error}; give another folder"
+            ) from error
         if (
             None not in (of.get("fingerprint"), about["fingerprint"])
             and of["fingerprint"] != about["fingerprint"]
         ):
-            said = f"{str(self.path.parent)!r} is the run of a {of['model']} with other parameters"
-            raise InputError(f"{said}: give this model a folder of its own")
+            model = f"a {of['model']} with other parameters"
+            raise InputError(
+                f"{str(self.path.parent)!r} is the run of {model}: give another folder"
+            )
         return {phase: last for phase, last in found.items() if last is not None}
 
     def _open_store(self, about: Mapping[str, Any]) -> Ledger:
@@ -243,22 +250,22 @@ class WriterProcess:
 
     def put(self, sampled: Sampled, numbers: SeriesNumbers) -> None:
         """Hand over a step, or count it as dropped. Training never waits."""
-        self._hear()
+        self._receive()
         if not len(sampled.samples):  # nothing was chosen in it
             self._num_begun -= 1
             self._note_begun(sampled.phase, sampled.step)
             return
         if self._is_gone:
-            self._drop(sampled.phase, sampled.step, NO_WORKER)
+            self._drop(sampled.phase, sampled.step, WRITER_ENDED)
             return
         self._announce(numbers)
         if not self._outlet.put(sampled):
-            self._drop(sampled.phase, sampled.step, BEHIND)
-        elif self._untold.ranges:
-            self._say_lost()
+            self._drop(sampled.phase, sampled.step, TOO_SLOW)
+        elif self._unsent_losses.ranges:
+            self._send_losses()
         self.line.wake()
 
-    def lose(self, phase: Phase, step: int, why: str) -> None:
+    def lose(self, phase: Phase, step: int, why: Note) -> None:
         """Count a step that was begun and is not handed over."""
         self._drop(phase, step, why)
 
@@ -270,16 +277,16 @@ class WriterProcess:
             self._announced += new
         numbers.new.clear()
 
-    def _drop(self, phase: Phase, step: int, why: str) -> None:
+    def _drop(self, phase: Phase, step: int, why: Note) -> None:
         self._num_dropped += 1
-        self._untold.add(lost_step(phase, step, why))
+        self._unsent_losses.add(lost_step(phase, step, why))
 
-    def _say_lost(self) -> None:
-        if self._untold.ranges:
-            self._outlet.send({"is": "lost", "lost": self._untold.to_data()})
-            self._untold = Losses()
+    def _send_losses(self) -> None:
+        if self._unsent_losses.ranges:
+            self._outlet.send({"is": "lost", "lost": self._unsent_losses.to_data()})
+            self._unsent_losses = Losses()
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         self._take_messages()
         if self._is_gone:
             return
@@ -292,11 +299,10 @@ class WriterProcess:
         for message in self.line.heard():
             if message["is"] == "failed":
                 self._is_gone |= bool(message.get("is_final"))
-                warn_or_print(
-                    f"writing the run has stopped: {message['why']}; training is not affected"
-                )
-            elif message["is"] == "told":
-                warn_or_print(message["what"])
+                why = sentence_of(Note.from_data(message["why"]))
+                warn_or_print(f"writing the run has stopped: {why}; training is not affected")
+            elif message["is"] == "warning":
+                warn_or_print(sentence_of(Note.from_data(message["note"])))
             elif message["is"] == "end":
                 self._has_ended, self._lost = True, lost_from(message["lost"])
 
@@ -321,7 +327,7 @@ class WriterProcess:
     def _give_up(self, how: str) -> None:
         self._is_gone = True
         warn_or_print(
-            f"the process that writes the run has ended{how}: no more steps are recorded; training is not affected"
+            f"the writer process has ended{how}, so no more steps are recorded; training is not affected"
         )
 
     def _lock_again(self) -> int | None:
@@ -340,7 +346,7 @@ class WriterProcess:
             self._give_up(how)
         else:
             warn_or_print(
-                f"the process that writes the run has ended{how}: another one continues where it stopped"
+                f"the writer process has ended{how}, and a new one continues where it stopped; training is not affected"
             )
 
     # -- the end -------------------------------------------------------------------------------------
@@ -359,7 +365,7 @@ class WriterProcess:
             self._outlet.send(
                 {"is": "raised", "what": said, "when": time.time(), "lost_peer": is_lost}
             )
-        self._say_lost()
+        self._send_losses()
         self.send({"is": "reached", "step": step})
         why = ""
         try:
@@ -367,10 +373,10 @@ class WriterProcess:
         except KeyboardInterrupt:
             why = "close() was interrupted"
         if why:
-            self._tell_of_left(why)
+            self._warn_of_unwritten(why)
         elif self._is_gone or not self._has_ended or not self._outlet.is_empty:
             self._settle(step)
-        self._tell_of_lost()
+        self._warn_of_losses()
         self.line.close()
         self._outlet.close()
         self._ledger.close()
@@ -378,7 +384,9 @@ class WriterProcess:
 
     def _await_end(self) -> str:
         """Return why the wait ended before the worker did, or an empty text."""
-        word = _Word(f"the run {str(self.folder)!r} is still being written; Ctrl-C ends the wait")
+        word = _Word(
+            f"run {str(self.folder)!r} is still being written; press Ctrl-C to stop waiting"
+        )
         idle, life, last, shut = 0.0, self._life(), time.monotonic(), None
         while not self._is_gone and idle < _PATIENCE:
             if self._outlet.flush() and shut is not self.line:
@@ -386,20 +394,20 @@ class WriterProcess:
                 with contextlib.suppress(OSError):
                     shut.socket.shutdown(socket.SHUT_WR)
             status = self._wait(_LOOK)
-            self._hear()
+            self._receive()
             if status is not None and self._has_ended:
                 return ""
             now, alive = time.monotonic(), self._life()
             idle = idle + min(now - last, _LONGEST_LOOK) if alive == life else 0.0
             last, life = now, alive
             word.remind()
-        return "" if self._is_gone else f"its process has made no progress for {_PATIENCE:.0f} s"
+        return "" if self._is_gone else f"the writer process made no progress for {_PATIENCE:.0f} s"
 
     def _life(self) -> tuple[int, int]:
         counters = self._outlet.counters
         return counters.taken, counters.beat
 
-    def _tell_of_left(self, why: str) -> None:
+    def _warn_of_unwritten(self, why: str) -> None:
         """Leave the worker, which goes on alone, and warn of what it still has to write."""
         self._leave()
         self._num_left = self._outlet.num_steps_left
@@ -407,9 +415,9 @@ class WriterProcess:
             noun = "sampled step is" if self._num_left == 1 else "sampled steps are"
             what = f"{self._num_left} {noun} not written to {str(self.folder)!r} yet"
         else:
-            what = f"the run {str(self.folder)!r} is not finished yet"
+            what = f"run {str(self.folder)!r} is not complete yet"
         warn_or_print(
-            f"{what}, because {why}: process {self.number} writes the rest when it can; do not end it"
+            f"{what}, because {why}: leave process {self.number} running, it writes the rest when it can"
         )
 
     def _settle(self, step: int) -> None:
@@ -418,7 +426,7 @@ class WriterProcess:
         phase: Phase = "eval" if is_evaluation else "train"
         entry = Entry(session=self._session, num_begun=self._num_begun, phase=phase, step=last)
         about: dict[str, Any] = {"session": {"id": self._session}}
-        why = NO_WORKER if self.path.exists() else REMOVED
+        why = WRITER_ENDED if self.path.exists() else RUN_REMOVED
         with contextlib.suppress(StoreError), contextlib.closing(Reader(self.path)) as reader:
             about = reader.about()
         if isinstance(about.get("session"), dict):  # a worker may have settled it too early
@@ -429,7 +437,7 @@ class WriterProcess:
         before = lost_from(about.get("lost"))
         new = [each for each in lost_from(settled.get("lost")) if each not in before]
         self._lost = [*(self._lost or ()), *new]
-        if why != REMOVED:
+        if why != RUN_REMOVED:
             with contextlib.suppress(StoreError):
                 Store(
                     self.path,
@@ -439,11 +447,11 @@ class WriterProcess:
                     },
                 ).close()
 
-    def _tell_of_lost(self) -> None:
-        lost = self._untold.ranges if self._lost is None else self._lost
-        said = describe_lost(lost)
-        if said:
-            warn_or_print(f"{said}; training is not affected")
+    def _warn_of_losses(self) -> None:
+        lost = self._unsent_losses.ranges if self._lost is None else self._lost
+        note = note_of_lost(lost)
+        if note is not None:
+            warn_or_print(f"{sentence_of(note)}; training is not affected")
 
 
 class _Word:
@@ -467,7 +475,9 @@ def _refused(folder: Path) -> Any:
     try:
         yield
     except (OSError, StoreError) as error:
-        raise InputError(f"the run {str(folder)!r} cannot be written: {error}") from error
+        raise InputError(
+            f"run {str(folder)!r} cannot be written: {error}; give another folder"
+        ) from error
 
 
 def _close_quietly(number: int) -> None:

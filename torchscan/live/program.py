@@ -37,9 +37,9 @@ def main() -> None:
 
 
 def _refusal(path: str, error: BaseException) -> str:
-    said = f"{path} is run again by the process that writes the run, for a sink or a statistic that is defined in it"
+    reason = f"the writer process runs {path} again for a sink or a statistic that it defines"
     guard = "put what trains below if __name__ == '__main__':, or take start='fork'"
-    return f"{said}, and that raised {type(error).__name__}: {guard}"
+    return f"{reason}, which raised {type(error).__name__}: {guard}"
 
 
 def _load(path: str) -> None:

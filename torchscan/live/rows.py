@@ -168,7 +168,7 @@ class Rows:
                 ]
         except RuntimeError as error:
             raise MemoryError(
-                f"there is not enough memory for sample_n={self._max_width}"
+                f"sample_n is {self._max_width}, which needs more memory than there is: give less"
             ) from error
         self.width, self._blocks = width, blocks
         self._slots = [slot for block in blocks for slot in block.unbind()]

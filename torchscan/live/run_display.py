@@ -17,6 +17,7 @@ from torchscan.live.schema import STATISTICS, Distribution, Phase, Series
 from torchscan.live.uniting import merge_distributions
 from torchscan.report.make_table import make_table, number, words
 from torchscan.report.pictures.style import Size, drawing, escape_name, inks_of
+from torchscan.report.run_texts import to_remark
 from torchscan.report.table import NONE, Table
 from torchscan.results import register_formatters
 
@@ -49,7 +50,7 @@ def series_table(run: WatchedRun, phase: Phase | None = None) -> Table:
         columns,
         _last_values(run, phase),
         summary=[f"{len(run.steps(phase)):,} sampled {passes} of {name} in {run.path}"],
-        remarks=[f"{text}." for text in run.missing],
+        remarks=[to_remark(note) for note in run.missing],
         noun="series",
     )
 
@@ -109,7 +110,7 @@ def draw_series(
         chosen = [run.history(label, phase).series for label in labels]
     histories = run.histories(chosen, phase)
     if not any(len(history) for history in histories):
-        raise InputError("there is nothing to draw: no step of these series was recorded")
+        raise InputError("these series have no recorded step: choose others from run.series")
     with drawing(ax, size) as ax:
         ax.grid(color=inks_of(ax).hair, linewidth=0.5, alpha=0.6)
         for history in histories:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
+
+from torchscan.notes import Note
 
 Kind = Literal[
     "input",
@@ -116,3 +118,25 @@ class SampledStep:
     #: seconds since 1970
     time: float
     distributions: Mapping[int, Distribution]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEvent:
+    """Something that happened to a watched run. ``str(event)`` is its sentence."""
+
+    #: seconds since 1970
+    time: float
+    #: rank that it happened to, or None if the file does not say
+    rank: int | None
+    #: what happened: its code, and the values that its sentence mentions
+    note: Note
+
+    @property
+    def step(self) -> int | None:
+        """Training step that it belongs to, or None."""
+        step: Any = self.note.values.get("step")
+        return step if type(step) is int else None
+
+    def __str__(self) -> str:
+        """Return the sentence."""
+        return str(self.note)

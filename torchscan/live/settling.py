@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from torchscan.live.ledger import Entry, has_worker, read_ledger
-from torchscan.live.losses import NO_WORKER, Losses, LostSteps, lost_from, missing_at_end
+from torchscan.live.losses import WRITER_ENDED, Losses, LostSteps, lost_from, missing_at_end
+from torchscan.notes import Note
 
 
 def is_settled(about: Mapping[str, Any]) -> bool:
@@ -22,7 +23,7 @@ def settled_about(path: Path, about: Mapping[str, Any]) -> dict[str, Any]:
     return dict(about) if entry is None else settled_by(entry, about)
 
 
-def settled_by(entry: Entry, about: Mapping[str, Any], why: str = NO_WORKER) -> dict[str, Any]:
+def settled_by(entry: Entry, about: Mapping[str, Any], why: Note = WRITER_ENDED) -> dict[str, Any]:
     """Return the entries of a store, with steps that were begun and are missing counted as lost."""
     if _session_id(about) != entry.session:
         return dict(about)

@@ -117,8 +117,10 @@ def _pickled(guest: Guest) -> bytes:
 
 
 def _not_handed_over(error: Exception) -> InputError:
-    said = "a sink or a statistic cannot be handed to the worker"
-    return InputError(f"{said}: {error}. Define it at the top of a module, or take start='fork'")
+    return InputError(
+        f"a sink or a statistic cannot be pickled ({error}): define it at the top of a module, or "
+        "give start='fork'"
+    )
 
 
 def _path_of_main(packed: bytes) -> str | None:
@@ -128,6 +130,6 @@ def _path_of_main(packed: bytes) -> str | None:
     path = getattr(sys.modules["__main__"], "__file__", None)
     if path is None or not os.path.exists(path):
         raise InputError(
-            "a sink or a statistic is defined in a notebook: put it into a module, or take start='fork'"
+            "a sink or a statistic is defined in a notebook: define it in a module, or give start='fork'"
         )
     return str(path)

@@ -13,7 +13,7 @@ from typing import Any
 from torchscan.errors import InputError
 from torchscan.escapes import printable
 from torchscan.live.packing import packed, unpacked
-from torchscan.live.schema import Phase, SampledStep, Series
+from torchscan.live.schema import Phase, RunEvent, SampledStep, Series
 from torchscan.live.validation import (
     MAX_INSTRUCTIONS,
     MAX_ROWS,
@@ -29,9 +29,12 @@ from torchscan.live.validation import (
     series_of_row,
     time_of,
 )
+from torchscan.notes import Note
 
-#: of the tables; it grows where a reader of the one before would misread them
-VERSION = 2
+#: of the tables; it grows where a reader of the one before would misread them.
+#: Events and reasons are notes from 3 on; before, they were sentences, which still open
+VERSION = 3
+_OLDEST_VERSION = 2
 #: file systems over a network, on which SQLite's log in shared memory does not work
 _REMOTE = (
     "nfs",
@@ -83,6 +86,11 @@ PRAGMA user_version = {VERSION};
 class StoreError(InputError):
     """A file that is not a store, or that cannot be written. The text has the reason."""
 
+    def __init__(self, text: str, reason: str | None = None) -> None:
+        """``reason``: the error of SQLite or the system, without the file."""
+        super().__init__(text)
+        self.reason = text if reason is None else reason
+
 
 class Store:
     """Writes a run. Each step is written whole or not at all."""
@@ -100,16 +108,32 @@ class Store:
             if self._database.execute("PRAGMA journal_mode").fetchone()[0] != mode:
                 self._database.execute(f"PRAGMA journal_mode = {mode}")
             self._database.execute("PRAGMA synchronous = NORMAL")
+            self._upgrade()
             self._database.executescript(_TABLES)
             self.write_metadata(about)
         self._numbers = {each: number for number, each in self._known().items()}
 
+    def _upgrade(self) -> None:
+        """Turn the events of a file of version 2, which are sentences, into notes."""
+        if _version_of(self._database) != _OLDEST_VERSION:
+            return
+        with self._database:
+            self._database.execute("BEGIN IMMEDIATE")
+            if _version_of(self._database) != _OLDEST_VERSION:  # another process was faster
+                return
+            found = self._database.execute("SELECT rowid, what FROM events").fetchall()
+            rows = [
+                (json.dumps(Note.from_text(str(what)).to_data()), number) for number, what in found
+            ]
+            self._database.executemany("UPDATE events SET what = ? WHERE rowid = ?", rows)
+            self._database.execute(f"PRAGMA user_version = {VERSION}")
+
     def write_metadata(self, about: Mapping[str, Any]) -> None:
         """Write metadata of the run."""
         with _explain_errors(self._path), self._database:
-            self._tell(about)
+            self._write_about(about)
 
-    def _tell(self, about: Mapping[str, Any]) -> None:
+    def _write_about(self, about: Mapping[str, Any]) -> None:
         rows = [(name, json.dumps(each)) for name, each in about.items()]
         self._database.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", rows)
 
@@ -140,7 +164,7 @@ class Store:
         try:
             with _explain_errors(self._path), self._database:
                 written = self._write(watched)
-                self._tell(about or {})
+                self._write_about(about or {})
                 if thins_out:
                     self._thin_out(watched.phase, written)
         except StoreError:
@@ -186,12 +210,12 @@ class Store:
             )
         self.write_metadata({"reached": step})
 
-    def note(self, what: str, when: float | None = None) -> None:
-        """Something that happened to the run, now or then."""
+    def note(self, note: Note, when: float | None = None, *, rank: int | None = None) -> None:
+        """Write something that happened to the run, now or ``when``; a merged file says to which rank."""
+        data = note.to_data() if rank is None else {**note.to_data(), "rank": rank}
+        values = (time.time() if when is None else when, json.dumps(data))
         with _explain_errors(self._path), self._database:
-            self._database.execute(
-                "INSERT INTO events VALUES (?, ?)", (time.time() if when is None else when, what)
-            )
+            self._database.execute("INSERT INTO events VALUES (?, ?)", values)
 
     def close(self) -> None:
         """Close the store and merge its log into the file.
@@ -219,6 +243,7 @@ class Reader:
             self._database.set_progress_handler(self._note_progress, _GLANCE)
             self._instructions = 0
             _require_version(self._database, path)
+            self._has_sentences = _version_of(self._database) == _OLDEST_VERSION
             self._is_checked = False
 
     def about(self) -> dict[str, Any]:
@@ -288,11 +313,11 @@ class Reader:
                 None,
             )
 
-    def events(self) -> list[tuple[float, str]]:
-        """Return the events of the run, with their times."""
+    def events(self) -> list[RunEvent]:
+        """Return what happened to the run, in the order in which it was written."""
         found = self._all("SELECT time, what FROM events ORDER BY rowid")
         with _explain_errors(self.path):
-            return [event_of(row) for row in found]
+            return [event_of(row, is_text=self._has_sentences) for row in found]
 
     def close(self) -> None:
         """Read no more."""
@@ -381,18 +406,27 @@ def _connected(path: Path, mode: str = "rwc", *, patience: float = _PATIENCE) ->
         return sqlite3.connect(address, uri=True, timeout=patience)
 
 
-def _require_version(database: sqlite3.Connection, path: Path) -> None:
+def _version_of(database: sqlite3.Connection) -> int:
     (version,) = database.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
+def _require_version(database: sqlite3.Connection, path: Path) -> None:
+    version = _version_of(database)
     tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if version > VERSION:
         known = f"and this torchscan reads up to {VERSION}"
-        raise StoreError(f"{str(path)!r} follows schema {version}, {known}: a newer one wrote it")
-    if 0 < version < VERSION:
+        raise StoreError(
+            f"{str(path)!r} follows schema {version}, {known}: update torchscan to read it"
+        )
+    if 0 < version < _OLDEST_VERSION:
         raise StoreError(
             f"{str(path)!r} follows schema {version}, which only earlier versions of torchscan read"
         )
     if version < 0 or (version == 0 and tables):
-        raise StoreError(f"{str(path)!r} is a database, but not a run that was watched")
+        raise StoreError(
+            f"{str(path)!r} is another SQLite database: give a run that watch() has written"
+        )
 
 
 @contextlib.contextmanager
@@ -402,7 +436,8 @@ def _explain_errors(path: Path) -> Iterator[None]:
     except BrokenRunError as error:
         raise StoreError(f"{str(path)!r} {error}: give a run that watch() has written") from error
     except (sqlite3.Error, OSError, UnicodeError) as error:  # also in a message of SQLite's
-        raise StoreError(f"{str(path)!r}: {printable(str(error))}") from error
+        reason = printable(str(error))
+        raise StoreError(f"{str(path)!r}: {reason}", reason) from error
 
 
 @contextlib.contextmanager

@@ -7,6 +7,14 @@ import sys
 
 from torchscan.errors import warn_user
 from torchscan.escapes import printable_text
+from torchscan.notes import Note
+
+
+def sentence_of(note: Note) -> str:
+    """Return the sentence of a note of a watched run, without loading all formatters."""
+    import torchscan.report.run_texts  # noqa: F401 - registers the sentences, and needs no torch
+
+    return str(note)
 
 
 def warn_or_print(what: str) -> None:

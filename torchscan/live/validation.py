@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from torchscan.live.schema import KINDS, Series
+from torchscan.live.schema import KINDS, RunEvent, Series
+from torchscan.notes import Note
 
 #: bytes of one value: the data of the model's page are the longest
 MAX_VALUE = 2**28
@@ -26,8 +27,10 @@ MAX_INTEGER = 2**53
 _MAX_TIME = 253_402_300_799
 #: ranks that train together
 _MAX_RANKS = 2**20
-#: characters of a name, and of a sentence about the run
-_MAX_NAME, _MAX_TEXT = 4096, 4096
+#: characters of a name, of a text about the run, and of the JSON of an event
+_MAX_NAME, _MAX_TEXT, _MAX_EVENT = 4096, 4096, 2**17
+#: characters of a note's code
+_MAX_CODE = 64
 
 #: beside a file of SQLite's
 _SIDECARS = ("-wal", "-shm", "-journal")
@@ -136,12 +139,19 @@ def time_of(value: object) -> float:
     return float(value)
 
 
-def event_of(row: Sequence[Any]) -> tuple[float, str]:
-    """Return when something happened, and what; texts that are too long are cut."""
+def event_of(row: Sequence[Any], *, is_text: bool) -> RunEvent:
+    """Return an event of a run; ``is_text`` if the file is of a version that stored sentences."""
     when, what = row
-    if not isinstance(what, str):
+    if not isinstance(what, str) or len(what) > _MAX_EVENT:
         raise BrokenRunError(f"has an invalid event {_describe(what)}")
-    return time_of(when), what if len(what) <= _MAX_TEXT else f"{what[:_MAX_TEXT]} …"
+    if is_text:
+        text = what if len(what) <= _MAX_TEXT else f"{what[:_MAX_TEXT]} …"
+        return RunEvent(time=time_of(when), rank=None, note=Note.from_text(text))
+    data = json_of(what)
+    rank = data.get("rank") if isinstance(data, dict) else None
+    if not _is_note(data) or not (rank is None or _is_count(rank, _MAX_RANKS)):
+        raise BrokenRunError(f"has an invalid event {_describe(what)}")
+    return RunEvent(time=time_of(when), rank=rank, note=Note.from_data(data))
 
 
 def _is_count(value: object, limit: int = MAX_INTEGER) -> TypeGuard[int]:
@@ -156,6 +166,13 @@ def _is_time(value: object) -> TypeGuard[float]:
 
 def _is_text(value: object, limit: int = _MAX_TEXT) -> bool:
     return isinstance(value, str) and len(value) <= limit
+
+
+def _is_note(value: object) -> bool:
+    """Return whether it is the plain data of a note."""
+    if not isinstance(value, dict):
+        return False
+    return _is_text(value.get("code"), _MAX_CODE) and isinstance(value.get("values"), dict)
 
 
 def _are_texts(value: object) -> bool:
@@ -196,7 +213,10 @@ _ABOUT: Mapping[str, Callable[[Any], bool]] = {
     "torch": _is_text,
     "processes": lambda value: _is_count(value, _MAX_RANKS) and value > 0,
     "ranks": lambda value: _is_count(value, _MAX_RANKS) and value > 0,
-    "missing": _are_texts,
+    # notes, or the sentences that files of version 2 have
+    "missing": lambda value: (
+        isinstance(value, list) and all(_is_text(each) or _is_note(each) for each in value)
+    ),
     "closed": lambda value: isinstance(value, bool),
     "ended": _optional(_is_time),
     "raised": _optional(_is_text),
@@ -227,6 +247,8 @@ def _is_row(row: Mapping[str, Any], number: int, num_levels: int) -> bool:
         return False
     above = row.get("in")
     is_placed = above is None if number == 0 else _is_count(above, number - 1)
+    if not isinstance(row.get("rfSides", []), list):
+        return False
     has_level = "level" not in row or _is_count(row["level"], num_levels - 1)
     are_named = _are_texts(row.get("calls", [])) and _are_texts(row.get("labels", []))
     return is_placed and has_level and are_named

@@ -22,6 +22,7 @@ from torchscan.live.accepting import choice, flag, path
 from torchscan.live.frequency import Frequency
 from torchscan.live.gate import ModelHook
 from torchscan.live.graphing import await_end, draw_apart
+from torchscan.live.losses import INTERNAL_ERROR, format_error
 from torchscan.live.probe import Before, Probe, SeriesNumbers, is_transformed, parameters_of
 from torchscan.live.process import WriterProcess
 from torchscan.live.rows import Rows
@@ -40,6 +41,7 @@ from torchscan.live.wanted import (
     step_of,
     wanted_of,
 )
+from torchscan.notes import Note
 from torchscan.recording.bookkeeping.inventory import modules_of, tensors_of
 from torchscan.recording.call_tree import (
     Call,
@@ -84,7 +86,7 @@ class Watcher:
         self._steps = StepCounter(process.last, process.reached, step)
         self._rewrite_from(step)
         if step is None and process.last:
-            self._tell_of_going_on(self._steps.next)
+            self._warn_of_continuation(self._steps.next)
         self._probe: Probe | None = None
         self._paths: dict[int, str] = {}
         self._is_closed = self._has_begun = False
@@ -282,9 +284,8 @@ class Watcher:
         try:
             self._drawing = draw_apart(self._model, given, self._process.path)
         except Exception as error:  # the graph is not worth the watching
-            self._process.send(
-                {"is": "note", "what": f"no graph of the model could be drawn: {error}"[:300]}
-            )
+            note = Note.of("graph-not-drawn", error=format_error(error))
+            self._process.send({"is": "note", "note": note.to_data()})
 
     def step(self, number: int | None = None) -> None:
         """End a training step by hand, from now on. ``number`` is that of the next step."""
@@ -298,12 +299,12 @@ class Watcher:
                 self._rewrite_from(number)
             self._steps.end(number)
 
-    def _tell_of_going_on(self, step: int) -> None:
-        self._process.send({"is": "note", "what": f"goes on with step {step}"})
-        meant = f"say step={step} if that is meant, or give another folder"
-        warn_or_print(
-            f"the run {str(self._process.folder)!r} is there already and goes on with step {step}: {meant}"
-        )
+    def _warn_of_continuation(self, step: int) -> None:
+        note = Note.of("run-continued", step=step)
+        self._process.send({"is": "note", "note": note.to_data()})
+        advice = f"give step={step} to confirm, or another folder"
+        folder = str(self._process.folder)
+        warn_or_print(f"run {folder!r} already exists and continues at step {step}: {advice}")
 
     def _rewrite_from(self, step: int | None) -> None:
         if step is not None:
@@ -323,15 +324,15 @@ class Watcher:
             return
         probe, self._probe = self._probe, None
         self._unfollow()
-        said = f"{type(error).__name__}: {error}"[:300]
+        text = format_error(error)
         if probe is not None:
             self._process.lose(
                 self._steps.current.phase,
                 self._steps.current.step,
-                "an internal error of torchscan",
+                INTERNAL_ERROR,
             )
         warn_or_print(
-            f"torchscan hit an internal error and stopped watching; training is not affected: {said}"
+            f"torchscan hit an internal error and stopped watching; training is not affected: {text}"
         )
 
     def forget(self) -> None:
@@ -382,7 +383,7 @@ class Watcher:
                 self._finish()
         if not self._is_closed:
             self._unfollow()
-            self._tell_of_unmet()
+            self._warn_of_unmatched()
         atexit.unregister(self._close_at_exit)
         self._process.close(self._steps.next, error)
         if self._drawing is not None:
@@ -390,10 +391,10 @@ class Watcher:
                 await_end(self._drawing, _PATIENCE)
             self._drawing = None
 
-    def _tell_of_unmet(self) -> None:
+    def _warn_of_unmatched(self) -> None:
         for pattern in self._numbers.unmet if self._has_begun else ():
             warn_or_print(
-                f"no series was called {pattern!r}, whose values were asked for: open_run(…).find() has all"
+                f"whole has {pattern!r}, which matched no series: choose from open_run(…).find()"
             )
 
     def _unfollow(self) -> None:

@@ -1,4 +1,4 @@
-"""The process that computes distributions and writes them down, so that training need not.
+"""The writer process: it computes distributions and writes them to the store, so that training need not.
 
 It starts without torch, which takes seconds to import, and ends when it has written all that was put
 into the memory, whether its trainer is still there or not.
@@ -21,13 +21,14 @@ from torchscan.live.descriptors import open_standard_files
 from torchscan.live.guests import Guests
 from torchscan.live.ledger import Ledger
 from torchscan.live.losses import (
-    REMOVED,
-    UNDER_WAY,
+    RUN_REMOVED,
+    TRAINING_ENDED,
     Losses,
     LostSteps,
     lost_from,
     lost_step,
     missing_at_end,
+    note_of_error,
 )
 from torchscan.live.packing import Distributions
 from torchscan.live.parent import Parent
@@ -37,6 +38,7 @@ from torchscan.live.signals import ignore_signals
 from torchscan.live.store import PATIENCE_OF_WRITERS, Reader, Store, StoreError
 from torchscan.live.task import Guest, WorkerTask
 from torchscan.live.waiting import is_ready
+from torchscan.notes import Note
 
 if TYPE_CHECKING:
     from torchscan.live.digest import Digest
@@ -47,14 +49,16 @@ _LOOKS, _PATIENCE = 0.25, 1.0
 _NICE = 10
 #: what is wrong with a folder, by the number of the system's error
 _REASONS = {
-    errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "the disk quota is used up",
-    errno.EROFS: "the file system is read-only",
-    errno.EACCES: "writing to the folder is not permitted",
-    errno.EPERM: "writing to the folder is not permitted",
-    errno.EFBIG: "the file has reached the maximum size that is permitted",
-    errno.ENOENT: REMOVED,
+    errno.ENOSPC: Note.of("disk-full"),
+    errno.EDQUOT: Note.of("quota-exceeded"),
+    errno.EROFS: Note.of("read-only-folder"),
+    errno.EACCES: Note.of("not-permitted"),
+    errno.EPERM: Note.of("not-permitted"),
+    errno.EFBIG: Note.of("file-too-large"),
+    errno.ENOENT: RUN_REMOVED,
 }
+#: characters of an error of SQLite's that are kept
+_MAX_ERROR = 300
 #: what is written to find out, longer than what SQLite adds in most steps
 _PROBE = b"\1" * 2**18
 
@@ -85,20 +89,20 @@ class Worker:
         #: those of this worker
         self._own_losses = Losses()
         #: what the store has not taken yet
-        self._untold: dict[str, Any] = {}
-        self.guests = Guests((), {}, self._tell)
+        self._unwritten: dict[str, Any] = {}
+        self.guests = Guests((), {}, self._report_event)
         self._answers: dict[str, Callable[[Message], None]] = {
             "series": self._take_series,
             "from": self._forget_from,
             "reached": self._note_end,
             "raised": self._note_error,
             "lost": self._note_lost,
-            "note": lambda message: self._store.note(message["what"]),
+            "note": lambda message: self._store.note(Note.from_data(message["note"])),
         }
 
     def work(self, guest: Guest) -> None:
         """Work until everything is written and nothing more can come."""
-        self.guests = Guests(guest.sinks, guest.custom, self._tell)
+        self.guests = Guests(guest.sinks, guest.custom, self._report_event)
         self.guests.open(self._folder)
         begun, is_over = time.monotonic(), False
         while not is_over:
@@ -139,13 +143,13 @@ class Worker:
         try:
             self._answers[message["is"]](message)
         except Exception as error:
-            self._tell_failure(error)
+            self._report_failure(error)
 
-    def _tell_failure(self, error: Exception) -> str:
+    def _report_failure(self, error: Exception) -> Note:
         """Tell the trainer once, until a step succeeds, and return the reason."""
         why = reason_of(self._path, error)
         if not self._has_failed:
-            self._line.send({"is": "failed", "why": why})
+            self._line.send({"is": "failed", "why": why.to_data()})
         self._has_failed = True
         return why
 
@@ -178,22 +182,23 @@ class Worker:
         self._own_losses.add(lost)
         self._session["lost"] += lost.count
 
-    def _tell(self, what: str) -> None:
-        self._line.send({"is": "told", "what": what})
+    def _report_event(self, note: Note) -> None:
+        """Record something that happened to the run, and have the trainer warn of it."""
+        self._line.send({"is": "warning", "note": note.to_data()})
         with contextlib.suppress(StoreError):
-            self._store.note(what)
+            self._store.note(note)
 
     def _keep(self, about: Mapping[str, Any]) -> None:
         """Write facts about the run to the store or, if that fails, to the ledger, whose room is reserved."""
-        self._untold |= about
+        self._unwritten |= about
         try:
             self._place.require()
-            self._store.write_metadata(self._untold)
-            self._untold = {}
+            self._store.write_metadata(self._unwritten)
+            self._unwritten = {}
         except StoreError as error:
-            self._tell_failure(error)
+            self._report_failure(error)
             brief = {"lost": self._losses.to_brief_data()}
-            self._ledger.write_metadata({**self._untold, **self._accounts(), **brief})
+            self._ledger.write_metadata({**self._unwritten, **self._accounts(), **brief})
 
     def _accounts(self) -> dict[str, Any]:
         return {"session": dict(self._session), "lost": self._losses.to_data()}
@@ -212,7 +217,7 @@ class Worker:
             self._write_step(message, at)
             self._has_failed = False
         except Exception as error:  # the disk may be full now and not later; or an internal error
-            why = self._tell_failure(error)
+            why = self._report_failure(error)
             self._inlet.counters.note_failed()
             self._count_lost(lost_step(message["phase"], message["step"], why))
             self._keep(self._accounts())
@@ -229,8 +234,8 @@ class Worker:
                 "last": [message["phase"], message["step"]],
             }
             step = SampledStep(**times, distributions=digested.numbered(numbers))
-            self._store.write(step, about={**self._untold, "session": self._session})
-            self._untold = {}
+            self._store.write(step, about={**self._unwritten, "session": self._session})
+            self._unwritten = {}
         except StoreError:
             self._session = before
             self._known.clear()  # what was new may not be there
@@ -246,14 +251,20 @@ class Worker:
             return
         self._has_nan = True
         wrong = [
-            each.label
+            each
             for place, each in enumerate(series)
             if found.columns.figures["nan"][found.rows[place]]
         ]
-        more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-        self._tell(
-            f"step {step}: NaN in {wrong[0]}{more}. torchscan.inspect(model) names the operator that makes the first"
+        first = wrong[0]
+        note = Note.of(
+            "nan-seen",
+            step=step,
+            series=first.label,
+            path=first.path,
+            invocation=first.invocation,
+            others=len(wrong) - 1,
         )
+        self._report_event(note)
 
     def _stored(self, numbers: list[int]) -> list[int]:
         """Return the numbers that series have in the file."""
@@ -272,7 +283,7 @@ class Worker:
             self._parent.note_gone()
             ended = {"ended": self._parent.ended_at}
             with contextlib.suppress(StoreError):
-                self._store.note("the training process ended without closing the run")
+                self._store.note(Note.of("run-not-closed"))
         self._keep({**ended, **self._accounts()})
         self._line.send({"is": "end", "lost": self._own_losses.to_data()})
         self.guests.close(is_orphan=not self._is_over)
@@ -287,7 +298,7 @@ class Worker:
         if count > 0:
             is_evaluation, step = counters.last_begun
             phase: Phase = "eval" if is_evaluation else "train"
-            self._count_lost(missing_at_end(session, phase, step, count, UNDER_WAY))
+            self._count_lost(missing_at_end(session, phase, step, count, TRAINING_ENDED))
 
 
 def _session_of(task: WorkerTask) -> tuple[Losses, dict[str, Any]]:
@@ -312,21 +323,28 @@ class Place:
     def require(self) -> None:
         """Raise if the file was removed: SQLite would go on writing to a file that cannot be opened again."""
         if os.fstat(self._file).st_nlink == 0:
-            raise StoreError(REMOVED)
+            raise RunRemovedError("the file of the run was removed")
 
 
-def reason_of(path: Path, error: Exception) -> str:
-    """Return the reason of a failure, in the words of the system where SQLite has only its own."""
+class RunRemovedError(StoreError):
+    """The file of the run was removed while it was open."""
+
+
+def reason_of(path: Path, error: Exception) -> Note:
+    """Return the reason of a failure: the error of the system where SQLite has only its own."""
     if not isinstance(error, StoreError | OSError):
-        return f"{type(error).__name__}: {error}"[:300]
-    if not path.exists() or str(error) == REMOVED:
-        return REMOVED
-    said = str(error).removeprefix(f"{str(path)!r}: ")[:300]
-    number = _tried(path)
-    return said if number is None else _REASONS.get(number, f"{said} ({os.strerror(number)})")
+        return note_of_error(error)
+    if not path.exists() or isinstance(error, RunRemovedError):
+        return RUN_REMOVED
+    number = _try_to_write(path)
+    if number in _REASONS:
+        return _REASONS[number]
+    text = error.reason if isinstance(error, StoreError) else str(error)
+    reason = None if number is None else os.strerror(number)
+    return Note.of("write-failed", error=text[:_MAX_ERROR], reason=reason)
 
 
-def _tried(path: Path) -> int | None:
+def _try_to_write(path: Path) -> int | None:
     """Return the number of the error that writing to the folder raises, or None if it works."""
     # a file of its own: nobody can have put a link to another one in its place
     probe = path.with_name(f".torchscan-{os.urandom(8).hex()}")
@@ -365,15 +383,13 @@ def serve(
         store, ledger = Store(task.path, {}, patience=PATIENCE_OF_WRITERS), Ledger(task.path)
         worker = Worker(line, inlet, store, ledger, parent, task)
     except (StoreError, OSError) as error:
-        line.send({"is": "failed", "why": reason_of(task.path, error), "is_final": True})
+        line.send({"is": "failed", "why": reason_of(task.path, error).to_data(), "is_final": True})
         return
     Pulse(inlet.counters, parent, lambda: worker.guests.deadline)
     try:
         guest = load_guest()
     except Exception as error:
-        line.send(
-            {"is": "failed", "why": f"{type(error).__name__}: {error}"[:500], "is_final": True}
-        )
+        line.send({"is": "failed", "why": note_of_error(error).to_data(), "is_final": True})
         return
     worker.work(guest)
     os.close(lock)

@@ -22,7 +22,7 @@ _OF_CALLS = {"forward": "Forward", "backward": "Backward"}
 _OF_STEPS = {
     **_OF_CALLS,
     "storing": "of which storing gradients",
-    "unowned": "of which no module's",
+    "unowned": "of which outside modules",
 }
 #: how often, at most, a time that is the same in both runs may be marked
 _MAX_CHANCE = 0.01
@@ -266,7 +266,9 @@ def _remarks(comparison: RunComparison) -> list[str]:
         for name, (before, after) in comparison.provenance.items()
     ]
     reshaped = (
-        f"{comparison.reshaped} calls had inputs of other shapes." if comparison.reshaped else ""
+        f"{comparison.reshaped} calls had inputs of different shapes."
+        if comparison.reshaped
+        else ""
     )
     notes = [*_spread(comparison), _where(comparison), reshaped, *differ]
     return [note for note in notes if note]
@@ -277,7 +279,7 @@ def _where(comparison: RunComparison) -> str:
     times = {(True, True): "", (True, False): " before", (False, True): " now"}
     when = times.get(comparison.on_device)
     return (
-        "" if when is None else f"Times of calls are the device's{when}; the totals are the host's."
+        "" if when is None else f"Times of calls are device times{when}; the totals are host times."
     )
 
 
@@ -286,16 +288,16 @@ def _spread(comparison: RunComparison) -> list[str]:
     before, after = comparison.steps
     medians = f"Medians of {before} steps before and {after} now."
     if not _are_enough(comparison.steps):
-        return [medians, f"Nothing is marked: {_too_few(comparison.steps)}"]
+        return [medians, f"No change is marked: {_too_few(comparison.steps)}"]
     if not _are_enough(comparison.alike):
         one, other = comparison.alike
-        those = f"they are those of {one} and {other} steps that were alike"
+        those = f"their times are of {one} and {other} steps with the same calls"
         return [medians, f"No call is marked: {those}, and {_too_few(comparison.alike)}"]
-    ranges = "the ranges of the steps, least to most, do not overlap"
+    ranges = "the ranges of the steps, from min to max, do not overlap"
     return [
         medians,
-        f"{_CLEAR} marks a change beyond the spread: {ranges}.",
-        "Changes in brackets are within the spread.",
+        f"{_CLEAR} marks a change beyond the variation between steps: {ranges}.",
+        "Changes in brackets are within that variation.",
     ]
 
 
@@ -303,6 +305,4 @@ def _too_few(steps: tuple[int, int]) -> str:
     chance = 100 * _chance(*steps)
     enough = next(number for number in count(1) if _are_enough((number, number)))
     often = f"{chance:.{0 if chance >= 9.95 else 1}f} %"
-    return (
-        f"the ranges of so few are apart by chance in {often} of cases. It takes {enough} of each."
-    )
+    return f"ranges of so few steps differ by chance in {often} of cases. Measure {enough} steps of each."

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from torchscan.errors import InputError
 from torchscan.report.make_table import ColumnOf, durations, make_table, number, words
+from torchscan.report.run_texts import to_remark
 from torchscan.report.table import Cell, FullRemark, Table
 from torchscan.runtime.group_run import GroupRun
 from torchscan.runtime.run import RunFacts
@@ -17,48 +18,48 @@ GroupRows = Literal["process", "layer"]
 
 @explain_wrong_types
 def group_table(group: GroupRun, by: GroupRows = "process") -> Table:
-    """A process a row, with how far it is behind the fastest in a step; or a layer a row, with the least and most of all.
+    """Return one row per rank, with its lag in a step, or one per layer, with the min and max of all ranks.
 
     Args:
-        group: what :func:`open_run` reads of a folder that several processes have saved their inspections to.
+        group: what :func:`open_run` reads from a folder that several ranks have saved their inspections to.
         by: "process" or "layer".
     """
     if by not in get_args(GroupRows):
-        raise InputError(f"by is {by!r}: choose one of {', '.join(map(repr, get_args(GroupRows)))}")
+        raise InputError(f"by is {by!r}: give {' or '.join(map(repr, get_args(GroupRows)))}")
     if by == "process":
         return make_table(
-            "Processes",
-            _columns_of_processes(group),
+            "Ranks",
+            _columns_of_ranks(group),
             group.runs,
             remarks=_remarks(group),
-            noun="processes",
+            noun="ranks",
         )
     calls = group.runs[0].calls
     return make_table(
-        "Processes",
+        "Layers of all ranks",
         _columns_of_layers(group),
         range(len(calls)),
         [{"depth": call.depth} for call in calls],
-        remarks=[*_remarks(group), *_unlike(group)],
+        remarks=[*_remarks(group), *_notes_on_layers(group)],
         noun="calls",
     )
 
 
-def _columns_of_processes(group: GroupRun) -> list[ColumnOf[RunFacts]]:
+def _columns_of_ranks(group: GroupRun) -> list[ColumnOf[RunFacts]]:
     lags = dict(zip(map(group.rank_of, group.runs), group.lags, strict=True))
     return [
-        words("process", "Process", group.rank_of),
+        words("process", "Rank", group.rank_of),
         durations("forward", "Forward", lambda run: run.forward.median or None),
         durations("backward", "Backward", lambda run: run.backward.median or None),
         durations("optimizer", "Optimizer", lambda run: run.optimizer.median or None, priority=2),
         durations("between", "Between", lambda run: run.between.median or None, priority=1),
         durations("period", "Step to step", lambda run: run.period.median or None, priority=3),
-        durations("late", "Behind", lambda run: lags[group.rank_of(run)]),
+        durations("late", "Lag", lambda run: lags[group.rank_of(run)]),
     ]
 
 
 def _columns_of_layers(group: GroupRun) -> list[ColumnOf[int]]:
-    """Return columns for the indices of the calls that all processes have."""
+    """Return columns for the indices of the calls that all ranks have."""
     first = group.runs[0]
     runs = [run for run in group.runs if _keys(run) == _keys(first)]
     times = [[run.calls[index].time for run in runs] for index in range(len(first.calls))]
@@ -73,9 +74,9 @@ def _columns_of_layers(group: GroupRun) -> list[ColumnOf[int]]:
     return [
         words("path", "Layer", name, min_width=12, truncate="head"),
         words("type", "Type", lambda index: first.calls[index].type_name, min_width=8, priority=1),
-        durations("least", "Least", lambda index: min(times[index]) or None),
-        durations("most", "Most", lambda index: max(times[index]) or None),
-        number("slowest", "Slowest process", find_slowest, priority=2),
+        durations("least", "Min", lambda index: min(times[index]) or None),
+        durations("most", "Max", lambda index: max(times[index]) or None),
+        number("slowest", "Slowest rank", find_slowest, priority=2),
     ]
 
 
@@ -83,48 +84,41 @@ def _keys(run: RunFacts) -> list[tuple[str, int]]:
     return [(call.path, call.invocation) for call in run.calls]
 
 
-def _unlike(group: GroupRun) -> list[str]:
-    other = [str(group.rank_of(run)) for run in group.runs if _keys(run) != _keys(group.runs[0])]
-    waits = ["Times include waiting, so that the slow process itself may show the least."]
-    return [
-        *waits,
-        *(
-            [f"Left out, because they have other calls: processes {', '.join(other)}."]
-            if other
-            else []
-        ),
-    ]
+def _notes_on_layers(group: GroupRun) -> list[str]:
+    waits = "Times include waiting, so the slowest rank itself may show the minimum."
+    other = [group.rank_of(run) for run in group.runs if _keys(run) != _keys(group.runs[0])]
+    if not other:
+        return [waits]
+    verb = "has" if len(other) == 1 else "have"
+    return [waits, f"Left out: {_name_ranks(other)}, which {verb} different calls."]
 
 
 def _remarks(group: GroupRun) -> list[str]:
-    said = [FullRemark(f"{str(each)[0].upper()}{str(each)[1:]}.") for each in group.stragglers]
-    missing = (
-        [f"Missing: {_listed(group.missing)} of {group.num_ranks}, which saved nothing."]
-        if group.missing
-        else []
-    )
-    return [*missing, *said, *_how(group)]
+    stragglers = [FullRemark(to_remark(each)) for each in group.stragglers]
+    missing = []
+    if group.missing:
+        ranks = f"{_name_ranks(group.missing)} of {group.num_ranks}"
+        missing.append(f"Missing: {ranks}, which saved nothing.")
+    return [*missing, *stragglers, *_notes_on_lags(group)]
 
 
-def _how(group: GroupRun) -> list[str]:
+def _notes_on_lags(group: GroupRun) -> list[str]:
     run = group.runs[0]
     medians = f"Medians of {run.num_timed} steps on {run.provenance.device}"
     if not any(each.exchanges for each in group.runs):
-        return [
-            f"{medians}. Nothing is known of their collectives, so that nobody can be told to be behind."
-        ]
+        return [f"{medians}. No collectives were recorded, so stragglers cannot be identified."]
     if None in group.lags:
         return [
-            f"{medians}. Their collectives came too seldom to tell who is behind: measure more steps (steps=40, say)."
+            f"{medians}. Too few collectives were recorded to identify stragglers: measure more "
+            "steps, for example steps=40."
         ]
     number = len(run.exchanges)
     each = f"{number} collectives in a step" if number > 1 else "one collective in a step"
-    behind = (
-        "“Behind” is what a process needs for work of its own beyond what the others do, "
-        "if clocks of several machines agree"
-    )
-    return [f"{medians}, with {each}. {behind}."]
+    return [
+        f"{medians}, with {each}. Lag is the extra time of a rank's own work, compared with the "
+        "other ranks. Clocks of several machines must agree."
+    ]
 
 
-def _listed(ranks: Sequence[int]) -> str:
-    return f"process{'es' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+def _name_ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

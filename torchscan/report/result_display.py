@@ -17,7 +17,18 @@ from torchscan.analyses.receptive_field import LayerField, ReceptiveField
 from torchscan.analyses.roofline import Roofline
 from torchscan.analyses.suggestions_result import Suggestions
 from torchscan.hardware.device_specs import Device
-from torchscan.report import csv, html, json, latex, markdown, note_texts, result_texts, text  # noqa: F401 - each registers what it writes  # noqa: F401 - each registers sentences
+from torchscan.report import (  # noqa: F401 - each registers what it writes
+    csv,
+    finding_texts,
+    html,
+    json,
+    latex,
+    markdown,
+    note_texts,
+    result_texts,
+    run_texts,
+    text,
+)
 from torchscan.report.compare_runs import RunComparison
 from torchscan.report.comparison import Comparison, comparison_table, format_comparison
 from torchscan.report.costs import cost_table

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from torchscan.errors import InputError
 from torchscan.files import path_of
+from torchscan.notes import Note
 from torchscan.plain import from_plain
 from torchscan.report.data import info_of
 from torchscan.report.info import Info
@@ -16,6 +17,9 @@ from torchscan.report.saved import REPORT, RUN, is_run, read_saved
 from torchscan.report.schema_validation import mismatch
 from torchscan.runtime.run import RunFacts
 from torchscan.wrong_arguments import explain_wrong_types
+
+#: entries of a finding that are notes, and were sentences in version 1
+_NOTES = ("mask", "unknown", "unsure", "cause", "checked")
 
 
 def open_run(path: str | os.PathLike[str]) -> RunFacts:
@@ -49,11 +53,31 @@ def open_run_or_report(path: Path) -> RunFacts | Info:
 
 def _run_of(content: Any) -> RunFacts:
     RUN.require(content)
+    _upgrade(content)
     wrong = mismatch(content, RUN.schema, "the run") or _hanging(content)
     if wrong is not None:
         raise InputError(f"this run is broken: {wrong}")
     run: RunFacts = from_plain(RunFacts, content)
     return run
+
+
+def _upgrade(content: Any) -> None:
+    """Turn the sentences of a file of version 1 into notes, in place.
+
+    Its entry ``then`` of a gradient that was written to is the line of the backward pass.
+    """
+    findings = content.get("nonfinite", [])
+    if content["schema"] != f"{RUN.name}/1" or not isinstance(findings, list):
+        return
+    for found in findings:
+        if not isinstance(found, dict):
+            continue
+        if found.get("phase") == "gradient" and not found.get("cause"):
+            note = Note.of("written-after-backward", line=found.pop("then", None))
+            found["cause"] = note.to_data()
+        for name in _NOTES:
+            if isinstance(found.get(name), str):
+                found[name] = Note.from_text(found[name]).to_data()
 
 
 def _hanging(content: Any) -> str | None:

@@ -7,15 +7,14 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from torchscan.report.table import FullRemark
-from torchscan.runtime.checks import Checked
 from torchscan.runtime.compiling import CompiledFrame
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.run import RunFacts
 
-#: of a kind, before it is only said how many there are
-_MAX_FINDINGS = 5
-#: the share of the time in which the device waits from which it is told of
-_WORTH_SAYING = 0.1
+#: notes of one kind, before the rest is only counted
+_MAX_NOTES = 5
+#: share of the time in which the device waits for the host, from which a note reports it
+_MIN_WAITING = 0.1
 
 
 def remarks_of(run: RunFacts) -> list[str]:
@@ -42,64 +41,69 @@ class _InStep(Protocol):
 
     @property
     def description(self) -> str:
-        """Description of the entry."""
+        """The sentence about it, without the step."""
 
 
 F = TypeVar("F", bound=_InStep)
 
 
 def _findings(run: RunFacts) -> list[str]:
-    told = run.nonfinite
-    said = _said_once(told, _of_finding, _most_telling, "findings are in run.facts.nonfinite")
-    later = run.nonfinite_steps - len(told)
-    return [
-        *said,
-        *([f"{later} later steps made values that are not finite, too."] if later > 0 else []),
-    ]
+    findings = run.nonfinite
+    notes = _describe_groups(
+        findings,
+        lambda found: (found.path, found.phase, found.is_evaluation),
+        _most_specific,
+        "sources are in run.facts.nonfinite",
+    )
+    later = run.nonfinite_steps - len(findings)
+    if later > 0:
+        verb = "step also has" if later == 1 else "steps also have"
+        notes.append(f"{later} later {verb} NaN or Inf.")
+    return notes
 
 
-def _of_finding(found: NonFinite) -> Hashable:
-    return found.path, found.phase, found.is_evaluation
-
-
-def _most_telling(alike: Sequence[NonFinite]) -> NonFinite:
-    """On a device, only what comes after the first one knows its operator."""
-    return next((each for each in alike if each.operator is not None), alike[0])
+def _most_specific(group: Sequence[NonFinite]) -> NonFinite:
+    """Return the finding that names its source. On a device, only later ones than the first do."""
+    for found in group:
+        if found.operator is not None or found.origin is not None:
+            return found
+    return group[0]
 
 
 def _alarms(run: RunFacts) -> list[str]:
     alarms = [each for each in run.checked if each.message is not None]
-    return _said_once(alarms, _of_alarm, lambda alike: alike[0], "alarms are in run.facts.checked")
+    return _describe_groups(
+        alarms,
+        lambda alarm: (alarm.check, alarm.path, alarm.kind, alarm.is_evaluation),
+        lambda group: group[0],
+        "alarms are in run.facts.checked",
+    )
 
 
-def _of_alarm(alarm: Checked) -> Hashable:
-    return alarm.check, alarm.path, alarm.kind, alarm.is_evaluation
-
-
-def _said_once(
+def _describe_groups(
     found: Iterable[F],
-    kind: Callable[[F], Hashable],
+    key: Callable[[F], Hashable],
     choose: Callable[[Sequence[F]], F],
     others: str,
 ) -> list[str]:
-    """Return one sentence per kind of entry, with the number of steps that have such."""
-    alike: dict[Hashable, list[F]] = defaultdict(list)
+    """Describe one of each group with the same key, and in how many steps there are such."""
+    groups: dict[Hashable, list[F]] = defaultdict(list)
     for each in found:
-        alike[kind(each)].append(each)
-    said = [
-        f"{_when(each)}: {choose(each).description}."
-        for each in list(alike.values())[:_MAX_FINDINGS]
+        groups[key(each)].append(each)
+    described = [
+        f"{_when(group)}: {choose(group).description}."
+        for group in list(groups.values())[:_MAX_NOTES]
     ]
-    return [*said, *_more(len(alike), others)]
+    return [*described, *_more(len(groups), others)]
 
 
-def _when(alike: Sequence[_InStep]) -> str:
-    steps = {each.step for each in alike}
-    if alike[0].is_evaluation:
+def _when(group: Sequence[_InStep]) -> str:
+    steps = {each.step for each in group}
+    if group[0].is_evaluation:
         one, several = "evaluation pass", "evaluation passes"
     else:
         one, several = "step", "steps"
-    first = min(alike, key=lambda each: each.step)
+    first = min(group, key=lambda each: each.step)
     updates = getattr(first, "update", None)
     number = f"{first.step}" if updates is None else f"{first.step} (optimizer step {updates})"
     if len(steps) == 1:
@@ -108,7 +112,7 @@ def _when(alike: Sequence[_InStep]) -> str:
 
 
 def _more(number: int, what: str) -> list[str]:
-    return [f"{number - _MAX_FINDINGS} more {what}."] if number > _MAX_FINDINGS else []
+    return [f"{number - _MAX_NOTES} more {what}."] if number > _MAX_NOTES else []
 
 
 # -- compiled ------------------------------------------------------------------------------------------------------------
@@ -120,19 +124,18 @@ def _compiled(run: RunFacts) -> list[str]:
     once = [frame for frame in run.compilation.frames if frame.times == 1]
     again = [frame for frame in run.compilation.frames if frame.times > 1]
     breaks = [
-        f"The graph was broken {_times(times)}: {reason}."
-        for reason, times in run.compilation.breaks
+        f"Graph break, {_times(times)}: {reason}." for reason, times in run.compilation.breaks
     ]
     return [
-        *([f"Compiled: {'; '.join(map(_name, once[:_MAX_FINDINGS]))}."] if once else []),
+        *([f"Compiled: {'; '.join(map(_name, once[:_MAX_NOTES]))}."] if once else []),
         *_more(len(once), "frames were compiled"),
         *(
             f"Compiled {_times(frame.times)}: {_name(frame)}{_why(frame)}."
-            for frame in again[:_MAX_FINDINGS]
+            for frame in again[:_MAX_NOTES]
         ),
-        *_more(len(again), "frames were compiled again"),
-        *breaks[:_MAX_FINDINGS],
-        *_more(len(breaks), "reasons broke it"),
+        *_more(len(again), "frames were recompiled"),
+        *breaks[:_MAX_NOTES],
+        *_more(len(breaks), "reasons for graph breaks"),
     ]
 
 
@@ -141,9 +144,9 @@ def _name(frame: CompiledFrame) -> str:
 
 
 def _why(frame: CompiledFrame) -> str:
-    """Reasons are several lines."""
+    """Return torch's reasons, each of which has several lines."""
     return (
-        f", again because {'; '.join(' '.join(reason.split()) for reason in frame.reasons)}"
+        f"; recompiled because {'; '.join(' '.join(reason.split()) for reason in frame.reasons)}"
         if frame.reasons
         else ""
     )
@@ -153,16 +156,16 @@ def _times(number: int) -> str:
     return {1: "once", 2: "twice"}.get(number, f"{number} times")
 
 
-# -- how the figures came about ------------------------------------------------------------------------------------------
+# -- how the values were measured ------------------------------------------------------------------------------------------
 
 
 def _measured(run: RunFacts) -> list[str]:
     if not run.steps:
-        return ["No step was measured: the model was not called."]
-    before = f" after {run.warm_up} to warm up" if run.warm_up else ""
-    whose = "the host" if run.device is None else "the device"
-    shares = "shares of forward and backward" if run.trains else "shares of the forward pass"
-    where = f"on {run.provenance.device}; times of {whose}, {shares}"
+        return ["No step was measured, because the model was not called."]
+    before = f" after {_steps(run.warm_up, 'warm-up ')}" if run.warm_up else ""
+    clock = "host" if run.device is None else "device"
+    whole = "forward and backward" if run.trains else "the forward pass"
+    where = f"on {run.provenance.device}; {clock} times, as a share of {whole}"
     medians = f"Medians of {_steps(run.num_timed)}{before}, {where}."
     forward_only = [] if run.trains else ["Evaluation only: no step has a backward pass."]
     return [medians, *forward_only, *_waiting(run), *_left_out(run), *_evaluation(run)]
@@ -173,7 +176,7 @@ def _checked(run: RunFacts) -> list[str]:
     if run.checked_steps is None or not run.steps:
         return []
     if not run.checked_steps:
-        return ["No step trained: only the measured steps were checked for NaN and Inf."]
+        return ["No step trained, so only the measured steps were checked for NaN and Inf."]
     number = _steps(run.checked_steps, "training ")
     said = [f"{number} checked for NaN and Inf: the loss, gradients and parameters."]
     if run.trained:
@@ -197,17 +200,15 @@ def _skipped(run: RunFacts) -> list[str]:
 
 
 def _waiting(run: RunFacts) -> list[str]:
-    if run.device is None or run.device.waiting < _WORTH_SAYING:
+    if run.device is None or run.device.waiting < _MIN_WAITING:
         return []
-    return [
-        f"In {100 * run.device.waiting:.0f} % of the time the host set the pace, as the device was done by then."
-    ]
+    return [f"The device waited for the host {100 * run.device.waiting:.0f} % of the time."]
 
 
 def _left_out(run: RunFacts) -> list[str]:
     if not run.differing:
         return []
-    left_out = f"{_steps(run.differing)} left out: other calls or input shapes"
+    left_out = f"{_steps(run.differing)} left out: different calls or input shapes"
     return [f"Times are of the most common kind of step. {left_out}."]
 
 
@@ -217,7 +218,7 @@ def _evaluation(run: RunFacts) -> list[str]:
     number = run.evaluation.passes
     passes, them = ("1 forward pass", "it") if number == 1 else (f"{number} forward passes", "them")
     return [
-        f"{passes} had no backward pass, as in an evaluation; the other times in this table exclude {them}."
+        f"{passes} had no backward pass, as in an evaluation; other times in this table exclude {them}."
     ]
 
 
@@ -230,6 +231,6 @@ def _expected(run: RunFacts) -> list[str]:
         return []
     share = f"{100 * run.expected.share_off:.0f} %"
     return [
-        f"Expected by the roofline of {run.expected.device}, ± {share}; × is measured over expected, "
-        "and * marks calls beyond this range that take at least 1 % of a step."
+        f"Expected times are of the roofline of {run.expected.device}, ± {share}; × is measured ÷ "
+        "expected, and * marks calls above this range that take at least 1 % of a step."
     ]

@@ -34,7 +34,9 @@ _COUNTS = {"forward": "", "grad_out": "grad ", "grad_in": "grad in "}
 
 @explain_wrong_types
 def run_table(run: Inspected, *, max_depth: int | None = 3) -> Table:
-    """Each call with everything in it, down to ``max_depth`` (None: all); the totals have what belongs to no module.
+    """Return one row per call, with everything in it, down to ``max_depth`` (None: all).
+
+    The totals include times outside modules.
 
     CSV and JSON always have all columns.
     """
@@ -53,7 +55,10 @@ def run_table(run: Inspected, *, max_depth: int | None = 3) -> Table:
 
 def _deeper(run: RunFacts, max_depth: int | None) -> list[str]:
     hidden = sum(max_depth is not None and call.depth > max_depth for call in run.calls)
-    return [f"{hidden} calls deeper than {max_depth} are in those above them."] if hidden else []
+    if not hidden:
+        return []
+    verb = "call below depth {} is" if hidden == 1 else "calls below depth {} are"
+    return [f"{hidden} {verb.format(max_depth)} included in the rows above."]
 
 
 # -- columns -------------------------------------------------------------------------------------------------------------
@@ -183,7 +188,7 @@ def _phases(run: RunFacts) -> Table:
             ("Backward", passes.backward, "backward"),
             ("of which storing gradients", passes.storing, "storing"),
         ]
-        rows += [("of which no module's", passes.unowned, "unowned")]
+        rows += [("of which outside modules", passes.unowned, "unowned")]
     rows += [("Optimizer", run.optimizer, "optimizer")] if run.optimizer.median else []
     if run.period.median:
         rows += [("Between steps", run.between, "between"), ("Step to step", run.period, "period")]
@@ -198,7 +203,7 @@ def _phases(run: RunFacts) -> Table:
         ]
         for name, each, key in rows
     ]
-    headings = ("", "median", "least … most", *(["expected"] if run.expected else []))
+    headings = ("", "median", "min … max", *(["expected"] if run.expected else []))
     return totals_table(cells, headings)
 
 

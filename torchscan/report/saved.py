@@ -71,12 +71,11 @@ def content_of(text: str) -> Any:
 
 def read_saved(path: Path, noun: str, make: Callable[[Any], T]) -> T:
     """Return the result of ``make`` for a file's content. Errors name the file."""
+    text = read_text(path, f"the {noun}")
     try:
-        return make(content_of(read_text(path, f"the {noun}")))
+        return make(content_of(text))
     except InputError as error:
-        raise InputError(
-            f"{path}: {error}" if str(path) not in str(error) else str(error)
-        ) from error
+        raise InputError(f"{path}: {error}") from error
 
 
 def is_run(content: Any) -> bool:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from torchscan.errors import InputError, TorchscanError
+from torchscan.notes import describe
 from torchscan.recording.call_tree import Call
 from torchscan.runtime.timing import StepTimes
 
@@ -51,9 +52,8 @@ class Checked:
 
     @property
     def description(self) -> str:
-        """The result without the step."""
-        said = self.message if self.value is None else f"{self.value:.6g}"
-        return f"{self.check} of {self.path or 'the model'}, {self.kind.replace('_', ' ')}: {said}"
+        """The sentence about the value or alarm, without the step."""
+        return describe(self)
 
 
 class StepChecks:
@@ -136,7 +136,7 @@ def _run_check(check: Check, path: str, kind: Kind, tensor: Tensor) -> float | A
     except Exception as error:
         where = f"{path or 'the model'}, {kind.replace('_', ' ')}"
         raise InputError(
-            f"the check {_name_of(check)} failed on {where}: {type(error).__name__}: {error}"
+            f"check {_name_of(check)} raised {type(error).__name__} on {where}: {error}"
         ) from error
 
 
@@ -145,7 +145,7 @@ def _number(check: str, path: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"the check {check} returned a {type(value).__name__} for {path or 'the model'}: give a number, an Alarm or None"
+            f"check {check} returned {type(value).__name__} for {path or 'the model'}: return a number, an Alarm or None"
         ) from error
 
 

@@ -55,7 +55,7 @@ def _event(each: Slice, calls: Sequence[_Call], track: int, category: str) -> di
         "name": _STORING if call is None else _name_of(call),
         **place,
         **times,
-        "args": _said_of(call, category),
+        "args": _args_of(call, category),
     }
 
 
@@ -65,7 +65,7 @@ def _name_of(call: _Call) -> str:
     return " ".join(filter(None, (call.path, number, call.type_name)))
 
 
-def _said_of(call: _Call | None, track: str) -> dict[str, Any]:
+def _args_of(call: _Call | None, track: str) -> dict[str, Any]:
     names = () if call is None else (*_SAID, *_SAID_OF_FORWARD) if track == _FORWARD else _SAID
     return {name: to_plain(value) for name in names if (value := getattr(call, name)) is not None}
 

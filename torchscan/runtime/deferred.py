@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from torchscan.notes import Note
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.call_tree import Call, Given
@@ -24,10 +25,10 @@ from torchscan.runtime.peaks import Peak, Peaks
 from torchscan.runtime.timing import StepTimes
 from torchscan.runtime.values import Gradients, Leaf, Listener, Memory, Source, Values, makes_none
 
-_LATER = "values were looked at after the step; from now on they are where they are made"
-_MASK = "these may be a mask, which is seen where it is made"
-_LATE = "it was written to before it was looked at"
-_KEYWORD = "what is given by keyword is looked at after the call"
+_LATER = Note.of("checked-after-step")
+_MASK = Note.of("maybe-mask")
+_LATE = Note.of("written-before-check")
+_KEYWORD = Note.of("keyword-input")
 
 
 class _Check(NamedTuple):
@@ -37,7 +38,7 @@ class _Check(NamedTuple):
     path: str
     type_name: str
     invocation: int
-    unsure: str | None = None
+    unsure: Note | None = None
 
 
 class DeferredValues(Values):
@@ -125,13 +126,13 @@ class DeferredValues(Values):
         suspects = [peak for peak in bad if not (self._memory.has_masks and _may_be_mask(peak))]
         self._memory.is_alarmed |= bool(suspects)
         if not all(map(_may_be_mask, suspects)):
-            self._tell(suspects[0])
+            self._report(suspects[0])
 
     def let_go(self) -> None:
         """Keep no memory any longer."""
         self._peaks.look()
 
-    def _tell(self, peak: Peak[_Check]) -> None:
+    def _report(self, peak: Peak[_Check]) -> None:
         nan = int(math.isnan(peak.value))
         doubt = _MASK if _may_be_mask(peak) else _LATE if peak.is_late else peak.what.unsure
         check = peak.what._replace(unsure=doubt)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from torchscan.notes import Note
 from torchscan.recording.places import place_of_user
 from torchscan.runtime.finding_log import FindingLog, StepMark, describe_values
 from torchscan.runtime.findings import Phase
@@ -19,7 +20,7 @@ from torchscan.runtime.root_names import RootNames
 from torchscan.runtime.trained_tensors import TrainedTensors
 from torchscan.torch_versions import norms_of, without_tracing
 
-_LATER = "values were read after the step, as they are on a device"
+_LATER = Note.of("read-after-step")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,15 +130,18 @@ class DeviceChecks:
             found = replace(found, path=owner.path, type_name=owner.type_name, root=root)
         self._log.report_marked(found, check.mark)
 
-    def _name_checked(self, phase: Phase, tensor: Tensor | None) -> str:
-        """Return what was checked, as ``the gradient of 0.weight``."""
+    def _name_checked(self, phase: Phase, tensor: Tensor | None) -> Note:
+        """Return what was checked: the loss, a gradient or a parameter."""
         if phase == "loss":
-            return "the loss"
+            return Note.of("checked-loss")
         owner = None if tensor is None else self._tensors.find_owner(tensor)
-        name = "a parameter" if owner is None else ".".join(filter(None, (owner.path, owner.name)))
-        root = None if owner is None else self._names.find_name(owner.root)
-        name += "" if root is None else f" of {root}"
-        return f"the gradient of {name}" if phase in ("backward", "gradient") else name
+        name = root = None
+        if owner is not None:
+            name = ".".join(filter(None, (owner.path, owner.name)))
+            root = self._names.find_name(owner.root)
+        if phase in ("backward", "gradient"):
+            return Note.of("checked-gradient", name=name, root=root)
+        return Note.of("checked-parameter", name=name, root=root)
 
 
 def _send_norms(

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from torchscan.notes import Note
 from torchscan.runtime.findings import Bad, NonFinite, Phase
 from torchscan.runtime.finiteness import FINE, NonFiniteCount, check_values
 from torchscan.runtime.inspection_link import InspectionLink
@@ -22,8 +23,8 @@ _MAX_LOOKS = 16
 #: findings that are kept
 _MAX_FINDINGS = 1024
 #: cause of what was finite after the last optimizer step
-WRITTEN = "it was written to since the last optimizer step, after which it was finite"
-_TOO_MANY = f"{_MAX_LOOKS} calls have been repeated, and no more are"
+WRITTEN_SINCE_UPDATE = Note.of("written-since-update")
+_REPEAT_LIMIT = Note.of("repeat-limit", limit=_MAX_LOOKS)
 
 
 class StepMark(NamedTuple):
@@ -110,10 +111,10 @@ class FindingLog:
 
     def repeat_call(
         self, call: RootCall, gradients: Mapping[int, Tensor] | None = None
-    ) -> NonFinite | str | None:
+    ) -> NonFinite | Note | None:
         """Return what a second look at a call finds, or the reason why there is none, or None if all is finite."""
         if self._num_looks >= _MAX_LOOKS:
-            return _TOO_MANY
+            return _REPEAT_LIMIT
         self._num_looks += 1
         found = look_again(call, gradients)
         return self._blame_write(found) if isinstance(found, NonFinite) else found
@@ -128,7 +129,9 @@ class FindingLog:
         """Return a finding about parameters that were finite as one about what has written to them since."""
         if found.phase != "forward" or not found.weights or not self._tensors.has_seen_finite:
             return found
-        return replace(found, phase="update", cause=WRITTEN, operator=None, line=None, inputs=())
+        return replace(
+            found, phase="update", cause=WRITTEN_SINCE_UPDATE, operator=None, line=None, inputs=()
+        )
 
     def report(self, found: NonFinite, call: RootCall) -> None:
         """Keep a finding in a call, and pass it to the listener, which may raise."""

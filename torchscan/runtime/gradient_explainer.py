@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from torchscan.notes import Note
 from torchscan.runtime.finding_log import FindingLog, describe_values
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.finiteness import FINE, NonFiniteCount, check_values, is_readable
@@ -14,7 +15,7 @@ from torchscan.runtime.loss_graph import LossGraph
 from torchscan.runtime.root_calls import ModuleSteps, RootCall, RootCalls
 from torchscan.runtime.trained_tensors import TrainedTensors
 
-_NOT_KEPT = "its gradient was too large to keep"
+_TOO_LARGE = Note.of("gradient-too-large")
 
 
 class GradientExplainer:
@@ -81,14 +82,14 @@ class GradientExplainer:
         self,
         reached: Sequence[RootCall],
         scale: float = 1.0,
-    ) -> Iterator[tuple[RootCall, NonFinite | str | None]]:
+    ) -> Iterator[tuple[RootCall, NonFinite | Note | None]]:
         """Yield the calls that were given finite gradients, from the last, with what a second look at them finds."""
         for call in reversed(reached):
             gradients = {index: each for index, each in call.gradients.items() if each is not None}
             if any(not check_values(each).is_fine for each in gradients.values()):
                 continue
             if len(gradients) < len(call.gradients):
-                yield call, _NOT_KEPT
+                yield call, _TOO_LARGE
                 continue
             if scale != 1.0:
                 gradients = {index: each / scale for index, each in gradients.items()}
@@ -110,7 +111,7 @@ class GradientExplainer:
         )
         self._log.report_step(found, steps)
 
-    def _report_gradients(self, call: RootCall | None, why: str | None) -> None:
+    def _report_gradients(self, call: RootCall | None, why: Note | None) -> None:
         """Report parameters whose gradients are not finite, and why the operator is not known."""
         bad = []
         for parameter in self._tensors.list_parameters():
@@ -124,9 +125,8 @@ class GradientExplainer:
         if why is not None:
             found = replace(found, unknown=why, weights=())
         else:
-            found = replace(
-                found, operator=f"a hook on the gradient of {name}, or its sum", weights=()
-            )
+            origin = Note.of("gradient-hook-or-sum", name=name)
+            found = replace(found, origin=origin, weights=())
         if call is None:
             self._log.report_step(found, None)
         else:

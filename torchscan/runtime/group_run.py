@@ -42,16 +42,16 @@ class GroupRun(RowsResult):
     def __repr__(self) -> str:
         """A short one: there may be thousands of calls."""
         missing = f", {len(self.missing)} missing" if self.missing else ""
-        return f"<GroupRun: {self.num_ranks} processes{missing}, {self.runs[0].steps} steps>"
+        return f"<GroupRun: {self.num_ranks} ranks{missing}, {self.runs[0].steps} steps>"
 
     def rank_of(self, run: RunFacts) -> int:
         """Return the rank of a run in this group."""
         return 0 if run.process is None else run.process.rank
 
     def measured(self) -> Measured:
-        """Refused: a page shows one process."""
+        """Raise an InputError: a report shows one rank."""
         raise InputError(
-            f"this run is of {self.num_ranks} processes, and a page shows one: group.runs[0], or the file rank0.json"
+            f"the run has {self.num_ranks} ranks, and a report shows one: give group.runs[0], or the file rank0.json"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,7 +72,9 @@ def group_run_of(runs: Sequence[RunFacts]) -> GroupRun:
     """Return the runs of one launch as a group. A folder may also have files of other launches."""
     known = [(run.process, run) for run in runs if run.process is not None]
     if not known:
-        raise InputError("these runs are not of processes that train together")
+        raise InputError(
+            "these runs have no ranks: give runs that several ranks have saved to one folder"
+        )
     latest = max(known, key=lambda each: each[0].began)[0]
     own = sorted(
         ((each.rank, run) for each, run in known if _are_together(each, latest)),

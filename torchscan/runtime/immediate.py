@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
+from torchscan.notes import Note
 from torchscan.recording.bookkeeping.containers import named_tensors, tensors_in
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.call_tree import FAILED, Call, CallTree, Given
@@ -34,7 +35,7 @@ from torchscan.runtime.finiteness import (
     is_readable,
     version_of,
 )
-from torchscan.runtime.replay import Operator, find_operator
+from torchscan.runtime.replay import Operator, find_operator, mask_note
 from torchscan.runtime.values import (
     Gradients,
     Leaf,
@@ -47,8 +48,9 @@ from torchscan.runtime.values import (
 )
 from torchscan.torch_versions import current_node, without_tracing
 
-_MET = "it was seen in what the next node was given, with whatever else met it there"
-_WRITTEN = "what it was given is not finite by now, and may have been written to by others"
+_MET = Note.of("seen-in-sum")
+_WRITTEN = Note.of("input-written")
+_SUM = Note.of("gradients-summed")
 #: more calls than this are not repeated
 _MAX_REPLAYS = 16
 #: a module that has written infinities of these signs on purpose so often goes on to
@@ -101,7 +103,7 @@ class ImmediateValues(Values):
         self._order = 0
         #: the place of the first in the order of all that was suspected
         self._place = 0
-        self._is_told = False
+        self._is_reported = False
         #: computed infinities of which nothing has come yet, with their place
         self._doubtful: tuple[int, NonFinite] | None = None
         #: results whose infinities are intended, or logarithms of 0, by identity
@@ -109,7 +111,7 @@ class ImmediateValues(Values):
         #: calls that were given infinities or have returned some
         self._touched: set[int] = set()
         #: what wrote the last mask of this step
-        self._mask: str | None = None
+        self._mask: Note | None = None
         self._has_gradients = self._reaches_result = False
         #: True if what was found takes infinities, so that what made those is the first
         self._comes_of_infinities = False
@@ -156,7 +158,7 @@ class ImmediateValues(Values):
                 each.requires_grad for each in results
             ):  # else it depends on what the loss makes of it
                 self._believe()
-        self._tell()
+        self._report()
 
     def _look_before(self, call: Call, mine: _Open, kwargs: dict[str, Any]) -> NonFiniteCount:
         """Return the counts of a call's inputs at its start, as far as torch records writes."""
@@ -203,7 +205,7 @@ class ImmediateValues(Values):
         if caller is not None:
             self._suspect(caller, look, [tensor])
         elif look.nan and call.parent is None:
-            given = ranges_of([("it", tensor)])
+            given = ranges_of([("input", tensor)])
             self._find(
                 self._next(),
                 self._to_finding(call, "input", look, tensor.numel(), Operator(), given),
@@ -283,7 +285,7 @@ class ImmediateValues(Values):
         outermost = self._open.get(call.outermost.index, mine)
         for tensor, _, look in outermost.inputs:
             if look.inf and not tensor.requires_grad and "+" in _signs([tensor]):
-                given = ranges_of([("it", tensor)])
+                given = ranges_of([("input", tensor)])
                 return self._to_finding(
                     call.outermost, "input", look, tensor.numel(), Operator(), given
                 )
@@ -292,19 +294,13 @@ class ImmediateValues(Values):
     def _note_mask(self, call: Call, operator: Operator, suspicion: _Suspicion) -> None:
         """Note that a call has written infinities on purpose."""
         self._excuse(suspicion)
-        where = f"{call.path or 'the model'} ({type_name_of(call.module)})"
-        by = (
-            ""
-            if operator.name is None
-            else f", by {operator.name}{'' if operator.line is None else f' at {operator.line}'}"
-        )
-        self._mask = f"{where}{by}"
+        self._mask = mask_note(call.path, type_name_of(call.module), operator)
 
     def _operator(self, call: Call, mine: _Open, given: Given, *, nan: bool) -> Operator:
         if any(each.is_written_to for each in mine.inputs):
-            return Operator(unknown="it writes to what it is given")
+            return Operator(unknown=Note.of("writes-to-input"))
         if self._memory.replays == _MAX_REPLAYS:
-            return Operator(unknown=f"{_MAX_REPLAYS} calls have been repeated, and no more are")
+            return Operator(unknown=Note.of("repeat-limit", limit=_MAX_REPLAYS))
         self._memory.replays += 1
         return find_operator(call.module, given, nan=nan)
 
@@ -321,7 +317,7 @@ class ImmediateValues(Values):
                     owner.outermost, "loss", look, _size(gradients), Operator()
                 )
                 self._find(self._next(), found, believes=owner.outermost.index in self._touched)
-                self._tell()
+                self._report()
 
     def note_node(
         self,
@@ -351,13 +347,14 @@ class ImmediateValues(Values):
             ):
                 self._find_source(source, source.owner, owner, given, before)
             else:
-                name = node.name() if before is FINE else "the sum of gradients that meet"
+                name, origin = (node.name(), None) if before is FINE else (None, _SUM)
                 inputs = ranges_of(_named("gradient", given))
                 found = self._to_finding(
                     owner, "backward", look, _size(made), Operator(name=name), inputs
                 )
+                found = replace(found, origin=origin)
                 self._find(self._next(), found, believes=self._takes_infinities(owner))
-            self._tell()
+            self._report()
 
     def note_moved(self, owner: Call | None, made: Gradients, given: Gradients) -> None:
         """Count the gradients of a node that are finite if its inputs are, once anything is not finite."""
@@ -402,10 +399,10 @@ class ImmediateValues(Values):
                     nan=look.nan,
                     inf=look.inf,
                     numel=gradient.numel(),
-                    operator=f"the sum in the gradient of {leaf.name}",
+                    origin=Note.of("gradient-accumulated", name=leaf.name),
                 ),
             )
-            self._tell()
+            self._report()
 
     def _takes_infinities(self, owner: Call) -> bool:
         """Return whether the call, or one directly in it, handled infinities in the forward pass."""
@@ -474,7 +471,7 @@ class ImmediateValues(Values):
             self._reaches_result and not self._has_gradients
         ):  # nothing has come of it because nothing was trained
             self._believe()
-        self._tell()
+        self._report()
         if self._memory.is_alarmed and self.first is None:  # what alarmed was a mask, or is gone
             self._memory.is_alarmed, self._memory.has_masks = False, True
 
@@ -542,15 +539,15 @@ class ImmediateValues(Values):
             doubtful, self._doubtful = self._doubtful, None
             self._find(*doubtful)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         """Once it is certain: nothing that may have come before it is open."""
         if (
             self.first is None
-            or self._is_told
+            or self._is_reported
             or any(each.suspicions for each in self._open.values())
         ):
             return
-        self._is_told = self._memory.has_found = True
+        self._is_reported = self._memory.has_found = True
         self._listener(self.first)
 
 

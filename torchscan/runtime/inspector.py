@@ -95,7 +95,7 @@ class Inspector:
     def start(self, under_way: Begun | None = None) -> None:
         """Follow what the model does from now on, with the call that is ``under_way`` where one of its hooks starts this."""
         if self.is_started:
-            raise InputError("this inspection has been started: finish it first")
+            raise InputError("this inspection has already started: call finish() first")
         self.is_started = True
         self._compiler = CompileWatch(self._tree.pause, self._tree.go_on)
         self._guard_memory.reported |= masks_in(self._paths.values())
@@ -182,9 +182,10 @@ class Inspector:
             self._has_failed = True
             self._tree.pause()
             self._leaves.watch = None
-            said = f"{type(error).__name__}: {error}"[:300]
+            text = f"{type(error).__name__}: {error}"[:300]
             warn_user(
-                f"nothing is watched any more, by a mistake of torchscan's that does not touch the run: {said}"
+                "torchscan hit an internal error and stopped inspecting; training is not affected: "
+                f"{text}"
             )
 
     # -- steps ---------------------------------------------------------------------------------------------------------

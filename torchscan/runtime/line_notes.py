@@ -37,8 +37,8 @@ class LineNotes:
         names = vars(torch)
         self._wrapped = [
             wrap_function(names, "set_anomaly_enabled", _set_mode, names.__setitem__),
-            wrap_function(names, "is_anomaly_enabled", _tell_mode, names.__setitem__),
-            wrap_function(names, "is_anomaly_check_nan_enabled", _tell_check, names.__setitem__),
+            wrap_function(names, "is_anomaly_enabled", _get_mode, names.__setitem__),
+            wrap_function(names, "is_anomaly_check_nan_enabled", _get_check, names.__setitem__),
         ]
 
     def finish(self) -> None:
@@ -76,11 +76,11 @@ def _set_mode(set_mode: Callable[..., None], *args: Any, **kwargs: Any) -> None:
     set_mode(*args, **kwargs)
 
 
-def _tell_mode(is_enabled: Callable[[], bool]) -> bool:
+def _get_mode(is_enabled: Callable[[], bool]) -> bool:
     return _undo is None and is_enabled()
 
 
-def _tell_check(is_enabled: Callable[[], bool]) -> bool:
+def _get_check(is_enabled: Callable[[], bool]) -> bool:
     """Return what was set before the notes, which do not check."""
     return is_enabled() if _undo is None else _checks_nan
 

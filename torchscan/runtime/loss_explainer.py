@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from torchscan.notes import Note
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.runtime.finding_log import FindingLog, describe_values
 from torchscan.runtime.findings import NonFinite, ranges_of
@@ -15,12 +16,12 @@ from torchscan.runtime.loss_graph import LossGraph, operator_of
 from torchscan.runtime.root_calls import MAX_CALLS, RootCall, RootCalls
 from torchscan.runtime.root_names import RootNames
 
-_REPEATED = "its call, repeated, made none"
-_IS_GONE = "the result of this call is gone, and a call before it, or the script after it, may have made it"
-_NOT_KEPT = f"it was in a call before the last {MAX_CALLS} calls, which alone are kept"
-_CONSTANT = "an operand without a gradient, such as a target, was not finite"
-_WAS_REPEATED = "the result of the model is gone, and its call, repeated, was finite"
-_NO_NODE = "no node of the loss's graph keeps what would tell"
+_REPEAT_FINITE = Note.of("repeat-finite")
+_RESULT_GONE = Note.of("result-gone")
+_CALL_NOT_KEPT = Note.of("call-not-kept", limit=MAX_CALLS)
+_CONSTANT = Note.of("constant-operand")
+_RESULT_GONE_REPEAT_FINITE = Note.of("result-gone-repeat-finite")
+_NOTHING_SAVED = Note.of("nothing-saved")
 
 
 class LossExplainer:
@@ -37,20 +38,20 @@ class LossExplainer:
         steps = self._log.find_steps()
         if not self._log.begin_finding(steps):
             return
-        unknown: list[tuple[RootCall, str]] = []
+        unknown: list[tuple[RootCall, Note]] = []
         for call in calls:
             if self._explain_by_input(call):
                 return
             reason = self._explain_by_output(call, look)
             if reason is True:
                 return
-            if isinstance(reason, str):
+            if isinstance(reason, Note):
                 unknown.append((call, reason))
 
         found = self._describe_graph(graph, look, losses)
         if found.cause == _CONSTANT:
             found = _doubt_constant(found, calls, is_unknown=bool(unknown))
-        if unknown and found.unknown == _NO_NODE:
+        if unknown and found.unknown == _NOTHING_SAVED:
             call, reason = unknown[-1]
             found = describe_values(
                 "forward",
@@ -58,7 +59,7 @@ class LossExplainer:
                 0,
                 type_name=call.steps.type_name,
                 unknown=reason,
-                unsure=_IS_GONE,
+                unsure=_RESULT_GONE,
             )
             self._log.report(found, call)
         else:
@@ -70,7 +71,7 @@ class LossExplainer:
         It is either computed by the script or has no graph.
         """
         arguments = call.given()
-        inputs = () if isinstance(arguments, str) else filter(is_readable, tensors_in(arguments))
+        inputs = () if isinstance(arguments, Note) else filter(is_readable, tensors_in(arguments))
         given = next((each for each in inputs if check_values(each).nan), None)
         if given is None:
             return False
@@ -85,7 +86,7 @@ class LossExplainer:
                 look,
                 given.numel(),
                 type_name=call.steps.type_name,
-                unknown=_NOT_KEPT,
+                unknown=_CALL_NOT_KEPT,
             )
             self._log.report(found, call)
             return True
@@ -94,12 +95,12 @@ class LossExplainer:
             look,
             given.numel(),
             type_name=call.steps.type_name,
-            inputs=ranges_of([("it", given)]),
+            inputs=ranges_of([("input", given)]),
         )
         self._log.report(found, call)
         return True
 
-    def _explain_by_output(self, call: RootCall, look: NonFiniteCount) -> bool | str:
+    def _explain_by_output(self, call: RootCall, look: NonFiniteCount) -> bool | Note:
         """Report what made an output of a call non-finite; return whether anything did.
 
         Return the reason for not knowing it if outputs are gone and the call cannot be repeated.
@@ -121,7 +122,7 @@ class LossExplainer:
             return True
         return found or False
 
-    def _report_outputs(self, call: RootCall, outputs: Sequence[Tensor], why: str | None) -> None:
+    def _report_outputs(self, call: RootCall, outputs: Sequence[Tensor], why: Note | None) -> None:
         """Report that outputs are not finite, and why the operator is not known."""
         look = sum(map(check_values, outputs), FINE)
         found = describe_values(
@@ -129,7 +130,7 @@ class LossExplainer:
             look,
             sum(each.numel() for each in outputs),
             type_name=call.steps.type_name,
-            unknown=_REPEATED if why is None else why,
+            unknown=_REPEAT_FINITE if why is None else why,
         )
         self._log.report(found, call)
 
@@ -140,7 +141,9 @@ class LossExplainer:
         num_values = sum(each.numel() for each in losses)
         index = graph.source(nan=bool(look.nan))
         if index is None:
-            return describe_values("loss", look, num_values, line=graph.line(-1), unknown=_NO_NODE)
+            return describe_values(
+                "loss", look, num_values, line=graph.line(-1), unknown=_NOTHING_SAVED
+            )
         module_call = self._calls.find_by_node(graph.number(index))
         repeated = None if module_call is None else self._log.repeat_call(module_call)
         if module_call is not None and isinstance(repeated, NonFinite):
@@ -173,7 +176,7 @@ def _doubt_constant(found: NonFinite, calls: Sequence[RootCall], *, is_unknown: 
         return replace(found, cause=None)
     if all(len(_alive_outputs(call)) == len(call.outputs) for call in calls):
         return found
-    return replace(found, unsure=_WAS_REPEATED)
+    return replace(found, unsure=_RESULT_GONE_REPEAT_FINITE)
 
 
 def _alive_outputs(call: RootCall) -> list[Tensor]:

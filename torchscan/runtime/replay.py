@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchscan.notes import Note
 from torchscan.recording.bookkeeping.containers import ATOMS, copy_arguments, tensors_in
 from torchscan.recording.call_tree import Given
 from torchscan.recording.places import place_of_user
@@ -49,7 +50,7 @@ _PLAIN: Any = (
     *(*ATOMS, torch.Tensor, type, BuiltinFunctionType, ModuleType, enum.Enum, range, slice),
     *(torch.memory_format, torch.layout),
 )
-_REDRAWN = "its call was repeated with other random numbers"
+_REDRAWN = Note.of("other-random-numbers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,16 +62,27 @@ class Operator:
     #: what made NaN of the infinities that it made
     then: str | None = None
     #: what had written the infinities that it made NaN of, and where, if they were intended
-    mask: str | None = None
+    mask: Note | None = None
     #: True if all infinities of the result are intended: then this is what wrote them
     is_on_purpose: bool = False
     #: True if it is a logarithm that made -Inf alone: that of a probability of 0, for example
     is_log: bool = False
     #: the module that ran it in another thread, from the one whose call was repeated
     inside: str | None = None
-    #: why it is not known, or may be another
-    unknown: str | None = None
-    unsure: str | None = None
+    #: reasons why it is not known, or may be another one
+    unknown: Note | None = None
+    unsure: Note | None = None
+
+
+def mask_note(path: str | None, type_name: str | None, operator: Operator) -> Note:
+    """Return what wrote intended infinities: a module, an operator or both."""
+    return Note.of(
+        "mask-written",
+        path=path,
+        type_name=type_name,
+        operator=operator.name,
+        line=operator.line,
+    )
 
 
 class _Found(BaseException):
@@ -85,8 +97,8 @@ def find_operator(module: nn.Module, given: Given, *, nan: bool) -> Operator:
     try:
         found = put_back_after(partial(_replay, module, given, nan))
     except Exception as error:
-        return Operator(unknown=f"its call cannot be repeated ({type(error).__name__})")
-    return found or Operator(unknown="its call, repeated, made none")
+        return Operator(unknown=Note.of("repeat-failed", error=type(error).__name__))
+    return found or Operator(unknown=Note.of("repeat-finite"))
 
 
 def _replay(module: nn.Module, given: Given, nan: bool, undo: Undo) -> Operator | None:
@@ -116,7 +128,7 @@ def _operator_in(own: nn.Module, given: Given, nan: bool) -> Operator | None:
         return threads.first.operator(nan)
     origin = None if nan else watch.origin_of(bad)
     if origin is None and bad:
-        return Operator(unknown="no operator in its thread produced it when the call was repeated")
+        return Operator(unknown=Note.of("not-in-thread"))
     return origin
 
 
@@ -135,7 +147,7 @@ class _ThreadCall:
     def operator(self, nan: bool) -> Operator:
         """Return the operator, found by repeating the call in this thread."""
         found = _operator_in(self.module, copy_arguments(self.given, _own), nan)
-        return replace(found or Operator(unknown="it ran in another thread"), inside=self.path)
+        return replace(found or Operator(unknown=Note.of("other-thread")), inside=self.path)
 
 
 class _OtherThreads:
@@ -165,22 +177,22 @@ def _own(tensor: Tensor) -> Tensor:
     return tensor.detach().clone()
 
 
-def obstacle(module: nn.Module, given: Given) -> str | None:
-    """Why a call cannot be made again without anybody noticing."""
+def obstacle(module: nn.Module, given: Given) -> Note | None:
+    """Return the reason why a call cannot be repeated without side effects, or None if it can."""
     original = original_of(module)
     if (
         torch.distributed.is_available()
         and torch.distributed.is_initialized()
         and torch.distributed.get_world_size() > 1
     ):
-        return "other processes would have to repeat its call, too"
+        return Note.of("other-ranks")
     tensors = [*original.parameters(), *original.buffers()]
     if sum(each.nbytes for each in tensors if not nn.parameter.is_lazy(each)) > _LARGEST_COPY:
-        return "it is too large to be copied"
+        return Note.of("module-too-large")
     foreign = what_is_shared(
         [given, *(value for each in original.modules() for value in _functions_in(each))]
     )
-    return None if foreign is None else f"it has to do with a {foreign}, which cannot be copied"
+    return None if foreign is None else Note.of("not-copyable", type_name=foreign)
 
 
 def _functions_in(module: nn.Module) -> list[Any]:
@@ -278,14 +290,14 @@ class _ReplayMode(TorchDispatchMode):
             self._weights |= {id(each): each for each in made}
         elif (look := self._check_values(made)) != FINE:
             here = Operator(name=_name_of(func), line=place_of_user())
-            is_told_to = any(
+            has_infinite_argument = any(
                 isinstance(each, float) and not math.isfinite(each)
                 for each in (*args, *kwargs.values())
             )
             if self._nan and look.nan and not before.nan:
                 self._end(self._source_of_nan(here, before, origin))
-            if look.inf and origin is None and (is_told_to or before.inf):
-                self._note_mask(here, is_told_to=is_told_to)
+            if look.inf and origin is None and (has_infinite_argument or before.inf):
+                self._note_mask(here, has_infinite_argument=has_infinite_argument)
             elif look.inf:
                 self._note_computed(origin or replace(here, is_log=_is_log(here, made)), made)
         return result
@@ -308,12 +320,17 @@ class _ReplayMode(TorchDispatchMode):
             return here
         if origin is not None:
             return replace(origin, then=here.name)
-        mask = None if self._mask is None else f"{self._mask.name} at {self._mask.line}"
-        return replace(here, mask=mask)
+        if self._mask is None:
+            return here
+        return replace(here, mask=mask_note(None, None, self._mask))
 
-    def _note_mask(self, here: Operator, *, is_told_to: bool) -> None:
+    def _note_mask(self, here: Operator, *, has_infinite_argument: bool) -> None:
         """Remember what writes intended infinities: rather what puts a constant into other values than what makes it."""
-        if is_told_to or self._mask is None or (_creates(self._mask) and not _creates(here)):
+        if (
+            has_infinite_argument
+            or self._mask is None
+            or (_creates(self._mask) and not _creates(here))
+        ):
             self._mask = here
 
     def _note_computed(self, origin: Operator, made: Sequence[Tensor]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchscan.notes import Note
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.call_tree import Given, is_in_backward_pass
 from torchscan.runtime.finiteness import version_of
@@ -41,7 +42,7 @@ class _Weak:
 class _NotKept:
     """An argument that is not kept, and the reason for that."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: Note) -> None:
         self.reason = reason
 
 
@@ -137,19 +138,19 @@ class RootCall:
         """Return whether the node with this number was created in the call."""
         return self.first_node <= number < self.last_node
 
-    def given(self) -> Given | str:
+    def given(self) -> Given | Note:
         """Return the arguments, or the reason why they are no longer there."""
         if any(
             (tensor := reference()) is not None and version_of(tensor) != version
             for reference, version in self.versions
         ):
-            return "its inputs have been written to since"
+            return Note.of("input-changed")
         values = [*self.args, *self.kwargs.values()]
         for value in values:
             if isinstance(value, _NotKept):
                 return value.reason
         if any(isinstance(each, _Weak) and each.tensor() is None for each in values):
-            return "its inputs are gone"
+            return Note.of("input-gone")
         return tuple(map(_alive, self.args)), {
             name: _alive(value) for name, value in self.kwargs.items()
         }
@@ -313,9 +314,9 @@ def _kept(value: Any) -> Any:
             return _Weak(value)
         if value.nbytes <= _MAX_INPUT_BYTES:
             return value
-        return _NotKept("its inputs were too large to keep")
+        return _NotKept(Note.of("input-too-large"))
     if any(each.grad_fn is not None for each in tensors_in(value)):
-        return _NotKept("its inputs are results of other calls, in a container")
+        return _NotKept(Note.of("input-in-container"))
     return value
 
 

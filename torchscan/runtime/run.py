@@ -39,7 +39,7 @@ _NANOSECONDS = 1e-9
 #: named where a step takes too long
 _MAX_LAYERS = 5
 #: what files say that they are, and the version of their schema: it grows where a reader of the one before would misread them
-KIND, SCHEMA = "torchscan/run", 1
+KIND, SCHEMA = "torchscan/run", 2
 
 
 @stored_as(min="least", max="most")
@@ -322,7 +322,7 @@ class RunFacts(RowsResult, Inspected):
         """
         __tracebackhide__ = True  # pytest shows the test, and the message
         if not self.steps:
-            raise InputError("no step was measured: run the model while it is inspected")
+            raise InputError("the run has no measured step: run the model while it is inspected")
         if isinstance(max_step_time, int | float):
             units.checked_seconds("max_step_time", max_step_time)
         slowest = slowest_modules(self.calls)
@@ -348,14 +348,14 @@ class RunFacts(RowsResult, Inspected):
         if self.process is None:
             return Path(path)
         if any(Path(path).glob("rank*.sqlite")):
-            raise InputError(
-                f"the folder {str(path)!r} has a run that is watched: save what was inspected in another one"
-            )
+            raise InputError(f"{str(path)!r} contains a watched run: give another folder")
         try:
             Path(path).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            said = f"{self.process.num_ranks} processes train together, and each writes a file into the folder {str(path)!r}"
-            raise InputError(f"{said}, which cannot be made: {error}") from error
+            ranks = f"each of {self.process.num_ranks} ranks writes a file into it"
+            raise InputError(
+                f"the folder {str(path)!r} cannot be created, and {ranks}: {error}"
+            ) from error
         return Path(path) / f"rank{self.process.rank}.json"
 
     def save_trace(self, path: str | os.PathLike[str]) -> None:

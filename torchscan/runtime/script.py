@@ -81,7 +81,7 @@ def program_of(words: Sequence[str]) -> Program:
 
 def _program(words: Sequence[str], what: str, *, is_module: bool, is_unbuffered: bool) -> Program:
     if not words:
-        raise InputError(f"after -- there is no {what}")
+        raise InputError(f"nothing follows --: give a {what}")
     return Program(
         name=words[0], is_module=is_module, arguments=tuple(words[1:]), is_unbuffered=is_unbuffered
     )
@@ -91,24 +91,25 @@ def _require_this_python(word: str) -> None:
     found = _PYTHON.fullmatch(os.path.basename(word))
     if found is None:
         raise InputError(
-            f"{word[:60]!r} is not Python: give the script after --, python train.py; what starts scripts can start torchscan, "
-            f"{word[:60]} … -m torchscan inspect -- train.py"
+            f"{word[:60]!r} is not Python: give a script after --, as in python train.py, or let the "
+            f"launcher start torchscan, as in {word[:60]} … -m torchscan inspect -- train.py"
         )
     ours, asked = ".".join(map(str, sys.version_info[:3])), found["version"] or ""
     if not f"{ours}.".startswith(f"{asked}." if asked else ""):
         raise InputError(
-            f"the script runs in this Python, which is {ours}: start torchscan with {word[:60]} -m torchscan"
+            f"the script asks for Python {asked}, and this is {ours}: start torchscan with {word[:60]} "
+            "-m torchscan"
         )
 
 
 def _require_kept(flags: str, others: str) -> None:
     if not flags or others.startswith("c"):
         raise InputError(
-            "a program is given after -- as a file or a module: python train.py, python -m package.module"
+            "a program after -- is a file or a module: give python train.py, or python -m package.module"
         )
     if others:
         raise InputError(
-            f"python -{flags[:20]} would come too late: start torchscan with it, "
+            f"python -{flags[:20]} has no effect after --: start torchscan with it, as in "
             f"python -{flags[:20]} … -m torchscan inspect -- train.py"
         )
 
@@ -153,7 +154,7 @@ def _module_to_run(name: str) -> Callable[[], object]:
     missing = _missing_for(name)
     if missing is not None:
         raise InputError(
-            f"there is no module {missing[:100]!r} here; install it, or name a file.py"
+            f"{missing[:100]!r} is not an installed module: install it, or give a file.py"
         )
     return lambda: _run_module(name)
 
@@ -172,7 +173,7 @@ def _file_to_run(name: str) -> Callable[[], object]:
     path = Path(name)
     if path.is_file():
         return lambda: _run_file(os.path.abspath(path))
-    raise InputError(f"there is no script {name[:100]!r}")
+    raise InputError(f"{name[:100]!r} does not exist: give a script, as in python train.py")
 
 
 def _run_module(name: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchscan.notes import Note
 from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
 from torchscan.recording.call_tree import Given
 from torchscan.recording.state import keep_random_state
@@ -31,7 +32,7 @@ def is_looking_again() -> bool:
 
 def look_again(
     call: RootCall, gradients: Mapping[int, Tensor] | None = None
-) -> NonFinite | str | None:
+) -> NonFinite | Note | None:
     """Repeat the call, and its backward pass if there are ``gradients`` of its outputs.
 
     Return the first producer of what is not finite, the reason why the call cannot be repeated, or None if all is finite.
@@ -39,8 +40,8 @@ def look_again(
     global _at_work
     module, given = call.module(), call.given()
     if module is None:
-        return "the module is gone"
-    if isinstance(given, str):
+        return Note.of("module-gone")
+    if isinstance(given, Note):
         return given
     reason = obstacle(module, given)
     if reason is not None:
@@ -49,7 +50,7 @@ def look_again(
     try:
         return put_back_after(partial(_repeat, module, given, call, gradients or {}))
     except Exception as error:
-        return f"its call cannot be repeated ({type(error).__name__})"
+        return Note.of("repeat-failed", error=type(error).__name__)
     finally:
         _at_work -= 1
 

@@ -39,11 +39,11 @@ def local_device(name: str | None) -> torch.device:
         device = torch.device("meta")
     if device.type not in ("cpu", "cuda"):
         raise InputError(
-            f"the device is {name[:40]!r}, and the steps run on this machine: give cpu, cuda or cuda:0"
+            f"the device is {name[:40]!r}, and steps run on this machine: give cpu, cuda or cuda:0"
         )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise InputError(
-            f"there is no {name} that this torch can use here: give cpu{', or cuda' if on_cuda else ''}"
+            f"{name} is not a device that torch can use here: give cpu{' or cuda' if on_cuda else ''}"
         )
     return device
 
@@ -129,7 +129,7 @@ def _only_failures() -> Iterator[None]:
 def _require_data(module: nn.Module) -> None:
     if any(tensor.is_meta for tensor in tensors_of(module)):
         raise InputError(
-            f"this {type_name_of(module)} has tensors without data, and real steps need them: build it on the CPU"
+            f"{type_name_of(module)} has tensors without data, which real steps need: build it on the CPU"
         )
 
 
@@ -139,10 +139,12 @@ def _autocast_in(
     """Refuse what this device does not compute in."""
     if precision in ("fp8", "fp8-mixed"):
         raise InputError(
-            f"a model in {precision} has modules of its own: convert it in Python, and inspect() it there"
+            f"precision is {precision}, which needs its own modules: convert the model in Python, and call inspect()"
         )
     if precision == "tf32" and run_on.type != "cuda":
-        raise InputError(f"tf32 is for CUDA devices, and this runs on {run_on}: give fp32 or bf16")
+        raise InputError(
+            f"precision is tf32, which needs a CUDA device, and steps run on {run_on}: give fp32 or bf16"
+        )
     if precision is None or not precision.endswith("-mixed"):
         return nullcontext()
     return torch.autocast(run_on.type, _TYPES[precision.removesuffix("-mixed")])

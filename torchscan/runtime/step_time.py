@@ -47,7 +47,7 @@ def require_step_time(
     )
     if device is not None and not is_part(device, ran_on):
         warn_user(
-            f"the time of a step is not checked: its limit is for {device}, and this ran on {ran_on}"
+            f"max_step_time is not checked: it is for {device}, and the steps ran on {ran_on}"
         )
     elif taken > limit:
         raise BudgetError(str(StepExcess(taken, limit, ran_on, slowest)))

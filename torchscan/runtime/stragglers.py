@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+from torchscan.notes import describe
 from torchscan.runtime.exchanges import Exchange, ExchangePhase, time_by_place
 from torchscan.runtime.run import RunFacts
-from torchscan.units import duration, share
 
 _NANOSECONDS = 1e-9
 #: of a step: what is less is not worth a word
@@ -54,26 +54,8 @@ class Straggler:
     waits_in: str
 
     def __str__(self) -> str:
-        """In a sentence."""
-        how = (
-            f"in each step ({share(self.share)})"
-            if self.is_of_steps
-            else f"each time ({share(self.share)} of the time between)"
-        )
-        of = f" of {self.waits_in}" if self.waits_in else ""
-        lost = f", {duration(self.lost)} of that {self._where}" if self.phase is not None else ""
-        behind = f"process {self.rank} is {duration(self.seconds)} behind the others {how}{lost}"
-        return f"{behind}; they wait for it in the next {self.kind}{of}"
-
-    @property
-    def _where(self) -> str:
-        if self.type_name:
-            return f"in {self.layer or 'the model itself'} ({self.type_name}), {self.phase}"
-        return (
-            "in the backward pass, in no module (a hook, say)"
-            if self.phase == "backward"
-            else "outside the model"
-        )
+        """Return the sentence about the rank."""
+        return describe(self)
 
 
 def lateness(runs: Sequence[RunFacts]) -> dict[int, float]:

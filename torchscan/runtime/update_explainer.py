@@ -9,14 +9,15 @@ from dataclasses import replace
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
+from torchscan.notes import Note
 from torchscan.recording.places import place_of_user
 from torchscan.runtime.backward_state import BackwardState
-from torchscan.runtime.finding_log import WRITTEN, FindingLog
+from torchscan.runtime.finding_log import WRITTEN_SINCE_UPDATE, FindingLog
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.finiteness import check_values
 from torchscan.runtime.trained_tensors import TrainedTensors
 
-_NOT_STORED = "no completed backward() has stored it"
+_NOT_STORED = Note.of("not-stored-by-backward")
 
 
 class UpdateExplainer:
@@ -72,7 +73,7 @@ class UpdateExplainer:
         name, line = _name_step(optimizer), place_of_user()
         found = self._log.describe_tensors("gradient", bad, operator=name, line=line)
         if state.has_finite_gradients:
-            return replace(found, then=state.line)
+            return replace(found, cause=Note.of("written-after-backward", line=state.line))
         return replace(found, cause=_NOT_STORED)
 
     def explain_buffers(self, bad: Sequence[Tensor], state: BackwardState) -> None:
@@ -83,7 +84,7 @@ class UpdateExplainer:
         is_news = state.has_finite_gradients is not False and self._log.begin_finding(steps)
         self._tensors.note_bad(bad)
         if is_news:
-            cause = WRITTEN if self._tensors.has_seen_finite else None
+            cause = WRITTEN_SINCE_UPDATE if self._tensors.has_seen_finite else None
             found = self._log.describe_tensors(
                 "update", [(each, each) for each in bad], cause=cause
             )
@@ -94,8 +95,8 @@ def _name_step(optimizer: Optimizer) -> str:
     return f"{type(optimizer).__name__}.step()"
 
 
-def _find_bad_option(optimizer: Optimizer) -> str | None:
-    """Return a sentence about an option of the optimizer that is not finite, or None if all are."""
+def _find_bad_option(optimizer: Optimizer) -> Note | None:
+    """Return a note about an option of the optimizer that is not finite, or None if all are."""
     for group in optimizer.param_groups:
         for name, value in group.items():
             if (
@@ -103,5 +104,5 @@ def _find_bad_option(optimizer: Optimizer) -> str | None:
                 and isinstance(value, float | Tensor)
                 and not math.isfinite(float(value))
             ):
-                return f"its {name} is {float(value)}"
+                return Note.of("option-not-finite", name=name, value=str(float(value)))
     return None

@@ -116,7 +116,9 @@ class _Server:
         if request.method == "HEAD":  # an answer without a body would never end
             return Response(media_type=_EVENTS)
         if self._listeners >= _LISTENERS:
-            return PlainTextResponse("too many pages are open\n", 503)  # which asks again later
+            return PlainTextResponse(
+                "too many pages of this run are open: close one\n", 503
+            )  # which asks again later
         self._listeners += 1  # here, not when the first event is sent: many may have asked by then
         return _Events(self._versions(), self._note_end)
 

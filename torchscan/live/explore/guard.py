@@ -92,20 +92,20 @@ class Guard:
         }
         host = headers.get("host", "")
         if host not in self._hosts:
-            return 421, "this server answers to its own address alone"
+            return 421, "this server answers requests to its own address only"
         if headers.get("origin", f"http://{host}") != f"http://{host}":
-            return 403, "another page may not ask"
+            return 403, "requests of other pages are refused"
         if (
             headers.get("sec-fetch-site") == "cross-site"
             and headers.get("sec-fetch-mode") != "navigate"
         ):
-            return 403, "another page may not ask"
+            return 403, "requests of other pages are refused"
         if scope["method"] not in ("GET", "HEAD"):
-            return 405, "there is nothing to write to"
+            return 405, "this server is read-only"
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-            return 413, "this server takes no requests with a body"
+            return 413, "requests with a body are refused"
         if len(scope["raw_path"]) + len(scope["query_string"]) > _LONGEST:
-            return 414, "that is too long"
+            return 414, "the address is too long"
         token = scope["path"].removeprefix("/").partition("/")[0]
         if not secrets.compare_digest(token.encode(), self._token.encode()):
             return (

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from torchscan._version import __version__
 from torchscan.files import path_of
 from torchscan.live.history import WatchedRun
-from torchscan.live.schema import Series
+from torchscan.live.schema import RunEvent
 from torchscan.measured import Measured
+from torchscan.notes import Note
 from torchscan.pages import Page
 from torchscan.report.paging.late import with_all_calls
 from torchscan.report.paging.layer_rows import key_of, truncate_text
@@ -21,8 +21,8 @@ from torchscan.report.paging.model_page import document
 from torchscan.report.paging.page_data import by_key
 from torchscan.wrong_arguments import explain_wrong_types
 
-#: what the worker has noted of it
-FIRST_NAN = re.compile(r"step (\d+): NaN in (.+?)(?: and \d+ more)?\. torchscan")
+#: values of the note about a NaN, with their types
+_NAN_VALUES = {"step": int, "series": str, "path": str, "invocation": int}
 
 
 def data_of_run(run: WatchedRun, measured: Measured, *others: WatchedRun) -> dict[str, Any]:
@@ -47,11 +47,12 @@ def data_of_run(run: WatchedRun, measured: Measured, *others: WatchedRun) -> dic
 
 
 def measured_by_key(run: WatchedRun, measured: Measured) -> dict[str, Any]:
-    """Return the measurements of a run, with the source of its first NaN."""
-    nan, made = _first_nan(run), {}
-    if nan is not None and nan.series is not None:
-        made = {(nan.series.path, nan.series.invocation): f"{nan.what}, step {nan.step}"}
-    return by_key(replace(measured, producers={**made, **measured.producers}))
+    """Return what the run has measured, with the call that its first NaN was seen in."""
+    event, producers = _first_nan(run), dict(measured.producers)
+    if event is not None and _has_call(run, event.note):
+        values = event.note.values
+        producers.setdefault(_call_of(event.note), f"{values['series']}, step {values['step']}")
+    return by_key(replace(measured, producers=producers))
 
 
 @explain_wrong_types
@@ -96,56 +97,69 @@ def _without_graph(run: WatchedRun) -> dict[str, Any]:
         "error": "",
         "version": __version__,
         "remarks": [
-            "Graph: none was drawn of this model, so there are its modules and no lines between them."
+            "This run has no graph of its model: its modules are shown without lines between them."
         ],
     }
 
 
-class _Nan(NamedTuple):
-    """The first NaN of a run."""
-
-    what: str
-    step: str
-    series: Series | None
-
-
 def wrong_in(runs: Sequence[WatchedRun]) -> list[dict[str, Any]]:
-    """The first NaN of each run, of which that of the first leads to who made it; and which processes are missing."""
-    found = [(run, nan) for run in runs if (nan := _first_nan(run)) is not None]
-    missing = [(run, said) for run in runs for said in run.missing]
-    several = len(runs) > 1
-    return [
-        *(
-            _verdict(nan, run, is_linked=run is runs[0], is_of_several=several)
-            for run, nan in found
-        ),
-        *(
-            {
-                "label": f"Missing in {truncate_text(run.path.name)}" if several else "Missing",
-                "value": "",
-                "said": said,
-            }
-            for run, said in missing
-        ),
+    """Return what went wrong: the first NaN of each run, what old files say, and what is missing.
+
+    The first NaN of the first run links to the call that it was seen in.
+    """
+    has_others = len(runs) > 1
+    nans = [
+        _nan_verdict(event.note, run, is_linked=run is runs[0], has_others=has_others)
+        for run in runs
+        if (event := _first_nan(run)) is not None
     ]
+    old = [
+        _verdict("Event", run, event, has_others=has_others)
+        for run in runs
+        for event in run.events
+        if event.note.code == "text"
+    ]
+    missing = [
+        _verdict("Missing", run, note, has_others=has_others)
+        for run in runs
+        for note in run.missing
+    ]
+    return [*nans, *old, *missing]
 
 
-def _verdict(nan: _Nan, run: WatchedRun, *, is_linked: bool, is_of_several: bool) -> dict[str, Any]:
-    label = f"First NaN in {truncate_text(run.path.name)}" if is_of_several else "First NaN"
-    path = (
-        {"path": key_of(nan.series.path, nan.series.invocation)}
-        if is_linked and nan.series is not None
-        else {}
-    )
-    return {"label": label, "value": truncate_text(nan.what), "said": f"step {nan.step}", **path}
+def _verdict(
+    label: str, run: WatchedRun, fact: object, *, has_others: bool, value: str = ""
+) -> dict[str, Any]:
+    name = f"{label} in {truncate_text(run.path.name)}" if has_others else label
+    return {"label": name, "value": value, "said": str(fact), "isWrong": True}
 
 
-def _first_nan(run: WatchedRun) -> _Nan | None:
-    for _, said in run.events:
-        if (found := FIRST_NAN.match(said)) is not None:
-            return _Nan(
-                found[2],
-                found[1],
-                next((each for each in run.series if each.label == found[2]), None),
-            )
+def _nan_verdict(
+    note: Note, run: WatchedRun, *, is_linked: bool, has_others: bool
+) -> dict[str, Any]:
+    values = note.values
+    series = truncate_text(str(values["series"]))
+    step = f"step {values['step']}"
+    verdict = _verdict("First NaN", run, step, has_others=has_others, value=series)
+    if not is_linked or not _has_call(run, note):
+        return verdict
+    return {**verdict, "path": key_of(*_call_of(note))}
+
+
+def _first_nan(run: WatchedRun) -> RunEvent | None:
+    for event in run.events:
+        values = event.note.values
+        # a file may hold values of any type
+        is_right = all(isinstance(values.get(name), kind) for name, kind in _NAN_VALUES.items())
+        if event.note.code == "nan-seen" and is_right:
+            return event
     return None
+
+
+def _has_call(run: WatchedRun, note: Note) -> bool:
+    return any((each.path, each.invocation) == _call_of(note) for each in run.series)
+
+
+def _call_of(note: Note) -> tuple[str, int]:
+    """Return the call of a module that a NaN was seen in."""
+    return note.values["path"], note.values["invocation"]

@@ -100,7 +100,7 @@ def serve(run: RunPath, *others: RunPath, host: str = "127.0.0.1", port: int = P
     url = process.stdout.readline().strip() if process.stdout is not None else ""
     if not url:
         process.communicate()
-        raise InputError(f"the run could not be served at {host}: what the server said is above")
+        raise InputError(f"the run cannot be served at {host}: see the error of the server above")
     return Server(process, url)
 
 
@@ -212,10 +212,14 @@ def _listening(host: str, port: int) -> socket.socket:
             return socket.create_server((host, port), family=family, backlog=_BACKLOG)
         except OSError:
             listening = socket.create_server((host, 0), family=family, backlog=_BACKLOG)
-            warn_or_print(f"port {port} is taken; {listening.getsockname()[1]} is used instead")
+            warn_or_print(
+                f"port {port} is in use, so torchscan listens on port {listening.getsockname()[1]}"
+            )
             return listening
     except OSError as error:
-        raise InputError(f"nobody can listen at {host!r}: {error}") from error
+        raise InputError(
+            f"host {host!r} cannot be listened on: {error}; give another host"
+        ) from error
 
 
 def _protocol() -> type[asyncio.Protocol]:

@@ -54,7 +54,7 @@ class WandB(Sink):
             self._run = wandb.init(**self.init)
         if seen.step < self._run.step:
             raise ValueError(
-                f"step {seen.step} comes after step {self._run.step}: there steps grow, so it takes a new run"
+                f"step {seen.step} comes after step {self._run.step}, and W&B accepts only later steps: start a new W&B run"
             )
         self._run.log(
             {**_values(seen), **_panel(self._pages.newest() if self._pages else None)},
@@ -72,7 +72,7 @@ class WandB(Sink):
         run.finish()
         if pages is not None and last is None:
             raise TimeoutError(
-                f"the panel 'page' does not show the end of the run: the page failed, or took more than {PATIENCE:.0f} s"
+                f"the panel 'page' lacks the end of the run: making it failed, or took more than {PATIENCE:.0f} s"
             )
 
 

@@ -214,8 +214,7 @@ class ModelPage {
     this.waiting = this.isHeld ? figures : null;
     if (this.isHeld) return;
     if ((figures.isDrawn && !this.data.isDrawn) || (this.data.rows.length === 1 && Object.keys(figures.figures).length > 1)) { location.reload(); return; } // it was opened before there was anything to see
-    const known = this.data.verdicts.map((/** @type {any} */ each) => each.label), wrong = figures.wrong.filter((/** @type {any} */ each) => !known.includes(each.label));
-    if (wrong.length) { this.data.verdicts.unshift(...wrong); const now = this.verdicts(); this.told.replaceWith(now); this.told = now; }
+    this.refreshVerdicts(figures.wrong);
     apply(this.data.rows, figures);
     this.figures = figuresOf(this.data.rows);
     if (!this.isFigureChosen || !this.figures.some((each) => each.key === this.figure.key)) this.figure = this.foremost();
@@ -226,6 +225,16 @@ class ModelPage {
     this.layers.refresh();
     this.draw();
     this.dock?.refresh();
+  }
+
+  /** Replaces the verdicts about what went wrong, if they have changed. @param {any[]} wrong */
+  refreshVerdicts(wrong) {
+    const isWrong = (/** @type {any} */ each) => each.isWrong, before = this.data.verdicts.filter(isWrong);
+    if (JSON.stringify(before) === JSON.stringify(wrong)) return;
+    this.data.verdicts = [...wrong, ...this.data.verdicts.filter((/** @type {any} */ each) => !isWrong(each))];
+    const now = this.verdicts();
+    this.told.replaceWith(now);
+    this.told = now;
   }
 
   /** What a unit sees, where any layer sees a part of a picture. */
