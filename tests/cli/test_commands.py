@@ -24,7 +24,7 @@ from torchscan import from_json
 from torchscan.analyses.conventions import Convention
 from torchscan.cli.main import main, parser
 from torchscan.cli.options import parsers_by_command
-from torchscan.cli.saying import report_internal_error
+from torchscan.cli.output import report_internal_error
 from torchscan.precisions import Precision
 from torchscan.recording.request import Mode
 from torchscan.report.costs import By

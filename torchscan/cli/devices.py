@@ -7,7 +7,7 @@ from typing import Any
 
 from torchscan.cli.option_table import add_option
 from torchscan.cli.options import add_command, terminal_width
-from torchscan.cli.saying import answer
+from torchscan.cli.output import print_answer
 from torchscan.errors import InputError
 
 _EXAMPLES = """\
@@ -43,7 +43,7 @@ def _run(options: argparse.Namespace) -> None:
             if options.name
             else device_list(known_devices(), width)
         )
-    answer(text)
+    print_answer(text)
 
 
 def _measured() -> str:

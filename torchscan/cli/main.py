@@ -32,16 +32,16 @@ from torchscan.cli import (
     summary,
 )
 from torchscan.cli.options import parsers_by_command
-from torchscan.cli.renamed import describe_renamed
-from torchscan.cli.saying import (
-    FINE,
-    WRONG_USE,
-    in_options,
+from torchscan.cli.output import (
+    INVALID_USE,
+    SUCCESS,
+    discard,
     print_remark,
     report_internal_error,
-    write_no_more,
 )
-from torchscan.errors import TorchscanError
+from torchscan.cli.renamed import describe_renamed
+from torchscan.cli.spelling import ShellSpelling
+from torchscan.errors import TorchscanError, TorchscanWarning
 from torchscan.files import shortened
 
 #: what is wrong with a path that was given
@@ -110,7 +110,7 @@ class _Parser(argparse.ArgumentParser):
             choices = known.replace("'", "")
             meant = f"did you mean {nearest[0]}?" if nearest else f"choose from {choices}"
             message = f"there is no command {given!r}: {meant}"
-        self.exit(WRONG_USE, f"torchscan: {message} ({self.prog} --help says more)\n")
+        self.exit(INVALID_USE, f"torchscan: {message} ({self.prog} --help says more)\n")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -148,11 +148,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     top = parser()
     if not words and program is None:
         top.print_help(sys.stderr)
-        return WRONG_USE
+        return INVALID_USE
     renamed = describe_renamed(words, parsers_by_command(top.get_default("commands")))
     if renamed is not None:
         print_remark(renamed)
-        return WRONG_USE
+        return INVALID_USE
     words = runs.with_default_command(words)
     options, unknown = top.parse_known_args(
         words, argparse.Namespace(program=program, is_last=arguments is None)
@@ -160,29 +160,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         options.parser.error(_describe_unknown(options, unknown, words))
     try:
-        with _notes() if program is None else contextlib.nullcontext():
+        with _notes(options) if program is None else contextlib.nullcontext():
             status = options.function(options)
             sys.stdout.flush()
-        return FINE if status is None else int(status)
+        return SUCCESS if status is None else int(status)
     except TorchscanError as error:
-        print_remark(in_options(str(error)))
-        return WRONG_USE
+        print_remark(error.write(ShellSpelling(options)))
+        return INVALID_USE
     except (
         BrokenPipeError
     ):  # the reader has closed the pipe; how the rest would have gone is not known
-        write_no_more(sys.stdout)
+        discard(sys.stdout)
         return UNREAD
     except KeyboardInterrupt:
         return INTERRUPTED
     except OSError as error:
         if error.filename is not None and error.errno in _OF_PATHS:
             print_remark(f"{shortened(error.filename)} cannot be used: {error.strerror}")
-            return WRONG_USE
+            return INVALID_USE
         if error.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF):
             return report_internal_error(error)
         print_remark(f"the answer cannot be written: {error.strerror}")
-        write_no_more(sys.stdout)
-        return WRONG_USE
+        discard(sys.stdout)
+        return INVALID_USE
     except Exception as error:
         return report_internal_error(error)
 
@@ -219,14 +219,18 @@ def _join_sizes(unknown: Sequence[str], words: Sequence[str]) -> str:
 
 
 @contextlib.contextmanager
-def _notes() -> Iterator[None]:
+def _notes(options: argparse.Namespace) -> Iterator[None]:
     """Show each warning once, as a line."""
     shown: set[str] = set()
 
     def show(message: Any, *_: Any, **__: Any) -> None:
-        if str(message) not in shown:
-            shown.add(str(message))
-            print_remark(f"note: {in_options(str(message))}")
+        text = str(message)
+        if text in shown:
+            return
+        shown.add(text)
+        if isinstance(message, TorchscanWarning):
+            text = message.write(ShellSpelling(options))
+        print_remark(f"note: {text}")
 
     with warnings.catch_warnings():
         warnings.simplefilter("default")

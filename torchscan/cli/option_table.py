@@ -40,7 +40,7 @@ class Option(NamedTuple):
     choices: Sequence[str] | str | None = None
     #: None: as in Python
     default: Any = None
-    #: name of the argument, or None if it is that of the option
+    #: name of the argument in Python, or None if it is that of the option
     python: str | None = None
     action: Any = None
     required: bool | None = None
@@ -81,7 +81,7 @@ class Option(NamedTuple):
         clause, *_ = re.split(r"[.:;](?: |$)", " ".join(entry.split()))
 
         def name_option(code: re.Match[str]) -> str:
-            name = "input" if code[1] == "input_shape" else code[1]
+            name = _OPTION_BY_ARGUMENT.get(code[1], code[1])
             return to_flag(name) if hasattr(_Options, name) else name
 
         return re.sub(r"``(.+?)``", name_option, clause)
@@ -102,7 +102,9 @@ def add_option(parser: Any, name: str, **changes: Any) -> None:
     given = {key: getattr(option, key) for key in ("action", "metavar", "type", "required")}
     given |= {"choices": option.values(), "default": default}
     given = {key: value for key, value in given.items() if value is not None}
-    parser.add_argument(*flags, dest=argument, help=option.sentence(argument, default), **given)
+    help_ = option.sentence(argument, default)
+    action = parser.add_argument(*flags, dest=name, help=help_, **given)
+    action.parameter = argument
 
 
 def to_flag(name: str) -> str:
@@ -124,7 +126,7 @@ class _Options:
 
     # the model's inputs
     input = Option("Give the shape of one input; repeat it for several; see below", "SHAPE",
-                   action="append", default=[])
+                   action="append", default=[], python="input_shape")
     dtype = Option("Set the type of inputs; a floating-point type also converts the model", "TYPE")
     batch_size = Option("Set {}", "N", to_count, _PASS, "-b")
     mode = Option("Set the mode of the modules (default: train with --training, else eval)",
@@ -171,7 +173,8 @@ class _Options:
     longest_sequence = _flag("Find the most tokens of a sequence that fit on the device, too")
     # language models
     prompt = Option("Set the number of {}", "N", to_tokens, _GENERATION)
-    context = Option("Set the tokens of prompt and answer, in place of --prompt", "N", to_tokens)
+    context = Option("Set the tokens of prompt and answer, in place of --prompt", "N", to_tokens,
+                     python="prompt")
     new = Option("Set the number of {}", "N", to_tokens, _GENERATION)
     weights = Option("Set the format in which weights are stored", "FORMAT")
     cache = Option("Set {}", "FORMAT", files=_GENERATION)
@@ -180,7 +183,7 @@ class _Options:
     num_gpus = Option("Set {}", "N", to_count, _MESHES)
     tp = Option("Shard each layer over N devices (default: all)", "N", to_count)
     mesh = Option("Compare this mesh; repeat it for several (default: all that make sense)",
-                  "dp=8,tp=8", to_mesh, action="append")
+                  "dp=8,tp=8", to_mesh, action="append", python="meshes")
     per_machine = Option("Set {}", "N", to_count, _MESHES)
     network_gbs = Option("Set {}", "GB/s", float, _MESHES)
     length = Option("Set the number of {}", "N", to_tokens, _MESHES)
@@ -202,6 +205,13 @@ class _Options:
     timings = _flag("Take real steps, and check max_step_time")
     measure = _flag("Measure this machine's GPU or CPU, and save the result")
 # fmt: on
+
+#: argument in Python -> the option with another name
+_OPTION_BY_ARGUMENT = {
+    option.python: name
+    for name, option in vars(_Options).items()
+    if isinstance(option, Option) and option.python and not hasattr(_Options, option.python)
+}
 
 
 #: options by their old spellings and by those of other tools, which are refused

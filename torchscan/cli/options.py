@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchscan.cli.option_table import add_option, add_options
-from torchscan.cli.saying import answer
+from torchscan.cli.output import print_answer
 from torchscan.errors import InputError, naming
 from torchscan.files import write_text
 from torchscan.progress import is_terminal, progress
@@ -197,7 +197,7 @@ def put_table(table: Table, options: argparse.Namespace, **special: Callable[[],
         partial(table.write, options.format, width=options.width, colours=colours_of(options)),
     )()
     if options.output is None:
-        answer(text, is_document=options.format != "text")
+        print_answer(text, is_document=options.format != "text")
     else:
         write_text(options.output, text if text.endswith("\n") else f"{text}\n")
 

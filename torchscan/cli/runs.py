@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchscan.cli.option_table import add_option, add_options
 from torchscan.cli.options import add_command, add_command_group, add_output, put_table
-from torchscan.cli.saying import answer
+from torchscan.cli.output import print_answer
 from torchscan.errors import InputError
 
 if TYPE_CHECKING:
@@ -78,11 +78,11 @@ def _open(options: argparse.Namespace) -> None:
     from torchscan.live.explore.run_page import page_of_run
 
     page_of_run(*options.runs).save(options.output)
-    answer(f"written to {options.output}")
+    print_answer(f"written to {options.output}")
 
 
 def _put_url(url: str) -> None:
-    answer(f"{url}\nCtrl+C ends it.")
+    print_answer(f"{url}\nCtrl+C ends it.")
     sys.stdout.flush()
 
 

@@ -17,7 +17,7 @@ from torchscan.cli.options import (
     put_table,
     to_complete_json,
 )
-from torchscan.cli.saying import explain
+from torchscan.cli.output import print_error
 from torchscan.errors import InputError, RecordError
 
 _COLUMNS = """\
@@ -139,4 +139,4 @@ def _show_unfinished(error: RecordError, width: int) -> None:
 
     table = unfinished_table(error)
     if table is not None:
-        explain(table.write("text", width=width, colours=has_colours(sys.stderr)))
+        print_error(table.write("text", width=width, colours=has_colours(sys.stderr)))

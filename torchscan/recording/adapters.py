@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from torchscan.errors import InputError
+from torchscan.errors import InputError, Parameter
 
 ADAPTERS_AS_BY_PEFT = "that adapters are computed in 32 bits, with a dropout, as in peft"
 
@@ -57,7 +57,9 @@ def adapt(module: nn.Module, layers: Iterable[nn.Module], rank: int) -> None:
     }
     if not inside:
         raise InputError(
-            "adapters go beside linear layers (torch.nn.Linear), and the layers of this model have none"
+            "the layers of this model have no linear layer (torch.nn.Linear) to put adapters "
+            "beside: leave out ",
+            Parameter("lora"),
         )
     adapted: dict[int, Adapted] = {}
     for parent in list(module.modules()):

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from torchscan.errors import InputError
+from torchscan.errors import InputError, Parameter
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.tensors import CONCRETE_FLOATS, NO_FLOATS
@@ -87,7 +87,8 @@ class Attempt:
         with contextlib.ExitStack() as stack:
             for device in set(_autocast_devices()) - {followed} if self.is_abstract else ():
                 assume(
-                    f"no autocast, although it is active on {device}: it has no effect on meta tensors"
+                    f"no autocast, although it is active on {device}: it has no effect on meta "
+                    "tensors"
                 )
                 stack.enter_context(torch.autocast(device, enabled=False))
             yield
@@ -117,7 +118,9 @@ def attempts_for(request: PassRequest, inventory: Inventory) -> list[Attempt]:
         return [replace(abstract, reason="asked for")]
     if request.execute == "real" and on_meta:
         raise InputError(
-            f"execute='real' needs data, and {on_meta[0]} has none: it is on the meta device"
+            Parameter("execute"),
+            f" is 'real', and {on_meta[0]} is on the meta device, without data: give a model with "
+            "data",
         )
     if request.execute == "real":
         return [real.because("asked for")]
