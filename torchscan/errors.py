@@ -300,7 +300,7 @@ def naming(subject: str) -> Iterator[None]:
     try:
         yield
     except TorchscanError as error:
-        if Subject(subject) not in error.args:
+        if Subject(subject) not in error.args and Subject(repr(subject)) not in error.args:
             error.args = (Subject(subject), ": ", *error.args)
         raise
 

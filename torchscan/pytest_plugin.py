@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 _REMARK = "torchscan"
 _NOTHING_TO_CHECK = (
-    'give a model and limits, model_budget(model, (3, 224, 224), max_params="25M"), or name="…"'
+    "there is nothing to check: give a model and limits, "
+    'model_budget(model, (3, 224, 224), max_params="25M"), or the name of a budget, name="…"'
 )
 
 
@@ -133,7 +134,7 @@ class _ModelBudget:
         budget = self._named(name)
         if given:
             raise InputError(
-                f"budget {name!r} has its own target: pass a model, or leave out inputs and limits"
+                f"budget {name!r} has its own target: give a model, or leave out inputs and limits"
             )
         update = bool(self._request.config.getoption("--torchscan-update"))
         timings = bool(self._request.config.getoption("--torchscan-timings"))
