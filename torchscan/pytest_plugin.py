@@ -74,17 +74,17 @@ class _ModelBudget:
             for key, value in (("input_shape", input_shape), ("dtype", dtype))
             if value is not None
         }
-        wrong = None
+        failure = None
         try:
             outcome = self._outcome(module, name, inputs | given)
             self._request.node.user_properties += [
                 (_REMARK, f"{outcome.name}: {each}") for each in outcome.remarks
             ]
-            wrong = None if outcome.is_fine else str(outcome)
+            failure = None if outcome.is_fine else str(outcome)
         except TorchscanError as error:
-            wrong = f"torchscan: {error}"
-        if wrong is not None:  # outside the handler, or pytest would show both errors
-            pytest.fail(wrong, pytrace=False)
+            failure = f"torchscan: {error}"
+        if failure is not None:  # outside the handler, or pytest would show both errors
+            pytest.fail(failure, pytrace=False)
 
     def _outcome(self, module: Any, name: str | None, given: dict[str, Any]) -> Outcome:
         from torchscan.budgets import (

@@ -212,7 +212,8 @@ def windows(signature: OpSignature) -> Windows | None:
     except Exception as error:
         call = f"{signature.op}({', '.join(map(str, signature.args))})"
         warn_user(
-            f"the window rule {rule.__qualname__} failed on {call}: {error!r}; it is treated as unknown"
+            f"the window rule {rule.__qualname__} failed on {call}: {error!r}; the call counts as "
+            "unknown"
         )
         return None
 
@@ -282,7 +283,8 @@ def _priced(entry: _Entry, signature: OpSignature, routing: Routing) -> CallCost
     except Exception as error:
         call = f"{signature.op}({', '.join(map(str, signature.args))})"
         warn_user(
-            f"the formula {entry.formula.__qualname__} failed on {call}: {error!r}; it is not priced"
+            f"the formula {entry.formula.__qualname__} failed on {call}: {error!r}; the call "
+            "counts as without a cost"
         )
         return _UNPRICED
 
@@ -387,7 +389,8 @@ def _name_of(operator: Operator) -> str:
         return str(operator)
     if not isinstance(operator, str) or not all(operator.partition("::")):
         raise InputError(
-            f"{operator!r} is not an operator: give torch.ops.mylib.my_op, or its name, 'mylib::my_op'"
+            f"{operator!r} is not an operator: give torch.ops.mylib.my_op, or its name, "
+            "'mylib::my_op'"
         )
     return operator.replace("::", ".")
 
@@ -396,12 +399,12 @@ def _register(
     entries: dict[str, T], operators: tuple[Operator, ...], entry: T, replace: bool
 ) -> None:
     if not operators:
-        raise InputError("no operator was given: @cost_of(torch.ops.mylib.my_op)")
+        raise InputError("there is no operator: give one, @cost_of(torch.ops.mylib.my_op)")
     names = [_name_of(operator) for operator in operators]
     taken = [name for name in names if name in entries]
     if taken and not replace:
         kind = "a cost" if isinstance(entry, _Entry) else "a window rule"
-        raise ValueError(f"{taken[0]} already has {kind}: pass replace=True to replace it")
+        raise ValueError(f"{taken[0]} already has {kind}: give replace=True to replace it")
     for name in names:
         for narrower in (
             [each for each in entries if each.startswith(f"{name}.")] if replace else ()

@@ -24,7 +24,7 @@ def group_table(group: GroupRun, by: GroupRows = "process") -> Table:
         by: "process" or "layer".
     """
     if by not in get_args(GroupRows):
-        raise InputError(f"by is {by!r}: choose one of {', '.join(map(repr, get_args(GroupRows)))}")
+        raise InputError.of_choice("by", by, get_args(GroupRows))
     if by == "process":
         return make_table(
             "Processes",
@@ -111,11 +111,13 @@ def _how(group: GroupRun) -> list[str]:
     medians = f"Medians of {run.num_timed} steps on {run.provenance.device}"
     if not any(each.exchanges for each in group.runs):
         return [
-            f"{medians}. Nothing is known of their collectives, so that nobody can be told to be behind."
+            f"{medians}. Nothing is known of their collectives, so that nobody can be told to be "
+            "behind."
         ]
     if None in group.lags:
         return [
-            f"{medians}. Their collectives came too seldom to tell who is behind: measure more steps (steps=40, say)."
+            f"{medians}. Their collectives came too seldom to tell who is behind: measure more "
+            "steps (steps=40, say)."
         ]
     number = len(run.exchanges)
     each = f"{number} collectives in a step" if number > 1 else "one collective in a step"

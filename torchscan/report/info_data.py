@@ -161,7 +161,7 @@ def data_of(info: InfoDict) -> InfoData:
     """The same object, with its types."""
     if not isinstance(info, Mapping) or "layers" not in info:
         raise InputError(
-            f"a {type(info).__name__} is not an info dict: give what crawl_module returns"
+            f"a {type(info).__name__} is not an info dict: give what crawl_module() returns"
         )
     return cast("InfoData", info)
 

@@ -36,7 +36,8 @@ def draw_generation(
     generations = (sweep,) if isinstance(sweep, Generation) else sweep.generations
     if len(generations) < 2:
         raise InputError(
-            "there is one batch size: give several, analyze_generation(…, batch_size=[1, 8, 32])"
+            "there is only one batch size to draw: call analyze_generation(…, batch_size=[1, 8, "
+            "32])"
         )
     found = sorted(generations, key=lambda each: each.batch_size)
     with drawing(ax, size) as ax:
