@@ -59,7 +59,7 @@ The time of real steps is checked on the device that it was measured on, and onl
   measured_on = "H100"                   # words of the device's name
   step_time_tolerance = "10%"
 
-Exit status: 0 all models are within budget, 1 some are not, 2 some could not be checked."""
+Exit status: 0 all models are within budget; 1 some are not; 2 some cannot be checked."""
 _EXAMPLES = """\
 examples
   torchscan check
@@ -113,7 +113,7 @@ def _checked(budget: Budget, options: argparse.Namespace) -> tuple[int, BudgetRe
     from torchscan.errors import TorchscanError
 
     shown = COMMENT_METRICS if options.format == "github" else ()
-    failed = [f"{budget.name}: could not be checked"]
+    failed = [f"{budget.name}: cannot be checked"]
     try:
         with progress(f"torchscan: {budget.name}"), contextlib.redirect_stdout(sys.stderr):
             outcome = check_budget(

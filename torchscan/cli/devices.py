@@ -32,7 +32,8 @@ def _run(options: argparse.Namespace) -> None:
 
     if options.measure and options.name:
         raise InputError(
-            f"--measure measures this machine's device and takes no name: {options.name!r}"
+            f"NAME is {options.name!r}, and --measure measures this machine's device: leave out "
+            "one of them"
         )
     if options.measure:
         text = _measured()
@@ -59,4 +60,4 @@ def _measured() -> str:
     require_writable(user_file())
     name, entry = measure()
     path = save_entry(name, entry)
-    return f"{device_text(known_devices()[name], terminal_width())}\n\nkept in {path}"
+    return f"{device_text(known_devices()[name], terminal_width())}\n\nsaved to {path}"

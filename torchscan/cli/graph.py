@@ -67,7 +67,5 @@ def _writer(output: Path) -> Callable[[ModuleGraph], str]:
         ".mmd": to_mermaid,
     }
     if output.suffix not in known:
-        raise InputError(
-            f"{output} has no ending that says what it is to be: choose one of {', '.join(known)}"
-        )
+        raise InputError(f"{output} has an unknown ending: give one of {', '.join(known)}")
     return known[output.suffix]

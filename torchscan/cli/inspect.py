@@ -97,12 +97,12 @@ def _run(options: argparse.Namespace) -> int | None:
         return _of_program(options)
     if options.target is None:
         raise InputError(
-            "give a TARGET, or a script after --: torchscan inspect -- python train.py"
+            "there is nothing to inspect: give a TARGET, or a script after --, as in torchscan "
+            "inspect -- python train.py"
         )
     if options.target.endswith(".py"):
         raise InputError(
-            f"{options.target} is a script: say which model in it, {options.target}:NAME, or run "
-            "it, "
+            f"{options.target} is a script: give a model in it, {options.target}:NAME, or run it, "
             f"torchscan inspect -- python {options.target}"
         )
     facts, error = _of_target(options)
@@ -142,8 +142,8 @@ def _put_group(facts: RunFacts, options: argparse.Namespace) -> None:
     assert facts.process is not None  # noqa: S101 - it is one of several
     if options.save is None:
         print_remark(
-            f"note: this is process 0 of {facts.process.num_ranks}; --save FOLDER also says who "
-            "keeps the others waiting"
+            f"note: this is rank 0 of {facts.process.num_ranks}; --save FOLDER also reports which "
+            "rank the others wait for"
         )
     elif options.output is None and options.format == "text":
         print(group_table(await_group(options.save, facts, _PATIENCE)))  # noqa: T201 - that is what was asked for
@@ -247,12 +247,13 @@ def _show(largest: LargestModule, options: argparse.Namespace) -> int:
         facts, error = _facts_of(largest)
         if facts is None:
             print_remark(
-                "the script has called no module of torch in this process, so there is nothing to "
-                "show"
+                "the script called no torch module in this process, so there is nothing to show"
             )
             return SUCCESS
         if not largest.trains:
-            print_remark("note: no module of the script trains: this is the largest that it calls")
+            print_remark(
+                "note: no module of the script trains, so this is the largest that it calls"
+            )
         return _put(facts, error, options)
     except TorchscanError as error:
         print_remark(error.write(ShellSpelling(options)))
@@ -273,6 +274,6 @@ def _refuse_what_is_for_targets(options: argparse.Namespace) -> None:
     useless = first_given(options, *inputs, *steps, "target")
     if useless:
         raise InputError(
-            f"{useless} is not for a script, which has its own: leave it out, or put it after the "
+            f"{useless} is for a TARGET, not for a script: leave it out, or put it after the "
             "script's name"
         )

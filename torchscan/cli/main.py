@@ -11,7 +11,7 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NoReturn
 
 from torchscan._version import __version__
@@ -81,8 +81,8 @@ examples
   torchscan inspect -- python train.py
   torchscan check
 
-torchscan COMMAND --help explains each. Exit status: 0 fine, 1 a budget is exceeded, or inspect
---on-nonfinite raise found a NaN, 2 wrong use, 3 torchscan itself failed."""
+torchscan COMMAND --help explains each. Exit status: 0 success; 1 a budget is exceeded, or inspect
+--on-nonfinite raise found a NaN; 2 invalid arguments; 3 internal error."""
 
 
 #: a shape as people write it: 3,224,224 or (3, 224, 224)
@@ -100,16 +100,7 @@ class _Parser(argparse.ArgumentParser):
         self.add_argument("--help", "-h", action="help", help="Show this help and exit.")
 
     def error(self, message: str) -> NoReturn:
-        """Exit with the message, and for an unknown command with the nearest."""
-        unknown = re.match(
-            r"argument COMMAND: invalid choice: '(.*)' \(choose from (.*)\)", message
-        )
-        if unknown is not None:
-            given, known = unknown.groups()
-            nearest = difflib.get_close_matches(given, re.findall(r"[\w-]+", known), 1)
-            choices = known.replace("'", "")
-            meant = f"did you mean {nearest[0]}?" if nearest else f"choose from {choices}"
-            message = f"there is no command {given!r}: {meant}"
+        """Exit with the message and the command that explains more."""
         self.exit(INVALID_USE, f"torchscan: {message} ({self.prog} --help says more)\n")
 
 
@@ -149,10 +140,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words and program is None:
         top.print_help(sys.stderr)
         return INVALID_USE
-    renamed = describe_renamed(words, parsers_by_command(top.get_default("commands")))
+    commands = top.get_default("commands")
+    renamed = describe_renamed(words, parsers_by_command(commands))
     if renamed is not None:
         print_remark(renamed)
         return INVALID_USE
+    if words and not words[0].startswith("-") and words[0] not in commands.choices:
+        top.error(_describe_unknown_command(words[0], commands.choices))
     words = runs.with_default_command(words)
     options, unknown = top.parse_known_args(
         words, argparse.Namespace(program=program, is_last=arguments is None)
@@ -187,24 +181,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return report_internal_error(error)
 
 
+def _describe_unknown_command(word: str, commands: Collection[str]) -> str:
+    """Return an error about a command that does not exist, with the nearest."""
+    nearest = difflib.get_close_matches(word, commands, 1)
+    if nearest:
+        return f"there is no command {word!r}: did you mean {nearest[0]}?"
+    return f"there is no command {word!r}: choose from {', '.join(commands)}"
+
+
 def _describe_unknown(
     options: argparse.Namespace, unknown: Sequence[str], words: Sequence[str]
 ) -> str:
     """Return an error about words that are not options, with what was probably meant."""
-    said = f"{' '.join(unknown)} {'is not an option' if len(unknown) == 1 else 'are not options'}"
+    verb = "is not an option" if len(unknown) == 1 else "are not options"
+    problem = f"{' '.join(unknown)} {verb}"
     target = str(getattr(options, "target", None))
     is_python = _PYTHON.fullmatch(os.path.basename(target)) is not None
     if options.command == "inspect" and (target.endswith(".py") or is_python):
         index = list(words).index(target)
         script = shlex.join(["torchscan", *words[:index], "--", *words[index:]])
-        return f"{said}: give a script after --, {script}"
+        return f"{problem}: give a script after --, {script}"
     if hasattr(options, "input") and all(word.isdecimal() for word in unknown):
-        return f"{said}: give a shape as --input {_join_sizes(unknown, words)}"
+        return f"{problem}: give a shape as --input {_join_sizes(unknown, words)}"
     if hasattr(options, "input") and all(map(_SHAPE.fullmatch, unknown)):
         shapes = [re.sub(r"[^\d,]", "", each).strip(",") for each in unknown]
-        return f"{said}: give a shape as {' '.join(f'--input {each}' for each in shapes)}"
+        return f"{problem}: give a shape as {' '.join(f'--input {each}' for each in shapes)}"
     nearest = difflib.get_close_matches(unknown[0], options.parser._option_string_actions, 1)
-    return f"{said}: did you mean {nearest[0]}?" if nearest else said
+    return f"{problem}: did you mean {nearest[0]}?" if nearest else problem
 
 
 def _join_sizes(unknown: Sequence[str], words: Sequence[str]) -> str:

@@ -142,33 +142,34 @@ class _Options:
     run_on = Option("Run a TARGET on this device (default: cuda, or else cpu)", "cpu|cuda")
     steps = Option("Measure N training steps after one to warm up; evaluations do not count", "N",
                    to_count, default=5)
-    on_nonfinite = Option("Choose {}", files=_INSPECT, choices="inspection.py:Reaction")
+    on_nonfinite = Option("Record a NaN or Inf of any step, warn at once too, or raise", files=_INSPECT, choices="inspection.py:Reaction")
     # layers and rows
-    by = Option("Choose what the rows are")
+    by = Option("Choose the rows")
     max_depth = Option("{}", "N", to_depth, _SUMMARY)
-    columns = Option("Choose {}; see below", "A,B", to_names, _SUMMARY)
-    metrics = Option("Choose what to list for each model; see below", "A,B", to_names)
+    columns = Option("Choose the columns; see below", "A,B", to_names, _SUMMARY)
+    metrics = Option("Choose the columns; see below", "A,B", to_names)
     receptive_field = _flag("Show receptive field, stride and padding of each layer")
     match = Option("Show only layers whose path or type matches: 'layer4.*', Conv2d", "GLOB")
     sort = Option("Sort by a column, largest first", "COLUMN")
     top = Option("Show only the first N rows", "N", to_count)
-    fold_repeats = Option("{} (default: where that saves half of the rows)", files=_SUMMARY,
+    fold_repeats = Option("Collapse identical blocks into one row and hide layers without operators "
+                          "(default: when that saves half of the rows)",
                           action=argparse.BooleanOptionalAction)
-    wrap_mode = Option("Choose {}", files=_SUMMARY, choices="report/table.py:Cut")
-    layer = Option("Show only this layer, axis by axis", "PATH")
-    call = Option("Choose which call of the module", "N", to_count, default=1)
-    operators = _flag("Show each operator, and each of equal modules, in a separate box")
+    wrap_mode = Option("Truncate names that do not fit --width at this place", files=_SUMMARY, choices="report/table.py:Cut")
+    layer = Option("Show only this layer, with a row for each axis", "PATH")
+    call = Option("Choose the call of the module, counted from 1", "N", to_count, default=1)
+    operators = _flag("Show each operator and each of equal modules in a separate box")
     # counting
     convention = Option("Count MACs by the rules of this tool", files=_SUMMARY,
                         choices="analyses/conventions/__init__.py:Convention")
     strict = _flag("Fail if an operator has no cost formula, instead of giving lower bounds")
-    strict_norm = _flag("Count the elements behind the statistics of norms as seen")
+    strict_norm = _flag("Include the elements that normalization computes its statistics from")
     symbolic = _flag("Show costs as formulas of batch B and length T, for a prompt and a token")
     near = Option("Fit the formulas of --symbolic from this length on", "N", to_tokens, _GENERATION)
     # memory and time
-    cuda_context = Option("Set the memory of the CUDA context (default: as measured, or 512 MiB)",
-                          "SIZE", to_bytes)
-    suggestions = _flag("List changes that would help, each with its estimated effect")
+    cuda_context = Option("Set the memory that the CUDA context, kernels and libraries take "
+                          "(default: as measured, or 512 MiB)", "SIZE", to_bytes)
+    suggestions = _flag("Suggest changes that help, with an estimate for each")
     largest_batch = _flag("Find the largest batch that fits on the device, too")
     longest_sequence = _flag("Find the most tokens of a sequence that fit on the device, too")
     # language models
@@ -182,10 +183,11 @@ class _Options:
     price = Option("Add the price of a million tokens; P is the device's per hour", "P", float)
     num_gpus = Option("Set {}", "N", to_count, _MESHES)
     tp = Option("Shard each layer over N devices (default: all)", "N", to_count)
-    mesh = Option("Compare this mesh; repeat it for several (default: all that make sense)",
+    mesh = Option("Compare this mesh; repeat it for several (default: all useful ones)",
                   "dp=8,tp=8", to_mesh, action="append", python="meshes")
     per_machine = Option("Set {}", "N", to_count, _MESHES)
-    network_gbs = Option("Set {}", "GB/s", float, _MESHES)
+    network_gbs = Option("Set the network bandwidth of each device, in one direction, in 10^9 bytes "
+                         "per second", "GB/s", float, _MESHES)
     length = Option("Set the number of {}", "N", to_tokens, _MESHES)
     global_batch_size = Option("Set the sequences of all devices (default: --batch-size each)", "N",
                                to_count)
@@ -199,7 +201,7 @@ class _Options:
     save = Option("Write the complete result as JSON, for open_run and compare", "FILE", Path)
     trace = Option("Write the last step as a timeline for ui.perfetto.dev", "FILE", Path)
     host = Option("Set {}", "HOST", files=_SERVE, default="127.0.0.1")
-    port = Option("Listen on this port, or a free one if it is taken (default: 6116)", "N", int)
+    port = Option("Listen on this port; if it is taken, on another free one (default: 6116)", "N", int)
     config = Option("Read this budget file", "FILE", Path)
     update = _flag("Record new baselines")
     timings = _flag("Take real steps, and check max_step_time")

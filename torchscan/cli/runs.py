@@ -96,11 +96,14 @@ def _list_runs(options: argparse.Namespace) -> None:
     from torchscan.live.history import runs_in
 
     if not options.folder.is_dir():
-        raise InputError(f"{str(options.folder)!r} is not a folder: give one that has runs")
+        raise InputError(
+            f"FOLDER is {str(options.folder)!r}, which is not a folder: give one that has runs"
+        )
     found = runs_in(options.folder)
     if not found:
         raise InputError(
-            f"{str(options.folder)!r} has no runs: watch(model, 'runs/first') records one"
+            f"{str(options.folder)!r} has no runs: give another folder; watch(model, "
+            "'runs/first') records a run"
         )
     put_table(_table(found, options.folder), options)
 
