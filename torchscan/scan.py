@@ -28,13 +28,13 @@ from torchscan.analyses.roofline import (
 )
 from torchscan.analyses.suggestions_result import Asker, SuggestionMetric, Suggestions
 from torchscan.analyses.totals import by_module, by_operator, require_prices
-from torchscan.errors import Give, InputError, Parameter, warn_user, write_choices
+from torchscan.errors import Give, InputError, Parameter, warn_user
 from torchscan.escapes import printable
 from torchscan.hardware.device_specs import Device, can_estimate_for, device_named
 from torchscan.hardware.process_memory import NO_OVERHEAD, Overhead, cuda_overhead
 from torchscan.once import once
 from torchscan.ops import OpCost
-from torchscan.precisions import PRECISIONS, checked_precision
+from torchscan.precisions import checked_precision
 from torchscan.progress import progress
 from torchscan.question import KernelDevice, Question, asking
 from torchscan.recording.arguments import ScanArguments
@@ -203,12 +203,9 @@ class Scan:
     def memory(self) -> MemoryEstimate:
         """Peak memory of the pass, where it occurs, and whether it fits on the device."""
         if checked_precision(self.question.precision) in ("fp8", "fp8-mixed"):
-            stored = [name for name in PRECISIONS if not name.startswith("fp8")]
-            raise InputError.of_value(
-                "precision",
-                self.question.precision,
-                "give another for memory, which is not estimated for fp8: ",
-                write_choices(stored),
+            raise InputError(
+                "memory is not estimated for fp8, whose weights can be stored in many ways: give ",
+                *("another ", Parameter("precision"), ", such as 'bf16'"),
             )
         if self._gpu is None and self.question.cuda_context is not None:
             raise InputError(Parameter("cuda_context"), " needs a device: give ", _A_DEVICE)

@@ -306,9 +306,9 @@ def shard_whole(model: Any, mesh: Any) -> None:
             lambda *_: 3,
             {"dp": 2},
             {},
-            r"apply\(model, mesh\) returned a int: it should return a model, or nothing",
+            r"apply\(model, mesh\) returned a int: return a model, or nothing",
         ),
-        (lambda *_: None, {"dp": 2}, {}, "apply left the model as it is"),
+        (lambda *_: None, {"dp": 2}, {}, "apply did not shard the model"),
         (
             lambda model, mesh: shard_whole(model, mesh["tp"]),
             {"dp": 2},
@@ -319,9 +319,9 @@ def shard_whole(model: Any, mesh: Any) -> None:
             shard_whole,
             {"dp": 2},
             {"module": Asking},
-            r"module\(\) asks for values .*build the model before",
+            r"module\(\) reads values, .*build the model before",
         ),
-        (shard_whole, {"dp": 2}, {"module": Deciding}, r"forward\(\) asks for a value"),
+        (shard_whole, {"dp": 2}, {"module": Deciding}, r"forward\(\) reads a value"),
     ],
 )
 def test_what_cannot_be_planned_is_told(

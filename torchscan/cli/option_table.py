@@ -142,7 +142,8 @@ class _Options:
     run_on = Option("Run a TARGET on this device (default: cuda, or else cpu)", "cpu|cuda")
     steps = Option("Measure N training steps after one to warm up; evaluations do not count", "N",
                    to_count, default=5)
-    on_nonfinite = Option("Record a NaN or Inf of any step, warn at once too, or raise", files=_INSPECT, choices="inspection.py:Reaction")
+    on_nonfinite = Option("Record a NaN or Inf of any step, warn at once too, or raise",
+                          files=_INSPECT, choices="inspection.py:Reaction")
     # layers and rows
     by = Option("Choose the rows")
     max_depth = Option("{}", "N", to_depth, _SUMMARY)
@@ -152,10 +153,11 @@ class _Options:
     match = Option("Show only layers whose path or type matches: 'layer4.*', Conv2d", "GLOB")
     sort = Option("Sort by a column, largest first", "COLUMN")
     top = Option("Show only the first N rows", "N", to_count)
-    fold_repeats = Option("Collapse identical blocks into one row and hide layers without operators "
-                          "(default: when that saves half of the rows)",
+    fold_repeats = Option("Collapse identical blocks into one row and hide layers without "
+                          "operators (default: when that saves half of the rows)",
                           action=argparse.BooleanOptionalAction)
-    wrap_mode = Option("Truncate names that do not fit --width at this place", files=_SUMMARY, choices="report/table.py:Cut")
+    wrap_mode = Option("Truncate names that do not fit --width at this place", files=_SUMMARY,
+                       choices="report/table.py:Cut")
     layer = Option("Show only this layer, with a row for each axis", "PATH")
     call = Option("Choose the call of the module, counted from 1", "N", to_count, default=1)
     operators = _flag("Show each operator and each of equal modules in a separate box")
@@ -186,8 +188,8 @@ class _Options:
     mesh = Option("Compare this mesh; repeat it for several (default: all useful ones)",
                   "dp=8,tp=8", to_mesh, action="append", python="meshes")
     per_machine = Option("Set {}", "N", to_count, _MESHES)
-    network_gbs = Option("Set the network bandwidth of each device, in one direction, in 10^9 bytes "
-                         "per second", "GB/s", float, _MESHES)
+    network_gbs = Option("Set the network bandwidth of each device, in one direction, in 10^9 "
+                         "bytes per second", "GB/s", float, _MESHES)
     length = Option("Set the number of {}", "N", to_tokens, _MESHES)
     global_batch_size = Option("Set the sequences of all devices (default: --batch-size each)", "N",
                                to_count)
@@ -201,7 +203,8 @@ class _Options:
     save = Option("Write the complete result as JSON, for open_run and compare", "FILE", Path)
     trace = Option("Write the last step as a timeline for ui.perfetto.dev", "FILE", Path)
     host = Option("Set {}", "HOST", files=_SERVE, default="127.0.0.1")
-    port = Option("Listen on this port; if it is taken, on another free one (default: 6116)", "N", int)
+    port = Option("Listen on this port; if it is taken, on another free one (default: 6116)",
+                  "N", int)
     config = Option("Read this budget file", "FILE", Path)
     update = _flag("Record new baselines")
     timings = _flag("Take real steps, and check max_step_time")

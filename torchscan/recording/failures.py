@@ -283,9 +283,10 @@ def _another_type(asked: PassRequest) -> Text:
         )
     if asked.input_shape is None:
         return "convert the tensors that are given, x.to(dtype), to the type that the model expects"
+    per_input = PythonOnly(", one for all or one per input")
     return (
-        *("give ", Parameter("dtype"), ", one for all inputs or one per input, so that they have "),
-        "the type that the model expects",
+        "give the inputs the type that the model expects with ",
+        *(Parameter("dtype"), per_input),
     )
 
 
