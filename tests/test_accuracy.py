@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.far_off import far_off, four_of_five, rounded_up, spearman
-from tests.marked import blocks_of, rows_of, table, with_blocks
 from tests.stated_accuracy import stated
+from tests.marked import blocks_of, rows_of, table, with_blocks
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "accuracy.md"

@@ -22,7 +22,7 @@ Text = Any
 
 
 class Spelling(Protocol):
-    """How an interface writes arguments and their values."""
+    """The words of an interface for arguments and their values."""
 
     #: True if the reader calls functions in Python
     is_python: bool
@@ -75,7 +75,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter(Part):
+class Argument(Part):
     """The name of an argument."""
 
     parameter: str
@@ -174,7 +174,7 @@ def _parameters_in(text: Text) -> Iterator[str]:
     if isinstance(text, tuple):
         for part in text:
             yield from _parameters_in(part)
-    elif isinstance(text, Parameter | Give):
+    elif isinstance(text, Argument | Give):
         yield text.parameter
     elif isinstance(text, PythonOnly):
         yield from _parameters_in(text.text)
@@ -210,7 +210,7 @@ class TorchscanError(Exception):
 
     @property
     def problem(self) -> str:
-        """What is wrong, in one line in the words of Python, without details and advice."""
+        """The problem in one line, in the words of Python, without details and advice."""
         return printable_text(write_text(self.args, PYTHON)).partition("\n")[0]
 
     @property
@@ -245,7 +245,7 @@ class InputError(TorchscanError, ValueError):
     @classmethod
     def of_value(cls, parameter: str, value: object, *advice: Text) -> Self:
         """Return the error "``parameter`` is ``value``: ``advice``"."""
-        return cls(Parameter(parameter), " is ", Value(value), ": ", *advice)
+        return cls(Argument(parameter), " is ", Value(value), ": ", *advice)
 
     @classmethod
     def of_choice(cls, parameter: str, value: object, choices: Iterable[object]) -> Self:

@@ -29,7 +29,7 @@ from torchscan.analyses.roofline import (
     require_format,
     roofline_of,
 )
-from torchscan.errors import Give, InputError, Parameter, RecordError, Value
+from torchscan.errors import Argument, Give, InputError, RecordError, Value
 from torchscan.hardware.device_specs import Device, device_named
 from torchscan.once import once
 from torchscan.precisions import Precision, supported_precision
@@ -151,7 +151,7 @@ def _require_price(price: float | None, *, is_sweep: bool) -> None:
         )
     if not is_sweep:
         raise InputError(
-            Parameter("price"), " needs several batch sizes: give ", Give("batch_size", [1, 8, 32])
+            Argument("price"), " needs several batch sizes: give ", Give("batch_size", [1, 8, 32])
         )
 
 
@@ -263,7 +263,7 @@ def _setting(
 ) -> _Setting:
     require_module(module)
     prompt, new = tokens_of("prompt", prompt), tokens_of("new", new)
-    advice = ("; ", Parameter("weights"), " sets how weights are stored")
+    advice = ("; ", Argument("weights"), " sets how weights are stored")
     precision = supported_precision(precision, _PRECISIONS, *advice)
     found, limit = device_named(device), positions_of(module)
     require_format(found, precision)
@@ -271,9 +271,9 @@ def _setting(
         raise InputError(
             f"the model has {limit:,} positions, fewer than {prompt:,} + {new:,} tokens: give a "
             "smaller ",
-            Parameter("prompt"),
+            Argument("prompt"),
             " or ",
-            Parameter("new"),
+            Argument("new"),
         )
     return _Setting(
         device=found, precision=precision, serving=serving, length=Length(prompt, new), limit=limit
@@ -295,7 +295,7 @@ def _spread(module: nn.Module, setting: _Setting, apply: Apply | None) -> Iterat
     if setting.mesh is None:
         if apply is not None:
             raise InputError(
-                Parameter("apply"),
+                Argument("apply"),
                 " shards the model over a mesh: give ",
                 Give("mesh", {"tp": 8}),
                 ", for example",

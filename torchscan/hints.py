@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, NoReturn, Self
 
-from torchscan.errors import InputError, Parameter, TorchscanError
+from torchscan.errors import Argument, InputError, TorchscanError
 
 
 @functools.lru_cache(maxsize=1)
@@ -150,7 +150,7 @@ def raise_for_old_value(error: TorchscanError, arguments: Mapping[str, object]) 
         advice = advice_by_value.get(value) if isinstance(value, str) else None
         if advice is not None:
             problem = f" is {value!r}, which torchscan 0.2 had: {advice}"
-            raise InputError(Parameter(name), problem) from None
+            raise InputError(Argument(name), problem) from None
 
 
 def explain_unknown_arguments(called: str, given: Iterable[str], known: Set[str]) -> str:

@@ -13,10 +13,10 @@ from torch import nn
 
 from torchscan.errors import (
     AlarmError,
+    Argument,
     Give,
     InputError,
     NonFiniteError,
-    Parameter,
     TorchName,
     TorchscanError,
     warn_user,
@@ -338,7 +338,7 @@ def inspect(
             raise InputError.of_value(name, number, f"give a whole number, {least} or more")
     if callable(checks) or not all(map(callable, checks)):
         raise InputError(
-            Parameter("checks"),
+            Argument("checks"),
             " is not a list of functions: give ",
             Give("checks", [TorchName("check")]),
         )

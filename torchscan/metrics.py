@@ -16,7 +16,7 @@ from torchscan.analyses.memory_timeline import Moment
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.analyses.plan_result import Plan
 from torchscan.analyses.roofline import Roofline
-from torchscan.errors import Give, InputError, Parameter
+from torchscan.errors import Argument, Give, InputError
 from torchscan.hardware.device_specs import can_estimate_for
 from torchscan.report.generation_table import OF_BATCH, OF_MODEL
 from torchscan.scan import Scan
@@ -371,7 +371,7 @@ def _number(name: str, value: Any, metric: Measure[Any]) -> float:
         return units.checked_seconds(name, number)
     meant = _with_units(number, metric)
     if meant:
-        raise InputError(Parameter(name), f" is {value}, a number without a unit: give {meant}")
+        raise InputError(Argument(name), f" is {value}, a number without a unit: give {meant}")
     return number
 
 

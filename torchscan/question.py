@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
-from torchscan.errors import Give, InputError, Parameter
+from torchscan.errors import Argument, Give, InputError
 from torchscan.hardware.device_specs import is_torch_device
 from torchscan.precisions import Precision, checked_precision
 from torchscan.recording.arguments import DEFINITIONS
@@ -54,7 +54,7 @@ class Question(Inputs):
                 raise InputError.of_value(name, flag, "give True or False")
         if self.loss is not None and not callable(self.loss):
             raise InputError(
-                Parameter("loss"),
+                Argument("loss"),
                 f" is a {type(self.loss).__name__}: give a function of the model's output",
             )
         if self.cuda_context is not None:
@@ -68,7 +68,7 @@ class Question(Inputs):
         refused = next((name for name, given in is_given.items() if given), None)
         if refused is not None and not self.training:
             training = Give("training", True)
-            raise InputError(Parameter(refused), " belongs to a training step: give ", training)
+            raise InputError(Argument(refused), " belongs to a training step: give ", training)
 
     @property
     def cuda_context_bytes(self) -> int | None:

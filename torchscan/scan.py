@@ -28,7 +28,7 @@ from torchscan.analyses.roofline import (
 )
 from torchscan.analyses.suggestions_result import Asker, SuggestionMetric, Suggestions
 from torchscan.analyses.totals import by_module, by_operator, require_prices
-from torchscan.errors import Give, InputError, Parameter, warn_user
+from torchscan.errors import Argument, Give, InputError, warn_user
 from torchscan.escapes import printable
 from torchscan.hardware.device_specs import Device, can_estimate_for, device_named
 from torchscan.hardware.process_memory import NO_OVERHEAD, Overhead, cuda_overhead
@@ -205,10 +205,10 @@ class Scan:
         if checked_precision(self.question.precision) in ("fp8", "fp8-mixed"):
             raise InputError(
                 "memory is not estimated for fp8, whose weights can be stored in many ways: give ",
-                *("another ", Parameter("precision"), ", such as 'bf16'"),
+                *("another ", Argument("precision"), ", such as 'bf16'"),
             )
         if self._gpu is None and self.question.cuda_context is not None:
-            raise InputError(Parameter("cuda_context"), " needs a device: give ", _A_DEVICE)
+            raise InputError(Argument("cuda_context"), " needs a device: give ", _A_DEVICE)
         verdict = None if self._gpu is None else self._step.on(self._gpu).verdict()
         estimate = estimate_of(self._step.trace, self._step.timeline, verdict)
         assumptions = estimate.assumptions
@@ -387,7 +387,7 @@ class Scan:
             raise InputError(
                 f"{self._device.name} is not a CUDA device, so its memory cannot be estimated: "
                 "leave out ",
-                Parameter("device"),
+                Argument("device"),
             )
         return self._device
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from torchscan import units
 from torchscan._version import __version__
-from torchscan.errors import InputError, Parameter, naming
+from torchscan.errors import Argument, InputError, naming
 from torchscan.hardware.device_specs import can_estimate_for
 from torchscan.metrics import METRICS, Metric, require_device
 from torchscan.question import asking
@@ -46,7 +46,7 @@ def model_table(
     """
     if not isinstance(models, Mapping):
         raise InputError(
-            Parameter("models"),
+            Argument("models"),
             f" is a {type(models).__name__}: give models by name, {{'resnet50': model}}",
         )
     if not models:

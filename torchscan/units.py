@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from torchscan.errors import InputError, Parameter
+from torchscan.errors import Argument, InputError
 
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E")
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
@@ -190,7 +190,7 @@ def checked_seconds(name: str, seconds: float) -> float:
     """Return a limit in seconds, or raise an InputError if a number without a unit is above any sense."""
     if seconds >= _MAX_BARE_SECONDS:
         raise InputError(
-            Parameter(name),
+            Argument(name),
             f" is {seconds:g}, a number without a unit: give '{seconds:g} ms' or '{seconds:g} s'",
         )
     return seconds

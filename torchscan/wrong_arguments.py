@@ -16,7 +16,7 @@ import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from torchscan.errors import InputError, Parameter, TorchscanError
+from torchscan.errors import Argument, InputError, TorchscanError
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -73,7 +73,7 @@ def model_acceptor(names: Collection[str]) -> Callable[[dict[str, Any]], None]:
         if not is_renamed or "model" not in kwargs:
             return
         if "module" in kwargs:
-            raise InputError(Parameter("module"), " and model are the same argument: give one")
+            raise InputError(Argument("module"), " and model are the same argument: give one")
         kwargs["module"] = kwargs.pop("model")
 
     return accept
@@ -123,7 +123,7 @@ def misfit(
         hint = _hint_of(parameter, function)
         if not _fits(value, hint):
             return InputError(
-                Parameter(name), f" is {_format_argument(value)}: give {_words_for(hint)}"
+                Argument(name), f" is {_format_argument(value)}: give {_words_for(hint)}"
             )
     return None
 

@@ -27,7 +27,7 @@ from torchscan.budgets.outcome import (
 )
 from torchscan.budgets.real_step import check_step_time
 from torchscan.budgets.result_limits import require_divided
-from torchscan.errors import Give, InputError, Parameter, TorchscanError
+from torchscan.errors import Argument, Give, InputError, TorchscanError
 from torchscan.escapes import printable
 from torchscan.files import write_text
 from torchscan.hardware.device_specs import can_estimate_for
@@ -182,7 +182,7 @@ class _Batch:
             require_divided(budget.limits, METRICS, "a model")
         if size is None:
             raise InputError(
-                Parameter("per_sample"),
+                Argument("per_sample"),
                 " is True, and the batch size is not known: give ",
                 Give("input_shape"),
                 " and ",

@@ -23,7 +23,7 @@ from torchscan.budgets.outcome import (
     slowest_layers,
 )
 from torchscan.budgets.plan_limits import layers_of_plan
-from torchscan.errors import Give, InputError, Parameter
+from torchscan.errors import Argument, Give, InputError
 from torchscan.metrics import (
     METRICS,
     OF_GENERATION,
@@ -241,7 +241,7 @@ def check_result(
     unused = next(iter(others), None)
     if unused is not None:
         raise InputError(
-            Parameter(unused),
+            Argument(unused),
             f" is for a model, and this is {kind.label}: leave it out, or give the model",
         )
     if isinstance(result, Mapping):
@@ -289,7 +289,7 @@ def require_divided(names: Iterable[str], divided: Iterable[str], label: str) ->
     if set(PER_SAMPLE).isdisjoint(names):
         advice = f"give {', '.join(choices)}, or leave it out" if choices else "leave it out"
         raise InputError(
-            Parameter("per_sample"), f" is True, and no limit of {label} is divided: {advice}"
+            Argument("per_sample"), f" is True, and no limit of {label} is divided: {advice}"
         )
 
 
@@ -298,7 +298,7 @@ def _require_samples(result: Any, kind: ResultKind, names: Iterable[str]) -> int
     samples = kind.batch_size(result)
     if samples is None:
         raise InputError(
-            Parameter("per_sample"),
+            Argument("per_sample"),
             " is True, and the batch size is not known: give ",
             Give("input_shape"),
             " and ",

@@ -11,7 +11,7 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from torchscan._version import __version__
@@ -39,7 +39,7 @@ from torchscan.cli.output import (
     print_remark,
     report_internal_error,
 )
-from torchscan.cli.renamed import describe_renamed
+from torchscan.cli.renamed import describe_renamed, describe_unknown
 from torchscan.cli.spelling import ShellSpelling
 from torchscan.errors import TorchscanError, TorchscanWarning
 from torchscan.files import shortened
@@ -146,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_remark(renamed)
         return INVALID_USE
     if words and not words[0].startswith("-") and words[0] not in commands.choices:
-        top.error(_describe_unknown_command(words[0], commands.choices))
+        top.error(describe_unknown(words[0], commands.choices))
     words = runs.with_default_command(words)
     options, unknown = top.parse_known_args(
         words, argparse.Namespace(program=program, is_last=arguments is None)
@@ -179,14 +179,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INVALID_USE
     except Exception as error:
         return report_internal_error(error)
-
-
-def _describe_unknown_command(word: str, commands: Collection[str]) -> str:
-    """Return an error about a command that does not exist, with the nearest."""
-    nearest = difflib.get_close_matches(word, commands, 1)
-    if nearest:
-        return f"there is no command {word!r}: did you mean {nearest[0]}?"
-    return f"there is no command {word!r}: choose from {', '.join(commands)}"
 
 
 def _describe_unknown(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchscan.cli.option_table import add_option, add_options
 from torchscan.cli.output import print_answer
-from torchscan.errors import Give, InputError, Parameter, naming
+from torchscan.errors import Argument, Give, InputError, naming
 from torchscan.files import write_text
 from torchscan.progress import is_terminal, progress
 from torchscan.report.colours import has_colours, width_of
@@ -166,7 +166,7 @@ def require_step_for_optimizer(options: argparse.Namespace) -> None:
     """Refuse an optimizer for an inference, which has no optimizer's step."""
     if getattr(options, "optimizer", None) is not None and not options.training:
         raise InputError(
-            Parameter("optimizer"), " belongs to a training step: give ", Give("training", True)
+            Argument("optimizer"), " belongs to a training step: give ", Give("training", True)
         )
 
 

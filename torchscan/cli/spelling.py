@@ -52,21 +52,19 @@ class ShellSpelling:
 
 
 def _to_words(value: Any) -> list[str]:
-    """Return the words of a value, one for each time that its option is given."""
+    """Return the words of a value, one for each time that its option is given.
+
+    Shapes of several inputs are separate words, dimensions of a mesh are not.
+    """
     if isinstance(value, Mapping):
-        return _name_words(value)
+        named = [f"{name}={_to_word(each)}" for name, each in value.items()]
+        is_mesh = all(isinstance(each, int) for each in value.values())
+        return [",".join(named)] if is_mesh else named
     if not isinstance(value, list | tuple):
         return [_to_word(value)]
     if any(isinstance(each, list | tuple) for each in value):
         return [_to_word(each) for each in value]
     return [_to_word(value)]
-
-
-def _name_words(values: Mapping[str, Any]) -> list[str]:
-    """Return the words of values by name: inputs are separate, dimensions of a mesh are not."""
-    named = [f"{name}={_to_word(value)}" for name, value in values.items()]
-    is_mesh = all(isinstance(value, int) for value in values.values())
-    return [",".join(named)] if is_mesh else named
 
 
 def _to_word(value: Any) -> str:

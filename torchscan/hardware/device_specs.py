@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from torchscan.errors import Give, InputError, Parameter, PythonOnly, Text
+from torchscan.errors import Argument, Give, InputError, PythonOnly, Text
 from torchscan.files import write_text
 from torchscan.results import Result
 from torchscan.wrong_arguments import explain_wrong_types
@@ -186,7 +186,7 @@ def device_named(name: str | None) -> Device:
     if not matches:
         own = PythonOnly(", or register it with register_device(...)")
         advice = (advice, " (`torchscan devices` lists all), or its memory, such as '24 GiB'", own)
-    raise InputError(Parameter("device"), f" is {name!r}, which {problem}: give ", advice)
+    raise InputError(Argument("device"), f" is {name!r}, which {problem}: give ", advice)
 
 
 #: the CPU of this machine, as torch names it
@@ -228,7 +228,7 @@ def _own_cpu() -> Device:
     measured = known_devices().get(cpu_name())
     if measured is None:
         raise InputError(
-            Parameter("device"),
+            Argument("device"),
             " is 'cpu', and this CPU has not been measured: give a GPU, such as 'NVIDIA H200', "
             "leave it out, or run `torchscan devices --measure` first",
         )
@@ -383,7 +383,7 @@ def _cuda(name: str) -> Device:
 
     if not torch.cuda.is_available():
         raise InputError(
-            Parameter("device"),
+            Argument("device"),
             f" is {name!r}, and this machine has no CUDA device: give a name, such as 'NVIDIA "
             "H200'",
         )
@@ -403,14 +403,14 @@ def _apple() -> Device:
     chip = _sysctl("machdep.cpu.brand_string")
     if not chip.startswith("Apple "):
         raise InputError(
-            Parameter("device"),
+            Argument("device"),
             " is 'mps', and this machine is not a Mac with an Apple chip: give a name, such as "
             "'Apple M2 Max'",
         )
     known = known_devices().get(chip)
     if known is None:
         raise InputError(
-            Parameter("device"),
+            Argument("device"),
             f" is 'mps', and the rates of {chip} are not known: give a known device, such as "
             "'Apple M2 Max'",
             PythonOnly(", or register it with register_device(...)"),

@@ -18,7 +18,7 @@ from torchscan.analyses.memory_estimate import OUTPUT_DROPPED
 from torchscan.analyses.mesh_search import Extrapolated, MeshChoice, MeshSearch, Short, format_mesh
 from torchscan.analyses.roofline import Fabric, Rates
 from torchscan.analyses.roofline.error_margin import ErrorMargin
-from torchscan.errors import Give, InputError, Parameter, TorchscanError
+from torchscan.errors import Argument, Give, InputError, TorchscanError
 from torchscan.hardware.device_specs import Device, device_named
 from torchscan.precisions import Precision, name_choices, supported_precision
 from torchscan.progress import progress as told
@@ -97,9 +97,9 @@ def search(
             require_positive(name, number)
     if global_batch_size is not None and batch_size != 1:
         raise InputError(
-            Parameter("batch_size"),
+            Argument("batch_size"),
             " and ",
-            Parameter("global_batch_size"),
+            Argument("global_batch_size"),
             " are both given: give the sequences of each device, or of all",
         )
     chosen_precision = supported_precision(precision, _PRECISIONS)
@@ -256,7 +256,7 @@ class _MeshQuestion:
             raise InputError(
                 f"{self.sequences:,} sequences cannot be divided among {copies:,} copies of the "
                 "model: give a multiple as ",
-                Parameter("global_batch_size"),
+                Argument("global_batch_size"),
             )
         if self.lora is not None and mesh.get("tp", 1) > 1 and self.apply is None:
             raise InputError(

@@ -15,7 +15,7 @@ from torchscan.analyses.memory_timeline import KINDS, MemoryKind
 from torchscan.analyses.pipeline_schedule import PipelinePlan, Schedule, StagePlan, plan_of_stages
 from torchscan.analyses.plan_result import RankPlan
 from torchscan.analyses.roofline import Fabric, Roofline
-from torchscan.errors import Give, InputError, Parameter, naming
+from torchscan.errors import Argument, Give, InputError, naming
 from torchscan.hardware.device_specs import device_named
 from torchscan.progress import progress as told
 from torchscan.ranks.plan import Asked, held_in, offloading, planned, rank_plan
@@ -96,9 +96,9 @@ def pipeline(
     _require(schedule, microbatches, number, len(stages))
     if (mesh is None) != (apply is None):
         raise InputError(
-            Parameter("mesh"),
+            Argument("mesh"),
             " and ",
-            Parameter("apply"),
+            Argument("apply"),
             " go together: give both, and apply(stage, mesh) shards a stage over the mesh",
         )
     fabric = Fabric(device=device_named(device), per_machine=per_machine, network=1e9 * network_gbs)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from torchscan.errors import InputError, Parameter
+from torchscan.errors import Argument, InputError
 
 ADAPTERS_AS_BY_PEFT = "that adapters are computed in 32 bits, with a dropout, as in peft"
 
@@ -59,7 +59,7 @@ def adapt(module: nn.Module, layers: Iterable[nn.Module], rank: int) -> None:
         raise InputError(
             "the layers of this model have no linear layer (torch.nn.Linear) to put adapters "
             "beside: leave out ",
-            Parameter("lora"),
+            Argument("lora"),
         )
     adapted: dict[int, Adapted] = {}
     for parent in list(module.modules()):

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from torchscan.errors import InputError, Parameter
+from torchscan.errors import Argument, InputError
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.tensors import CONCRETE_FLOATS, NO_FLOATS
@@ -118,7 +118,7 @@ def attempts_for(request: PassRequest, inventory: Inventory) -> list[Attempt]:
         return [replace(abstract, reason="asked for")]
     if request.execute == "real" and on_meta:
         raise InputError(
-            Parameter("execute"),
+            Argument("execute"),
             f" is 'real', and {on_meta[0]} is on the meta device, without data: give a model with "
             "data",
         )

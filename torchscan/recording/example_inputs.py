@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchscan.errors import Give, InputError, Parameter, TorchName
+from torchscan.errors import Argument, Give, InputError, TorchName
 from torchscan.recording.bookkeeping.inventory import tensors_of
 from torchscan.recording.bookkeeping.tensors import CONCRETE_INTEGERS
 
@@ -104,7 +104,7 @@ def _refuse_tensors(input_shape: Any) -> None:
         if isinstance(input_shape, Mapping):
             tensors = Give("kwargs", {"x": x})
         raise InputError(
-            Parameter("input_shape"),
+            Argument("input_shape"),
             f" is for shapes, such as (3, 224, 224), and has {what}: give ",
             tensors,
         )
@@ -140,7 +140,7 @@ def _by_position(
     unknown = [name for name in dtype if name not in (names or ())]
     if unknown:
         raise InputError(
-            Parameter("dtype"),
+            Argument("dtype"),
             f" names {unknown[0]!r}, which is not an input: choose from "
             f"{', '.join(names or ()) or 'inputs that input_shape names'}",
         )
@@ -169,7 +169,7 @@ def _as_dtypes(
         raise InputError.of_value("dtype", dtype, f"{how}, or one per input")
     if len(dtypes) != inputs:
         raise InputError(
-            Parameter("dtype"),
+            Argument("dtype"),
             f" has {len(dtypes)} types for {inputs} inputs: give one type, or one per input",
         )
     return dtypes

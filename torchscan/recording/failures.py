@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from torchscan.errors import (
+    Argument,
     Give,
     NeedsValuesError,
-    Parameter,
     PythonOnly,
     RecordError,
     Text,
@@ -66,7 +66,7 @@ def advise_shape(input_shape: Shapes, batch_size: int | None) -> Text:
     ``batch_size`` is None if the pass succeeds with that of the request.
     """
     if batch_size is None:
-        how: Text = ("(", Parameter("batch_size"), " sets it)")
+        how: Text = ("(", Argument("batch_size"), " sets it)")
     else:
         needed = Give("batch_size", batch_size)
         how = ("and ", needed, ", which normalization in training needs")
@@ -169,8 +169,9 @@ _HINTS: Mapping[Saying, Text] = {
 
 
 def _how_to_get_values(request: PassRequest, read: OpRequest | None) -> Text:
-    names = [] if read is None else [read.table.name_of_buffer(each) for each in read.tracked]
-    buffer = next(filter(None, names), None)
+    buffer = None
+    if read is not None:
+        buffer = next(filter(None, map(read.table.name_of_buffer, read.tracked)), None)
     if buffer is not None:
         return (
             f"a model whose buffer {buffer} has values: register it on the CPU, or build the model "
@@ -216,7 +217,7 @@ def _hint(failure: Failure, module: nn.Module, asked: PassRequest) -> Text:
     if says(error, Saying.ONE_SAMPLE):
         return ("normalization in training needs more than one sample: ", _two_samples(input_shape))
     if input_shape is not None and 0 in _sizes(input_shape):
-        return ("sizes of 1 or more: ", Parameter("input_shape"), " is ", _shape(input_shape))
+        return ("sizes of 1 or more: ", Argument("input_shape"), " is ", _shape(input_shape))
     if isinstance(error, RecursionError):
         return _hint_at_recursion(error)
     if request is not None and "embedding" in str(request.op) and _has_floating_index(request):
@@ -266,7 +267,7 @@ def _one_shape_per_argument(signature: str) -> Text:
     if "*," in signature:
         by_name = (", those after the star by name (", Give("input_shape", {"x": (8,)}), ")")
     return (
-        *(f"give one shape per argument of forward{signature} with ", Parameter("input_shape")),
+        *(f"give one shape per argument of forward{signature} with ", Argument("input_shape")),
         *(by_name, PythonOnly((", or complete ", Give("args"), " and ", Give("kwargs")))),
     )
 
@@ -279,14 +280,14 @@ def _another_type(asked: PassRequest) -> Text:
     if isinstance(asked.dtype, torch.dtype):
         return (
             "the model and its inputs have different types: convert the model, or give another ",
-            *(Parameter("dtype"), " than ", Value(asked.dtype)),
+            *(Argument("dtype"), " than ", Value(asked.dtype)),
         )
     if asked.input_shape is None:
         return "convert the tensors that are given, x.to(dtype), to the type that the model expects"
     per_input = PythonOnly(", one for all or one per input")
     return (
         "give the inputs the type that the model expects with ",
-        *(Parameter("dtype"), per_input),
+        *(Argument("dtype"), per_input),
     )
 
 
@@ -299,7 +300,7 @@ def _give_shape(input_shape: Shapes) -> Give:
 
 
 def _another_shape(input_shape: Shapes) -> Text:
-    return ("another ", Parameter("input_shape"), " than ", _shape(input_shape))
+    return ("another ", Argument("input_shape"), " than ", _shape(input_shape))
 
 
 def _has_floating_index(request: OpRequest) -> bool:

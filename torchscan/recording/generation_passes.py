@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchscan.errors import Give, InputError, Parameter, TorchscanError
+from torchscan.errors import Argument, Give, InputError, TorchscanError
 from torchscan.once import once
 from torchscan.precisions import Precision
 from torchscan.recording.bookkeeping.containers import held_tensors
@@ -136,7 +136,7 @@ class Generating:
         for name, each in inputs.items():
             if name not in self._takes:
                 raise InputError(
-                    Parameter("inputs"),
+                    Argument("inputs"),
                     f" has {name!r}, which {self._name} does not take: choose from "
                     f"{', '.join(self._takes)}",
                 )
@@ -206,9 +206,9 @@ class Generating:
         """Refuse a prompt that is shorter than what it begins with."""
         if prompt < self.begun:
             raise InputError(
-                Parameter("prompt"),
+                Argument("prompt"),
                 f" is {prompt:,}, and inputs has {self.begun:,} tokens of it: give a longer ",
-                Parameter("prompt"),
+                Argument("prompt"),
             )
 
     def _for_all(self, tensor: Tensor) -> Tensor:
@@ -346,7 +346,7 @@ class Stepping(nn.Module):
         super().__init__()
         if not callable(step):
             raise InputError(
-                Parameter("step"),
+                Argument("step"),
                 f" is a {type(step).__name__}: give a function of (model, cache, token)",
             )
         self.model = module

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from torchscan.errors import InputError, Parameter, Value
+from torchscan.errors import Argument, InputError, Value
 from torchscan.recording.patches import overridden
 from torchscan.torch_versions import (
     chunking_verbs,
@@ -41,7 +41,7 @@ def pretended(mesh: Mapping[str, int], rank: int) -> Iterator[DeviceMesh]:
     size = size_of(mesh)
     if not 0 <= rank < size:
         raise InputError(
-            Parameter("rank"),
+            Argument("rank"),
             f" is {rank!r}: the mesh {_format_mesh(mesh)} has ranks 0 to {size - 1}",
         )
     import torch.distributed as distributed
@@ -137,7 +137,7 @@ def size_of(mesh: Mapping[str, int]) -> int:
     size = math.prod(mesh.values())
     if size > _MAX_RANKS:
         raise InputError(
-            Parameter("mesh"),
+            Argument("mesh"),
             " is ",
             Value(mesh),
             f", with {size:,} ranks: give at most {_MAX_RANKS:,}",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from torchscan.errors import Give, InputError, Parameter, PythonOnly, TorchName
+from torchscan.errors import Argument, Give, InputError, PythonOnly, TorchName
 from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
 from torchscan.recording.bookkeeping.inventory import Inventory, is_frozen, type_name_of
 from torchscan.recording.bookkeeping.tensors import own_copy
@@ -207,9 +207,9 @@ def check_request(request: PassRequest) -> None:
             raise InputError.of_choice(name, value, allowed)
     if request.input_shape is not None and request.args is not None:
         raise InputError(
-            Parameter("input_shape"),
+            Argument("input_shape"),
             " and ",
-            Parameter("args"),
+            Argument("args"),
             " are both given: give shapes or complete arguments (kwargs go with either)",
         )
     if request.input_shape is None and request.args is None and request.kwargs is None:
@@ -235,9 +235,9 @@ def check_request(request: PassRequest) -> None:
     if twice:
         raise InputError(
             f"{min(twice)!r} is in ",
-            Parameter("input_shape"),
+            Argument("input_shape"),
             " and in ",
-            Parameter("kwargs"),
+            Argument("kwargs"),
             ": give it once",
         )
     if any(map(is_functorch_wrapped, tensors_in((request.args, request.kwargs)))):
@@ -247,13 +247,13 @@ def check_request(request: PassRequest) -> None:
     if isinstance(request.args, Tensor | PackedSequence):
         what = "a tensor" if isinstance(request.args, Tensor) else "a packed sequence"
         raise InputError(
-            Parameter("args"),
+            Argument("args"),
             f" is {what}: give a tuple of the positional arguments, ",
             Give("args", (TorchName("x"),)),
         )
     if isinstance(request.args, Mapping):
         raise InputError(
-            Parameter("args"),
+            Argument("args"),
             " is a dict: give keyword arguments as ",
             Give("kwargs"),
             ", or the dict itself as ",
@@ -261,10 +261,10 @@ def check_request(request: PassRequest) -> None:
         )
     if request.input_shape is None and (request.dtype is not None or request.batch_size != 1):
         raise InputError(
-            Parameter("dtype"),
+            Argument("dtype"),
             " and ",
-            Parameter("batch_size"),
+            Argument("batch_size"),
             " are for inputs made from ",
-            Parameter("input_shape"),
+            Argument("input_shape"),
             ": leave them out, complete arguments have their own",
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from torchscan.errors import Give, InputError, Parameter, RecordError, Text, TorchscanError
+from torchscan.errors import Argument, Give, InputError, RecordError, Text, TorchscanError
 from torchscan.recording.bookkeeping.inventory import tensors_of
 from torchscan.recording.patches import overridden
 from torchscan.torch_versions import (
@@ -136,7 +136,7 @@ def _let_ddp_talk(model: nn.Module) -> None:
 def _built(build: Callable[[], nn.Module]) -> nn.Module:
     if not callable(build):
         raise InputError(
-            Parameter("module"),
+            Argument("module"),
             f" is a {type(build).__name__}: give the model, or a function that returns it",
         )
     try:
@@ -289,7 +289,7 @@ def failed_in_parts(error: RecordError, model: nn.Module, rank: int) -> InputErr
         f"rank {rank} cannot run its part of the model: {line}",
         advice=(
             f"{odd}the model without ",
-            Parameter("apply"),
+            Argument("apply"),
             "; if that runs, have forward() use the sizes of one rank (heads, for example), and "
             "shard into numbers that divide them",
         ),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args, overload
 
 from torchscan import units
-from torchscan.errors import InputError, Parameter
+from torchscan.errors import Argument, InputError
 from torchscan.report.columns import full_name_of
 from torchscan.report.compare_runs import (
     RunComparison,
@@ -168,7 +168,7 @@ def _require_whole(before: InfoDict, after: InfoDict) -> None:
         raise InputError(
             f"reports are folded to different depths, {depths[0]} and {depths[1]}: give two with "
             "the same ",
-            Parameter("max_depth"),
+            Argument("max_depth"),
         )
 
 

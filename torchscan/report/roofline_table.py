@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from torchscan import units
 from torchscan.analyses.repeats import from_to, is_next
 from torchscan.analyses.roofline import GroupLoad, OperatorLoad, Roofline, group, rounded
-from torchscan.errors import InputError, Parameter
+from torchscan.errors import Argument, InputError
 from torchscan.report.lines import FOLDED
 from torchscan.report.make_table import (
     ColumnOf,
@@ -51,9 +51,9 @@ def roofline_table(
         raise InputError.of_choice("by", by, get_args(Rows))
     if top < 1 or max_depth < 0:
         raise InputError(
-            Parameter("top"),
+            Argument("top"),
             f" is {top} and ",
-            Parameter("max_depth"),
+            Argument("max_depth"),
             f" is {max_depth}: give 1 or more rows, and a depth of 0 or more",
         )
     found = [

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
 
-from torchscan.errors import InputError, Parameter
+from torchscan.errors import Argument, InputError
 from torchscan.escapes import printable
 from torchscan.results import PlotSize, Result, draw, load_writers
 from torchscan.units import Scale
@@ -235,7 +235,7 @@ class Table(Result):
         unknown = next((name for name in values if name not in known), None)
         if unknown is not None:
             raise InputError(
-                Parameter("values"),
+                Argument("values"),
                 f" names {unknown!r}, which is not a row of the table: choose from "
                 f"{', '.join(map(str, known))}",
             )

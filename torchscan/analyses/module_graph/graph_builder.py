@@ -20,7 +20,7 @@ from torchscan.analyses.module_graph.flow import Flow, Place
 from torchscan.analyses.module_graph.fold import with_operators_folded, with_repeats_folded
 from torchscan.analyses.module_graph.graph_result import GraphEdge, GraphNode, ModuleGraph
 from torchscan.analyses.repeats import kinds_of
-from torchscan.errors import InputError, Parameter, RecordError
+from torchscan.errors import Argument, InputError, RecordError
 from torchscan.trace.events import ModuleCall
 from torchscan.trace.trace import Trace
 
@@ -86,7 +86,7 @@ class ModuleGraphs:
                 )
             times = "once" if len(known) == 1 else f"{len(known)} times"
             raise InputError(
-                Parameter("call"), f" is out of range: {path or 'the model'} was called {times}"
+                Argument("call"), f" is out of range: {path or 'the model'} was called {times}"
             )
         return index
 

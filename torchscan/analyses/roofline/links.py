@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from torchscan.errors import InputError, Parameter
+from torchscan.errors import Argument, InputError
 from torchscan.hardware.device_specs import Device
 from torchscan.ops.communication import COLLECTIVES, Kind, group_of, sent_bytes, whole_bytes
 from torchscan.trace.events import GroupSpec, OpCall, Phase
@@ -53,7 +53,7 @@ class Fabric:
             )
         if not self.network > 0:
             raise InputError(
-                Parameter("network_gbs"),
+                Argument("network_gbs"),
                 f" is {self.network / 1e9:g}: give the bandwidth of the network for each device, "
                 "in 10^9 bytes per second",
             )

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torchscan.errors import InputError, Parameter, PythonOnly, TorchscanError
+from torchscan.errors import Argument, InputError, PythonOnly, TorchscanError
 from torchscan.recording.execution.abstract import assumed_number
 from torchscan.recording.execution.shape_rules import UPDATES_WITHOUT_SHAPE_FUNCTION
 from torchscan.recording.execution.update_rules import UPDATE_RULES
@@ -55,7 +55,7 @@ def optimizer_on(choice: OptimizerChoice, parameters: Mapping[int, Tensor]) -> O
         return _checked(lambda: _same_optimizer(choice, parameters))
     if isinstance(choice, list | tuple):
         raise OptimizerError(
-            Parameter("optimizer"),
+            Argument("optimizer"),
             f" is a {type(choice).__name__} of {len(choice)}: give the one optimizer that takes "
             "the step",
         )
@@ -71,7 +71,7 @@ def optimizer_on(choice: OptimizerChoice, parameters: Mapping[int, Tensor]) -> O
     if not trainable:
         raise OptimizerError(
             "no parameter requires a gradient, so there is nothing to optimize: leave out ",
-            Parameter("optimizer"),
+            Argument("optimizer"),
         )
     return _checked(lambda: make(trainable))
 
@@ -110,7 +110,7 @@ def _checked(make: Callable[[], object]) -> Optimizer:
         ) from error
     if not isinstance(made, Optimizer):
         raise OptimizerError(
-            Parameter("optimizer"),
+            Argument("optimizer"),
             f" returned a {type(made).__name__}: give a function that returns a "
             "torch.optim.Optimizer",
         )

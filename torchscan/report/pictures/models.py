@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from torchscan import units
-from torchscan.errors import InputError, Parameter
+from torchscan.errors import Argument, InputError
 from torchscan.report.pictures.labels import Spot, label
 from torchscan.report.pictures.style import Size, drawing, inks_of
 from torchscan.report.table import Table
@@ -50,7 +50,7 @@ def draw_models(
     if not spots:
         raise InputError(
             "there is nothing to draw: ",
-            Parameter("y"),
+            Argument("y"),
             f" has values for none of {', '.join(across)}",
         )
     with drawing(ax, size) as ax:
@@ -121,7 +121,7 @@ def _values_of_rows(table: Table, figures: Mapping[str, float]) -> dict[str, flo
     unknown = next((name for name in figures if name not in known), None)
     if unknown is not None:
         raise InputError(
-            Parameter("y"),
+            Argument("y"),
             f" has a value for {unknown!r}, which is not in the table: choose from "
             f"{', '.join(known)}",
         )

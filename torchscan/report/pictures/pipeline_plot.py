@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torchscan import units
 from torchscan.analyses.pipeline_schedule import Action, PipelinePlan
-from torchscan.errors import InputError, Parameter
+from torchscan.errors import Argument, InputError
 from torchscan.report.pictures.style import Size, drawing, inks_of, place_legend_below
 from torchscan.wrong_arguments import explain_wrong_types
 
@@ -30,7 +30,7 @@ def draw_pipeline(plan: PipelinePlan, *, ax: Axes | None = None, size: Size = "s
     """
     if not isinstance(plan, PipelinePlan):
         raise InputError(
-            Parameter("plan"),
+            Argument("plan"),
             f" is a {type(plan).__name__}: give what torchscan.parallel.pipeline(…) returns",
         )
     number = len(plan.ranks)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from torch import Tensor
 
 from torchscan.analyses.receptive_field import AxisField, LayerField, ReceptiveField
-from torchscan.errors import InputError, Parameter
+from torchscan.errors import Argument, InputError
 from torchscan.report.pictures.style import Size, drawing, escape_name, inks_of
 from torchscan.wrong_arguments import explain_wrong_types
 
@@ -56,7 +56,7 @@ def draw_receptive_field(
     layers = _chosen(layer)
     if len(layers) > 1 and unit is not None:
         raise InputError(
-            Parameter("unit"), " is of one layer: draw one, field['layer4'], for example"
+            Argument("unit"), " is of one layer: draw one, field['layer4'], for example"
         )
     seen = [_seen(each, unit, name, dims) for each in layers]
     height, width = seen[0].input
@@ -168,7 +168,7 @@ def _axes_drawn(layer: LayerField, name: str | None, dims: Sequence[int] | None)
     wanted = list(of_input)[-2:] if dims is None else list(dims)
     if not 1 <= len(wanted) <= 2 or not of_input.keys() >= set(wanted):
         raise InputError(
-            Parameter("dims"),
+            Argument("dims"),
             f" is {dims}: give one or two of the dimensions {', '.join(map(str, of_input))}",
         )
     return [of_input[dim] for dim in wanted]
@@ -187,14 +187,14 @@ def _places(axes: Sequence[AxisField], unit: Sequence[int] | int | None) -> list
     )
     if len(given) != len(counts):
         raise InputError(
-            Parameter("unit"),
+            Argument("unit"),
             f" is {unit}: give {len(counts)} numbers, one for each dimension of the output that "
             "is drawn",
         )
     for place, count in zip(given, counts, strict=True):
         if not isinstance(place, int) or not 0 <= place < count:
             raise InputError(
-                Parameter("unit"), f" is {unit}, and {place} is out of range: give 0 to {count - 1}"
+                Argument("unit"), f" is {unit}, and {place} is out of range: give 0 to {count - 1}"
             )
     return given * len(axes) if are_tokens else given
 
@@ -224,7 +224,7 @@ def _show(ax: Axes, picture: Any, height: int, width: int) -> None:
             ax.imshow(pixels, extent=(0, width, height, 0), aspect=aspect)
         except (TypeError, ValueError) as error:
             raise InputError(
-                Parameter("image"),
+                Argument("image"),
                 f" is a {type(picture).__name__}: give an array, a tensor or a PIL image",
             ) from error
     ax.set_facecolor(inks_of(ax).panel)
@@ -244,7 +244,7 @@ def _pixels(picture: Any, height: int, width: int) -> Any:
         pixels, shape = pixels.transpose(1, 2, 0), (height, width)
     if shape[:2] != (height, width):
         raise InputError(
-            Parameter("image"),
+            Argument("image"),
             f" has shape {shape}: give one that is {height} high and {width} wide, as the input is",
         )
     return pixels

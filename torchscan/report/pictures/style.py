@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
-from torchscan.errors import InputError, Parameter
+from torchscan.errors import Argument, InputError
 from torchscan.escapes import printable_text
 from torchscan.report.colours import COLOURS, DARK_COLOURS
 from torchscan.report.pictures.pyplot import pyplot
@@ -57,7 +57,7 @@ def drawing(ax: Axes | None, size: Size, height: float | None = None) -> Iterato
         raise InputError.of_choice("size", size, get_args(Size))
     if ax is not None and not hasattr(ax, "figure"):
         raise InputError(
-            Parameter("ax"),
+            Argument("ax"),
             f" is a {type(ax).__name__}: give axes of matplotlib, such as plt.gca()",
         )
     across, up, points = _SIZES[size]
