@@ -400,7 +400,7 @@ def test_the_largest_batch_is_looked_for_only_where_it_is_asked() -> None:
 
 
 def test_where_there_is_no_largest_batch_the_question_is_refused() -> None:
-    with pytest.raises(InputError, match="needs inputs made from input_shape"):
+    with pytest.raises(InputError, match="needs inputs made from shapes: give input_shape="):
         estimate_memory(
             two_layers(), args=(torch.zeros(8, 100),), device="H200", largest_batch=True
         )
@@ -582,7 +582,7 @@ def test_gradients_that_were_there_stay() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"optimizer": "AdamW"}, "pass training=True"),
+        ({"optimizer": "AdamW"}, "give training=True"),
         ({"training": True, "optimizer": "Adamm"}, "give the name of a class in torch.optim"),
         ({"training": True, "optimizer": 3}, "optimizer is 3"),
         ({"training": True, "optimizer": [torch.optim.SGD]}, "optimizer is a list of 1"),
@@ -609,7 +609,7 @@ def test_what_cannot_be_answered_is_said(options: Any, message: str) -> None:
 
 
 def test_a_frozen_model_has_nothing_to_train() -> None:
-    with pytest.raises(InputError, match="everything frozen"):
+    with pytest.raises(InputError, match="unfreeze a parameter"):
         estimate_memory(two_layers().requires_grad_(False), (100,), training=True, optimizer="SGD")
 
 

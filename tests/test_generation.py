@@ -169,7 +169,7 @@ def test_a_sweep_is_the_same_question_for_each_batch() -> None:
         ({"batch_size": True}, "batch_size is True"),
         (
             {"precision": "fp8"},
-            "precision is 'fp8': give one of 'fp32', 'tf32', 'fp16', 'bf16'; weights=",
+            "precision is 'fp8': give one of 'fp32', 'tf32', 'fp16', 'bf16'; weights sets",
         ),
         ({"precision": "int3"}, "precision is 'int3'"),
         ({"weights": "int3"}, "weights is 'int3': give one of"),

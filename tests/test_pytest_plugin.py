@@ -125,8 +125,14 @@ def test_a_baseline_that_is_broken_is_said_and_left_alone(
     ("test", "says"),
     [
         ("model_budget(name='nat')", "torchscan: there is no budget 'nat': did you mean net?"),
-        ("model_budget(Net(), (4,))", "torchscan: give a model and limits, *"),
-        ("model_budget(max_params=3)", "torchscan: give a model and limits, *"),
+        (
+            "model_budget(Net(), (4,))",
+            "torchscan: there is nothing to check: give a model and limits, *",
+        ),
+        (
+            "model_budget(max_params=3)",
+            "torchscan: there is nothing to check: give a model and limits, *",
+        ),
         ("model_budget(name='net', max_params=3)", "torchscan: budget 'net' has its own target: *"),
         (
             "model_budget(Net(), (4,), max_parms=3)",

@@ -276,7 +276,7 @@ def test_a_loss_that_is_false_is_a_loss() -> None:
 def test_what_cannot_be_answered_is_refused_before_the_model_runs() -> None:
     with pytest.raises(InputError, match="a latency needs a device"):
         assert_budget(Net(), SHAPE, max_latency="1 ms", max_params=1)
-    with pytest.raises(InputError, match="needs inputs made from input_shape"):
+    with pytest.raises(InputError, match="needs inputs made from shapes: give input_shape="):
         Scan(Net(), args=(torch.zeros(1, *SHAPE),), device="H200").largest_batch()
     with pytest.raises(InputError, match="there is no metric"):
         torchscan.model_table({"net": Net()}, SHAPE, metrics=[])

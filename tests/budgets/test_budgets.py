@@ -557,12 +557,12 @@ STEP = "[budgets.x]\nmeasured_on = 'CPU'\nmax_step_time = "
         ("", "it has no budgets"),
         ("budgets = 3", "it has no budgets"),
         ("[budgets]\nx = 3", "it has no budgets"),
-        ("[budget.x]\nmax_params = 1", "'budget' is not known"),
+        ("[budget.x]\nmax_params = 1", "'budget' is not a key"),
         ("[budgets.x\n", "is not valid TOML"),
         ("[budgets.x]\n", "budgets.x: nothing is limited"),
         (
             "[budgets.x]\ntarget = 3\nmax_params = 1",
-            "budgets.x.target: it is 3 give a string",
+            "budgets.x.target: it is 3: give a string",
         ),
         (
             "[budgets.x]\ntarget = 'a b'\nmax_params = 1",
@@ -570,24 +570,24 @@ STEP = "[budgets.x]\nmeasured_on = 'CPU'\nmax_step_time = "
         ),
         (
             "[budgets.x]\nmax_parms = 1",
-            "budgets.x.max_parms: unknown key; did you mean max_params?",
+            "budgets.x.max_parms: it is not a key: did you mean max_params?",
         ),
         ("[budgets.x]\nmax_params = 'lots'", "budgets.x.max_params: 'lots' is not a valid count"),
         ("[budgets.x]\nmax_params = -1", "budgets.x.max_params: max_params is -1"),
         ("[budgets.x]\nmax_params = nan", "budgets.x.max_params: max_params is nan"),
-        ("[budgets.x]\nmax_params = true", "budgets.x.max_params: max_params is True"),
+        ("[budgets.x]\nmax_params = true", "budgets.x.max_params: max_params is true"),
         ("[budgets.x]\nmax_params = [1]", "budgets.x.max_params"),
         ("[budgets.x]\nmax_params = 1\ninput = 3", "budgets.x.input"),
         ("[budgets.x]\nmax_params = 1\ninput = '3;4'", "budgets.x.input: '3;4' is not an input"),
         ("[budgets.x]\nmax_params = 1\nbatch_size = 0", "budgets.x.batch_size"),
         (
             "[budgets.x]\nmax_params = 1\nmode = 'test'",
-            "budgets.x.mode: it is 'test' and should be one of eval",
+            "budgets.x.mode: it is 'test': give one of eval",
         ),
         ("[budgets.x]\nmax_params = 1\nmode = []", "budgets.x.mode"),
         (
             "[budgets.x]\nmax_params = 1\nstrict = 1",
-            "budgets.x.strict: it is 1 give true or false",
+            "budgets.x.strict: it is 1: give true or false",
         ),
         (
             "[budgets.x]\nmax_params = 1\ndtype = 'float31'",
@@ -602,7 +602,7 @@ STEP = "[budgets.x]\nmeasured_on = 'CPU'\nmax_step_time = "
         ("[budgets.x]\nbaseline = 'a.json'\ntolerance = -1", "budgets.x.tolerance"),
         (
             "[budgets.x]\nbaseline = 'a.json'\ntolerance = { speed = 1 }",
-            "budgets.x.tolerance.speed: unknown key",
+            "budgets.x.tolerance.speed: it is not a key",
         ),
         ("[budgets.x]\nmax_latency = '1ms'", "budgets.x.max_latency: a latency needs a device"),
         (
@@ -611,7 +611,7 @@ STEP = "[budgets.x]\nmeasured_on = 'CPU'\nmax_step_time = "
         ),
         (
             "[budgets.x]\nmax_params = 1\nper_sample = 1",
-            "budgets.x.per_sample: it is 1 give true or false",
+            "budgets.x.per_sample: it is 1: give true or false",
         ),
         (
             "[budgets.x]\nmax_params = 1\ntolerance = 0.1",
@@ -628,7 +628,7 @@ STEP = "[budgets.x]\nmeasured_on = 'CPU'\nmax_step_time = "
         ),
         (
             f"{STEP}-1\n",
-            'budgets.x.max_step_time: it is -1 give a duration, such as "120 ms"',
+            'budgets.x.max_step_time: it is -1: give a duration, such as "120 ms"',
         ),
         (f"{STEP}inf\n", "budgets.x.max_step_time: it is inf"),
         (f"{STEP}{'9' * 400}\n", "budgets.x.max_step_time: it is 9999"),
@@ -647,7 +647,7 @@ STEP = "[budgets.x]\nmeasured_on = 'CPU'\nmax_step_time = "
         ),
         (
             "[budgets.x]\ngeneration = 3",
-            "budgets.x.generation: it is '3' give a table, [budgets.x.generation]",
+            "budgets.x.generation: it is '3': give a table, [budgets.x.generation]",
         ),
         (
             "[budgets.x]\n[budgets.x.generation]\nmin_batch = 1",
@@ -659,11 +659,11 @@ STEP = "[budgets.x]\nmeasured_on = 'CPU'\nmax_step_time = "
         ),
         (
             f"{WRITER}speed = 3",
-            "budgets.x.generation.speed: unknown key; there are prompt, new, weights",
+            "budgets.x.generation.speed: it is not a key: choose from prompt, new, weights",
         ),
         (
             f"{WRITER}max_context = 3",
-            "budgets.x.generation.max_context: unknown key; did you mean min_context?",
+            "budgets.x.generation.max_context: it is not a key: did you mean min_context?",
         ),
         (
             f"{WRITER}min_context = 'far'",
@@ -676,7 +676,7 @@ STEP = "[budgets.x]\nmeasured_on = 'CPU'\nmax_step_time = "
         ),
         (
             f"{WRITER}min_batch_size = 1\nweights = 'int3'",
-            "budgets.x.generation.weights: weights is 'int3': give one of",
+            'budgets.x.generation.weights: weights is "int3": give one of',
         ),
         (
             f"[budgets.x]\nbaseline = 'a.json'\ntolerance = {'9' * 400}",
@@ -885,7 +885,7 @@ def test_what_shrank_is_said_and_fine(folder: Path) -> None:
         (None, "there is no baseline"),
         ("", "it is not JSON"),
         ("{}", "it is not a report of torchscan"),
-        ('{"schema": "torchscan/info/99"}', "a newer one wrote it"),
+        ('{"schema": "torchscan/info/99"}', "install a newer torchscan"),
         ('{"schema": "torchscan/info/1"}', "it is a broken report: the report has no"),
     ],
 )

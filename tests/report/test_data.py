@@ -201,7 +201,7 @@ def _broken(*path: Any, value: Any = None, delete: bool = False) -> str:
         (json.dumps({"schema": f"torchscan/info/{'9' * 5000}"}), "not a report of torchscan"),
         (
             '{"schema": "torchscan/info/2"}',
-            "schema 2, and this torchscan reads up to 1: a newer one wrote it",
+            "schema 2, and this torchscan reads up to 1: install a newer torchscan",
         ),
         ('{"schema": "torchscan/info/12", "layers": 3}', "schema 12, .* newer"),
         ('{"schema": "torchscan/info/1"}', "the report has no 'overheads'"),

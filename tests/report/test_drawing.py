@@ -94,11 +94,11 @@ def test_two_axes_of_three_and_one_of_several_inputs() -> None:
 
 def test_what_cannot_be_drawn_is_said() -> None:
     layer = receptive_field(MODEL, (3, 64, 48)).output
-    with pytest.raises(InputError, match="none of the 16 units"):
+    with pytest.raises(InputError, match="16 is out of range: give 0 to 15"):
         layer.plot(unit=(16, 0))
     with pytest.raises(InputError, match="give 2 numbers, one for each dimension of the output"):
         layer.plot(unit=(1,))
-    with pytest.raises(InputError, match=r"it sees args\[0\]"):
+    with pytest.raises(InputError, match=r"choose from args\[0\]"):
         layer.plot(name="x")
     with pytest.raises(InputError, match="dimensions 2, 3"):
         layer.plot(dims=(1, 2))
@@ -172,7 +172,7 @@ def test_layers_as_bars_with_their_shares() -> None:
         info.plot(by="type")
     with pytest.raises(InputError, match="no layer has any Buffers"):
         info.plot(by="buffers")
-    with pytest.raises(InputError, match="'latency': ask for it"):
+    with pytest.raises(InputError, match="'latency': give crawl_module"):
         info.plot(by="latency")
 
 

@@ -77,14 +77,17 @@ def test_the_shell_fits_near_a_length(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--near", "9"], "--near is for the formulas of --symbolic: give both"),
+        (
+            ["--near", "9"],
+            "--near is for the formulas of --symbolic: give both, or leave out --near",
+        ),
         (
             ["--symbolic", "--top", "3"],
-            "--top does not go with --symbolic",
+            "--top does not go with --symbolic, which shows all formulas of the forward pass: leave it out",
         ),
         (
             ["--symbolic", "--training"],
-            "--training does not go with --symbolic",
+            "--training does not go with --symbolic, which shows all formulas of the forward pass: leave it out",
         ),
     ],
 )

@@ -126,7 +126,7 @@ def test_what_has_a_default_may_be_missing(tmp_path: Path) -> None:
     [
         (
             lambda it: it.update(schema="torchscan/run/2"),
-            "this run follows schema 2, and this torchscan reads up to 1",
+            "it is a run of schema 2, and this torchscan reads up to 1",
         ),
         (
             lambda it: it.update(schema="torchscan/info/1"),

@@ -200,7 +200,7 @@ def test_columns_can_be_chosen_and_wrong_ones_are_refused_with_a_list() -> None:
     assert table[1].split() == ["Layer", "Path", "Trainable", "Frozen", *units]
     with pytest.raises(InputError, match="choose from type, path"):
         lines(Block(), (3, 32, 32), columns=["colour"])
-    with pytest.raises(InputError, match="head, mid, tail"):
+    with pytest.raises(InputError, match="'head', 'mid', 'tail'"):
         lines(Block(), (3, 32, 32), wrap_mode="middle")
     with pytest.raises(InputError, match=r"did you mean 'flops'\? Choose from type, path"):
         lines(Block(), (3, 32, 32), columns=["flop"])

@@ -423,7 +423,7 @@ def test_a_model_that_is_larger_than_the_memory_is_not_built_with_data(
     assert with_model(parse_target("torchvision:resnet18"), verb)
     with pytest.raises(
         InputError,
-        match=r"torchvision:resnet18 is 44\.\d+ MiB large, more than this machine's memory",
+        match=r"torchvision:resnet18: the model is 44\.\d+ MiB large, more than this machine's memory",
     ):
         with_model(parse_target("torchvision:resnet18"), verb, with_data=True)
 
@@ -497,7 +497,10 @@ def test_the_random_state_stays_as_it_is() -> None:
             "torchvision:resnet50(weights='DEFAULT')",
             "weights is given, and torchscan downloads nothing: leave it out",
         ),
-        ("timm:resnet18(pretrained=True)", "leave out pretrained"),
+        (
+            "timm:resnet18(pretrained=True)",
+            "pretrained is given, and torchscan downloads nothing: leave it out",
+        ),
     ],
 )
 def test_what_cannot_be_built_is_said_in_a_line(text: str, says: str) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from torchscan.analyses.generation.stored import stored
-from torchscan.errors import InputError, Text
+from torchscan.budgets.file_spelling import FileSpelling
+from torchscan.errors import InputError
 from torchscan.files import read_text
 from torchscan.metrics import METRICS, OF_GENERATION, PER_SAMPLE, Measure, limits_in, limits_of
 from torchscan.precisions import Precision, checked_precision
@@ -95,6 +96,9 @@ _KEYS = [
         if each.name not in _OURS
     ),
 ]
+
+#: the words of a budget file for arguments
+BUDGET_FILE = FileSpelling({*_KEYS, *(each.name for each in fields(GenerationBudget))})
 
 
 def find_budget_file(start: Path) -> Path:
@@ -217,9 +221,9 @@ class _BudgetReader:
             folder=self._path.parent.absolute(),
         )
 
-    def _refuse(self, key: str, why: Text) -> Any:
+    def _refuse(self, key: str, why: str) -> Any:
         place = ".".join(["budgets", self._name, *([key] if key else [])])
-        raise InputError.about(self._path, f"{place}: ", why)
+        raise InputError.about(self._path, f"{place}: {why}")
 
     def _require_known(self, keys: Collection[str], known: Collection[str], inside: str) -> None:
         for key in keys:
@@ -242,7 +246,7 @@ class _BudgetReader:
         try:
             return parse()
         except InputError as error:
-            return self._refuse(key, error)
+            return self._refuse(key, error.write(BUDGET_FILE))
 
     def _inputs(self) -> tuple[InputSpec, ...]:
         value = self._table.get("input", [])
@@ -366,7 +370,7 @@ class _BudgetReader:
     def _share(self, key: str, value: Any) -> float:
         return self._number(key, value, parse_share, 'a share, such as "1%" or 0.01')
 
-    def _number(self, key: str, value: Any, parse: Callable[[str], float], should_be: str) -> float:
+    def _number(self, key: str, value: Any, parse: Callable[[str], float], expected: str) -> float:
         if isinstance(value, str):
             return float(self._try(key, lambda: parse(value)))
         if (
@@ -374,7 +378,7 @@ class _BudgetReader:
             or not isinstance(value, int | float)
             or not 0 <= value <= sys.float_info.max
         ):
-            self._refuse(key, f"it is {str(value)[:40]} and should be {should_be}")
+            self._refuse(key, f"it is {str(value)[:40]}: give {expected}")
         return float(
             self._try(key, lambda: checked_seconds("it", value))
             if parse is parse_duration

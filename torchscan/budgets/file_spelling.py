@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from torchscan.budgets.budget_file import Budget, GenerationBudget
 from torchscan.errors import PYTHON, TorchName
 
 #: argument in Python -> the key with another name
@@ -18,9 +16,8 @@ class FileSpelling:
 
     is_python = False
 
-    def __init__(self) -> None:
-        names = [field.name for table in (Budget, GenerationBudget) for field in fields(table)]
-        self._keys = {"input", *names}
+    def __init__(self, keys: Collection[str]) -> None:
+        self._keys = keys
 
     def name(self, parameter: str) -> str:
         """Return the key of an argument."""

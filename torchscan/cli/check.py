@@ -109,7 +109,7 @@ def _run(options: argparse.Namespace) -> int:
 def _checked(budget: Budget, options: argparse.Namespace) -> tuple[int, BudgetReport]:
     """Check one budget. Its errors must not keep the others from being checked."""
     from torchscan.budgets import COMMENT_METRICS, BudgetReport, check_budget
-    from torchscan.budgets.file_spelling import FileSpelling
+    from torchscan.budgets.budget_file import BUDGET_FILE
     from torchscan.errors import TorchscanError
 
     shown = COMMENT_METRICS if options.format == "github" else ()
@@ -120,7 +120,7 @@ def _checked(budget: Budget, options: argparse.Namespace) -> tuple[int, BudgetRe
                 budget, update=options.update, timings=options.timings, shown=shown
             )
     except TorchscanError as error:
-        lines = [*failed, *f"  {error.write(FileSpelling())}".split("\n")]
+        lines = [*failed, *f"  {error.write(BUDGET_FILE)}".split("\n")]
         return INVALID_USE, BudgetReport(name=budget.name, sign="?", lines=lines)
     except Exception as error:
         report = BudgetReport(name=budget.name, sign="?", lines=failed)

@@ -29,6 +29,7 @@ from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.call_tree import Call
 from torchscan.recording.example_inputs import Shapes
 from torchscan.recording.execution.calls import OpRequest
+from torchscan.recording.execution.higher_order import HigherOrderError
 from torchscan.recording.recorder import Failure
 from torchscan.recording.request import PassRequest
 from torchscan.recording.sayings import Features, Saying, features_in, says
@@ -211,9 +212,9 @@ def _hint_at_recursion(error: RecursionError) -> str:
 def _hint(failure: Failure, module: nn.Module, asked: PassRequest) -> Text:
     """Return what to try."""
     error, request, input_shape = failure.error, failure.request, asked.input_shape
-    for saying, hint in _HINTS.items():
-        if says(error, saying):
-            return hint
+    hint = _hint_at_cause(error)
+    if hint is not None:
+        return hint
     if says(error, Saying.ONE_SAMPLE):
         return ("normalization in training needs more than one sample: ", _two_samples(input_shape))
     if input_shape is not None and 0 in _sizes(input_shape):
@@ -227,6 +228,16 @@ def _hint(failure: Failure, module: nn.Module, asked: PassRequest) -> Text:
     if isinstance(error, TypeError) and request is None:
         return _one_shape_per_argument(_signature(module))
     return _hint_at_shapes(failure, module, input_shape)
+
+
+def _hint_at_cause(error: BaseException) -> Text | None:
+    """Return what to try if the exception tells the cause."""
+    if isinstance(error, HigherOrderError):
+        return _HINTS[Saying.TAKES_FUNCTIONS]
+    for saying, hint in _HINTS.items():
+        if says(error, saying):
+            return hint
+    return None
 
 
 def _hint_at_shapes(failure: Failure, module: nn.Module, input_shape: Shapes | None) -> Text:

@@ -19,7 +19,7 @@ class Saying(Enum):
     NEEDS_GRAPH = auto()
     #: a custom operator does not say what shape it returns
     NO_SHAPE_FUNCTION = auto()
-    #: an operator takes functions: what torchscan says of it, and older versions of torch, which do not even ask
+    #: an operator takes functions, and this version of torch does not ask torchscan about it
     TAKES_FUNCTIONS = auto()
     #: a custom operator has no gradient
     NO_GRADIENT = auto()
@@ -43,7 +43,7 @@ _WORDS: Mapping[Saying, tuple[str, ...]] = {
         "returned an invalid gradient",
     ),
     Saying.NO_SHAPE_FUNCTION: ("fake impl", "meta kernel"),
-    Saying.TAKES_FUNCTIONS: ("takes functions", "no rule registered for hop"),
+    Saying.TAKES_FUNCTIONS: ("no rule registered for hop",),
     Saying.NO_GRADIENT: ("no autograd formula was registered",),
     Saying.ONE_SAMPLE: ("more than 1 value per channel",),
     Saying.NO_FORWARD: ('missing the required "forward" function',),

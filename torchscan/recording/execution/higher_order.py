@@ -20,6 +20,10 @@ _library.define(
 )
 
 
+class HigherOrderError(NotImplementedError):
+    """A call of an operator that takes functions, which is not recorded."""
+
+
 class NamedCall(NamedTuple):
     """A call of such an operator: the name to record it under, the arguments to record, and how to run it on tensors."""
 
@@ -34,9 +38,7 @@ def named_call(
     """What to record of a call."""
     op = _NAMES.get(func.name())
     if op is None:
-        raise NotImplementedError(
-            f"the operator {func.name()} takes functions and cannot be recorded"
-        )
+        raise HigherOrderError(f"the operator {func.name()} takes functions and cannot be recorded")
     function = next(value for value in args if callable(value) and not isinstance(value, Tensor))
     query, key, value = args[:3]
     if query.is_meta:
