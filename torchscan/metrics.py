@@ -210,8 +210,9 @@ class PlanMetric(Measure[Plan]):
 def _timed(plan: Plan) -> Roofline:
     if plan.roofline is None:
         raise InputError(
-            "times need a device: give plan(…, device='NVIDIA H200'), for example (`torchscan "
-            "devices` lists all)"
+            "times need a device: give plan() ",
+            Give("device", "NVIDIA H200"),
+            ", for example (`torchscan devices` lists all)",
         )
     return plan.roofline
 

@@ -99,8 +99,8 @@ def _require_group() -> None:
 
     if not (distributed.is_available() and distributed.is_initialized()) or is_group_pretended():
         raise InputError(
-            "there is no process group: call init_process_group() first, or plan(…, mesh=…, "
-            "apply=…), which needs none"
+            "there is no process group: call init_process_group() first, or "
+            "torchscan.parallel.plan(), which needs none"
         )
 
 

@@ -18,7 +18,7 @@ from torchscan.analyses.memory_estimate import OUTPUT_DROPPED
 from torchscan.analyses.mesh_search import Extrapolated, MeshChoice, MeshSearch, Short, format_mesh
 from torchscan.analyses.roofline import Fabric, Rates
 from torchscan.analyses.roofline.error_margin import ErrorMargin
-from torchscan.errors import Argument, Give, InputError, TorchscanError
+from torchscan.errors import Argument, Give, InputError, Text, TorchscanError
 from torchscan.hardware.device_specs import Device, device_named
 from torchscan.precisions import Precision, name_choices, supported_precision
 from torchscan.progress import progress as told
@@ -325,7 +325,7 @@ def _searched(
 ) -> MeshSearch:
     kinds = kinds_in(asked.module, _LAYERS + 1)
     choices: list[MeshChoice] = []
-    refused: dict[str, str] = {}
+    errors: dict[str, TorchscanError] = {}
     assumptions: dict[str, None] = {}
     error_margin: ErrorMargin | None = None
     for mesh in meshes:
@@ -336,13 +336,15 @@ def _searched(
                 )  # of views, which nobody writes to here
                 choice, base = _choice(asked, mesh, kinds)
         except TorchscanError as error:
-            refused[format_mesh(mesh)] = error.problem
+            errors[format_mesh(mesh)] = error
             continue
         choices.append(choice)
         error_margin = base.rank.roofline.error_margin if base.rank.roofline is not None else None
         assumptions |= dict.fromkeys(_assumed(base))
     if not choices:
-        raise InputError(f"no mesh is possible: {next(iter(refused.values()), 'none was given')}")
+        problems: list[Text] = [error.args for error in errors.values()]
+        reason = problems[0] if problems else "none was given"
+        raise InputError("no mesh is possible: ", reason)
     choices = _replay_best(asked, choices, kinds)
     replayed = sum(each.is_replayed for each in choices) if kinds else 0
     if asked.lora is not None:
@@ -361,7 +363,7 @@ def _searched(
         error_margin=error_margin,
         params=sum(each.numel() for each in dict.fromkeys(asked.module.parameters())),
         choices=tuple(choices),
-        refused=refused,
+        refused={mesh: error.problem for mesh, error in errors.items()},
         num_traces=len(choices) * (1 + len(kinds)) + replayed,
         assumptions=tuple(assumptions),
     )

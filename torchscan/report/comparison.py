@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args, overload
 
 from torchscan import units
-from torchscan.errors import Argument, InputError
+from torchscan.errors import InputError
 from torchscan.report.columns import full_name_of
 from torchscan.report.compare_runs import (
     RunComparison,
@@ -167,8 +167,7 @@ def _require_whole(before: InfoDict, after: InfoDict) -> None:
         depths = [report.get("max_depth", "all") for report in (before, after)]
         raise InputError(
             f"reports are folded to different depths, {depths[0]} and {depths[1]}: give two with "
-            "the same ",
-            Argument("max_depth"),
+            "the same depth"
         )
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from torchscan.errors import Argument
 from torchscan.recording.bookkeeping.inventory import Slot
 from torchscan.recording.bookkeeping.tensors import TensorTable, has_strides, kind_of, meta_copy
 from torchscan.recording.recorder import Recorder
@@ -113,7 +114,10 @@ def _refuse_sparse(slots: Iterable[Slot]) -> None:
     for path, tensor in ((slot.path, slot.tensor) for slot in slots):
         if tensor.requires_grad and not has_strides(tensor):
             raise OptimizerError(
-                f"{path} is a {kind_of(tensor)} tensor, which no torch optimizer updates: leave out optimizer=, or freeze it"
+                f"{path} is a {kind_of(tensor)} tensor, which no torch optimizer updates: leave "
+                "out ",
+                Argument("optimizer"),
+                ", or freeze it",
             )
 
 
@@ -122,7 +126,8 @@ def _bring_into_place(slots: Iterable[Slot], assume: Callable[[str], None]) -> N
     for slot in slots:
         if is_placed_elsewhere(slot.tensor.grad, slot.tensor):
             assume(
-                "that gradients which are placed otherwise than their parameters are brought there once, before the step"
+                "that gradients which are placed otherwise than their parameters are brought "
+                "there once, before the step"
             )
             slot.tensor.grad = placed_like(slot.tensor.grad, slot.tensor)
 
