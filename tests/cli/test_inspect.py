@@ -257,7 +257,7 @@ def test_the_random_state_is_left_alone(run: Command) -> None:
         (("nets.py:Net", "--depht", "2"), "--depht 2 are not options"),
         ((*NET, "--steps", "0"), "'0' is not a positive number"),
         ((*NET, "--max-depth", "-1"), "'-1' is not a depth: give 0 for the model, or more"),
-        ((*NET, "--optimizer", "SGD"), "add --training"),
+        ((*NET, "--optimizer", "SGD"), "give --training"),
         (
             (*NET, "--run-on", "RTX 4090"),
             "the device is 'RTX 4090', and the steps run on this machine: give cpu, cuda or cuda:0",

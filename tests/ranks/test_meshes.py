@@ -193,7 +193,7 @@ def test_what_is_gathered_in_16_bits_is_so_without_fsdp_too() -> None:
 
 
 def test_what_takes_no_tokens_is_told() -> None:
-    with pytest.raises(InputError, match="Linear takes no input_ids and no labels"):
+    with pytest.raises(InputError, match="Linear does not take input_ids and labels"):
         torchscan.parallel.search(nn.Linear(8, 8), num_gpus=8, device=DEVICE)
 
 

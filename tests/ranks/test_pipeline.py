@@ -293,7 +293,7 @@ def test_a_stage_may_be_spread_itself() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"schedule": "ZeroBubble"}, "schedule is 'ZeroBubble': give one of"),
+        ({"schedule": "ZeroBubble"}, "schedule is 'ZeroBubble': choose from"),
         ({"microbatches": 0}, "microbatches is 0"),
         ({"num_ranks": 3}, "4 stages cannot be divided among 3 ranks"),
         (

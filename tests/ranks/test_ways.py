@@ -293,15 +293,15 @@ def shard_whole(model: Any, mesh: Any) -> None:
             in_columns_and_rows,
             {"tp": 3},
             {},
-            r"process 0 cannot .*\n.*not evenly divided: 0.weight \[32, 16\], 0.bias \[32\]",
+            r"rank 0 cannot .*\n.*not evenly divided: 0.weight \[32, 16\], 0.bias \[32\]",
         ),
         (
             in_columns_and_rows,
             {"tp": 4},
             {"module": Heads},
-            r"shape '\[4, 8, 2\]' is invalid.*\n.*sizes of one process",
+            r"shape '\[4, 8, 2\]' is invalid.*\n.*sizes of one rank",
         ),
-        (shard_first, {"dp": 2}, {}, r"left out 2 of 4 parameters \(2.weight, 2.bias"),
+        (shard_first, {"dp": 2}, {}, r"2 of 4 parameters \(2.weight, 2.bias, …\) are not sharded"),
         (
             lambda *_: 3,
             {"dp": 2},
