@@ -10,7 +10,6 @@ import contextlib
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 from torchscan.escapes import printable_text
@@ -61,9 +60,12 @@ _MAX_SHOWN = 100
 
 
 class Part:
-    """A part of a text that each interface writes in its own words."""
+    """A part of a text that each interface writes in its own words.
 
-    __slots__ = ()
+    It is not a dataclass, which takes long to import.
+    """
+
+    __slots__: tuple[str, ...] = ()
 
     def write(self, spelling: Spelling) -> str:
         """Return the part in the words of an interface."""
@@ -73,79 +75,92 @@ class Part:
         """Return the part in the words of Python."""
         return self.write(PYTHON)
 
+    def __eq__(self, other: object) -> bool:
+        """Return whether the other part is of the same type and has the same values."""
+        return type(other) is type(self) and repr(other) == repr(self)
 
-@dataclass(frozen=True, slots=True)
+    def __hash__(self) -> int:
+        """Return the hash of the type and the values."""
+        return hash(repr(self))
+
+    def __repr__(self) -> str:
+        """Return the call that creates the part."""
+        values = ", ".join([repr(getattr(self, name)) for name in self.__slots__])
+        return f"{type(self).__name__}({values})"
+
+
 class Argument(Part):
     """The name of an argument."""
 
-    parameter: str
+    __slots__ = ("parameter",)
+
+    def __init__(self, parameter: str) -> None:
+        self.parameter = parameter
 
     def write(self, spelling: Spelling) -> str:
         """Return the name."""
         return spelling.name(self.parameter)
 
-    __str__ = Part.__str__
 
-
-@dataclass(frozen=True, slots=True)
 class Give(Part):
     """An argument to give, with its value; ``...`` leaves the value to the reader."""
 
-    parameter: str
-    value: Any = ...
+    __slots__ = ("parameter", "value")
+
+    def __init__(self, parameter: str, value: Any = ...) -> None:
+        self.parameter = parameter
+        self.value = value
 
     def write(self, spelling: Spelling) -> str:
         """Return the argument with its value."""
         return spelling.argument(self.parameter, self.value)
 
-    __str__ = Part.__str__
 
-
-@dataclass(frozen=True, slots=True)
 class Value(Part):
     """A value that was given."""
 
-    value: Any
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
     def write(self, spelling: Spelling) -> str:
         """Return the value in one line, shortened if it is long."""
         text = " ".join(spelling.value(self.value).split())
         return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"
 
-    __str__ = Part.__str__
 
-
-@dataclass(frozen=True, slots=True)
 class PythonOnly(Part):
     """A text that only callers in Python can follow, and others do not see."""
 
-    text: Text
+    __slots__ = ("text",)
+
+    def __init__(self, text: Text) -> None:
+        self.text = text
 
     def write(self, spelling: Spelling) -> str:
         """Return the text, or nothing."""
         return write_text(self.text, spelling) if spelling.is_python else ""
 
-    __str__ = Part.__str__
 
-
-@dataclass(frozen=True, slots=True)
 class Subject(Part):
     """The name of what an error is about, such as one of several models."""
 
-    name: str
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     def write(self, spelling: Spelling) -> str:  # noqa: ARG002 - a name is the same everywhere
         """Return the name."""
         return self.name
 
-    __str__ = Part.__str__
 
-
-@dataclass(frozen=True, slots=True)
 class TorchName:
     """A name of torch, such as ``torch.long``, as a value."""
 
-    name: str
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     def __repr__(self) -> str:
         """Return the name as code."""
@@ -188,20 +203,32 @@ def _parameters_in(text: Text) -> Iterator[str]:
 class TorchscanError(Exception):
     """Base of all errors of torchscan. The message says what is wrong, where, and what to try.
 
-    ``args`` are the parts of the problem. ``str(error)`` is the message in the words of Python.
+    ``str(error)`` is the message in the words of Python, and so is ``error.args[0]``.
     """
 
+    #: what is wrong
+    parts: tuple[Text, ...] = ()
     #: what the problem is about, in a line below it; None: nothing more is known
     details: Text = None
     #: what to try, in a line below the problem; None: the problem says it
     advice: Text = None
 
     def __init__(self, *problem: Text, details: Text = None, advice: Text = None) -> None:
-        super().__init__(*problem)
-        if details is not None:
-            self.details = details
-        if advice is not None:
-            self.advice = advice
+        self.parts = problem
+        self.details = details
+        self.advice = advice
+        super().__init__(str(self))
+
+    def name_subject(self, subject: str) -> None:
+        """Begin the message with the name of its subject, unless it has it already."""
+        if Subject(subject) not in self.parts and Subject(repr(subject)) not in self.parts:
+            self.parts = (Subject(subject), ": ", *self.parts)
+            self.args = (str(self),)
+
+    def advise(self, advice: Text) -> None:
+        """Replace the advice."""
+        self.advice = advice
+        self.args = (str(self),)
 
     @classmethod
     def about(cls, subject: object, *problem: Text) -> Self:
@@ -211,19 +238,19 @@ class TorchscanError(Exception):
     @property
     def problem(self) -> str:
         """The problem in one line, in the words of Python, without details and advice."""
-        return printable_text(write_text(self.args, PYTHON)).partition("\n")[0]
+        return printable_text(write_text(self.parts, PYTHON)).partition("\n")[0]
 
     @property
     def parameters(self) -> tuple[str, ...]:
         """The names in Python of the arguments that the message refers to."""
-        return tuple(dict.fromkeys(_parameters_in((self.args, self.details, self.advice))))
+        return tuple(dict.fromkeys(_parameters_in((self.parts, self.details, self.advice))))
 
     def write(self, spelling: Spelling) -> str:
         """Return the message in the words of an interface.
 
         It has no control characters, which names of modules and files may contain.
         """
-        lines = [write_text(self.args, spelling)]
+        lines = [write_text(self.parts, spelling)]
         if self.details is not None:
             lines.append(f"  {write_text(self.details, spelling)}")
         if self.advice is not None:
@@ -283,11 +310,18 @@ class AlarmError(TorchscanError):
 
 
 class TorchscanWarning(UserWarning):
-    """A warning of torchscan. ``args`` are the parts of its text."""
+    """A warning of torchscan. ``str(warning)`` is its text in the words of Python."""
+
+    #: what has happened, and what to do
+    parts: tuple[Text, ...] = ()
+
+    def __init__(self, *text: Text) -> None:
+        self.parts = text
+        super().__init__(str(self))
 
     def write(self, spelling: Spelling) -> str:
         """Return the text in the words of an interface."""
-        return printable_text(write_text(self.args, spelling))
+        return printable_text(write_text(self.parts, spelling))
 
     def __str__(self) -> str:
         """Return the text in the words of Python."""
@@ -300,8 +334,7 @@ def naming(subject: str) -> Iterator[None]:
     try:
         yield
     except TorchscanError as error:
-        if Subject(subject) not in error.args and Subject(repr(subject)) not in error.args:
-            error.args = (Subject(subject), ": ", *error.args)
+        error.name_subject(subject)
         raise
 
 

@@ -395,6 +395,7 @@ def test_a_shell_names_the_option_for_inputs_that_are_not_known(
 def test_an_error_knows_what_it_is_about() -> None:
     error = InputError.of_value("batch_size", 0, "give ", Give("input_shape", (3,)))
     assert str(error) == "batch_size is 0: give input_shape=(3,)"
+    assert error.args == ("batch_size is 0: give input_shape=(3,)",)
     assert error.parameters == ("batch_size", "input_shape")
     assert repr(error) == "InputError('batch_size is 0: give input_shape=(3,)')"
     choice = InputError.of_choice("by", "x", ("layer", "kind"))

@@ -491,7 +491,7 @@ def test_arguments_that_have_a_name_only_are_shown_as_such() -> None:
 
     with pytest.raises(
         RecordError,
-        match=r"forward\(x, \*, mask\), those after the star by name \(input_shape=\{'x': \(8,\)\}\), or",
+        match=r"forward\(x, \*, mask\) with input_shape, those after the star by name \(input_shape=\{'x': \(8,\)\}\), or",
     ):
         crawl_module(Named(), [(4,), (4,)])
     assert crawl_module(Named(), {"x": (4,), "mask": (4,)})["overall"]["flops"] == 4

@@ -342,7 +342,7 @@ def _searched(
         error_margin = base.rank.roofline.error_margin if base.rank.roofline is not None else None
         assumptions |= dict.fromkeys(_assumed(base))
     if not choices:
-        problems: list[Text] = [error.args for error in errors.values()]
+        problems: list[Text] = [error.parts for error in errors.values()]
         reason = problems[0] if problems else "none was given"
         raise InputError("no mesh is possible: ", reason)
     choices = _replay_best(asked, choices, kinds)
