@@ -55,14 +55,16 @@ def test_several_arguments() -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_module_that_cannot_run_warns_and_gives_0(verb: Callable[..., int]) -> None:
-    with pytest.warns(UserWarning, match="0 is returned: Linear .* failed in aten.linear"):
+    with pytest.warns(UserWarning, match="the result is 0: Linear .* failed in aten.linear"):
         assert verb(nn.Linear(8, 4), torch.rand(32, 7), torch.rand(32, 4)) == 0
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_an_operator_without_a_price_warns_of_a_lower_bound(verb: Callable[..., int]) -> None:
     module = Calls(lambda _, x: torch.special.bessel_j0(x) + 1)
-    with pytest.warns(UserWarning, match="a lower bound, because the cost of .* is not known"):
+    with pytest.warns(
+        UserWarning, match="a lower bound, because these operators have no cost formula: "
+    ):
         assert (
             verb(module, torch.rand(4))
             == {"module_flops": 4, "module_macs": 0, "module_dmas": 8}[verb.__name__]

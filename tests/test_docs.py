@@ -34,7 +34,7 @@ SNIPPETS = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore:the GPU memory of this process cannot be measured")
+@pytest.mark.filterwarnings("ignore:measuring the GPU memory of this process failed")
 @pytest.mark.parametrize(("code", "printed"), SNIPPETS)
 def test_a_snippet_runs_and_prints_what_is_shown(
     code: str,

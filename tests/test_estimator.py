@@ -400,7 +400,7 @@ def test_the_largest_batch_is_looked_for_only_where_it_is_asked() -> None:
 
 
 def test_where_there_is_no_largest_batch_the_question_is_refused() -> None:
-    with pytest.raises(InputError, match="needs inputs made from input_shape"):
+    with pytest.raises(InputError, match="needs inputs made from shapes: give input_shape="):
         estimate_memory(
             two_layers(), args=(torch.zeros(8, 100),), device="H200", largest_batch=True
         )
@@ -462,7 +462,9 @@ def test_the_longest_sequence_has_a_position_for_each_token() -> None:
 
 
 def test_where_there_are_no_tokens_there_is_no_longest_sequence() -> None:
-    with pytest.raises(InputError, match=r"needs tokens, integers of the shape \[batch, length\]"):
+    with pytest.raises(
+        InputError, match=r"needs an input of tokens, integers of the shape \[batch, length\]"
+    ):
         estimate_memory(two_layers(), (100,), device="H200", longest_sequence=True)
     with pytest.raises(
         InputError, match="the longest sequence depends on the device: give device="
@@ -578,11 +580,14 @@ def test_gradients_that_were_there_stay() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"optimizer": "AdamW"}, "pass training=True"),
-        ({"training": True, "optimizer": "Adamm"}, "torch.optim has no class of this name"),
+        ({"optimizer": "AdamW"}, "give training=True"),
+        ({"training": True, "optimizer": "Adamm"}, "give the name of a class in torch.optim"),
         ({"training": True, "optimizer": 3}, "optimizer is 3"),
         ({"training": True, "optimizer": [torch.optim.SGD]}, "optimizer is a list of 1"),
-        ({"training": True, "optimizer": lambda p: p}, "which is not a torch.optim.Optimizer"),
+        (
+            {"training": True, "optimizer": lambda p: p},
+            "give a function that returns a torch.optim.Optimizer",
+        ),
         (
             {"training": True, "optimizer": lambda p: torch.optim.SGD(p, lr=-1.0)},
             "Invalid learning rate",
@@ -590,7 +595,7 @@ def test_gradients_that_were_there_stay() -> None:
         ({"training": True, "optimizer": "SparseAdam"}, "does not support dense gradients"),
         (
             {"training": True, "optimizer": torch.optim.SGD([torch.zeros(1)])},
-            "none of this model's parameters",
+            "no parameter of this model",
         ),
         ({"precision": "int8"}, "precision is 'int8'"),
         ({"device": "abacus"}, "is not known"),
@@ -602,7 +607,7 @@ def test_what_cannot_be_answered_is_said(options: Any, message: str) -> None:
 
 
 def test_a_frozen_model_has_nothing_to_train() -> None:
-    with pytest.raises(InputError, match="everything frozen"):
+    with pytest.raises(InputError, match="unfreeze a parameter"):
         estimate_memory(two_layers().requires_grad_(False), (100,), training=True, optimizer="SGD")
 
 

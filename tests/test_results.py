@@ -298,7 +298,7 @@ def test_results_are_drawn_into_given_axes_or_say_what_else_there_is(name: str) 
     result = RESULTS[name]()
     _, ax = pyplot.subplots()
     if name in WITHOUT_PLOT:
-        with pytest.raises(InputError, match=r"has no plot: |there is one batch size"):
+        with pytest.raises(InputError, match=r"has no plot: |there is only one batch size"):
             result.plot(ax)
     else:
         assert result.plot(ax) is ax

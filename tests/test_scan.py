@@ -188,8 +188,8 @@ def test_the_counts_of_a_training_step_hold_its_backward_pass_and_metrics_the_fo
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"optimizer": "AdamW"}, "belong to a training step: pass training=True"),
-        ({"loss": torch.sum}, "belong to a training step: pass training=True"),
+        ({"optimizer": "AdamW"}, "belongs to a training step: give training=True"),
+        ({"loss": torch.sum}, "belongs to a training step: give training=True"),
         ({"training": True, "loss": 3}, "loss is a int: give a function"),
         ({"precision": "fp12"}, "precision is 'fp12'"),
         ({"training": "yes"}, "training is 'yes': give True or False"),
@@ -278,9 +278,9 @@ def test_a_loss_that_is_false_is_a_loss() -> None:
 def test_what_cannot_be_answered_is_refused_before_the_model_runs() -> None:
     with pytest.raises(InputError, match="a latency needs a device"):
         assert_budget(Net(), SHAPE, max_latency="1 ms", max_params=1)
-    with pytest.raises(InputError, match="needs inputs made from input_shape"):
+    with pytest.raises(InputError, match="needs inputs made from shapes: give input_shape="):
         Scan(Net(), args=(torch.zeros(1, *SHAPE),), device="H200").largest_batch()
-    with pytest.raises(InputError, match="no metric was given"):
+    with pytest.raises(InputError, match="there is no metric"):
         torchscan.model_table({"net": Net()}, SHAPE, metrics=[])
     assert RUNS == []
 

@@ -130,7 +130,7 @@ def test_the_question_has_a_field_for_every_argument() -> None:
             "bach_size",
             r"^crawl_module\(\) got .* 'bach_size': did you mean 'batch_size'",
         ),
-        (record, "optimizer", r"^record\(\) got .* 'optimizer': there are args, "),
+        (record, "optimizer", r"^record\(\) got .* 'optimizer': choose from args, "),
         (
             estimate_memory,
             "execute",

@@ -356,7 +356,7 @@ def test_a_result_keeps_no_model() -> None:
     del model
     gc.collect()
     assert gone() is None
-    with pytest.raises(InputError, match="keep it in a variable"):
+    with pytest.raises(InputError, match="keep a reference to it"):
         result.suggestions()
 
 
@@ -366,7 +366,7 @@ def test_a_result_that_was_pickled_has_no_model_to_ask() -> None:
         assert result.suggestions().before > 0
         loaded = pickle.loads(pickle.dumps(result))  # noqa: S301 - our own
         assert loaded == result
-        with pytest.raises(InputError, match="keep it in a variable"):
+        with pytest.raises(InputError, match="keep a reference to it"):
             loaded.suggestions()
 
 

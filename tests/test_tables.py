@@ -68,9 +68,9 @@ def test_wrong_use() -> None:
         model_table(nn.Linear(3, 3), (3,))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="there are no models"):
         model_table({}, (3, 20))
-    with pytest.raises(InputError, match="there is no metric 'price': there are params, "):
+    with pytest.raises(InputError, match="'price' is not a metric: choose from params, "):
         model_table(models(), (3, 20), metrics=["price"])
-    with pytest.raises(InputError, match="'word' is not a format of tables: choose one of text, "):
+    with pytest.raises(InputError, match="'word' is not a format of tables: choose from text, "):
         model_table(models(), (3, 20)).write("word")
 
 

@@ -199,11 +199,14 @@ def _cost_on(module: nn.Module, inputs: Any) -> OpCost:
     try:
         trace = _record_on(module, inputs)
     except TorchscanError as error:
-        warn_user(f"no cost can be given, so 0 is returned: {error}")
+        warn_user("computing the cost failed, so the result is 0: ", error)
         return OpCost()
     unknown = unpriced_operators(trace, call_costs(trace))
     if unknown:
-        warn_user(f"a lower bound, because the cost of {', '.join(unknown)} is not known")
+        warn_user(
+            "the result is a lower bound, because these operators have no cost formula: "
+            f"{', '.join(unknown)}"
+        )
     return total_cost(trace)
 
 

@@ -21,8 +21,8 @@ def path_of(given: str | os.PathLike[str]) -> Path:
         if "\0" in str(path):
             raise ValueError("it contains a NUL character")
     except (TypeError, ValueError, OSError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise InputError(f"{shortened(given)} is not a path: {why}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{shortened(given)} is not a path: {reason}") from error
     return path
 
 
@@ -38,8 +38,8 @@ def read_text(path: Path, what: str) -> str:
         with path.open(encoding="utf-8") as file:
             text = file.read(_MAX_BYTES)
     except (OSError, UnicodeDecodeError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise InputError(f"{what} {shortened(str(path))} cannot be read: {why}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{what} {shortened(str(path))} cannot be read: {reason}") from error
     if len(text) == _MAX_BYTES:
         raise InputError(f"{what} {shortened(str(path))} is larger than 512 MiB: give another file")
     return text
@@ -55,8 +55,8 @@ def write_text(path: Path, text: str) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         _replace(target, text)
     except (OSError, ValueError, RuntimeError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise InputError(f"{shortened(str(path))} cannot be written: {why}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{shortened(str(path))} cannot be written: {reason}") from error
 
 
 def _replace(target: Path, text: str) -> None:

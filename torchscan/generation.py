@@ -29,7 +29,7 @@ from torchscan.analyses.roofline import (
     require_format,
     roofline_of,
 )
-from torchscan.errors import InputError, RecordError
+from torchscan.errors import Argument, Give, InputError, RecordError, Value
 from torchscan.hardware.device_specs import Device, device_named
 from torchscan.notes import Note
 from torchscan.once import once
@@ -148,9 +148,13 @@ def _require_price(price: float | None, *, is_sweep: bool) -> None:
     if price is None:
         return
     if isinstance(price, bool) or not isinstance(price, int | float) or not price > 0:
-        raise InputError(f"price is {price!r}: give what the device costs an hour, as a number")
+        raise InputError.of_value(
+            "price", price, "give the price of an hour of the device, as a number above 0"
+        )
     if not is_sweep:
-        raise InputError("a price belongs to several batch sizes: give batch_size=[1, 8, 32]")
+        raise InputError(
+            Argument("price"), " needs several batch sizes: give ", Give("batch_size", [1, 8, 32])
+        )
 
 
 @explain_wrong_types
@@ -208,11 +212,12 @@ def _token_by_token(module: nn.Module, step: Step | None, *, is_shown: bool) -> 
 
 
 def _with_advice(error: RecordError, name: str) -> RecordError:
-    """In one line: what the model was given instead is not what anybody chose."""
-    where, _, _ = str(error).partition("\n")
+    """Return the error in one line, without the inputs, which the user did not choose."""
     found = RecordError(
-        f"{name} cannot be run token by token: {where}; a model that generates takes tokens, and the cache that it "
-        "returned: give what else it takes as inputs=, or step= to call it in a way of its own"
+        f"{name} cannot be run token by token: {error.problem}; a model that generates takes "
+        "tokens "
+        "and the cache that it returned: give its other arguments as ",
+        *(Give("inputs"), ", or ", Give("step"), ", a function that calls the model"),
     )
     found.so_far, found.failed = error.so_far, error.failed
     return found
@@ -240,7 +245,9 @@ class _Setting:
 def _serving(weights: str | None, cache: str | None, *, eager: bool) -> Serving:
     packed = None if weights is None else stored(weights, "weights")
     if packed is not None and not packed.is_packed:
-        raise InputError(f"weights is {weights!r}: precision={weights!r} converts the model")
+        raise InputError.of_value(
+            "weights", weights, "give ", Give("precision", weights), ", which converts the model"
+        )
     return Serving(
         weights=packed,
         cache=None if cache is None else stored(cache, "cache"),
@@ -259,15 +266,17 @@ def _setting(
 ) -> _Setting:
     require_module(module)
     prompt, new = tokens_of("prompt", prompt), tokens_of("new", new)
-    precision = supported_precision(
-        precision, _PRECISIONS, "; weights= says how weights are stored"
-    )
+    advice = ("; ", Argument("weights"), " sets how weights are stored")
+    precision = supported_precision(precision, _PRECISIONS, *advice)
     found, limit = device_named(device), positions_of(module)
     require_format(found, precision)
     if limit is not None and prompt + new > limit:
         raise InputError(
-            f"the model has {limit:,} positions, and {prompt:,} + {new:,} tokens were asked for: "
-            "give a smaller prompt= or new="
+            f"the model has {limit:,} positions, fewer than {prompt:,} + {new:,} tokens: give a "
+            "smaller ",
+            Argument("prompt"),
+            " or ",
+            Argument("new"),
         )
     return _Setting(
         device=found, precision=precision, serving=serving, length=Length(prompt, new), limit=limit
@@ -288,7 +297,12 @@ def _spread(module: nn.Module, setting: _Setting, apply: Apply | None) -> Iterat
     """The model as the first device has it."""
     if setting.mesh is None:
         if apply is not None:
-            raise InputError("apply spreads a model over a mesh: give mesh={'tp': 8}, say")
+            raise InputError(
+                Argument("apply"),
+                " shards the model over a mesh: give ",
+                Give("mesh", {"tp": 8}),
+                ", for example",
+            )
         yield module
         return
     with pretended(setting.mesh, 0) as devices:
@@ -298,7 +312,9 @@ def _spread(module: nn.Module, setting: _Setting, apply: Apply | None) -> Iterat
 
 def _require_sizes(batch_sizes: object) -> None:
     if isinstance(batch_sizes, str) or not isinstance(batch_sizes, Sequence) or not batch_sizes:
-        raise InputError(f"batch_size is {batch_sizes!r}: give at least one, such as [1, 8]")
+        raise InputError.of_value(
+            "batch_size", batch_sizes, "give at least one, such as ", Value([1, 8])
+        )
     for each in batch_sizes:
         require_positive("batch_size", each)
 

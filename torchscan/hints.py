@@ -7,12 +7,11 @@ before. This file must not import torch: ``import torchscan`` loads it.
 from __future__ import annotations
 
 import functools
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, NoReturn, Self
 
-from torchscan.errors import InputError, TorchscanError
+from torchscan.errors import Argument, InputError, TorchscanError
 
 
 @functools.lru_cache(maxsize=1)
@@ -150,8 +149,8 @@ def raise_for_old_value(error: TorchscanError, arguments: Mapping[str, object]) 
         value = arguments.get(name)
         advice = advice_by_value.get(value) if isinstance(value, str) else None
         if advice is not None:
-            message = f"{name} is {value!r}, which torchscan 0.2 had: {advice}"
-            raise InputError(message) from None
+            problem = f" is {value!r}, which torchscan 0.2 had: {advice}"
+            raise InputError(Argument(name), problem) from None
 
 
 def explain_unknown_arguments(called: str, given: Iterable[str], known: Set[str]) -> str:
@@ -194,12 +193,12 @@ def _advise(name: str, known: Set[str]) -> tuple[str, str]:
     import difflib
 
     tables = hint_tables()
-    text = tables["give"].get(name, "")
-    if not known.isdisjoint(re.findall(r"(\w+)=", text)):
+    text, *arguments = tables["give"].get(name, [""])
+    if not known.isdisjoint(arguments):
         return "give", text
     if name in tables["leave_out"]:
         return "leave out", tables["leave_out"][name]
     similar = difflib.get_close_matches(name, known, 1)
     if similar:
         return "similar", f"did you mean {similar[0]!r}?"
-    return "similar", f"there are {', '.join(sorted(known))}"
+    return "similar", f"choose from {', '.join(sorted(known))}"

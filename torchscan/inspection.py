@@ -11,7 +11,16 @@ from typing import Any, Literal, get_args
 
 from torch import nn
 
-from torchscan.errors import AlarmError, InputError, NonFiniteError, TorchscanError, warn_user
+from torchscan.errors import (
+    AlarmError,
+    Argument,
+    Give,
+    InputError,
+    NonFiniteError,
+    TorchName,
+    TorchscanError,
+    warn_user,
+)
 from torchscan.expectation import Expectation, expectation_of
 from torchscan.hardware.device_specs import device_named
 from torchscan.recording.bookkeeping.inventory import is_on_cuda
@@ -90,7 +99,7 @@ class Run(RowsResult, Inspected):
     def start(self, under_way: Begun | None = None) -> Run:
         """Follow the model from now on; where a hook of its call does this, with the call that is ``under_way``."""
         if self._inspector is None:
-            raise InputError("this inspection is over: make another")
+            raise InputError("this inspection has ended: call inspect(model) again")
         if self._guard is not None:
             self._guard.inspection.follow(self._inspector, is_guard_first=self._is_guard_first)
             if self._guard is self._own_guard:
@@ -118,9 +127,7 @@ class Run(RowsResult, Inspected):
     def finish(self) -> RunFacts:
         """Follow it no longer; what was found."""
         if self._inspector is not None and not self._inspector.is_started:
-            raise InputError(
-                "this inspection has not been started: enter its context, or call start()"
-            )
+            raise InputError("this inspection has not started: enter its context, or call start()")
         try:
             self._finish_measuring()
         finally:
@@ -241,7 +248,9 @@ class Run(RowsResult, Inspected):
     def facts(self) -> RunFacts:
         """The results. Reading them during the inspection raises an InputError."""
         if self._facts is None:
-            raise InputError("the inspection is not finished: leave its context, or call finish()")
+            raise InputError(
+                "this inspection has not finished: leave its context, or call finish()"
+            )
         if self._guard is None:
             return self._facts
         return self._facts._with_checks(
@@ -326,9 +335,13 @@ def inspect(
     require_module(module)
     for name, number, least in (("warm_up", warm_up, 0), ("steps", steps, 1)):
         if number is not None and (type(number) is not int or number < least):
-            raise InputError(f"{name} is {number!r}: give a whole number, {least} or more")
+            raise InputError.of_value(name, number, f"give a whole number, {least} or more")
     if callable(checks) or not all(map(callable, checks)):
-        raise InputError("checks is not a list of functions: give [check], say")
+        raise InputError(
+            Argument("checks"),
+            " is not a list of functions: give ",
+            Give("checks", [TorchName("check")]),
+        )
     if device is not None:
         device_named(device)
     return Run(
@@ -364,9 +377,7 @@ def inspect_within(
 
 def _listener(reaction: Reaction) -> Callable[[NonFinite], None]:
     if reaction not in get_args(Reaction):
-        raise InputError(
-            f"on_nonfinite is {reaction!r}: give one of {', '.join(map(repr, get_args(Reaction)))}"
-        )
+        raise InputError.of_choice("on_nonfinite", reaction, get_args(Reaction))
     return {"record": _ignore, "warn": _warn_once(), "raise": _raise}[reaction]
 
 

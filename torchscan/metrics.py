@@ -16,7 +16,7 @@ from torchscan.analyses.memory_timeline import Moment
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.analyses.plan_result import Plan
 from torchscan.analyses.roofline import Roofline
-from torchscan.errors import InputError
+from torchscan.errors import Argument, Give, InputError
 from torchscan.hardware.device_specs import can_estimate_for
 from torchscan.report.generation_table import OF_BATCH, OF_MODEL
 from torchscan.scan import Scan
@@ -211,7 +211,9 @@ class PlanMetric(Measure[Plan]):
 def _timed(plan: Plan) -> Roofline:
     if plan.roofline is None:
         raise InputError(
-            "times need a device: plan(…, device='NVIDIA H200'), say (torchscan devices lists them)"
+            "times need a device: give plan() ",
+            Give("device", "NVIDIA H200"),
+            ", for example (`torchscan devices` lists all)",
         )
     return plan.roofline
 
@@ -220,7 +222,9 @@ def require_device(metrics: Collection[str], device: str | None) -> None:
     """Refuse a latency on no device before anything is recorded."""
     if "latency" in metrics and not can_estimate_for(device):
         raise InputError(
-            "a latency needs a device: give device='NVIDIA H200', say (torchscan devices lists them)"
+            "a latency needs a device: give ",
+            Give("device", "NVIDIA H200"),
+            ", for example (`torchscan devices` lists all)",
         )
 
 
@@ -348,7 +352,7 @@ def limits_of(
     known = limits_in(metrics)
     for name in given:
         if name not in known:
-            raise InputError(f"{name} is not a limit: there are {', '.join(known)}")
+            raise InputError(f"{name} is not a limit: choose from {', '.join(known)}")
     return {
         known[name]: _number(name, value, metrics[known[name]])
         for name, value in given.items()
@@ -363,13 +367,13 @@ def _number(name: str, value: Any, metric: Measure[Any]) -> float:
         value, bool
     )  # including NumPy's
     if not is_number or not 0 <= value < _ENDLESS:
-        raise InputError(f"{name} is {str(value)[:40]}: give a number, or a text such as '25M'")
+        raise InputError.of_value(name, value, "give a number, or a text such as '25M'")
     number = float(value)
     if metric.parse is units.parse_duration:
         return units.checked_seconds(name, number)
     meant = _with_units(number, metric)
     if meant:
-        raise InputError(f"{name} is {value}, a number without a unit: give {meant}")
+        raise InputError(Argument(name), f" is {value}, a number without a unit: give {meant}")
     return number
 
 

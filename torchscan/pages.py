@@ -104,9 +104,7 @@ def _collect(scan: Scan, title: str | None, run: Measuring | None, excuse: Excus
 def _of_this_model(measured: Measured, model: nn.Module) -> Measured:
     """Its calls by the paths of this model, which may be a part of what has run."""
     if not measured.types:
-        raise InputError(
-            "the run has no step that was measured: let the model train, or run, for some steps first"
-        )
+        raise InputError("the run has no measured step: run the model for a few steps first")
     types = {
         path: type_name_of(module) for path, module in model.named_modules(remove_duplicate=False)
     }
@@ -119,10 +117,11 @@ def _of_this_model(measured: Measured, model: nn.Module) -> Measured:
             return inner
     found = measured.inside(places[0]) if places else measured
     path = next((path for path, name in found.types.items() if types.get(path) != name), "")
-    here = f"is a {types[path]}" if path in types else "is not there"
+    here = f"a {types[path]}" if path in types else "missing"
     where = path or "the model itself"
     raise InputError(
-        f"the run is of another model: there {where} is a {found.types[path]}, and here it {here}"
+        f"the run is of another model: {where} is a {found.types[path]} there, and {here} in this "
+        "model"
     )
 
 

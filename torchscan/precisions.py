@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from torchscan.errors import InputError
+from torchscan.errors import InputError, PythonOnly, Text
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp16-mixed", "bf16-mixed", "fp8-mixed"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -19,17 +19,18 @@ def checked_precision(given: object) -> Precision | None:
     if given is None:
         return None
     if not isinstance(given, str) or given not in known:
-        raise InputError(f"precision is {given!r}: give {name_choices(PRECISIONS)}, or None")
+        choices = name_choices(PRECISIONS)
+        raise InputError.of_value("precision", given, "give ", choices, PythonOnly(", or None"))
     return known[given]
 
 
 def supported_precision(
-    given: object, supported: Sequence[Precision], advice: str = ""
+    given: object, supported: Sequence[Precision], *advice: Text
 ) -> Precision | None:
     """Return the precision, or raise an InputError that names those that a function supports."""
     precision = checked_precision(given)
     if precision is not None and precision not in supported:
-        raise InputError(f"precision is {given!r}: give {name_choices(supported)}{advice}")
+        raise InputError.of_value("precision", given, "give ", name_choices(supported), *advice)
     return precision
 
 

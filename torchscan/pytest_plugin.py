@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 _REMARK = "torchscan"
 _NOTHING_TO_CHECK = (
-    'give a model and limits, model_budget(model, (3, 224, 224), max_params="25M"), or name="…"'
+    "there is nothing to check: give a model and limits, "
+    'model_budget(model, (3, 224, 224), max_params="25M"), or the name of a budget, name="…"'
 )
 
 
@@ -74,17 +75,17 @@ class _ModelBudget:
             for key, value in (("input_shape", input_shape), ("dtype", dtype))
             if value is not None
         }
-        wrong = None
+        failure = None
         try:
             outcome = self._outcome(module, name, inputs | given)
             self._request.node.user_properties += [
                 (_REMARK, f"{outcome.name}: {each}") for each in outcome.remarks
             ]
-            wrong = None if outcome.is_fine else str(outcome)
+            failure = None if outcome.is_fine else str(outcome)
         except TorchscanError as error:
-            wrong = f"torchscan: {error}"
-        if wrong is not None:  # outside the handler, or pytest would show both errors
-            pytest.fail(wrong, pytrace=False)
+            failure = f"torchscan: {error}"
+        if failure is not None:  # outside the handler, or pytest would show both errors
+            pytest.fail(failure, pytrace=False)
 
     def _outcome(self, module: Any, name: str | None, given: dict[str, Any]) -> Outcome:
         from torchscan.budgets import (
@@ -134,7 +135,7 @@ class _ModelBudget:
         budget = self._named(name)
         if given:
             raise InputError(
-                f"budget {name!r} has its own target: pass a model, or leave out inputs and limits"
+                f"budget {name!r} has its own target: give a model, or leave out inputs and limits"
             )
         update = bool(self._request.config.getoption("--torchscan-update"))
         timings = bool(self._request.config.getoption("--torchscan-timings"))

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
-from torchscan.errors import InputError
+from torchscan.errors import Argument, Give, InputError
 from torchscan.hardware.device_specs import is_torch_device
 from torchscan.precisions import Precision, checked_precision
 from torchscan.recording.arguments import DEFINITIONS
@@ -51,23 +51,24 @@ class Question(Inputs):
             ("progress", self.progress),
         ):
             if not isinstance(flag, bool):
-                raise InputError(f"{name} is {flag!r}: give True or False")
+                raise InputError.of_value(name, flag, "give True or False")
         if self.loss is not None and not callable(self.loss):
             raise InputError(
-                f"loss is a {type(self.loss).__name__}: give a function of the model's output"
+                Argument("loss"),
+                f" is a {type(self.loss).__name__}: give a function of the model's output",
             )
         if self.cuda_context is not None:
             bytes_of("cuda_context", self.cuda_context)
-        only_in_training = (
-            self.loss is not None,
-            self.optimizer is not None,
-            self.accumulate,
-            self.holds_output,
-        )
-        if not self.training and any(only_in_training):
-            raise InputError(
-                "loss, optimizer, accumulate and holds_output belong to a training step: pass training=True"
-            )
+        is_given = {
+            "loss": self.loss is not None,
+            "optimizer": self.optimizer is not None,
+            "accumulate": self.accumulate,
+            "holds_output": self.holds_output,
+        }
+        refused = next((name for name, given in is_given.items() if given), None)
+        if refused is not None and not self.training:
+            training = Give("training", True)
+            raise InputError(Argument(refused), " belongs to a training step: give ", training)
 
     @property
     def cuda_context_bytes(self) -> int | None:

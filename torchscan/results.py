@@ -101,7 +101,9 @@ class Result:
         try:
             import pandas as pd
         except ImportError as error:
-            raise InputError("to_pandas needs pandas: pip install 'torchscan[pandas]'") from error
+            raise InputError(
+                "to_pandas() needs pandas: run pip install 'torchscan[pandas]'"
+            ) from error
         found = _data_table(self, "to_pandas", table)
         keys = [column.key for column in found.columns]
         frame = pd.DataFrame([row.values for row in found.rows], columns=keys)
@@ -312,8 +314,8 @@ def draw(result: Result, **options: Any) -> Axes:
     """Draw a result, or raise an InputError if its type has no plot."""
     formatters = formatters_of(result)
     if formatters.plot is None:
-        advice = "to_svg() draws it" if formatters.languages else "table() has its values"
-        raise InputError(f"a {type(result).__name__} has no plot: {advice}")
+        advice = "to_svg()" if formatters.languages else "table(), which has its values"
+        raise InputError(f"a {type(result).__name__} has no plot: call {advice}")
     return formatters.plot(result, **options)
 
 
@@ -359,7 +361,7 @@ def _require_options(
     _, *known = signature(function).parameters
     unknown = next((name for name in options if name not in known), None)
     if unknown is not None:
-        choice = f"choose from {', '.join(known)}" if known else "it has none"
+        choice = f"choose from {', '.join(known)}" if known else "leave it out"
         called = f"{type(result).__name__}.{method}()"
         raise TypeError(f"{unknown!r} is not an option of {called}: {choice}")
 

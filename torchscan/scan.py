@@ -28,14 +28,14 @@ from torchscan.analyses.roofline import (
 )
 from torchscan.analyses.suggestions_result import Asker, SuggestionMetric, Suggestions
 from torchscan.analyses.totals import by_module, by_operator, require_prices
-from torchscan.errors import InputError, warn_user
+from torchscan.errors import Argument, Give, InputError, warn_user
 from torchscan.escapes import printable
 from torchscan.hardware.device_specs import Device, can_estimate_for, device_named
 from torchscan.hardware.process_memory import NO_OVERHEAD, Overhead, cuda_overhead
 from torchscan.notes import Note
 from torchscan.once import once
 from torchscan.ops import OpCost
-from torchscan.precisions import PRECISIONS, checked_precision, name_choices
+from torchscan.precisions import checked_precision
 from torchscan.progress import progress
 from torchscan.question import KernelDevice, Question, asking
 from torchscan.recording.arguments import ScanArguments
@@ -50,6 +50,8 @@ from torchscan.torch_versions import compiled_from
 from torchscan.trace.events import Phase
 from torchscan.trace.trace import Trace
 from torchscan.units import share
+
+_A_DEVICE = (Give("device", "NVIDIA H200"), ", for example")
 
 
 class Scan:
@@ -166,7 +168,7 @@ class Scan:
         ``""`` is the model. ``phase`` restricts the costs to the "forward" or "backward" pass.
         """
         if by not in ("operator", "module"):
-            raise InputError(f"by is {by!r}: give 'operator' or 'module'")
+            raise InputError.of_choice("by", by, ("operator", "module"))
         count = by_operator if by == "operator" else by_module
         return count(self.trace, convention=convention, phase=phase)
 
@@ -193,7 +195,7 @@ class Scan:
         try:
             return self.receptive_field
         except Exception as error:
-            warn_user(f"the receptive field could not be followed; layers go without it: {error!r}")
+            warn_user(f"following the receptive field failed, so layers have none: {error!r}")
             return None
 
     # -- memory and time ---------------------------------------------------------------------------------------------
@@ -203,11 +205,11 @@ class Scan:
         """Peak memory of the pass, where it occurs, and whether it fits on the device."""
         if checked_precision(self.question.precision) in ("fp8", "fp8-mixed"):
             raise InputError(
-                "memory is not estimated for fp8, whose weights can be stored in many ways: "
-                f"give {name_choices([name for name in PRECISIONS if not name.startswith('fp8')])}"
+                "memory is not estimated for fp8, whose weights can be stored in many ways: give ",
+                *("another ", Argument("precision"), ", such as 'bf16'"),
             )
         if self._gpu is None and self.question.cuda_context is not None:
-            raise InputError("cuda_context is held on a device: give device='NVIDIA H200', say")
+            raise InputError(Argument("cuda_context"), " needs a device: give ", _A_DEVICE)
         verdict = None if self._gpu is None else self._step.on(self._gpu).verdict()
         estimate = estimate_of(self._step.trace, self._step.timeline, verdict)
         assumptions = estimate.assumptions
@@ -302,7 +304,9 @@ class Scan:
         """The search, before it starts. Raises if this question allows none."""
         if self._gpu is not None and self.question.input_shape is None:
             raise InputError(
-                "the largest batch needs inputs made from input_shape, and complete arguments were given"
+                "the largest batch needs inputs made from shapes: give ",
+                Give("input_shape"),
+                " instead of complete arguments",
             )
         card = self._card_for("the largest batch")
         return SizeSearch(batches(self._step.request), card, self._step.on(card))
@@ -320,9 +324,12 @@ class Scan:
 
     def _card_for(self, what: str) -> Device:
         if self._gpu is None:
-            raise InputError(f"{what} depends on the device: give device='NVIDIA H200', say")
+            raise InputError(f"{what} depends on the device: give ", _A_DEVICE)
         if self._step.trace.provenance.execution != "abstract":
-            raise InputError(f"{what} is found on shapes alone, and this pass needs data")
+            raise InputError(
+                f"{what} is found on shapes alone, and this pass needs data: give a model whose "
+                "pass needs none"
+            )
         return self._gpu
 
     @once
@@ -382,7 +389,9 @@ class Scan:
         """The device. Raises if its memory is not managed by torch's allocator."""
         if self._device is not None and not self._device.has_allocator:
             raise InputError(
-                f"{self._device.name} is not a CUDA device, and torch's allocator there is not known: leave out device"
+                f"{self._device.name} is not a CUDA device, so its memory cannot be estimated: "
+                "leave out ",
+                Argument("device"),
             )
         return self._device
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, get_args, get_type_hints
 
-from torchscan.errors import InputError, RecordError, TorchscanError
+from torchscan.errors import RecordError, TorchscanError
 from torchscan.hints import explain_unknown_arguments, raise_for_old_value
 from torchscan.wrong_arguments import RAW_ERRORS, misfit, model_acceptor, shape_joiner
 
@@ -62,10 +62,10 @@ def spelled_out(
                 raise_for_old_value(error, dict(zip(names, args, strict=False)) | kwargs)
                 raise
             except RAW_ERRORS as error:
-                message = misfit(checked, args, kwargs)
-                if message is None:
+                wrong = misfit(checked, args, kwargs)
+                if wrong is None:
                     raise
-                raise InputError(message) from error
+                raise wrong from error
 
         shown: Any = checked
         returned = get_type_hints(function)["return"]

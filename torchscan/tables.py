@@ -10,7 +10,7 @@ from torch import nn
 
 from torchscan import units
 from torchscan._version import __version__
-from torchscan.errors import InputError, naming
+from torchscan.errors import Argument, InputError, naming
 from torchscan.hardware.device_specs import can_estimate_for
 from torchscan.metrics import METRICS, Metric, require_device
 from torchscan.notes import Note
@@ -47,7 +47,8 @@ def model_table(
     """
     if not isinstance(models, Mapping):
         raise InputError(
-            f"models is a {type(models).__name__}: give models by name, {{'resnet50': model}}"
+            Argument("models"),
+            f" is a {type(models).__name__}: give models by name, {{'resnet50': model}}",
         )
     if not models:
         raise InputError("there are no models: give them by name, {'resnet50': model}")
@@ -81,8 +82,8 @@ def chosen_metrics(metrics: Sequence[str] | None, device: str | None) -> list[st
     )
     unknown = [name for name in chosen if name not in METRICS]
     if unknown or not chosen:
-        problem = f"there is no metric {unknown[0]!r}" if unknown else "no metric was given"
-        raise InputError(f"{problem}: there are {', '.join(METRICS)}")
+        problem = f"{unknown[0]!r} is not a metric" if unknown else "there is no metric"
+        raise InputError(f"{problem}: choose from {', '.join(METRICS)}")
     require_device(chosen, device)
     return chosen
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from torchscan.errors import InputError
+from torchscan.errors import Argument, InputError
 
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E")
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
@@ -152,7 +152,8 @@ def parse_count(text: str) -> float:
     found = _COUNT.fullmatch(text.strip())
     if found is None:
         raise InputError(
-            f"{text!r} is not a valid count: write 25000000, 25_000_000, 25M or 4.2G (k, M, G, T, P, E)"
+            f"{text!r} is not a valid count: give 25000000, 25_000_000, 25M or 4.2G (k, M, G, T, "
+            "P, E)"
         )
     return _number(found["number"]) * 1000.0 ** _DECIMAL.index(
         (found["prefix"] or "").replace("K", "k").replace("B", "G")
@@ -164,7 +165,8 @@ def parse_memory(text: str) -> float:
     found = _MEMORY.fullmatch(text.strip())
     if found is None:
         raise InputError(
-            f"{text!r} is not a valid amount of memory: write 1.5GiB (1024³), 800MB (1000²) or a number of bytes"
+            f"{text!r} is not a valid amount of memory: give 1.5GiB (1024³), 800MB (1000²) or a "
+            "number of bytes"
         )
     prefix = (found["prefix"] or "").replace("K", "k")
     return _number(found["number"]) * (1024.0 if found["binary"] else 1000.0) ** _DECIMAL.index(
@@ -176,7 +178,7 @@ def parse_duration(text: str) -> float:
     """``"12.5 ms" -> 0.0125``: seconds."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
-        raise InputError(f"{text!r} is not a valid duration: write 12.5ms, 80us or 2s")
+        raise InputError(f"{text!r} is not a valid duration: give 12.5ms, 80us or 2s")
     return _number(found["number"]) * {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}[found["unit"]]
 
 
@@ -188,7 +190,8 @@ def checked_seconds(name: str, seconds: float) -> float:
     """Return a limit in seconds, or raise an InputError if a number without a unit is above any sense."""
     if seconds >= _MAX_BARE_SECONDS:
         raise InputError(
-            f"{name} is {seconds:g}, a number without a unit: give '{seconds:g} ms' or '{seconds:g} s'"
+            Argument(name),
+            f" is {seconds:g}, a number without a unit: give '{seconds:g} ms' or '{seconds:g} s'",
         )
     return seconds
 
@@ -197,7 +200,7 @@ def parse_tokens(text: str) -> float:
     """``"32k" -> 32768``: tokens, of which k are 1024, as lengths of contexts are given."""
     found = _TOKENS.fullmatch(text.strip())
     if found is None:
-        raise InputError(f"{text!r} is not a valid number of tokens: write 8192 or 8k (8 · 1024)")
+        raise InputError(f"{text!r} is not a valid number of tokens: give 8192 or 8k (8 · 1024)")
     return _number(found["number"]) * (1024 if found["prefix"] else 1)
 
 
@@ -209,7 +212,7 @@ def tokens_of(name: str, value: object) -> int:
     """Return the tokens that an argument gives as a number or as text, at least one."""
     number = _whole_number(value, parse_tokens, _TOKENS)
     if number is None or number < 1:
-        raise InputError(f"{name} is {value!r}: give a positive integer, or a text such as '4k'")
+        raise InputError.of_value(name, value, "give a positive integer, or a text such as '4k'")
     return number
 
 
@@ -217,8 +220,8 @@ def bytes_of(name: str, value: object) -> int:
     """Return the bytes that an argument gives as a number or as text, zero or more."""
     number = _whole_number(value, parse_memory, _MEMORY)
     if number is None or number < 0:
-        raise InputError(
-            f"{name} is {value!r}: give a number of bytes, or a text such as '500 MiB'"
+        raise InputError.of_value(
+            name, value, "give a number of bytes, or a text such as '500 MiB'"
         )
     return number
 
@@ -239,12 +242,12 @@ def parse_share(text: str) -> float:
     """``"2.5%" -> 0.025``, ``"0.025"`` too."""
     found = _SHARE.fullmatch(text.strip())
     if found is None:
-        raise InputError(f"{text!r} is not a valid share: write 2.5% or 0.025")
+        raise InputError(f"{text!r} is not a valid share: give 2.5% or 0.025")
     return _number(found["number"]) / (100 if found["percent"] else 1)
 
 
 def _number(text: str) -> float:
     number = float(text.replace("_", "").replace(",", ""))
     if not math.isfinite(number):
-        raise InputError(f"{text[:40]!r} is too large")
+        raise InputError(f"{text[:40]!r} is too large: give a smaller number")
     return number

@@ -16,7 +16,7 @@ import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from torchscan.errors import InputError, TorchscanError
+from torchscan.errors import Argument, InputError, TorchscanError
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -54,10 +54,10 @@ def explain_wrong_types(function: Callable[Given, Result]) -> Callable[Given, Re
         except TorchscanError:
             raise
         except RAW_ERRORS as error:
-            message = misfit(function, args, kwargs)
-            if message is None:
+            wrong = misfit(function, args, kwargs)
+            if wrong is None:
                 raise
-            raise InputError(message) from error
+            raise wrong from error
 
     return called
 
@@ -73,7 +73,7 @@ def model_acceptor(names: Collection[str]) -> Callable[[dict[str, Any]], None]:
         if not is_renamed or "model" not in kwargs:
             return
         if "module" in kwargs:
-            raise InputError("module and model are the same argument: give module= alone")
+            raise InputError(Argument("module"), " and model are the same argument: give one")
         kwargs["module"] = kwargs.pop("model")
 
     return accept
@@ -109,8 +109,8 @@ def _is_shape(value: object) -> bool:
 
 def misfit(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> str | None:
-    """Return what is wrong with the first argument that does not fit its annotation, or None if all fit."""
+) -> InputError | None:
+    """Return the error of the first argument that does not fit its annotation, or None."""
     signature = inspect.signature(function)
     try:
         given = signature.bind(*args, **kwargs).arguments
@@ -122,7 +122,9 @@ def misfit(
             continue
         hint = _hint_of(parameter, function)
         if not _fits(value, hint):
-            return f"{name} is {_format_argument(value)}: give {_words_for(hint)}"
+            return InputError(
+                Argument(name), f" is {_format_argument(value)}: give {_words_for(hint)}"
+            )
     return None
 
 

@@ -262,7 +262,7 @@ def test_what_is_no_number_of_bytes_is_said(amount: Any) -> None:
 
 
 def test_a_context_belongs_to_a_device() -> None:
-    with pytest.raises(InputError, match="cuda_context is held on a device: give device="):
+    with pytest.raises(InputError, match="cuda_context needs a device: give device="):
         estimate_memory(model(), (1024,), cuda_context=2**30)
 
 

@@ -907,7 +907,7 @@ def test_channels_are_found(name: str) -> None:
 def test_wrong_use_is_said() -> None:
     model = nn.Sequential(nn.Conv1d(1, 1, 3), nn.Conv1d(1, 1, 3))
     field = receptive_field(model, (1, 20))
-    with pytest.raises(InputError, match="no layer '2' was called: did you mean one of"):
+    with pytest.raises(InputError, match="no layer '2' was called: choose from"):
         field["2"]
     with pytest.raises(InputError, match="no layer '0' was called 2 times"):
         field["0", 1]

@@ -740,12 +740,12 @@ def test_inputs_keep_their_gradients_in_another_precision() -> None:
     ("options", "message"),
     [
         ({"device": "RTX 3099"}, "is not known: give a name like NVIDIA GeForce RTX 3090"),
-        ({"device": "24 GiB"}, "no rates are known"),
+        ({"device": "24 GiB"}, "are not known: give a device"),
         ({"precision": "fp12"}, "give one of 'fp32'"),
-        ({"device": "V100-SXM2-32GB", "precision": "bf16"}, "has no bf16: it has fp32, fp16"),
+        ({"device": "V100-SXM2-32GB", "precision": "bf16"}, "has no bf16: give fp32, fp16"),
         ({"device": "V100-SXM2-32GB", "precision": "bf16-mixed"}, "has no bf16"),
         ({"precision": "fp8", "device": "A100-SXM4-80GB"}, "has no fp8"),
-        ({"loss": torch.sum}, "pass training=True"),
+        ({"loss": torch.sum}, "give training=True"),
     ],
 )
 def test_bad_questions(options: dict[str, Any], message: str) -> None:

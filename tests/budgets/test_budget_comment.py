@@ -86,11 +86,9 @@ def test_what_cannot_be_checked_is_in_the_comment(capsys: pytest.CaptureFixture[
     content = TWO.replace('py:Net"', 'py:Nat"') + "[budgets.of-a-test]\nmax_params = 1\n"
     status, lines = comment(content, capsys)
     assert status == 2
-    assert lines[0] == (
-        "### ✗ 1 of 3 models exceeds the budget; ? 1 of 3 models could not be checked"
-    )
+    assert lines[0] == ("### ✗ 1 of 3 models exceeds the budget; ? 1 of 3 models cannot be checked")
     assert lines[4] == "| ? | small | – | – | – |"
-    assert "<details open><summary>? small&#58; could not be checked</summary>" in lines
+    assert "<details open><summary>? small&#58; cannot be checked</summary>" in lines
     assert any(line.endswith("has no 'Nat': did you mean Net?") for line in lines)
     assert lines[6] == "| - | of-a-test | – | – | – |"
 

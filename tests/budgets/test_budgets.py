@@ -120,7 +120,7 @@ def test_a_batch_is_named_and_its_samples_can_be_limited() -> None:
     with pytest.raises(BudgetError, match=r"MACs: 48 per sample, at most 47"):
         assert_budget(model(), (4,), batch_size=32, max_macs=47, per_sample=True)
     with pytest.raises(
-        InputError, match="per_sample is True and the size of the batch is not known: give"
+        InputError, match="per_sample is True, and the batch size is not known: give"
     ):
         assert_budget(model(), args=(torch.zeros(32, 4),), max_macs=48, per_sample=True)
 
@@ -217,7 +217,7 @@ def test_an_info_dict_names_the_layers_and_can_be_divided() -> None:
     with pytest.raises(BudgetError, match=r"MACs: 1\.54 k for a batch of 32, at most 48"):
         assert_budget(info, max_macs=48)
     given = torchscan.crawl_module(model(), args=(torch.zeros(32, 4),))
-    with pytest.raises(InputError, match="the size of the batch is not known: give input_shape="):
+    with pytest.raises(InputError, match="the batch size is not known: give input_shape="):
         assert_budget(given, max_macs=48, per_sample=True)
 
 
@@ -281,7 +281,7 @@ def test_a_result_that_is_a_lower_bound_is_within_no_limit() -> None:
         (
             "roofline",
             {},
-            'no limit was given for a roofline: give one, such as max_latency="12 ms"',
+            'there is no limit for a roofline: give one, such as max_latency="12 ms"',
         ),
         (
             "info",
@@ -425,7 +425,7 @@ def test_what_is_only_known_from_below_is_within_no_limit() -> None:
 @pytest.mark.parametrize(
     ("limits", "says"),
     [
-        ({}, "no limit was given"),
+        ({}, "there is no limit for"),
         ({"max_params": "many"}, "'many' is not a valid count"),
         ({"max_model_size": "3 apples"}, "'3 apples' is not a valid amount of memory"),
         ({"max_params": -1}, "give a number"),
@@ -557,37 +557,37 @@ STEP = "[budgets.x]\nmeasured_on = 'CPU'\nmax_step_time = "
         ("", "it has no budgets"),
         ("budgets = 3", "it has no budgets"),
         ("[budgets]\nx = 3", "it has no budgets"),
-        ("[budget.x]\nmax_params = 1", "'budget' is not known"),
+        ("[budget.x]\nmax_params = 1", "'budget' is not a key"),
         ("[budgets.x\n", "is not valid TOML"),
         ("[budgets.x]\n", "budgets.x: nothing is limited"),
         (
             "[budgets.x]\ntarget = 3\nmax_params = 1",
-            "budgets.x.target: it is 3 and should be a string",
+            "budgets.x.target: it is 3: give a string",
         ),
         (
             "[budgets.x]\ntarget = 'a b'\nmax_params = 1",
-            "budgets.x.target: 'a b' does not name a model",
+            "budgets.x.target: 'a b' is not a model",
         ),
         (
             "[budgets.x]\nmax_parms = 1",
-            "budgets.x.max_parms: unknown key; did you mean max_params?",
+            "budgets.x.max_parms: it is not a key: did you mean max_params?",
         ),
         ("[budgets.x]\nmax_params = 'lots'", "budgets.x.max_params: 'lots' is not a valid count"),
         ("[budgets.x]\nmax_params = -1", "budgets.x.max_params: max_params is -1"),
         ("[budgets.x]\nmax_params = nan", "budgets.x.max_params: max_params is nan"),
-        ("[budgets.x]\nmax_params = true", "budgets.x.max_params: max_params is True"),
+        ("[budgets.x]\nmax_params = true", "budgets.x.max_params: max_params is true"),
         ("[budgets.x]\nmax_params = [1]", "budgets.x.max_params"),
         ("[budgets.x]\nmax_params = 1\ninput = 3", "budgets.x.input"),
         ("[budgets.x]\nmax_params = 1\ninput = '3;4'", "budgets.x.input: '3;4' is not an input"),
         ("[budgets.x]\nmax_params = 1\nbatch_size = 0", "budgets.x.batch_size"),
         (
             "[budgets.x]\nmax_params = 1\nmode = 'test'",
-            "budgets.x.mode: it is 'test' and should be one of eval",
+            "budgets.x.mode: it is 'test': give one of eval",
         ),
         ("[budgets.x]\nmax_params = 1\nmode = []", "budgets.x.mode"),
         (
             "[budgets.x]\nmax_params = 1\nstrict = 1",
-            "budgets.x.strict: it is 1 and should be true or false",
+            "budgets.x.strict: it is 1: give true or false",
         ),
         (
             "[budgets.x]\nmax_params = 1\ndtype = 'float31'",
@@ -602,7 +602,7 @@ STEP = "[budgets.x]\nmeasured_on = 'CPU'\nmax_step_time = "
         ("[budgets.x]\nbaseline = 'a.json'\ntolerance = -1", "budgets.x.tolerance"),
         (
             "[budgets.x]\nbaseline = 'a.json'\ntolerance = { speed = 1 }",
-            "budgets.x.tolerance.speed: unknown key",
+            "budgets.x.tolerance.speed: it is not a key",
         ),
         ("[budgets.x]\nmax_latency = '1ms'", "budgets.x.max_latency: a latency needs a device"),
         (
@@ -611,11 +611,11 @@ STEP = "[budgets.x]\nmeasured_on = 'CPU'\nmax_step_time = "
         ),
         (
             "[budgets.x]\nmax_params = 1\nper_sample = 1",
-            "budgets.x.per_sample: it is 1 and should be true or false",
+            "budgets.x.per_sample: it is 1: give true or false",
         ),
         (
             "[budgets.x]\nmax_params = 1\ntolerance = 0.1",
-            "a tolerance needs a baseline, and there is none",
+            "a tolerance needs a baseline: give one",
         ),
         (
             "[budgets.x]\nmax_step_time = '1ms'",
@@ -628,7 +628,7 @@ STEP = "[budgets.x]\nmeasured_on = 'CPU'\nmax_step_time = "
         ),
         (
             f"{STEP}-1\n",
-            'budgets.x.max_step_time: it is -1 and should be a duration, such as "120 ms"',
+            'budgets.x.max_step_time: it is -1: give a duration, such as "120 ms"',
         ),
         (f"{STEP}inf\n", "budgets.x.max_step_time: it is inf"),
         (f"{STEP}{'9' * 400}\n", "budgets.x.max_step_time: it is 9999"),
@@ -647,11 +647,11 @@ STEP = "[budgets.x]\nmeasured_on = 'CPU'\nmax_step_time = "
         ),
         (
             "[budgets.x]\ngeneration = 3",
-            "budgets.x.generation: it is '3' and should be a table, [budgets.x.generation]",
+            "budgets.x.generation: it is '3': give a table, [budgets.x.generation]",
         ),
         (
             "[budgets.x]\n[budgets.x.generation]\nmin_batch = 1",
-            "budgets.x.generation: generating text needs a device",
+            "budgets.x.generation: text generation needs a device",
         ),
         (
             f"{WRITER}",
@@ -659,11 +659,11 @@ STEP = "[budgets.x]\nmeasured_on = 'CPU'\nmax_step_time = "
         ),
         (
             f"{WRITER}speed = 3",
-            "budgets.x.generation.speed: unknown key; there are prompt, new, weights",
+            "budgets.x.generation.speed: it is not a key: choose from prompt, new, weights",
         ),
         (
             f"{WRITER}max_context = 3",
-            "budgets.x.generation.max_context: unknown key; did you mean min_context?",
+            "budgets.x.generation.max_context: it is not a key: did you mean min_context?",
         ),
         (
             f"{WRITER}min_context = 'far'",
@@ -676,7 +676,7 @@ STEP = "[budgets.x]\nmeasured_on = 'CPU'\nmax_step_time = "
         ),
         (
             f"{WRITER}min_batch_size = 1\nweights = 'int3'",
-            "budgets.x.generation.weights: weights is 'int3': give one of",
+            'budgets.x.generation.weights: weights is "int3": give one of',
         ),
         (
             f"[budgets.x]\nbaseline = 'a.json'\ntolerance = {'9' * 400}",
@@ -884,10 +884,10 @@ def test_what_shrank_is_said_and_fine(folder: Path) -> None:
     ("baseline", "says"),
     [
         (None, "there is no baseline"),
-        ("", "this is not JSON"),
-        ("{}", "this is not a report of torchscan"),
-        ('{"schema": "torchscan/info/99"}', "a newer one wrote it"),
-        ('{"schema": "torchscan/info/1"}', "this report is broken: the report has no"),
+        ("", "it is not JSON"),
+        ("{}", "it is not a report of torchscan"),
+        ('{"schema": "torchscan/info/99"}', "install a newer torchscan"),
+        ('{"schema": "torchscan/info/1"}', "it is a broken report: the report has no"),
     ],
 )
 def test_a_baseline_that_cannot_be_used(folder: Path, baseline: str | None, says: str) -> None:
@@ -903,7 +903,7 @@ def test_a_baseline_that_cannot_be_used(folder: Path, baseline: str | None, says
 def test_a_baseline_of_other_inputs_is_none(folder: Path) -> None:
     check_budget(budget(folder), update=True)
     with pytest.raises(
-        InputError, match="the baseline was recorded with other inputs, batch size: record it anew"
+        InputError, match="the baseline was recorded with other inputs, batch size: record it again"
     ):
         check_budget(budget(folder, batch_size=2))
 

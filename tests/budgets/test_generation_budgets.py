@@ -167,7 +167,7 @@ def test_what_the_card_has_no_memory_for_is_said() -> None:
 @pytest.mark.parametrize(
     ("limits", "says"),
     [
-        ({}, "no limit was given for a generation: give one, such as max_time_per_token"),
+        ({}, "there is no limit for a generation: give one, such as max_time_per_token"),
         ({"max_weights": "heavy"}, "'heavy' is not a valid amount of memory"),
         ({"min_context": -1}, "min_context is -1: give a number"),
         (

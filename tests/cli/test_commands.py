@@ -24,7 +24,7 @@ from torchscan import from_json
 from torchscan.analyses.conventions import Convention
 from torchscan.cli.main import main, parser
 from torchscan.cli.options import parsers_by_command
-from torchscan.cli.saying import report_internal_error
+from torchscan.cli.output import report_internal_error
 from torchscan.precisions import Precision
 from torchscan.recording.request import Mode
 from torchscan.report.costs import By
@@ -184,15 +184,15 @@ def test_choices_are_all_that_there_are() -> None:
         (("sumary",), "there is no command 'sumary': did you mean summary?"),
         (("summary",), "required: TARGET"),
         (("summary", "nets.py:Net"), "its inputs are not known"),
-        (("summary", "a b"), "'a b' does not name a model"),
+        (("summary", "a b"), "'a b' is not a model"),
         (("summary", "nets.py:Net", "--input", "4;"), "'4;' is not an input"),
         (("summary", *NET, "--dtype", "float31"), "'float31' is not a type"),
         (("summary", *NET, "--format", "word"), "invalid choice: 'word'"),
         (
             ("summary", *NET, "--columns", "price"),
-            "unknown column 'price': choose from type, path, input_shape, output_shape,",
+            "'price' is not a column: choose from type, path, input_shape, output_shape,",
         ),
-        (("summary", *NET, "--sort", "price"), "unknown column 'price'"),
+        (("summary", *NET, "--sort", "price"), "'price' is not a column"),
         (("summary", *NET, "--top", "0"), "'0' is not a positive number"),
         (("summary", *NET, "--batch-size", "-1"), "not a positive number"),
         (("summary", *NET, "--match", "nothing*"), "no layer matches 'nothing*'"),
@@ -203,24 +203,24 @@ def test_choices_are_all_that_there_are() -> None:
         (("summary", "nets.py:Net", "--input", "5"), "fc (Linear) failed in aten.linear"),
         (
             ("summary", "nets.py:unknown", "--input", "4,4", "--strict"),
-            "is not known: aten.special_bessel_j0",
+            "these operators have no cost formula: aten.special_bessel_j0",
         ),
         (
             ("summary", "nets.py:unknown", "--input", "4,4", "--strict"),
-            "Without --strict totals are lower bounds",
+            "leave out --strict for lower bounds",
         ),
         (
             ("memory", *NET, "--largest-batch"),
-            "depends on the device: add --device 'NVIDIA H200', say",
+            "depends on the device: give --device 'NVIDIA H200', for example",
         ),
         (("summary", *NET, "--output", "nets.py/report"), "cannot be written"),
-        (("table", *NET, "--metrics", "price"), "there is no metric 'price'"),
+        (("table", *NET, "--metrics", "price"), "'price' is not a metric"),
         (
             ("table", *NET, "--metrics", "latency"),
-            "a latency needs a device: add --device 'NVIDIA H200', say",
+            "a latency needs a device: give --device 'NVIDIA H200', for example",
         ),
         (("roofline", *NET, "--device", "RTX 9999"), "RTX 9999"),
-        (("memory", *NET, "--optimizer", "AdamW"), "add --training"),
+        (("memory", *NET, "--optimizer", "AdamW"), "give --training"),
         (("receptive-field", *NET, "--layer", "nothing"), "no layer 'nothing' was called"),
         (("compare", "a.json", "b.json"), "the report 'a.json' cannot be read"),
         (
@@ -229,23 +229,23 @@ def test_choices_are_all_that_there_are() -> None:
         ),
         (
             ("compare", "nets.py", "nets.py", "--input", "4"),
-            "--input is for a TARGET: nets.py and nets.py are reports",
+            "--input is for a TARGET, and nets.py and nets.py are reports",
         ),
         (
             ("compare", "nets.py", "nets.py", "--dtype", "float16"),
-            "--dtype is for a TARGET: nets.py and nets.py are reports",
+            "--dtype is for a TARGET, and nets.py and nets.py are reports",
         ),
-        (("compare", "nets.py", "nets.py"), "nets.py: this is not JSON"),
+        (("compare", "nets.py", "nets.py"), "nets.py: it is not JSON"),
         (("summary", "nets.py:Picky", "--input", "4"), "ValueError: call me with strict=True"),
         (("check",), "there is no torchscan.toml"),
         (("check", "--config", "nets.py"), "nets.py is not valid TOML"),
         (("completion", "powershell"), "invalid choice"),
         (("summary", "~nobody-of-that-name/m.py:Net"), "is not a path"),
         (("summary", f"{'a' * 5000}.py:Net"), "is not a path"),
-        (("summary", "nets.py:Net", "--input", "999999999999999999,8"), "cannot be made"),
-        (("summary", *NET, "--batch-size", "999999999999999999"), "cannot be made"),
+        (("summary", "nets.py:Net", "--input", "999999999999999999,8"), "cannot be created"),
+        (("summary", *NET, "--batch-size", "999999999999999999"), "cannot be created"),
         (("report", *NET, "--device", "NoSuchCard"), "NoSuchCard"),
-        (("report", *NET, "--optimizer", "AdamW"), "add --training"),
+        (("report", *NET, "--optimizer", "AdamW"), "give --training"),
         (
             ("summary", *NET, "--by", "module", "--sort", "macs"),
             "--sort is for the table of layers",
@@ -253,12 +253,12 @@ def test_choices_are_all_that_there_are() -> None:
         (("summary", *NET, "--form", "csv"), "are not options: did you mean --format?"),
         (("llm",), "required: COMMAND (torchscan llm --help says more)"),
         (("llm", "serve", "x", "--num-gpus", "7", "--tp", "2"), "not a multiple of --tp 2"),
-        (("llm", "serve", "x", "--new", "4k"), "'x' does not name a model"),
+        (("llm", "serve", "x", "--new", "4k"), "'x' is not a model"),
         (("llm", "serve", "x", "--context", "1k", "--new", "1k"), "--new is 1024"),
         (("llm", "serve", "x", "--batch-size", "1,0"), "'0' is not a positive number"),
         (("llm", "train", "x"), "required: --num-gpus"),
         (("llm", "train", "x", "--num-gpus", "8", "--mesh", "8"), "'8' is not a mesh: give"),
-        (("runs", "--format", "csv"), "'runs' is not a folder"),
+        (("runs", "--format", "csv"), "FOLDER is 'runs', which is not a folder"),
     ],
 )
 def test_wrong_use_is_a_line_and_status_2(run: Any, arguments: tuple[str, ...], says: str) -> None:
@@ -278,7 +278,7 @@ def test_wrong_use_is_a_line_and_status_2(run: Any, arguments: tuple[str, ...], 
     [
         ("nets.py:Net", "nets.py:Net: fc (Linear) failed in aten.linear"),
         ("nets.py:Nat", "nets.py:Nat: nets.py has no 'Nat'"),
-        ("Net", "'Net' does not name a model"),
+        ("Net", "'Net' is not a model"),
         ("hf:a.json", "hf:a.json: there is no file 'a.json'"),
     ],
 )
@@ -297,7 +297,8 @@ def test_a_mistake_of_ours_is_said_and_status_3(run: Any, monkeypatch: pytest.Mo
     monkeypatch.setattr("torchscan.scan.Scan.describe", broken)
     status, out, err = run("summary", *NET)
     assert (status, out) == (3, "")
-    assert "internal error of torchscan: ZeroDivisionError('of ours'): please report it" in err
+    assert "internal error, please report it" in err
+    assert "ZeroDivisionError('of ours')" in err
     assert "Traceback" not in err
     monkeypatch.setenv("TORCHSCAN_DEBUG", "1")
     assert "Traceback" in run("summary", *NET)[2]
@@ -364,26 +365,29 @@ def norm(): return nn.BatchNorm1d(4)
         ),
         (
             ("chain", "--input", "4"),
-            "it takes 9 features and is given 8; or another --input than 4\n",
+            "it takes 9 features and is given 8; or give another --input than 4\n",
         ),
         (
             ("upscaled", "--input", "2,5,4"),
-            "which cannot work on what it is given, and --input 2,5,4\n",
+            "which cannot use its input, and --input 2,5,4\n",
         ),
         (
             ("pair", "--input", "4"),
-            "give one --input per argument of forward(input1, input2), or in Python complete args= and",
+            "give one shape per argument of forward(input1, input2) with --input\n",
         ),
-        (("embedding", "--input", "4"), "try: token ids are integers: add --dtype long\n"),
+        (("embedding", "--input", "4"), "try: token ids are integers: give --dtype long\n"),
         (
             ("linear", "--input", "4:double"),
-            "try: add --dtype, or a type to each --input, 4:long, so that they have",
+            "try: give the inputs the type that the model expects with --dtype\n",
         ),
         (
             ("norm", "--input", "4", "--mode", "train"),
-            "needs more than one sample: add --batch-size 2\n",
+            "needs more than one sample: give --batch-size 2\n",
         ),
-        (("Shapeless", "--input", "4"), "@my_op.register_fake; or in Python pass execute='real'\n"),
+        (
+            ("Shapeless", "--input", "4"),
+            "@my_op.register_fake; or give execute='real' (in Python)\n",
+        ),
         (
             ("Flat", "--input", "4", "--training"),
             "my_op.register_autograd; or leave out --training\n",
@@ -488,7 +492,7 @@ def test_errors_that_cannot_be_written_leave_the_status_as_it_is(
     ("code", "status", "told"),
     [
         (errno.EIO, 2, "the answer cannot be written: Input/output error\n"),
-        (errno.EDOM, 3, "internal error of torchscan: "),
+        (errno.EDOM, 3, "internal error, please report it"),
     ],
 )
 @pytest.mark.usefixtures("folder")
@@ -752,8 +756,8 @@ def test_checking(run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     status, out, err = run("check")
     assert (
         status == 2
-    )  # what could not be checked weighs more, and keeps nothing else from being checked
-    assert out.splitlines()[0] == "? a: could not be checked"
+    )  # what cannot be checked weighs more, and keeps nothing else from being checked
+    assert out.splitlines()[0] == "? a: cannot be checked"
     assert out.splitlines()[1].endswith("nets.py:Nat: nets.py has no 'Nat': did you mean Net?")
     assert out.splitlines()[2] == "✗ b exceeds its budget"
     assert out.endswith("- c: has no target, and is checked by a test only\n")
@@ -761,9 +765,9 @@ def test_checking(run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     with monkeypatch.context() as patch:
         patch.setattr("torchscan.budgets.budget_check.check_model", lambda *_, **__: 1 / 0)
         status, out, err = run("check")
-    assert (status, out.count("could not be checked")) == (3, 2)
+    assert (status, out.count("cannot be checked")) == (3, 2)
     status, out, err = run("check", "d")
-    assert (status, out, err) == (2, "", "torchscan: there is no budget 'd': there are a, b, c\n")
+    assert (status, out, err) == (2, "", "torchscan: there is no budget 'd': choose from a, b, c\n")
 
 
 # -- widths --------------------------------------------------------------------------------------------------------------
@@ -1095,8 +1099,8 @@ def test_an_internal_error_names_the_issue_tracker_if_there_is_one(
     monkeypatch.syspath_prepend(str(tmp_path))
     assert report_internal_error(ZeroDivisionError("x")) == 3
     assert capsys.readouterr().err == (
-        f"torchscan: internal error of torchscan: ZeroDivisionError('x'): please report it{place} "
-        "(TORCHSCAN_DEBUG=1 shows where it happened)\n"
+        f"torchscan: internal error, please report it{place}: ZeroDivisionError('x') "
+        "(TORCHSCAN_DEBUG=1 shows the traceback)\n"
     )
 
 

@@ -200,7 +200,7 @@ def test_an_unknown_one_is_an_error_in_one_line(capsys: pytest.CaptureFixture[st
     assert "give a name like NVIDIA GeForce RTX 3090" in captured.err
     assert main(["devices", "nope"]) == 2
     assert (
-        "'nope' is not known: give a name like NVIDIA H200 (`torchscan devices` lists all)"
+        "NAME is 'nope', which is not known: give a name like NVIDIA H200 (`torchscan devices` lists all)"
         in capsys.readouterr().err
     )
 

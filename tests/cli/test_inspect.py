@@ -239,10 +239,10 @@ def test_the_random_state_is_left_alone(run: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ((), "give a TARGET, or a script after --: torchscan inspect -- python train.py"),
+        ((), "give a TARGET, or a script after --, as in torchscan inspect -- python train.py"),
         (
             ("nets.py",),
-            "nets.py is a script: say which model in it, nets.py:NAME, or run it, torchscan inspect -- python nets.py",
+            "nets.py is a script: give a model in it, nets.py:NAME, or run it, torchscan inspect -- python nets.py",
         ),
         (("nets.py:Net",), "its inputs are not known"),
         (("python", "nets.py"), "give a script after --, torchscan inspect -- python nets.py"),
@@ -257,7 +257,7 @@ def test_the_random_state_is_left_alone(run: Command) -> None:
         (("nets.py:Net", "--depht", "2"), "--depht 2 are not options"),
         ((*NET, "--steps", "0"), "'0' is not a positive number"),
         ((*NET, "--max-depth", "-1"), "'-1' is not a depth: give 0 for the model, or more"),
-        ((*NET, "--optimizer", "SGD"), "add --training"),
+        ((*NET, "--optimizer", "SGD"), "give --training"),
         (
             (*NET, "--run-on", "RTX 4090"),
             "the device is 'RTX 4090', and steps run on this machine: give cpu, cuda or cuda:0",
@@ -272,7 +272,10 @@ def test_the_random_state_is_left_alone(run: Command) -> None:
             "precision is tf32, which needs a CUDA device, and steps run on cpu: give fp32 or bf16",
         ),
         ((*NET, "--precision", "fp8"), "precision is fp8, which needs its own modules"),
-        ((*NET, "--training", "--optimizer", "Adamant"), "torch.optim has no class of this name"),
+        (
+            (*NET, "--training", "--optimizer", "Adamant"),
+            "--optimizer is 'Adamant': give the name of a class",
+        ),
         (
             ("nets.py:Breaks", "--input", "4", "--run-on", "cpu"),
             "Breaks failed in a real step: KeyError: 'halfway'",
@@ -283,12 +286,12 @@ def test_the_random_state_is_left_alone(run: Command) -> None:
         ),
         (
             ("nets.py:frozen", "--input", "4", "--run-on", "cpu", "--training"),
-            "is everything frozen or detached?",
+            "unfreeze a parameter, or leave out --training",
         ),
         (("nets.py:Net", "--input", "5", "--run-on", "cpu"), "fc (Linear) failed in aten.linear"),
         (
             ("nets.py:Net", "--input", "4:long", "--run-on", "cpu"),
-            "try: add --dtype, or a type to each --input, 4:long,",
+            "try: give the inputs the type that the model expects with --dtype",
         ),
     ],
 )
@@ -421,7 +424,7 @@ def test_a_script_finds_what_python_gives_it(run: Command, folder: Path) -> None
     assert (status, out) == (0, plain.stdout)
     assert (
         err
-        == "torchscan: the script has called no module of torch in this process, so there is nothing to show\n"
+        == "torchscan: the script called no torch module in this process, so there is nothing to show\n"
     )
     assert (sys.argv, sys.modules["__main__"]) == before
     assert "neighbour" in sys.modules
@@ -553,7 +556,7 @@ def test_options_for_targets_are_refused_for_scripts(
 ) -> None:
     status, out, err = run(*options, "--", "python", "nets.py")
     assert (status, out) == (2, "")
-    assert f"{options[0]} is not for a script" in err
+    assert f"{options[0]} is for a TARGET, not for a script" in err
 
 
 # -- a script: its model -------------------------------------------------------------------------------------------------
@@ -721,7 +724,7 @@ def test_a_script_that_only_evaluates_is_told_so(facts: Any) -> None:
     )
     assert (
         found["said"]
-        == "torchscan: note: no module of the script trains: this is the largest that it calls\n"
+        == "torchscan: note: no module of the script trains, so this is the largest that it calls\n"
     )
     assert found["steps"] == 1  # each model is another
     found = facts(
@@ -804,9 +807,7 @@ def test_a_mistake_of_ours_does_not_stop_the_script(
     (folder / "script.py").write_text(TRAINING + code)
     status, out, err = run("--", "script.py")
     assert (status, out) == (5, "True\n2\n")
-    assert err.startswith(
-        "torchscan: internal error of torchscan: ZeroDivisionError('of ours'): please report it"
-    )
+    assert err.startswith("torchscan: internal error, please report it")
 
 
 def test_costs_that_cannot_be_worked_out_do_not_stop_it_either(

@@ -32,9 +32,9 @@ SPELLED_DIFFERENTLY = {
 }
 VERBS = re.findall(
     r"\w+",
-    """Add Check Choose Compare Compute Convert Count Estimate Fail Find Fit Fold Freeze Generate
-    Give Leave List Listen Measure Merge Name Open Print Read Record Run Set Shard Show Sort Take
-    Write""",
+    """Add Check Choose Collapse Compare Compute Convert Count Estimate Fail Find Fit Fold Freeze Generate
+    Give Include Leave List Listen Measure Merge Name Open Print Read Record Run Set Shard Show Sort Suggest
+    Take Truncate Write""",
 )
 
 

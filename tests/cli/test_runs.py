@@ -63,7 +63,7 @@ def test_it_fits_the_terminal(folder: Path, width: int, capsys: pytest.CaptureFi
 
 def test_where_there_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs", "list", str(tmp_path)]) == 2
-    assert "has no runs: watch(model, 'runs/first') records one" in capsys.readouterr().err
+    assert "has no runs: give another folder" in capsys.readouterr().err
     assert main(["runs", "list", str(tmp_path / "nowhere")]) == 2
     assert "is not a folder" in capsys.readouterr().err
 

@@ -53,5 +53,5 @@ def test_a_broken_run_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     Path("after.json").write_text('{"schema": "torchscan/run/1"}')
     assert main(["compare", "before.json", "after.json"]) == 2
     assert capsys.readouterr().err.startswith(
-        "torchscan: after.json: this run is broken: the run has no 'steps'"
+        "torchscan: after.json: it is a broken run: the run has no 'steps'"
     )

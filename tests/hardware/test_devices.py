@@ -188,13 +188,17 @@ def test_mps_is_the_gpu_of_this_mac_with_its_memory(mac: Callable[[str], None], 
 
 def test_mps_of_a_chip_without_known_rates_is_refused(mac: Callable[[str], None]) -> None:
     mac("Apple M99")
-    with pytest.raises(InputError, match="the rates of Apple M99 are not known: name a device"):
+    with pytest.raises(
+        InputError, match="the rates of Apple M99 are not known: give a known device"
+    ):
         device_named("mps")
 
 
 def test_mps_on_another_machine_is_refused(mac: Callable[[str], None]) -> None:
     mac("Intel(R) Core(TM) i9")
-    with pytest.raises(InputError, match="this machine is not a Mac with an Apple chip: name one"):
+    with pytest.raises(
+        InputError, match="this machine is not a Mac with an Apple chip: give a name"
+    ):
         device_named("mps")
 
 
@@ -234,7 +238,7 @@ def test_what_is_no_name_is_said(name: object) -> None:
 
 def test_no_name_is_this_machine(own_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(InputError, match="device was not given, and this machine has no"):
+    with pytest.raises(InputError, match="this machine has no GPU for torch, and its CPU"):
         device_named(None)
     save_entry(cpu_name(), FIGURES)
     assert device_named(None).name == cpu_name()

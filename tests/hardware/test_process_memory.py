@@ -445,7 +445,7 @@ def test_each_reason_is_warned_of_once(
 ) -> None:
     monkeypatch.setattr(room, "_reported_reasons", set())
     machine()
-    with pytest.warns(UserWarning, match="so 0 is returned: NVML finds no GPU") as said:
+    with pytest.warns(UserWarning, match="so the result is 0: NVML finds no GPU") as said:
         assert [get_process_gpu_ram(), get_process_gpu_ram()] == [0.0, 0.0]
     assert [Path(each.filename) for each in said] == [Path(__file__)], (
         "the warning points at who asked"
@@ -453,7 +453,7 @@ def test_each_reason_is_warned_of_once(
     cuda(reserved=[MIB, 2 * MIB])
     machine(Gpu([(ME, None)]))
     with pytest.warns(
-        UserWarning, match=f"so what torch's allocator holds is returned: {WITHHELD}"
+        UserWarning, match=f"so the result is what torch's allocator holds: {WITHHELD}"
     ) as said:
         assert [get_process_gpu_ram(), get_process_gpu_ram()] == [3.0, 3.0]
     assert len(said) == 1
@@ -678,6 +678,6 @@ def test_on_this_machine_without_a_gpu_it_is_nothing_and_said_once(
         warnings.simplefilter("always")
         assert [get_process_gpu_ram(), get_process_gpu_ram()] == [0.0, 0.0]
     assert [str(each.message) for each in said] == [
-        f"the GPU memory of this process cannot be measured, so 0 is returned: {process_memory().reason}"
+        f"measuring the GPU memory of this process failed, so the result is 0: {process_memory().reason}"
     ]
     assert cuda_overhead() == Overhead(0.0, 0.0)

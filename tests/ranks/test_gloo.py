@@ -259,7 +259,7 @@ def test_the_first_process_has_what_all_have_found(tmp_path: Path) -> None:
         assert facts == (expected if rank == 0 else expected[rank : rank + 1])
     assert "Of 4 processes" in found[0][-1]
     assert all(
-        "1 of 4 processes could not be recorded; process 1: InputError: " in found[rank][3]
+        "recording failed in 1 of 4 ranks: rank 1: InputError: " in found[rank][3]
         for rank in (0, 2, 3)
     )
     assert "batch_size is -1" in found[1][3]
@@ -286,4 +286,4 @@ def test_of_ddp_its_model_is_recorded(name: str, tmp_path: Path) -> None:
 
 def test_a_process_that_records_alone_is_told_to_do_so_with_the_others(tmp_path: Path) -> None:
     said, _ = in_processes(2, record_alone, "fsdp", tmp_path)
-    assert "record in all processes of the group at once" in said
+    assert "call torchscan in all ranks of the group at once" in said

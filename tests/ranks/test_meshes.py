@@ -119,10 +119,10 @@ def test_the_model_is_left_unchanged() -> None:
         ({"num_gpus": 0}, "num_gpus is 0: give a positive integer"),
         (
             {"length": "1k"},
-            "256 positions, which is too few for sequences of 1,024 tokens: give length=256",
+            "256 positions, fewer than sequences of 1,024 tokens need: give length=256",
         ),
-        ({"meshes": [{"dp": 4}]}, "the mesh dp 4 has 4 devices, and there are 8"),
-        ({"meshes": [{"pp": 8}]}, "there are replicate, dp and tp"),
+        ({"meshes": [{"dp": 4}]}, "the mesh dp 4 has 4 devices, not 8: give num_gpus=4"),
+        ({"meshes": [{"pp": 8}]}, "choose from replicate, dp and tp"),
         ({"precision": "int4"}, "precision is 'int4'"),
         ({"meshes": [{"tp": 3, "dp": 8}], "num_gpus": 24}, "no mesh is possible"),
     ],
@@ -193,7 +193,7 @@ def test_what_is_gathered_in_16_bits_is_so_without_fsdp_too() -> None:
 
 
 def test_what_takes_no_tokens_is_told() -> None:
-    with pytest.raises(InputError, match="Linear takes no input_ids and no labels"):
+    with pytest.raises(InputError, match="Linear does not take input_ids and labels"):
         torchscan.parallel.search(nn.Linear(8, 8), num_gpus=8, device=DEVICE)
 
 
@@ -305,7 +305,7 @@ def test_adapters_without_linear_layers_are_refused() -> None:
 
     with torch.device("meta"):
         model = Convolved()
-    with pytest.raises(InputError, match="adapters go beside linear layers"):
+    with pytest.raises(InputError, match=r"no linear layer .* to put adapters beside"):
         torchscan.parallel.search(
             model, num_gpus=2, device=DEVICE, length=16, meshes=[{"dp": 2}], lora=2
         )

@@ -251,7 +251,7 @@ class First(nn.Module):
 def test_a_dict_is_handed_to_nobody() -> None:
     with pytest.raises(
         InputError,
-        match="stage 0 returns a dict of 'y', 'more': a stage hands over a tensor, or a tuple",
+        match="stage 0 returns a dict of 'y', 'more': return a tensor or a tuple",
     ):
         parallel.pipeline([Two(packed=dict), First()], (WIDTH,), microbatches=2, device="H100")
 
@@ -294,16 +294,16 @@ def test_a_stage_may_be_spread_itself() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"schedule": "ZeroBubble"}, "schedule is 'ZeroBubble': give one of"),
+        ({"schedule": "ZeroBubble"}, "schedule is 'ZeroBubble': choose from"),
         ({"microbatches": 0}, "microbatches is 0"),
         ({"num_ranks": 3}, "4 stages cannot be divided among 3 ranks"),
         (
             {"num_ranks": 2},
-            "1F1B has one stage on each rank: give num_ranks=4, or 'Interleaved1F1B'",
+            "1F1B has one stage on each rank: give num_ranks=4, or schedule='Interleaved1F1B'",
         ),
         (
             {"num_ranks": 2, "schedule": "Interleaved1F1B", "microbatches": 5},
-            "5 microbatches cannot go in 2 equal rounds",
+            "5 microbatches cannot be divided into 2 equal rounds",
         ),
         ({"mesh": {"tp": 2}}, "mesh and apply go together"),
         ({"stages": 0}, "there are no stages"),

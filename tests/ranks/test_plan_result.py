@@ -161,7 +161,7 @@ def test_the_rows_may_be_of_layers(made: Plan) -> None:
     table = made.table("layer")
     assert {row.cells[0].value for row in table.rows} >= {"0", "2"}
     assert sum(row.cells[-2].value for row in table.rows) == SENT
-    with pytest.raises(InputError, match="by is 'rank': choose one of 'group', 'layer'"):
+    with pytest.raises(InputError, match="by is 'rank': choose from 'group', 'layer'"):
         made.table("rank")
 
 
@@ -294,7 +294,7 @@ def test_what_the_card_has_no_memory_for_is_said() -> None:
 @pytest.mark.parametrize(
     ("limits", "says"),
     [
-        ({}, "no limit was given for a plan: give one, such as max_peak_memory"),
+        ({}, "there is no limit for a plan: give one, such as max_peak_memory"),
         ({"max_macs": 1}, "max_macs is not a limit of a plan: give max_local_params, "),
         ({"max_peak_memory": "heavy"}, "'heavy' is not a valid amount of memory"),
         ({"max_latency": "1 s"}, "times need a device"),

@@ -66,7 +66,7 @@ def shard(model: Any, mesh: Any) -> None:
 
 @pytest.mark.parametrize("way", ["counted", "marked", "any"])
 def test_what_nobody_knows_is_not_taken_for_zero(way: str) -> None:
-    with pytest.raises(InputError, match="nothing has one in a plan"):
+    with pytest.raises(InputError, match="a plan has none"):
         torchscan.parallel.plan(
             lambda: Routed(way), (64,), mesh={"dp": 4}, apply=shard, batch_size=8
         )
@@ -85,7 +85,7 @@ def test_a_part_that_apply_returns_is_not_the_model() -> None:
     def first(model: Any, mesh: Any) -> nn.Module:
         return fully_shard(model[0], mesh=mesh)
 
-    with pytest.raises(InputError, match="left out 2 of 4 parameters"):
+    with pytest.raises(InputError, match=r"2 of 4 parameters .* are not sharded"):
         torchscan.parallel.plan(
             lambda: nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)),
             (8,),

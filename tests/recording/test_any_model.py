@@ -187,7 +187,7 @@ def test_what_was_optimised_out_of_sight_is_refused() -> None:
     if not any("mkldnn" in node.kind() for node in optimised.graph.nodes()):
         pytest.skip("this build of torch has no kernels of oneDNN")
     with pytest.raises(
-        InputError, match=r"optimize_for_inference.*pass the model as it was before"
+        InputError, match=r"optimize_for_inference.*give the model from before that call"
     ):
         crawl_module(optimised, (3, 8, 8))
 
@@ -205,11 +205,11 @@ def test_an_exported_program_is_asked_for_its_module() -> None:
     [
         (
             convolutional().state_dict(),
-            "a state dict, not a torch.nn.Module: pass the model that it belongs to",
+            "give the torch.nn.Module that this state dict belongs to",
         ),
         (
             torch.relu,
-            "a function, not a torch.nn.Module: call it if it returns one, or in the forward",
+            "give a torch.nn.Module: what this function returns, or one that calls it",
         ),
     ],
     ids=["a state dict", "a function"],
@@ -243,7 +243,7 @@ def test_a_module_that_was_not_initialised_is_told() -> None:
             self.size = 4
 
     with pytest.raises(
-        InputError, match=r"Forgets has not been initialised: call super\(\).__init__\(\)"
+        InputError, match=r"Forgets is not initialized: call super\(\).__init__\(\)"
     ):
         crawl_module(Forgets(), (4,))
 

@@ -474,8 +474,8 @@ def test_attention_by_its_own_name_is_one_operator() -> None:
     ("backward", "message"),
     [
         (lambda output: output["loss"], "the loss failed on the model's output: IndexError"),
-        (lambda _: 3.0, "no tensor to start from in a float"),
-        (lambda output: output.detach(), "frozen or detached"),
+        (lambda _: 3.0, "no tensor to start the backward pass from: it is a float"),
+        (lambda output: output.detach(), "unfreeze a parameter"),
         ("yes", "loss is a str: give a function"),
     ],
 )

@@ -101,5 +101,5 @@ def test_nothing_else_is_tried_where_shapes_were_asked_for() -> None:
 
 
 def test_nothing_else_is_tried_where_the_arguments_are_wrong() -> None:
-    with pytest.raises(InputError, match="no input was given"):
+    with pytest.raises(InputError, match="the model has no input"):
         record_pass(PassRequest(module=nn.Linear(4, 3), is_decomposed=True))

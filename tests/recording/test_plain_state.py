@@ -174,7 +174,7 @@ def test_what_cannot_be_put_back_is_reported(held: Any, said: str) -> None:
             if isinstance(iterator, itertools.count):
                 return
 
-    with pytest.warns(UserWarning, match=f"could not be put back as they were.*{said}"):
+    with pytest.warns(UserWarning, match=f"could not be restored.*{said}"):
         crawl_module(Changes(held, exhaust), (4,), execute="real")
 
 

@@ -58,5 +58,5 @@ def test_at_full_depth_nothing_changes() -> None:
 
 @pytest.mark.parametrize("depth", [-1, 4])
 def test_a_depth_that_the_model_does_not_have_is_refused(depth: int) -> None:
-    with pytest.raises(ValueError, match="depths 0 to 3"):
+    with pytest.raises(ValueError, match="give 0 to 3, the depths of this model"):
         torchscan.aggregate_info(info(), depth)

@@ -77,14 +77,17 @@ def test_the_shell_fits_near_a_length(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--near", "9"], "--near is where formulas are fitted: add --symbolic"),
+        (
+            ["--near", "9"],
+            "--near is for the formulas of --symbolic: give both, or leave out --near",
+        ),
         (
             ["--symbolic", "--top", "3"],
-            "--symbolic has all formulas of the forward pass: leave out --top",
+            "--top does not go with --symbolic, which shows all formulas of the forward pass: leave it out",
         ),
         (
             ["--symbolic", "--training"],
-            "--symbolic has all formulas of the forward pass: leave out --training",
+            "--training does not go with --symbolic, which shows all formulas of the forward pass: leave it out",
         ),
     ],
 )

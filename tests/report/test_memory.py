@@ -210,7 +210,7 @@ def test_the_capacity_is_a_line_or_said_where_it_is_far_above() -> None:
 def test_sizes_are_those_of_paper(size: Any) -> None:
     figure: Any = a_step().plot(size=size).figure
     assert figure.get_size_inches()[0] == {"screen": 8.0, "column": 3.15, "page": 7.0}[size]
-    with pytest.raises(InputError, match="choose one of 'screen', 'column', 'page'"):
+    with pytest.raises(InputError, match="choose from 'screen', 'column', 'page'"):
         a_step().plot(size="poster")  # type: ignore[arg-type]
 
 

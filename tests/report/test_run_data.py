@@ -141,18 +141,18 @@ def test_sentences_of_the_first_version_are_notes(tmp_path: Path) -> None:
     [
         (
             lambda it: it.update(schema="torchscan/run/3"),
-            "this run follows schema 3, and this torchscan reads up to 2",
+            "schema 3, and this torchscan reads up to 2: install a newer torchscan",
         ),
         (
             lambda it: it.update(schema="torchscan/info/1"),
-            "this is not a run of torchscan, but a report: save one",
+            "it is not a run of torchscan, but a report: save one",
         ),
-        (lambda it: it.update(schema="other/run/1"), "this is not a run of torchscan: save one"),
-        (lambda it: it.pop("schema"), "this is not a run of torchscan: save one"),
-        (lambda it: it.pop("calls"), "this run is broken: the run has no 'calls'"),
+        (lambda it: it.update(schema="other/run/1"), "it is not a run of torchscan: save one"),
+        (lambda it: it.pop("schema"), "it is not a run of torchscan: save one"),
+        (lambda it: it.pop("calls"), "it is a broken run: the run has no 'calls'"),
         (
             lambda it: it.update(steps="3"),
-            "this run is broken: the run.steps is '3', and not integer",
+            "it is a broken run: the run.steps is '3', and not integer",
         ),
         (
             lambda it: it["calls"][1].update(parent=1),
@@ -185,9 +185,9 @@ def test_what_is_broken_is_refused(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "this is not JSON"),
-        ("{", "this is not JSON"),
-        ("[]", "this is not a run"),
+        ("", "it is not JSON"),
+        ("{", "it is not JSON"),
+        ("[]", "it is not a run"),
         ("1e999", "not JSON"),
     ],
 )
@@ -208,6 +208,6 @@ def test_no_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_run_is_no_report(tmp_path: Path) -> None:
     with pytest.raises(
-        InputError, match="this is not a report of torchscan, but a run: write one with to_json"
+        InputError, match="it is not a report of torchscan, but a run: write one with to_json"
     ):
         from_json(saved(tmp_path).read_text())

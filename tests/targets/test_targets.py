@@ -197,15 +197,15 @@ def test_what_names_no_model_is_refused_in_a_line(text: str) -> None:
     [
         ("resnet50", "did you mean torchvision:resnet50, timm:resnet50 or a_file.py:resnet50?"),
         ("torchvision.models.resnet50", "did you mean torchvision.models:resnet50?"),
-        ("nets.py", "say which in the file, nets.py:NAME"),
-        ("./my-nets.py", "say which in the file, ./my-nets.py:NAME"),
+        ("nets.py", "give the name of one in the file, nets.py:NAME"),
+        ("./my-nets.py", "give the name of one in the file, ./my-nets.py:NAME"),
         ("config.json", "did you mean hf:config.json?"),
     ],
 )
 def test_a_name_without_a_place_gets_one(text: str, meant: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_target(text)
-    assert str(caught.value) == f"'{text}' does not name a model: {meant}"
+    assert str(caught.value) == f"'{text}' is not a model: {meant}"
 
 
 @given(st.text(max_size=40) | st.text("ab:.py/()[]{}='\",*1-\\ \n\0tvhf", max_size=40))
@@ -299,7 +299,7 @@ def test_code_that_a_config_brings_along_is_not_run(tmp_path: Path) -> None:
     }
     (tmp_path / "config.json").write_text(json.dumps(tiny))
     with pytest.warns(
-        UserWarning, match="names no architectures: this is the model without a head"
+        UserWarning, match="names no architectures, so this is the model without a head"
     ):
         module_of(f"hf:{tmp_path}")
 
@@ -423,7 +423,7 @@ def test_a_model_that_is_larger_than_the_memory_is_not_built_with_data(
     assert with_model(parse_target("torchvision:resnet18"), verb)
     with pytest.raises(
         InputError,
-        match=r"torchvision:resnet18 is 44\.\d+ MiB large, more than this machine's memory",
+        match=r"torchvision:resnet18: the model is 44\.\d+ MiB large, more than this machine's memory",
     ):
         with_model(parse_target("torchvision:resnet18"), verb, with_data=True)
 
@@ -449,7 +449,7 @@ def test_a_model_that_is_there_is_taken_as_it_is(folder: Path) -> None:
     )
     assert next(converted.parameters()).dtype == torch.bfloat16
     assert next(found.parameters()).dtype == torch.float32
-    assert "takes no arguments here" in refusal("nets:net(3)")
+    assert "net is already a model: leave out the arguments" in refusal("nets:net(3)")
 
 
 @pytest.mark.usefixtures("folder")
@@ -467,10 +467,10 @@ def test_the_random_state_stays_as_it_is() -> None:
         ("nets.inner:f", "there is no module"),
         ("nets:Nat", "nets has no 'Nat': did you mean Net"),
         ("nets.py:net.nothing", "has no 'nothing'"),
-        ("nets:number", "number is of type int: name a model, or something that makes one"),
-        ("nets:fails", "could not be built: OSError: no disk"),
-        ("nets:gives_text", "gives a str, which is not a torch.nn.Module"),
-        ("nets:Net(1, 2, 3)", "could not be built: TypeError"),
+        ("nets:number", "number is a int: give a model, or a function that returns one"),
+        ("nets:fails", "building the model failed: OSError: no disk"),
+        ("nets:gives_text", "it returns a str: give a function that returns a torch.nn.Module"),
+        ("nets:Net(1, 2, 3)", "building the model failed: TypeError"),
         (
             "broken.py:net",
             "running broken.py failed: ModuleNotFoundError: No module named 'no_such_package_at_all'",
@@ -479,7 +479,7 @@ def test_the_random_state_stays_as_it_is() -> None:
         ("leaves.py:net", "running leaves.py failed: SystemExit: 3"),
         ("nothing.py:net", "there is no file 'nothing.py'"),
         ("torchvision:resnet5", "did you mean resnet50?"),
-        ("torchvision:resnet50(num_klasses=3)", "could not be built: TypeError"),
+        ("torchvision:resnet50(num_klasses=3)", "building the model failed: TypeError"),
         ("timm:vit_tiny_patch16_22", "did you mean"),
         ("timm:vit", " more begin so."),
         (
@@ -488,16 +488,19 @@ def test_the_random_state_stays_as_it_is() -> None:
         ),
         (
             "hf:config.json",
-            "there is no file 'config.json'; configs are read from disk or from the hub's cache",
+            "there is no file 'config.json': torchscan reads configs from disk or from the hub's cache",
         ),
-        ("hf:./nothing", "there is no file './nothing'; configs are read"),
+        ("hf:./nothing", "there is no file './nothing': torchscan reads configs"),
         ("hf:.", "there is no config.json in '.'"),
         ("hf:nets.py", "is not a config that transformers knows"),
         (
             "torchvision:resnet50(weights='DEFAULT')",
-            "nothing is downloaded, and weights do not change what is counted: leave out weights",
+            "weights is given, and torchscan downloads nothing: leave it out",
         ),
-        ("timm:resnet18(pretrained=True)", "leave out pretrained"),
+        (
+            "timm:resnet18(pretrained=True)",
+            "pretrained is given, and torchscan downloads nothing: leave it out",
+        ),
     ],
 )
 def test_what_cannot_be_built_is_said_in_a_line(text: str, says: str) -> None:
@@ -615,7 +618,8 @@ def test_what_is_on_disk_comes_before_the_cache(folder: Path, cache: Path) -> No
     [
         (
             "hf:org/Net-4",
-            "it is no file, and not in the hub's cache; configs are read from disk or from the hub's cache, never downloaded: "
+            "it is not a file, and not in the hub's cache; torchscan reads configs from disk or from the "
+            "hub's cache, and downloads nothing: "
             "run hf download org/Net-4 config.json, or give the path of a config",
         ),
         ("hf:gpt2(n_layer=2)", "run hf download gpt2 config.json, or give"),
@@ -623,8 +627,8 @@ def test_what_is_on_disk_comes_before_the_cache(folder: Path, cache: Path) -> No
             "hf:org/Net-3.1@narrow",
             "run hf download org/Net-3.1 config.json --revision narrow, or give",
         ),
-        ("hf:org/Net@../../main", "there is no file 'org/Net@../../main'; configs are read"),
-        ("hf:org/a--b", "the hub's cache cannot be asked: "),
+        ("hf:org/Net@../../main", "there is no file 'org/Net@../../main': torchscan reads configs"),
+        ("hf:org/a--b", "reading the hub's cache failed: "),
     ],
 )
 def test_what_is_not_in_the_cache_is_not_downloaded(text: str, says: str) -> None:
@@ -637,7 +641,7 @@ def test_what_is_not_in_the_cache_is_not_downloaded(text: str, says: str) -> Non
 def test_the_cache_needs_huggingface_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     assert refusal("hf:org/Net-3.1") == (
-        "hf:org/Net-3.1: it is no file, and looking in the hub's cache needs huggingface_hub: "
+        "hf:org/Net-3.1: it is not a file, and the hub's cache needs huggingface_hub: "
         "pip install huggingface_hub, or give the path of a config"
     )
 
@@ -651,7 +655,7 @@ def test_types_of_inputs_and_of_the_model() -> None:
     assert parse_input("ids=128:torch.long") == InputSpec((128,), "long", "ids")
     with pytest.raises(InputError, match="its inputs are not known"):
         overall("nets:Net")
-    with pytest.raises(InputError, match="name either all inputs"):
+    with pytest.raises(InputError, match="name all or none, input_shape="):
         overall("nets:Net", "x=4", "4")
     with pytest.raises(InputError, match="'float31' is not a type"):
         overall("nets:Net", "4", dtype="float31")

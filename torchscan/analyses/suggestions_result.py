@@ -99,7 +99,8 @@ class Asker:
         module = None if self._module is None else self._module()
         if module is None or self._ask is None:
             raise InputError(
-                "the model of this estimate is gone: keep it in a variable, and estimate it again"
+                "the model of this estimate was garbage-collected: keep a reference to it, and "
+                "estimate again"
             )
         return self._ask(module)
 

@@ -12,7 +12,7 @@ from typing import get_args
 
 from torchscan.analyses.conventions import Convention
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
-from torchscan.errors import InputError, UnpricedError
+from torchscan.errors import Give, InputError, UnpricedError, write_choices
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpCall, Phase
 from torchscan.trace.trace import Trace
@@ -77,7 +77,8 @@ def require_prices(trace: Trace, costs: Sequence[OpCost]) -> None:
     unknown = unpriced_operators(trace, costs)
     if trace.provenance.missed:
         raise UnpricedError(
-            f"modules ran in other threads, unrecorded: {', '.join(trace.provenance.missed)}"
+            "modules ran in other threads, which are not recorded: "
+            f"{', '.join(trace.provenance.missed)}"
         )
     if unknown:
         places = "; ".join(
@@ -85,7 +86,9 @@ def require_prices(trace: Trace, costs: Sequence[OpCost]) -> None:
             for name, paths in unknown.items()
         )
         raise UnpricedError(
-            f"the cost of these operators is not known: {places}. Without strict=True totals are lower bounds"
+            f"these operators have no cost formula: {places}: leave out ",
+            Give("strict", True),
+            " for lower bounds",
         )
 
 
@@ -104,13 +107,11 @@ def _of_phase(
 
 def _require_phase(trace: Trace, phase: Phase | None) -> None:
     if phase is not None and phase not in get_args(Phase):
-        raise InputError(
-            f"phase is {phase!r}: give one of {', '.join(map(repr, get_args(Phase)))}, or None for all"
+        raise InputError.of_value(
+            "phase", phase, "choose from ", write_choices(get_args(Phase)), ", or None for all"
         )
     if phase == "backward" and all(op.phase == "forward" for op in trace.ops):
-        raise InputError(
-            "this record has no backward pass: make it with record(..., training=True)"
-        )
+        raise InputError("this trace has no backward pass: record it with ", Give("training", True))
 
 
 def enclosing_paths(trace: Trace) -> list[tuple[str, ...]]:

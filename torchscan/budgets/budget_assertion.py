@@ -11,7 +11,7 @@ from torchscan.budgets.budget_file import Budget
 from torchscan.budgets.generation_limits import GenerationLimits
 from torchscan.budgets.plan_limits import PlanLimits
 from torchscan.budgets.result_limits import LimitedResult, check_result, kind_of, numbers_of
-from torchscan.errors import BudgetError, InputError, warn_user
+from torchscan.errors import Argument, BudgetError, InputError, warn_user
 from torchscan.metrics import METRICS
 from torchscan.question import DEFAULTS
 from torchscan.recording.arguments import DEFINITIONS, StepArguments
@@ -111,6 +111,6 @@ def _scan_of(module: Any, given: dict[str, Any]) -> Scan:
         return Scan(module, **given)
     if given:
         raise InputError(
-            f"{next(iter(given))} is for a model, and this is a Scan: give it to the Scan"
+            Argument(next(iter(given))), " is for a model, and this is a Scan: give it to the Scan"
         )
     return module

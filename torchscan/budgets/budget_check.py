@@ -27,7 +27,7 @@ from torchscan.budgets.outcome import (
 )
 from torchscan.budgets.real_step import check_step_time
 from torchscan.budgets.result_limits import require_divided
-from torchscan.errors import InputError, TorchscanError
+from torchscan.errors import Argument, Give, InputError, TorchscanError
 from torchscan.escapes import printable
 from torchscan.files import write_text
 from torchscan.hardware.device_specs import can_estimate_for
@@ -58,8 +58,8 @@ def check_budget(
         shown: metrics to report even if they have no limit.
     """
     if budget.target is None:
-        raise InputError(
-            f"{budget.place}: there is no target to build: give one, or check the budget in a test"
+        raise InputError.about(
+            budget.place, "there is no target to build: give one, or check the budget in a test"
         )
 
     def check(built: Built) -> Outcome:
@@ -183,8 +183,13 @@ class _Batch:
             require_divided(budget.limits, METRICS, "a model")
         if size is None:
             raise InputError(
-                "per_sample is True and the size of the batch is not known: "
-                "give input_shape= and batch_size= instead of args="
+                Argument("per_sample"),
+                " is True, and the batch size is not known: give ",
+                Give("input_shape"),
+                " and ",
+                Give("batch_size"),
+                " instead of ",
+                Give("args"),
             )
         return cls(samples=size, basis=basis_of(size, is_per_sample=True))
 
@@ -241,14 +246,15 @@ def _against_baseline(
 
 def _read_baseline(budget: Budget, baseline: Path) -> Info:
     if not baseline.exists():
-        raise InputError(
-            f"{budget.place}: there is no baseline {_from_here(baseline)!r} yet: "
-            "record it with torchscan check --update, or pytest --torchscan-update"
+        raise InputError.about(
+            budget.place,
+            f"there is no baseline {_from_here(baseline)!r} yet: record it with `torchscan check "
+            "--update` or `pytest --torchscan-update`",
         )
     try:
         return read_report(baseline)
     except InputError as error:
-        raise InputError(f"{budget.place}: the baseline cannot be used: {error}") from error
+        raise InputError.about(budget.place, "reading the baseline failed: ", error) from error
 
 
 def _from_here(path: Path) -> str:
@@ -269,9 +275,11 @@ def _require_same_question(budget: Budget, comparison: Comparison) -> None:
         if key in comparison.passes
     ]
     if differ:
-        raise InputError(
-            f"{budget.place}: the baseline was recorded with other {', '.join(each.replace('_', ' ') for each in differ)}: "
-            "record it anew (--update)"
+        parts = ", ".join([key.replace("_", " ") for key in differ])
+        raise InputError.about(
+            budget.place,
+            f"the baseline was recorded with other {parts}: record it again with `torchscan check "
+            "--update`",
         )
 
 

@@ -52,7 +52,7 @@ def _headline(reports: Sequence[BudgetReport]) -> str:
         verb = "exceeds" if exceeded == 1 else "exceed"
         parts.append(f"✗ {exceeded} {of_all} {verb} the budget")
     if failed:
-        parts.append(f"? {failed} {of_all} could not be checked")
+        parts.append(f"? {failed} {of_all} cannot be checked")
     if not parts:
         verb = "is" if within == 1 else "are"
         parts.append(f"✓ {within} {of_all} {verb} within budget")

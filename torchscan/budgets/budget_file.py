@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from torchscan.analyses.generation.stored import stored
+from torchscan.budgets.file_spelling import FileSpelling
 from torchscan.errors import InputError
 from torchscan.files import read_text
 from torchscan.metrics import METRICS, OF_GENERATION, PER_SAMPLE, Measure, limits_in, limits_of
@@ -96,6 +97,9 @@ _KEYS = [
     ),
 ]
 
+#: the words of a budget file for arguments
+BUDGET_FILE = FileSpelling({*_KEYS, *(each.name for each in fields(GenerationBudget))})
+
 
 def find_budget_file(start: Path) -> Path:
     """``torchscan.toml``, or a ``pyproject.toml`` with budgets, in this folder or the nearest one above that has either."""
@@ -105,8 +109,9 @@ def find_budget_file(start: Path) -> Path:
             if path.is_file() and (name == "torchscan.toml" or _has_budgets(path)):
                 return path
     raise InputError(
-        f"there is no torchscan.toml and no pyproject.toml with [tool.torchscan] in {start} or above: "
-        'create one with [budgets.my-model], target = "package.module:callable" and max_params = "25M"'
+        f"there is no torchscan.toml, and no pyproject.toml with [tool.torchscan], in {start} or "
+        'above: create one with [budgets.my-model], target = "package.module:callable" and '
+        'max_params = "25M"'
     )
 
 
@@ -116,15 +121,15 @@ def read_budgets(path: Path) -> dict[str, Budget]:
     budgets = settings.get("budgets")
     unknown = [key for key in settings if key != "budgets"]
     if unknown:
-        raise InputError(
-            f"{path}: {unknown[0]!r} is not known: each budget is a table of its own, [budgets.my-model]"
+        raise InputError.about(
+            path, f"{unknown[0]!r} is not a key: give each budget a table, [budgets.my-model]"
         )
     if (
         not isinstance(budgets, dict)
         or not all(isinstance(table, dict) for table in budgets.values())
         or not budgets
     ):
-        raise InputError(f"{path}: it has no budgets: give each a table, [budgets.my-model]")
+        raise InputError.about(path, "it has no budgets: give each a table, [budgets.my-model]")
     return {name: _BudgetReader(path, name, table).budget() for name, table in budgets.items()}
 
 
@@ -133,10 +138,8 @@ def require_budget(budgets: Mapping[str, Budget], name: str) -> Budget:
     if name in budgets:
         return budgets[name]
     near = difflib.get_close_matches(name, budgets, 1)
-    raise InputError(
-        f"there is no budget {name!r}: "
-        + (f"did you mean {near[0]}?" if near else f"there are {', '.join(budgets)}")
-    )
+    advice = f"did you mean {near[0]}?" if near else f"choose from {', '.join(budgets)}"
+    raise InputError(f"there is no budget {name!r}: {advice}")
 
 
 def _content(path: Path) -> dict[str, Any]:
@@ -166,8 +169,10 @@ def _settings(path: Path, content: dict[str, Any]) -> dict[str, Any]:
     tool = content.get("tool", {})
     settings = tool.get("torchscan", {}) if isinstance(tool, dict) else {}
     if not isinstance(settings, dict):
-        raise InputError(
-            f"{path}: tool.torchscan is not a table: give each budget one, [tool.torchscan.budgets.my-model]"
+        raise InputError.about(
+            path,
+            "tool.torchscan is not a table: give each budget one, "
+            "[tool.torchscan.budgets.my-model]",
         )
     return settings
 
@@ -190,9 +195,13 @@ class _BudgetReader:
                 "", 'nothing is limited: give a limit, such as max_params = "25M", or a baseline'
             )
         if baseline is None and "tolerance" in self._table:
-            self._refuse("tolerance", "a tolerance needs a baseline, and there is none")
+            self._refuse(
+                "tolerance", "a tolerance needs a baseline: give one, or leave the tolerance out"
+            )
         if "latency" in limits and "device" not in self._table:
-            self._refuse("max_latency", 'a latency needs a device, such as device = "NVIDIA H200"')
+            self._refuse(
+                "max_latency", 'a latency needs a device: give device = "NVIDIA H200", for example'
+            )
         return Budget(
             name=self._name,
             target=self._parsed("target", parse_target),
@@ -217,19 +226,19 @@ class _BudgetReader:
 
     def _refuse(self, key: str, why: str) -> Any:
         place = ".".join(["budgets", self._name, *([key] if key else [])])
-        raise InputError(f"{self._path}: {place}: {why}")
+        raise InputError.about(self._path, f"{place}: {why}")
 
     def _require_known(self, keys: Collection[str], known: Collection[str], inside: str) -> None:
         for key in keys:
             if key not in known:
                 near = difflib.get_close_matches(key, known, 1)
-                said = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-                self._refuse(f"{inside}{key}", f"unknown key; {said}")
+                advice = f"did you mean {near[0]}?" if near else f"choose from {', '.join(known)}"
+                self._refuse(f"{inside}{key}", f"it is not a key: {advice}")
 
     def _text(self, key: str) -> str | None:
         value = self._table.get(key)
         if value is not None and (not isinstance(value, str) or not value or "\0" in value):
-            self._refuse(key, f"it is {value!r} and should be a string")
+            self._refuse(key, f"it is {value!r}: give a string")
         return value
 
     def _parsed(self, key: str, parse: Any) -> Any:
@@ -240,7 +249,7 @@ class _BudgetReader:
         try:
             return parse()
         except InputError as error:
-            return self._refuse(key, str(error))
+            return self._refuse(key, error.write(BUDGET_FILE))
 
     def _inputs(self) -> tuple[InputSpec, ...]:
         value = self._table.get("input", [])
@@ -248,7 +257,7 @@ class _BudgetReader:
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             self._refuse(
                 "input",
-                f'it is {value!r} and should be a string or a list of strings, such as "3,224,224"',
+                f'it is {value!r}: give a string or a list of strings, such as "3,224,224"',
             )
         return tuple(self._try("input", lambda text=text: parse_input(text)) for text in texts)
 
@@ -257,19 +266,19 @@ class _BudgetReader:
         if is_tokens:
             return int(self._try(key, lambda: tokens_of("it", value)))
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            self._refuse(key, f"it is {value!r} and should be a positive number")
+            self._refuse(key, f"it is {value!r}: give a positive number")
         return int(value)
 
     def _one_of(self, key: str, known: Collection[str]) -> Any:
         value = self._table.get(key)
         if value is not None and value not in known:
-            self._refuse(key, f"it is {value!r} and should be one of {', '.join(known)}")
+            self._refuse(key, f"it is {value!r}: give one of {', '.join(known)}")
         return value
 
     def _flag(self, key: str, *, default: bool) -> bool:
         value = self._table.get(key, default)
         if not isinstance(value, bool):
-            self._refuse(key, f"it is {value!r} and should be true or false")
+            self._refuse(key, f"it is {value!r}: give true or false")
         return bool(value)
 
     def _per_sample(self, limited: Collection[str]) -> bool:
@@ -287,7 +296,7 @@ class _BudgetReader:
     def _limit(self, key: str, metrics: Mapping[str, Measure[Any]]) -> dict[str, float]:
         value = self._table[key]
         if isinstance(value, dict | list):
-            self._refuse(key, f"it is {value!r} and should be a number, or a string with a unit")
+            self._refuse(key, f"it is {value!r}: give a number, or a string with a unit")
         limits: dict[str, float] = self._try(key, lambda: limits_of({key: value}, metrics))
         return limits
 
@@ -298,11 +307,12 @@ class _BudgetReader:
         if not isinstance(table, dict):
             self._refuse(
                 "generation",
-                f"it is {str(table)[:40]!r} and should be a table, [budgets.{self._name}.generation]",
+                f"it is {str(table)[:40]!r}: give a table, [budgets.{self._name}.generation]",
             )
         if "device" not in self._table:
             self._refuse(
-                "generation", 'generating text needs a device, such as device = "NVIDIA L4"'
+                "generation",
+                'text generation needs a device: give device = "NVIDIA L4", for example',
             )
         return _BudgetReader(self._path, f"{self._name}.generation", table).generation()
 
@@ -363,7 +373,7 @@ class _BudgetReader:
     def _share(self, key: str, value: Any) -> float:
         return self._number(key, value, parse_share, 'a share, such as "1%" or 0.01')
 
-    def _number(self, key: str, value: Any, parse: Callable[[str], float], should_be: str) -> float:
+    def _number(self, key: str, value: Any, parse: Callable[[str], float], expected: str) -> float:
         if isinstance(value, str):
             return float(self._try(key, lambda: parse(value)))
         if (
@@ -371,7 +381,7 @@ class _BudgetReader:
             or not isinstance(value, int | float)
             or not 0 <= value <= sys.float_info.max
         ):
-            self._refuse(key, f"it is {str(value)[:40]} and should be {should_be}")
+            self._refuse(key, f"it is {str(value)[:40]}: give {expected}")
         return float(
             self._try(key, lambda: checked_seconds("it", value))
             if parse is parse_duration

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from torchscan import units
 from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.roofline import Roofline
-from torchscan.errors import UnpricedError
+from torchscan.errors import Give, UnpricedError
 from torchscan.escapes import printable
 from torchscan.metrics import (
     METRICS,
@@ -217,10 +217,12 @@ def bounds_among(
         first = metrics[next(iter(doubts))]
         bound = "an upper" if first.is_min else "a lower"
         uncounted = dict.fromkeys(each for found in doubts.values() for each in found)
-        raise UnpricedError(
-            f"{place}: only {bound} bound is known for {first.heading}, because this is not "
-            f"counted: {', '.join(uncounted)}; price operators (docs/adding-operators.md), or "
-            "accept the bound with strict=False"
+        raise UnpricedError.about(
+            place,
+            f"only {bound} bound is known for {first.heading}, because this is not counted: "
+            f"{', '.join(uncounted)}: add cost formulas (docs/adding-operators.md), or accept the "
+            "bound with ",
+            Give("strict", False),
         )
     return frozenset(doubts)
 
@@ -261,7 +263,8 @@ def launch_overhead(roofline: Roofline, *, is_per_sample: bool = False) -> Layer
     ways = ["a larger batch"] if is_per_sample else []
     if not roofline.compiled:
         ways.append(
-            "torch.compile, which launches fewer kernels (analyze_roofline(compiled=True) estimates it)"
+            "torch.compile, which launches fewer kernels (analyze_roofline(compiled=True) "
+            "estimates it)"
         )
     advice = ((f"try {', or '.join(ways)}", ""),) if ways else ()
     return ((f"launch overhead of {launched:,} operators", time), *advice)

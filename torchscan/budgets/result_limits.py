@@ -23,7 +23,7 @@ from torchscan.budgets.outcome import (
     slowest_layers,
 )
 from torchscan.budgets.plan_limits import layers_of_plan
-from torchscan.errors import InputError
+from torchscan.errors import Argument, Give, InputError
 from torchscan.metrics import (
     METRICS,
     OF_GENERATION,
@@ -247,7 +247,8 @@ def check_result(
     unused = next(iter(others), None)
     if unused is not None:
         raise InputError(
-            f"{unused} is for a model, and this is {kind.label}: leave it out, or give the model"
+            Argument(unused),
+            f" is for a model, and this is {kind.label}: leave it out, or give the model",
         )
     if isinstance(result, Mapping):
         require_info(result, "this dict")
@@ -278,7 +279,7 @@ def numbers_of(
     known = limits_in(metrics)
     given = {name: value for name, value in limits.items() if value is not None}
     if not given:
-        raise InputError(f"no limit was given for {label}: give one, such as {example}")
+        raise InputError(f"there is no limit for {label}: give one, such as {example}")
     wrong = next((name for name in given if name not in known), None)
     if wrong is not None:
         *first, last = known
@@ -294,7 +295,9 @@ def require_divided(names: Iterable[str], divided: Iterable[str], label: str) ->
     choices = [f"max_{name}" for name in divided if name in PER_SAMPLE]
     if set(PER_SAMPLE).isdisjoint(names):
         advice = f"give {', '.join(choices)}, or leave it out" if choices else "leave it out"
-        raise InputError(f"per_sample is True, and no limit of {label} is divided: {advice}")
+        raise InputError(
+            Argument("per_sample"), f" is True, and no limit of {label} is divided: {advice}"
+        )
 
 
 def _require_samples(result: Any, kind: ResultKind, names: Iterable[str]) -> int:
@@ -302,8 +305,12 @@ def _require_samples(result: Any, kind: ResultKind, names: Iterable[str]) -> int
     samples = kind.batch_size(result)
     if samples is None:
         raise InputError(
-            "per_sample is True and the size of the batch is not known: "
-            f"give input_shape= and batch_size= to {kind.source}"
+            Argument("per_sample"),
+            " is True, and the batch size is not known: give ",
+            Give("input_shape"),
+            " and ",
+            Give("batch_size"),
+            f" to {kind.source}",
         )
     return samples
 

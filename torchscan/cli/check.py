@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from torchscan.cli.option_table import add_option, add_options
 from torchscan.cli.options import add_command
-from torchscan.cli.saying import EXCEEDED, FINE, WRONG_USE, answer, report_internal_error
+from torchscan.cli.output import (
+    INVALID_USE,
+    PROBLEM_FOUND,
+    SUCCESS,
+    print_answer,
+    report_internal_error,
+)
 from torchscan.escapes import printable
 from torchscan.progress import progress
 
@@ -53,7 +59,7 @@ The time of real steps is checked on the device that it was measured on, and onl
   measured_on = "H100"                   # words of the device's name
   step_time_tolerance = "10%"
 
-Exit status: 0 all models are within budget, 1 some are not, 2 some could not be checked."""
+Exit status: 0 all models are within budget; 1 some are not; 2 some cannot be checked."""
 _EXAMPLES = """\
 examples
   torchscan check
@@ -83,7 +89,7 @@ def _run(options: argparse.Namespace) -> int:
 
     budgets = read_budgets(options.config or find_budget_file(Path.cwd()))
     chosen = [require_budget(budgets, name) for name in options.names] or list(budgets.values())
-    statuses, reports = [FINE], []
+    statuses, reports = [SUCCESS], []
     for budget in chosen:
         if budget.target is None and not options.names:
             lines = [f"{budget.name}: has no target, and is checked by a test only"]
@@ -94,33 +100,34 @@ def _run(options: argparse.Namespace) -> int:
         reports.append(report)
         if options.format == "text":
             head, *rest = map(printable, report.lines)
-            answer("\n".join([f"{report.sign} {head}", *rest]))
+            print_answer("\n".join([f"{report.sign} {head}", *rest]))
     if options.format == "github":
-        answer(format_comment(reports), is_document=True)
+        print_answer(format_comment(reports), is_document=True)
     return max(statuses)
 
 
 def _checked(budget: Budget, options: argparse.Namespace) -> tuple[int, BudgetReport]:
     """Check one budget. Its errors must not keep the others from being checked."""
     from torchscan.budgets import COMMENT_METRICS, BudgetReport, check_budget
+    from torchscan.budgets.budget_file import BUDGET_FILE
     from torchscan.errors import TorchscanError
 
     shown = COMMENT_METRICS if options.format == "github" else ()
-    failed = [f"{budget.name}: could not be checked"]
+    failed = [f"{budget.name}: cannot be checked"]
     try:
         with progress(f"torchscan: {budget.name}"), contextlib.redirect_stdout(sys.stderr):
             outcome = check_budget(
                 budget, update=options.update, timings=options.timings, shown=shown
             )
     except TorchscanError as error:
-        lines = [*failed, *f"  {error}".split("\n")]
-        return WRONG_USE, BudgetReport(name=budget.name, sign="?", lines=lines)
+        lines = [*failed, *f"  {error.write(BUDGET_FILE)}".split("\n")]
+        return INVALID_USE, BudgetReport(name=budget.name, sign="?", lines=lines)
     except Exception as error:
         report = BudgetReport(name=budget.name, sign="?", lines=failed)
         return report_internal_error(error), report
     lines = str(outcome).split("\n")
     if not outcome.is_fine:
         report = BudgetReport(name=budget.name, sign="✗", lines=lines, outcome=outcome)
-        return EXCEEDED, report
+        return PROBLEM_FOUND, report
     sign: Any = "-" if outcome.is_empty else "✓"
-    return FINE, BudgetReport(name=budget.name, sign=sign, lines=lines, outcome=outcome)
+    return SUCCESS, BudgetReport(name=budget.name, sign=sign, lines=lines, outcome=outcome)

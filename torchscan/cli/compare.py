@@ -52,7 +52,8 @@ def _run(options: argparse.Namespace) -> None:
     useless = first_given(options, "input", "dtype", "mode", "batch_size")
     if useless and _is_report(options.before) and _is_report(options.after):
         raise InputError(
-            f"{useless} is for a TARGET: {options.before} and {options.after} are reports"
+            f"{useless} is for a TARGET, and {options.before} and {options.after} are reports: "
+            "leave it out"
         )
     sides: list[Any] = [_info(given, options) for given in (options.before, options.after)]
     comparison = compare(*sides)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from torchscan.cli.options import add_command, command_groups, parsers_by_command
-from torchscan.cli.saying import answer
+from torchscan.cli.output import print_answer
 from torchscan.hardware.device_specs import known_devices
 from torchscan.report.columns import COLUMNS
 
@@ -37,7 +37,7 @@ def add_to(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     script = {"bash": _bash, "zsh": _zsh, "fish": _fish}[options.shell]
-    answer(script(options.commands))
+    print_answer(script(options.commands))
 
 
 def _choices(action: argparse.Action) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torchscan.cli.option_table import add_option
 from torchscan.cli.options import add_command, terminal_width
-from torchscan.cli.saying import answer
+from torchscan.cli.output import print_answer
 from torchscan.errors import InputError
 
 _EXAMPLES = """\
@@ -22,7 +22,8 @@ def add_to(commands: Any) -> None:
     help_ = "List devices with their peak rates, or measure this machine's."
     parser = add_command(commands, "devices", help_, _EXAMPLES, run=_run)
     help_ = "Show the specification of this device, with its sources."
-    parser.add_argument("name", metavar="NAME", nargs="?", help=help_)
+    name: Any = parser.add_argument("name", metavar="NAME", nargs="?", help=help_)
+    name.parameter = "device"
     add_option(parser, "measure")
 
 
@@ -32,7 +33,8 @@ def _run(options: argparse.Namespace) -> None:
 
     if options.measure and options.name:
         raise InputError(
-            f"--measure measures this machine's device and takes no name: {options.name!r}"
+            f"NAME is {options.name!r}, and --measure measures this machine's device: leave out "
+            "one of them"
         )
     if options.measure:
         text = _measured()
@@ -43,7 +45,7 @@ def _run(options: argparse.Namespace) -> None:
             if options.name
             else device_list(known_devices(), width)
         )
-    answer(text)
+    print_answer(text)
 
 
 def _measured() -> str:
@@ -59,4 +61,4 @@ def _measured() -> str:
     require_writable(user_file())
     name, entry = measure()
     path = save_entry(name, entry)
-    return f"{device_text(known_devices()[name], terminal_width())}\n\nkept in {path}"
+    return f"{device_text(known_devices()[name], terminal_width())}\n\nsaved to {path}"

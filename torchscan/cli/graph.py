@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchscan.cli.option_table import add_option
 from torchscan.cli.options import model_command, on_scan
-from torchscan.cli.saying import answer
+from torchscan.cli.output import print_answer
 from torchscan.errors import InputError
 from torchscan.files import write_text
 from torchscan.report.colours import width_of
@@ -50,7 +50,7 @@ def _run(options: argparse.Namespace) -> None:
         ),
     )
     if write is None:
-        answer(graph_table(graph).write("text", width=width_of(sys.stdout)))
+        print_answer(graph_table(graph).write("text", width=width_of(sys.stdout)))
     else:
         write_text(options.output, write(graph))
 
@@ -67,7 +67,5 @@ def _writer(output: Path) -> Callable[[ModuleGraph], str]:
         ".mmd": to_mermaid,
     }
     if output.suffix not in known:
-        raise InputError(
-            f"{output} has no ending that says what it is to be: choose one of {', '.join(known)}"
-        )
+        raise InputError(f"{output} has an unknown ending: give one of {', '.join(known)}")
     return known[output.suffix]

@@ -18,14 +18,14 @@ from torchscan.cli.options import (
     require_step_for_optimizer,
     to_complete_json,
 )
-from torchscan.cli.saying import (
-    EXCEEDED,
-    FINE,
-    WRONG_USE,
-    in_options,
+from torchscan.cli.output import (
+    INVALID_USE,
+    PROBLEM_FOUND,
+    SUCCESS,
     print_remark,
     report_internal_error,
 )
+from torchscan.cli.spelling import ShellSpelling
 from torchscan.errors import InputError, NonFiniteError, TorchscanError
 from torchscan.progress import progress
 
@@ -97,11 +97,12 @@ def _run(options: argparse.Namespace) -> int | None:
         return _of_program(options)
     if options.target is None:
         raise InputError(
-            "give a TARGET, or a script after --: torchscan inspect -- python train.py"
+            "there is nothing to inspect: give a TARGET, or a script after --, as in torchscan "
+            "inspect -- python train.py"
         )
     if options.target.endswith(".py"):
         raise InputError(
-            f"{options.target} is a script: say which model in it, {options.target}:NAME, or run it, "
+            f"{options.target} is a script: give a model in it, {options.target}:NAME, or run it, "
             f"torchscan inspect -- python {options.target}"
         )
     facts, error = _of_target(options)
@@ -124,8 +125,8 @@ def _put(facts: RunFacts, error: NonFiniteError | None, options: argparse.Namesp
     if _is_first(facts) and facts.process is not None:
         _put_group(facts, options)
     if error is not None:
-        print_remark(str(error))
-    return FINE if error is None else EXCEEDED
+        print_remark(error.write(ShellSpelling(options)))
+    return SUCCESS if error is None else PROBLEM_FOUND
 
 
 def _is_first(facts: RunFacts) -> bool:
@@ -141,7 +142,8 @@ def _put_group(facts: RunFacts, options: argparse.Namespace) -> None:
     assert facts.process is not None  # noqa: S101 - it is one of several
     if options.save is None:
         print_remark(
-            f"note: this is process 0 of {facts.process.num_ranks}; --save FOLDER also says who keeps the others waiting"
+            f"note: this is rank 0 of {facts.process.num_ranks}; --save FOLDER also reports which "
+            "rank the others wait for"
         )
     elif options.output is None and options.format == "text":
         print(group_table(await_group(options.save, facts, _PATIENCE)))  # noqa: T201 - that is what was asked for
@@ -241,19 +243,21 @@ def _show(largest: LargestModule, options: argparse.Namespace) -> int:
     try:
         if largest.internal_error is not None:
             report_internal_error(largest.internal_error)
-            return FINE
+            return SUCCESS
         facts, error = _facts_of(largest)
         if facts is None:
             print_remark(
-                "the script has called no module of torch in this process, so there is nothing to show"
+                "the script called no torch module in this process, so there is nothing to show"
             )
-            return FINE
+            return SUCCESS
         if not largest.trains:
-            print_remark("note: no module of the script trains: this is the largest that it calls")
+            print_remark(
+                "note: no module of the script trains, so this is the largest that it calls"
+            )
         return _put(facts, error, options)
     except TorchscanError as error:
-        print_remark(in_options(str(error)))
-        return WRONG_USE
+        print_remark(error.write(ShellSpelling(options)))
+        return INVALID_USE
 
 
 def _facts_of(largest: LargestModule) -> tuple[RunFacts | None, NonFiniteError | None]:
@@ -270,5 +274,6 @@ def _refuse_what_is_for_targets(options: argparse.Namespace) -> None:
     useless = first_given(options, *inputs, *steps, "target")
     if useless:
         raise InputError(
-            f"{useless} is not for a script, which has its own: leave it out, or put it after the script's name"
+            f"{useless} is for a TARGET, not for a script: leave it out, or put it after the "
+            "script's name"
         )

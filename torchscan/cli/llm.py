@@ -69,7 +69,7 @@ def _add_serve(commands: Any) -> None:
     serving = parser.add_argument_group("serving")
     add_options(serving, "precision", "weights", "cache", "eager", "price")
     devices = parser.add_argument_group("several devices")
-    add_option(devices, "num_gpus", help="Set how many devices there are (default: as --tp)")
+    add_option(devices, "num_gpus", help="Set the number of devices (default: as --tp)")
     add_options(devices, "tp", "per_machine", "network_gbs")
     add_output(parser)
 
@@ -100,7 +100,8 @@ def _serve(options: argparse.Namespace) -> None:
         prompt = options.context - options.new
     if prompt < 1:
         raise InputError(
-            f"--context {options.context} leaves nothing for the prompt: --new is {options.new}"
+            f"--context is {options.context} and --new is {options.new}, which leaves no prompt: "
+            "give a larger --context"
         )
     mesh = _mesh(options)
     names = ("price", "device", "precision", "weights", "cache", "eager", "per_machine")
@@ -126,8 +127,8 @@ def _mesh(options: argparse.Namespace) -> dict[str, int] | None:
     tp = options.tp or num_gpus
     if num_gpus % tp:
         raise InputError(
-            f"--num-gpus {num_gpus} is not a multiple of --tp {tp}: each copy of the model is "
-            "sharded over --tp devices"
+            f"--num-gpus is {num_gpus}, not a multiple of --tp {tp}: give a multiple, since each "
+            "copy of the model is sharded over --tp devices"
         )
     if num_gpus == 1:
         return None

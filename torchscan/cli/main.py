@@ -32,16 +32,16 @@ from torchscan.cli import (
     summary,
 )
 from torchscan.cli.options import parsers_by_command
-from torchscan.cli.renamed import describe_renamed
-from torchscan.cli.saying import (
-    FINE,
-    WRONG_USE,
-    in_options,
+from torchscan.cli.output import (
+    INVALID_USE,
+    SUCCESS,
+    discard,
     print_remark,
     report_internal_error,
-    write_no_more,
 )
-from torchscan.errors import TorchscanError
+from torchscan.cli.renamed import describe_renamed, describe_unknown
+from torchscan.cli.spelling import ShellSpelling
+from torchscan.errors import TorchscanError, TorchscanWarning
 from torchscan.files import shortened
 
 #: what is wrong with a path that was given
@@ -81,8 +81,8 @@ examples
   torchscan inspect -- python train.py
   torchscan check
 
-torchscan COMMAND --help explains each. Exit status: 0 fine, 1 a budget is exceeded, or inspect
---on-nonfinite raise found a NaN, 2 wrong use, 3 torchscan itself failed."""
+torchscan COMMAND --help explains each. Exit status: 0 success; 1 a budget is exceeded, or inspect
+--on-nonfinite raise found a NaN; 2 invalid arguments; 3 internal error."""
 
 
 #: a shape as people write it: 3,224,224 or (3, 224, 224)
@@ -100,17 +100,8 @@ class _Parser(argparse.ArgumentParser):
         self.add_argument("--help", "-h", action="help", help="Show this help and exit.")
 
     def error(self, message: str) -> NoReturn:
-        """Exit with the message, and for an unknown command with the nearest."""
-        unknown = re.match(
-            r"argument COMMAND: invalid choice: '(.*)' \(choose from (.*)\)", message
-        )
-        if unknown is not None:
-            given, known = unknown.groups()
-            nearest = difflib.get_close_matches(given, re.findall(r"[\w-]+", known), 1)
-            choices = known.replace("'", "")
-            meant = f"did you mean {nearest[0]}?" if nearest else f"choose from {choices}"
-            message = f"there is no command {given!r}: {meant}"
-        self.exit(WRONG_USE, f"torchscan: {message} ({self.prog} --help says more)\n")
+        """Exit with the message and the command that explains more."""
+        self.exit(INVALID_USE, f"torchscan: {message} ({self.prog} --help says more)\n")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -148,11 +139,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     top = parser()
     if not words and program is None:
         top.print_help(sys.stderr)
-        return WRONG_USE
-    renamed = describe_renamed(words, parsers_by_command(top.get_default("commands")))
+        return INVALID_USE
+    commands = top.get_default("commands")
+    renamed = describe_renamed(words, parsers_by_command(commands))
     if renamed is not None:
         print_remark(renamed)
-        return WRONG_USE
+        return INVALID_USE
+    if words and not words[0].startswith("-") and words[0] not in commands.choices:
+        top.error(describe_unknown(words[0], commands.choices))
     words = runs.with_default_command(words)
     options, unknown = top.parse_known_args(
         words, argparse.Namespace(program=program, is_last=arguments is None)
@@ -160,29 +154,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         options.parser.error(_describe_unknown(options, unknown, words))
     try:
-        with _notes() if program is None else contextlib.nullcontext():
+        with _notes(options) if program is None else contextlib.nullcontext():
             status = options.function(options)
             sys.stdout.flush()
-        return FINE if status is None else int(status)
+        return SUCCESS if status is None else int(status)
     except TorchscanError as error:
-        print_remark(in_options(str(error)))
-        return WRONG_USE
+        print_remark(error.write(ShellSpelling(options)))
+        return INVALID_USE
     except (
         BrokenPipeError
     ):  # the reader has closed the pipe; how the rest would have gone is not known
-        write_no_more(sys.stdout)
+        discard(sys.stdout)
         return UNREAD
     except KeyboardInterrupt:
         return INTERRUPTED
     except OSError as error:
         if error.filename is not None and error.errno in _OF_PATHS:
             print_remark(f"{shortened(error.filename)} cannot be used: {error.strerror}")
-            return WRONG_USE
+            return INVALID_USE
         if error.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF):
             return report_internal_error(error)
         print_remark(f"the answer cannot be written: {error.strerror}")
-        write_no_more(sys.stdout)
-        return WRONG_USE
+        discard(sys.stdout)
+        return INVALID_USE
     except Exception as error:
         return report_internal_error(error)
 
@@ -191,20 +185,21 @@ def _describe_unknown(
     options: argparse.Namespace, unknown: Sequence[str], words: Sequence[str]
 ) -> str:
     """Return an error about words that are not options, with what was probably meant."""
-    said = f"{' '.join(unknown)} {'is not an option' if len(unknown) == 1 else 'are not options'}"
+    verb = "is not an option" if len(unknown) == 1 else "are not options"
+    problem = f"{' '.join(unknown)} {verb}"
     target = str(getattr(options, "target", None))
     is_python = _PYTHON.fullmatch(os.path.basename(target)) is not None
     if options.command == "inspect" and (target.endswith(".py") or is_python):
         index = list(words).index(target)
         script = shlex.join(["torchscan", *words[:index], "--", *words[index:]])
-        return f"{said}: give a script after --, {script}"
+        return f"{problem}: give a script after --, {script}"
     if hasattr(options, "input") and all(word.isdecimal() for word in unknown):
-        return f"{said}: give a shape as --input {_join_sizes(unknown, words)}"
+        return f"{problem}: give a shape as --input {_join_sizes(unknown, words)}"
     if hasattr(options, "input") and all(map(_SHAPE.fullmatch, unknown)):
         shapes = [re.sub(r"[^\d,]", "", each).strip(",") for each in unknown]
-        return f"{said}: give a shape as {' '.join(f'--input {each}' for each in shapes)}"
+        return f"{problem}: give a shape as {' '.join(f'--input {each}' for each in shapes)}"
     nearest = difflib.get_close_matches(unknown[0], options.parser._option_string_actions, 1)
-    return f"{said}: did you mean {nearest[0]}?" if nearest else said
+    return f"{problem}: did you mean {nearest[0]}?" if nearest else problem
 
 
 def _join_sizes(unknown: Sequence[str], words: Sequence[str]) -> str:
@@ -219,14 +214,18 @@ def _join_sizes(unknown: Sequence[str], words: Sequence[str]) -> str:
 
 
 @contextlib.contextmanager
-def _notes() -> Iterator[None]:
+def _notes(options: argparse.Namespace) -> Iterator[None]:
     """Show each warning once, as a line."""
     shown: set[str] = set()
 
     def show(message: Any, *_: Any, **__: Any) -> None:
-        if str(message) not in shown:
-            shown.add(str(message))
-            print_remark(f"note: {in_options(str(message))}")
+        text = str(message)
+        if text in shown:
+            return
+        shown.add(text)
+        if isinstance(message, TorchscanWarning):
+            text = message.write(ShellSpelling(options))
+        print_remark(f"note: {text}")
 
     with warnings.catch_warnings():
         warnings.simplefilter("default")

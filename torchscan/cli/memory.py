@@ -29,7 +29,7 @@ def add_to(commands: Any) -> None:
     """Register the command."""
     help_ = "Estimate the peak memory of a pass, and whether it fits."
     parser = model_command(commands, "memory", help_, _EXAMPLES, run=_run, step=True)
-    help_ = "Estimate whether it fits this device, 'RTX 4090', or this size, '24 GiB'"
+    help_ = "Check whether it fits on this device: a name ('RTX 4090') or a size ('24 GiB')"
     add_option(parser, "device", help=help_)
     add_option(parser, "cuda_context")
     exclusive = parser.add_mutually_exclusive_group()

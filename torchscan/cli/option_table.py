@@ -40,7 +40,7 @@ class Option(NamedTuple):
     choices: Sequence[str] | str | None = None
     #: None: as in Python
     default: Any = None
-    #: name of the argument, or None if it is that of the option
+    #: name of the argument in Python, or None if it is that of the option
     python: str | None = None
     action: Any = None
     required: bool | None = None
@@ -81,7 +81,7 @@ class Option(NamedTuple):
         clause, *_ = re.split(r"[.:;](?: |$)", " ".join(entry.split()))
 
         def name_option(code: re.Match[str]) -> str:
-            name = "input" if code[1] == "input_shape" else code[1]
+            name = _OPTION_BY_ARGUMENT.get(code[1], code[1])
             return to_flag(name) if hasattr(_Options, name) else name
 
         return re.sub(r"``(.+?)``", name_option, clause)
@@ -102,7 +102,9 @@ def add_option(parser: Any, name: str, **changes: Any) -> None:
     given = {key: getattr(option, key) for key in ("action", "metavar", "type", "required")}
     given |= {"choices": option.values(), "default": default}
     given = {key: value for key, value in given.items() if value is not None}
-    parser.add_argument(*flags, dest=argument, help=option.sentence(argument, default), **given)
+    help_ = option.sentence(argument, default)
+    action = parser.add_argument(*flags, dest=name, help=help_, **given)
+    action.parameter = argument
 
 
 def to_flag(name: str) -> str:
@@ -124,7 +126,7 @@ class _Options:
 
     # the model's inputs
     input = Option("Give the shape of one input; repeat it for several; see below", "SHAPE",
-                   action="append", default=[])
+                   action="append", default=[], python="input_shape")
     dtype = Option("Set the type of inputs; a floating-point type also converts the model", "TYPE")
     batch_size = Option("Set {}", "N", to_count, _PASS, "-b")
     mode = Option("Set the mode of the modules (default: train with --training, else eval)",
@@ -140,38 +142,42 @@ class _Options:
     run_on = Option("Run a TARGET on this device (default: cuda, or else cpu)", "cpu|cuda")
     steps = Option("Measure N training steps after one to warm up; evaluations do not count", "N",
                    to_count, default=5)
-    on_nonfinite = Option("Choose {}", files=_INSPECT, choices="inspection.py:Reaction")
+    on_nonfinite = Option("Record a NaN or Inf of any step, warn at once too, or raise",
+                          files=_INSPECT, choices="inspection.py:Reaction")
     # layers and rows
-    by = Option("Choose what the rows are")
+    by = Option("Choose the rows")
     max_depth = Option("{}", "N", to_depth, _SUMMARY)
-    columns = Option("Choose {}; see below", "A,B", to_names, _SUMMARY)
-    metrics = Option("Choose what to list for each model; see below", "A,B", to_names)
+    columns = Option("Choose the columns; see below", "A,B", to_names, _SUMMARY)
+    metrics = Option("Choose the columns; see below", "A,B", to_names)
     receptive_field = _flag("Show receptive field, stride and padding of each layer")
     match = Option("Show only layers whose path or type matches: 'layer4.*', Conv2d", "GLOB")
     sort = Option("Sort by a column, largest first", "COLUMN")
     top = Option("Show only the first N rows", "N", to_count)
-    fold_repeats = Option("{} (default: where that saves half of the rows)", files=_SUMMARY,
+    fold_repeats = Option("Collapse identical blocks into one row and hide layers without "
+                          "operators (default: when that saves half of the rows)",
                           action=argparse.BooleanOptionalAction)
-    wrap_mode = Option("Choose {}", files=_SUMMARY, choices="report/table.py:Cut")
-    layer = Option("Show only this layer, axis by axis", "PATH")
-    call = Option("Choose which call of the module", "N", to_count, default=1)
-    operators = _flag("Show each operator, and each of equal modules, in a separate box")
+    wrap_mode = Option("Truncate names that do not fit --width at this place", files=_SUMMARY,
+                       choices="report/table.py:Cut")
+    layer = Option("Show only this layer, with a row for each axis", "PATH")
+    call = Option("Choose the call of the module, counted from 1", "N", to_count, default=1)
+    operators = _flag("Show each operator and each of equal modules in a separate box")
     # counting
     convention = Option("Count MACs by the rules of this tool", files=_SUMMARY,
                         choices="analyses/conventions/__init__.py:Convention")
     strict = _flag("Fail if an operator has no cost formula, instead of giving lower bounds")
-    strict_norm = _flag("Count the elements behind the statistics of norms as seen")
+    strict_norm = _flag("Include the elements that normalization computes its statistics from")
     symbolic = _flag("Show costs as formulas of batch B and length T, for a prompt and a token")
     near = Option("Fit the formulas of --symbolic from this length on", "N", to_tokens, _GENERATION)
     # memory and time
-    cuda_context = Option("Set the memory of the CUDA context (default: as measured, or 512 MiB)",
-                          "SIZE", to_bytes)
-    suggestions = _flag("List changes that would help, each with its estimated effect")
+    cuda_context = Option("Set the memory that the CUDA context, kernels and libraries take "
+                          "(default: as measured, or 512 MiB)", "SIZE", to_bytes)
+    suggestions = _flag("Suggest changes that help, with an estimate for each")
     largest_batch = _flag("Find the largest batch that fits on the device, too")
     longest_sequence = _flag("Find the most tokens of a sequence that fit on the device, too")
     # language models
     prompt = Option("Set the number of {}", "N", to_tokens, _GENERATION)
-    context = Option("Set the tokens of prompt and answer, in place of --prompt", "N", to_tokens)
+    context = Option("Set the tokens of prompt and answer, in place of --prompt", "N", to_tokens,
+                     python="prompt")
     new = Option("Set the number of {}", "N", to_tokens, _GENERATION)
     weights = Option("Set the format in which weights are stored", "FORMAT")
     cache = Option("Set {}", "FORMAT", files=_GENERATION)
@@ -179,10 +185,11 @@ class _Options:
     price = Option("Add the price of a million tokens; P is the device's per hour", "P", float)
     num_gpus = Option("Set {}", "N", to_count, _MESHES)
     tp = Option("Shard each layer over N devices (default: all)", "N", to_count)
-    mesh = Option("Compare this mesh; repeat it for several (default: all that make sense)",
-                  "dp=8,tp=8", to_mesh, action="append")
+    mesh = Option("Compare this mesh; repeat it for several (default: all useful ones)",
+                  "dp=8,tp=8", to_mesh, action="append", python="meshes")
     per_machine = Option("Set {}", "N", to_count, _MESHES)
-    network_gbs = Option("Set {}", "GB/s", float, _MESHES)
+    network_gbs = Option("Set the network bandwidth of each device, in one direction, in 10^9 "
+                         "bytes per second", "GB/s", float, _MESHES)
     length = Option("Set the number of {}", "N", to_tokens, _MESHES)
     global_batch_size = Option("Set the sequences of all devices (default: --batch-size each)", "N",
                                to_count)
@@ -196,12 +203,20 @@ class _Options:
     save = Option("Write the complete result as JSON, for open_run and compare", "FILE", Path)
     trace = Option("Write the last step as a timeline for ui.perfetto.dev", "FILE", Path)
     host = Option("Set {}", "HOST", files=_SERVE, default="127.0.0.1")
-    port = Option("Listen on this port, or a free one if it is taken (default: 6116)", "N", int)
+    port = Option("Listen on this port; if it is taken, on another free one (default: 6116)",
+                  "N", int)
     config = Option("Read this budget file", "FILE", Path)
     update = _flag("Record new baselines")
     timings = _flag("Take real steps, and check max_step_time")
     measure = _flag("Measure this machine's GPU or CPU, and save the result")
 # fmt: on
+
+#: argument in Python -> the option with another name
+_OPTION_BY_ARGUMENT = {
+    option.python: name
+    for name, option in vars(_Options).items()
+    if isinstance(option, Option) and option.python and not hasattr(_Options, option.python)
+}
 
 
 #: options by their old spellings and by those of other tools, which are refused

@@ -12,7 +12,7 @@ def to_count(text: str) -> int:
     """Return a whole number of at least one."""
     value = int(text) if text.isdecimal() and len(text) < 19 else 0
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number: give 1 or more")
     return value
 
 

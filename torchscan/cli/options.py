@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchscan.cli.option_table import add_option, add_options
-from torchscan.cli.saying import answer
-from torchscan.errors import InputError, naming
+from torchscan.cli.output import print_answer
+from torchscan.errors import Argument, Give, InputError, naming
 from torchscan.files import write_text
 from torchscan.progress import is_terminal, progress
 from torchscan.report.colours import has_colours, width_of
@@ -165,7 +165,9 @@ def on_generating(target: str, function: Callable[[Built], Result]) -> Result:
 def require_step_for_optimizer(options: argparse.Namespace) -> None:
     """Refuse an optimizer for an inference, which has no optimizer's step."""
     if getattr(options, "optimizer", None) is not None and not options.training:
-        raise InputError("--optimizer belongs to a training step: add --training")
+        raise InputError(
+            Argument("optimizer"), " belongs to a training step: give ", Give("training", True)
+        )
 
 
 def on_one_of_several(
@@ -197,7 +199,7 @@ def put_table(table: Table, options: argparse.Namespace, **special: Callable[[],
         partial(table.write, options.format, width=options.width, colours=colours_of(options)),
     )()
     if options.output is None:
-        answer(text, is_document=options.format != "text")
+        print_answer(text, is_document=options.format != "text")
     else:
         write_text(options.output, text if text.endswith("\n") else f"{text}\n")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from torchscan.cli.option_table import RENAMED_OPTIONS
 
@@ -36,6 +36,14 @@ def describe_renamed(
         return f"there is no command {command!r}: did you mean {nearest[0]}?"
     choices = " or ".join(f"torchscan {name} {second}" for name in inner)
     return f"there is no command {command!r}: write {choices}"
+
+
+def describe_unknown(command: str, commands: Collection[str]) -> str:
+    """Return an error about a command that does not exist, with the nearest."""
+    nearest = difflib.get_close_matches(command, commands, 1)
+    if nearest:
+        return f"there is no command {command!r}: did you mean {nearest[0]}?"
+    return f"there is no command {command!r}: choose from {', '.join(commands)}"
 
 
 def _describe_option(

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from torchscan.cli.option_table import add_option, add_options
 from torchscan.cli.options import model_command, on_model
-from torchscan.cli.saying import FINE, WRONG_USE, answer, in_options, print_remark
+from torchscan.cli.output import INVALID_USE, SUCCESS, print_answer, print_remark
+from torchscan.cli.spelling import ShellSpelling
 from torchscan.errors import RecordError, TorchscanError
 from torchscan.files import write_text
 
@@ -42,24 +43,33 @@ def _run(options: argparse.Namespace) -> int:
         device_named(options.device)
     run = None if options.run is None else open_run(options.run)
     failures: list[str] = []
+    spelling = ShellSpelling(options)
 
     def made(built: Built, scan: Scan) -> str:
-        return html_report(scan, options.target, run=run, excuse=partial(_excuse, built, failures))
+        return html_report(
+            scan, options.target, run=run, excuse=partial(_excuse, built, spelling, failures)
+        )
 
     page = on_model(options, options.target, made)
     write_text(options.output, page)
-    answer(f"written to {options.output}")
+    print_answer(f"written to {options.output}")
     for each in failures:
         print_remark(each)
-    return WRONG_USE if failures else FINE
+    return INVALID_USE if failures else SUCCESS
 
 
-def _excuse(built: Built, failures: list[str], error: TorchscanError) -> str:
-    """Why a part is missing, unless the model has another chance, with data. A pass that fails has a page, too."""
+def _excuse(
+    built: Built, spelling: ShellSpelling, failures: list[str], error: TorchscanError
+) -> str:
+    """Return why a part is missing, unless the model has another chance, with data.
+
+    A pass that fails has a report, too.
+    """
     from torchscan.targets import may_need_data
 
     if built.has_another_chance and may_need_data(error):
         raise error
-    said = in_options(str(error))
-    failures += [said] if isinstance(error, RecordError) else []
-    return said
+    text = error.write(spelling)
+    if isinstance(error, RecordError):
+        failures.append(text)
+    return text

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchscan.cli.option_table import add_option, add_options
 from torchscan.cli.options import add_command, add_command_group, add_output, put_table
-from torchscan.cli.saying import answer
+from torchscan.cli.output import print_answer
 from torchscan.errors import InputError
 
 if TYPE_CHECKING:
@@ -78,11 +78,11 @@ def _open(options: argparse.Namespace) -> None:
     from torchscan.live.explore.run_page import page_of_run
 
     page_of_run(*options.runs).save(options.output)
-    answer(f"written to {options.output}")
+    print_answer(f"written to {options.output}")
 
 
 def _put_url(url: str) -> None:
-    answer(f"{url}\nCtrl+C ends it.")
+    print_answer(f"{url}\nCtrl+C ends it.")
     sys.stdout.flush()
 
 
@@ -96,11 +96,14 @@ def _list_runs(options: argparse.Namespace) -> None:
     from torchscan.live.history import runs_in
 
     if not options.folder.is_dir():
-        raise InputError(f"{str(options.folder)!r} is not a folder: give one that has runs")
+        raise InputError(
+            f"FOLDER is {str(options.folder)!r}, which is not a folder: give one that has runs"
+        )
     found = runs_in(options.folder)
     if not found:
         raise InputError(
-            f"{str(options.folder)!r} has no runs: watch(model, 'runs/first') records one"
+            f"{str(options.folder)!r} has no runs: give another folder; watch(model, "
+            "'runs/first') records a run"
         )
     put_table(_table(found, options.folder), options)
 

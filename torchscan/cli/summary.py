@@ -17,7 +17,7 @@ from torchscan.cli.options import (
     put_table,
     to_complete_json,
 )
-from torchscan.cli.saying import explain
+from torchscan.cli.output import print_error
 from torchscan.errors import InputError, RecordError
 
 _COLUMNS = """\
@@ -56,7 +56,7 @@ def add_to(commands: Any) -> None:
     add_options(layers, "max_depth", "columns", "receptive_field", "match", "sort", "top")
     add_options(layers, "fold_repeats", "wrap_mode")
     costs = parser.add_argument_group("costs")
-    help_ = "Show what operators or modules cost instead of layers"
+    help_ = "Show the costs of operators or modules instead of layers"
     add_option(costs, "by", help=help_, choices="report/costs.py:By")
     add_options(costs, "symbolic", "near", "convention", "strict")
     add_output(parser)
@@ -67,7 +67,7 @@ def _run(options: argparse.Namespace) -> None:
         _put_formulas(options)
         return
     if first_given(options, "near"):
-        raise InputError("--near is where formulas are fitted: add --symbolic")
+        raise InputError("--near is for the formulas of --symbolic: give both, or leave out --near")
     if options.by is not None:
         _put_costs(options)
         return
@@ -80,7 +80,10 @@ def _put_formulas(options: argparse.Namespace) -> None:
 
     useless = first_given(options, *_OF_LAYERS, *_OF_PASS)
     if useless:
-        raise InputError(f"--symbolic has all formulas of the forward pass: leave out {useless}")
+        raise InputError(
+            f"{useless} does not go with --symbolic, which shows all formulas of the forward "
+            "pass: leave it out"
+        )
     costs = on_generating(
         options.target,
         lambda built: symbolic_costs(
@@ -139,4 +142,4 @@ def _show_unfinished(error: RecordError, width: int) -> None:
 
     table = unfinished_table(error)
     if table is not None:
-        explain(table.write("text", width=width, colours=has_colours(sys.stderr)))
+        print_error(table.write("text", width=width, colours=has_colours(sys.stderr)))

@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from torchscan.errors import InputError
+from torchscan.errors import Argument, Give, InputError, PythonOnly, Text
 from torchscan.files import write_text
 from torchscan.results import Result
 from torchscan.wrong_arguments import explain_wrong_types
@@ -147,8 +147,8 @@ def device_named(name: str | None) -> Device:
     if is_torch_device(name):
         name = str(name)
     if not isinstance(name, str):
-        raise InputError(
-            f"device is {name!r}: give its name ('NVIDIA H200'), its memory ('24 GiB') or 'cuda'"
+        raise InputError.of_value(
+            "device", name, "give its name ('NVIDIA H200'), its memory ('24 GiB') or 'cuda'"
         )
     lower = name.lower()
     if lower == "auto":  # the word of the command line
@@ -159,9 +159,7 @@ def device_named(name: str | None) -> Device:
         return _apple()
     size = re.fullmatch(r"(\d+(?:\.\d+)?) ?gi?b", lower)
     if size and float(size[1]) == 0:
-        raise InputError(
-            f"device is {name!r}, which has no memory: give its size, such as '24 GiB'"
-        )
+        raise InputError.of_value("device", name, "give its memory, such as '24 GiB'")
     if size:
         return Device(
             name=name,
@@ -183,14 +181,11 @@ def device_named(name: str | None) -> Device:
     if not near and lower not in _KINDS:
         near = _most_similar(name, known)
     problem = "matches several devices" if matches else "is not known"
-    advice = (
-        ""
-        if matches
-        else " (`torchscan devices` lists all), or just its memory, '24 GiB', or register_device(...) your own"
-    )
-    raise InputError(
-        f"device {name!r} {problem}: give a name like {', '.join(near or ['NVIDIA H200'])}{advice}"
-    )
+    advice: Text = f"a name like {', '.join(near or ['NVIDIA H200'])}"
+    if not matches:
+        own = PythonOnly(", or register it with register_device(...)")
+        advice = (advice, " (`torchscan devices` lists all), or its memory, such as '24 GiB'", own)
+    raise InputError(Argument("device"), f" is {name!r}, which {problem}: give ", advice)
 
 
 #: the CPU of this machine, as torch names it
@@ -232,8 +227,9 @@ def _own_cpu() -> Device:
     measured = known_devices().get(cpu_name())
     if measured is None:
         raise InputError(
-            "device is 'cpu', and this CPU has not been measured: leave it out, or give the card to estimate for, "
-            "such as 'NVIDIA H200'; `torchscan devices --measure` measures the CPU"
+            Argument("device"),
+            " is 'cpu', and this CPU has not been measured: give a GPU, such as 'NVIDIA H200', "
+            "leave it out, or run `torchscan devices --measure` first",
         )
     return measured
 
@@ -297,7 +293,7 @@ def register_device(
 
     """
     if not isinstance(name, str) or not name:
-        raise InputError(f"name is {name!r}: give the name of the device, a string")
+        raise InputError.of_value("name", name, "give the name of the device, a string")
     given = {
         "memory_gb": memory_gb,
         "bandwidth_gbs": bandwidth_gbs,
@@ -341,10 +337,10 @@ def require_writable(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f"{path} cannot be written: {error}; set {USER_FILE} to another file"
+            f"{path} cannot be written ({error}): set {USER_FILE} to another file"
         ) from error
     if not os.access(path.parent, os.W_OK):
-        raise InputError(f"{path} cannot be written; set {USER_FILE} to another file")
+        raise InputError(f"{path} cannot be written: set {USER_FILE} to another file")
 
 
 def known_entry(name: str) -> dict[str, Any]:
@@ -365,8 +361,9 @@ def at_hand() -> Device:
     if cpu in known:
         return known[cpu]
     raise InputError(
-        "device was not given, and this machine has no GPU for torch: give device='NVIDIA H200', "
-        "for example; to use this CPU, run `torchscan devices --measure` first"
+        "this machine has no GPU for torch, and its CPU has not been measured: give ",
+        Give("device", "NVIDIA H200"),
+        ", for example, or run `torchscan devices --measure` first",
     )
 
 
@@ -385,7 +382,9 @@ def _cuda(name: str) -> Device:
 
     if not torch.cuda.is_available():
         raise InputError(
-            f"device is {name!r}, and this machine has no CUDA device: name one, such as 'NVIDIA H200'"
+            Argument("device"),
+            f" is {name!r}, and this machine has no CUDA device: give a name, such as 'NVIDIA "
+            "H200'",
         )
     properties = torch.cuda.get_device_properties(name)
     return replace(
@@ -403,14 +402,17 @@ def _apple() -> Device:
     chip = _sysctl("machdep.cpu.brand_string")
     if not chip.startswith("Apple "):
         raise InputError(
-            "device is 'mps', and this machine is not a Mac with an Apple chip: "
-            "name one, such as 'Apple M2 Max'"
+            Argument("device"),
+            " is 'mps', and this machine is not a Mac with an Apple chip: give a name, such as "
+            "'Apple M2 Max'",
         )
     known = known_devices().get(chip)
     if known is None:
         raise InputError(
-            f"device is 'mps', and the rates of {chip} are not known: "
-            "name a device that is, such as 'Apple M2 Max', or use register_device(...)"
+            Argument("device"),
+            f" is 'mps', and the rates of {chip} are not known: give a known device, such as "
+            "'Apple M2 Max'",
+            PythonOnly(", or register it with register_device(...)"),
         )
     size = int(_sysctl("hw.memsize"))
     has_mps = torch.backends.mps.is_available()
@@ -613,18 +615,19 @@ def _check(name: str, entry: Mapping[str, Any], where: str) -> None:
             if missing
             else f"has unknown keys: {', '.join(sorted(unknown))}"
         )
-        raise InputError(
-            f"{where}: the device {name!r} {problem}; it takes {', '.join((*_NUMBERS, *_OTHERS))}"
+        raise InputError.about(
+            where, f"the device {name!r} {problem}: give {', '.join((*_NUMBERS, *_OTHERS))}"
         )
     rates = entry["dense_tflops"]
     if not isinstance(rates, Mapping) or not rates:
-        raise InputError(
-            f"{where}: dense_tflops of {name!r} is {rates!r}: give rates by type, {{'fp32': 35.6}}"
+        raise InputError.about(
+            where, f"dense_tflops of {name!r} is {rates!r}: give rates by type, {{'fp32': 35.6}}"
         )
     foreign = [key for key in rates if key.removesuffix("_acc16").removesuffix("_tc") not in RATES]
     if foreign:
-        raise InputError(
-            f"{where}: dense_tflops of {name!r} has {', '.join(foreign)}: give rates of {', '.join(RATES)}"
+        raise InputError.about(
+            where,
+            f"dense_tflops of {name!r} has {', '.join(foreign)}: give rates of {', '.join(RATES)}",
         )
     numbers = {key: entry[key] for key in _NUMBERS if key in entry} | {
         f"dense_tflops {key}": rates[key] for key in rates
@@ -636,4 +639,4 @@ def _check(name: str, entry: Mapping[str, Any], where: str) -> None:
             or not math.isfinite(value)
             or value <= 0
         ):
-            raise InputError(f"{where}: {key} of {name!r} is {value!r}: give a number above zero")
+            raise InputError.about(where, f"{key} of {name!r} is {value!r}: give a number above 0")

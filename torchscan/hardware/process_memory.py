@@ -83,7 +83,8 @@ def get_process_gpu_ram(pid: int | None = None) -> float:
         _reported_reasons.add(memory.reasons)
         instead = "what torch's allocator holds" if memory.source == "allocator" else "0"
         warn_user(
-            f"the GPU memory of this process cannot be measured, so {instead} is returned: {memory.reason}"
+            f"measuring the GPU memory of this process failed, so the result is {instead}: "
+            f"{memory.reason}"
         )
     return memory.size / MIB
 

@@ -410,7 +410,8 @@ def _name_of(operator: Operator) -> str:
         return str(operator)
     if not isinstance(operator, str) or not all(operator.partition("::")):
         raise InputError(
-            f"{operator!r} is not an operator: give torch.ops.mylib.my_op, or its name, 'mylib::my_op'"
+            f"{operator!r} is not an operator: give torch.ops.mylib.my_op, or its name, "
+            "'mylib::my_op'"
         )
     return operator.replace("::", ".")
 
@@ -419,7 +420,7 @@ def _register(
     entries: dict[str, T], operators: tuple[Operator, ...], entry: T, replace: bool
 ) -> None:
     if not operators:
-        raise InputError("the operator is missing: write @cost_of(torch.ops.mylib.my_op)")
+        raise InputError("there is no operator: give one, @cost_of(torch.ops.mylib.my_op)")
     names = [_name_of(operator) for operator in operators]
     taken = [name for name in names if name in entries]
     if taken and not replace:

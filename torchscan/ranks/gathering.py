@@ -99,7 +99,8 @@ def _require_group() -> None:
 
     if not (distributed.is_available() and distributed.is_initialized()) or is_group_pretended():
         raise InputError(
-            "there is no group of processes: call init_process_group() first, or plan(…, mesh=…, apply=…), which needs none"
+            "there is no process group: call init_process_group() first, or "
+            "torchscan.parallel.plan(), which needs none"
         )
 
 
@@ -172,16 +173,15 @@ def _in_all(work: Callable[[], _T]) -> _T:
 
     found, error = _tried(work)
     failed: list[str | None] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(
-        failed, None if error is None else f"{type(error).__name__}: {error}".partition("\n")[0]
-    )
+    own = None if error is None else f"{type(error).__name__}: {error}".partition("\n")[0]
+    distributed.all_gather_object(failed, own)
     if error is not None:
         raise error
-    others = {rank: said for rank, said in enumerate(failed) if said is not None}
+    others = {rank: reason for rank, reason in enumerate(failed) if reason is not None}
     if others:
-        rank, said = next(iter(others.items()))
+        rank, reason = next(iter(others.items()))
         raise RecordError(
-            f"{len(others)} of {len(failed)} processes could not be recorded; process {rank}: {said}"
+            f"recording failed in {len(others)} of {len(failed)} ranks: rank {rank}: {reason}"
         )
     return cast("_T", found)
 

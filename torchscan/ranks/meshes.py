@@ -18,7 +18,7 @@ from torchscan.analyses.memory_estimate import OUTPUT_DROPPED
 from torchscan.analyses.mesh_search import Extrapolated, MeshChoice, MeshSearch, Short, format_mesh
 from torchscan.analyses.roofline import Fabric, Rates
 from torchscan.analyses.roofline.error_margin import ErrorMargin
-from torchscan.errors import InputError, TorchscanError
+from torchscan.errors import Argument, Give, InputError, Text, TorchscanError
 from torchscan.hardware.device_specs import Device, device_named
 from torchscan.notes import Note
 from torchscan.precisions import Precision, name_choices, supported_precision
@@ -101,17 +101,22 @@ def search(
             require_positive(name, number)
     if global_batch_size is not None and batch_size != 1:
         raise InputError(
-            "batch_size and global_batch_size were both given: sequences are those of each device, or of all"
+            Argument("batch_size"),
+            " and ",
+            Argument("global_batch_size"),
+            " are both given: give the sequences of each device, or of all",
         )
     chosen_precision = supported_precision(precision, _PRECISIONS)
     if chosen_precision is None:
-        raise InputError(f"precision is None: give {name_choices(_PRECISIONS)}")
+        raise InputError.of_value("precision", None, "give ", name_choices(_PRECISIONS))
     length = tokens_of("length", length)
     limit = positions_of(module)
     if limit is not None and length > limit:
         raise InputError(
-            f"the model has {limit:,} positions, which is too few for sequences of {length:,} "
-            f"tokens: give length={limit} or less"
+            f"the model has {limit:,} positions, fewer than sequences of {length:,} tokens need: "
+            "give ",
+            Give("length", limit),
+            " or less",
         )
     asked = _MeshQuestion(
         module=module,
@@ -170,11 +175,15 @@ def _checked(meshes: Sequence[Mapping[str, int]], num_gpus: int) -> list[Mapping
         unknown = [name for name in mesh if name not in ("replicate", "dp", "tp")]
         if unknown:
             raise InputError(
-                f"the mesh {format_mesh(mesh)} has a dimension {unknown[0]}: there are replicate, dp and tp"
+                f"the mesh {format_mesh(mesh)} has a dimension {unknown[0]}: choose from "
+                "replicate, dp and tp"
             )
-        if math.prod(mesh.values()) != num_gpus:
+        size = math.prod(mesh.values())
+        if size != num_gpus:
             raise InputError(
-                f"the mesh {format_mesh(mesh)} has {math.prod(mesh.values())} devices, and there are {num_gpus}"
+                f"the mesh {format_mesh(mesh)} has {size} devices, not {num_gpus}: give ",
+                Give("num_gpus", size),
+                ", or another mesh",
             )
     return [_without_ones(each) for each in meshes]
 
@@ -184,8 +193,8 @@ def _require_tokens(module: nn.Module) -> None:
     missing = [name for name in ("input_ids", "labels") if not _takes(module, name)]
     if missing:
         raise InputError(
-            f"{type_name_of(module)} takes no {' and no '.join(missing)}: parallel.search is for language models; "
-            "parallel.plan shards models of any kind"
+            f"{type_name_of(module)} does not take {' and '.join(missing)}: give a language "
+            "model; torchscan.parallel.plan shards models of any kind"
         )
 
 
@@ -249,10 +258,14 @@ class _MeshQuestion:
         copies = math.prod(mesh.values()) // mesh.get("tp", 1)
         if self.sequences % copies:
             raise InputError(
-                f"{self.sequences:,} sequences cannot be divided among {copies:,} copies of the model"
+                f"{self.sequences:,} sequences cannot be divided among {copies:,} copies of the "
+                "model: give a multiple as ",
+                Argument("global_batch_size"),
             )
         if self.lora is not None and mesh.get("tp", 1) > 1 and self.apply is None:
-            raise InputError("adapters have no plan for tensor parallelism: shard them with apply=")
+            raise InputError(
+                "adapters have no plan for tensor parallelism: shard them with ", Give("apply")
+            )
         return self.sequences // copies
 
     def _step(self, sequences: int) -> Step:
@@ -316,7 +329,7 @@ def _searched(
 ) -> MeshSearch:
     kinds = kinds_in(asked.module, _LAYERS + 1)
     choices: list[MeshChoice] = []
-    refused: dict[str, Note] = {}
+    errors: dict[str, TorchscanError] = {}
     assumptions: dict[Note, None] = {}
     error_margin: ErrorMargin | None = None
     for mesh in meshes:
@@ -327,16 +340,15 @@ def _searched(
                 )  # of views, which nobody writes to here
                 choice, base = _choice(asked, mesh, kinds)
         except TorchscanError as error:
-            reason = str(error).partition("\n")[0]
-            refused[format_mesh(mesh)] = Note.of("mesh-refused", error=reason)
+            errors[format_mesh(mesh)] = error
             continue
         choices.append(choice)
         error_margin = base.rank.roofline.error_margin if base.rank.roofline is not None else None
         assumptions |= dict.fromkeys(_assumptions_for_all(base))
     if not choices:
-        raise InputError(
-            f"no mesh is possible: {next(iter(refused.values()), 'there is none to compare')}"
-        )
+        problems: list[Text] = [error.parts for error in errors.values()]
+        reason = problems[0] if problems else "none was given"
+        raise InputError("no mesh is possible: ", reason)
     choices = _replay_best(asked, choices, kinds)
     replayed = sum(each.is_replayed for each in choices) if kinds else 0
     if asked.lora is not None:
@@ -355,7 +367,9 @@ def _searched(
         error_margin=error_margin,
         params=sum(each.numel() for each in dict.fromkeys(asked.module.parameters())),
         choices=tuple(choices),
-        refused=refused,
+        refused={
+            mesh: Note.of("mesh-refused", error=error.problem) for mesh, error in errors.items()
+        },
         num_traces=len(choices) * (1 + len(kinds)) + replayed,
         assumptions=tuple(assumptions),
     )

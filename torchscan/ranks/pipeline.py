@@ -15,7 +15,7 @@ from torchscan.analyses.memory_timeline import KINDS, MemoryKind
 from torchscan.analyses.pipeline_schedule import PipelinePlan, Schedule, StagePlan, plan_of_stages
 from torchscan.analyses.plan_result import RankPlan
 from torchscan.analyses.roofline import Fabric, Roofline
-from torchscan.errors import InputError, TorchscanError
+from torchscan.errors import Argument, Give, InputError, naming
 from torchscan.hardware.device_specs import device_named
 from torchscan.notes import Note
 from torchscan.progress import progress as told
@@ -96,7 +96,10 @@ def pipeline(
     _require(schedule, microbatches, number, len(stages))
     if (mesh is None) != (apply is None):
         raise InputError(
-            "mesh and apply go together: a stage is spread over the mesh by apply(stage, mesh)"
+            Argument("mesh"),
+            " and ",
+            Argument("apply"),
+            " go together: give both, and apply(stage, mesh) shards a stage over the mesh",
         )
     fabric = Fabric(device=device_named(device), per_machine=per_machine, network=1e9 * network_gbs)
     asked = Asked(
@@ -143,23 +146,26 @@ def pipeline(
 
 def _require(schedule: object, microbatches: int, num_ranks: int, stages: int) -> None:
     if schedule not in get_args(Schedule):
-        raise InputError(
-            f"schedule is {schedule!r}: give one of {', '.join(map(repr, get_args(Schedule)))}"
-        )
+        raise InputError.of_choice("schedule", schedule, get_args(Schedule))
     require_positive("microbatches", microbatches)
     require_positive("num_ranks", num_ranks)
     if stages % num_ranks:
         raise InputError(
-            f"{stages} stages cannot be divided among {num_ranks} ranks: each takes the same number of them"
+            f"{stages} stages cannot be divided among {num_ranks} ranks: give a multiple, since "
+            "each rank has the same number of stages"
         )
     chunks, rounds = stages // num_ranks, max(1, microbatches // num_ranks)
     if chunks > 1 and schedule != "Interleaved1F1B":
         raise InputError(
-            f"{schedule} has one stage on each rank: give num_ranks={stages}, or 'Interleaved1F1B'"
+            f"{schedule} has one stage on each rank: give ",
+            Give("num_ranks", stages),
+            ", or ",
+            Give("schedule", "Interleaved1F1B"),
         )
     if schedule == "Interleaved1F1B" and microbatches % rounds:
         raise InputError(
-            f"{microbatches} microbatches cannot go in {rounds} equal rounds: give a multiple of {num_ranks}, say"
+            f"{microbatches} microbatches cannot be divided into {rounds} equal rounds: give a "
+            f"multiple of {num_ranks}, for example"
         )
 
 
@@ -210,10 +216,8 @@ def _recorded(
     found = []
     for number in range(len(pipeline.stages)):
         is_last = number == len(pipeline.stages) - 1
-        try:
+        with naming(f"stage {number}"):
             plan = pipeline.recorded(number, replace(asked, loss=loss) if is_last else asked)
-        except TorchscanError as error:
-            raise type(error)(f"stage {number}: {error}") from error
         outputs = [] if is_last else _outputs(plan.trace, number)
         found.append(_stage(pipeline, number, plan, _bytes(outputs)))
         asked = replace(
@@ -237,7 +241,8 @@ def _outputs(trace: Trace, number: int) -> list[Tensor]:
     if named:
         keys = ", ".join(each.strip("[]") for each in named)
         raise InputError(
-            f"stage {number} returns a dict of {keys}: a stage hands over a tensor, or a tuple of tensors"
+            f"stage {number} returns a dict of {keys}: return a tensor or a tuple of tensors, "
+            "which the next stage takes"
         )
     specs = [trace.tensors[each].spec for each in trace.root.outputs]
     return [torch.empty(each.shape, dtype=each.dtype, device="meta") for each in specs]

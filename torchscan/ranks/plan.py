@@ -146,9 +146,7 @@ def _chosen(ranks: object, size: int) -> list[int]:
     if not chosen or not all(
         isinstance(each, int) and not isinstance(each, bool) and 0 <= each < size for each in chosen
     ):
-        raise InputError(
-            f"ranks is {ranks!r}: the mesh has ranks 0 to {size - 1}; give one, several, or 'ends'"
-        )
+        raise InputError.of_value("ranks", ranks, f"give ranks from 0 to {size - 1}, or 'ends'")
     return list(dict.fromkeys(chosen))
 
 

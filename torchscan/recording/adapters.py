@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from torchscan.errors import InputError
+from torchscan.errors import Argument, InputError
 from torchscan.notes import Note
 
 ADAPTERS_AS_IN_PEFT = Note.of("adapters-as-in-peft")
@@ -58,7 +58,9 @@ def adapt(module: nn.Module, layers: Iterable[nn.Module], rank: int) -> None:
     }
     if not inside:
         raise InputError(
-            "adapters go beside linear layers (torch.nn.Linear), and the layers of this model have none"
+            "the layers of this model have no linear layer (torch.nn.Linear) to put adapters "
+            "beside: leave out ",
+            Argument("lora"),
         )
     adapted: dict[int, Adapted] = {}
     for parent in list(module.modules()):

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from torchscan.errors import InputError
+from torchscan.errors import Argument, InputError
 from torchscan.notes import Note
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import Inventory
@@ -118,7 +118,9 @@ def attempts_for(request: PassRequest, inventory: Inventory) -> list[Attempt]:
         return [replace(abstract, reasons=(requested,))]
     if request.execute == "real" and on_meta:
         raise InputError(
-            f"execute='real' needs data, and {on_meta[0]} has none: it is on the meta device"
+            Argument("execute"),
+            f" is 'real', and {on_meta[0]} is on the meta device, without data: give a model with "
+            "data",
         )
     if request.execute == "real":
         return [real.because(requested)]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchscan.errors import InputError
+from torchscan.errors import Argument, Give, InputError, TorchName
 from torchscan.recording.bookkeeping.inventory import tensors_of
 from torchscan.recording.bookkeeping.tensors import CONCRETE_INTEGERS
 
@@ -35,7 +35,7 @@ def example_inputs(
     names = list(input_shape) if isinstance(input_shape, Mapping) else None
     shapes = _as_shapes(input_shape)
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise InputError(f"batch_size is {batch_size!r}: give a positive integer")
+        raise InputError.of_value("batch_size", batch_size, "give a positive integer")
     dtypes = _as_dtypes(_by_position(dtype, names), len(shapes), module)
     sizes = ((batch_size, *shape) for shape in shapes)
     tensors = tuple(
@@ -56,8 +56,10 @@ def _make_example(size: tuple[int, ...], dtype: torch.dtype, device: torch.devic
     try:
         return _example(size, dtype, device)
     except (RuntimeError, OverflowError, TypeError, MemoryError) as error:
-        said = str(error).partition("\n")[0][:200]
-        raise InputError(f"an input of {dtype} {str(size)[:60]} cannot be made: {said}") from error
+        message = str(error).partition("\n")[0][:200]
+        raise InputError(
+            f"an input of {dtype} {str(size)[:60]} cannot be created: {message}"
+        ) from error
 
 
 def _example(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -88,24 +90,23 @@ def _as_shapes(input_shape: Shapes) -> list[tuple[int, ...]]:
         else [None]
     )
     if not all(shape is not None for shape in shapes):
-        raise InputError(f"input_shape is {_in_a_line(input_shape)}: {_HOW}")
+        raise InputError.of_value("input_shape", input_shape, _HOW)
     return [shape for shape in shapes if shape is not None]
-
-
-def _in_a_line(given: object) -> str:
-    text = " ".join(repr(given).split())
-    return text if len(text) <= 100 else f"{text[:99]}…"
 
 
 def _refuse_tensors(input_shape: Any) -> None:
     data = _data_in(input_shape)
     if data is not None:
-        what, x = (
-            ("a tensor", "x") if isinstance(data, Tensor) else ("an array", "torch.from_numpy(x)")
-        )
-        how = f"kwargs={{'x': {x}}}" if isinstance(input_shape, Mapping) else f"args=({x},)"
+        what, x = "an array", TorchName("torch.from_numpy(x)")
+        if isinstance(data, Tensor):
+            what, x = "a tensor", TorchName("x")
+        tensors = Give("args", (x,))
+        if isinstance(input_shape, Mapping):
+            tensors = Give("kwargs", {"x": x})
         raise InputError(
-            f"input_shape is for shapes, such as (3, 224, 224), and got {what}: give tensors as {how}"
+            Argument("input_shape"),
+            f" is for shapes, such as (3, 224, 224), and has {what}: give ",
+            tensors,
         )
 
 
@@ -139,7 +140,9 @@ def _by_position(
     unknown = [name for name in dtype if name not in (names or ())]
     if unknown:
         raise InputError(
-            f"a dtype was given for {unknown[0]!r}, and the inputs are {', '.join(names or ()) or 'not named'}"
+            Argument("dtype"),
+            f" names {unknown[0]!r}, which is not an input: choose from "
+            f"{', '.join(names or ()) or 'inputs that input_shape names'}",
         )
     return [dtype.get(name) for name in names or ()]
 
@@ -154,8 +157,8 @@ def _as_dtypes(
     if not all(isinstance(kind, torch.dtype) for kind in dtypes):
         wrong = next(kind for kind in dtypes if not isinstance(kind, torch.dtype))
         if (isinstance(wrong, int) and not isinstance(wrong, bool)) or _as_shape(wrong) is not None:
-            raise InputError(
-                f"dtype is {dtype!r}: give the shapes of several inputs as one list, [(10,), (20,)]"
+            raise InputError.of_value(
+                "dtype", dtype, "give the shapes of several inputs as one list, [(10,), (20,)]"
             )
         name = wrong.removeprefix("torch.") if isinstance(wrong, str) else ""
         how = (
@@ -163,9 +166,10 @@ def _as_dtypes(
             if isinstance(getattr(torch, name, None), torch.dtype)
             else "give a torch.dtype, such as torch.long"
         )
-        raise InputError(f"dtype is {dtype!r}: {how}, or one per input")
+        raise InputError.of_value("dtype", dtype, f"{how}, or one per input")
     if len(dtypes) != inputs:
         raise InputError(
-            f"{len(dtypes)} dtypes were given for {inputs} inputs: give one dtype, or one per input"
+            Argument("dtype"),
+            f" has {len(dtypes)} types for {inputs} inputs: give one type, or one per input",
         )
     return dtypes

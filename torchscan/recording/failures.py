@@ -14,7 +14,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchscan.errors import NeedsValuesError, RecordError, TorchscanError
+from torchscan.errors import (
+    Argument,
+    Give,
+    NeedsValuesError,
+    PythonOnly,
+    RecordError,
+    Text,
+    TorchName,
+    TorchscanError,
+    Value,
+)
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.call_tree import Call
 from torchscan.recording.example_inputs import Shapes
@@ -24,7 +34,6 @@ from torchscan.recording.request import PassRequest
 from torchscan.recording.sayings import Features, Saying, features_in, says
 from torchscan.trace.events import InputRecord, TensorSpec
 
-_ADVICE = "\n  try: "
 #: characters
 _LONGEST_PATH = 200
 #: our own files, and torch's whose lines are in every traceback
@@ -39,37 +48,29 @@ def explain(
     error = failure.error
     where = _where(failure, module)
     if isinstance(error, NeedsValuesError):
-        return NeedsValuesError(
-            f"{where}: {error}{_ADVICE}{_how_to_get_values(request, failure.request)}"
-        )
-    what = _first_line(error)
-    got = ", ".join(_input_text(each) for each in inputs) or "no tensor"
-    hint = _hint(failure, module, request.input_shape)
-    if isinstance(request.dtype, torch.dtype) and hint == _another_type(request.input_shape):
-        hint = f"the model and its inputs have different types: convert the model, or give another dtype than {request.dtype}"
+        advice = _how_to_get_values(request, failure.request)
+        return NeedsValuesError(where, ": ", error, advice=advice)
+    given = ", ".join([_input_text(each) for each in inputs]) or "no tensor"
     explained = RecordError(
-        f"{where}: {type(error).__name__}: {what}\n  the model was given: {got}{_ADVICE}{hint}"
+        f"{where}: {type(error).__name__}: {_first_line(error)}",
+        details=f"the model was given: {given}",
+        advice=_hint(failure, module, request),
     )
     explained.failed = None if failure.call is None else failure.call.index
-    explained.without_batch = (
-        None if request.input_shape is None else _without_batch(request.input_shape)
-    )
     return explained
 
 
-def suggest_shape(error: RecordError, batch_size: int | None) -> None:
-    """Make the advice of an error the shape without its batch dimension, with which the pass succeeds.
+def advise_shape(input_shape: Shapes, batch_size: int | None) -> Text:
+    """Return the advice to give a shape without batch dimension, with which the pass succeeds.
 
     ``batch_size`` is None if the pass succeeds with that of the request.
     """
-    what, label, _ = str(error).rpartition(_ADVICE)
-    better = _format_shape(error.without_batch)
-    how = (
-        "(batch_size= sets it)"
-        if batch_size is None
-        else f"and batch_size={batch_size}, which normalization in training needs"
-    )
-    error.args = (f"{what}{label}input_shape={better}, without the batch dimension {how}",)
+    if batch_size is None:
+        how: Text = ("(", Argument("batch_size"), " sets it)")
+    else:
+        needed = Give("batch_size", batch_size)
+        how = ("and ", needed, ", which normalization in training needs")
+    return (_give_shape(input_shape), ", without the batch dimension ", how)
 
 
 def in_the_model(error: Exception) -> Exception:
@@ -141,27 +142,48 @@ def _first_line(error: BaseException) -> str:
 
 
 #: what to try where the exception says what is wrong
-_HINTS: Mapping[Saying, str] = {
-    Saying.NOBODY_ANSWERS: "record in all processes of the group at once: each waits for the others",
-    Saying.NO_SHAPE_FUNCTION: "register what shape the operator returns: @my_op.register_fake; or pass execute='real'",
-    Saying.TAKES_FUNCTIONS: "replace it with one of its branches (torch.cond) or with a Python loop (while_loop, scan)",
-    Saying.NO_GRADIENT: "register the operator's gradient: my_op.register_autograd; or leave out training=True",
-    Saying.NO_FORWARD: "define forward in its class; a ModuleList or ModuleDict is not called, but the modules in it",
-    Saying.NESTED_ATTENTION: "give it a padded tensor and a mask: its fast path, which takes nested ones, hides what it does",
+_HINTS: Mapping[Saying, Text] = {
+    Saying.NOBODY_ANSWERS: (
+        "call torchscan in all ranks of the group at once: each waits for the others"
+    ),
+    Saying.NO_SHAPE_FUNCTION: (
+        "register a function that returns the operator's shape: @my_op.register_fake; or give ",
+        Give("execute", "real"),
+    ),
+    Saying.TAKES_FUNCTIONS: (
+        "replace it with one of its branches (torch.cond) or with a Python loop (while_loop, scan)"
+    ),
+    Saying.NO_GRADIENT: (
+        "register the operator's gradient: my_op.register_autograd; or leave out ",
+        Give("training", True),
+    ),
+    Saying.NO_FORWARD: (
+        "define forward in its class; a ModuleList or ModuleDict is not called, only the modules "
+        "in it"
+    ),
+    Saying.NESTED_ATTENTION: (
+        "give it a padded tensor and a mask: its fast path, which takes nested tensors, hides its "
+        "operators"
+    ),
 }
 
 
-def _how_to_get_values(request: PassRequest, read: OpRequest | None) -> str:
-    buffer = (
-        None
-        if read is None
-        else next(filter(None, map(read.table.name_of_buffer, read.tracked)), None)
-    )
+def _how_to_get_values(request: PassRequest, read: OpRequest | None) -> Text:
+    buffer = None
+    if read is not None:
+        buffer = next(filter(None, map(read.table.name_of_buffer, read.tracked)), None)
     if buffer is not None:
-        return f"a model whose buffer {buffer} has values: register it on the CPU, or build the model there"
+        return (
+            f"a model whose buffer {buffer} has values: register it on the CPU, or build the model "
+            "there"
+        )
     if request.execute == "abstract":
-        return "execute='auto', which falls back to data; a model on the meta device has none"
-    return "the model with data: on the meta device there are no values (torch.device('cpu') around its constructor)"
+        auto = Give("execute", "auto")
+        return (auto, ", which falls back to data; a model on the meta device has none")
+    return (
+        "the model with data: on the meta device there are no values (torch.device('cpu') around "
+        "its constructor)"
+    )
 
 
 def _num_frames(error: BaseException) -> int:
@@ -186,55 +208,107 @@ def _hint_at_recursion(error: RecursionError) -> str:
     )
 
 
-def _hint(failure: Failure, module: nn.Module, input_shape: Shapes | None) -> str:
-    error, request = failure.error, failure.request
-    for saying, hint in _HINTS.items():
-        if says(error, saying):
-            return hint
+def _hint(failure: Failure, module: nn.Module, asked: PassRequest) -> Text:
+    """Return what to try."""
+    error, request, input_shape = failure.error, failure.request, asked.input_shape
+    hint = _hint_at_cause(error)
+    if hint is not None:
+        return hint
     if says(error, Saying.ONE_SAMPLE):
-        more = (
-            "pass batch_size=2"
-            if input_shape is not None
-            else "give args= or kwargs= of two samples or more"
-        )
-        return f"normalization in training needs more than one sample: {more}"
+        return ("normalization in training needs more than one sample: ", _two_samples(input_shape))
     if input_shape is not None and 0 in _sizes(input_shape):
-        return f"sizes of 1 or more: input_shape is {_format_shape(input_shape)}"
+        return ("sizes of 1 or more: ", Argument("input_shape"), " is ", _shape(input_shape))
     if isinstance(error, RecursionError):
         return _hint_at_recursion(error)
     if request is not None and "embedding" in str(request.op) and _has_floating_index(request):
-        return f"token ids are integers: {'convert them, ids.long()' if input_shape is None else 'pass dtype=torch.long'}"
+        return ("token ids are integers: ", _integers(input_shape))
     if says(error, Saying.WRONG_TYPE):
-        return _another_type(input_shape)
+        return _another_type(asked)
     if isinstance(error, TypeError) and request is None:
-        signature = _signature(module)
-        by_name = ", those after the star by name ({'x': (8,)})" if "*," in signature else ""
-        return f"give one shape per argument of forward{signature}{by_name}, or complete args= and kwargs="
+        return _one_shape_per_argument(_signature(module))
+    return _hint_at_shapes(failure, module, input_shape)
+
+
+def _hint_at_cause(error: BaseException) -> Text | None:
+    """Return what to try if the exception tells the cause."""
+    for saying, hint in _HINTS.items():
+        if says(error, saying):
+            return hint
+    return None
+
+
+def _hint_at_shapes(failure: Failure, module: nn.Module, input_shape: Shapes | None) -> Text:
+    """Return what to try if sizes do not fit."""
+    request = failure.request
     inner = failure.call if failure.call is not None and failure.call.path else None
     features = _features_of(failure)
-    if (
-        input_shape is not None
-        and request is not None
-        and features
-        and features[2] == "channels"
-        and not _is_made(request)
-    ):
-        return f"another input_shape than {_format_shape(input_shape)}: {_takes(features)}"
-    if input_shape is not None and request is not None and not (inner and _is_made(request)):
-        return f"another input_shape than {_format_shape(input_shape)}: give the shape of one sample in the layout of the model"
+    if input_shape is not None and request is not None:
+        is_produced = _is_made(request)
+        if features is not None and features[2] == "channels" and not is_produced:
+            return (_another_shape(input_shape), f": {_takes(features)}")
+        if inner is None or not is_produced:
+            rest = ": give the shape of one sample in the layout of the model"
+            return (_another_shape(input_shape), rest)
     if inner is not None:
         return _misfit(inner, features, input_shape, module)
-    takes = (
-        f": {_takes(features)}" if features else "; in Python, the original exception is chained"
-    )
-    return f"check the inputs against forward{_signature(module)}{takes}"
+    check = f"check the inputs against forward{_signature(module)}"
+    if features:
+        return f"{check}: {_takes(features)}"
+    return (check, PythonOnly("; the original exception is chained"))
 
 
-def _another_type(input_shape: Shapes | None) -> str:
-    """``dtype`` is that of inputs made from shapes; tensors of the user's are taken as they are."""
+def _two_samples(input_shape: Shapes | None) -> Text:
     if input_shape is None:
+        return ("give ", Give("args"), " or ", Give("kwargs"), " of two samples or more")
+    return ("give ", Give("batch_size", 2))
+
+
+def _integers(input_shape: Shapes | None) -> Text:
+    if input_shape is None:
+        return "convert them, ids.long()"
+    return ("give ", Give("dtype", TorchName("torch.long")))
+
+
+def _one_shape_per_argument(signature: str) -> Text:
+    """Return the advice for a call with other arguments than forward takes."""
+    by_name: Text = ""
+    if "*," in signature:
+        by_name = (", those after the star by name (", Give("input_shape", {"x": (8,)}), ")")
+    return (
+        *(f"give one shape per argument of forward{signature} with ", Argument("input_shape")),
+        *(by_name, PythonOnly((", or complete ", Give("args"), " and ", Give("kwargs")))),
+    )
+
+
+def _another_type(asked: PassRequest) -> Text:
+    """Return the advice to change types.
+
+    ``dtype`` is for inputs made from shapes; tensors of the user are taken as they are.
+    """
+    if isinstance(asked.dtype, torch.dtype):
+        return (
+            "the model and its inputs have different types: convert the model, or give another ",
+            *(Argument("dtype"), " than ", Value(asked.dtype)),
+        )
+    if asked.input_shape is None:
         return "convert the tensors that are given, x.to(dtype), to the type that the model expects"
-    return "pass dtype=, one for all inputs or one per input, so that they have the type that the model expects"
+    per_input = PythonOnly(", one for all or one per input")
+    return (
+        "give the inputs the type that the model expects with ",
+        *(Argument("dtype"), per_input),
+    )
+
+
+def _shape(input_shape: Shapes) -> Value:
+    return Value(_plain_shape(input_shape))
+
+
+def _give_shape(input_shape: Shapes) -> Give:
+    return Give("input_shape", _plain_shape(input_shape))
+
+
+def _another_shape(input_shape: Shapes) -> Text:
+    return ("another ", Argument("input_shape"), " than ", _shape(input_shape))
 
 
 def _has_floating_index(request: OpRequest) -> bool:
@@ -249,22 +323,18 @@ def _is_made(request: OpRequest) -> bool:
 
 def _misfit(
     call: Call, features: Features | None, input_shape: Shapes | None, module: nn.Module
-) -> str:
-    """The input was fine as far as here: a layer does not fit the one before."""
+) -> Text:
+    """Return the advice for a layer that does not fit the one before it."""
     name = f"{_short(call.path)} ({type_name_of(call.module)})"
     if features is None:
-        rest = (
-            f"the inputs against forward{_signature(module)}"
-            if input_shape is None
-            else f"input_shape={_format_shape(input_shape)}"
-        )
-        return f"check {name}, which cannot work on what it is given, and {rest}"
-    rest = (
-        ""
-        if input_shape is None or features[2] == "channels"
-        else f"; or another input_shape than {_format_shape(input_shape)}"
-    )
-    return f"make {name} fit what it is given: {_takes(features)}{rest}"
+        rest: Text = f"the inputs against forward{_signature(module)}"
+        if input_shape is not None:
+            rest = _give_shape(input_shape)
+        return (f"check {name}, which cannot use its input, and ", rest)
+    advice = f"make {name} fit its input: {_takes(features)}"
+    if input_shape is None or features[2] == "channels":
+        return advice
+    return (f"{advice}; or give ", _another_shape(input_shape))
 
 
 def _takes(features: Features) -> str:
@@ -307,12 +377,14 @@ _CONVOLUTIONS = frozenset(
 )
 
 
-def _format_shape(input_shape: Shapes) -> str:
-    is_one = not isinstance(input_shape, Mapping) and (
-        len(input_shape) == 1 or not any(isinstance(each, tuple | list) for each in input_shape)
-    )
-    shapes = tuple(map(int, _first_shape(input_shape))) if is_one else input_shape
-    return textwrap.shorten(str(shapes), 100, placeholder=" …")
+def _plain_shape(input_shape: Shapes) -> Any:
+    """Return the shapes with plain numbers; one alone without the list around it."""
+    if isinstance(input_shape, Mapping):
+        return input_shape
+    is_nested = any(isinstance(each, tuple | list) for each in input_shape)
+    if is_nested and len(input_shape) > 1:
+        return input_shape
+    return tuple(map(int, _first_shape(input_shape)))
 
 
 def _first_shape(input_shape: Shapes) -> list[int]:
@@ -326,8 +398,11 @@ def _sizes(input_shape: Shapes) -> Iterator[int]:
         yield from each if isinstance(each, list | tuple) else (each,)
 
 
-def _without_batch(input_shape: Shapes) -> Shapes | None:
-    """Return the shapes without the first dimension if that may be of a batch: it is 1 everywhere, or there are many."""
+def without_batch(input_shape: Shapes) -> Shapes | None:
+    """Return the shapes without the first dimension if that may be of a batch.
+
+    It may be if it is 1 everywhere, or if there are many dimensions.
+    """
     shapes: Any = input_shape
     if isinstance(shapes, Mapping):
         parts = {name: _without_first(shape) for name, shape in shapes.items()}

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchscan.errors import InputError, TorchscanError
+from torchscan.errors import Argument, Give, InputError, TorchscanError
 from torchscan.once import once
 from torchscan.precisions import Precision
 from torchscan.recording.bookkeeping.containers import held_tensors
@@ -136,7 +136,9 @@ class Generating:
         for name, each in inputs.items():
             if name not in self._takes:
                 raise InputError(
-                    f"inputs has {name!r}, which {self._name} does not take: give one of {', '.join(self._takes)}"
+                    Argument("inputs"),
+                    f" has {name!r}, which {self._name} does not take: choose from "
+                    f"{', '.join(self._takes)}",
                 )
             if not isinstance(each, Tensor):
                 raise InputError(
@@ -147,7 +149,9 @@ class Generating:
         """Transformers says what its encoders take: text is called ``input_ids``."""
         if main == getattr(self._request.module, "main_input_name", "input_ids") != "input_ids":
             raise InputError(
-                f"{self._name} encodes {main}, not tokens: give inputs={{{main!r}: …}}, a tensor for one sequence"
+                f"{self._name} encodes {main}, not tokens: give ",
+                Give("inputs", {main: ...}),
+                ", a tensor for one sequence",
             )
 
     @property
@@ -202,7 +206,9 @@ class Generating:
         """Refuse a prompt that is shorter than what it begins with."""
         if prompt < self.begun:
             raise InputError(
-                f"prompt is {prompt:,}, and inputs begin it with {self.begun:,} tokens"
+                Argument("prompt"),
+                f" is {prompt:,}, and inputs has {self.begun:,} tokens of it: give a longer ",
+                Argument("prompt"),
             )
 
     def _for_all(self, tensor: Tensor) -> Tensor:
@@ -340,7 +346,8 @@ class Stepping(nn.Module):
         super().__init__()
         if not callable(step):
             raise InputError(
-                f"step is a {type(step).__name__}: give a function of (model, cache, token)"
+                Argument("step"),
+                f" is a {type(step).__name__}: give a function of (model, cache, token)",
             )
         self.model = module
         self.step = step

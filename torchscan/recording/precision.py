@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchscan.errors import InputError
+from torchscan.errors import Give, InputError, Text
 from torchscan.precisions import Precision
 from torchscan.recording.bookkeeping.containers import copy_arguments
 from torchscan.recording.bookkeeping.inventory import Inventory
@@ -78,9 +78,9 @@ def _on_meta_copy(request: PassRequest, dtype: torch.dtype | None) -> PassReques
     try:
         module = copy.deepcopy(request.module, dict(copies))
     except Exception as error:
-        advice = "" if dtype is None else ": give precision=None"
+        advice: Text = "" if dtype is None else (": give ", Give("precision", None))
         raise CopyError(
-            f"an estimate of this model needs a copy of it, which could not be made ({error}){advice}"
+            f"an estimate of this model needs a copy, and copying it failed ({error})", advice
         ) from error
     args, kwargs = copy_arguments(
         (request.args, request.kwargs), lambda tensor: _meta_copy(tensor, dtype)
@@ -103,8 +103,10 @@ def _meta_copy(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
         return own_copy(tensor, on_meta=True)
     if not has_strides(tensor):
         raise CopyError(
-            f"an estimate of this model needs a copy without data, and a {kind_of(tensor)} tensor has none: "
-            "give a dense tensor, or precision=None"
+            f"an estimate of this model needs a copy without data, and a {kind_of(tensor)} tensor "
+            "has "
+            "no such copy: give a dense tensor, or ",
+            Give("precision", None),
         )
     copied = meta_copy(tensor, dtype if tensor.is_floating_point() else None)
     made: Any = nn.Parameter(copied) if isinstance(tensor, nn.Parameter) else copied

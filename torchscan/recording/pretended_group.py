@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from torchscan.errors import InputError
+from torchscan.errors import Argument, InputError, Value
 from torchscan.recording.patches import overridden
 from torchscan.torch_versions import (
     chunking_verbs,
@@ -41,20 +41,25 @@ def pretended(mesh: Mapping[str, int], rank: int) -> Iterator[DeviceMesh]:
     size = size_of(mesh)
     if not 0 <= rank < size:
         raise InputError(
-            f"rank is {rank!r}: a mesh of {_format_mesh(mesh)} has ranks 0 to {size - 1}"
+            Argument("rank"),
+            f" is {rank!r}: the mesh {_format_mesh(mesh)} has ranks 0 to {size - 1}",
         )
     import torch.distributed as distributed
     from torch.distributed.device_mesh import init_device_mesh
 
     if not distributed.is_available():
-        raise InputError("this build of torch has no torch.distributed")
+        raise InputError(
+            "this build of torch has no torch.distributed, which meshes need: install another"
+        )
     if not has_collectives_on_shapes():
         raise InputError(
-            f"this is torch {torch.__version__}: meshes need 2.9 or newer, whose collectives run on shapes"
+            f"torch is {torch.__version__}, and meshes need 2.9 or newer, whose collectives run "
+            "on shapes: install a newer one"
         )
     if distributed.is_initialized():
         raise InputError(
-            "there is a process group already: call plan() before init_process_group(), or in another process"
+            "a process group already exists: call plan() before init_process_group(), or in "
+            "another process"
         )
     hook = sys.excepthook  # torch replaces it, and says from then on of which process an error is
     cache = os.environ.get(_CACHE)
@@ -123,12 +128,20 @@ def size_of(mesh: Mapping[str, int]) -> int:
     if not sizes or not all(
         isinstance(each, int) and not isinstance(each, bool) and each > 0 for each in sizes
     ):
-        raise InputError(
-            f"mesh is {mesh!r}: give the size of each dimension by its name, {{'dp': 8, 'tp': 8}}, say"
+        raise InputError.of_value(
+            "mesh",
+            mesh,
+            "give the size of each dimension by its name, such as ",
+            Value({"dp": 8, "tp": 8}),
         )
     size = math.prod(mesh.values())
     if size > _MAX_RANKS:
-        raise InputError(f"mesh is {mesh!r}, of {size:,} ranks: give at most {_MAX_RANKS:,}")
+        raise InputError(
+            Argument("mesh"),
+            " is ",
+            Value(mesh),
+            f", with {size:,} ranks: give at most {_MAX_RANKS:,}",
+        )
     return size
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from textwrap import shorten
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from torchscan.errors import InputError
+from torchscan.errors import Argument, Give, InputError, PythonOnly, TorchName
 from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
 from torchscan.recording.bookkeeping.inventory import Inventory, is_frozen, type_name_of
 from torchscan.recording.bookkeeping.tensors import own_copy
@@ -151,33 +150,32 @@ CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 def require_module(given: object) -> None:
     """Refuse anything that is not a module, saying what it is."""
     if not isinstance(given, nn.Module):
-        raise InputError(
-            f"module is {shorten(repr(given), 100, placeholder=' …')}, which is {_what_instead(given)}"
-        )
+        raise InputError.of_value("module", given, _what_instead(given))
     if "_modules" not in vars(given):
         raise InputError(
-            f"{type_name_of(given)} has not been initialised: call super().__init__() at the start of its own"
+            f"{type_name_of(given)} is not initialized: call super().__init__() at the start of "
+            "its __init__"
         )
 
 
 def require_positive(name: str, value: object) -> None:
     """Raise an InputError unless the value is a positive integer."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{name} is {value!r}: give a positive integer")
+        raise InputError.of_value(name, value, "give a positive integer")
 
 
 def _what_instead(given: object) -> str:
     if isinstance(given, type):
-        return "a class: create an instance of it"
+        return "give an instance of this class"
     if isinstance(given, torch.export.ExportedProgram):
-        return "a program, not a torch.nn.Module: pass its module, program.module()"
+        return "give its module, program.module()"
     if isinstance(given, Mapping) and any(isinstance(each, Tensor) for each in given.values()):
-        return "a state dict, not a torch.nn.Module: pass the model that it belongs to"
+        return "give the torch.nn.Module that this state dict belongs to"
     if callable(given):
         return (
-            "a function, not a torch.nn.Module: call it if it returns one, or in the forward of one"
+            "give a torch.nn.Module: what this function returns, or one that calls it in forward()"
         )
-    return "not a torch.nn.Module"
+    return "give a torch.nn.Module"
 
 
 def require_visible_kernels(inventory: Inventory) -> None:
@@ -185,8 +183,8 @@ def require_visible_kernels(inventory: Inventory) -> None:
     hidden = next(filter(_hides_kernels, filter(is_frozen, inventory.modules.values())), None)
     if hidden is not None:
         raise InputError(
-            f"{type_name_of(hidden)} has been through torch.jit.optimize_for_inference, and torch shows nobody what its "
-            "kernels are given: pass the model as it was before"
+            f"{type_name_of(hidden)} was optimized by torch.jit.optimize_for_inference, which "
+            "hides its kernels from torch's dispatcher: give the model from before that call"
         )
 
 
@@ -199,41 +197,77 @@ def check_request(request: PassRequest) -> None:
     """Refuse a request that contradicts itself or cannot be run."""
     require_module(request.module)
     if not (isinstance(request.backward, bool) or callable(request.backward)):
-        raise InputError(
-            f"backward is {request.backward!r}: give True, or a function that makes a loss of the output"
+        raise InputError.of_value(
+            "backward",
+            request.backward,
+            "give True, or a function that computes a loss from the output",
         )
     for name, value, allowed in (
         ("mode", request.mode, get_args(Mode)),
         ("execute", request.execute, get_args(Execute)),
     ):
         if value not in allowed:
-            raise InputError(f"{name} is {value!r}: give one of {', '.join(map(repr, allowed))}")
+            raise InputError.of_choice(name, value, allowed)
     if request.input_shape is not None and request.args is not None:
         raise InputError(
-            "input_shape and args were both given: give shapes or complete arguments (kwargs go with either)"
+            Argument("input_shape"),
+            " and ",
+            Argument("args"),
+            " are both given: give shapes or complete arguments (kwargs go with either)",
         )
     if request.input_shape is None and request.args is None and request.kwargs is None:
         raise InputError(
-            "no input was given: pass input_shape=(3, 224, 224), say, or the arguments themselves as args= and kwargs="
-            " (args=() if there are none)"
+            "the model has no input: give ",
+            Give("input_shape", (3, 224, 224)),
+            ", for example",
+            PythonOnly(
+                (
+                    ", or ",
+                    Give("args"),
+                    " and ",
+                    Give("kwargs"),
+                    " (",
+                    Give("args", ()),
+                    " if forward takes none)",
+                )
+            ),
         )
     twice = set(request.kwargs or ()) & set(
         request.input_shape if isinstance(request.input_shape, Mapping) else ()
     )
     if twice:
-        raise InputError(f"{min(twice)!r} was given in input_shape and in kwargs: give it once")
+        raise InputError(
+            f"{min(twice)!r} is in ",
+            Argument("input_shape"),
+            " and in ",
+            Argument("kwargs"),
+            ": give it once",
+        )
     if any(map(is_functorch_wrapped, tensors_in((request.args, request.kwargs)))):
         raise InputError(
-            "an argument is inside vmap or grad: call torchscan outside of them, with tensors of your own"
+            "an argument is inside vmap or grad: call torchscan outside of them, with plain tensors"
         )
     if isinstance(request.args, Tensor | PackedSequence):
         what = "a tensor" if isinstance(request.args, Tensor) else "a packed sequence"
-        raise InputError(f"args is {what}: give a tuple of the positional arguments, args=(x,)")
+        raise InputError(
+            Argument("args"),
+            f" is {what}: give a tuple of the positional arguments, ",
+            Give("args", (TorchName("x"),)),
+        )
     if isinstance(request.args, Mapping):
         raise InputError(
-            "args is a dict: give keyword arguments as kwargs=, or the dict itself as args=(the_dict,)"
+            Argument("args"),
+            " is a dict: give keyword arguments as ",
+            Give("kwargs"),
+            ", or the dict itself as ",
+            Give("args", (TorchName("the_dict"),)),
         )
     if request.input_shape is None and (request.dtype is not None or request.batch_size != 1):
         raise InputError(
-            "dtype and batch_size are for inputs made from input_shape; complete arguments have their own"
+            Argument("dtype"),
+            " and ",
+            Argument("batch_size"),
+            " are for inputs made from ",
+            Argument("input_shape"),
+            ": leave them out, complete arguments have their own",
         )

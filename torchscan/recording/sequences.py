@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchscan.errors import InputError
+from torchscan.errors import Give, InputError, TorchName
 from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
 from torchscan.recording.bookkeeping.tensors import CONCRETE_INTEGERS
 from torchscan.recording.example_inputs import example_inputs
@@ -48,7 +48,9 @@ def length_of(request: PassRequest) -> int:
         if _is_of_tokens(tensor) and tensor.dtype is not torch.bool and tensor.dim() == 2:
             return tensor.shape[1]
     raise InputError(
-        "the longest sequence needs tokens, integers of the shape [batch, length], and none were given"
+        "the longest sequence needs an input of tokens, integers of the shape [batch, length]: "
+        "give ",
+        Give("dtype", TorchName("torch.long")),
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from torchscan.errors import InputError, RecordError, TorchscanError
+from torchscan.errors import Argument, Give, InputError, RecordError, Text, TorchscanError
 from torchscan.recording.bookkeeping.inventory import tensors_of
 from torchscan.recording.patches import overridden
 from torchscan.torch_versions import (
@@ -35,10 +35,11 @@ _ASKING_FOR_DATA = (
     "tolist() is not supported for tensor subclasses",
 )
 
-NEW_LINE = "\n"
 
 #: what training scripts do and a plan does not
-_ON_NO_DEVICE = "; a plan is on no device, and hands over its mesh: leave out .cuda(), device_ids and a mesh of your own"
+_ON_NO_DEVICE = (
+    "; a plan has no device and provides the mesh: leave out .cuda(), device_ids and other meshes"
+)
 
 #: parameters that are named in a message
 _NAMED = 3
@@ -71,7 +72,7 @@ def sharded(
         raise InputError(f"apply(model, mesh) failed: {_line(error)}{advice}") from error
     if made is not None and not isinstance(made, nn.Module):
         raise InputError(
-            f"apply(model, mesh) returned a {type(made).__name__}: it should return a model, or nothing"
+            f"apply(model, mesh) returned a {type(made).__name__}: return a model, or nothing"
         )
     found = (
         model if made is None or any(made is each for each in model.modules()) else made
@@ -91,8 +92,10 @@ def by_its_own_plan(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     plan, expand = getattr(model, "tp_plan", None), getattr(model, "_expand_parallel_plan", None)
     if not plan or expand is None:
         raise InputError(
-            f"{type(model).__name__} brings no plan for tensor parallelism that this version of transformers follows: give "
-            "apply=, a function of the model and the mesh that shards it"
+            f"{type(model).__name__} has no plan for tensor parallelism that this version of "
+            "transformers follows: give ",
+            Give("apply"),
+            ", a function of the model and the mesh that shards it",
         )
     from transformers.distributed.tensor_parallel import apply_tensor_parallelism
 
@@ -108,14 +111,14 @@ def _line(error: Exception) -> str:
 def _require_divisible(config: Any, size: int) -> None:
     """Each process has some of the heads of attention."""
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    for name, said in (
+    for name, label in (
         ("num_attention_heads", "heads"),
         ("num_key_value_heads", "key-value heads"),
     ):
         heads = getattr(text, name, None)
         if isinstance(heads, int) and heads % size:
             raise InputError(
-                f"{heads} {said} cannot be divided among tp {size}: choose a tp that divides them"
+                f"{heads} {label} cannot be divided among tp {size}: choose a tp that divides them"
             )
 
 
@@ -126,14 +129,15 @@ def _let_ddp_talk(model: nn.Module) -> None:
         sum_up_in_python(model)
     except RuntimeError as error:
         raise InputError(
-            "apply registered a hook by which DDP sums up gradients, which no plan follows: leave it out"
+            "apply registered a communication hook of DDP, which cannot be followed: leave it out"
         ) from error
 
 
 def _built(build: Callable[[], nn.Module]) -> nn.Module:
     if not callable(build):
         raise InputError(
-            f"module is a {type(build).__name__}: give the model, or a function that returns it"
+            Argument("module"),
+            f" is a {type(build).__name__}: give the model, or a function that returns it",
         )
     try:
         with making_fakes(), overridden(nn.Module, "_apply", _converting):
@@ -141,13 +145,15 @@ def _built(build: Callable[[], nn.Module]) -> nn.Module:
     except Exception as error:
         if type(error).__name__ not in _ASKING_FOR_DATA:
             raise InputError(
-                f"module() failed: {_line(error)}{_ON_NO_DEVICE if 'CUDA' in _line(error).upper() else ''}"
+                "module() failed: "
+                f"{_line(error)}{_ON_NO_DEVICE if 'CUDA' in _line(error).upper() else ''}"
             ) from error
         raise InputError(
-            f"module() asks for values ({error}), and there are none here: build the model before, and give that"
+            f"module() reads values, and a plan has none ({error}): build the model before, and "
+            "give that"
         ) from error
     if not isinstance(model, nn.Module):
-        raise InputError(f"module() returned a {type(model).__name__}: it should return the model")
+        raise InputError(f"module() returned a {type(model).__name__}: return the model")
     is_on_meta = any(each.device.type == "meta" for each in tensors_of(model))
     return _without_data(model, None) if is_on_meta else model
 
@@ -241,32 +247,38 @@ def _require_summed(model: nn.Module, mesh: DeviceMesh, *, is_as_before: bool) -
     is_alone = not any(is_sharded_type(type(each)) for each in parameters.values())
     if is_as_before and is_alone and mesh.size() > 1 and not is_wrapped_by_ddp(model):
         raise InputError(
-            "apply left the model as it is, so that each process trains alone: call fully_shard(model), say"
+            "apply did not shard the model, so each rank trains alone: call fully_shard(model) in "
+            "it, for example"
         )
     if left and is_sharded_by_fsdp(model):
         raise InputError(
-            f"apply left out {len(left):,} of {len(parameters):,} parameters ({', '.join(left[:_NAMED])}, …), whose gradients "
-            "nobody sums up: call fully_shard on the model itself, too, after its layers"
+            f"{len(left):,} of {len(parameters):,} parameters ({', '.join(left[:_NAMED])}, …) are "
+            "not sharded, so their gradients are not reduced: call fully_shard on the model too, "
+            "after its layers"
         )
 
 
 #: what torch says of attention whose sequences are in parts
 _CONTEXT_PARALLEL = ("_scaled_dot_product", "does not have a sharding strategy")
-_WITHOUT_CONTEXT_PARALLEL = (
-    "attention over heads or sequences in parts (context parallelism) cannot be planned without a card, "
-    "because torch has it for kernels of CUDA alone: give device='NVIDIA H200', for example"
+_NEEDS_CUDA: Text = (
+    "attention over sharded heads or sequences (context parallelism) needs a GPU, because torch "
+    "has "
+    "it for CUDA kernels only: give ",
+    Give("device", "NVIDIA H200"),
+    ", for example",
 )
 
 
 def failed_in_parts(error: RecordError, model: nn.Module, rank: int) -> InputError:
     """Return the error for a sharded model that cannot run."""
-    line = str(error).partition(NEW_LINE)[0]
-    if any(name in line for name in _ASKING_FOR_DATA):
+    line = error.problem
+    cause = f"{type(error.__cause__).__name__}: {error.__cause__}"
+    if any(name in cause for name in _ASKING_FOR_DATA):
         return InputError(
-            f"forward() asks for a value (by .item(), say), and nothing has one in a plan: {line}"
+            f"forward() reads a value (by .item(), for example), and a plan has none: {line}"
         )
-    if all(name in line for name in _CONTEXT_PARALLEL):
-        return InputError(f"{_WITHOUT_CONTEXT_PARALLEL}: {line}")
+    if all(name in cause for name in _CONTEXT_PARALLEL):
+        return InputError(_NEEDS_CUDA, f": {line}")
     uneven = [
         f"{name} {list(each.shape)}"
         for name, each in model.named_parameters()
@@ -274,7 +286,11 @@ def failed_in_parts(error: RecordError, model: nn.Module, rank: int) -> InputErr
     ]
     odd = f"not evenly divided: {', '.join(uneven[:_NAMED])}; " if uneven else ""
     return InputError(
-        f"process {rank} cannot run its part of the model: {line}\n"
-        f"  try: {odd}the model without apply; if that runs, have forward() use sizes of one process (heads, say), "
-        "and shard into numbers that divide them"
+        f"rank {rank} cannot run its part of the model: {line}",
+        advice=(
+            f"{odd}the model without ",
+            Argument("apply"),
+            "; if that runs, have forward() use the sizes of one rank (heads, for example), and "
+            "shard into numbers that divide them",
+        ),
     )

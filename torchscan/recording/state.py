@@ -77,7 +77,8 @@ def unchanged(
     """
     if is_recording():
         raise InputError(
-            "a pass was started inside the forward pass of a model that is being recorded: record the two one after the other"
+            "torchscan was called inside the forward pass of a model that it records: record the "
+            "models one after the other"
         )
     modules = list(inventory.modules.values())
 
@@ -107,8 +108,8 @@ def _refuse_if_running_elsewhere(root: nn.Module, modules: Sequence[nn.Module]) 
     ids = set(map(id, modules)) if others else set()
     if any(_is_in(ids, frame) for frame in others):
         raise InputError(
-            f"another thread is running this model ({type(root).__name__}), and recording it now would interfere: "
-            "wait until it has finished, or pass copy.deepcopy(model)"
+            f"another thread is running this model ({type(root).__name__}), and recording it now "
+            "would interfere: wait until it has finished, or give copy.deepcopy(model)"
         )
 
 
@@ -251,7 +252,8 @@ class Snapshot:
             raise interruption
         if failures:
             warn_user(
-                f"{len(failures)} part(s) of the model could not be put back as they were: {failures[0]!r}"
+                f"{len(failures)} part(s) of the model could not be restored, so the model may "
+                f"have changed: build it again ({failures[0]!r})"
             )
 
     def _take_if_possible(self, value: Any) -> None:

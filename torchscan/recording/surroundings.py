@@ -25,7 +25,7 @@ def refuse_tracers() -> None:
     tracer = traces()
     if tracer is not None:
         raise InputError(
-            f"{tracer} is tracing, and would trace the pass too: record the model before or after"
+            f"{tracer} is tracing, and would trace the pass too: call torchscan before or after"
         )
 
 

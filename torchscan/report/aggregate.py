@@ -17,13 +17,16 @@ def aggregate_info(info: InfoDict, max_depth: int) -> Info:
     layers = data_of(info)["layers"]
     if "selection" in info:
         raise InputError(
-            "only some layers were selected: fold first (aggregate_info), then select (select_layers)"
+            "the info dict has only selected layers: fold first (aggregate_info), then select "
+            "(select_layers)"
         )
     if not isinstance(max_depth, int):
-        raise InputError(f"max_depth is {max_depth!r}: give a whole number")
+        raise InputError.of_value("max_depth", max_depth, "give a whole number")
     deepest = max(layer["depth"] for layer in layers)
     if not 0 <= max_depth <= deepest:
-        raise InputError(f"max_depth is {max_depth}: this model has depths 0 to {deepest}")
+        raise InputError.of_value(
+            "max_depth", max_depth, f"give 0 to {deepest}, the depths of this model"
+        )
     kept: list[Layer] = []
     for layer in layers:
         if layer["depth"] <= max_depth:
@@ -45,8 +48,8 @@ def _fold(layer: Layer, into: Layer) -> None:
 def folded_to(info: InfoDict, max_depth: int | None) -> Info:
     """Return an info folded to ``max_depth``, or complete if the model has fewer levels."""
     if max_depth is not None and (isinstance(max_depth, bool) or not isinstance(max_depth, int)):
-        raise InputError(
-            f"max_depth is {max_depth!r}: give a number of levels, or None for all of them"
+        raise InputError.of_value(
+            "max_depth", max_depth, "give a number of levels, or None for all"
         )
     deepest = max(layer["depth"] for layer in info["layers"])
     return Info(info) if max_depth is None else aggregate_info(info, min(max_depth, deepest))

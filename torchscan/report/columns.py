@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any, Literal, cast, get_args
 
 from torchscan import units
-from torchscan.errors import InputError
+from torchscan.errors import Give, InputError
 from torchscan.escapes import printable
 from torchscan.report.info_data import (
     FigureKey,
@@ -233,7 +233,9 @@ def require_device(columns: Sequence[str], *, has_device: bool) -> None:
     )
     if name is not None:
         raise InputError(
-            f"the column {name!r} needs a device: give device='RTX 4090', say (torchscan devices lists them)"
+            f"the column {name!r} needs a device: give ",
+            Give("device", "RTX 4090"),
+            ", for example (`torchscan devices` lists all)",
         )
 
 
@@ -241,12 +243,14 @@ def check_columns(columns: Sequence[str] | None) -> None:
     """Refuse a column that does not exist."""
     if isinstance(columns, str):
         names = [each for each in re.split(r"[,\s]+", columns) if each] or ["params"]
-        raise InputError(f"columns is {columns!r}: give a list of names, columns={names}")
+        raise InputError.of_value(
+            "columns", columns, "give a list of names, ", Give("columns", names)
+        )
     unknown = [name for name in columns or () if name not in COLUMNS]
     if unknown:
         near = difflib.get_close_matches(str(unknown[0]), COLUMNS, 1)
-        meant = f"did you mean {near[0]!r}? There are" if near else "choose from"
-        raise InputError(f"unknown column {unknown[0]!r}: {meant} {', '.join(COLUMNS)}")
+        meant = f"did you mean {near[0]!r}? Choose from" if near else "choose from"
+        raise InputError(f"{unknown[0]!r} is not a column: {meant} {', '.join(COLUMNS)}")
 
 
 def check_estimates(columns: Sequence[str], layers: Sequence[Layer]) -> None:
@@ -260,10 +264,10 @@ def check_estimates(columns: Sequence[str], layers: Sequence[Layer]) -> None:
         None,
     )
     if missing is not None:
-        how = "device='RTX 4090'" if COLUMNS[missing].needs == "time_estimate" else "memory=True"
-        raise InputError(
-            f"these layers have no {missing!r}: ask for it, crawl_module(model, input_shape, {how})"
-        )
+        how = Give("memory", True)
+        if COLUMNS[missing].needs == "time_estimate":
+            how = Give("device", "RTX 4090")
+        raise InputError(f"these layers have no {missing!r}: give crawl_module ", how)
 
 
 def name_of(layer: Layer) -> str:

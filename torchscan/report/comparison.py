@@ -165,12 +165,13 @@ def _require_whole(before: InfoDict, after: InfoDict) -> None:
     """Layers left out of a report would look added or removed."""
     if "selection" in before or "selection" in after:
         raise InputError(
-            "partial reports cannot be compared: make them without --match, --sort and --top"
+            "a report has only selected layers, and comparing needs all: give complete reports"
         )
     if before.get("max_depth") != after.get("max_depth"):
         depths = [report.get("max_depth", "all") for report in (before, after)]
         raise InputError(
-            f"reports are folded to different depths, {depths[0]} and {depths[1]}: use the same --max-depth"
+            f"reports are folded to different depths, {depths[0]} and {depths[1]}: give two with "
+            "the same depth"
         )
 
 
@@ -335,7 +336,8 @@ def _remarks(comparison: Comparison) -> list[str]:
         if names
     ]
     return unpriced + [
-        f"The reports differ in {key.replace('_', ' ')}: {_format_value(before)} before, {_format_value(after)} now."
+        f"The reports differ in {key.replace('_', ' ')}: {_format_value(before)} before, "
+        f"{_format_value(after)} now."
         for key, (before, after) in comparison.passes.items()
     ]
 

@@ -29,9 +29,9 @@ By = Literal["operator", "module"]
 def cost_table(trace: Trace, by: By = "operator", top: int | None = None) -> Table:
     """Costs, largest first; a module's include those of everything it calls. The last row is the whole pass."""
     if by not in get_args(By):
-        raise InputError(f"by is {by!r}: choose one of {', '.join(map(repr, get_args(By)))}")
+        raise InputError.of_choice("by", by, get_args(By))
     if top is not None and top < 1:
-        raise InputError(f"top is {top!r}: give a positive number of rows")
+        raise InputError.of_value("top", top, "give a positive number of rows")
     costs = (
         by_operator(trace)
         if by == "operator"

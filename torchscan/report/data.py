@@ -41,7 +41,7 @@ def info_of(content: Any) -> Info:
     content = with_notes(content)
     wrong = _wrong(content)
     if wrong is not None:
-        raise InputError(f"this report is broken: {wrong}")
+        raise InputError(f"it is a broken report: {wrong}")
     return Info({key: value for key, value in content.items() if key != "schema"})
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar, get_args
 
-from torchscan.errors import InputError
+from torchscan.errors import Give, InputError, Text, write_choices
 from torchscan.report.columns import (
     COLUMNS,
     DEFAULT_COLUMNS,
@@ -97,20 +97,23 @@ def format_info(
 def check_layout(columns: Sequence[str] | None, wrap_mode: str, width: int) -> None:
     """Refuse a layout that does not exist."""
     if wrap_mode not in get_args(Cut):
-        raise InputError(f"wrap_mode is {wrap_mode!r}: {_what_was_meant(wrap_mode)}")
+        raise InputError.of_value("wrap_mode", wrap_mode, _advise_on_wrap_mode(wrap_mode))
     check_width(width)
     check_columns(columns)
 
 
-def _what_was_meant(wrap_mode: object) -> str:
-    """Return what to give instead. The argument comes after ``input_shape``, where people give what other verbs take there."""
+def _advise_on_wrap_mode(wrap_mode: object) -> Text:
+    """Return what to give instead.
+
+    The argument comes after ``input_shape``, where users give what other functions take there.
+    """
     if isinstance(wrap_mode, list | tuple):
         return "give the shapes of several inputs as one list, [(10,), (20,)]"
     if type(wrap_mode).__name__ == "dtype":
-        return f"give the type of the inputs by name, dtype={wrap_mode}"
+        return ("give the type of the inputs by name, ", Give("dtype", wrap_mode))
     if isinstance(wrap_mode, int) and not isinstance(wrap_mode, bool):
-        return f"give the depth of the table by name, max_depth={wrap_mode}"
-    return f"choose one of {', '.join(get_args(Cut))}"
+        return ("give the depth of the table by name, ", Give("max_depth", wrap_mode))
+    return ("choose from ", write_choices(get_args(Cut)))
 
 
 @explain_wrong_types

@@ -25,7 +25,7 @@ def group_table(group: GroupRun, by: GroupRows = "process") -> Table:
         by: "process" or "layer".
     """
     if by not in get_args(GroupRows):
-        raise InputError(f"by is {by!r}: give {' or '.join(map(repr, get_args(GroupRows)))}")
+        raise InputError.of_choice("by", by, get_args(GroupRows))
     if by == "process":
         return make_table(
             "Ranks",

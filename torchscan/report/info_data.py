@@ -171,7 +171,7 @@ def data_of(info: InfoDict) -> InfoData:
     """Return the same object with its types; of an older version, a copy in today's form."""
     if not isinstance(info, Mapping) or "layers" not in info:
         raise InputError(
-            f"a {type(info).__name__} is not an info dict: give what crawl_module returns"
+            f"a {type(info).__name__} is not an info dict: give what crawl_module() returns"
         )
     return cast("InfoData", with_notes(info))
 

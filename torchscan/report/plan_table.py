@@ -36,7 +36,7 @@ def plan_table(plan: Plan, by: PlanRows = "group") -> Table:
         by: "group": a row for each kind, group and phase; "layer": also for each layer.
     """
     if by not in get_args(PlanRows):
-        raise InputError(f"by is {by!r}: choose one of {', '.join(map(repr, get_args(PlanRows)))}")
+        raise InputError.of_choice("by", by, get_args(PlanRows))
     memory = memory_table(plan.memory)
     return make_table(
         "Collectives",

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from torchscan import units
 from torchscan.analyses.repeats import from_to, is_next
 from torchscan.analyses.roofline import GroupLoad, OperatorLoad, Roofline, group, rounded
-from torchscan.errors import InputError
+from torchscan.errors import Argument, InputError
 from torchscan.report.lines import FOLDED
 from torchscan.report.make_table import (
     ColumnOf,
@@ -48,10 +48,13 @@ def roofline_table(
     With ``fold_repeats``, equal layers that follow each other are one row, where the rows are layers.
     """
     if by not in get_args(Rows):
-        raise InputError(f"by is {by!r}: choose one of {', '.join(map(repr, get_args(Rows)))}")
+        raise InputError.of_choice("by", by, get_args(Rows))
     if top < 1 or max_depth < 0:
         raise InputError(
-            f"top is {top} and max_depth {max_depth}: choose at least one row, and a depth of 0 or more"
+            Argument("top"),
+            f" is {top} and ",
+            Argument("max_depth"),
+            f" is {max_depth}: give 1 or more rows, and a depth of 0 or more",
         )
     found = [
         _OperatorGroup([name], loads) for name, loads in _groups(roofline, by, max_depth).items()

@@ -35,7 +35,7 @@ def json_schema(kind: Literal["info", "run"] = "info") -> dict[str, Any]:
     """
     kinds = {"info": REPORT, "run": RUN}
     if kind not in kinds:
-        raise InputError(f"kind is {kind!r}: give 'info' or 'run'")
+        raise InputError.of_choice("kind", kind, kinds)
     return copy.deepcopy(kinds[kind].schema)
 
 
@@ -56,7 +56,7 @@ def _run_of(content: Any) -> RunFacts:
     _upgrade(content)
     wrong = mismatch(content, RUN.schema, "the run") or _hanging(content)
     if wrong is not None:
-        raise InputError(f"this run is broken: {wrong}")
+        raise InputError(f"it is a broken run: {wrong}")
     run: RunFacts = from_plain(RunFacts, content)
     return run
 

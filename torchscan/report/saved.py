@@ -44,21 +44,19 @@ class FileKind:
         kind, version = _read_kind(content)
         if kind is not self:
             known = f", but a {kind.noun}" if kind is not None else ""
-            raise InputError(f"this is not a {self.noun} of torchscan{known}: {self.advice}")
+            raise InputError(f"it is not a {self.noun} of torchscan{known}: {self.advice}")
         if version > self.version:
             known = f"and this torchscan reads up to {self.version}"
             raise InputError(
-                f"this {self.noun} follows schema {version}, {known}: a newer one wrote it"
+                f"it is a {self.noun} of schema {version}, {known}: install a newer torchscan"
             )
 
 
 #: a version grows where a reader of the one before would misread the data, not with every new key
 REPORT = FileKind(
-    "torchscan/info", 2, "report", "write one with to_json(), or torchscan summary --format json"
+    "torchscan/info", 2, "report", "write one with to_json() or `torchscan summary --format json`"
 )
-RUN = FileKind(
-    run.KIND, run.SCHEMA, "run", "save one that inspect() has watched, run.save('run.json')"
-)
+RUN = FileKind(run.KIND, run.SCHEMA, "run", "save one of inspect() with run.save('run.json')")
 
 
 def content_of(text: str) -> Any:
@@ -66,7 +64,7 @@ def content_of(text: str) -> Any:
     try:
         return json.loads(text, parse_constant=_not_a_number, parse_float=_number)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"this is not JSON: {error}") from error
+        raise InputError(f"it is not JSON: {error}") from error
 
 
 def read_saved(path: Path, noun: str, make: Callable[[Any], T]) -> T:
@@ -75,7 +73,7 @@ def read_saved(path: Path, noun: str, make: Callable[[Any], T]) -> T:
     try:
         return make(content_of(text))
     except InputError as error:
-        raise InputError(f"{path}: {error}") from error
+        raise InputError.about(path, error) from error
 
 
 def is_run(content: Any) -> bool:

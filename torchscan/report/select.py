@@ -26,7 +26,7 @@ def select_layers(
 
     """
     if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 1):
-        raise InputError(f"top is {top!r}: give a number of layers")
+        raise InputError.of_value("top", top, "give a number of layers, 1 or more")
     if match is None and sort is None and top is None:
         return Info(info)
     data = data_of(info)
@@ -56,7 +56,8 @@ def _matching(layers: list[Layer], pattern: str) -> list[Layer]:
     if not found:
         some = ", ".join(layer["path"] for layer in layers[1:4]) or "(none)"
         raise InputError(
-            f"no layer matches {pattern!r} by its path or type: paths are {some}, …, and * stands for any text"
+            f"no layer matches {pattern!r} by its path or type: give a pattern with * for any "
+            f"text, for paths such as {some}"
         )
     return found
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
 
-from torchscan.errors import InputError
+from torchscan.errors import Argument, InputError
 from torchscan.escapes import printable
 from torchscan.results import PlotSize, Result, draw, load_writers
 from torchscan.units import Scale
@@ -43,7 +43,7 @@ class Screen(NamedTuple):
 def check_width(width: object) -> None:
     """Raise an InputError if nothing can be that many characters wide."""
     if isinstance(width, bool) or not isinstance(width, int) or width < 1:
-        raise InputError(f"width is {width!r}: give a number of characters")
+        raise InputError.of_value("width", width, "give a number of characters")
 
 
 class ColumnRemark(str):
@@ -237,7 +237,9 @@ class Table(Result):
         unknown = next((name for name in values if name not in known), None)
         if unknown is not None:
             raise InputError(
-                f"values has {unknown!r}, which is no row of the table: there are {', '.join(map(str, known))}"
+                Argument("values"),
+                f" names {unknown!r}, which is not a row of the table: choose from "
+                f"{', '.join(map(str, known))}",
             )
         is_number = all(isinstance(value, int | float) for value in values.values())
         column = Column(key=heading, heading=heading, is_number=is_number, is_added=True)
@@ -263,7 +265,7 @@ class Table(Result):
                 return _writers[name](
                     self if name in _DATA else self.shown, Screen(width, colours), **options
                 )
-        raise InputError(f"{style!r} is not a format of tables: choose one of {', '.join(FORMATS)}")
+        raise InputError(f"{style!r} is not a format of tables: choose from {', '.join(FORMATS)}")
 
 
 Writer = Callable[..., str]

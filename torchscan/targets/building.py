@@ -66,7 +66,7 @@ def with_model(
                 return function(_own(target, factory))
             return _with_factory(target, factory, function, is_own_process or target.kind in HUBS)
         except SystemExit as error:  # which would end torchscan as if all were well
-            raise InputError(f"{target}: its code calls sys.exit({error.code!r})") from error
+            raise InputError.about(target, f"its code calls sys.exit({error.code!r})") from error
 
 
 def _with_factory(
@@ -97,18 +97,20 @@ def _own(target: Target, factory: Factory | Built) -> Built:
         return factory.copied()
     on_meta = _built_without_data(target, factory) if target.kind in HUBS else None
     if on_meta is not None and (size := _bytes_of(on_meta.module)) > _bytes_of_machine():
-        raise InputError(
-            f"{target} is {memory(size)} large, more than this machine's memory: choose a smaller one"
+        raise InputError.about(
+            target,
+            f"the model is {memory(size)} large, more than this machine's memory: give a smaller "
+            "one",
         )
     return _built(target, factory)
 
 
 def may_need_data(error: TorchscanError) -> bool:
     """Return whether a pass failed because it read data, which a model on the meta device lacks."""
-    said = f"{error} {error.__cause__}".lower()
-    return isinstance(error, NeedsValuesError) or (
-        isinstance(error, RecordError) and any(words in said for words in _NO_DATA)
-    )
+    if isinstance(error, NeedsValuesError):
+        return True
+    text = str(error.__cause__).lower()
+    return isinstance(error, RecordError) and any(words in text for words in _NO_DATA)
 
 
 def _built_without_data(target: Target, factory: Factory) -> Built | None:
@@ -142,11 +144,13 @@ def _built(target: Target, factory: Factory) -> Built:
     except TorchscanError:
         raise
     except Exception as error:
-        said = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise InputError(f"{target} could not be built: {said}") from error
+        message = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise InputError.about(target, f"building the model failed: {message}") from error
     if not isinstance(built.module, nn.Module):
-        raise InputError(
-            f"{target} gives a {type(built.module).__name__}, which is not a torch.nn.Module"
+        raise InputError.about(
+            target,
+            f"it returns a {type(built.module).__name__}: give a function that returns a "
+            "torch.nn.Module",
         )
     return built
 
@@ -157,12 +161,14 @@ def _factory(target: Target, folder: Path) -> Factory | Built:
     found = named(target, folder)
     if isinstance(found, nn.Module):
         if target.is_call:
-            raise InputError(
-                f"{target}: {target.name} is already a model and takes no arguments here"
+            raise InputError.about(
+                target, f"{target.name} is already a model: leave out the arguments"
             )
         return Built(found)
     if not callable(found):
-        raise InputError(
-            f"{target}: {target.name} is of type {type(found).__name__}: name a model, or something that makes one"
+        raise InputError.about(
+            target,
+            f"{target.name} is a {type(found).__name__}: give a model, or a function that returns "
+            "one",
         )
     return lambda: Built(found(*target.args, **target.kwargs))

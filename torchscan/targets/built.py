@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from torchscan.errors import InputError
+from torchscan.errors import Give, InputError
 from torchscan.targets.inputs import InputSpec, arguments_of, checked_dtype, torch_dtype
 
 
@@ -43,7 +43,7 @@ def _copy(module: nn.Module) -> nn.Module:
         return copy.deepcopy(module)
     except Exception as error:
         raise InputError(
-            f"this takes a copy of the {type(module).__name__}, and it cannot be copied: {error}"
+            f"the {type(module).__name__} has to be copied, and copying it failed: {error}"
         ) from error
 
 
@@ -53,9 +53,10 @@ def inputs_of(
     """``input_shape`` and ``dtype`` as :func:`torchscan.record` takes them: from the given inputs, or else the known ones."""
     inputs = specs or built.inputs
     if not inputs:
-        raise InputError(
-            f"{what}: its inputs are not known: give the shape of one sample, --input 3,224,224, "
-            'or input = "3,224,224" in a budget file'
+        raise InputError.about(
+            what,
+            "its inputs are not known: give the shape of one sample as ",
+            Give("input_shape", (3, 224, 224)),
         )
     shapes, dtypes = arguments_of(inputs, None if dtype is None else checked_dtype(dtype))
     return {"input_shape": shapes, "dtype": dtypes}

@@ -22,8 +22,8 @@ _MAX_BYTES = 16 * 2**20
 def read_config(path: Path, target: Target) -> dict[str, Any]:
     """Return the config as it stands in the file, with the arguments of the target; {} if it is not a JSON object."""
     if path.stat().st_size > _MAX_BYTES:
-        raise InputError(
-            f"{target}: {path} is larger than 16 MiB, so it is not a config: give a config.json"
+        raise InputError.about(
+            target, f"{path} is larger than 16 MiB, so it is not a config: give a config.json"
         )
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -44,14 +44,17 @@ def refuse_foreign_code(config: Mapping[str, Any], target: Target) -> None:
         if any(each in key for each in _IMPLEMENTATIONS):
             kind = value.removeprefix("paged|") if isinstance(value, str) else value
             if isinstance(value, str) and kind not in _BUILT_IN:
-                raise InputError(
-                    f"{target}: {key} is {value!r}, whose kernels are not part of torch, and nothing is downloaded: "
-                    "remove it from the config, or append (_attn_implementation='sdpa') to the target"
+                raise InputError.about(
+                    target,
+                    f"{key} is {value!r}, whose kernels are not part of torch, and torchscan "
+                    "downloads nothing: remove it from the config, or append "
+                    "(_attn_implementation='sdpa') to the target",
                 )
         if value and (name == "checkpoint_path" or (name == "pretrained" and "." in key)):
-            raise InputError(
-                f"{target}: {key} is {value!r}, and torchscan loads no weights, which do not change what is counted: "
-                "remove it from the config"
+            raise InputError.about(
+                target,
+                f"{key} is {value!r}, and torchscan loads no weights, which do not change the "
+                "counts: remove it from the config",
             )
 
 
@@ -89,8 +92,10 @@ def missing_part(
     # A config may leave out the key that asks for a repository, and transformers has a default.
     key, value = max(named, key=lambda each: len(each[1]), default=("", ""))
     what = f"{key} is {value!r}, which is" if key else "it refers to a repository that is"
-    return InputError(
-        f"{target}: {what} not in the hub's cache, and nothing is downloaded: remove it, or run hf download first"
+    return InputError.about(
+        target,
+        f"{what} not in the hub's cache, and torchscan downloads nothing: remove it, or run hf "
+        "download first",
     )
 
 

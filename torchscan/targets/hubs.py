@@ -21,8 +21,9 @@ _TOKENS = 512
 def _torchvision(target: Target, _: Path) -> Callable[[], Built]:
     models = imported("torchvision.models", target)
     if target.name not in models.list_models():
-        raise InputError(
-            f"{target}: torchvision has no model {target.name!r}{near(target.name, models.list_models())}"
+        raise InputError.about(
+            target,
+            f"torchvision has no model {target.name!r}{near(target.name, models.list_models())}",
         )
     builder = models.get_model_builder(target.name)
     _require_nothing_to_download(
@@ -39,8 +40,10 @@ def _torchvision(target: Target, _: Path) -> Callable[[], Built]:
 def _require_nothing_to_download(target: Target, *names: str) -> None:
     asked = [name for name in names if target.kwargs.get(name)]
     if asked:
-        raise InputError(
-            f"{target}: nothing is downloaded, and weights do not change what is counted: leave out {asked[0]}"
+        raise InputError.about(
+            target,
+            f"{asked[0]} is given, and torchscan downloads nothing: leave it out, weights do not "
+            "change the counts",
         )
 
 
@@ -56,8 +59,8 @@ def _image(models: Any, name: str, builder: Any) -> tuple[InputSpec, ...]:
 def _timm(target: Target, _: Path) -> Callable[[], Built]:
     timm = imported("timm", target)
     if not timm.is_model(target.name):
-        raise InputError(
-            f"{target}: timm has no model {target.name!r}{near(target.name, timm.list_models())}"
+        raise InputError.about(
+            target, f"timm has no model {target.name!r}{near(target.name, timm.list_models())}"
         )
 
     _require_nothing_to_download(target, "pretrained", "checkpoint_path")
@@ -89,8 +92,9 @@ def _transformers(target: Target, folder: Path) -> Callable[[], Built]:
         )
     if not names:
         warn_user(
-            f"{target}: the config names no architectures: this is the model without a head; "
-            'for one with a head, add "architectures": ["LlamaForCausalLM"], for example, to the config'
+            f"{target}: the config names no architectures, so this is the model without a head: "
+            'add "architectures": ["LlamaForCausalLM"], for example, to the config for one with '
+            "a head"
         )
         return _built_by(
             lambda: transformers.AutoModel.from_config(config, trust_remote_code=False),
@@ -100,9 +104,9 @@ def _transformers(target: Target, folder: Path) -> Callable[[], Built]:
     try:
         model_class = getattr(transformers, str(names[0]))
     except (AttributeError, ImportError, RuntimeError) as error:
-        said = str(error).strip().partition("\n")[0][:200]
-        raise InputError(
-            f"{target}: transformers has no {str(names[0])[:60]!r} to build: {said}"
+        message = str(error).strip().partition("\n")[0][:200]
+        raise InputError.about(
+            target, f"transformers has no {str(names[0])[:60]!r} to build: {message}"
         ) from error
     return _built_by(lambda: model_class._from_config(config), written, target)
 
@@ -132,7 +136,7 @@ def _config_file(target: Target, folder: Path) -> Path:
         return cached_config(target)
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
-        raise InputError(f"{target}: there is no config.json in {target.place!r}")
+        raise InputError.about(target, f"there is no config.json in {target.place!r}")
     return path
 
 
@@ -150,17 +154,17 @@ def _config(transformers: Any, path: Path, target: Target, written: Mapping[str,
         if missing is not None:
             raise missing from error
         origin = _origin(error)
-        said = str(origin).strip().partition("\n")[0][:200]
+        message = str(origin).strip().partition("\n")[0][:200]
         if isinstance(error, ImportError):
-            raise InputError(
-                f"{target}: transformers cannot be used here: {type(origin).__name__}: {said}"
+            raise InputError.about(
+                target, f"importing transformers failed: {type(origin).__name__}: {message}"
             ) from error
-        raise InputError(
-            f"{target}: {path} is not a config that transformers knows: {said}"
+        raise InputError.about(
+            target, f"{path} is not a config that transformers knows: {message}"
         ) from error
     if unknown:
-        raise InputError(
-            f"{target}: {type(config).__name__} has no {unknown[0]!r}{near(unknown[0], dir(config))}"
+        raise InputError.about(
+            target, f"{type(config).__name__} has no {unknown[0]!r}{near(unknown[0], dir(config))}"
         )
     return config
 

@@ -36,8 +36,8 @@ def named(target: Target, folder: Path) -> Any:
         try:
             found = getattr(found, name)
         except AttributeError:
-            raise InputError(
-                f"{target}: {target.place} has no {name!r}{near(name, dir(found))}"
+            raise InputError.about(
+                target, f"{target.place} has no {name!r}{near(name, dir(found))}"
             ) from None
     return found
 
@@ -48,12 +48,14 @@ def imported(name: str, target: Target) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            raise InputError(
-                f"{target}: there is no module {error.name!r} here; install it, or name a file.py"
+            raise InputError.about(
+                target, f"there is no module {error.name!r} here: install it, or give a file.py"
             ) from error
-        raise InputError(f"{target}: importing {name} failed: {error}") from error
+        raise InputError.about(target, f"importing {name} failed: {error}") from error
     except (Exception, SystemExit) as error:
-        raise InputError(f"{target}: importing {name} failed: {_format_error(error)}") from error
+        raise InputError.about(
+            target, f"importing {name} failed: {_format_error(error)}"
+        ) from error
 
 
 def path_of(text: str, folder: Path, target: Target) -> Path:
@@ -62,8 +64,8 @@ def path_of(text: str, folder: Path, target: Target) -> Path:
         path = (folder / Path(text).expanduser()).resolve()
         path.exists()
     except (OSError, RuntimeError, ValueError) as error:
-        raise InputError(
-            f"{str(target)[:100]}: {text[:60]!r} is not a path: {error.__class__.__name__}"
+        raise InputError.about(
+            str(target)[:100], f"{text[:60]!r} is not a path: {error.__class__.__name__}"
         ) from error
     return path
 
@@ -81,7 +83,7 @@ def _file(target: Target, folder: Path) -> Any:
     """The file as a module of its own, run once; like a script, it can import its neighbours."""
     path = path_of(target.place, folder, target)
     if not path.is_file():
-        raise InputError(f"{target}: there is no file {target.place!r}")
+        raise InputError.about(target, f"there is no file {target.place!r}")
     name = f"_torchscan_target_{abs(hash(path)):x}"
     if name in sys.modules:
         return sys.modules[name]
@@ -92,8 +94,8 @@ def _file(target: Target, folder: Path) -> Any:
         specification.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise InputError(
-            f"{target}: running {target.place} failed: {_format_error(error)}"
+        raise InputError.about(
+            target, f"running {target.place} failed: {_format_error(error)}"
         ) from error
     return module
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchscan.errors import InputError
+from torchscan.errors import Give, InputError
 
 if TYPE_CHECKING:
     import torch
@@ -57,8 +57,8 @@ def parse_input(text: str) -> InputSpec:
     sizes = [] if found is None else re.findall(r"\d+", found["sizes"])
     if found is None or any(len(size) > _LONGEST for size in sizes):
         raise InputError(
-            f"{text[:80]!r} is not an input: write the shape of one sample, 3,224,224, if need be with a type, 128:long, "
-            "and with the name of the argument, input_ids=128:long"
+            f"{text[:80]!r} is not an input: give the shape of one sample, 3,224,224, with a type "
+            "if needed, 128:long, and with the name of the argument, input_ids=128:long"
         )
     return InputSpec(
         tuple(map(int, sizes)),
@@ -72,7 +72,9 @@ def checked_dtype(text: str) -> str:
     plain = text.removeprefix("torch.")
     name = _SHORT.get(plain, plain)
     if name not in _TYPES:
-        raise InputError(f"{text[:40]!r} is not a type: there are {', '.join([*_TYPES, *_SHORT])}")
+        raise InputError(
+            f"{text[:40]!r} is not a type: choose from {', '.join([*_TYPES, *_SHORT])}"
+        )
     return name
 
 
@@ -96,7 +98,8 @@ def arguments_of(specs: Sequence[InputSpec], default: str | None) -> tuple[Shape
         return [spec.shape for spec in specs], dtypes
     if not all(names) or len(set(names)) < len(names):
         raise InputError(
-            "name either all inputs, each once, or none: --input input_ids=128:long --input mask=128"
+            "only some inputs have names, or two have the same: name all or none, ",
+            Give("input_shape", {"input_ids": "128:long", "mask": "128"}),
         )
     named = {
         str(name): (spec.shape, dtype)

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from torchscan.errors import InputError
+from torchscan.errors import InputError, Subject
 
 Kind = Literal["module", "file", "torchvision", "timm", "hf"]
 
 HOW = (
-    "write package.module:callable(arguments), path/to/file.py:name, torchvision:resnet50, "
+    "give package.module:callable(arguments), path/to/file.py:name, torchvision:resnet50, "
     "timm:vit_base_patch16_224 or hf:path/to/config.json"
 )
 #: splits at the first colon that is followed only by a name and its arguments
@@ -59,17 +59,19 @@ def parse_target(text: str) -> Target:
         found = _NAMED.fullmatch(text)
         kind = "file" if found is not None and found["place"].endswith(".py") else "module"
     if found is None or "\0" in text:
-        raise InputError(f"{_quote(text)} does not name a model: {_meant(text)}")
+        raise InputError(Subject(_quote(text)), f" is not a model: {_meant(text)}")
     parts = found.groupdict()
     place, name, call = parts.get("place") or "", parts.get("name") or "", parts.get("call")
     if kind == "module" and not _MODULE.fullmatch(place):
         raise InputError(
-            f"{_quote(text)} does not name a model: {_quote(place)} is neither a module nor a .py file; {HOW}"
+            Subject(_quote(text)),
+            f" is not a model: {_quote(place)} is neither a module nor a .py file: {HOW}",
         )
     args, kwargs = _arguments(text, call)
     if kind != "module" and kind != "file" and args:
-        raise InputError(
-            f"{_quote(text)}: pass arguments by name, {name or 'config.json'}(num_classes=10)"
+        raise InputError.about(
+            _quote(text),
+            f"arguments have no names: give {name or 'config.json'}(num_classes=10), for example",
         )
     return Target(
         text=text,
@@ -87,7 +89,7 @@ def _meant(text: str) -> str:
     if len(text) > 100 or "\n" in text:
         return HOW
     if text.endswith(".py"):
-        return f"say which in the file, {text}:NAME"
+        return f"give the name of one in the file, {text}:NAME"
     if text.endswith(".json"):
         return f"did you mean hf:{text}?"
     if not _MODULE.fullmatch(text) or text.endswith(_FILES):
@@ -113,8 +115,10 @@ def _arguments(text: str, call: str | None) -> tuple[tuple[Any, ...], dict[str, 
         keywords = {str(keyword.arg): _literal(keyword.value) for keyword in parsed.keywords}
         return tuple(_literal(argument) for argument in parsed.args), keywords
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
-        said = str(error).partition("\n")[0] or type(error).__name__
-        raise InputError(f"the arguments of {_quote(text)} are not understood: {said}") from error
+        message = str(error).partition("\n")[0] or type(error).__name__
+        raise InputError(
+            "the arguments of ", Subject(_quote(text)), f" are not understood: {message}"
+        ) from error
 
 
 def _literal(node: ast.expr) -> Any:

@@ -26,9 +26,7 @@ def convention_macs(trace: Trace, convention: Convention) -> tuple[int, ...]:
     """For each of ``trace.ops``, a tool's number; their sum is what it would have reported for the whole pass."""
     tool = _TOOLS.get(convention)
     if tool is None:
-        raise InputError(
-            f"convention is {convention!r}: give one of {', '.join(map(repr, get_args(Convention)))}"
-        )
+        raise InputError.of_choice("convention", convention, get_args(Convention))
     figures = tool(trace)
     if convention in _SEE_GRADIENTS:
         return tuple(figures)

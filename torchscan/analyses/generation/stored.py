@@ -57,19 +57,22 @@ class Stored:
         return self.name if self.group == _GROUPS.get(self.name) else f"{self.name}:{self.group}"
 
 
-def stored(text: str, what: str) -> Stored:
-    """The format of that name."""
+def stored(text: str, parameter: str) -> Stored:
+    """Return the format of that name, which an argument gives."""
     found = re.fullmatch(r"([a-z]+\d+)(?::(\d+))?", text) if isinstance(text, str) else None
     if found is None or found[1] not in _BITS:
-        raise InputError(
-            f"{what} is {text!r}: give one of {', '.join(_BITS)}; of weights that share a scale, 'int4:32', say"
+        raise InputError.of_value(
+            parameter,
+            text,
+            f"give one of {', '.join(_BITS)}, or int4:32, for example, for weights that share a "
+            "scale",
         )
     name = found[1]
     format_ = Stored(name, _BITS[name], _GROUPS.get(name))
     if found[2] is None:
         return format_
     if _BITS[name] >= 16 or int(found[2]) == 0:
-        raise InputError(
-            f"{what} is {text!r}: only formats of 8 and 4 bits have groups, of one weight at least"
+        raise InputError.of_value(
+            parameter, text, "give a group of 1 or more, which formats of 8 and 4 bits have"
         )
     return replace(format_, group=int(found[2]))

@@ -21,7 +21,7 @@ from torchscan.analyses.module_graph.flow import Flow, Place
 from torchscan.analyses.module_graph.fold import with_operators_folded, with_repeats_folded
 from torchscan.analyses.module_graph.graph_result import GraphEdge, GraphNode, ModuleGraph
 from torchscan.analyses.repeats import kinds_of
-from torchscan.errors import InputError, RecordError
+from torchscan.errors import Argument, InputError, RecordError
 from torchscan.trace.events import ModuleCall
 from torchscan.trace.trace import Trace
 
@@ -45,7 +45,7 @@ def module_graph(
     """
     recorded = trace.so_far if isinstance(trace, RecordError) else trace
     if not isinstance(recorded, Trace) or not recorded.modules:
-        raise InputError("there is no graph: nothing was recorded")
+        raise InputError("there is no graph: no module was recorded")
     graphs = ModuleGraphs(recorded, trace.failed if isinstance(trace, RecordError) else None)
     return graphs.of(path, call, fold=fold)
 
@@ -88,7 +88,7 @@ class ModuleGraphs:
                 )
             times = "once" if len(known) == 1 else f"{len(known)} times"
             raise InputError(
-                f"there is no such call of {path or 'the model'}: it was called {times}"
+                Argument("call"), f" is out of range: {path or 'the model'} was called {times}"
             )
         return index
 

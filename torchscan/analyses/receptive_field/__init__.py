@@ -22,7 +22,7 @@ from torchscan.analyses.receptive_field.receptive_field_result import (
 )
 from torchscan.analyses.receptive_field.sights import Reason, Sight
 from torchscan.analyses.receptive_field.walk import Axis, State, Walk
-from torchscan.errors import InputError
+from torchscan.errors import Argument, InputError
 from torchscan.garbage import collected_later
 from torchscan.trace.events import ModuleCall
 from torchscan.trace.trace import Trace
@@ -73,19 +73,24 @@ def _checked(
     axes: Mapping[str, Sequence[int]], ranks: Mapping[str, int]
 ) -> dict[str, tuple[int, ...]]:
     if not isinstance(axes, Mapping):
-        raise InputError(
-            f"axes is {axes!r}: give a dictionary of dimensions by input, {{'args[0]': (2, 3)}}"
+        raise InputError.of_value(
+            "axes", axes, "give a dictionary of dimensions by input, {'args[0]': (2, 3)}"
         )
     for name, dims in axes.items():
         if name not in ranks:
             raise InputError(
-                f"axes names {name!r}, which is not an input of this pass: there are {', '.join(ranks)}"
+                Argument("axes"),
+                f" names {name!r}, which is not an input of this pass: choose from "
+                f"{', '.join(ranks)}",
             )
         if not isinstance(dims, Sequence) or not all(isinstance(dim, int) for dim in dims):
-            raise InputError(f"axes of {name!r} are {dims!r}: give a tuple of dimensions, (2, 3)")
+            raise InputError(
+                Argument("axes"), f" of {name!r} are {dims!r}: give a tuple of dimensions, (2, 3)"
+            )
         if not all(-ranks[name] <= dim < ranks[name] for dim in dims):
             raise InputError(
-                f"axes of {name!r} are {tuple(dims)}, but it has {ranks[name]} dimensions"
+                Argument("axes"),
+                f" of {name!r} are {tuple(dims)}, and it has {ranks[name]} dimensions: give others",
             )
     return {name: tuple(dim % ranks[name] for dim in dims) for name, dims in axes.items()}
 

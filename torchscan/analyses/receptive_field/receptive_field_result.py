@@ -233,7 +233,7 @@ class ReceptiveField(Result):
         near = difflib.get_close_matches(str(path), known, 5, 0) or known[:5]
         times = f" {call + 1} times" if call else ""
         raise InputError(
-            f"no layer {path!r} was called{times}: did you mean one of {', '.join(map(repr, near))}?"
+            f"no layer {path!r} was called{times}: choose from {', '.join(map(repr, near))}"
         )
 
     def __iter__(self) -> Iterator[LayerField]:

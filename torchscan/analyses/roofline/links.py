@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from torchscan.errors import InputError
+from torchscan.errors import Argument, InputError
 from torchscan.hardware.device_specs import Device
 from torchscan.notes import Note
 from torchscan.ops.communication import COLLECTIVES, Kind, group_of, sent_bytes, whole_bytes
@@ -48,16 +48,16 @@ class Fabric:
             or not isinstance(self.per_machine, int)
             or self.per_machine < 1
         ):
-            raise InputError(
-                f"per_machine is {self.per_machine!r}: give how many devices a machine has"
+            raise InputError.of_value(
+                "per_machine",
+                self.per_machine,
+                "give the number of devices in a machine, 1 or more",
             )
-        if (
-            isinstance(self.network, bool)
-            or not isinstance(self.network, int | float)
-            or not self.network > 0
-        ):
+        if not self.network > 0:
             raise InputError(
-                f"network is {self.network!r}: give the bytes per second of a device's network card"
+                Argument("network_gbs"),
+                f" is {self.network / 1e9:g}: give the bandwidth of the network for each device, "
+                "in 10^9 bytes per second",
             )
 
     @property
@@ -117,7 +117,8 @@ class Fabric:
             return device.link_bytes_per_second / 2
         if device.pcie_bytes_per_second is None:
             raise InputError(
-                f"no links are known for {device.name}: tell torchscan of them with register_device(link_gbs=…)"
+                f"the links of {device.name} are not known: register it with register_device(..., "
+                "link_gbs=...)"
             )
         return device.pcie_bytes_per_second
 

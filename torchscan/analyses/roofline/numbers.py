@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from torchscan.analyses.roofline.rates import Numbers, Products
-from torchscan.errors import InputError
+from torchscan.errors import Argument, InputError
 from torchscan.hardware.device_specs import Device
 from torchscan.precisions import PRECISIONS, Precision
 from torchscan.torch_versions import shortened_to_tf32
@@ -17,7 +17,8 @@ def require_format(device: Device, precision: Precision | None) -> None:
     if form is not None and form not in device.flops_per_second:
         known = ", ".join(name for name in PRECISIONS if name in device.flops_per_second)
         raise InputError(
-            f"precision is {precision!r}, and {device.name} has no {form}: it has {known}"
+            Argument("precision"),
+            f" is {precision!r}, and {device.name} has no {form}: give {known}",
         )
 
 

@@ -19,7 +19,7 @@ from torchscan.analyses.roofline.constants import (
     STREAMING,
 )
 from torchscan.analyses.roofline.kernels import Kernel
-from torchscan.errors import InputError
+from torchscan.errors import InputError, PythonOnly
 from torchscan.hardware.device_specs import Device
 from torchscan.notes import Note
 from torchscan.ops import OpCost
@@ -100,8 +100,9 @@ class Rates:
     def __init__(self, device: Device) -> None:
         if device.bytes_per_second is None or not device.flops_per_second:
             raise InputError(
-                f"no rates are known for {device.name!r}: give a device that `torchscan devices` lists, "
-                "or tell torchscan of it with register_device(...)"
+                f"the rates of {device.name!r} are not known: give a device that `torchscan "
+                "devices` lists",
+                PythonOnly(", or register it with register_device(...)"),
             )
         self.device = device
         self.bandwidth: float = device.bytes_per_second

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.autograd.graph import Node
 from torch.overrides import TorchFunctionMode
 
-from torchscan.errors import InputError, NeedsValuesError
+from torchscan.errors import Give, InputError, NeedsValuesError
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.tensors import (
     NO_FLOATS,
@@ -248,8 +248,8 @@ def loss_of(result: Any, backward: Backward) -> Any:
         raise
     except Exception as error:
         raise BackwardError(
-            f"the loss failed on the model's output: {type(error).__name__}: {error}\n"
-            "  try: a function of the output alone, lambda output: loss(output, target)"
+            f"the loss failed on the model's output: {type(error).__name__}: {error}",
+            advice="a function of the output alone, lambda output: loss(output, target)",
         ) from error
 
 
@@ -258,12 +258,15 @@ def differentiable_outputs(loss: Any) -> list[Tensor]:
     tensors = tensors_in(loss)
     if not tensors:
         raise BackwardError(
-            f"backward: there is no tensor to start from in {_kind_of(loss)}; give a function that makes a loss of the output"
+            f"the loss has no tensor to start the backward pass from: it is {_kind_of(loss)}; "
+            "give a function that computes a loss from the output"
         )
     outputs = [tensor for tensor in tensors if tensor.requires_grad]
     if not outputs:
         raise BackwardError(
-            "backward: no output depends on a parameter or an input that requires a gradient; is everything frozen or detached?"
+            "no output depends on a parameter or an input that requires a gradient: unfreeze a "
+            "parameter, or leave out ",
+            Give("training", True),
         )
     return outputs
 
@@ -305,7 +308,8 @@ def _require_assignable(leaf: Tensor, gradient: Tensor | None) -> None:
         and leaf.layout is not torch.strided
     ):
         raise BackwardError(
-            f"backward: the gradient of a {kind_of(leaf)} parameter cannot be put back after the pass: call zero_grad() first"
+            f"the gradient of a {kind_of(leaf)} parameter cannot be restored after the pass: call "
+            "zero_grad() first"
         )
 
 
@@ -332,7 +336,8 @@ def require_meta_leaves(outputs: Sequence[Tensor]) -> None:
         for leaf in _leaves(outputs):
             if not leaf.is_meta:
                 raise NeedsValuesError(
-                    f"C++ code or a custom function handed autograd a tensor {list(leaf.shape)} that has data"
+                    f"C++ code or a custom function handed autograd a tensor {list(leaf.shape)} "
+                    "that has data"
                 )
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torchscan.errors import InputError, TorchscanError
+from torchscan.errors import Argument, InputError, PythonOnly, TorchscanError
 from torchscan.recording.execution.abstract import assumed_number
 from torchscan.recording.execution.shape_rules import UPDATES_WITHOUT_SHAPE_FUNCTION
 from torchscan.recording.execution.update_rules import UPDATE_RULES
@@ -52,22 +52,28 @@ class OptimizerError(InputError):
 def optimizer_on(choice: OptimizerChoice, parameters: Mapping[int, Tensor]) -> Optimizer:
     """The optimizer that was asked for, on what stands for each parameter, by the parameter's identity."""
     if isinstance(choice, Optimizer):
-        return _checked(choice, lambda: _same_optimizer(choice, parameters))
+        return _checked(lambda: _same_optimizer(choice, parameters))
     if isinstance(choice, list | tuple):
         raise OptimizerError(
-            f"optimizer is a {type(choice).__name__} of {len(choice)}: give the one optimizer that takes the step"
+            Argument("optimizer"),
+            f" is a {type(choice).__name__} of {len(choice)}: give the one optimizer that takes "
+            "the step",
         )
     make: Any = _class_named(choice) if isinstance(choice, str) else choice
     if not callable(make):
-        raise OptimizerError(
-            f"optimizer is {choice!r}: give a name ('AdamW'), a class, a function of the parameters or an instance"
+        raise OptimizerError.of_value(
+            "optimizer",
+            choice,
+            "give a name ('AdamW')",
+            PythonOnly(", a class, a function of the parameters or an instance"),
         )
     trainable = [each for each in parameters.values() if each.requires_grad]
     if not trainable:
         raise OptimizerError(
-            "no parameter requires a gradient, so there is nothing to optimize: leave optimizer out"
+            "no parameter requires a gradient, so there is nothing to optimize: leave out ",
+            Argument("optimizer"),
         )
-    return _checked(choice, lambda: make(trainable))
+    return _checked(lambda: make(trainable))
 
 
 def require_known(choice: OptimizerChoice | None) -> None:
@@ -79,7 +85,7 @@ def require_known(choice: OptimizerChoice | None) -> None:
 def fused(choice: OptimizerChoice) -> OptimizerChoice:
     """Return the optimizer with torch's fused kernel, which updates all parameters at once."""
     if isinstance(choice, Optimizer):
-        raise OptimizerError("an optimizer that exists is not changed: make it with fused=True")
+        raise OptimizerError("an existing optimizer is not changed: create it with fused=True")
     make: Any = _class_named(choice) if isinstance(choice, str) else choice
 
     def make_fused(parameters: list[Tensor]) -> Optimizer:
@@ -93,18 +99,20 @@ def fused(choice: OptimizerChoice) -> OptimizerChoice:
     return make_fused
 
 
-def _checked(choice: OptimizerChoice, make: Callable[[], object]) -> Optimizer:
+def _checked(make: Callable[[], object]) -> Optimizer:
     try:
         made = make()
     except TorchscanError:
         raise
     except Exception as error:
         raise OptimizerError(
-            f"the optimizer could not be made: {type(error).__name__}: {error}"
+            f"creating the optimizer failed: {type(error).__name__}: {error}"
         ) from error
     if not isinstance(made, Optimizer):
         raise OptimizerError(
-            f"optimizer={choice!r} made a {type(made).__name__}, which is not a torch.optim.Optimizer"
+            Argument("optimizer"),
+            f" returned a {type(made).__name__}: give a function that returns a "
+            "torch.optim.Optimizer",
         )
     return made
 
@@ -120,7 +128,8 @@ def take_step(optimizer: Optimizer, *, is_recorded: bool) -> None:
         raise
     except Exception as error:
         raise OptimizerError(
-            f"{type(optimizer).__name__}.step() failed on meta tensors: {type(error).__name__}: {error}"
+            f"{type(optimizer).__name__}.step() failed on meta tensors: {type(error).__name__}: "
+            f"{error}"
         ) from error
 
 
@@ -216,8 +225,11 @@ def _class_named(name: str) -> type[Optimizer]:
     classes = {each.lower(): getattr(torch.optim, each) for each in dir(torch.optim)}
     found = classes.get(name.lower())
     if not (inspect.isclass(found) and issubclass(found, Optimizer)):
-        raise OptimizerError(
-            f"optimizer is {name!r}, and torch.optim has no class of this name: give another ('AdamW'), or the class itself"
+        raise OptimizerError.of_value(
+            "optimizer",
+            name,
+            "give the name of a class in torch.optim, such as 'AdamW'",
+            PythonOnly(", or a class"),
         )
     return found
 
@@ -234,7 +246,8 @@ def _same_optimizer(original: Optimizer, parameters: Mapping[int, Tensor]) -> Op
     groups = [group for group in groups if group["params"]]
     if not groups:
         raise OptimizerError(
-            "the optimizer has none of this model's parameters: was it made for another model, or for a copy of this one?"
+            "the optimizer has no parameter of this model: create it for this model, not for "
+            "another or a copy"
         )
     return _of_class(original, groups)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from torchscan.errors import Argument
 from torchscan.notes import Note
 from torchscan.recording.bookkeeping.inventory import Slot
 from torchscan.recording.bookkeeping.tensors import TensorTable, has_strides, kind_of, meta_copy
@@ -116,7 +117,10 @@ def _refuse_sparse(slots: Iterable[Slot]) -> None:
     for path, tensor in ((slot.path, slot.tensor) for slot in slots):
         if tensor.requires_grad and not has_strides(tensor):
             raise OptimizerError(
-                f"{path} is a {kind_of(tensor)} tensor, which no torch optimizer updates: leave out optimizer=, or freeze it"
+                f"{path} is a {kind_of(tensor)} tensor, which no torch optimizer updates: leave "
+                "out ",
+                Argument("optimizer"),
+                ", or freeze it",
             )
 
 

@@ -99,7 +99,7 @@ def draw_rows(
 def check_number_of_bars(top: object) -> None:
     """Raise an InputError unless a number of bars is a positive integer."""
     if isinstance(top, bool) or not isinstance(top, int) or top < 1:
-        raise InputError(f"top is {top!r}: give a number of bars")
+        raise InputError.of_value("top", top, "give a number of bars, 1 or more")
 
 
 def _has_bar(value: object) -> bool:
@@ -118,6 +118,6 @@ def _find_column(table: Table, rows: Sequence[Row], by: str | None) -> str:
     if not keys:
         raise InputError(f"there is nothing to draw: {table.title!r} has no numbers")
     if by is not None and by not in keys:
-        raise InputError(f"by is {by!r}: choose from {', '.join(keys)}")
+        raise InputError.of_value("by", by, f"choose from {', '.join(keys)}")
     drawable = (key for key in keys if any(map(_has_bar, values_by_key[key])))
     return by or next(drawable, keys[0])

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from torchscan.analyses.generation.generation_result import Generation, GenerationSweep
-from torchscan.errors import InputError
+from torchscan.errors import Give, InputError
 from torchscan.report.pictures.labels import Spot, label
 from torchscan.report.pictures.style import Size, drawing, inks_of
 from torchscan.wrong_arguments import explain_wrong_types
@@ -36,7 +36,8 @@ def draw_generation(
     generations = (sweep,) if isinstance(sweep, Generation) else sweep.generations
     if len(generations) < 2:
         raise InputError(
-            "there is one batch size: give several, analyze_generation(…, batch_size=[1, 8, 32])"
+            "there is only one batch size to draw: give analyze_generation() ",
+            Give("batch_size", [1, 8, 32]),
         )
     found = sorted(generations, key=lambda each: each.batch_size)
     with drawing(ax, size) as ax:

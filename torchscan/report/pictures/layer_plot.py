@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torchscan import units
-from torchscan.errors import InputError
+from torchscan.errors import Argument, InputError
 from torchscan.report.columns import COLUMNS, check_columns, check_estimates, full_name_of
 from torchscan.report.info_data import InfoDict, data_of
 from torchscan.report.pictures.bars import Bar, check_number_of_bars, draw_bars
@@ -52,7 +52,9 @@ def _bars(info: InfoDict, by: str, top: int) -> tuple[str, list[Bar]]:
     data, column = data_of(info), COLUMNS[by]
     if column.scale is None:
         raise InputError(
-            f"by is {by!r}, which is no figure: choose macs, params, flops, latency, …"
+            Argument("by"),
+            f" is {by!r}, which is not a numeric column: give 'macs', 'params', 'flops', "
+            "'latency', …",
         )
     check_number_of_bars(top)
     check_estimates([by], data["layers"])

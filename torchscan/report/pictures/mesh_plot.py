@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torchscan import units
 from torchscan.analyses.mesh_search import MeshChoice, MeshSearch, format_mesh
-from torchscan.errors import InputError
+from torchscan.errors import Argument, InputError
 from torchscan.report.chart import ticks
 from torchscan.report.pictures.style import Size, drawing, inks_of, place_legend_below
 from torchscan.wrong_arguments import explain_wrong_types
@@ -33,7 +33,8 @@ def draw_meshes(search: MeshSearch, *, ax: Axes | None = None, size: Size = "scr
     """
     if not isinstance(search, MeshSearch):
         raise InputError(
-            f"search is a {type(search).__name__}: give what torchscan.parallel.search(…) returns"
+            Argument("search"),
+            f" is a {type(search).__name__}: give what torchscan.parallel.search(…) returns",
         )
     choices = search.choices
     top = max(each.tokens_per_second for each in choices)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from torchscan import units
-from torchscan.errors import InputError
+from torchscan.errors import Argument, InputError
 from torchscan.report.pictures.labels import Spot, label
 from torchscan.report.pictures.style import Size, drawing, inks_of
 from torchscan.report.table import Table
@@ -48,7 +48,11 @@ def draw_models(
         name: Spot(across[name], up[name], (_AREA / 3.14) ** 0.5) for name in across if name in up
     }
     if not spots:
-        raise InputError(f"there is nothing to draw: y has figures for none of {', '.join(across)}")
+        raise InputError(
+            "there is nothing to draw: ",
+            Argument("y"),
+            f" has values for none of {', '.join(across)}",
+        )
     with drawing(ax, size) as ax:
         inks = inks_of(ax)
         ax.grid(color=inks.hair, linewidth=0.5, alpha=0.6)
@@ -102,11 +106,12 @@ def _metric(table: Table, key: str) -> tuple[dict[str, float], str]:
     )
     if at is None:
         raise InputError(
-            f"the table has no {key!r}: there are {', '.join(column.key for column in table.columns[1:])}"
+            f"{key!r} is not a column of the table: choose from "
+            f"{', '.join(column.key for column in table.columns[1:])}"
         )
     values = {row.cells[0].value: row.cells[at].value for row in table.rows}
     if any(not isinstance(value, int | float) for value in values.values()):
-        raise InputError(f"{key!r} is no figure for some of the models: choose another metric")
+        raise InputError(f"{key!r} is not a number for some of the models: choose another metric")
     size, unit = table.columns[at].size, table.columns[at].heading
     return {name: value / size for name, value in values.items()}, unit
 
@@ -116,6 +121,8 @@ def _values_of_rows(table: Table, figures: Mapping[str, float]) -> dict[str, flo
     unknown = next((name for name in figures if name not in known), None)
     if unknown is not None:
         raise InputError(
-            f"y has a figure for {unknown!r}, which is not in the table: there are {', '.join(known)}"
+            Argument("y"),
+            f" has a value for {unknown!r}, which is not in the table: choose from "
+            f"{', '.join(known)}",
         )
     return dict(figures)

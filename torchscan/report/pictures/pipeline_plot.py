@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torchscan import units
 from torchscan.analyses.pipeline_schedule import Action, PipelinePlan
-from torchscan.errors import InputError
+from torchscan.errors import Argument, InputError
 from torchscan.report.pictures.style import Size, drawing, inks_of, place_legend_below
 from torchscan.wrong_arguments import explain_wrong_types
 
@@ -30,7 +30,8 @@ def draw_pipeline(plan: PipelinePlan, *, ax: Axes | None = None, size: Size = "s
     """
     if not isinstance(plan, PipelinePlan):
         raise InputError(
-            f"plan is a {type(plan).__name__}: give what torchscan.parallel.pipeline(…) returns"
+            Argument("plan"),
+            f" is a {type(plan).__name__}: give what torchscan.parallel.pipeline(…) returns",
         )
     number = len(plan.ranks)
     unit, name = units.scale_of_durations([plan.passes], least=1.0)[:2]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torchscan import units
 from torchscan.analyses.plan_result import Plan, RankPlan
-from torchscan.errors import InputError
+from torchscan.errors import Argument, InputError
 from torchscan.report.chart import ticks
 from torchscan.report.memory_table import STACK
 from torchscan.report.pictures.memory_plot import near_room, room_said, say_far_room
@@ -35,7 +35,8 @@ def draw_plan(plan: Plan, *, ax: Axes | None = None, size: Size = "screen") -> A
     """
     if not isinstance(plan, Plan):
         raise InputError(
-            f"plan is a {type(plan).__name__}: give what torchscan.parallel.plan(…) returns"
+            Argument("plan"),
+            f" is a {type(plan).__name__}: give what torchscan.parallel.plan(…) returns",
         )
     top = max(plan.memory.peak_bytes, near_room(plan.memory) or 0)
     unit, name = units.unit_of_memory(top)

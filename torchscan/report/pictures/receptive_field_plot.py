@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from torch import Tensor
 
 from torchscan.analyses.receptive_field import AxisField, LayerField, ReceptiveField
-from torchscan.errors import InputError
+from torchscan.errors import Argument, InputError
 from torchscan.report.pictures.style import Size, drawing, escape_name, inks_of
 from torchscan.wrong_arguments import explain_wrong_types
 
@@ -55,7 +55,9 @@ def draw_receptive_field(
     """
     layers = _chosen(layer)
     if len(layers) > 1 and unit is not None:
-        raise InputError("unit is that of one layer: draw field['layer4'], say")
+        raise InputError(
+            Argument("unit"), " is of one layer: draw one, field['layer4'], for example"
+        )
     seen = [_seen(each, unit, name, dims) for each in layers]
     height, width = seen[0].input
     with drawing(ax, size) as ax:
@@ -126,7 +128,8 @@ def _chosen(given: LayerField | ReceptiveField | Sequence[LayerField]) -> list[L
     )
     if not layers or not all(isinstance(layer, LayerField) for layer in layers):
         raise InputError(
-            f"this is the field of {type(given).__name__}: choose a layer of it, field['layer4'] or field.output"
+            f"{type(given).__name__} is the receptive field of a model: draw one layer of it, "
+            "field['layer4'] or field.output"
         )
     return layers
 
@@ -154,17 +157,19 @@ def _axes_drawn(layer: LayerField, name: str | None, dims: Sequence[int] | None)
     known = list(dict.fromkeys(axis.input for axis in seen))
     if not known:
         raise InputError(
-            f"{layer.path or 'the model'} sees no axis of any input: there is nothing to draw"
+            f"there is nothing to draw: {layer.path or 'the model'} sees no axis of any input"
         )
     if name is not None and name not in known:
         raise InputError(
-            f"{layer.path or 'the model'} sees no input {name!r}: it sees {', '.join(known)}"
+            f"{layer.path or 'the model'} does not see the input {name!r}: choose from "
+            f"{', '.join(known)}"
         )
     of_input = {axis.axis: axis for axis in seen if axis.input == (name or known[0])}
     wanted = list(of_input)[-2:] if dims is None else list(dims)
     if not 1 <= len(wanted) <= 2 or not of_input.keys() >= set(wanted):
         raise InputError(
-            f"dims is {dims}: name one or two of the dimensions {', '.join(map(str, of_input))}"
+            Argument("dims"),
+            f" is {dims}: give one or two of the dimensions {', '.join(map(str, of_input))}",
         )
     return [of_input[dim] for dim in wanted]
 
@@ -182,12 +187,14 @@ def _places(axes: Sequence[AxisField], unit: Sequence[int] | int | None) -> list
     )
     if len(given) != len(counts):
         raise InputError(
-            f"unit is {unit}: give as many numbers as dimensions of the output are drawn, {len(counts)}"
+            Argument("unit"),
+            f" is {unit}: give {len(counts)} numbers, one for each dimension of the output that "
+            "is drawn",
         )
     for place, count in zip(given, counts, strict=True):
         if not isinstance(place, int) or not 0 <= place < count:
             raise InputError(
-                f"unit is {unit}: {place} is none of the {count} units, which count from 0"
+                Argument("unit"), f" is {unit}, and {place} is out of range: give 0 to {count - 1}"
             )
     return given * len(axes) if are_tokens else given
 
@@ -202,7 +209,8 @@ def _span(axis: AxisField, place: int) -> tuple[int, int]:
     interval = axis.interval(place)
     if interval is None and axis.size is not None and not axis.starts:
         raise InputError(
-            f"the units of dimension {axis.axis} lie along more than one dimension of the output: they are not drawn"
+            f"the units of dimension {axis.axis} lie along several dimensions of the output, and "
+            "such units cannot be drawn: draw another dimension"
         )
     return (0, 0) if interval is None else (interval[0], interval[1] - interval[0] + 1)
 
@@ -216,7 +224,8 @@ def _show(ax: Axes, picture: Any, height: int, width: int) -> None:
             ax.imshow(pixels, extent=(0, width, height, 0), aspect=aspect)
         except (TypeError, ValueError) as error:
             raise InputError(
-                f"image is a {type(picture).__name__}: give an array, a tensor or a PIL image"
+                Argument("image"),
+                f" is a {type(picture).__name__}: give an array, a tensor or a PIL image",
             ) from error
     ax.set_facecolor(inks_of(ax).panel)
     ax.set_xlim(0, width)
@@ -235,7 +244,8 @@ def _pixels(picture: Any, height: int, width: int) -> Any:
         pixels, shape = pixels.transpose(1, 2, 0), (height, width)
     if shape[:2] != (height, width):
         raise InputError(
-            f"the picture has shape {shape}, but what is drawn of the input is {height} high and {width} wide"
+            Argument("image"),
+            f" has shape {shape}: give one that is {height} high and {width} wide, as the input is",
         )
     return pixels
 

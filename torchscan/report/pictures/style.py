@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
-from torchscan.errors import InputError
+from torchscan.errors import Argument, InputError
 from torchscan.escapes import printable_text
 from torchscan.report.colours import COLOURS, DARK_COLOURS
 from torchscan.report.pictures.pyplot import pyplot
@@ -54,9 +54,12 @@ _STYLE = {
 def drawing(ax: Axes | None, size: Size, height: float | None = None) -> Iterator[Axes]:
     """The axes to draw on, in our style: those that are given, or new ones in a figure of this size."""
     if size not in get_args(Size):
-        raise InputError(f"size is {size!r}: choose one of {', '.join(map(repr, get_args(Size)))}")
+        raise InputError.of_choice("size", size, get_args(Size))
     if ax is not None and not hasattr(ax, "figure"):
-        raise InputError(f"ax is a {type(ax).__name__}: give axes of matplotlib, such as plt.gca()")
+        raise InputError(
+            Argument("ax"),
+            f" is a {type(ax).__name__}: give axes of matplotlib, such as plt.gca()",
+        )
     across, up, points = _SIZES[size]
     plt = pyplot()
     grounds = (
