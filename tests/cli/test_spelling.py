@@ -478,8 +478,9 @@ def literals() -> Iterator[tuple[str, str]]:
         if name.startswith((*MARKUP, *OTHER_PARTS)):
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        for node in ast.walk(tree):
+        nodes = list(ast.walk(tree))
+        docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        for node in nodes:
             is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
             if is_text and id(node) not in docstrings:
                 yield name, node.value

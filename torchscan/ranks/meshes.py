@@ -329,7 +329,8 @@ def _searched(
 ) -> MeshSearch:
     kinds = kinds_in(asked.module, _LAYERS + 1)
     choices: list[MeshChoice] = []
-    errors: dict[str, TorchscanError] = {}
+    refused: dict[str, Note] = {}
+    errors: list[TorchscanError] = []
     assumptions: dict[Note, None] = {}
     error_margin: ErrorMargin | None = None
     for mesh in meshes:
@@ -340,14 +341,14 @@ def _searched(
                 )  # of views, which nobody writes to here
                 choice, base = _choice(asked, mesh, kinds)
         except TorchscanError as error:
-            errors[format_mesh(mesh)] = error
+            refused[format_mesh(mesh)] = Note.of("mesh-refused", error=error.problem)
+            errors.append(error)
             continue
         choices.append(choice)
         error_margin = base.rank.roofline.error_margin if base.rank.roofline is not None else None
         assumptions |= dict.fromkeys(_assumptions_for_all(base))
     if not choices:
-        problems: list[Text] = [error.parts for error in errors.values()]
-        reason = problems[0] if problems else "none was given"
+        reason: Text = next(iter(errors), "there is none to compare")
         raise InputError("no mesh is possible: ", reason)
     choices = _replay_best(asked, choices, kinds)
     replayed = sum(each.is_replayed for each in choices) if kinds else 0
@@ -367,9 +368,7 @@ def _searched(
         error_margin=error_margin,
         params=sum(each.numel() for each in dict.fromkeys(asked.module.parameters())),
         choices=tuple(choices),
-        refused={
-            mesh: Note.of("mesh-refused", error=error.problem) for mesh, error in errors.items()
-        },
+        refused=refused,
         num_traces=len(choices) * (1 + len(kinds)) + replayed,
         assumptions=tuple(assumptions),
     )

@@ -271,7 +271,7 @@ add(
 add("baseline-recorded", "baseline recorded in {path}")
 add(
     "below-baseline",
-    "less than the baseline: {metrics:list}; record it anew to keep it so (--update)",
+    "less than the baseline: {metrics:list}; `torchscan check --update` lowers it",
 )
 
 # -- tables of several models ----------------------------------------------------------------------
