@@ -479,10 +479,11 @@ def literals() -> Iterator[tuple[str, str]]:
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
         nodes = list(ast.walk(tree))
-        docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        docstrings = {id(each.value) for each in nodes if isinstance(each, ast.Expr)}
         for node in nodes:
-            is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
-            if is_text and id(node) not in docstrings:
+            if not isinstance(node, ast.Constant) or id(node) in docstrings:
+                continue
+            if isinstance(node.value, str):
                 yield name, node.value
 
 

@@ -77,5 +77,5 @@ def _info(given: str, options: argparse.Namespace) -> Info | RunFacts:
 
 
 def _is_report(given: str) -> bool:
-    """Whether it is a file, there or not, and no target."""
+    """Return whether a text is a file, existing or not, and not a target."""
     return os.path.exists(given) or (given.endswith(".json") and not given.startswith("hf:"))

@@ -56,7 +56,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _writer(output: Path) -> Callable[[ModuleGraph], str]:
-    """By the end of the file's name."""
+    """Return the writer for the suffix of a file's name."""
     from torchscan.report.graphs.languages import to_dot, to_mermaid
     from torchscan.report.graphs.svg import to_svg
 

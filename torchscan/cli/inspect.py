@@ -130,12 +130,12 @@ def _put(facts: RunFacts, error: NonFiniteError | None, options: argparse.Namesp
 
 
 def _is_first(facts: RunFacts) -> bool:
-    """Of several processes; others would write into the middle of what it says, and over its files."""
+    """Return whether this is rank 0: other ranks would write into its output and over its files."""
     return facts.process is None or facts.process.rank == 0
 
 
 def _put_group(facts: RunFacts, options: argparse.Namespace) -> None:
-    """What all processes have found, if they save it; in a file there is what the first has found."""
+    """Print the table of all ranks if they save their results, else a note about ``--save``."""
     from torchscan.live.opening import await_group
     from torchscan.report.group_table import group_table
 
@@ -157,7 +157,7 @@ def _save(facts: RunFacts, options: argparse.Namespace) -> None:
 
 
 def _depth(options: argparse.Namespace) -> int | None:
-    """What is read by programs, or folds, has all modules unless it is told not to."""
+    """Return the depth of the table. Formats for programs, and foldable ones, have all modules."""
     if options.max_depth is None and options.format not in ("csv", "json", "html"):
         return _USUAL_DEPTH
     depth: int | None = options.max_depth
@@ -174,7 +174,7 @@ def _of_target(options: argparse.Namespace) -> tuple[RunFacts, NonFiniteError | 
 
 
 def _measured(options: argparse.Namespace, built: Built) -> tuple[RunFacts, NonFiniteError | None]:
-    """What was found, and what ended it."""
+    """Run the inspection, and return its results and the error that ended it."""
     from torchscan.inspection import inspect
     from torchscan.recording.request import PassRequest
     from torchscan.runtime.step_execution import RealSteps, local_device
@@ -239,7 +239,7 @@ def _watch(
 
 
 def _show(largest: LargestModule, options: argparse.Namespace) -> int:
-    """How that went, as far as it is up to the user, or to the values of the script's model."""
+    """Print the results of a script, and return the exit status."""
     try:
         if largest.internal_error is not None:
             report_internal_error(largest.internal_error)
@@ -261,7 +261,7 @@ def _show(largest: LargestModule, options: argparse.Namespace) -> int:
 
 
 def _facts_of(largest: LargestModule) -> tuple[RunFacts | None, NonFiniteError | None]:
-    """What was found in the last step may only be raised now."""
+    """Return the results, and the error of the last step, which may only be raised now."""
     try:
         return largest.facts(), largest.found_last
     except NonFiniteError as error:

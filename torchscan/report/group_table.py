@@ -109,8 +109,8 @@ def _notes_on_lags(group: GroupRun) -> list[str]:
         return [f"{medians}. No collectives were recorded, so stragglers cannot be identified."]
     if None in group.lags:
         return [
-            f"{medians}. Too few collectives were recorded to identify stragglers: measure more "
-            "steps, for example steps=40."
+            f"{medians}. Too few collectives were recorded to identify stragglers: measure 40 steps "
+            "or more."
         ]
     number = len(run.exchanges)
     each = f"{number} collectives in a step" if number > 1 else "one collective in a step"

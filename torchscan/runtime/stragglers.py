@@ -158,7 +158,7 @@ class _Meetings:
         }
 
     def fastest(self, rank: int, place: int) -> tuple[int, int] | None:
-        """Who had the least to do before a collective of a process in the last step, and which of its own that is."""
+        """Return the rank that arrives at a collective with the least work, in the last step."""
         meeting = next(
             (
                 each

@@ -305,7 +305,7 @@ class ParameterRecord(NamedTuple):
 
     @property
     def path(self) -> str:
-        """As in ``named_parameters()``."""
+        """The name in ``named_parameters()``."""
         return f"{self.owner}.{self.name}" if self.owner else self.name
 
 

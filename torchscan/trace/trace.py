@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace(RowsResult):
-    """What one pass of a model did: its module calls as a tree, its operator calls, its tensors, its parameters.
-
-    ``modules[0]`` is the call of the root; indices in the records point into these tuples.
-    """
+    """The trace of one pass: module calls as a tree, operator calls, tensors and parameters."""
 
     modules: tuple[ModuleCall, ...]
     ops: tuple[OpCall, ...]
