@@ -128,8 +128,8 @@ def _remarks(answer: Answer) -> Iterator[str]:
         yield f"{name}: CACHE of the arguments is not as before"
     if answer.get("unexplained"):
         yield f"{name}: MACs {answer['compared']:,}, counted {answer['counter']:,}, UNEXPLAINED {answer['unexplained']:,}"
-    if answer.get("unpriced"):
-        yield f"{name}: unpriced: {', '.join(answer['unpriced'])}"
+    if answer.get("without_formula"):
+        yield f"{name}: unpriced: {', '.join(answer['without_formula'])}"
 
 
 def _on_data(answer: Answer) -> str:

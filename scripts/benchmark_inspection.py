@@ -166,12 +166,12 @@ def _in_children(facts: RunFacts) -> float:
 def _in_modules(facts: RunFacts) -> float:
     """Of the backward pass, what modules and their parameters took."""
     passes = facts.device or facts
-    return 1 - passes.unowned.median / passes.backward.median
+    return 1 - passes.outside_modules.median / passes.backward.median
 
 
 def _attributed(facts: RunFacts) -> float:
     passes = facts.device or facts
-    return 1 - passes.unowned.median / (passes.forward.median + passes.backward.median)
+    return 1 - passes.outside_modules.median / (passes.forward.median + passes.backward.median)
 
 
 def _against_profiler(model: nn.Module, x: Tensor) -> tuple[list[float], float]:

@@ -30,7 +30,7 @@ def compare_transformers(only: str = "") -> int:
     )
     print(
         "unpriced operators:",
-        ", ".join(sorted(name for name, each in states.items() if "unpriced" in each)) or "none",
+        ", ".join(sorted(name for name, each in states.items() if "unknown" in each)) or "none",
     )
     return wrong
 
@@ -76,7 +76,7 @@ def _note_operators(trace: Trace, states: dict[str, set[str]]) -> None:
 
 
 #: an operator that is priced on floating-point numbers and free on integers counts as priced
-_STATES = ("unpriced", "priced", "free")
+_STATES = ("unknown", "formula", "costless")
 
 
 def _overall(states: Iterable[str]) -> str:

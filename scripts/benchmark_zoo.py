@@ -43,14 +43,12 @@ class Findings:
         for name, models in sorted(self.models.items()):
             print(f"{models:5}  {name}")
         unpriced = {
-            name: states["unpriced"]
-            for name, states in self.operators.items()
-            if states["unpriced"]
+            name: states["unknown"] for name, states in self.operators.items() if states["unknown"]
         }
         priced = [
             name
             for name, states in self.operators.items()
-            if name not in unpriced and states["priced"]
+            if name not in unpriced and states["formula"]
         ]
         free = len(self.operators) - len(priced) - len(unpriced)
         print(

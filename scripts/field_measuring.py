@@ -73,7 +73,7 @@ def _scanned(built: Built) -> Answer:
     return {
         "outcome": "shapes" if trace.provenance.execution == "abstract" else "real",
         "reason": "; ".join(map(str, trace.provenance.reasons)),
-        "unpriced": list(info["unpriced"]),
+        "without_formula": list(info["without_formula"]),
         "parameters": overall["grad_params"] + overall["nograd_params"],
         "expected": _parameters(built.model),
         "macs": overall["macs"],
@@ -168,7 +168,7 @@ def _difference(how: str, answer: Answer, counted: Counted) -> Answer:
         "rules": explained,
         "unexplained": rest,
     }
-    return compared | {"unpriced": answer["unpriced"]}
+    return compared | {"without_formula": answer["without_formula"]}
 
 
 def _judged(build: Build, device: str, built: Built, detail: str) -> Answer:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import torchscan
 from torchscan import (
     InputError,
-    UnpricedError,
+    MissingFormulaError,
     analyze_roofline,
     assert_budget,
     compare,
@@ -267,7 +267,10 @@ def test_sentences_of_older_reports_are_notes() -> None:
     del provenance["reasons"]
     provenance["reason"] = "shapes are enough"
     provenance["assumptions"] = ["that the numbers drawn are typical"]
+    del provenance["unreadable_weights"]
     provenance["unread"] = ["what log holds, which cannot be read"]
+    provenance["missed"] = provenance.pop("unrecorded_modules")
+    content["unpriced"] = content.pop("without_formula")
     content["estimates"] = ["Memory is estimated: 1.50 GiB at the most."]
     info = from_json(json.dumps(content))
     assert info["provenance"]["reasons"] == [
@@ -278,7 +281,7 @@ def test_sentences_of_older_reports_are_notes() -> None:
     assert "Assumed that the numbers drawn are typical." in text
     assert "Memory is estimated: 1.50 GiB at the most." in text
     assert "≥ 10" in text  # weights that cannot be read make a lower bound
-    with pytest.raises(UnpricedError, match="what log holds, which cannot be read"):
+    with pytest.raises(MissingFormulaError, match="what log holds, which cannot be read"):
         assert_budget(info, max_params=100)
     assert json.loads(info.to_json())["schema"] == "torchscan/info/2"
 

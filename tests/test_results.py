@@ -441,8 +441,8 @@ def test_several_threads_may_print_first() -> None:
 
 def test_what_is_left_of_an_info_is_printed_as_the_dict_that_it_is() -> None:
     assert str(Info()) == "{}"
-    rest = Info(overall={"macs": 3}, unpriced={"a<b>": 1})
-    assert str(rest) == "{'overall': {'macs': 3}, 'unpriced': {'a<b>': 1}}"
+    rest = Info(overall={"macs": 3}, without_formula={"a<b>": 1})
+    assert str(rest) == "{'overall': {'macs': 3}, 'without_formula': {'a<b>': 1}}"
     assert "a&lt;b&gt;" in rest._repr_mimebundle_()["text/html"]
 
 

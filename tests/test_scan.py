@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import torchscan
 from torchscan import (
     InputError,
+    MissingFormulaError,
     Scan,
-    UnpricedError,
     analyze_roofline,
     assert_budget,
     crawl_module,
@@ -309,7 +309,7 @@ def test_a_latency_is_a_bound_where_an_operator_of_the_step_has_no_price() -> No
     asked: dict[str, Any] = {"batch_size": 3, "training": True, "device": "H200"}
     assert_budget(Distances(), (4,), max_macs="1M", **asked)
     with pytest.raises(
-        UnpricedError, match=r"only a lower bound is known for Latency.*_pdist_backward"
+        MissingFormulaError, match=r"only a lower bound is known for Latency.*_pdist_backward"
     ):
         assert_budget(Distances(), (4,), max_latency="1 s", **asked)
     assert_budget(Distances(), (4,), max_latency="1 s", strict=False, **asked)

@@ -201,7 +201,7 @@ def test_a_fused_optimizer_is_torchs() -> None:
 def test_what_cannot_be_tried_is_said() -> None:
     """Rprop has no fused kernel."""
     suggestions = time_suggestions(blocks(), (64,), **{**STEP, "optimizer": "Rprop"})
-    texts = [str(each) for each in suggestions.of_no_help]
+    texts = [str(each) for each in suggestions.ineffective]
     assert "fused optimizer: Rprop has no fused kernel" in texts
 
 
@@ -211,7 +211,7 @@ def test_batches_that_do_not_fit_are_of_no_help() -> None:
         blocks(), (64,), batch_size=2**18, training=True, device="RTX 2060"
     )
     assert "larger batches: twice as many samples do not fit NVIDIA GeForce RTX 2060" in [
-        str(each) for each in suggestions.of_no_help
+        str(each) for each in suggestions.ineffective
     ]
 
 
@@ -251,7 +251,7 @@ def test_a_smaller_batch_goes_with_other_changes() -> None:
 
 def test_a_model_in_16_bits_is_offered_no_narrower_numbers() -> None:
     suggestions = time_suggestions(blocks().bfloat16(), (256, 64), batch_size=512)
-    texts = [*map(str, suggestions.of_no_help), *(each.change for each in suggestions.suggestions)]
+    texts = [*map(str, suggestions.ineffective), *(each.change for each in suggestions.suggestions)]
     assert not any("tf32" in each or "bfloat16" in each for each in texts)
 
 
@@ -263,7 +263,7 @@ def test_it_is_said_of_what_and_how_sure() -> None:
         == "NVIDIA GeForce RTX 3090, fp16-mixed, batch size 8; limited by launch (100 % of the time)"
     )
     estimate = analyze_roofline(model, (64,), batch_size=8, precision="fp16-mixed", **CARD)
-    assert suggestions.as_it_is.share_off == estimate.error_margin.share
+    assert suggestions.baseline.error_share == estimate.error_margin.share
     assert f"± {100 * estimate.error_margin.share:.0f} %" in str(suggestions)
 
 
@@ -272,7 +272,7 @@ def test_what_makes_it_fit_is_said() -> None:
     suggestions = memory_suggestions(
         blocks(), (64,), batch_size=2**18, training=True, device="3 GiB"
     )
-    assert suggestions.as_it_is.fits is False
+    assert suggestions.baseline.fits is False
     assert named(suggestions, "checkpoints").fits is True
     assert str(suggestions).splitlines()[2].split()[-2:] == ["Fits", "How"]
 

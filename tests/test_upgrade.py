@@ -183,7 +183,7 @@ def test_what_to_write_instead_of_another_tool_runs(name: str, model: nn.Module)
         (
             "from torchscan.report import IncompleteAnalysisError",
             "torchscan.report.IncompleteAnalysisError was in torchscan 0.2: "
-            "write torchscan.UnpricedError",
+            "write torchscan.MissingFormulaError",
         ),
         (
             "from torchscan.process import measure_peak_memory",

@@ -21,11 +21,11 @@ from torchscan.crawler import summary as summary
 from torchscan.errors import AlarmError as AlarmError
 from torchscan.errors import BudgetError as BudgetError
 from torchscan.errors import InputError as InputError
+from torchscan.errors import MissingFormulaError as MissingFormulaError
 from torchscan.errors import NeedsValuesError as NeedsValuesError
 from torchscan.errors import NonFiniteError as NonFiniteError
 from torchscan.errors import RecordError as RecordError
 from torchscan.errors import TorchscanError as TorchscanError
-from torchscan.errors import UnpricedError as UnpricedError
 from torchscan.estimator import analyze_roofline as analyze_roofline
 from torchscan.estimator import estimate_memory as estimate_memory
 from torchscan.generation import analyze_generation as analyze_generation

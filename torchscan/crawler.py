@@ -10,7 +10,7 @@ from typing import Any, Unpack
 from torch import Tensor, nn
 
 from torchscan.analyses.conventions import Convention
-from torchscan.analyses.module_costs import call_costs, unpriced_operators
+from torchscan.analyses.module_costs import call_costs, operators_without_formula
 from torchscan.analyses.receptive_field import ReceptiveField, receptive_fields
 from torchscan.analyses.receptive_field.receptive_field_result import Short
 from torchscan.analyses.totals import total_cost
@@ -64,7 +64,7 @@ def crawl_module(
     docs/info.md describes the result.
 
     Args:
-        strict: raise if an operator is unpriced, instead of marking totals as lower bounds.
+        strict: raise if an operator has no cost formula, instead of marking totals as lower bounds.
         convention: whose rules ``macs`` follow: torchscan's own, or another tool's, as it would report them.
         receptive_field: whether to include the receptive field of each layer.
         memory: whether to include its memory. With a ``device`` there are times, too.
@@ -109,7 +109,7 @@ def summary(
         width: of the table, in characters; by default the terminal's, or else 80. Columns that find no room are left out.
         fold_repeats: show equal blocks that follow each other as one row with their sum, and leave out what does nothing; by
             default where that saves half of the rows.
-        strict: raise if an operator is unpriced, instead of marking totals as lower bounds.
+        strict: raise if an operator has no cost formula, instead of marking totals as lower bounds.
         convention: whose rules MACs follow: torchscan's own, or another tool's.
     """
     width = width_of(sys.stdout) if width is None else width
@@ -201,7 +201,7 @@ def _cost_on(module: nn.Module, inputs: Any) -> OpCost:
     except TorchscanError as error:
         warn_user("computing the cost failed, so the result is 0: ", error)
         return OpCost()
-    unknown = unpriced_operators(trace, call_costs(trace))
+    unknown = operators_without_formula(trace, call_costs(trace))
     if unknown:
         warn_user(
             "the result is a lower bound, because these operators have no cost formula: "

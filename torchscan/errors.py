@@ -289,7 +289,7 @@ class RecordError(TorchscanError, RuntimeError):
     failed: int | None = None
 
 
-class UnpricedError(TorchscanError):
+class MissingFormulaError(TorchscanError):
     """``strict=True``, and the pass contains operators without a cost formula."""
 
 

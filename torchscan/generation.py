@@ -20,7 +20,7 @@ from torchscan.analyses.generation.formulas import Fitted, SymbolicCosts
 from torchscan.analyses.generation.generation_result import Generation, GenerationSweep
 from torchscan.analyses.generation.serving_costs import Serving
 from torchscan.analyses.generation.stored import stored
-from torchscan.analyses.module_costs import call_costs, unpriced_operators
+from torchscan.analyses.module_costs import call_costs, operators_without_formula
 from torchscan.analyses.roofline import (
     Fabric,
     Rates,
@@ -324,7 +324,10 @@ def _unpriced(*traces: Trace) -> tuple[str, ...]:
     names = [
         name
         for each in traces
-        for name in (*unpriced_operators(each, call_costs(each)), *each.provenance.missed)
+        for name in (
+            *operators_without_formula(each, call_costs(each)),
+            *each.provenance.unrecorded_modules,
+        )
     ]
     return tuple(dict.fromkeys(names))
 
@@ -397,8 +400,8 @@ class _GenerationQuestion:
             decode=decode,
             num_traces=passes.records
             + (0 if passes is self._alone else self._alone.records - before),
-            unpriced=_unpriced(first, middle),
-            unread=middle.provenance.unread,
+            without_formula=_unpriced(first, middle),
+            unreadable_weights=middle.provenance.unreadable_weights,
             assumptions=self._assumptions(decode),
             warnings=tuple(dict.fromkeys((*prefill.warnings, *decode.warnings))),
         )

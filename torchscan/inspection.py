@@ -30,7 +30,7 @@ from torchscan.report.run_data import run_document
 from torchscan.report.run_table import run_table
 from torchscan.report.table import Table
 from torchscan.results import RowsResult, register_formatters
-from torchscan.runtime.checks import Check, Checked
+from torchscan.runtime.checks import Check, CheckResult
 from torchscan.runtime.findings import FindingKey, NonFinite
 from torchscan.runtime.inspector import Inspector
 from torchscan.runtime.nonfinite_guard import NonFiniteGuard
@@ -397,7 +397,7 @@ def _warn_once() -> Callable[[NonFinite], None]:
     return warn
 
 
-def _alarm_listener(reaction: Reaction) -> Callable[[Checked], None]:
+def _alarm_listener(reaction: Reaction) -> Callable[[CheckResult], None]:
     return {
         "record": lambda _: None,
         "warn": lambda found: warn_user(str(found)),
@@ -405,7 +405,7 @@ def _alarm_listener(reaction: Reaction) -> Callable[[Checked], None]:
     }[reaction]
 
 
-def _raise_alarm(found: Checked) -> None:
+def _raise_alarm(found: CheckResult) -> None:
     raise AlarmError(str(found))
 
 

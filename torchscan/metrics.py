@@ -13,7 +13,7 @@ from torchscan import units
 from torchscan.analyses.generation.generation_result import Generation
 from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.memory_timeline import Moment
-from torchscan.analyses.module_costs import call_costs, unpriced_operators
+from torchscan.analyses.module_costs import call_costs, operators_without_formula
 from torchscan.analyses.plan_result import Plan
 from torchscan.analyses.roofline import Roofline
 from torchscan.errors import Argument, Give, InputError
@@ -42,7 +42,7 @@ class Measure(ABC, Generic[Answer]):
     #: whether its limit is the least that it may be
     is_min: bool = False
     #: of an estimate, the share by which it may be off
-    share_off: Callable[[Answer], float] | None = None
+    error_share: Callable[[Answer], float] | None = None
 
     @abstractmethod
     def doubts(self, answer: Answer) -> list[str]:
@@ -63,7 +63,7 @@ class Measure(ABC, Generic[Answer]):
 
     def off(self, answer: Answer) -> float | None:
         """Return the error margin as a share, or None if the value is not an estimate."""
-        return None if self.share_off is None else self.share_off(answer)
+        return None if self.error_share is None else self.error_share(answer)
 
     def written(self, value: Any, *, is_bound: bool, scale: units.Scale | None = None) -> str:
         """Return the text of a value. A bound is marked."""
@@ -73,9 +73,9 @@ class Measure(ABC, Generic[Answer]):
         )
 
 
-def range_of(share_off: float | None) -> str:
+def range_of(error_share: float | None) -> str:
     """``0.4 -> " ± 40 %"``, to follow an estimate."""
-    return "" if share_off is None else f" ± {100 * share_off:.0f} %"
+    return "" if error_share is None else f" ± {100 * error_share:.0f} %"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class Metric(Measure[Scan]):
 
     #: the record of a scan that it is read from: the forward pass with operators whole, or the whole pass in pieces
     record: Literal["forward", "steps"] = "forward"
-    #: whether it is a lower bound if an operator is unpriced
+    #: whether it is a lower bound if an operator has no cost formula
     is_cost: bool = False
     #: whether it is one if weights cannot be read
     has_weights: bool = False
@@ -95,16 +95,20 @@ class Metric(Measure[Scan]):
         """The record that it is read from."""
         return scan.forward.trace if self.record == "forward" else scan.steps
 
-    def unpriced(self, scan: Scan) -> tuple[str, ...]:
-        """The unpriced operators in that record."""
-        return scan.forward.unpriced if self.record == "forward" else scan.unpriced_steps
+    def without_formula(self, scan: Scan) -> tuple[str, ...]:
+        """The operators without a cost formula in that record."""
+        return (
+            scan.forward.without_formula if self.record == "forward" else scan.steps_without_formula
+        )
 
     def doubts(self, answer: Scan) -> list[str]:
-        """Why it is a lower bound: unpriced operators, modules that the record doesn't follow, weights that can't be read."""
+        """Return what makes it a bound: missing formulas, unrecorded modules, unreadable weights."""
         costs = (
-            [*self.unpriced(answer), *self.trace(answer).provenance.missed] if self.is_cost else []
+            [*self.without_formula(answer), *self.trace(answer).provenance.unrecorded_modules]
+            if self.is_cost
+            else []
         )
-        unread = self.trace(answer).provenance.unread if self.has_weights else ()
+        unread = self.trace(answer).provenance.unreadable_weights if self.has_weights else ()
         return [*costs, *map(str, unread)]
 
     def of_info(self, data: Mapping[str, Any]) -> int:
@@ -158,10 +162,10 @@ class GenerationMetric(Measure[Generation]):
     has_weights: bool = False
 
     def doubts(self, answer: Generation) -> list[str]:
-        """Why it is only a bound: unpriced operators, modules that the records don't follow, weights that can't be read."""
+        """Return what makes it a bound: missing formulas, unrecorded modules, unreadable weights."""
         if self.has_weights:
-            return [str(weights) for weights in answer.unread]
-        return [] if self.share_off is None else list(answer.unpriced)
+            return [str(weights) for weights in answer.unreadable_weights]
+        return [] if self.error_share is None else list(answer.without_formula)
 
 
 def _generated(name: str, parse: Callable[[str], float], **rest: Any) -> GenerationMetric:
@@ -190,21 +194,24 @@ def _share_of_all(made: Generation) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanMetric(Measure[Plan]):
-    """One number of what a process of a mesh holds, sends and takes: of the fullest that was planned."""
+    """One number of what a process of a mesh holds, sends and takes: of the largest_rank that was planned."""
 
     #: whether it depends on the costs of operators; on all weights
     is_cost: bool = False
     has_weights: bool = False
 
     def doubts(self, answer: Plan) -> list[str]:
-        """Why it is a lower bound: unpriced operators, modules that the record doesn't follow, weights that can't be read."""
-        trace = answer.fullest.trace
+        """Return what makes it a bound: missing formulas, unrecorded modules, unreadable weights."""
+        trace = answer.largest_rank.trace
         costs = (
-            [*unpriced_operators(trace, call_costs(trace)), *trace.provenance.missed]
+            [
+                *operators_without_formula(trace, call_costs(trace)),
+                *trace.provenance.unrecorded_modules,
+            ]
             if self.is_cost
             else []
         )
-        unread = trace.provenance.unread if self.has_weights else ()
+        unread = trace.provenance.unreadable_weights if self.has_weights else ()
         return [*costs, *map(str, unread)]
 
 
@@ -276,7 +283,7 @@ METRICS: Mapping[str, Metric] = {
         **_DURATION,
         record="steps",
         is_cost=True,
-        share_off=lambda scan: scan.roofline.error_margin.share,
+        error_share=lambda scan: scan.roofline.error_margin.share,
     ),
 }
 
@@ -287,13 +294,15 @@ PER_SAMPLE = tuple(name for name, metric in METRICS.items() if metric.is_cost)
 #: what generating text takes and gives
 OF_GENERATION: Mapping[str, GenerationMetric] = {
     "time_per_token": _generated(
-        "per_token", units.parse_duration, share_off=lambda made: made.decode.error_margin.share
+        "per_token", units.parse_duration, error_share=lambda made: made.decode.error_margin.share
     ),
     "first_token": _generated(
-        "first_token", units.parse_duration, share_off=lambda made: made.prefill.error_margin.share
+        "first_token",
+        units.parse_duration,
+        error_share=lambda made: made.prefill.error_margin.share,
     ),
     "tokens_per_second": _generated(
-        "tokens_per_second", units.parse_count, is_min=True, share_off=_share_of_all
+        "tokens_per_second", units.parse_count, is_min=True, error_share=_share_of_all
     ),
     "weights": _generated("weights_bytes", units.parse_memory, has_weights=True),
     "cache_per_token": _generated("cache_bytes_per_token", units.parse_memory),
@@ -324,7 +333,7 @@ OF_PLAN: Mapping[str, PlanMetric] = {
         heading=METRICS["latency"].heading,
         value=lambda made: _timed(made).time_estimate,
         **_DURATION,
-        share_off=lambda made: _timed(made).error_margin.share,
+        error_share=lambda made: _timed(made).error_margin.share,
         is_cost=True,
     ),
     "waiting": PlanMetric(

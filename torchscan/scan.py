@@ -15,7 +15,7 @@ from torchscan.analyses.last_batch import last_batch
 from torchscan.analyses.memory_estimate import OUTPUT_DROPPED, MemoryEstimate, estimate_of
 from torchscan.analyses.memory_placement import Placement
 from torchscan.analyses.memory_timeline import MemoryTimeline
-from torchscan.analyses.module_costs import call_costs, unpriced_operators
+from torchscan.analyses.module_costs import call_costs, operators_without_formula
 from torchscan.analyses.module_graph import ModuleGraph, module_graph
 from torchscan.analyses.receptive_field import ReceptiveField, receptive_fields
 from torchscan.analyses.roofline import (
@@ -102,14 +102,14 @@ class Scan:
         return self._step.trace
 
     @once
-    def unpriced(self) -> tuple[str, ...]:
-        """The unpriced operators of ``trace``. If there are any, its costs are lower bounds."""
-        return tuple(unpriced_operators(self.trace, call_costs(self.trace)))
+    def without_formula(self) -> tuple[str, ...]:
+        """The operators without a cost formula of ``trace``. If there are any, its costs are lower bounds."""
+        return tuple(operators_without_formula(self.trace, call_costs(self.trace)))
 
     @once
-    def unpriced_steps(self) -> tuple[str, ...]:
-        """The unpriced operators of ``steps``."""
-        return tuple(unpriced_operators(self.steps, call_costs(self.steps)))
+    def steps_without_formula(self) -> tuple[str, ...]:
+        """The operators without a cost formula of ``steps``."""
+        return tuple(operators_without_formula(self.steps, call_costs(self.steps)))
 
     @once
     def forward(self) -> Scan:
@@ -250,7 +250,7 @@ class Scan:
             scan._step_for(_kernels_of(self._target)), self._target
         ):
             raise InputError(f"twice as many samples do not fit {self._target.name}")
-        return Answer(scan._roofline.time_estimate, share_off=scan._roofline.error_margin.share)
+        return Answer(scan._roofline.time_estimate, error_share=scan._roofline.error_margin.share)
 
     @property
     def _question_text(self) -> str:

@@ -74,7 +74,7 @@ class Answer(NamedTuple):
 
     value: float
     #: as :class:`Suggestion` has them
-    share_off: float | None = None
+    error_share: float | None = None
     fits: bool | None = None
 
 
@@ -127,12 +127,12 @@ def suggestions_of(
 
     Changes whose estimate fails are listed with the reason.
     """
-    as_it_is = _suggestion(AS_IT_IS, None, ask)
+    baseline = _suggestion(AS_IT_IS, None, ask)
     tried: dict[str, tuple[Change, Suggestion]] = {}
     failed: dict[str, list[_Failure]] = {}
     for each in changes:
         try:
-            suggestion = _suggestion(each, as_it_is.after, ask)
+            suggestion = _suggestion(each, baseline.after, ask)
         except TorchscanError as error:
             reason = str(error).splitlines()[0].rstrip(".")
             # another variant of the change may have succeeded: then this one is named by its code
@@ -145,7 +145,7 @@ def suggestions_of(
     together = _combine(
         [change for change, _ in tried.values()],
         [suggestion.change for suggestion in helping],
-        as_it_is.after,
+        baseline.after,
         ask,
     )
     if together is not None and together.saves > max(
@@ -165,9 +165,9 @@ def suggestions_of(
     return Suggestions(
         metric=metric,
         question=question,
-        as_it_is=as_it_is,
+        baseline=baseline,
         suggestions=tuple(ordered),
-        of_no_help=tuple(others),
+        ineffective=tuple(others),
     )
 
 
@@ -188,7 +188,7 @@ def _suggestion(change: Change, before: float | None, ask: Ask) -> Suggestion:
         how=change.how,
         after=after,
         saves=saves,
-        share_off=answer.share_off,
+        error_share=answer.error_share,
         fits=answer.fits,
     )
 

@@ -17,7 +17,7 @@ from torchscan.notes import Note
 from torchscan.question import asking
 from torchscan.recording.arguments import StepArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
-from torchscan.report.remarks import missed_text, unpriced_text
+from torchscan.report.remarks import unknown_cost_text, unrecorded_text
 from torchscan.report.table import Cell, Column, ColumnRemark, ModelTable, Row, in_unit
 from torchscan.scan import Scan
 from torchscan.trace.events import Provenance
@@ -189,13 +189,13 @@ def _ranges(scans: Mapping[str, Scan]) -> list[str]:
 
 def _bounds(read: Sequence[tuple[Metric, Scan]]) -> list[str]:
     """Return why some values are lower bounds."""
-    unpriced = dict.fromkeys(name for metric, scan in read for name in metric.unpriced(scan))
+    unknown = dict.fromkeys(name for metric, scan in read for name in metric.without_formula(scan))
     missed = dict.fromkeys(
-        name for metric, scan in read for name in metric.trace(scan).provenance.missed
+        name for metric, scan in read for name in metric.trace(scan).provenance.unrecorded_modules
     )
     return [
         write(", ".join(names))
-        for write, names in ((unpriced_text, unpriced), (missed_text, missed))
+        for write, names in ((unknown_cost_text, unknown), (unrecorded_text, missed))
         if names
     ]
 

@@ -58,7 +58,7 @@ from torchscan.report.table import Row as Row
 from torchscan.report.table import Table as Table
 from torchscan.runtime.checks import Alarm as Alarm
 from torchscan.runtime.checks import Check as Check
-from torchscan.runtime.checks import Checked as Checked
+from torchscan.runtime.checks import CheckResult as CheckResult
 from torchscan.runtime.compiling import Compilation as Compilation
 from torchscan.runtime.compiling import CompiledFrame as CompiledFrame
 from torchscan.runtime.expected import Expected as Expected

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.recording.test_record import Calls
-from torchscan import InputError, UnpricedError, crawl_module, format_info, record
+from torchscan import InputError, MissingFormulaError, crawl_module, format_info, record
 from torchscan.analyses.totals import by_module, by_module_and_operator, by_operator, total_cost
 from torchscan.types import OpCost
 
@@ -89,7 +89,7 @@ def test_a_price_that_is_missing_is_said() -> None:
         "1": True,
     }
     assert not by_operator(trace)["aten.special_bessel_j0"].is_complete
-    with pytest.raises(UnpricedError, match=r"aten\.special_bessel_j0\.default in 0"):
+    with pytest.raises(MissingFormulaError, match=r"aten\.special_bessel_j0\.default in 0"):
         total_cost(trace, strict=True)
 
 

@@ -21,8 +21,8 @@ from torchscan import (
     Budget,
     BudgetError,
     InputError,
+    MissingFormulaError,
     TorchscanError,
-    UnpricedError,
     analyze_roofline,
     assert_budget,
     estimate_memory,
@@ -253,12 +253,16 @@ def test_a_scan_has_the_limits_of_a_model() -> None:
 
 def test_a_result_that_is_a_lower_bound_is_within_no_limit() -> None:
     info = torchscan.crawl_module(Unpriced(), (4, 4))
-    with pytest.raises(UnpricedError, match=r"only a lower bound is known for FLOPs.*bessel_j0"):
+    with pytest.raises(
+        MissingFormulaError, match=r"only a lower bound is known for FLOPs.*bessel_j0"
+    ):
         assert_budget(info, max_flops="1G")
     assert_budget(info, max_flops="1G", strict=False)
     assert_budget(info, max_params=0)  # which are known
     roofline = torchscan.analyze_roofline(Unpriced(), (4, 4), device="NVIDIA H200")
-    with pytest.raises(UnpricedError, match=r"only a lower bound is known for Latency.*bessel_j0"):
+    with pytest.raises(
+        MissingFormulaError, match=r"only a lower bound is known for Latency.*bessel_j0"
+    ):
         assert_budget(roofline, max_latency="1 s")
     assert_budget(roofline, max_latency="1 s", strict=False)
 
@@ -414,11 +418,13 @@ class Unpriced(nn.Module):
 
 
 def test_what_is_only_known_from_below_is_within_no_limit() -> None:
-    with pytest.raises(UnpricedError, match=r"only a lower bound is known for FLOPs.*bessel_j0"):
+    with pytest.raises(
+        MissingFormulaError, match=r"only a lower bound is known for FLOPs.*bessel_j0"
+    ):
         assert_budget(Unpriced(), (4, 4), max_flops="1G")
     assert_budget(Unpriced(), (4, 4), max_flops="1G", strict=False)
     assert_budget(Unpriced(), (4, 4), max_params=0)  # which are known
-    with pytest.raises(UnpricedError, match="only a lower bound is known for Latency"):
+    with pytest.raises(MissingFormulaError, match="only a lower bound is known for Latency"):
         assert_budget(Unpriced(), (4, 4), max_latency="1 s", device="NVIDIA H200")
 
 

@@ -13,7 +13,13 @@ from torch import Tensor, nn
 
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
 from tests.models.generating import Echo, Recurrent
-from torchscan import BudgetError, InputError, UnpricedError, analyze_generation, assert_budget
+from torchscan import (
+    BudgetError,
+    InputError,
+    MissingFormulaError,
+    analyze_generation,
+    assert_budget,
+)
 from torchscan.budgets import check_budget, read_budgets
 from torchscan.cli.main import main
 from torchscan.hardware.device_specs import device_named
@@ -131,11 +137,12 @@ class Unpriced(Echo):
 
 def test_what_is_only_a_bound_is_within_no_limit() -> None:
     with pytest.raises(
-        UnpricedError, match=r"only a lower bound is known for Each further token after.*bessel_j0"
+        MissingFormulaError,
+        match=r"only a lower bound is known for Each further token after.*bessel_j0",
     ):
         _asserted(Unpriced(), max_time_per_token="1 s")
     with pytest.raises(
-        UnpricedError, match="only an upper bound is known for New tokens per second"
+        MissingFormulaError, match="only an upper bound is known for New tokens per second"
     ):
         _asserted(Unpriced(), min_tokens_per_second=1)
     with pytest.warns(

@@ -140,7 +140,7 @@ def test_steps_are_taken(run: Command) -> None:
     status, out, err = run(*NET, *CPU, "--steps", "3", "--batch-size", "6")
     found = json.loads(out)
     assert (status, err) == (0, "")
-    assert (found["steps"], found["warm_up"], found["differing"]) == (3, 1, 0)
+    assert (found["steps"], found["warm_up"], found["num_differing"]) == (3, 1, 0)
     assert [call["path"] for call in found["calls"]] == ["", "fc", "head", "head.0", "head.1"]
     assert found["calls"][1]["input_shapes"] == [[6, 4]]
     assert found["calls"][1]["macs"] == 6 * 4 * 8

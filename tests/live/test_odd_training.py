@@ -24,7 +24,7 @@ from tests.live.test_watcher import told
 from tests.live.watching import watch
 from tests.opening import watched_run
 from torchscan import InputError
-from torchscan.sinks import Seen, Sink
+from torchscan.sinks import Sink, SinkData
 from torchscan.types import WatchedRun
 
 pytestmark = pytest.mark.slow  # each has a process of its own, which imports torch
@@ -428,7 +428,7 @@ def test_warnings_that_are_errors_do_not_end_training(
 
 
 class _Leaves(Sink):
-    def on_data(self, seen: Seen) -> None:
+    def on_data(self, seen: SinkData) -> None:
         sys.exit(3)
 
 

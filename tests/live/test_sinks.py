@@ -28,7 +28,7 @@ from tests.opening import watched_run
 from torchscan import InputError
 from torchscan.live.bins import bounds, quantiles
 from torchscan.live.sinks import colormaps, figures, frames, weights_and_biases
-from torchscan.sinks import MLflow, Seen, Sink, TensorBoard, Video, WandB
+from torchscan.sinks import MLflow, Sink, SinkData, TensorBoard, Video, WandB
 from torchscan.types import Distribution, Series, WatchedRun
 
 if TYPE_CHECKING:
@@ -615,10 +615,10 @@ def test_wrong_arguments_of_a_video() -> None:
 
 class Remembers(Sink):
     def __init__(self) -> None:
-        self.seen: list[Seen] = []
+        self.seen: list[SinkData] = []
         self.is_closed = False
 
-    def on_data(self, seen: Seen) -> None:
+    def on_data(self, seen: SinkData) -> None:
         self.seen.append(seen)
 
     def on_close(self) -> None:
@@ -670,7 +670,7 @@ class Writes(Sink):
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def on_data(self, seen: Seen) -> None:
+    def on_data(self, seen: SinkData) -> None:
         with self.path.open("a") as file:
             file.write(f"{seen.phase} {seen.step}\n")
 
@@ -680,14 +680,14 @@ class Writes(Sink):
 
 
 class Raises(Sink):
-    def on_data(self, seen: Seen) -> None:
+    def on_data(self, seen: SinkData) -> None:
         raise OSError("no room")
 
 
 class Sleeps(Sink):
     timeout = 0.2
 
-    def on_data(self, seen: Seen) -> None:
+    def on_data(self, seen: SinkData) -> None:
         time.sleep(60)
 
 
@@ -726,7 +726,7 @@ class Norms(Sink):
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def on_data(self, seen: Seen) -> None:
+    def on_data(self, seen: SinkData) -> None:
         shapes = {
             series.label: tuple(values.shape)
             for series, values in seen.values.items()

@@ -640,6 +640,6 @@ def test_the_macs_are_those_counted_by_hand(
 ) -> None:
     info = crawl_module(case.build().eval(), args=case.args, kwargs=case.kwargs, execute=execute)
     assert info["overall"]["macs"] == case.macs
-    assert info["unpriced"] == {}
+    assert info["without_formula"] == {}
     assert info["overall"]["complete"]
     assert info["provenance"]["execution"] == execute

@@ -25,7 +25,7 @@ def test_a_published_model_costs_what_its_configuration_says(model: LanguageMode
     assert overall["grad_params"] + overall["nograd_params"] == model.published
     assert overall["macs"] == model.macs
     assert overall["flops"] >= 2 * model.macs
-    assert info["unpriced"] == {}
+    assert info["without_formula"] == {}
     assert overall["complete"]
     assert info["provenance"]["execution"] == "abstract"
     assert any(

@@ -77,7 +77,7 @@ def flops(op: str, of: TensorSpec, out: TensorSpec) -> int:
     if name in ("cat", "stack"):
         values[0] = (of, of)  # type: ignore[call-overload]
     priced = compute_cost(Case(f"{op}.{overload._overloadname}", tuple(values), out).signature())
-    assert priced.state != "unpriced"
+    assert priced.state != "unknown"
     return priced.cost.flops
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tests.recording.test_record import Calls, op_names
 from tests.versions import before
-from torchscan import InputError, UnpricedError, cost_of, crawl_module, format_info, record
+from torchscan import InputError, MissingFormulaError, cost_of, crawl_module, format_info, record
 from torchscan.ops import registry
 from torchscan.types import TensorSpec, Work
 
@@ -43,7 +43,7 @@ def model() -> nn.Module:
 
 def test_an_unknown_operator_is_listed_and_makes_lower_bounds_of_all_around_it() -> None:
     info = crawl_module(model(), (4,))
-    assert info["unpriced"] == {"torchscan_tests.mystery.default": 2}
+    assert info["without_formula"] == {"torchscan_tests.mystery.default": 2}
     assert {layer["path"]: layer["complete"] for layer in info["layers"]} == {
         "": False,
         "0": True,
@@ -56,7 +56,7 @@ def test_an_unknown_operator_is_listed_and_makes_lower_bounds_of_all_around_it()
 
 
 def test_strict_raises_and_names_operator_and_layer() -> None:
-    with pytest.raises(UnpricedError, match=r"torchscan_tests\.mystery\.default in 1\.0"):
+    with pytest.raises(MissingFormulaError, match=r"torchscan_tests\.mystery\.default in 1\.0"):
         crawl_module(model(), (4,), strict=True)
 
 
@@ -134,8 +134,8 @@ def test_a_formula_may_say_that_shapes_do_not_tell() -> None:
         return Work() if len(x.shape) > 2 else None
 
     model = Calls(lambda _, x: torch.ops.torchscan_tests.undecided(x))
-    assert crawl_module(model, (4,))["unpriced"] == {"torchscan_tests.undecided.default": 1}
-    assert crawl_module(model, (4, 4))["unpriced"] == {}
+    assert crawl_module(model, (4,))["without_formula"] == {"torchscan_tests.undecided.default": 1}
+    assert crawl_module(model, (4, 4))["without_formula"] == {}
 
 
 def test_what_a_custom_operator_was_made_as_can_be_priced() -> None:
@@ -287,4 +287,4 @@ def test_a_formula_that_fails_warns_and_leaves_the_call_unpriced() -> None:
         UserWarning, match="formula .*broken failed on torchscan_tests.broken.default"
     ):
         info = crawl_module(model, (4,))
-    assert info["unpriced"] == {"torchscan_tests.broken.default": 1}
+    assert info["without_formula"] == {"torchscan_tests.broken.default": 1}

@@ -24,11 +24,11 @@ FORWARD, BACKWARD = 1.0, 2.0
 
 
 def span(
-    schedule: Any, processes: int, microbatches: int, chunks: int, handing_over: float = 0.0
+    schedule: Any, processes: int, microbatches: int, chunks: int, transfer_time: float = 0.0
 ) -> float:
     """Of passes of equal stages; a process has FORWARD + BACKWARD to do for each microbatch."""
     stages = processes * chunks
-    times = [StageTimes(FORWARD / chunks, BACKWARD / chunks, handing_over)] * stages
+    times = [StageTimes(FORWARD / chunks, BACKWARD / chunks, transfer_time)] * stages
     return max(
         each.end for each in actions_of(order_of(schedule, processes, microbatches, stages), times)
     )
@@ -66,7 +66,7 @@ def test_several_stages_in_each_process_divide_the_bubble(
 
 def test_the_way_between_stages_is_waited_for_where_the_pipeline_fills_and_empties() -> None:
     """``(m + p − 1) (f + b) + 2 (p − 1) t`` of GPipe: each of its two halves has the way through all stages once."""
-    assert span("GPipe", 4, 8, 1, handing_over=0.25) == pytest.approx(11 * 3.0 + 2 * 3 * 0.25)
+    assert span("GPipe", 4, 8, 1, transfer_time=0.25) == pytest.approx(11 * 3.0 + 2 * 3 * 0.25)
 
 
 @pytest.mark.parametrize(
@@ -168,23 +168,23 @@ def test_each_microbatch_in_flight_keeps_its_activations(
     assert [each.in_flight for each in plan.ranks] == in_flight
     for each, number in zip(plan.ranks, in_flight, strict=True):
         (held,) = (plan.stages[stage] for stage in each.stages)
-        assert held.held_bytes == pytest.approx(
+        assert held.resident_bytes == pytest.approx(
             4 * weights, abs=100
         )  # and the step of the optimizer
-        assert held.kept_bytes == (LAYERS + 1) * batch
-        backward = held.held_bytes + (number - 1) * held.kept_bytes + held.backward_bytes
-        assert each.peak_bytes == max(backward, held.held_bytes + held.optimizer_bytes)
+        assert held.saved_bytes == (LAYERS + 1) * batch
+        backward = held.resident_bytes + (number - 1) * held.saved_bytes + held.backward_bytes
+        assert each.peak_bytes == max(backward, held.resident_bytes + held.optimizer_bytes)
         assert (
-            held.kept_bytes
+            held.saved_bytes
             < held.backward_bytes
-            <= held.kept_bytes + WIDTH * WIDTH * F32 + 2 * batch
+            <= held.saved_bytes + WIDTH * WIDTH * F32 + 2 * batch
         )
 
 
 def test_stages_hand_over_what_they_return_and_the_first_sends_nothing_back() -> None:
     plan = planned()
     assert [each.sent_bytes for each in plan.stages] == [ROWS * WIDTH * F32] * 3 + [0]
-    assert plan.stages[-1].handing_over == 0.0
+    assert plan.stages[-1].transfer_time == 0.0
     assert plan.params == 4 * LAYERS * WIDTH * WIDTH
     assert "Sending to the next stage overlaps with computation" in " ".join(str(plan).split())
     assert all(type(each) is Note for each in plan.assumptions)
@@ -220,9 +220,11 @@ def test_bubbles_of_equal_stages_are_nearly_the_ideal_ones() -> None:
 
 def test_stages_across_machines_take_longer_on_their_way() -> None:
     near, far = planned(stages=2), planned(stages=2, per_machine=1)
-    assert far.stages[0].handing_over > near.stages[0].handing_over
+    assert far.stages[0].transfer_time > near.stages[0].transfer_time
     assert far.time_estimate > near.time_estimate
-    assert far.stages[0].handing_over == pytest.approx(ROWS * WIDTH * F32 / (0.9 * 50e9), abs=30e-6)
+    assert far.stages[0].transfer_time == pytest.approx(
+        ROWS * WIDTH * F32 / (0.9 * 50e9), abs=30e-6
+    )
 
 
 class Two(nn.Module):
@@ -265,7 +267,7 @@ def test_what_a_stage_does_not_use_has_no_gradient(packed: type) -> None:
         stages, (WIDTH,), batch_size=ROWS, microbatches=2, device="H100", optimizer="AdamW"
     )
     weight = WIDTH * WIDTH * F32
-    assert [each.held_bytes for each in plan.stages] == [pytest.approx(4 * weight, abs=100)] * 2
+    assert [each.resident_bytes for each in plan.stages] == [pytest.approx(4 * weight, abs=100)] * 2
     assert plan.stages[0].sent_bytes == 2 * ROWS * WIDTH * F32
 
 

@@ -18,7 +18,7 @@ from torch import nn
 
 import torchscan
 from tests.ranks.models import build, divide, shard, sharded_linear
-from torchscan import BudgetError, InputError, UnpricedError, assert_budget
+from torchscan import BudgetError, InputError, MissingFormulaError, assert_budget
 from torchscan.types import Plan
 
 mpl.use("Agg")
@@ -277,7 +277,9 @@ def test_what_is_only_a_bound_is_within_no_limit() -> None:
         device="NVIDIA H200",
         batch_size=4,
     )
-    with pytest.raises(UnpricedError, match=r"only a lower bound is known for Latency.*bessel_j0"):
+    with pytest.raises(
+        MissingFormulaError, match=r"only a lower bound is known for Latency.*bessel_j0"
+    ):
         assert_budget(found, max_latency="1 s")
     with pytest.warns(UserWarning, match=r"values are lower bounds.*bessel_j0"):
         assert_budget(found, max_latency="1 s", strict=False)

@@ -175,7 +175,9 @@ def test_a_frozen_script_has_costs_and_says_that_its_weights_are_out_of_sight(mo
     frozen = torch.jit.freeze(torch.jit.script(convolutional()))
     info = crawl_module(nn.Sequential(frozen), (3, 8, 8), mode=mode)
     assert info["overall"]["macs"] == 8 * 27 * 36
-    assert info["provenance"]["unread"] == [{"code": "frozen-weights", "values": {"path": "0"}}]
+    assert info["provenance"]["unreadable_weights"] == [
+        {"code": "frozen-weights", "values": {"path": "0"}}
+    ]
     assert not hasattr(frozen, "training")
     # 3·8·8 elements, windows of 3·3·3 for 8·6·6 results, weights and biases; the results are written, read, written
     assert info["overall"]["dmas"] == 288 * 27 + 216 + 8 + 3 * 288

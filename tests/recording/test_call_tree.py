@@ -306,9 +306,9 @@ def test_a_module_in_another_thread_is_missed() -> None:
         with tree.watched():
             in_thread(lambda: model(X))
         assert tree.calls == []
-        assert tree.missed == {"", "0"}
+        assert tree.unrecorded_modules == {"", "0"}
         tree.reset()
-        assert tree.missed == set()
+        assert tree.unrecorded_modules == set()
 
 
 @REENTRANT
@@ -322,7 +322,7 @@ def test_autograds_threads_are_followed_if_so_asked(use_reentrant: bool) -> None
             for _ in range(2):
                 run(model(X.clone().requires_grad_()).sum().backward)
         calls.append([(call.path, call.invocation, path_of(call.parent)) for call in tree.calls])
-        assert tree.missed == set()
+        assert tree.unrecorded_modules == set()
     assert calls[0] == calls[1]
 
 
@@ -334,7 +334,7 @@ def test_otherwise_what_runs_in_autograds_threads_is_missed() -> None:
         seen = called(tree)
         in_thread(loss.backward)
     assert called(tree) == seen
-    assert tree.missed == {"inner", "inner.0", "inner.1"}
+    assert tree.unrecorded_modules == {"inner", "inner.0", "inner.1"}
 
 
 @REENTRANT

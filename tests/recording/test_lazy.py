@@ -13,7 +13,7 @@ import torchscan
 from tests.versions import before
 from torchscan import (
     InputError,
-    UnpricedError,
+    MissingFormulaError,
     analyze_roofline,
     assert_budget,
     crawl_module,
@@ -83,8 +83,8 @@ def test_a_module_that_is_not_reached_stays_lazy(verb: Callable[[nn.Module], Any
 def test_its_parameters_make_totals_lower_bounds() -> None:
     provenance = record(Unreached(), (4,)).provenance
     notes = [Note.of("lazy-module", path=name) for name in ("head", "norm")]
-    assert list(provenance.unread) == notes
-    with pytest.raises(UnpricedError, match="only a lower bound is known for Parameters"):
+    assert list(provenance.unreadable_weights) == notes
+    with pytest.raises(MissingFormulaError, match="only a lower bound is known for Parameters"):
         assert_budget(Unreached(), (4,), max_params=100)
 
 

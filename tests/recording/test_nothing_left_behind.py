@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from tests.observables import observables, process_state
 from tests.versions import needs
-from torchscan import RecordError, UnpricedError, crawl_module, format_info, record
+from torchscan import MissingFormulaError, RecordError, crawl_module, format_info, record
 
 BOTH_WAYS = pytest.mark.parametrize("execute", ["abstract", "real"])
 ALL_MODES = pytest.mark.parametrize("mode", ["eval", "train", "same"])
@@ -696,10 +696,10 @@ def test_work_in_other_threads_is_not_passed_over_in_silence() -> None:
                 return sum(pool.map(lambda part: part(torch.ones(1, 4)), self.parts))
 
     info = crawl_module(Parallel(), (4,))
-    assert info["provenance"]["missed"] == ["parts.0", "parts.1"]
+    assert info["provenance"]["unrecorded_modules"] == ["parts.0", "parts.1"]
     assert not info["overall"]["complete"]
     assert "ran in other threads" in format_info(info)
-    with pytest.raises(UnpricedError, match=r"parts\.0"):
+    with pytest.raises(MissingFormulaError, match=r"parts\.0"):
         crawl_module(Parallel(), (4,), strict=True)
 
 

@@ -15,7 +15,7 @@ import torchscan
 from tests.recording.test_record import Calls
 from torchscan import (
     BudgetError,
-    UnpricedError,
+    MissingFormulaError,
     assert_budget,
     crawl_module,
     estimate_memory,
@@ -183,7 +183,7 @@ def test_objects_in_containers_are_counted(name: str) -> None:
     put, use = CONTAINERS[name]
     info = crawl_module(Holder(use, held=put(packed_weights())), args=(torch.zeros(2, 10),))
     assert (info["overall"]["nograd_params"], info["unused_parameters"]) == (220, {})
-    assert info["provenance"]["unread"] == []
+    assert info["provenance"]["unreadable_weights"] == []
 
 
 def test_a_list_that_holds_itself_is_looked_into_once() -> None:
@@ -196,7 +196,9 @@ def test_an_object_that_is_shown_does_not_hide_another() -> None:
     hidden = packed_weights()
     model = Holder(lambda self: [self.shown, hidden], shown=packed_weights())
     info = crawl_module(model, args=(torch.zeros(2, 10),))
-    assert info["provenance"]["unread"] == [{"code": "hidden-weights", "values": {"path": ""}}]
+    assert info["provenance"]["unreadable_weights"] == [
+        {"code": "hidden-weights", "values": {"path": ""}}
+    ]
     assert "≥ 220" in format_info(info)
 
 
@@ -211,7 +213,7 @@ def test_a_layer_may_use_what_another_module_holds() -> None:
     model: Any = Calls(lambda self, x: self.layer(x), layer=layer)
     model.held = [packed_weights()]
     info = crawl_module(model, args=(torch.zeros(2, 10),))
-    assert (info["provenance"]["unread"], info["unused_parameters"]) == ([], {})
+    assert (info["provenance"]["unreadable_weights"], info["unused_parameters"]) == ([], {})
 
 
 def test_memory_holds_what_is_packed_away() -> None:
@@ -234,13 +236,13 @@ def test_an_object_that_cannot_be_read_makes_a_lower_bound() -> None:
     info = crawl_module(model, (10,))
     assert info["overall"]["grad_params"] == 220
     unread = {"code": "unreadable-weights", "values": {"path": "log"}}
-    assert info["provenance"]["unread"] == [unread]
+    assert info["provenance"]["unreadable_weights"] == [unread]
     assumption = {"code": "weights-not-counted", "values": {"weights": unread}}
     assert assumption in info["provenance"]["assumptions"]
     assert "≥ 220" in format_info(info)
     for limit in ("max_params", "max_model_size", "max_peak_memory"):
         limits: dict[str, Any] = {limit: 10**6}
-        with pytest.raises(UnpricedError, match="the weights in log, which cannot be read"):
+        with pytest.raises(MissingFormulaError, match="the weights in log, which cannot be read"):
             assert_budget(model, (10,), **limits)
     assert_budget(model, (10,), max_macs=200, max_trainable_params=220)
     assert "≥ 220" in str(torchscan.model_table({"a": model}, (10,), metrics=["params"]))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import torchscan
-from torchscan import UnpricedError, assert_budget, crawl_module
+from torchscan import MissingFormulaError, assert_budget, crawl_module
 
 INNER, OUTER, GROUP = 64, 32, 16
 SHIFTS = torch.arange(0, 32, 4, dtype=torch.int32)
@@ -218,8 +218,8 @@ def test_what_a_hidden_kernel_unpacks_is_a_lower_bound() -> None:
     note = {"code": "packing-unknown", "values": {"path": "qweight", "elements": elements}}
     assert note in info["provenance"]["assumptions"]
     unread = {"code": "packed-numbers", "values": {"path": "qweight"}}
-    assert info["provenance"]["unread"] == [unread]
-    with pytest.raises(UnpricedError, match="the numbers packed in qweight"):
+    assert info["provenance"]["unreadable_weights"] == [unread]
+    with pytest.raises(MissingFormulaError, match="the numbers packed in qweight"):
         assert_budget(Secret(), (INNER,), max_params=10**9)
 
 
@@ -227,7 +227,7 @@ def test_places_are_no_weights() -> None:
     found = crawl_module(Relative(), (8, 4))
     assert (found["overall"]["grad_params"], found["overall"]["nograd_params"]) == (15 * 4, 0)
     assert found["overall"]["num_buffers"] == 64
-    assert found["provenance"]["unread"] == []
+    assert found["provenance"]["unreadable_weights"] == []
 
 
 class Speaks(nn.Module):

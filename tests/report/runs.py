@@ -36,7 +36,11 @@ def on_device(run: RunFacts, times: Mapping[str, tuple[Times, Times]]) -> RunFac
     forward, backward = taken[""]
     nothing = latency(NO_TIME)
     whole = DeviceRun(
-        forward=forward, backward=backward, storing=nothing, unowned=nothing, waiting=0.0
+        forward=forward,
+        backward=backward,
+        storing_gradients=nothing,
+        outside_modules=nothing,
+        waiting=0.0,
     )
     return replace(run, calls=tuple(made), device=whole)
 
@@ -68,7 +72,7 @@ def run(times: Mapping[str, tuple[Times, Times]], *, steps: int = 3, **provenanc
         calls=tuple(calls),
         forward=latency(whole[0]),
         backward=latency(whole[1]),
-        storing=latency(NO_TIME),
-        unowned=latency(NO_TIME),
+        storing_gradients=latency(NO_TIME),
+        outside_modules=latency(NO_TIME),
         provenance=replace(facts.provenance, device="CPU One", **provenance),
     )

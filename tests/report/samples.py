@@ -164,7 +164,7 @@ INFOS: Mapping[str, Callable[[], Info]] = {
         Calls(_two_inputs, a=nn.Conv1d(2, 3, 5), b=nn.Linear(7, 3)), [(2, 9), (7,)]
     ),
     "no tensors": lambda: crawl_module(Calls(lambda _, x: None), (4,)),
-    "unpriced": lambda: crawl_module(Calls(_unpriced), (4, 4)),
+    "without_formula": lambda: crawl_module(Calls(_unpriced), (4, 4)),
     "shared": lambda: crawl_module(
         Calls(lambda self, x: self.a(self.a(x)), a=nn.Linear(4, 4)), (4,)
     ),

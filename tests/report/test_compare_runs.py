@@ -82,12 +82,12 @@ def test_nothing_is_marked_where_chance_would_do_the_same(
 
 def test_calls_are_those_of_steps_that_are_alike() -> None:
     """Of seven steps, four had other calls."""
-    comparison = compare(replace(BEFORE, steps=7, differing=4), AFTER)
-    assert (comparison.steps, comparison.alike, comparison.clear) == ((7, 5), (3, 5), ())
+    comparison = compare(replace(BEFORE, steps=7, num_differing=4), AFTER)
+    assert (comparison.steps, comparison.num_compared, comparison.clear) == ((7, 5), (3, 5), ())
     note = "No call is marked: their times are of 3 and 5 steps with the same calls, and ranges of so few"
     assert f"{note} steps differ by chance in 3.6 % of cases." in " ".join(str(comparison).split())
     faster = replace(AFTER, backward=latency(STEADY))
-    assert compare(replace(BEFORE, steps=7, differing=4), faster).totals["backward"].is_clear
+    assert compare(replace(BEFORE, steps=7, num_differing=4), faster).totals["backward"].is_clear
 
 
 def test_totals() -> None:
@@ -141,9 +141,9 @@ def test_other_inputs_are_said() -> None:
         inspected(nn.Sequential(nn.ReLU()), torch.ones(size, 2, requires_grad=True))
         for size in (1, 2)
     )
-    assert compare(small, large).reshaped == 2
+    assert compare(small, large).num_reshaped == 2
     assert "2 calls had inputs of different shapes." in str(compare(small, large))
-    assert compare(small, small).reshaped == 0
+    assert compare(small, small).num_reshaped == 0
 
 
 def test_text_shows_the_most_changed_of_many_calls() -> None:
@@ -170,7 +170,7 @@ def test_as_plain_data(as_json: Any) -> None:
         "most": 0.0017,
     }
     assert data["calls"][1]["forward"]["is_clear"] is True
-    assert data["steps"] == data["alike"] == [5, 5]
+    assert data["steps"] == data["num_compared"] == [5, 5]
 
 
 def test_times_that_are_no_numbers_are_valid_json() -> None:

@@ -41,7 +41,7 @@ PAGE = Path(__file__).parent.parent.parent / "docs" / "info.md"
 
 #: a report with something in every part
 REPORT: dict[str, Any] = json.loads(torchscan.select_layers(INFOS["two inputs"](), top=3).to_json())
-REPORT["unpriced"], REPORT["unused_parameters"] = {"aten.a.default": 2}, {"x.y": 3}
+REPORT["without_formula"], REPORT["unused_parameters"] = {"aten.a.default": 2}, {"x.y": 3}
 REPORT["layers"][0]["rf"] = {"args[0]": ["global", 1.5], "args[1]": 2}
 REPORT["layers"][1]["receptive_field"][0][0] |= {
     "reasons": [{"operator": "aten.a", "path": "b"}],
@@ -257,12 +257,12 @@ def _broken(*path: Any, value: Any = None, delete: bool = False) -> str:
             r"the report\.provenance\.inputs\[0\]\.shape\[0\] is 'x'",
         ),
         (
-            _broken("unpriced", "two\nlines", value="x"),
-            r"the report\.unpriced\['two\\nlines'\] is 'x'",
+            _broken("without_formula", "two\nlines", value="x"),
+            r"the report\.without_formula\['two\\nlines'\] is 'x'",
         ),
         (
-            _broken("unpriced", "x" * 9999, value="y" * 9999),
-            r"the report\.unpriced\['xxx.*xxx'\] is 'yyy.*yyy', and not integer",
+            _broken("without_formula", "x" * 9999, value="y" * 9999),
+            r"the report\.without_formula\['xxx.*xxx'\] is 'yyy.*yyy', and not integer",
         ),
         (
             _broken("overall", value=["x\ny"] * 9999),
@@ -300,9 +300,9 @@ def test_an_info_dict_that_no_file_could_hold_is_refused() -> None:
     info["overall"]["macs"] = 10**5000
     with pytest.raises(InputError, match=r"overall\.macs is about 1e5000, and not 1e\+30 or less$"):
         torchscan.compare(info, info)
-    info["unpriced"] = {("a", 1): 2}
+    info["without_formula"] = {("a", 1): 2}
     with pytest.raises(
-        InputError, match=r"unpriced has the key \('a', 1\), which is not a string$"
+        InputError, match=r"without_formula has the key \('a', 1\), which is not a string$"
     ):
         torchscan.compare(INFOS["block"](), {**info, "overall": INFOS["block"]()["overall"]})
 

@@ -380,7 +380,7 @@ def test_without_javascript_all_rows_are_there(show: Open) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_can_be_read_in_the_light_and_in_the_dark(show: Open, scheme: Any) -> None:
-    page = show(INFOS["unpriced"]().to_html(standalone=True), color_scheme=scheme)
+    page = show(INFOS["without_formula"]().to_html(standalone=True), color_scheme=scheme)
     brightness = page.evaluate(
         "getComputedStyle(document.querySelector('.torchscan td')).color.match(/\\d+/g).map(Number)[0]"
     )

@@ -27,7 +27,7 @@ def test_it_survives_json_and_has_the_documented_keys(as_json: Callable[[Any], A
         "overheads",
         "layers",
         "overall",
-        "unpriced",
+        "without_formula",
         "unused_parameters",
         "provenance",
     }

@@ -20,7 +20,7 @@ from tests.recording.test_record import Calls
 from tests.report.runs import NO_TIME, Times, inspected, latency, on_device, run
 from torchscan import inspect
 from torchscan.report.table import FORMATS
-from torchscan.runtime.checks import Checked
+from torchscan.runtime.checks import CheckResult
 from torchscan.runtime.compiling import Compilation, CompiledFrame
 from torchscan.runtime.expected import Expected
 from torchscan.runtime.findings import CheckedModule, NonFinite
@@ -137,7 +137,7 @@ EXPECTED = Expected(
     device="CPU One",
     forward=0.001,
     backward=0.002,
-    share_off=0.4,
+    error_share=0.4,
     operations=2_000_000,
     at_peak=0.0005,
     peaks={"fp32": 1.5e12, "bf16": 3e12},
@@ -202,7 +202,7 @@ def totals(run: RunFacts) -> list[list[str]]:
 def test_the_totals_have_what_belongs_to_no_module() -> None:
     ms: dict[str, Any] = {
         name: latency((each, each, 2 * each))
-        for name, each in (("storing", 1), ("unowned", 2), ("optimizer", 3))
+        for name, each in (("storing_gradients", 1), ("outside_modules", 2), ("optimizer", 3))
     }
     found = replace(facts(), between=latency((4, 5, 6)), period=latency((20, 21, 22)), **ms)
     assert totals(found) == [
@@ -304,7 +304,7 @@ def test_where_nothing_was_found_only_the_measuring_is_told() -> None:
     with inspect(nn.ReLU()) as nothing:
         pass
     assert str(nothing) == "No step was measured, because the model was not called."
-    assert remarks(differing=1)[1] == (
+    assert remarks(num_differing=1)[1] == (
         "Times are of the most common kind of step. 1 step left out: different calls or input shapes."
     )
 
@@ -366,8 +366,8 @@ def test_steps_of_which_no_finding_was_kept_are_counted() -> None:
 
 def test_alarms_are_told_and_values_are_not() -> None:
     given: dict[str, Any] = {"check": "norm", "path": "second", "kind": "output_gradient"}
-    alarms = [Checked(step=step, **given, value=None, message="too large") for step in (1, 2)]
-    said = remarks(checked=(Checked(step=0, **given, value=1.5, message=None), *alarms))
+    alarms = [CheckResult(step=step, **given, value=None, message="too large") for step in (1, 2)]
+    said = remarks(checked=(CheckResult(step=0, **given, value=1.5, message=None), *alarms))
     assert said[:-1] == ["In 2 steps, first in step 1: norm of second, output gradient: too large."]
 
 

@@ -75,7 +75,7 @@ def test_the_caption_is_what_is_given_and_always_says_what_was_counted_and_by_wh
     other = INFOS["another convention"]().to_latex()
     assert r", MACs by the rules of flop\_counter with torch" in other
     assert r"What flop\_counter reports: " in other
-    assert r"$\geq$: a lower bound" in INFOS["unpriced"]().to_latex()
+    assert r"$\geq$: a lower bound" in INFOS["without_formula"]().to_latex()
 
 
 def test_signs_are_set_as_they_stand() -> None:

@@ -126,7 +126,7 @@ def test_any_text_stays_what_it_is(text: str) -> None:
     info = from_json(ONE)
     info["layers"][0]["type"] = text
     tables, paragraphs, markup = parts(
-        Info({**info, "unpriced": {text: 3}}).to_markdown(columns=["type"])
+        Info({**info, "without_formula": {text: 3}}).to_markdown(columns=["type"])
     )
     assert tables[0][1][1] == printed(text)
     assert paragraphs[1].endswith(f"is not known: {printed(text)} (3×).")
@@ -141,7 +141,7 @@ def test_names_of_types_and_of_what_is_below_the_table_stay_too() -> None:
     model = Pair()
     info = crawl_module(model, kwargs=INPUTS)
     info["unused_parameters"] = {f"_{name}_": 4 for name in (*HOSTILE, *UNPRINTABLE)}
-    info["unpriced"] = {"my::op_": 1}
+    info["without_formula"] = {"my::op_": 1}
     tables, paragraphs, markup = parts(info.to_markdown())
     assert tables[0][1][:2] == [Pair.__name__, Pair.__name__]
     assert markup == []

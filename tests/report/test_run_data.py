@@ -122,15 +122,28 @@ def test_what_has_a_default_may_be_missing(tmp_path: Path) -> None:
     )
 
 
-def test_sentences_of_the_first_version_are_notes(tmp_path: Path) -> None:
+def test_a_run_of_the_first_version_has_notes_and_the_new_keys(tmp_path: Path) -> None:
     found = {"step": 3, "path": "0", "type_name": "Linear", "invocation": 0, "nan": 1, "inf": 0}
     forward = {**found, "phase": "forward", "numel": 8, "unknown": "it is too large to be copied"}
     gradient = {**found, "phase": "gradient", "numel": 8, "then": "train.py:9 (in step)"}
     old = {"schema": "torchscan/run/1", "nonfinite": [forward, gradient]}
-    first, second = inspected_run(saved(tmp_path, lambda content: content.update(old))).nonfinite
+
+    def change(content: dict[str, Any]) -> None:
+        content.update(old)
+        for before, now in (("storing", "storing_gradients"), ("differing", "num_differing")):
+            content[before] = content.pop(now)
+        content["unowned"] = content.pop("outside_modules")
+
+    facts = inspected_run(saved(tmp_path, change))
+    expected = inspected_run(saved(tmp_path))
+    assert (facts.num_differing, facts.outside_modules) == (
+        expected.num_differing,
+        expected.outside_modules,
+    )
+    first, second = facts.nonfinite
     assert first.unknown == Note.from_text("it is too large to be copied")
     assert "the operator is unknown: it is too large to be copied" in str(first)
-    assert (second.then, str(second.cause)) == (
+    assert (second.nan_operator, str(second.cause)) == (
         None,
         "backward() at train.py:9 (in step) stored finite values, so code after it wrote to them",
     )

@@ -233,7 +233,7 @@ def test_nan_of_a_row_that_is_all_mask_names_its_operator_and_the_mask() -> None
         return self.linear(x.masked_fill(torch.ones(4, 4).bool(), MINUS_INF).softmax(-1))
 
     found = only(steps(Calls(attend, linear=nn.Linear(4, 2)), Tensor.sum))
-    assert (found.path, found.what, found.operator) == ("", "NaN", "aten._softmax")
+    assert (found.path, found.kind, found.operator) == ("", "NaN", "aten._softmax")
     assert str(found.mask).startswith("aten.masked_fill.Scalar at test_infinities.py:")
     source = f"source: aten._softmax at {found.line}, given infinities of {found.mask}"
     assert source in str(found)
@@ -258,7 +258,7 @@ def test_a_mask_that_is_written_into_what_was_given_is_no_finding_but_its_nan_is
     with inspect(filled, expected=False) as run, torch.no_grad():
         filled(x)
     found = only(run.facts)
-    assert (found.path, found.what, found.operator, str(found.mask)) == (
+    assert (found.path, found.kind, found.operator, str(found.mask)) == (
         "2",
         "NaN",
         "aten._softmax",
@@ -288,7 +288,7 @@ def test_a_computed_infinity_that_became_nan_is_the_source() -> None:
         Of(lambda x: x.float() - x.float()),
     )
     found = only(steps(model, Tensor.sum))
-    assert (found.path, found.what, found.operator) == ("1", "Inf", "aten.pow.Tensor_Scalar")
+    assert (found.path, found.kind, found.operator) == ("1", "Inf", "aten.pow.Tensor_Scalar")
 
 
 def test_an_infinity_that_was_clipped_is_not_blamed_for_nan_elsewhere() -> None:
@@ -297,7 +297,7 @@ def test_an_infinity_that_was_clipped_is_not_blamed_for_nan_elsewhere() -> None:
 
     model = Calls(forward, exp=Of(torch.exp), last=nn.Linear(4, 4), log=Log())
     found = only(steps(model, Tensor.sum))
-    assert (found.path, found.what, found.operator) == ("log", "NaN", "aten.log")
+    assert (found.path, found.kind, found.operator) == ("log", "NaN", "aten.log")
 
 
 def in_thread(function: Callable[[Tensor], Tensor]) -> nn.Module:

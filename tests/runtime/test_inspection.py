@@ -156,7 +156,7 @@ def test_steps_with_other_calls_are_counted_apart() -> None:
             step(module, sign * X)
 
     facts = inspected(model, each, warm_up=0)
-    assert (facts.steps, facts.differing) == (3, 1)
+    assert (facts.steps, facts.num_differing) == (3, 1)
     assert called(facts) == [("", 0), ("a", 0)]
 
 
@@ -184,7 +184,7 @@ def test_the_call_that_it_is_started_in_is_part_of_the_step() -> None:
     step(model)
     handle.remove()
     facts = run.finish()
-    assert (facts.steps, facts.differing) == (2, 0)
+    assert (facts.steps, facts.num_differing) == (2, 0)
     assert called(facts)[0] == ("", 0)
 
 
@@ -221,9 +221,9 @@ def test_what_belongs_to_no_module_is_a_line_of_its_own() -> None:
     facts = inspected(mlp(), lambda model: torch.exp(model(X)).sum().backward(), warm_up=0)
     (whole,) = (call.backward.median for call in facts.calls if call.parent is None)
     assert facts.backward.median == pytest.approx(
-        whole + facts.storing.median + facts.unowned.median
+        whole + facts.storing_gradients.median + facts.outside_modules.median
     )
-    assert facts.unowned.median > 0 < facts.storing.median
+    assert facts.outside_modules.median > 0 < facts.storing_gradients.median
     assert "of which outside modules" in str(facts)
 
 

@@ -378,7 +378,7 @@ def test_an_interrupt_leaves_no_open_call() -> None:
     run.finish()
     assert [call.depth for call in run.facts.calls] == [0, 1]
     assert run.facts.evaluation is not None
-    assert (run.facts.steps, run.facts.differing, run.facts.evaluation.passes) == (3, 0, 1)
+    assert (run.facts.steps, run.facts.num_differing, run.facts.evaluation.passes) == (3, 0, 1)
 
 
 def test_the_usual_steps_are_told_of() -> None:
@@ -390,7 +390,7 @@ def test_the_usual_steps_are_told_of() -> None:
         with torch.no_grad():
             model(X)
     assert run.facts.evaluation is not None
-    assert (run.facts.steps, run.facts.differing, run.facts.evaluation.passes) == (10, 0, 1)
+    assert (run.facts.steps, run.facts.num_differing, run.facts.evaluation.passes) == (10, 0, 1)
     assert run.facts.calls[1].grad_out_shapes == ((2, 4),)
     assert run.facts.backward.min > 0
 
@@ -404,7 +404,7 @@ def test_steps_on_other_shapes_are_of_another_sort(rows: list[int]) -> None:
             model(torch.rand(number, 4)).sum().backward()
     (call,) = run.facts.calls
     assert (call.input_shapes, call.macs, call.input_memory) == (((8, 4),), 32, 128)
-    assert (run.facts.steps, run.facts.differing) == (4, 1)
+    assert (run.facts.steps, run.facts.num_differing) == (4, 1)
 
 
 def test_what_was_not_started_cannot_be_finished() -> None:

@@ -43,7 +43,7 @@ def test_the_first_producer_is_named(name: str) -> None:
         fault.phase,
         fault.invocation,
     ), said
-    assert found.what == fault.what, said
+    assert found.kind == fault.what, said
     source = found.operator if found.origin is None else found.origin.code
     if fault.operator is None:
         assert source is None, said
@@ -176,7 +176,7 @@ def test_what_a_hook_of_the_users_makes_is_its_callers() -> None:
     with inspect(model) as run:
         model(torch.rand(2, 4)).sum().backward()
     (found,) = run.facts.nonfinite
-    assert (found.path, found.what, found.operator) == ("", "Inf", None)
+    assert (found.path, found.kind, found.operator) == ("", "Inf", None)
     assert found.unknown is not None
 
 

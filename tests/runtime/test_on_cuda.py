@@ -224,7 +224,7 @@ def test_gradients_that_are_cleared_before_the_next_step_are_seen() -> None:
             (model(x).sum() * 100).backward()
             model.zero_grad(set_to_none=False)
     assert run.facts.nonfinite[0].phase == "backward"
-    assert run.facts.nonfinite[0].what == "Inf"
+    assert run.facts.nonfinite[0].kind == "Inf"
 
 
 def test_tensors_of_two_streams() -> None:

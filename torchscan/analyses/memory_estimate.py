@@ -97,7 +97,7 @@ class MemoryEstimate(Result):
     assumptions: tuple[Note, ...]
     verdict: Verdict | None = None
     #: weights that cannot be read; if there are any, the peak is a lower bound
-    unread: tuple[Note, ...] = ()
+    unreadable_weights: tuple[Note, ...] = ()
     _asker: Asker = field(default=NOBODY, repr=False, compare=False)
 
     def suggestions(self) -> Suggestions:
@@ -158,7 +158,7 @@ def estimate_of(
         batch_size=trace.provenance.batch_size,
         assumptions=trace.provenance.assumptions,
         verdict=verdict,
-        unread=trace.provenance.unread,
+        unreadable_weights=trace.provenance.unreadable_weights,
     )
 
 

@@ -48,14 +48,16 @@ def module_costs(trace: Trace, costs: Sequence[OpCost]) -> tuple[OpCost, ...]:
     for op, cost in zip(trace.ops, costs, strict=True):
         before = own[op.module_call]
         own[op.module_call] = cost if before is nothing else before + cost
-    own[0] = replace(own[0], is_complete=own[0].is_complete and not trace.provenance.missed)
+    own[0] = replace(
+        own[0], is_complete=own[0].is_complete and not trace.provenance.unrecorded_modules
+    )
     for call in reversed(trace.modules):  # children come after their parents
         if call.parent is not None and not own[call.index].is_complete:
             own[call.parent] = replace(own[call.parent], is_complete=False)
     return tuple(own)
 
 
-def unpriced_operators(trace: Trace, costs: Sequence[OpCost]) -> dict[str, dict[str, int]]:
+def operators_without_formula(trace: Trace, costs: Sequence[OpCost]) -> dict[str, dict[str, int]]:
     """Operator name -> layer path -> calls, for the operators that have no price."""
     found: dict[str, Counter[str]] = {}
     for op, cost in zip(trace.ops, costs, strict=True):

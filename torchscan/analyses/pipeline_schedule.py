@@ -110,7 +110,7 @@ class StageTimes(NamedTuple):
 
     forward: float
     backward: float
-    handing_over: float
+    transfer_time: float
 
 
 def actions_of(orders: Sequence[Sequence[Task]], times: Sequence[StageTimes]) -> list[Action]:
@@ -154,7 +154,7 @@ def _ready(task: Task, times: Sequence[StageTimes], done: Mapping[Task, float]) 
 
 
 def _come(done: float | None, way: StageTimes) -> float | None:
-    return None if done is None else done + way.handing_over
+    return None if done is None else done + way.transfer_time
 
 
 def ideal_bubble(processes: int, microbatches: int, chunks: int = 1) -> float:
@@ -179,11 +179,11 @@ class StagePlan:
     #: bytes that a microbatch sends to the next stage
     sent_bytes: int
     #: seconds that sending takes
-    handing_over: float
+    transfer_time: float
     #: bytes of parameters, gradients and optimizer state
-    held_bytes: int
+    resident_bytes: int
     #: bytes that one microbatch saves from its forward pass for its backward pass
-    kept_bytes: int
+    saved_bytes: int
     #: peak of a forward pass beyond the resident bytes, with what its microbatch saves
     forward_bytes: int
     #: peak of a backward pass beyond the resident bytes, with what its microbatch has saved
@@ -191,7 +191,7 @@ class StagePlan:
     #: peak of the optimizer's step beyond the resident bytes
     optimizer_bytes: int
     #: bytes of the context, and of the allocator's reserve beyond tensors
-    around_bytes: int
+    overhead_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,7 +244,7 @@ class PipelinePlan(Result):
         return ideal_bubble(len(self.ranks), self.microbatches, len(self.stages) // len(self.ranks))
 
     @property
-    def fullest(self) -> PipelineRank:
+    def largest_rank(self) -> PipelineRank:
         """The process that needs the most memory."""
         return max(self.ranks, key=lambda each: each.needed_bytes)
 
@@ -256,7 +256,7 @@ class PipelinePlan(Result):
     def __repr__(self) -> str:
         """A short one: there may be thousands of passes."""
         what = f"{len(self.stages)} stages, {self.microbatches} microbatches, {self.schedule}"
-        how = f"{duration(self.time_estimate)} a step, {share(self.bubble)} bubbles, {memory(self.fullest.needed_bytes)}"
+        how = f"{duration(self.time_estimate)} a step, {share(self.bubble)} bubbles, {memory(self.largest_rank.needed_bytes)}"
         return f"<PipelinePlan of {what}: {how}>"
 
     def to_dict(self) -> dict[str, Any]:
@@ -309,7 +309,7 @@ def plan_of_stages(
 
     ``told`` are the fields that do not follow from them.
     """
-    times = [StageTimes(each.forward, each.backward, each.handing_over) for each in stages]
+    times = [StageTimes(each.forward, each.backward, each.transfer_time) for each in stages]
     actions = actions_of(order_of(schedule, number, microbatches, len(stages)), times)
     passes = max(each.end for each in actions)
     own = [[stage for stage in stages if stage.rank == process] for process in range(number)]
@@ -342,7 +342,7 @@ def _process(
     peak, in_flight = _most_at_once(
         {each.index: each for each in stages}, [each.task for each in own]
     )
-    needed = peak + max(each.around_bytes for each in stages)
+    needed = peak + max(each.overhead_bytes for each in stages)
     return PipelineRank(
         rank=number,
         stages=tuple(each.index for each in stages),
@@ -357,16 +357,16 @@ def _process(
 
 def _most_at_once(stages: Mapping[int, StagePlan], tasks: Sequence[Task]) -> tuple[int, int]:
     """Bytes, and microbatches on their way. A pass needs its own beside what the others in flight keep."""
-    held = sum(each.held_bytes for each in stages.values())
+    held = sum(each.resident_bytes for each in stages.values())
     kept, flying = 0, 0
     peak, most = held + max(each.optimizer_bytes for each in stages.values()), 0
     for task in tasks:
         stage = stages[task.stage]
         if task.direction == "forward":
             peak = max(peak, held + kept + stage.forward_bytes)
-            kept, flying = kept + stage.kept_bytes, flying + 1
+            kept, flying = kept + stage.saved_bytes, flying + 1
         else:
-            kept, flying = kept - stage.kept_bytes, flying - 1
+            kept, flying = kept - stage.saved_bytes, flying - 1
             peak = max(peak, held + kept + stage.backward_bytes)
         most = max(most, flying)
     return peak, most

@@ -38,7 +38,7 @@ class RankPlan:
     roofline: Roofline | None
     trace: Trace
     #: mesh dimensions without a collective
-    silent: tuple[str, ...] = ()
+    silent_dims: tuple[str, ...] = ()
 
     @property
     def sent_bytes(self) -> int:
@@ -90,44 +90,44 @@ class Plan(Result):
         return math.prod(self.mesh.values())
 
     @property
-    def fullest(self) -> RankPlan:
+    def largest_rank(self) -> RankPlan:
         """The process that needs the most memory."""
         return max(self.ranks, key=lambda each: each.memory.peak_bytes)
 
     @property
     def local_params(self) -> int:
         """The parameters that one process holds."""
-        return self.fullest.local_params
+        return self.largest_rank.local_params
 
     @property
     def macs(self) -> int:
         """MACs of one rank."""
-        return self.fullest.macs
+        return self.largest_rank.macs
 
     @property
     def flops(self) -> int:
         """FLOPs of one rank."""
-        return self.fullest.flops
+        return self.largest_rank.flops
 
     @property
     def collectives(self) -> tuple[Collective, ...]:
         """Collectives of one rank."""
-        return self.fullest.collectives
+        return self.largest_rank.collectives
 
     @property
     def sent_bytes(self) -> int:
         """Bytes that one rank sends, at least."""
-        return self.fullest.sent_bytes
+        return self.largest_rank.sent_bytes
 
     @property
     def memory(self) -> MemoryEstimate:
         """Memory of one rank."""
-        return self.fullest.memory
+        return self.largest_rank.memory
 
     @property
     def roofline(self) -> Roofline | None:
         """Roofline of one rank, with the time that it waits for links, or None without a device."""
-        return self.fullest.roofline
+        return self.largest_rank.roofline
 
     def __repr__(self) -> str:
         """A short one: there are thousands of operators."""

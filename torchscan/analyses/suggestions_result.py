@@ -30,7 +30,7 @@ class Suggestion:
     #: share of the metric that the change saves
     saves: float
     #: error margin of a time, as a share
-    share_off: float | None = None
+    error_share: float | None = None
     #: True if the pass fits on the device, or None unless memory on a device was estimated
     fits: bool | None = None
 
@@ -43,10 +43,10 @@ class Suggestions(RowsResult):
     #: device, precision and batch size
     question: str
     #: the pass without a change
-    as_it_is: Suggestion
+    baseline: Suggestion
     suggestions: tuple[Suggestion, ...]
     #: changes that save less than one percent, and those without an estimate, with the reason
-    of_no_help: tuple[Note, ...]
+    ineffective: tuple[Note, ...]
 
     def __iter__(self) -> Iterator[Suggestion]:
         return iter(self.suggestions)
@@ -57,7 +57,7 @@ class Suggestions(RowsResult):
     @property
     def before(self) -> float:
         """The metric of the pass as it is."""
-        return self.as_it_is.after
+        return self.baseline.after
 
     def __repr__(self) -> str:
         """A short one: the best of them."""
@@ -70,7 +70,7 @@ class Suggestions(RowsResult):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
-        names = ("change", "how", "after", "saves", "share_off", "fits")
+        names = ("change", "how", "after", "saves", "error_share", "fits")
         return {
             "metric": self.metric,
             "question": self.question,
@@ -78,7 +78,7 @@ class Suggestions(RowsResult):
             "suggestions": [
                 {name: to_plain(getattr(each, name)) for name in names} for each in self.suggestions
             ],
-            "of_no_help": to_plain(self.of_no_help),
+            "ineffective": to_plain(self.ineffective),
         }
 
 

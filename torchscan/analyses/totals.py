@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import get_args
 
 from torchscan.analyses.conventions import Convention
-from torchscan.analyses.module_costs import call_costs, unpriced_operators
-from torchscan.errors import Give, InputError, UnpricedError, write_choices
+from torchscan.analyses.module_costs import call_costs, operators_without_formula
+from torchscan.errors import Give, InputError, MissingFormulaError, write_choices
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpCall, Phase
 from torchscan.trace.trace import Trace
@@ -27,12 +27,12 @@ def total_cost(
     phase: Phase | None = None,
     strict: bool = False,
 ) -> OpCost:
-    """The cost of the whole pass. With ``strict``, an unpriced operator raises :class:`UnpricedError`."""
+    """The cost of the whole pass. With ``strict``, an operator without a cost formula raises :class:`MissingFormulaError`."""
     costs = call_costs(trace, convention)
     if strict:
         require_prices(trace, costs)
     total = sum((cost for _, cost in _of_phase(trace, costs, phase)), OpCost())
-    return replace(total, is_complete=total.is_complete and not trace.provenance.missed)
+    return replace(total, is_complete=total.is_complete and not trace.provenance.unrecorded_modules)
 
 
 @explain_wrong_types
@@ -73,19 +73,19 @@ def by_module_and_operator(
 
 
 def require_prices(trace: Trace, costs: Sequence[OpCost]) -> None:
-    """Raise unless every operator of the pass has a price, naming the unpriced ones and where they ran."""
-    unknown = unpriced_operators(trace, costs)
-    if trace.provenance.missed:
-        raise UnpricedError(
+    """Raise a MissingFormulaError that names operators without a cost formula, and their layers."""
+    unknown = operators_without_formula(trace, costs)
+    if trace.provenance.unrecorded_modules:
+        raise MissingFormulaError(
             "modules ran in other threads, which are not recorded: "
-            f"{', '.join(trace.provenance.missed)}"
+            f"{', '.join(trace.provenance.unrecorded_modules)}"
         )
     if unknown:
         places = "; ".join(
             f"{name} in {', '.join(path or '(the model)' for path in paths)}"
             for name, paths in unknown.items()
         )
-        raise UnpricedError(
+        raise MissingFormulaError(
             f"these operators have no cost formula: {places}: leave out ",
             Give("strict", True),
             " for lower bounds",

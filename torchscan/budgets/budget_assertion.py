@@ -78,7 +78,7 @@ def assert_budget(
     Args:
         module: the model, or a result: an info dict, a memory estimate, a roofline, a generation, a
             plan, or a :class:`Scan`.
-        strict: raise :class:`UnpricedError` if only a bound is known for what is limited, since it
+        strict: raise :class:`MissingFormulaError` if only a bound is known for what is limited, since it
             can't be shown to stay within a limit.
         per_sample: divide MACs, FLOPs, DMAs and latency by ``batch_size`` before they are compared
             with their limits. Parameters and memory are those of the whole pass.

@@ -125,7 +125,7 @@ def check_model(
         excesses=tuple(excesses),
         remarks=tuple(remarks),
         bounds=bounds,
-        shares_off=shares_off_among(scan, metrics),
+        error_shares=shares_off_among(scan, metrics),
         limits=budget.limits,
         shown=_texts_of(scan, [name for name in shown if name not in values], batch),
     )

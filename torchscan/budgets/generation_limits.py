@@ -75,7 +75,7 @@ def layers_of_generation(name: str, made: Generation) -> Layers:
     if name == "batch_size":
         held = (("weights", made.weights_bytes), ("cache of a sequence", made.cache_bytes))
         return tuple((what, units.memory(size)) for what, size in held)
-    if OF_GENERATION[name].share_off is None:
+    if OF_GENERATION[name].error_share is None:
         return ()
     is_first = name == "first_token" or (
         name == "tokens_per_second" and made.first_token > (made.new - 1) * made.per_token

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from torchscan import units
 from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.roofline import Roofline
-from torchscan.errors import Give, UnpricedError
+from torchscan.errors import Give, MissingFormulaError
 from torchscan.escapes import printable
 from torchscan.metrics import (
     METRICS,
@@ -46,7 +46,7 @@ class Excess:
     #: the baseline's value; None: the limit is in the budget
     before: float | None = None
     #: of an estimate, the share by which it may be off
-    share_off: float | None = None
+    error_share: float | None = None
     #: the layers to look at, each with what it adds
     layers: Layers
     #: what the value is of, if not of a single sample: "for a batch of 32", "per sample"
@@ -63,7 +63,7 @@ class Excess:
         limit = f"at {'least' if metric.is_min else 'most'} {allowed}"
         basis = f" {self.basis}" if self.basis else ""
         heading = heading_of(self.metric, self.timed)
-        found = f"{heading}: {value}{range_of(self.share_off)}{basis}"
+        found = f"{heading}: {value}{range_of(self.error_share)}{basis}"
         head = f"{found}, {before}{limit} ({growth(self.allowed, self.value)})"
         layers = [f"  {name}: {what}" if what else f"  {name}" for name, what in self.layers]
         return "\n".join([head, *layers])
@@ -85,7 +85,7 @@ class Outcome:
     #: what a latency is of, for its heading: "batch 32, fp16"
     timed: str = ""
     #: by metric of an estimate, the share by which it may be off
-    shares_off: Mapping[str, float] = field(default_factory=dict)
+    error_shares: Mapping[str, float] = field(default_factory=dict)
     #: by metric its limit; a metric without one is checked against a baseline, or only shown
     limits: Mapping[str, float] = field(default_factory=dict)
     #: by metric the text of a value that has no limit, for a comment
@@ -113,7 +113,7 @@ class Outcome:
             remarks=(*self.remarks, *other.remarks),
             bounds=self.bounds | other.bounds,
             bases={**self.bases, **other.bases},
-            shares_off={**self.shares_off, **other.shares_off},
+            error_shares={**self.error_shares, **other.error_shares},
             limits={**self.limits, **other.limits},
             timed=self.timed or other.timed,
             shown={**self.shown, **other.shown},
@@ -153,7 +153,7 @@ class Outcome:
         """Return the value of a metric as text: ``"12.3 ms ± 20 % for a batch of 32"``."""
         text = _MEASURES[name].written(self.values[name], is_bound=name in self.bounds)
         basis = self.bases.get(name, "")
-        return f"{text}{range_of(self.shares_off.get(name))}{basis and f' {basis}'}"
+        return f"{text}{range_of(self.error_shares.get(name))}{basis and f' {basis}'}"
 
     def written_limit(self, name: str) -> str:
         """Return the limit of a metric as text: ``"≤ 60.0 ms"``; "" if there is none."""
@@ -193,7 +193,7 @@ def compare_with_limits(
         bounds=bounds_among(place or name, answer, metrics, strict=strict),
         values={each: metric.value(answer) for each, metric in metrics.items()},
         excesses=excesses_among(answer, metrics, limits, layers_of),
-        shares_off=shares_off_among(answer, metrics),
+        error_shares=shares_off_among(answer, metrics),
         limits=limits,
         remarks=tuple(remarks),
     )
@@ -217,7 +217,7 @@ def bounds_among(
         first = metrics[next(iter(doubts))]
         bound = "an upper" if first.is_min else "a lower"
         uncounted = dict.fromkeys(each for found in doubts.values() for each in found)
-        raise UnpricedError.about(
+        raise MissingFormulaError.about(
             place,
             f"only {bound} bound is known for {first.heading}, because this is not counted: "
             f"{', '.join(uncounted)}: add cost formulas (docs/adding-operators.md), or accept the "
@@ -239,7 +239,7 @@ def excesses_among(
             metric=name,
             value=value,
             allowed=limit,
-            share_off=metrics[name].off(answer),
+            error_share=metrics[name].off(answer),
             layers=layers_of(name, answer),
         )
         for name, limit in limits.items()

@@ -33,7 +33,7 @@ def layers_of_plan(name: str, plan: Plan) -> Layers:
     if name == "sent":
         return _largest(((each.layer, each.sent_bytes) for each in plan.collectives), units.memory)
     if name == "local_params":
-        slots = enumerate(plan.fullest.trace.parameters)
+        slots = enumerate(plan.largest_rank.trace.parameters)
         held = [each for place, each in slots if each.identity == place and not each.is_buffer]
         return _largest(((each.owner, each.local_numel) for each in held), units.count)
     if name == "latency" and plan.roofline is not None and launch_overhead(plan.roofline):

@@ -111,7 +111,9 @@ class _MemoryKind(ResultKind):
     @property
     def metrics(self) -> Mapping[str, Measure[Any]]:
         peak = _as_in_models(
-            "peak_memory", lambda each: each.peak_bytes, lambda each: list(map(str, each.unread))
+            "peak_memory",
+            lambda each: each.peak_bytes,
+            lambda each: list(map(str, each.unreadable_weights)),
         )
         activations = _as_in_models("activation_memory", activation_bytes, lambda _: ())
         return {"activation_memory": activations, "peak_memory": peak}
@@ -131,8 +133,10 @@ class _RooflineKind(ResultKind):
 
     @property
     def metrics(self) -> Mapping[str, Measure[Any]]:
-        time = _as_in_models("latency", lambda each: each.time_estimate, lambda each: each.unpriced)
-        return {"latency": replace(time, share_off=lambda each: each.error_margin.share)}
+        time = _as_in_models(
+            "latency", lambda each: each.time_estimate, lambda each: each.without_formula
+        )
+        return {"latency": replace(time, error_share=lambda each: each.error_margin.share)}
 
     def timed(self, result: Roofline) -> str:
         return result.basis
@@ -179,7 +183,7 @@ class _PlanKind(ResultKind):
         return "" if result.roofline is None else result.roofline.basis
 
     def title(self, result: Plan) -> str:
-        return f"Process {result.fullest.rank} of {result.num_ranks:,}"
+        return f"Process {result.largest_rank.rank} of {result.num_ranks:,}"
 
     def layers(self, name: str, result: Plan, samples: int) -> Layers:  # noqa: ARG002
         return layers_of_plan(name, result)
@@ -217,9 +221,9 @@ class _InfoKind(ResultKind):
         def missing(info: Mapping[str, Any]) -> list[str]:
             names: list[str] = []
             if metric.is_cost:
-                names += [*info["unpriced"], *info["provenance"]["missed"]]
+                names += [*info["without_formula"], *info["provenance"]["unrecorded_modules"]]
             if metric.has_weights:
-                notes = data_of(info)["provenance"].get("unread", ())
+                notes = data_of(info)["provenance"].get("unreadable_weights", ())
                 names += [str(from_plain(Note, each)) for each in notes]
             return names
 

@@ -25,7 +25,7 @@ _MIB, _GIB = 2**20, 2**30
 #: share of the data sheet's memory that the driver leaves to programs; less for GDDR memory with ECC
 USABLE, USABLE_WITH_GDDR_ECC = 0.975, 0.92
 #: memory of the CUDA context, torch's kernels and the libraries if it is not known: the assumed
-#: size, and the smallest and largest reported one (sources in docs/will-it-fit.md)
+#: size, and the smallest and largest reported one (docs/reference/memory-model.md)
 CONTEXT, CONTEXT_RANGE = 512 * _MIB, (274 * _MIB, 1680 * _MIB)
 #: workspace of cuBLAS, one for the forward and one for the backward pass: torch's defaults before
 #: Hopper and from Hopper on

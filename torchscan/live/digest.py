@@ -16,7 +16,7 @@ from torchscan.live.guests import Guests
 from torchscan.live.packing import Distributions
 from torchscan.live.sampled import Sampled, SampledValues
 from torchscan.live.schema import Announced, Series
-from torchscan.live.sinks.sink import Seen
+from torchscan.live.sinks.sink import SinkData
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +33,10 @@ class Digested:
         """Return the distributions under the numbers that their series have in the file."""
         return replace(self.found, numbers=numbers)
 
-    def seen(self, times: Mapping[str, Any]) -> Seen:
+    def seen(self, times: Mapping[str, Any]) -> SinkData:
         """Return the step in the form that sinks get."""
         named = {each: self.found[place] for place, each in enumerate(self.series)}
-        return Seen(**times, distributions=named, values=self.values)
+        return SinkData(**times, distributions=named, values=self.values)
 
 
 class Digest:

@@ -16,7 +16,7 @@ from torchscan.notes import Note
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from torchscan.live.sinks.sink import Seen, Sink
+    from torchscan.live.sinks.sink import Sink, SinkData
     from torchscan.live.task import Statistic
 
 #: seconds that a statistic may take
@@ -75,7 +75,7 @@ class Guests:
         for sink, _ in list(self._sinks.values()):
             self._call(sink, sink.on_open, run)
 
-    def show(self, seen: Seen) -> None:
+    def show(self, seen: SinkData) -> None:
         """To each sink for which it is time."""
         now = time.monotonic()
         for sink, last in list(self._sinks.values()):

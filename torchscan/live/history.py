@@ -26,7 +26,7 @@ from torchscan.live.losses import LostSteps, note_of_lost
 from torchscan.live.missing import missing_in, rank_of_file
 from torchscan.live.schema import KINDS, STATISTICS, Distribution, Kind, Phase, RunEvent, Series
 from torchscan.live.settling import lost_in, settled_about
-from torchscan.live.sinks.sink import Seen, Sink
+from torchscan.live.sinks.sink import Sink, SinkData
 from torchscan.live.store import Reader
 from torchscan.live.uniting import merge_distributions
 from torchscan.live.validation import is_plain_file
@@ -313,7 +313,7 @@ class WatchedRun(Result):
             ):
                 sink.on_data(seen)
 
-    def _seen(self, phase: Phase) -> Iterator[Seen]:
+    def _seen(self, phase: Phase) -> Iterator[SinkData]:
         """Steps one by one, as each rank has written them in this order."""
         ranks = [_seen_by(file, phase) for file in self._files]
         ordered = heapq.merge(*ranks, key=lambda seen: (seen.step, seen.number))
@@ -378,7 +378,7 @@ def readers_of(files: Iterable[Path]) -> Iterator[Reader]:
             yield reader
 
 
-def _seen_by(file: Path, phase: Phase) -> Iterator[Seen]:
+def _seen_by(file: Path, phase: Phase) -> Iterator[SinkData]:
     """Yield the steps of one rank."""
     with contextlib.closing(Reader(file)) as reader:
         series = reader.series()
@@ -389,12 +389,12 @@ def _seen_by(file: Path, phase: Phase) -> Iterator[Seen]:
                 for number, known in each.distributions.items()
                 if number in series
             }
-            yield Seen(
+            yield SinkData(
                 step=each.step, phase=phase, number=each.number, time=each.time, distributions=found
             )
 
 
-def _joined(parts: Sequence[Seen]) -> Seen:
+def _joined(parts: Sequence[SinkData]) -> SinkData:
     """Merge the data of all ranks for one pass, with the time of the first rank."""
     if len(parts) == 1:
         return parts[0]

@@ -119,7 +119,7 @@ class OpCost:
 class CallCost:
     """The cost of a call, and whether it has a formula, costs nothing or has no formula."""
 
-    state: Literal["priced", "free", "unpriced"]
+    state: Literal["formula", "costless", "unknown"]
     cost: OpCost
 
 
@@ -132,7 +132,7 @@ W = TypeVar("W", bound=WindowRule)
 T = TypeVar("T")
 
 _NOTHING = OpCost()
-_UNPRICED = CallCost("unpriced", OpCost(is_complete=False))
+_UNKNOWN_COST = CallCost("unknown", OpCost(is_complete=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class _Entry:
     """The formula that is registered for the name of an operator."""
 
     formula: Formula
-    state: Literal["priced", "free"]
+    state: Literal["formula", "costless"]
     #: whether integer arithmetic counts
     of_integers: bool = False
 
@@ -165,7 +165,7 @@ def cost_of(
     """
 
     def register(formula: F) -> F:
-        _register(_entries, operators, _Entry(formula, "priced", of_integers), replace)
+        _register(_entries, operators, _Entry(formula, "formula", of_integers), replace)
         return formula
 
     return register
@@ -175,7 +175,7 @@ def traffic_of(*operators: Operator) -> Callable[[F], F]:
     """Register a formula for operators without arithmetic that move other bytes than their operands."""
 
     def register(formula: F) -> F:
-        _register(_entries, operators, _Entry(formula, "free"), replace=False)
+        _register(_entries, operators, _Entry(formula, "costless"), replace=False)
         return formula
 
     return register
@@ -235,18 +235,18 @@ def compute_cost(signature: OpSignature, routing: Routing = UNKNOWN) -> CallCost
     ``routing``: how a router picked the indices among the operands.
     """
     if signature.is_view or _makes_nothing(signature):
-        return CallCost("free", _NOTHING)
+        return CallCost("costless", _NOTHING)
     entry = _find(_entries, signature.op)
     if any(spec.is_nested for spec in signature.inputs) and not _goes_by_elements(
         entry, signature.op
     ):
-        return _UNPRICED
+        return _UNKNOWN_COST
     if not _is_integer_arithmetic(signature):
-        return _UNPRICED if entry is None else _priced(entry, signature, routing)
+        return _UNKNOWN_COST if entry is None else _cost_by_formula(entry, signature, routing)
     if entry is None:
-        return _priced(_Entry(_copies, "free"), signature, routing)
-    priced = _priced(entry, signature, routing)
-    return priced if entry.of_integers else _without_arithmetic(priced)
+        return _cost_by_formula(_Entry(_copies, "costless"), signature, routing)
+    found = _cost_by_formula(entry, signature, routing)
+    return found if entry.of_integers else _without_arithmetic(found)
 
 
 #: products whose formulas count rows, of any lengths
@@ -258,7 +258,7 @@ def _goes_by_elements(entry: _Entry | None, op: OpOverload) -> bool:
 
     It does if it counts elements: the shape of a nested tensor has only their number.
     """
-    if entry is None or entry.state == "free" or op in _BY_ROWS:
+    if entry is None or entry.state == "costless" or op in _BY_ROWS:
         return True
     return _find(_window_rules, op) is elementwise
 
@@ -274,15 +274,13 @@ def _makes_nothing(signature: OpSignature) -> bool:
     return torch.Tag.dynamic_output_shape not in signature.op.tags
 
 
-def _without_arithmetic(priced: CallCost) -> CallCost:
-    return (
-        priced
-        if priced.state == "unpriced"
-        else CallCost("free", dataclasses.replace(priced.cost, macs=0, flops=0))
-    )
+def _without_arithmetic(found: CallCost) -> CallCost:
+    if found.state == "unknown":
+        return found
+    return CallCost("costless", dataclasses.replace(found.cost, macs=0, flops=0))
 
 
-def _priced(entry: _Entry, signature: OpSignature, routing: Routing) -> CallCost:
+def _cost_by_formula(entry: _Entry, signature: OpSignature, routing: Routing) -> CallCost:
     """Return the cost that a formula gives.
 
     A formula that fails gives a warning, and the call counts as one without a formula, so that all
@@ -291,10 +289,10 @@ def _priced(entry: _Entry, signature: OpSignature, routing: Routing) -> CallCost
     try:
         work = _apply(entry.formula, signature, routing)
         if work is None:
-            return _UNPRICED
+            return _UNKNOWN_COST
         cost = _complete(work, signature)
         return (
-            CallCost("unpriced", dataclasses.replace(cost, is_complete=False))
+            CallCost("unknown", dataclasses.replace(cost, is_complete=False))
             if work.is_lower_bound
             else CallCost(entry.state, cost)
         )
@@ -304,7 +302,7 @@ def _priced(entry: _Entry, signature: OpSignature, routing: Routing) -> CallCost
             f"the cost formula {entry.formula.__qualname__} failed on {call} ({error!r}): totals "
             "are lower bounds"
         )
-        return _UNPRICED
+        return _UNKNOWN_COST
 
 
 def _is_integer_arithmetic(signature: OpSignature) -> bool:

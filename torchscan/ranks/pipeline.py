@@ -184,13 +184,13 @@ class _Pipeline:
         """Devices of a stage."""
         return 1 if self.mesh is None else prod(self.mesh.values())
 
-    def handing_over(self, stage: int, size: int) -> float:
+    def transfer_time(self, stage: int, size: int) -> float:
         """Seconds from a stage to the next: from a device to that at its place there."""
         here, there = ((each % self.processes) * self.size for each in (stage, stage + 1))
         return (
             0.0
             if here == there or stage + 1 == len(self.stages)
-            else self.fabric.handing_over(here, there, size)
+            else self.fabric.transfer_time(here, there, size)
         )
 
     def recorded(self, stage: int, asked: Asked) -> RankPlan:
@@ -274,13 +274,13 @@ def _stage(pipeline: _Pipeline, number: int, plan: RankPlan, sent: int) -> Stage
         backward=times[1],
         optimizer=times[2],
         sent_bytes=sent,
-        handing_over=pipeline.handing_over(number, sent),
-        held_bytes=held,
-        kept_bytes=kept,
+        transfer_time=pipeline.transfer_time(number, sent),
+        resident_bytes=held,
+        saved_bytes=kept,
         forward_bytes=forward,
         backward_bytes=backward,
         optimizer_bytes=optimizer,
-        around_bytes=max(0, verdict.reserved_bytes - plan.memory.peak_bytes)
+        overhead_bytes=max(0, verdict.reserved_bytes - plan.memory.peak_bytes)
         + verdict.cuda_context_bytes,
     )
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from torchscan.analyses.collectives import collectives_of
 from torchscan.analyses.memory_estimate import MemoryEstimate
-from torchscan.analyses.module_costs import call_costs, unpriced_operators
+from torchscan.analyses.module_costs import call_costs, operators_without_formula
 from torchscan.analyses.plan_result import Plan, RankPlan
 from torchscan.analyses.roofline import Fabric
 from torchscan.errors import InputError, RecordError
@@ -201,7 +201,7 @@ def rank_plan(
         memory=memory,
         roofline=None if fabric is None else scan.roofline_with(fabric),
         trace=trace,
-        silent=_silent(trace, names),
+        silent_dims=_silent(trace, names),
     )
 
 
@@ -240,10 +240,10 @@ def held_in(trace: Trace) -> list[Any]:
 def plan_of(mesh: Mapping[str, int], asked: Asked, found: Sequence[RankPlan]) -> Plan:
     """Return the plan of several ranks. Statements about all follow from the first one's trace."""
     first = found[0]
-    unpriced = unpriced_operators(first.trace, call_costs(first.trace))
-    warnings = [Note.of("costs-unknown", operators=list(unpriced))] if unpriced else []
+    unknown = operators_without_formula(first.trace, call_costs(first.trace))
+    warnings = [Note.of("costs-unknown", operators=list(unknown))] if unknown else []
     if asked.training:
-        warnings += [Note.of("no-collective", dimension=name) for name in first.silent]
+        warnings += [Note.of("no-collective", dimension=name) for name in first.silent_dims]
     assumptions = [*first.memory.assumptions]
     if first.roofline is not None:
         assumptions += first.roofline.assumptions

@@ -74,7 +74,7 @@ class StepArguments(PassArguments, total=False):
             also just a size, "24 GiB". ``torchscan devices`` lists all known ones.
         cuda_context: the memory that a process holds on the device for its context, kernels and
             libraries: bytes, or a text such as "500 MiB". None: as measured, or else 512 MiB, with
-            the range that has been reported; see docs/will-it-fit.md.
+            the range that has been reported; see docs/reference/memory-model.md.
     """
 
     optimizer: OptimizerChoice | None

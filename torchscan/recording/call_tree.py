@@ -213,7 +213,7 @@ class CallTree:
         #: in the order in which they started
         self.calls: list[Call] = []
         #: paths of modules that ran in threads which are not followed
-        self.missed: set[str] = set()
+        self.unrecorded_modules: set[str] = set()
         self._threads: dict[int, _Thread] = {}
         self._invocations: dict[int, int] = {}
         self._origin: tuple[BaseException, Call, tuple[Any, ...]] | None = None
@@ -383,7 +383,7 @@ class CallTree:
         ):  # what the model does not own (a slice of a Sequential) belongs to its caller
             return
         if not self._follows():
-            self.missed.add(path)
+            self.unrecorded_modules.add(path)
         elif self.current is not None and self._awaits_hooks(module):
             self.current.is_entered = True
         else:

@@ -116,7 +116,7 @@ class _Flow:
         if not operands:
             return
         found = compute_cost(op.signature)
-        if found.state == "unpriced":
+        if found.state == "unknown":
             self.lost.update(*map(self._sources_of, operands))
         elif found.cost.macs:
             self._multiplied(op, max(operands, key=self._bytes_of), found.cost.macs)
@@ -179,7 +179,7 @@ def _counted(trace: Trace, slots: Sequence[Slot], flow: _Flow) -> Trace:
     provenance = replace(
         before,
         assumptions=(*before.assumptions, *notes),
-        unread=(*before.unread, *unread),
+        unreadable_weights=(*before.unreadable_weights, *unread),
     )
     return replace(trace, parameters=parameters, provenance=provenance)
 

@@ -21,8 +21,8 @@ CallKind = Literal["added", "removed", "changed"]
 _OF_CALLS = {"forward": "Forward", "backward": "Backward"}
 _OF_STEPS = {
     **_OF_CALLS,
-    "storing": "of which storing gradients",
-    "unowned": "of which outside modules",
+    "storing_gradients": "of which storing gradients",
+    "outside_modules": "of which outside modules",
 }
 #: how often, at most, a time that is the same in both runs may be marked
 _MAX_CHANCE = 0.01
@@ -83,7 +83,7 @@ class CallChange:
 class RunComparison(RowsResult):
     """The difference between two inspected runs."""
 
-    #: times of complete steps: "forward", "backward", "storing" gradients, and "unowned", which
+    #: times of complete steps: "forward", "backward", "storing_gradients" gradients, and "outside_modules", which
     #: belongs to no module
     totals: Mapping[str, TimeChange]
     #: all calls, those whose time changed most first
@@ -91,11 +91,11 @@ class RunComparison(RowsResult):
     #: measured steps, before and after
     steps: tuple[int, int]
     #: steps whose calls are compared, before and after; other steps have other calls
-    alike: tuple[int, int]
+    num_compared: tuple[int, int]
     #: fields of the provenance that differ, with their values before and after
     provenance: Mapping[str, tuple[Any, Any]]
     #: number of calls with different input shapes
-    reshaped: int
+    num_reshaped: int
     #: True if the times of calls are the device's, before and after
     on_device: tuple[bool, bool]
 
@@ -128,12 +128,12 @@ def compare_runs(before: RunFacts, after: RunFacts) -> RunComparison:
         },
         calls=tuple(sorted(changes, key=lambda change: -abs(change.difference))),
         steps=steps,
-        alike=alike,
+        num_compared=alike,
         provenance={
             name: (ones[name], others[name]) for name in ones if ones[name] != others[name]
         },
         on_device=(before.device is not None, after.device is not None),
-        reshaped=sum(
+        num_reshaped=sum(
             old[key].input_shapes != new[key].input_shapes for key in old.keys() & new.keys()
         ),
     )
@@ -266,8 +266,8 @@ def _remarks(comparison: RunComparison) -> list[str]:
         for name, (before, after) in comparison.provenance.items()
     ]
     reshaped = (
-        f"{comparison.reshaped} calls had inputs of different shapes."
-        if comparison.reshaped
+        f"{comparison.num_reshaped} calls had inputs of different shapes."
+        if comparison.num_reshaped
         else ""
     )
     notes = [*_spread(comparison), _where(comparison), reshaped, *differ]
@@ -289,10 +289,10 @@ def _spread(comparison: RunComparison) -> list[str]:
     medians = f"Medians of {before} steps before and {after} now."
     if not _are_enough(comparison.steps):
         return [medians, f"No change is marked: {_too_few(comparison.steps)}"]
-    if not _are_enough(comparison.alike):
-        one, other = comparison.alike
+    if not _are_enough(comparison.num_compared):
+        one, other = comparison.num_compared
         those = f"their times are of {one} and {other} steps with the same calls"
-        return [medians, f"No call is marked: {those}, and {_too_few(comparison.alike)}"]
+        return [medians, f"No call is marked: {those}, and {_too_few(comparison.num_compared)}"]
     ranges = "the ranges of the steps, from min to max, do not overlap"
     return [
         medians,

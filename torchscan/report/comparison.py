@@ -17,7 +17,7 @@ from torchscan.report.compare_runs import (
 from torchscan.report.data import require_info
 from torchscan.report.info_data import COST_SUMS, SUMS, FigureKey, InfoDict, Layer, data_of, summed
 from torchscan.report.make_table import make_table, number, totals_table, words
-from torchscan.report.remarks import unpriced_text
+from torchscan.report.remarks import unknown_cost_text
 from torchscan.report.table import Cell, Table
 from torchscan.results import RowsResult
 from torchscan.runtime.run import Inspected
@@ -83,7 +83,9 @@ class Comparison(RowsResult):
     #: True if every operator has a cost formula, before and after; else costs are lower bounds
     complete: tuple[bool, bool] = (True, True)
     #: operators without a cost formula, before and after
-    unpriced: tuple[Mapping[str, int], Mapping[str, int]] = field(default_factory=lambda: ({}, {}))
+    without_formula: tuple[Mapping[str, int], Mapping[str, int]] = field(
+        default_factory=lambda: ({}, {})
+    )
 
     @property
     def is_same(self) -> bool:
@@ -106,7 +108,10 @@ class Comparison(RowsResult):
             },
             "layers": [each.to_dict() for each in self.layers],
             "complete": {"before": self.complete[0], "after": self.complete[1]},
-            "unpriced": {"before": dict(self.unpriced[0]), "after": dict(self.unpriced[1])},
+            "without_formula": {
+                "before": dict(self.without_formula[0]),
+                "after": dict(self.without_formula[1]),
+            },
             "passes": {
                 key: {"before": before, "after": after}
                 for key, (before, after) in self.passes.items()
@@ -157,7 +162,7 @@ def _compare_reports(before: InfoDict, after: InfoDict) -> Comparison:
             if one["provenance"].get(key) != other["provenance"].get(key)
         },
         complete=(one["overall"]["complete"], other["overall"]["complete"]),
-        unpriced=(one["unpriced"], other["unpriced"]),
+        without_formula=(one["without_formula"], other["without_formula"]),
     )
 
 
@@ -330,12 +335,12 @@ def _short(value: Any) -> str:
 
 def _remarks(comparison: Comparison) -> list[str]:
     """Return what a reader must know to interpret the values."""
-    unpriced = [
-        unpriced_text(", ".join(names), when)
-        for when, names in zip((" before", " now"), comparison.unpriced, strict=True)
+    bounds = [
+        unknown_cost_text(", ".join(names), when)
+        for when, names in zip((" before", " now"), comparison.without_formula, strict=True)
         if names
     ]
-    return unpriced + [
+    return bounds + [
         f"The reports differ in {key.replace('_', ' ')}: {_format_value(before)} before, "
         f"{_format_value(after)} now."
         for key, (before, after) in comparison.passes.items()

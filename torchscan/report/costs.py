@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, get_args
 
-from torchscan.analyses.module_costs import call_costs, unpriced_operators
+from torchscan.analyses.module_costs import call_costs, operators_without_formula
 from torchscan.analyses.totals import by_module, by_operator, total_cost
 from torchscan.errors import InputError
 from torchscan.ops import OpCost
@@ -17,7 +17,7 @@ from torchscan.report.make_table import (
     sizes,
     words,
 )
-from torchscan.report.remarks import missed_text, unpriced_text
+from torchscan.report.remarks import unknown_cost_text, unrecorded_text
 from torchscan.report.table import Table
 from torchscan.trace.trace import Trace
 from torchscan.wrong_arguments import explain_wrong_types
@@ -48,10 +48,13 @@ def cost_table(trace: Trace, by: By = "operator", top: int | None = None) -> Tab
         if len(shown) < len(ordered)
         else []
     )
-    unknown, missed = unpriced_operators(trace, call_costs(trace)), trace.provenance.missed
+    unknown, missed = (
+        operators_without_formula(trace, call_costs(trace)),
+        trace.provenance.unrecorded_modules,
+    )
     bounds = [
         write(", ".join(names))
-        for write, names in ((unpriced_text, unknown), (missed_text, missed))
+        for write, names in ((unknown_cost_text, unknown), (unrecorded_text, missed))
         if names
     ]
     inside = (

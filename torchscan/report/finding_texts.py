@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchscan.notes import register_description
 from torchscan.report import run_texts  # noqa: F401 - registers the sentences of reasons
-from torchscan.runtime.checks import Checked
+from torchscan.runtime.checks import CheckResult
 from torchscan.runtime.findings import Bad, NonFinite, Range
 from torchscan.runtime.stragglers import Straggler
 from torchscan.units import duration, share
@@ -41,15 +41,15 @@ def _counts(nan: int, inf: int) -> list[str]:
 def finding_text(found: NonFinite) -> str:
     """Return where the first non-finite value of a step was, and what is known of its source."""
     if found.checked is not None:
-        where = f"{found.checked} was {found.what}{_WHEN.get(found.phase, '')}{_at(found)}"
+        where = f"{found.checked} was {found.kind}{_WHEN.get(found.phase, '')}{_at(found)}"
         return f"{where}{_reasons(found)}"
     if found.phase in ("gradient", "optimizer"):
         return f"{_around_update(found)}{_reasons(found)}"
     weights = "; ".join(map(str, found.weights))
     if found.phase == "update" and weights:
-        parts = [f"first {found.what} {_place(found)}: {weights}"]
+        parts = [f"first {found.kind} {_place(found)}: {weights}"]
     else:
-        parts = [f"first {found.what} {_place(found)}{_num_values(found)}"]
+        parts = [f"first {found.kind} {_place(found)}{_num_values(found)}"]
     if found.phase == "forward" and weights:
         parts.append(f"because of its {weights}")
     source = _source(found)
@@ -70,7 +70,7 @@ def _num_values(found: NonFinite) -> str:
         return f": {' and '.join(_counts(found.nan, found.inf))} of {found.numel:,} values"
     number = found.nan or found.inf
     verb = "is" if number == 1 else "are"
-    return f": {number:,} of {found.numel:,} values {verb} {found.what}"
+    return f": {number:,} of {found.numel:,} values {verb} {found.kind}"
 
 
 def _source(found: NonFinite) -> str:
@@ -78,7 +78,11 @@ def _source(found: NonFinite) -> str:
     name = found.operator or ("" if found.origin is None else str(found.origin))
     if not name and found.line is None:
         return ""
-    then = "" if found.then is None else f" returned Inf, which became NaN in {found.then}"
+    then = (
+        ""
+        if found.nan_operator is None
+        else f" returned Inf, which became NaN in {found.nan_operator}"
+    )
     mask = "" if found.mask is None else f", given infinities of {found.mask}"
     return f"source: {name or 'the code'}{_at(found)}{then}{mask}"
 
@@ -115,7 +119,7 @@ def _name(found: NonFinite) -> str:
 
 
 def _place_after_model(found: NonFinite) -> str:
-    if found.is_given:
+    if found.is_user_gradient:
         return "in the gradient that was passed to backward()"
     if found.operator is None and found.unknown is None:
         return "in the gradient of the model's output, computed by code after the model"
@@ -130,20 +134,20 @@ def _around_update(found: NonFinite) -> str:
     name = ".".join(filter(None, (found.path, bad.name)))
     of_root = "" if found.root is None else f" of {found.root}"
     counted = f" ({' and '.join(_counts(bad.nan, bad.inf))} of {bad.numel:,} values)"
-    number = len(found.weights) - 1 + found.others
+    number = len(found.weights) - 1 + found.num_others
     more = f" and {number} more" if number > 0 else ""
     step = f"{found.operator or 'the optimizer'}{_at(found)}"
     parameter = f"{name}{of_root}{counted}{more}"
     if found.phase == "gradient":
         return f"the gradient of {parameter} was not finite before {step}"
     gradients = "their gradients are finite" if number > 0 else "its gradient is finite"
-    return f"parameter {parameter} became {found.what} in {step}, although {gradients}"
+    return f"parameter {parameter} became {found.kind} in {step}, although {gradients}"
 
 
 # -- checks and stragglers -------------------------------------------------------------------------
 
 
-def checked_text(checked: Checked) -> str:
+def checked_text(checked: CheckResult) -> str:
     """Return ``norm of layers.0, output: 12.5``."""
     kind = checked.kind.replace("_", " ")
     result = checked.message if checked.value is None else f"{checked.value:.6g}"
@@ -179,5 +183,5 @@ def _lost_in(straggler: Straggler) -> str:
 register_description(Range, range_text)
 register_description(Bad, bad_text)
 register_description(NonFinite, finding_text)
-register_description(Checked, checked_text)
+register_description(CheckResult, checked_text)
 register_description(Straggler, straggler_text)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torchscan.analyses.conventions import Convention
 from torchscan.analyses.memory_estimate import MemoryEstimate
-from torchscan.analyses.module_costs import call_costs, module_costs, unpriced_operators
+from torchscan.analyses.module_costs import call_costs, module_costs, operators_without_formula
 from torchscan.analyses.parameters import ParameterCount, parameters_by_call, unused_parameters
 from torchscan.analyses.receptive_field import LayerField, ReceptiveField
 from torchscan.analyses.receptive_field.receptive_field_result import plain_short
@@ -129,8 +129,9 @@ def info_of(
         },
         "layers": layers,
         "overall": _overall(layers),
-        "unpriced": {
-            name: sum(paths.values()) for name, paths in unpriced_operators(trace, costs).items()
+        "without_formula": {
+            name: sum(paths.values())
+            for name, paths in operators_without_formula(trace, costs).items()
         },
         "unused_parameters": unused_parameters(trace),
         "provenance": _provenance(trace.provenance, convention),
@@ -259,8 +260,8 @@ def _provenance(provenance: Provenance, convention: Convention) -> ProvenanceDat
             for each in provenance.inputs
         ],
         "assumptions": to_plain(provenance.assumptions),
-        "missed": list(provenance.missed),
-        "unread": to_plain(provenance.unread),
+        "unrecorded_modules": list(provenance.unrecorded_modules),
+        "unreadable_weights": to_plain(provenance.unreadable_weights),
         "torchscan_version": provenance.torchscan_version,
         "torch_version": provenance.torch_version,
         "convention": convention,

@@ -130,9 +130,9 @@ class ProvenanceData(TypedDict):
     batch_size: int | None
     inputs: list[InputData]
     assumptions: list[NoteData]
-    missed: list[str]
+    unrecorded_modules: list[str]
     #: weights that cannot be read; not there in older reports
-    unread: NotRequired[list[NoteData]]
+    unreadable_weights: NotRequired[list[NoteData]]
     torchscan_version: str
     torch_version: str
     convention: str
@@ -153,7 +153,7 @@ class InfoData(TypedDict):
     layers: list[Layer]
     overall: Overall
     #: operator -> calls
-    unpriced: dict[str, int]
+    without_formula: dict[str, int]
     #: path -> elements
     unused_parameters: dict[str, int]
     provenance: ProvenanceData
@@ -176,20 +176,30 @@ def data_of(info: InfoDict) -> InfoData:
     return cast("InfoData", with_notes(info))
 
 
+#: keys of schema 1 -> those of schema 2
+_NEW_KEYS = {
+    "unpriced": "without_formula",
+    "reason": "reasons",
+    "missed": "unrecorded_modules",
+    "unread": "unreadable_weights",
+}
+
+
 def with_notes(info: InfoDict) -> InfoDict:
-    """Return a dict of an older version (schema 1), which has sentences, with notes in their place.
+    """Return a dict of schema 1 as one of schema 2: with notes for sentences, and with new keys.
 
     Other dicts, among them broken ones, are returned as they are.
     """
     provenance = info.get("provenance")
     if not isinstance(provenance, Mapping) or not isinstance(provenance.get("reason"), str):
         return info
-    kept = {key: value for key, value in provenance.items() if key != "reason"}
+    info = {_NEW_KEYS.get(key, key): value for key, value in info.items()}
+    provenance = {_NEW_KEYS.get(key, key): value for key, value in provenance.items()}
     upgraded = {
-        **kept,
-        "reasons": _notes_of([provenance["reason"]]),
+        **provenance,
+        "reasons": _notes_of([provenance["reasons"]]),
         "assumptions": _notes_of(provenance.get("assumptions"), "assumed "),
-        "unread": _notes_of(provenance.get("unread", [])),
+        "unreadable_weights": _notes_of(provenance.get("unreadable_weights", [])),
     }
     if "estimates" not in info:
         return {**info, "provenance": upgraded}

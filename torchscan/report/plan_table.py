@@ -59,7 +59,7 @@ def _question(plan: Plan) -> str:
 
 
 def _each(plan: Plan) -> Table:
-    rank, roofline = plan.fullest, plan.roofline
+    rank, roofline = plan.largest_rank, plan.roofline
     held = f"{units.count(rank.local_params)} of {units.count(plan.params)}"
     rows = [
         total("local_params", "Parameters", rank.local_params, held),

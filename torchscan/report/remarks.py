@@ -26,7 +26,7 @@ def totals_of(info: InfoData) -> Table:
     """Return the values of the whole model."""
     overall, convention = info["overall"], info["provenance"]["convention"]
     bound = "" if overall["complete"] else "≥ "
-    unread = "≥ " if info["provenance"].get("unread") else ""
+    unread = "≥ " if info["provenance"].get("unreadable_weights") else ""
     trainable, fixed = overall["grad_params"], overall["nograd_params"]
     params, size = trainable + fixed, overall["param_size"] + overall["buffer_size"]
     flops, macs, dmas = overall["flops"], overall["macs"], overall["dmas"]
@@ -82,12 +82,12 @@ def remarks_of(info: InfoData, *, fields: Collection[str]) -> list[str]:
             f"MACs are what {tool} would have reported, by its rules; all other figures are torchscan's."
         )
     remarks += _sentences(info["provenance"]["assumptions"])
-    if info["unpriced"]:
-        names = ", ".join(f"{name} ({calls}×)" for name, calls in info["unpriced"].items())
-        remarks.append(unpriced_text(names))
-    if info["provenance"]["missed"]:
-        names = ", ".join(info["provenance"]["missed"])
-        remarks.append(missed_text(names))
+    if info["without_formula"]:
+        names = ", ".join(f"{name} ({calls}×)" for name, calls in info["without_formula"].items())
+        remarks.append(unknown_cost_text(names))
+    if info["provenance"]["unrecorded_modules"]:
+        names = ", ".join(info["provenance"]["unrecorded_modules"])
+        remarks.append(unrecorded_text(names))
     if info["unused_parameters"]:
         names = ", ".join(
             f"{path} ({units.exact(numel)})" for path, numel in info["unused_parameters"].items()
@@ -102,12 +102,12 @@ def _sentences(notes: Sequence[NoteData]) -> list[str]:
     return [from_plain(Note, each).sentence for each in notes]
 
 
-def unpriced_text(names: str, when: str = "") -> str:
+def unknown_cost_text(names: str, when: str = "") -> str:
     """Why some figures are lower bounds: operators without a price."""
     return f"≥: a lower bound{when}, because the cost of these operators is not known: {names}."
 
 
-def missed_text(names: str, when: str = "") -> str:
+def unrecorded_text(names: str, when: str = "") -> str:
     """Why some figures are lower bounds: modules that the record could not follow."""
     return f"≥: a lower bound{when}, because modules ran in other threads, which are not recorded: {names}."
 

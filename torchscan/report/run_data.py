@@ -18,6 +18,17 @@ from torchscan.report.schema_validation import mismatch
 from torchscan.runtime.run import RunFacts
 from torchscan.wrong_arguments import explain_wrong_types
 
+#: keys of version 1 -> those of version 2
+_NEW_KEYS = {
+    "storing": "storing_gradients",
+    "unowned": "outside_modules",
+    "differing": "num_differing",
+    "trained": "trained_modules",
+    "share_off": "error_share",
+    "then": "nan_operator",
+    "is_given": "is_user_gradient",
+    "others": "num_others",
+}
 #: entries of a finding that are notes, and were sentences in version 1
 _NOTES = ("mask", "unknown", "unsure", "cause", "checked")
 
@@ -62,22 +73,31 @@ def _run_of(content: Any) -> RunFacts:
 
 
 def _upgrade(content: Any) -> None:
-    """Turn the sentences of a file of version 1 into notes, in place.
+    """Turn a file of version 1 into one of version 2, in place: new keys, notes for sentences.
 
     Its entry ``then`` of a gradient that was written to is the line of the backward pass.
     """
-    findings = content.get("nonfinite", [])
-    if content["schema"] != f"{RUN.name}/1" or not isinstance(findings, list):
+    if content["schema"] != f"{RUN.name}/1":
         return
+    findings = content.get("nonfinite", [])
+    findings = findings if isinstance(findings, list) else []
+    for part in (content, content.get("device"), content.get("expected"), *findings):
+        _rename_keys(part)
     for found in findings:
         if not isinstance(found, dict):
             continue
         if found.get("phase") == "gradient" and not found.get("cause"):
-            note = Note.of("written-after-backward", line=found.pop("then", None))
+            note = Note.of("written-after-backward", line=found.pop("nan_operator", None))
             found["cause"] = note.to_data()
         for name in _NOTES:
             if isinstance(found.get(name), str):
                 found[name] = Note.from_text(found[name]).to_data()
+
+
+def _rename_keys(part: Any) -> None:
+    for old, new in _NEW_KEYS.items():
+        if isinstance(part, dict) and old in part:
+            part[new] = part.pop(old)
 
 
 def _hanging(content: Any) -> str | None:

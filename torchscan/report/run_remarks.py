@@ -180,9 +180,9 @@ def _checked(run: RunFacts) -> list[str]:
         return ["No step trained, so only the measured steps were checked for NaN and Inf."]
     number = _steps(run.checked_steps, "training ")
     said = [f"{number} checked for NaN and Inf: the loss, gradients and parameters."]
-    if run.trained:
+    if run.trained_modules:
         said.append(
-            f"Modules that train: {'; '.join(f'{each.name}, {_steps(each.steps)}' for each in run.trained)}."
+            f"Modules that train: {'; '.join(f'{each.name}, {_steps(each.steps)}' for each in run.trained_modules)}."
         )
     if run.unchecked_threads:
         others = ", ".join(run.unchecked_threads)
@@ -207,9 +207,9 @@ def _waiting(run: RunFacts) -> list[str]:
 
 
 def _left_out(run: RunFacts) -> list[str]:
-    if not run.differing:
+    if not run.num_differing:
         return []
-    left_out = f"{_steps(run.differing)} left out: different calls or input shapes"
+    left_out = f"{_steps(run.num_differing)} left out: different calls or input shapes"
     return [f"Times are of the most common kind of step. {left_out}."]
 
 
@@ -230,7 +230,7 @@ def _steps(number: int, kind: str = "") -> str:
 def _expected(run: RunFacts) -> list[str]:
     if run.expected is None:
         return []
-    share = f"{100 * run.expected.share_off:.0f} %"
+    share = f"{100 * run.expected.error_share:.0f} %"
     return [
         f"Expected times are of the roofline of {run.expected.device}, ± {share}; × is measured ÷ "
         "expected, and * marks calls above this range that take at least 1 % of a step."

@@ -129,7 +129,7 @@ def _ratio(call: CallRun, run: RunFacts) -> Cell:
     ratio = call.time / call.expected_time
     is_slow = (
         run.expected is not None
-        and ratio > 1 + run.expected.share_off
+        and ratio > 1 + run.expected.error_share
         and _share(call, run) >= _MIN_SHARE
     )
     return Cell(ratio, f"{_SLOW if is_slow else ''}{ratio:.{1 if ratio < 100 else 0}f}")
@@ -171,11 +171,7 @@ def _count(key: str, heading: str, run: RunFacts) -> ColumnOf[CallRun]:
 
 
 def _totals(run: RunFacts) -> list[Table]:
-    attained = (
-        []
-        if run.expected is None or run.attained is None
-        else [_attained(run.expected, run.attained)]
-    )
+    attained = [] if run.expected is None or run.mfu is None else [_attained(run.expected, run.mfu)]
     return [_phases(run), *attained] if run.steps else []
 
 
@@ -186,9 +182,9 @@ def _phases(run: RunFacts) -> Table:
     if run.backward.median:
         rows += [
             ("Backward", passes.backward, "backward"),
-            ("of which storing gradients", passes.storing, "storing"),
+            ("of which storing gradients", passes.storing_gradients, "storing_gradients"),
         ]
-        rows += [("of which outside modules", passes.unowned, "unowned")]
+        rows += [("of which outside modules", passes.outside_modules, "outside_modules")]
     rows += [("Optimizer", run.optimizer, "optimizer")] if run.optimizer.median else []
     if run.period.median:
         rows += [("Between steps", run.between, "between"), ("Step to step", run.period, "period")]
@@ -227,5 +223,5 @@ def _attained(expected: Expected, attained: float) -> Table:
     )
     said = f"of {peaks}, dense, on {expected.device}" if peaks else f"on {expected.device}"
     percent = f"{100 * attained:.{1 if attained >= _MIN_SHARE else 3}f} %"
-    rows = [total("attained", "MFU", attained, percent, said)]
+    rows = [total("mfu", "MFU", attained, percent, said)]
     return totals_table(rows, ("", "", ""), words_key="of")

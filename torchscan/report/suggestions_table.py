@@ -18,7 +18,7 @@ _WHAT = {
 @explain_wrong_types
 def suggestions_table(suggestions: Suggestions) -> Table:
     """The pass as it is, then the changes that help, the best first; the remarks name those that don't."""
-    rows = (suggestions.as_it_is, *suggestions.suggestions)
+    rows = (suggestions.baseline, *suggestions.suggestions)
     metric = suggestions.metric
     fits = words("fits", "Fits", lambda each: Cell(each.fits, yes_or_no(each.fits)))
     unit = "s" if metric == "time_estimate" else "B"
@@ -37,16 +37,17 @@ def suggestions_table(suggestions: Suggestions) -> Table:
         columns,
         rows,
         summary=[suggestions.question],
-        remarks=[f"Of no help: {'; '.join(map(str, suggestions.of_no_help))}."]
-        if suggestions.of_no_help
+        remarks=[f"Of no help: {'; '.join(map(str, suggestions.ineffective))}."]
+        if suggestions.ineffective
         else [],
         noun="changes",
     )
 
 
 def _value(suggestion: Suggestion) -> Cell:
-    if suggestion.share_off is None:
+    if suggestion.error_share is None:
         return Cell(suggestion.after, units.memory(int(suggestion.after)))
     return Cell(
-        suggestion.after, f"{units.duration(suggestion.after)} ± {100 * suggestion.share_off:.0f} %"
+        suggestion.after,
+        f"{units.duration(suggestion.after)} ± {100 * suggestion.error_share:.0f} %",
     )

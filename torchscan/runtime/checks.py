@@ -30,7 +30,7 @@ Check = Callable[[str, Kind, Tensor], float | Alarm | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class CheckResult:
     """The result of a check for one tensor."""
 
     step: int
@@ -64,7 +64,7 @@ class StepChecks:
         step: int,
         checks: Sequence[Check],
         names: Mapping[int, str],
-        listener: Callable[[Checked], None],
+        listener: Callable[[CheckResult], None],
         times: StepTimes,
     ) -> None:
         self._times = times
@@ -73,7 +73,7 @@ class StepChecks:
         #: of parameters, by identity
         self._names = names
         self._listener = listener
-        self.reports: list[Checked] = []
+        self.reports: list[CheckResult] = []
         #: the inspection is: nodes of a graph that somebody keeps keep their hooks
         self.is_over = False
 
@@ -119,7 +119,7 @@ class StepChecks:
             if isinstance(value, Alarm)
             else (_number(check, path, value), None)
         )
-        checked = Checked(
+        checked = CheckResult(
             step=self._step, check=check, path=path, kind=kind, value=number, message=message
         )
         self.reports.append(checked)

@@ -26,7 +26,7 @@ class Expected:
     #: seconds of the whole passes, and the share by which they may be off
     forward: float
     backward: float
-    share_off: float
+    error_share: float
     #: products of the step, as operations (two per multiply-accumulate)
     operations: int
     #: seconds that these products take at the device's dense peaks
@@ -49,7 +49,7 @@ def expected_of(roofline: Roofline) -> Expected:
         device=roofline.device,
         forward=roofline.time_by_phase.get("forward", 0.0),
         backward=roofline.time_by_phase.get("backward", 0.0),
-        share_off=roofline.error_margin.share,
+        error_share=roofline.error_margin.share,
         operations=2 * macs.total(),
         at_peak=sum(2 * macs[name] / peak for name, peak in peaks.items()),
         peaks=peaks,

@@ -176,7 +176,7 @@ class FindingLog:
         """
         owners = [self._tensors.find_owner(parameter) for parameter, _ in bad]
         if not owners:
-            return describe_values(phase, FINE, 0, others=0, **more)
+            return describe_values(phase, FINE, 0, num_others=0, **more)
         first = owners[0]
         total = FINE
         weights = []
@@ -192,7 +192,7 @@ class FindingLog:
             path=first.path,
             type_name=first.type_name,
             weights=tuple(weights),
-            others=len(bad) - len(weights),
+            num_others=len(bad) - len(weights),
             root=self._names.find_name(first.root),
             **more,
         )

@@ -79,7 +79,7 @@ class NonFinite:
     #: source that is not an operator: a hook, or a sum of gradients
     origin: Note | None = None
     #: operator that turned infinities of ``operator`` into NaN, if that is what happened
-    then: str | None = None
+    nan_operator: str | None = None
     #: module and operator that wrote the infinities that became NaN, if they were intended, as in a mask
     mask: Note | None = None
     #: True if the module ran in another thread: then its values were counted in the result of the module that started it
@@ -91,7 +91,7 @@ class NonFinite:
     #: values that a device has checked, if they were read after the step: then no place is known
     checked: Note | None = None
     #: True for a gradient that the script has given to ``backward()``
-    is_given: bool = False
+    is_user_gradient: bool = False
     #: reason why the source may be another one
     unsure: Note | None = None
     #: what it was given just before
@@ -99,7 +99,7 @@ class NonFinite:
     #: its parameters and buffers that are not finite
     weights: tuple[Bad, ...] = ()
     #: number of parameters or gradients besides the one in ``weights`` that are not finite
-    others: int = 0
+    num_others: int = 0
     #: the root module of the path, if it is not the one that is inspected
     root: str | None = None
     #: steps that the optimizer had taken, if that number differs from ``step``
@@ -115,12 +115,12 @@ class NonFinite:
         return self.step, self.phase, self.path
 
     @property
-    def is_placed(self) -> bool:
+    def is_located(self) -> bool:
         """True if nothing about the place is unknown or unsure."""
         return self.checked is None and self.unknown is None and self.unsure is None
 
     @property
-    def what(self) -> str:
+    def kind(self) -> str:
         """``NaN``, or ``Inf`` if there is none."""
         return "NaN" if self.nan else "Inf"
 
@@ -151,7 +151,7 @@ class GuardFacts:
     #: training steps whose loss, gradients and parameters were checked, of the module that was inspected, or else of all
     checked_steps: int = 0
     #: modules that train, if there are several
-    trained: tuple[CheckedModule, ...] = ()
+    trained_modules: tuple[CheckedModule, ...] = ()
     #: steps that a GradScaler skipped because scaled gradients overflowed, and the first of them
     skipped_steps: int = 0
     first_skipped: int | None = None

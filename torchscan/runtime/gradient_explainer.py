@@ -52,7 +52,7 @@ class GradientExplainer:
             readable = list(filter(is_readable, given))
             look = sum(map(check_values, readable), FINE)
             num_values = sum(each.numel() for each in readable)
-            found = describe_values("loss", look, num_values, line=line, is_given=True)
+            found = describe_values("loss", look, num_values, line=line, is_user_gradient=True)
             self._log.report_step(found, steps)
 
     def explain_overflow(self, graph: LossGraph) -> None:

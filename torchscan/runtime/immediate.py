@@ -272,7 +272,7 @@ class ImmediateValues(Values):
             if was_given_infinities and operator.mask is None:
                 found = self._find_infinite_input(call, mine) or found
             is_of_infinities = (
-                was_given_infinities or operator.then is not None or operator.name is None
+                was_given_infinities or operator.nan_operator is not None or operator.name is None
             )
             self._find(order, found, believes=is_of_infinities)
         elif operator.name is not None or all(each.look is FINE for each in mine.inputs):
@@ -506,7 +506,7 @@ class ImmediateValues(Values):
             inf=look.inf,
             numel=numel,
             operator=operator.name,
-            then=operator.then,
+            nan_operator=operator.nan_operator,
             mask=operator.mask,
             in_thread=operator.inside is not None,
             line=operator.line,

@@ -21,7 +21,7 @@ from torchscan.recording.bookkeeping.tensors import own_copy, shape_of
 from torchscan.recording.call_tree import Begun, Call, CallTree, Given, with_autograd_threads
 from torchscan.recording.undo import is_recording
 from torchscan.runtime.call_memory import MemoryWatch, Shapes
-from torchscan.runtime.checks import Check, Checked, StepChecks
+from torchscan.runtime.checks import Check, CheckResult, StepChecks
 from torchscan.runtime.compiling import Compilation, CompileWatch
 from torchscan.runtime.deferred import DeferredValues
 from torchscan.runtime.device_times import DeviceTimes, EventPool
@@ -53,7 +53,7 @@ class Inspector:
         model: nn.Module,
         listener: Listener,
         checks: Sequence[Check] = (),
-        alarmed: Callable[[Checked], None] = lambda _: None,
+        alarmed: Callable[[CheckResult], None] = lambda _: None,
         *,
         at_step: Callable[[StepCounts], object] | None = None,
         warm_up: int = 0,

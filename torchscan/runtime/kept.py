@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from torchscan.measured import Key
 from torchscan.runtime.call_memory import Shapes
-from torchscan.runtime.checks import Checked
+from torchscan.runtime.checks import CheckResult
 from torchscan.runtime.compiling import Compilation
 from torchscan.runtime.exchanges import Group, current_group
 from torchscan.runtime.facts import StepFacts
@@ -65,7 +65,7 @@ class _StepsOfKind:
                 number=self.number,
                 warm_up=warm_up,
                 num_passes=self._num_passes,
-                differing=len(measured),
+                num_differing=len(measured),
             )
 
         usual = sorts.most_common(1)[0][0]
@@ -77,7 +77,7 @@ class _StepsOfKind:
             warm_up=warm_up,
             num_passes=self._num_passes,
             steps=alike,
-            differing=len(measured) - len(alike),
+            num_differing=len(measured) - len(alike),
             calls=step.calls(),
             timeline=timeline,
             exchanges=() if group is None else step.exchanges(alike, timeline, group),
@@ -90,7 +90,7 @@ class KeptSteps:
     def __init__(self, warm_up: int) -> None:
         self.counts = StepCounts()
         self._training, self._evaluation = _StepsOfKind(warm_up), _StepsOfKind(warm_up)
-        self._checked: list[Checked] = []
+        self._checked: list[CheckResult] = []
         #: the first producers in the first steps that have any, and how many have
         self._nonfinite: list[NonFinite] = []
         self._nonfinite_steps = 0

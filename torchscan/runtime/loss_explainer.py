@@ -156,7 +156,7 @@ class LossExplainer:
             graph.size(index) or num_values,
             type_name="" if module_call is None else module_call.steps.type_name,
             operator=operator_of(graph.names[index]),
-            then=None if later is None else operator_of(graph.names[later]),
+            nan_operator=None if later is None else operator_of(graph.names[later]),
             line=graph.line(index),
             cause=_CONSTANT if graph.has_bad_constant(index) else None,
             inputs=ranges_of(graph.operands(index)),

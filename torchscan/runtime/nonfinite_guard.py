@@ -120,7 +120,7 @@ class NonFiniteGuard:
         skipped = self._checks.skipped
         return GuardFacts(
             checked_steps=0 if main is None else main.num_checked,
-            trained=tuple(modules) if len(modules) > 1 else (),
+            trained_modules=tuple(modules) if len(modules) > 1 else (),
             skipped_steps=len(skipped),
             first_skipped=skipped[0] if skipped else None,
             findings=tuple(self._log.findings),

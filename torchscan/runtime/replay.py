@@ -60,7 +60,7 @@ class Operator:
     name: str | None = None
     line: str | None = None
     #: what made NaN of the infinities that it made
-    then: str | None = None
+    nan_operator: str | None = None
     #: what had written the infinities that it made NaN of, and where, if they were intended
     mask: Note | None = None
     #: True if all infinities of the result are intended: then this is what wrote them
@@ -319,7 +319,7 @@ class _ReplayMode(TorchDispatchMode):
         if before.is_fine:
             return here
         if origin is not None:
-            return replace(origin, then=here.name)
+            return replace(origin, nan_operator=here.name)
         if self._mask is None:
             return here
         return replace(here, mask=mask_note(None, None, self._mask))

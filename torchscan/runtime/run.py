@@ -21,7 +21,7 @@ from torchscan.measured import Figure, Key, Measured, Verdict
 from torchscan.ops import OpCost
 from torchscan.plain import stored_as, to_plain
 from torchscan.results import RowsResult, table_of
-from torchscan.runtime.checks import Checked
+from torchscan.runtime.checks import CheckResult
 from torchscan.runtime.chrome_trace import chrome_trace
 from torchscan.runtime.compiling import Compilation
 from torchscan.runtime.exchanges import Exchange, Process
@@ -136,8 +136,8 @@ class DeviceRun:
 
     forward: Latency
     backward: Latency
-    storing: Latency
-    unowned: Latency
+    storing_gradients: Latency
+    outside_modules: Latency
     #: the share of the time in which the host set the pace: the device was done with all that it was given when it came
     waiting: float
 
@@ -181,8 +181,8 @@ class RunFacts(RowsResult, Inspected):
     #: of all nodes of the backward pass, from the first to the last
     backward: Latency
     #: of the backward pass, what stored gradients, and what belongs to no module: the loss, and autograd itself
-    storing: Latency
-    unowned: Latency
+    storing_gradients: Latency
+    outside_modules: Latency
     #: what optimizers took, in steps in which they did anything
     optimizer: Latency
     #: from the start of one step to that of the next, and what of that came after everything else: loading of data, say
@@ -191,7 +191,7 @@ class RunFacts(RowsResult, Inspected):
     #: forward and backward on the device; None: there is none, and nothing but the host
     device: DeviceRun | None = None
     #: measured steps that differ from most: in their calls, or in the shapes of their inputs
-    differing: int
+    num_differing: int
     provenance: RunProvenance
     #: of each step with values that are not finite, who made the first of them; and in how many steps there were any
     nonfinite: tuple[NonFinite, ...] = ()
@@ -199,7 +199,7 @@ class RunFacts(RowsResult, Inspected):
     #: training steps whose loss, gradients and parameters were checked, the measured ones and those after them; None: not known
     checked_steps: int | None = None
     #: modules that train, if there are several, with the steps in which each was checked
-    trained: tuple[CheckedModule, ...] = ()
+    trained_modules: tuple[CheckedModule, ...] = ()
     #: names of threads that trained as well and were not checked: only the first thread that trains is
     unchecked_threads: tuple[str, ...] = ()
     #: steps that a GradScaler skipped because scaled gradients overflowed, and the first of them
@@ -208,7 +208,7 @@ class RunFacts(RowsResult, Inspected):
     #: what the roofline of the device expects; None: it is not known
     expected: Expected | None = None
     #: what checks of the user's said, in all steps
-    checked: tuple[Checked, ...] = ()
+    checked: tuple[CheckResult, ...] = ()
     #: what torch compiled meanwhile; None: nothing
     compilation: Compilation | None = None
     #: of the last step
@@ -251,7 +251,7 @@ class RunFacts(RowsResult, Inspected):
             nonfinite=_first_in_each_step(close, checked.findings),
             nonfinite_steps=nonfinite_steps,
             checked_steps=checked.checked_steps,
-            trained=checked.trained,
+            trained_modules=checked.trained_modules,
             unchecked_threads=checked.unchecked_threads,
             skipped_steps=checked.skipped_steps,
             first_skipped=checked.first_skipped,
@@ -264,7 +264,7 @@ class RunFacts(RowsResult, Inspected):
     @property
     def num_timed(self) -> int:
         """The number of steps that the times are of."""
-        return self.steps - self.differing if self.timed is None else self.timed
+        return self.steps - self.num_differing if self.timed is None else self.timed
 
     @property
     def trains(self) -> bool:
@@ -272,7 +272,7 @@ class RunFacts(RowsResult, Inspected):
         return self.backward.median > 0
 
     @property
-    def attained(self) -> float | None:
+    def mfu(self) -> float | None:
         """MFU: the time that the step's products would take at the device's dense peak, of the time that the step took."""
         took = self.period.median or self.forward.median + self.backward.median
         return None if self.expected is None or not took else self.expected.at_peak / took
@@ -374,7 +374,7 @@ class WatchedSteps:
     num_passes: int
     #: those that are like most, with the same calls, and how many others there were, as far as they were kept
     steps: Sequence[StepFacts] = ()
-    differing: int
+    num_differing: int
     #: of the last of them
     calls: Sequence[InspectedCall] = ()
     timeline: Timeline | None = None
@@ -391,7 +391,7 @@ class Observations:
     evaluation: WatchedSteps | None = None
     nonfinite: Sequence[NonFinite] = ()
     nonfinite_steps: int = 0
-    checked: Sequence[Checked] = ()
+    checked: Sequence[CheckResult] = ()
     process: Process | None = None
     compilation: Compilation | None = None
 
@@ -403,7 +403,7 @@ def _is_superseded(found: NonFinite, checked: GuardFacts) -> bool:
     own = [other for other in checked.findings if other.root is None]
     if found.phase == "update":  # it may have been written after the last check
         return any(other.step >= found.step for other in own)
-    return all(other.is_placed for other in own if other.step == found.step)
+    return all(other.is_located for other in own if other.step == found.step)
 
 
 def _first_in_each_step(
@@ -453,13 +453,15 @@ def run_of(
         ),
         forward=Latency.of(step.of_model(step.forward) for step in measured),
         backward=Latency.of(step.backward_span for step in measured),
-        storing=Latency.of(step.leaves for step in measured),
-        unowned=Latency.of(step.backward_span - step.leaves - step.owned for step in measured),
+        storing_gradients=Latency.of(step.leaves for step in measured),
+        outside_modules=Latency.of(
+            step.backward_span - step.leaves - step.owned for step in measured
+        ),
         optimizer=Latency.of(step.optimizer for step in measured if step.optimizer),
         period=Latency.of(step.period for step in measured if step.period is not None),
         between=Latency.of(step.between for step in measured if step.between is not None),
         device=_device_run(measured),
-        differing=usual.differing,
+        num_differing=usual.num_differing,
         nonfinite=tuple(watched.nonfinite),
         nonfinite_steps=watched.nonfinite_steps,
         expected=None if roofline is None else expected_of(roofline),
@@ -544,8 +546,10 @@ def _device_run(steps: Sequence[StepFacts]) -> DeviceRun | None:
     return DeviceRun(
         forward=Latency.of(step.of_model(each.forward) for step, each in device),
         backward=Latency.of(each.backward_span for _, each in device),
-        storing=Latency.of(each.leaves for _, each in device),
-        unowned=Latency.of(each.backward_span - each.leaves - each.owned for _, each in device),
+        storing_gradients=Latency.of(each.leaves for _, each in device),
+        outside_modules=Latency.of(
+            each.backward_span - each.leaves - each.owned for _, each in device
+        ),
         waiting=sum(each.waiting for _, each in device) / whole if whole else 0.0,
     )
 
@@ -647,4 +651,4 @@ def _time_of(facts: RunFacts, steps: str) -> Iterator[Verdict]:
 
 def _nonfinite_of(facts: RunFacts, producer: Key | None) -> Iterator[Verdict]:
     for first in facts.nonfinite[:1]:
-        yield f"First {first.what}", first.path or first.type_name, str(first), producer
+        yield f"First {first.kind}", first.path or first.type_name, str(first), producer

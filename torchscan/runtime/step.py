@@ -15,7 +15,7 @@ from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.bookkeeping.tensors import shape_of
 from torchscan.recording.call_tree import Call, Given
 from torchscan.runtime.call_memory import CallMemory, Shapes
-from torchscan.runtime.checks import Checked
+from torchscan.runtime.checks import CheckResult
 from torchscan.runtime.exchanges import Clock, Exchange, Group, find_exchanges
 from torchscan.runtime.facts import COUNTED, InspectedCall, StepFacts, facts_of
 from torchscan.runtime.findings import NonFinite
@@ -25,7 +25,7 @@ from torchscan.torch_versions import next_node
 
 _Sizes = Sequence[tuple[int, ...]]
 _MEMORY = tuple(each.name for each in fields(CallMemory))
-_Found = TypeVar("_Found", NonFinite, Checked)
+_Found = TypeVar("_Found", NonFinite, CheckResult)
 
 
 class StepCounts(NamedTuple):
@@ -244,7 +244,7 @@ class Step:
         return None if self._values.first is None else self.label.put_on(self._values.first)
 
     @property
-    def checked(self) -> Sequence[Checked]:
+    def checked(self) -> Sequence[CheckResult]:
         """Results of the user's checks."""
         return [self.label.put_on(each) for each in self._checks.reports]
 

@@ -343,9 +343,9 @@ class Provenance:
     inputs: tuple[InputRecord, ...]
     assumptions: tuple[Note, ...]
     #: paths of modules that ran in other threads, which a trace does not follow
-    missed: tuple[str, ...]
+    unrecorded_modules: tuple[str, ...]
     #: weights that cannot be read: if there are any, parameters and their memory are lower bounds
-    unread: tuple[Note, ...]
+    unreadable_weights: tuple[Note, ...]
     torchscan_version: str
     torch_version: str
     #: None: the model is in this process alone

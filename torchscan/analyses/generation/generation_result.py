@@ -62,9 +62,9 @@ class Generation(Result):
     num_traces: int
     #: operators without a cost formula, and modules that were not recorded; if there are any, times
     #: are lower bounds
-    unpriced: tuple[str, ...]
+    without_formula: tuple[str, ...]
     #: weights that cannot be read; if there are any, parameters and their memory are lower bounds
-    unread: tuple[Note, ...]
+    unreadable_weights: tuple[Note, ...]
     assumptions: tuple[Note, ...]
     warnings: tuple[Note, ...]
 
@@ -119,7 +119,7 @@ class Generation(Result):
         }
         lists = {
             name: to_plain(getattr(self, name))
-            for name in ("unpriced", "unread", "assumptions", "warnings")
+            for name in ("without_formula", "unreadable_weights", "assumptions", "warnings")
         }
         figures["mesh"] = None if self.mesh is None else dict(self.mesh)
         return {

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from torchscan.analyses.generation.serving_costs import AS_IT_IS, Repriced, Serving
-from torchscan.analyses.module_costs import call_costs, unpriced_operators
+from torchscan.analyses.module_costs import call_costs, operators_without_formula
 from torchscan.analyses.roofline.bound import min_bytes, needed_calls
 from torchscan.analyses.roofline.cache import bytes_in_cache
 from torchscan.analyses.roofline.call_times import NO_TIME, CallTimes, DeviceCall, Near, Seconds
@@ -94,9 +94,9 @@ def roofline_of(
             [*loads, *(_waiting(trace, rates, *each) for each in waits.items())], [*indices, *waits]
         )
     warned = [*warnings]
-    unpriced = unpriced_operators(trace, costs)
-    if unpriced:
-        warned.append(Note.of("costs-unknown", operators=list(unpriced)))
+    unknown = operators_without_formula(trace, costs)
+    if unknown:
+        warned.append(Note.of("costs-unknown", operators=list(unknown)))
     warned += _kernels_not_modeled(trace)
     places = [trace.ops[index].module_call for index in indices]
     result = _result(trace, rates, runs, (loads, places), precision, compiled, warned)
@@ -109,7 +109,7 @@ def roofline_of(
     return replace(
         result,
         assumptions=(*result.assumptions, *assumed),
-        unpriced=(*unpriced, *trace.provenance.missed),
+        without_formula=(*unknown, *trace.provenance.unrecorded_modules),
     )
 
 

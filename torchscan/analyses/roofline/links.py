@@ -85,7 +85,7 @@ class Fabric:
             kind, group, sent_bytes(kind, whole_bytes(op.signature), group.size)
         )
 
-    def handing_over(self, sender: int, receiver: int, size: int) -> float:
+    def transfer_time(self, sender: int, receiver: int, size: int) -> float:
         """Seconds that so many bytes take from one device to another."""
         pair = GroupSpec(name="", purpose="", ranks=(sender, receiver))
         return self._latency(pair) + self._transfer("send", pair, size)

@@ -119,7 +119,7 @@ class Roofline(Result):
     #: problems with the question, such as a batch that does not fit the device
     warnings: tuple[Note, ...]
     #: operators without a cost formula and modules that were not recorded, which times leave out
-    unpriced: tuple[str, ...] = ()
+    without_formula: tuple[str, ...] = ()
     _asker: Asker = field(default=NOBODY, repr=False, compare=False)
 
     def table(

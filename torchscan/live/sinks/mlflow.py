@@ -14,7 +14,7 @@ from torchscan.live.accepting import flag, quote
 from torchscan.live.bins import quantiles
 from torchscan.live.schema import Distribution
 from torchscan.live.sinks.figures import histogram, number_of_finite, require, to_statistics
-from torchscan.live.sinks.sink import Seen, Sink
+from torchscan.live.sinks.sink import Sink, SinkData
 
 #: metrics that MLflow takes at once
 _BATCH = 1000
@@ -57,7 +57,7 @@ class MLflow(Sink):
         self._is_ours = run_id is None
         self._client: Any = None
 
-    def on_data(self, seen: Seen) -> None:
+    def on_data(self, seen: SinkData) -> None:
         """Log the step."""
         if self._client is None:
             self._open()
@@ -122,7 +122,7 @@ def _folders_allowed(uri: str) -> Iterator[None]:
             del os.environ[_ALLOWS_FILES]
 
 
-def _metrics(seen: Seen) -> Iterator[Any]:
+def _metrics(seen: SinkData) -> Iterator[Any]:
     from mlflow.entities import Metric
 
     for series, found in seen.distributions.items():
@@ -147,7 +147,7 @@ def _quantiles(found: Distribution) -> dict[str, float]:
     )
 
 
-def _histograms(seen: Seen) -> dict[str, Any]:
+def _histograms(seen: SinkData) -> dict[str, Any]:
     found = {series.label: histogram(each) for series, each in seen.distributions.items()}
     return {said: {"edges": edges, "counts": counts} for said, (edges, counts) in found.items()}
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class SinkData:
     """One step, as sinks are shown it."""
 
     step: int
@@ -50,7 +50,7 @@ class Sink:
     def on_open(self, run: Path) -> None:
         """It is shown what is in this folder, or is written there from now on."""
 
-    def on_data(self, seen: Seen) -> None:
+    def on_data(self, seen: SinkData) -> None:
         """A step was looked at."""
 
     def on_close(self) -> None:

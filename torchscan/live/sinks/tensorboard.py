@@ -9,7 +9,7 @@ from typing import Any
 from torchscan.live.accepting import path
 from torchscan.live.schema import Distribution
 from torchscan.live.sinks.figures import histogram, number_of_finite, require, to_statistics
-from torchscan.live.sinks.sink import Seen, Sink
+from torchscan.live.sinks.sink import Sink, SinkData
 
 
 class TensorBoard(Sink):
@@ -24,7 +24,7 @@ class TensorBoard(Sink):
         self.folder = os.path.abspath(path("folder", folder, "a folder such as 'runs/board'"))
         self._writer: Any = None
 
-    def on_data(self, seen: Seen) -> None:
+    def on_data(self, seen: SinkData) -> None:
         """Write the step, as one event."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
@@ -47,7 +47,7 @@ class TensorBoard(Sink):
         return EventFileWriter(self.folder)
 
 
-def _values(seen: Seen) -> Iterator[Any]:
+def _values(seen: SinkData) -> Iterator[Any]:
     from tensorboard.compat.proto.summary_pb2 import Summary
 
     for series, found in seen.distributions.items():

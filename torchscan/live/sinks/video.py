@@ -16,7 +16,7 @@ from torchscan.live.accepting import choice, quote, texts, whole_number
 from torchscan.live.schema import Phase
 from torchscan.live.sinks.figures import require
 from torchscan.live.sinks.frames import Frames, FrameSeries
-from torchscan.live.sinks.sink import Seen, Sink
+from torchscan.live.sinks.sink import Sink, SinkData
 
 #: series that there is room for
 _MAX_SERIES = 16
@@ -80,7 +80,7 @@ class Video(Sink):
         self._file: Any = None
         self._stream: Any = None
 
-    def on_data(self, seen: Seen) -> None:
+    def on_data(self, seen: SinkData) -> None:
         """Draw a frame."""
         shown = list(islice(self._chosen(seen), _MAX_SERIES + 1))
         if seen.phase != self.phase or not shown:
@@ -99,7 +99,7 @@ class Video(Sink):
             self._file.close()
             self._file = None
 
-    def _chosen(self, seen: Seen) -> Iterator[FrameSeries]:
+    def _chosen(self, seen: SinkData) -> Iterator[FrameSeries]:
         """In the order of the patterns."""
         known = {series.label: series for series in seen.distributions}
         chosen = dict.fromkeys(

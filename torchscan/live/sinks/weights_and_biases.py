@@ -10,7 +10,7 @@ from torchscan.live.accepting import number_above_zero, quote
 from torchscan.live.schema import Distribution
 from torchscan.live.sinks.figures import histogram, regrouped, require, to_statistics
 from torchscan.live.sinks.paged import PATIENCE, Paged
-from torchscan.live.sinks.sink import Seen, Sink
+from torchscan.live.sinks.sink import Sink, SinkData
 
 #: bars that a histogram there may have
 _BARS = 512
@@ -46,7 +46,7 @@ class WandB(Sink):
         """Get ready to make its pages."""
         self._pages = None if self.page_every is None else Paged(run, self.page_every)
 
-    def on_data(self, seen: Seen) -> None:
+    def on_data(self, seen: SinkData) -> None:
         """Log the step. Passes of one step are one there: of several evaluations the last one stays."""
         import wandb
 
@@ -83,7 +83,7 @@ def _panel(page: str | None) -> dict[str, Any]:
     return {} if page is None else {"page": wandb.Html(page, inject=False)}
 
 
-def _values(seen: Seen) -> dict[str, Any]:
+def _values(seen: SinkData) -> dict[str, Any]:
     import wandb
 
     values: dict[str, Any] = {}
