@@ -206,11 +206,11 @@ class TorchscanError(Exception):
     ``str(error)`` is the message in the words of Python, and so is ``error.args[0]``.
     """
 
-    #: what is wrong
+    #: the problem, as text and references to arguments
     parts: tuple[Text, ...] = ()
-    #: what the problem is about, in a line below it; None: nothing more is known
+    #: what the problem is about, on the line below it, or None
     details: Text = None
-    #: what to try, in a line below the problem; None: the problem says it
+    #: what to try, on the next line, or None if the problem says it
     advice: Text = None
 
     def __init__(self, *problem: Text, details: Text = None, advice: Text = None) -> None:
@@ -283,9 +283,9 @@ class InputError(TorchscanError, ValueError):
 class RecordError(TorchscanError, RuntimeError):
     """The model raised an exception while its pass was recorded; the exception is the cause."""
 
-    #: the trace up to the failure, a ``Trace``; None: there is none
+    #: ``Trace`` up to the failure, or None if there is none
     so_far: Any = None
-    #: index of the module call that failed; None: unknown
+    #: index of the module call that failed, or None if it is not known
     failed: int | None = None
 
 

@@ -27,7 +27,7 @@ F = TypeVar("F")
 class Note:
     """A fact about a result. ``str(note)`` is its sentence."""
 
-    #: what the note is about, in lower case with hyphens
+    #: name of the fact, in lower case with hyphens
     code: str
     #: texts, numbers, booleans, None, and lists and mappings of these, by name
     values: Mapping[str, Any] = field(default_factory=dict)

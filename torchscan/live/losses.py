@@ -27,10 +27,10 @@ class LostSteps:
     """Steps from ``first`` to ``last`` that were sampled and are not in the run."""
 
     phase: Phase
-    #: training steps; of evaluations those after which they ran
+    #: first lost training step, or for evaluations the training step after which they ran
     first: int
     last: int
-    #: may be less than the range has, as not every step is sampled
+    #: number of lost steps; smaller than the range if not every step is sampled
     count: int
     why: Note
 

@@ -126,9 +126,9 @@ class RunEvent:
 
     #: seconds since 1970
     time: float
-    #: rank that it happened to, or None if the file does not say
+    #: rank of the event, or None if the file does not have it
     rank: int | None
-    #: what happened: its code, and the values that its sentence mentions
+    #: code of the event, with its values
     note: Note
 
     @property

@@ -37,11 +37,11 @@ class CheckResult:
     check: str
     path: str
     kind: Kind
-    #: a number; None: it raised an alarm
+    #: number that the check returned, or None if it raised an alarm
     value: float | None
-    #: of the alarm
+    #: message of the alarm, or None
     message: str | None
-    #: True if gradients were off: then ``step`` counts such passes
+    #: True if gradients were off; then ``step`` counts such passes
     is_evaluation: bool = False
 
     def __str__(self) -> str:

@@ -29,12 +29,12 @@ from torchscan.torch_versions import (
 class CompiledFrame:
     """A function, or what of it comes after a break, and how often it was compiled."""
 
-    #: ``Block.forward, model.py:42``
+    #: for example ``Block.forward, model.py:42``
     place: str
-    #: of the first module with this function, if it is a module's
+    #: path of the first module with this function, or None if it is not a module's
     path: str | None
     times: int
-    #: why it was compiled again
+    #: reasons of recompilations
     reasons: tuple[str, ...]
 
 
@@ -43,7 +43,7 @@ class Compilation:
     """The compiled frames. torch remembers the last 64."""
 
     frames: tuple[CompiledFrame, ...]
-    #: why graphs were broken, each with how often
+    #: reasons of graph breaks, with their number
     breaks: tuple[tuple[str, int], ...]
 
     @property

@@ -23,15 +23,17 @@ class Expected:
     """The expected time of a step by the roofline of its device."""
 
     device: str
-    #: seconds of the whole passes, and the share by which they may be off
+    #: seconds of the forward pass
     forward: float
+    #: seconds of the backward pass
     backward: float
+    #: error margin, as a share
     error_share: float
-    #: products of the step, as operations (two per multiply-accumulate)
+    #: operations of the step's products, two per multiply-accumulate
     operations: int
     #: seconds that these products take at the device's dense peaks
     at_peak: float
-    #: the dense peaks of the formats that they are in: FLOP/s
+    #: dense peaks of their formats, in FLOP/s
     peaks: dict[str, float]
 
 

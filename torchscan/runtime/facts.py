@@ -28,22 +28,27 @@ class InspectedCall(CallMemory):
     #: 0 for the first call of this module in a step, 1 for the second, …
     invocation: int
     depth: int
-    #: index of the call it is in; None: it is the model's
+    #: index of the enclosing call, or None for the model's call
     parent: int | None
     input_shapes: Shapes
     output_shapes: Shapes
-    #: of the gradients of what it was given, and of what it returned
+    #: shapes of the gradients of the inputs
     grad_in_shapes: Shapes
+    #: shapes of the gradients of the outputs
     grad_out_shapes: Shapes
-    #: whether a checkpoint ran it again in the backward pass
+    #: True if a checkpoint recomputed the call in the backward pass
     is_again: bool
-    #: values that are not finite: in its result; in the gradients of what it was given, and of its result; None: none was
-    #: counted, but on a device a step has some that were not counted
+    #: NaN in the output, or None if they were not counted
     forward_nan: int | None
+    #: Inf in the output, or None if they were not counted
     forward_inf: int | None
+    #: NaN in the gradients of the inputs, or None if they were not counted
     grad_in_nan: int | None
+    #: Inf in the gradients of the inputs, or None if they were not counted
     grad_in_inf: int | None
+    #: NaN in the gradients of the outputs, or None if they were not counted
     grad_out_nan: int | None
+    #: Inf in the gradients of the outputs, or None if they were not counted
     grad_out_inf: int | None
 
 

@@ -64,49 +64,53 @@ def _range(name: str, tensor: Tensor) -> Range:
 class NonFinite:
     """The first producer of values that are not finite in one step."""
 
-    #: 0 is the first step that was watched, which may be one to warm up
+    #: step of the inspection, from 0 on; the first steps may be warm-up
     step: int
     phase: Phase
     path: str
     type_name: str
     invocation: int
-    #: what it made: how many values are not finite, of how many; 0: they were not counted, and there is at least one
+    #: number of NaN in the output of the source
     nan: int
+    #: number of Inf in the output of the source
     inf: int
+    #: number of values of the output; 0 if they were not counted, and at least one is not finite
     numel: int
-    #: operator that produced them, if it is known
+    #: operator that produced the values, or None if it is not known
     operator: str | None = None
-    #: source that is not an operator: a hook, or a sum of gradients
+    #: source that is not an operator, such as a hook or a sum of gradients, or None
     origin: Note | None = None
-    #: operator that turned infinities of ``operator`` into NaN, if that is what happened
+    #: operator that turned infinities of ``operator`` into NaN, or None
     nan_operator: str | None = None
-    #: module and operator that wrote the infinities that became NaN, if they were intended, as in a mask
+    #: module and operator that wrote the infinities that became NaN, if they were intended, or None
     mask: Note | None = None
-    #: True if the module ran in another thread: then its values were counted in the result of the module that started it
+    #: True if the module ran in another thread; its values were counted in the result of the module
+    #: that started it
     in_thread: bool = False
-    #: line of the user's code that called the operator
+    #: line of the user's code that called the operator, or None
     line: str | None = None
-    #: reason why the operator is not known
+    #: reason why the operator is not known, or None
     unknown: Note | None = None
-    #: values that a device has checked, if they were read after the step: then no place is known
+    #: values that a device has checked, if they were read after the step; then the place is not
+    #: known
     checked: Note | None = None
-    #: True for a gradient that the script has given to ``backward()``
+    #: True for a gradient that the script passed to ``backward()``
     is_user_gradient: bool = False
-    #: reason why the source may be another one
+    #: reason why the source may be another one, or None
     unsure: Note | None = None
-    #: what it was given just before
+    #: ranges of the inputs of the source
     inputs: tuple[Range, ...] = ()
-    #: its parameters and buffers that are not finite
+    #: parameters and buffers of the source that are not finite
     weights: tuple[Bad, ...] = ()
-    #: number of parameters or gradients besides the one in ``weights`` that are not finite
+    #: number of non-finite parameters or gradients besides the one in ``weights``
     num_others: int = 0
-    #: the root module of the path, if it is not the one that is inspected
+    #: root module of the path, or None if it is the inspected module
     root: str | None = None
-    #: steps that the optimizer had taken, if that number differs from ``step``
+    #: number of optimizer steps, or None if it equals ``step``
     update: int | None = None
-    #: what is known about the cause
+    #: further facts about the cause, or None
     cause: Note | None = None
-    #: True if gradients were off: then ``step`` counts such passes
+    #: True if gradients were off; then ``step`` counts such passes
     is_evaluation: bool = False
 
     @property

@@ -24,15 +24,16 @@ _APART = 300.0
 class GroupRun(RowsResult):
     """The results of inspections on several ranks."""
 
-    #: the number of ranks
+    #: number of ranks
     num_ranks: int
-    #: of those that have saved what they found, by rank
+    #: runs of the ranks that have saved one, by rank
     runs: tuple[RunFacts, ...]
-    #: ranks of those that have not
+    #: ranks that have saved no run
     missing: tuple[int, ...]
-    #: of each run: seconds of a step that its process takes longer for its own work than the others; None: too few steps
+    #: seconds per step by which each rank's own work exceeds that of the others, or None with too
+    #: few steps
     lags: tuple[float | None, ...]
-    #: whom the others wait for; the one that is furthest behind first
+    #: ranks that the others wait for, the largest lag first
     stragglers: tuple[Straggler, ...]
 
     def table(self, by: str = "process") -> Table:

@@ -17,9 +17,9 @@ from torchscan.hardware.device_specs import cpu_name
 class RunProvenance:
     """On what a run was measured, and by what."""
 
-    #: the processor or card that the model was on; of several, each
+    #: processor or GPU of the model; if there are several, all of them
     device: str
-    #: of the host, for one operator
+    #: threads of the host for one operator
     threads: int
     torch_version: str
     torchscan_version: str

@@ -66,16 +66,19 @@ class CallRun(InspectedCall):
     """A call over all steps, with everything inside it."""
 
     forward: Latency
-    #: of the nodes of the graph that were made in it
+    #: times of the autograd nodes that the call created
     backward: Latency
-    #: the same on the device, where there is one; they add up to more than the host's where the host runs ahead
+    #: forward times on the device, or None without one; they may add up to more than the host's
     device_forward: Latency | None
+    #: backward times on the device, or None without one
     device_backward: Latency | None
-    #: of its forward pass, with everything in it; None: not known
+    #: MACs of the forward pass with everything inside it, or None if not known
     macs: int | None
+    #: FLOPs of the forward pass with everything inside it, or None if not known
     flops: int | None
-    #: seconds that both passes should take by the device's roofline, with everything in it; None: nothing is expected
+    #: expected seconds of the forward pass with everything inside it, or None
     expected_forward: float | None
+    #: expected seconds of the backward pass with everything inside it, or None
     expected_backward: float | None
 
     @property
@@ -138,7 +141,7 @@ class DeviceRun:
     backward: Latency
     storing_gradients: Latency
     outside_modules: Latency
-    #: the share of the time in which the host set the pace: the device was done with all that it was given when it came
+    #: share of the time in which the device had finished all its work and waited for the host
     waiting: float
 
 
@@ -166,56 +169,61 @@ class EvaluationRun:
 class RunFacts(RowsResult, Inspected):
     """The results of an inspection."""
 
-    #: steps that were measured, and those before them, which are left out. If any step trains (has a backward pass), these are
-    #: the ones that do; else they are forward passes
+    #: number of measured steps; training steps if any step has a backward pass, else forward passes
     steps: int
+    #: number of steps before them, which are left out
     warm_up: int
-    #: number of measured steps that are timed: those of the most common kind and, of more than a thousand, some of them; None:
+    #: number of timed steps: the most common kind and, of more than a thousand, a sample; None if
     #: not saved
     timed: int | None = None
-    #: forward passes without a backward pass, which no other value includes; None: there was none, or nothing else
+    #: forward passes without a backward pass, which no other value includes, or None
     evaluation: EvaluationRun | None = None
     calls: tuple[CallRun, ...]
-    #: of the model's calls
+    #: times of the model's forward pass
     forward: Latency
-    #: of all nodes of the backward pass, from the first to the last
+    #: times of the backward pass, from its first node to its last
     backward: Latency
-    #: of the backward pass, what stored gradients, and what belongs to no module: the loss, and autograd itself
+    #: times of accumulating gradients, in the backward pass
     storing_gradients: Latency
+    #: times of the backward pass outside modules: the loss, and autograd itself
     outside_modules: Latency
-    #: what optimizers took, in steps in which they did anything
+    #: times of optimizers, in the steps in which they ran
     optimizer: Latency
-    #: from the start of one step to that of the next, and what of that came after everything else: loading of data, say
+    #: times from the start of one step to that of the next
     period: Latency
+    #: times from the last event of a step to the next step, for example of loading data
     between: Latency
-    #: forward and backward on the device; None: there is none, and nothing but the host
+    #: times on the device, or None without one
     device: DeviceRun | None = None
-    #: measured steps that differ from most: in their calls, or in the shapes of their inputs
+    #: number of measured steps that differ from most in their calls or input shapes
     num_differing: int
     provenance: RunProvenance
-    #: of each step with values that are not finite, who made the first of them; and in how many steps there were any
+    #: source of the first NaN or Inf of each step that has any
     nonfinite: tuple[NonFinite, ...] = ()
+    #: number of steps with NaN or Inf
     nonfinite_steps: int = 0
-    #: training steps whose loss, gradients and parameters were checked, the measured ones and those after them; None: not known
+    #: number of training steps whose loss, gradients and parameters were checked, or None if not
+    #: known
     checked_steps: int | None = None
     #: modules that train, if there are several, with the steps in which each was checked
     trained_modules: tuple[CheckedModule, ...] = ()
-    #: names of threads that trained as well and were not checked: only the first thread that trains is
+    #: names of threads that trained too and were not checked; only the first thread that trains is
     unchecked_threads: tuple[str, ...] = ()
-    #: steps that a GradScaler skipped because scaled gradients overflowed, and the first of them
+    #: number of steps that a GradScaler skipped because scaled gradients overflowed
     skipped_steps: int = 0
+    #: first of these steps, or None
     first_skipped: int | None = None
-    #: what the roofline of the device expects; None: it is not known
+    #: expected time by the device's roofline, or None if not known
     expected: Expected | None = None
-    #: what checks of the user's said, in all steps
+    #: results of the user's checks, in all steps
     checked: tuple[CheckResult, ...] = ()
-    #: what torch compiled meanwhile; None: nothing
+    #: compilations by torch during the inspection, or None
     compilation: Compilation | None = None
-    #: of the last step
+    #: timeline of the last step
     timeline: Timeline = field(default_factory=Timeline)
-    #: which of the processes that train together was inspected; None: it trained alone
+    #: rank of this process, or None if it trained alone
     process: Process | None = None
-    #: what each step does together with other processes, in the order in which this one comes to it
+    #: collectives of each step, in the order of this rank's arrivals
     exchanges: tuple[Exchange, ...] = ()
 
     def table(self, *, max_depth: int | None = 3) -> Table:

@@ -39,18 +39,21 @@ class Straggler:
     """A process that the others wait for."""
 
     rank: int
-    #: seconds of a step, in the median, that it takes longer than the fastest, and what of the step that is
+    #: lag per step, in the median
     seconds: float
+    #: lag as a share of the step
     share: float
-    #: whether a step has its collectives; else there are several backward passes to each of them
+    #: True if each step has its collectives; else several backward passes share a set
     is_of_steps: bool
-    #: the module in which it loses most of them before a collective, and how many; None: it is not known where
+    #: path of the module that loses most time before a collective; not known if ``phase`` is None
     layer: str
     type_name: str
     phase: ExchangePhase | None
+    #: seconds that it loses there
     lost: float
-    #: the collective in which the others wait for it, and the module that calls it
+    #: kind of the collective in which the others wait
     kind: str
+    #: path of the module that calls this collective
     waits_in: str
 
     def __str__(self) -> str:

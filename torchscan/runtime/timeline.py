@@ -13,7 +13,7 @@ from torchscan.runtime.timing import LEAVES, StepTimes
 class Slice(NamedTuple):
     """When something ran, in nanoseconds from the start of the step."""
 
-    #: the index of its call; None: it stored gradients
+    #: index of its call, or None if gradients were accumulated
     call: int | None
     start: int
     end: int
@@ -23,9 +23,9 @@ class Slice(NamedTuple):
 class Timeline:
     """One step as it went on the host, in the order in which things started."""
 
-    #: the calls
+    #: calls
     forward: tuple[Slice, ...] = ()
-    #: nodes that one call made and that ran one after the other are one slice; what checkpoints ran again is inside
+    #: nodes; consecutive nodes of one call are one slice, which includes recomputation
     backward: tuple[Slice, ...] = ()
 
 

@@ -126,9 +126,10 @@ class OpSignature:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any] = field(hash=False)
     outputs: tuple[TensorSpec, ...]
-    #: every output shares memory with an input, and nothing was written: a view, which costs nothing
+    #: True if every output shares memory with an input and nothing was written: a view costs
+    #: nothing
     is_view: bool
-    #: positions among the inputs of tensors that came before (x * x)
+    #: positions of inputs that came before, as in ``x * x``
     repeated: tuple[int, ...] = ()
     #: operands that are written to and not returned
     written: tuple[TensorSpec, ...] = ()
@@ -238,9 +239,9 @@ class TensorRecord(NamedTuple):
     spec: TensorSpec
     storage: int
     kind: TensorKind
-    #: the path of a parameter or buffer, the position of an input ("args[0]", "kwargs['mask']"), else ""
+    #: path of a parameter or buffer, position of an input ("args[0]", "kwargs['mask']"), else ""
     name: str
-    #: index of the operator call that made it, None if it was there before
+    #: index of the operator call that created it, or None if it existed before
     producer: int | None
 
 
@@ -249,13 +250,13 @@ class StorageRecord(NamedTuple):
 
     #: bytes
     size: int
-    #: index of the operator call that made it, None if it was there before
+    #: index of the operator call that created it, or None if it existed before
     born: int | None
-    #: how many operator calls had been made when the last tensor let go of it, None if it was alive at the end
+    #: number of operator calls before its last tensor was freed, or None if it was alive at the end
     died: int | None
-    #: what it holds; "gradient" is that of a parameter, which stays until it is used
+    #: kind of its contents; "gradient" is that of a parameter, until it is used
     kind: StorageKind
-    #: the path of the parameter or buffer, of whose gradient or state it is, the position of an input, else ""
+    #: path of the parameter or buffer, also of its gradient or state; position of an input; else ""
     name: str
 
 
@@ -265,7 +266,7 @@ class ModuleCall(NamedTuple):
     index: int  # type: ignore[assignment] # tuples have a method of this name
     path: str
     type_name: str
-    #: 0 for the first invocation of this module, 1 for the second, …
+    #: 0 for the first call of this module, 1 for the second, …
     call: int
     depth: int
     parent: int | None
@@ -273,13 +274,13 @@ class ModuleCall(NamedTuple):
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     ops: tuple[int, ...]
-    #: the Python module of its class: ``torch.nn.modules.linear``
+    #: Python module of its class, for example ``torch.nn.modules.linear``
     type_module: str = ""
-    #: of each input the argument that it is, or is in: ``"x"``, ``"states[0]"``
+    #: argument of each input: ``"x"``, ``"states[0]"``
     input_names: tuple[str, ...] = ()
-    #: of each output where it is in the result: ``""``, ``"[0]"``, ``"['logits']"``
+    #: place of each output in the result: ``""``, ``"[0]"``, ``"['logits']"``
     output_names: tuple[str, ...] = ()
-    #: how many operator calls had been made when it ended; None: an exception has left it
+    #: number of operator calls before its end, or None if an exception ended it
     end: int | None = None
 
 
@@ -295,12 +296,12 @@ class ParameterRecord(NamedTuple):
     is_buffer: bool
     requires_grad: bool
     numel: int
-    #: those of its elements that this process holds, where several share it
+    #: number of elements on this rank
     local_numel: int
     stored_bytes: int
-    #: whether any operator of the pass read or wrote it
+    #: True if an operator of the pass read or wrote it
     is_used: bool
-    #: the memory that it occupies; several blocks for a subclass that wraps several tensors
+    #: indices of its storages; several for a subclass that wraps several tensors
     storages: tuple[int, ...]
 
     @property
@@ -333,20 +334,20 @@ class Provenance:
     """Facts about a pass: the way it ran and what was assumed."""
 
     execution: Literal["abstract", "real"]
-    #: why it ran in this way
+    #: reasons for the kind of execution
     reasons: tuple[Note, ...]
     mode: Literal["eval", "train", "same"]
-    #: whether gradients were computed after the forward pass
+    #: True if gradients were computed after the forward pass
     backward: bool
-    #: the batch size of inputs made from ``input_shape``; None where complete arguments were given
+    #: batch size of inputs made from ``input_shape``, or None if complete arguments were given
     batch_size: int | None
     inputs: tuple[InputRecord, ...]
     assumptions: tuple[Note, ...]
     #: paths of modules that ran in other threads, which a trace does not follow
     unrecorded_modules: tuple[str, ...]
-    #: weights that cannot be read: if there are any, parameters and their memory are lower bounds
+    #: weights that cannot be read; if there are any, parameters and their memory are lower bounds
     unreadable_weights: tuple[Note, ...]
     torchscan_version: str
     torch_version: str
-    #: None: the model is in this process alone
+    #: rank and placements of a sharded model, or None
     processes: Processes | None = None

@@ -17,7 +17,7 @@ class ErrorMargin(NamedTuple):
     """Four of five measured times are expected within the estimate times 1 ± ``share``."""
 
     share: float
-    #: what that rests on
+    #: evidence for the margin
     reason: Note
 
     @property
