@@ -104,7 +104,7 @@ def test_a_baseline_is_missing_recorded_kept_and_exceeded(run: pytest.Pytester) 
 
     smaller = outcome(run, "model_budget(Net(7), (4,), name='net')")
     smaller.assert_outcomes(passed=1)
-    smaller.stdout.fnmatch_lines(["net: less than the baseline: *record it again*"])
+    smaller.stdout.fnmatch_lines(["net: less than the baseline: *`torchscan check --update`*"])
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"schema": "torchscan/info/2"}', "[]"])

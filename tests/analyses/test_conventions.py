@@ -561,7 +561,7 @@ def test_torchscans_own_convention_is_its_price() -> None:
 def test_an_unknown_convention_names_the_known_ones() -> None:
     trace = record(nn.Linear(8, 5), (8,))
     unknown: Any = "deepspeed"
-    with pytest.raises(InputError, match=r"'deepspeed': give one of 'torchscan', .*'torchinfo'$"):
+    with pytest.raises(InputError, match=r"'deepspeed': choose from 'torchscan', .*'torchinfo'$"):
         convention_macs(trace, unknown)
 
 

@@ -73,7 +73,7 @@ def test_a_module_inside_itself_counts_once() -> None:
 
 def test_a_phase_that_there_is_not_is_refused() -> None:
     trace = record(Twice(), (4,))
-    with pytest.raises(InputError, match="phase is 'bwd': give one of 'forward', 'backward'"):
+    with pytest.raises(InputError, match="phase is 'bwd': choose from 'forward', 'backward'"):
         total_cost(trace, phase="bwd")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="no backward pass"):
         by_module(trace, phase="backward")

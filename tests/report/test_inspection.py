@@ -320,7 +320,7 @@ def test_the_number_of_checked_steps_is_told() -> None:
     )
     trained = (CheckedModule(name="G (Net)", steps=25), CheckedModule(name="D (Net)", steps=50))
     assert (
-        remarks(checked_steps=50, trained=trained)[2]
+        remarks(checked_steps=50, trained_modules=trained)[2]
         == "Modules that train: G (Net), 25 steps; D (Net), 50 steps."
     )
     skipped = remarks(skipped_steps=2, first_skipped=0)[0]

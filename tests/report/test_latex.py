@@ -229,7 +229,7 @@ def test_a_column_of_the_user_s_goes_into_every_format() -> None:
     assert table.write("csv").splitlines()[0] == "model,params,macs,Top-1 (%)"
     assert str(table).splitlines()[1].split()[-2:] == ["Top-1", "(%)"]
     assert table.rows[2].cells[-1].text == "–"
-    with pytest.raises(InputError, match="values has 'huge', which is no row of the table"):
+    with pytest.raises(InputError, match="values names 'huge', which is not a row of the table"):
         models().with_column("x", {"huge": 1})
 
 

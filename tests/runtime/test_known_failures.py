@@ -409,7 +409,7 @@ def test_steps_on_other_shapes_are_of_another_sort(rows: list[int]) -> None:
 
 def test_what_was_not_started_cannot_be_finished() -> None:
     run = inspect(nn.Linear(1, 1))
-    with pytest.raises(InputError, match="not been started"):
+    with pytest.raises(InputError, match="has not started"):
         run.finish()
     run.start()
     assert run.finish().steps == 0

@@ -78,8 +78,8 @@ def assert_budget(
     Args:
         module: the model, or a result: an info dict, a memory estimate, a roofline, a generation, a
             plan, or a :class:`Scan`.
-        strict: raise :class:`MissingFormulaError` if only a bound is known for what is limited, since it
-            can't be shown to stay within a limit.
+        strict: raise :class:`MissingFormulaError` if only a bound is known for a limited metric,
+            because it then cannot be shown to stay within its limit.
         per_sample: divide MACs, FLOPs, DMAs and latency by ``batch_size`` before they are compared
             with their limits. Parameters and memory are those of the whole pass.
     """

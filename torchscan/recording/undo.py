@@ -167,7 +167,10 @@ _NAMES = (
 )
 _ANSWERED = [int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name)]
 
-#: signals that have come and wait for their answer; whoever returns to the model's code looks here
+#: modules whose code enters and leaves modes of torch
+_SWITCHING_MODES = ("contextlib", "torch.overrides", "torch.utils._python_dispatch")
+
+#: signals that have arrived and wait; they are delivered when the model's code runs again
 WAITING: list[int] = []
 
 
@@ -232,9 +235,10 @@ class Interrupts:
 def _is_of_model(frame: FrameType | None) -> bool:
     """Return whether the model's own code is running.
 
-    If it has called torchscan, that call ends first.
+    If it has called torchscan, that call ends first. While torch enters or leaves one of its modes,
+    an exception would leave its stack of modes too short or too long.
     """
-    if frame is None or _is_ours(frame):
+    if frame is None or _is_ours(frame) or frame.f_globals.get("__name__") in _SWITCHING_MODES:
         return False
     while frame is not None and not _is_ours(frame):
         frame = frame.f_back
