@@ -153,7 +153,7 @@ def test_phases_and_warnings_are_shown() -> None:
 
 @pytest.mark.parametrize("options", [{"by": "module"}, {"top": 0}, {"max_depth": -1}])
 def test_bad_questions(options: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="choose from|give 1 or more rows"):
+    with pytest.raises(InputError, match=r"choose from|give 1 or more rows"):
         a_roofline().to_text(**options)
 
 
