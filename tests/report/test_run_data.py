@@ -169,11 +169,11 @@ def test_a_run_of_the_first_version_has_notes_and_the_new_keys(tmp_path: Path) -
         ),
         (
             lambda it: it["calls"][1].update(parent=1),
-            r"the run.calls\[1\].parent is 1, which is no earlier call",
+            r"the run.calls\[1\].parent is 1, which is not an earlier call",
         ),
         (
             lambda it: it["calls"][1].update(parent=-1),
-            r"the run.calls\[1\].parent is -1, which is no earlier call",
+            r"the run.calls\[1\].parent is -1, which is not an earlier call",
         ),
         (
             lambda it: it["calls"][0]["forward"].update(most="much"),
