@@ -51,7 +51,7 @@ _AVOIDED = re.compile(
     r"|(?<!there )\bis no\b(?! longer)",
     re.IGNORECASE,
 )
-_CODE_IN_DOCS = re.compile(r"^```.*?^```|`[^`\n]*`|<!--.*?-->", re.MULTILINE | re.DOTALL)
+_CODE_IN_DOCS = re.compile(r"^```.*?^```|`+[^`\n]*`+|<!--.*?-->", re.MULTILINE | re.DOTALL)
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _WITH_DOCSTRING = (ast.Module, ast.ClassDef, *_FUNCTIONS)
@@ -254,9 +254,10 @@ def _names_used_twice(names: list[str]) -> list[str]:
 
 def avoided_words_in_docs() -> dict[str, int]:
     """Return the number of avoided words in each page, without those in code."""
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    names = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+    in_docs = [path for suffix in ("md", "rst") for path in (ROOT / "docs").rglob(f"*.{suffix}")]
     found = {}
-    for page in pages:
+    for page in [*(ROOT / name for name in names), *sorted(in_docs)]:
         prose = _CODE_IN_DOCS.sub("", page.read_text(encoding="utf-8"))
         found[page.relative_to(ROOT).as_posix()] = len(_AVOIDED.findall(prose))
     return found

@@ -48,6 +48,15 @@ def test_no_function_is_more_complex_than_the_worst_was() -> None:
     assert style.style_of_package().most_branches <= STORED["most branches"]
 
 
+def test_docstrings_and_messages_avoid_words_that_are_hard_to_read() -> None:
+    found = [
+        f"{style.name_of_file(path)}:{line}: {text.splitlines()[0]}"
+        for path in style.files()
+        for line, text in style.sentences_to_reword(path)
+    ]
+    assert not found, found
+
+
 def test_pages_avoid_words_that_are_hard_to_read() -> None:
     risen = _above(style.avoided_words_in_docs(), STORED["docs"], default=0)
     assert not risen, risen
