@@ -42,6 +42,8 @@ nitpick_ignore_regex = [
         r"nn\.Module|Tensor|Shapes|DTypes|Apply|Ranks|OptimizerChoice|Precision|TrainingPrecision|Step|"
         r"Chosen|Statistic|StartMethod|Phase",
     ),
+    # how an interface names arguments, which callers do not deal with
+    ("py:class", r"torchscan\.errors\.Spelling"),
     # what is given is returned; and what look(…) returns is handed on as it is
     ("py:.*", r"torchscan\.ops\.(registry\.[FW]|windows\.(Way|Whole))"),
 ]
