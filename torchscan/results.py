@@ -102,7 +102,7 @@ class Result:
             import pandas as pd
         except ImportError as error:
             raise InputError(
-                "to_pandas() needs pandas: run pip install 'torchscan[pandas]'"
+                "to_pandas() needs pandas: run pip install pandas"
             ) from error
         found = _data_table(self, "to_pandas", table)
         keys = [column.key for column in found.columns]

@@ -213,7 +213,7 @@ def test_the_sentence_says_what_where_and_from_what() -> None:
     (found,) = run.facts.nonfinite
     assert str(found) == (
         "step 0: first NaN in the output of 1 (Log), forward pass: 3 of 3 values are NaN; "
-        f"source: aten.log at {found.line}; input 0: -2 … -2"
+        f"source: aten.log at {found.line}; module 1 was given input 0: -2 … -2"
     )
     assert found.line is not None
     assert found.line.startswith("faults.py:")

@@ -193,6 +193,9 @@ def _describe_unknown(
         index = list(words).index(target)
         script = shlex.join(["torchscan", *words[:index], "--", *words[index:]])
         return f"{problem}: give a script after --, {script}"
+    quoted = _quote_device(options, unknown, words)
+    if quoted is not None:
+        return f"{problem}: quote a name with spaces, {quoted}"
     if hasattr(options, "input") and all(word.isdecimal() for word in unknown):
         return f"{problem}: give a shape as --input {_join_sizes(unknown, words)}"
     if hasattr(options, "input") and all(map(_SHAPE.fullmatch, unknown)):
@@ -200,6 +203,18 @@ def _describe_unknown(
         return f"{problem}: give a shape as {' '.join(f'--input {each}' for each in shapes)}"
     nearest = difflib.get_close_matches(unknown[0], options.parser._option_string_actions, 1)
     return f"{problem}: did you mean {nearest[0]}?" if nearest else problem
+
+
+def _quote_device(
+    options: argparse.Namespace, unknown: Sequence[str], words: Sequence[str]
+) -> str | None:
+    """Return ``-d "RTX 4090"`` if the words after a device complete its name."""
+    device = getattr(options, "device", None)
+    for index, word in enumerate(words[:-1]):
+        is_device = word in ("-d", "--device") and words[index + 1] == device
+        if is_device and list(words[index + 2 :][: len(unknown)]) == list(unknown):
+            return f'{word} "{" ".join([str(device), *unknown])}"'
+    return None
 
 
 def _join_sizes(unknown: Sequence[str], words: Sequence[str]) -> str:

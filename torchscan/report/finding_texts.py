@@ -55,8 +55,17 @@ def finding_text(found: NonFinite) -> str:
     source = _source(found)
     if source:
         parts.append(source)
-    inputs = "".join(f"; {each}" for each in found.inputs)
-    return f"{'; '.join(parts)}{_reasons(found)}{inputs}"
+    return f"{'; '.join(parts)}{_reasons(found)}{_inputs(found)}"
+
+
+def _inputs(found: NonFinite) -> str:
+    """Return the ranges of the inputs: of an operator outside the model, else of the module."""
+    if not found.inputs:
+        return ""
+    taker = f"module {found.path}" if found.path else "the model"
+    if found.phase == "loss":
+        taker = found.operator or "the operator"
+    return f"; {taker} was given {', '.join(map(str, found.inputs))}"
 
 
 def _at(found: NonFinite) -> str:

@@ -116,7 +116,7 @@ def require_server() -> None:
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise InputError(
-            "the server needs starlette and uvicorn: pip install torchscan[explore]"
+            "the server needs starlette and uvicorn: pip install starlette uvicorn"
         ) from error
 
 

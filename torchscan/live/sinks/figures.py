@@ -15,13 +15,13 @@ _IF_KNOWN = ("update", "saturated", "dead", "sample_norm")
 _IF_ANY = ("nan", "inf")
 
 
-def require(package: str, what: str, extra: str) -> None:
+def require(package: str, what: str, project: str) -> None:
     """Raise an InputError if a package is missing.
 
     It is checked in the training process, because the worker would report it too late.
     """
     if find_spec(package) is None:
-        raise InputError(f"{what} needs {package}: pip install torchscan[{extra}]")
+        raise InputError(f"{what} needs {package}: pip install {project}")
 
 
 def to_statistics(found: Distribution) -> dict[str, float]:

@@ -48,7 +48,7 @@ class MLflow(Sink):
         tags: Mapping[str, str] | None = None,
         histograms: bool = True,
     ) -> None:
-        require("mlflow", "MLflow", "mlflow")
+        require("mlflow", "MLflow", "mlflow-skinny")
         self.tracking_uri = _name_of("tracking_uri", tracking_uri)
         self.experiment = _name_of("experiment", experiment)
         self.run_id = None if run_id is None else _name_of("run_id", run_id)

@@ -62,8 +62,8 @@ class Video(Sink):
         max_elements: int = 65_536,
         phase: Phase = "train",
     ) -> None:
-        require("av", "Video", "video")
-        require("PIL", "Video", "video")
+        require("av", "Video", "av")
+        require("PIL", "Video", "pillow")
         self.path = accepting.path("path", path, "a file such as 'first.mp4'").absolute()
         self.whole = (
             [series]

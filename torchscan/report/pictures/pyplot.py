@@ -10,5 +10,5 @@ def pyplot() -> Any:
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:
-        raise ImportError("drawing needs matplotlib: pip install 'torchscan[plot]'") from error
+        raise ImportError("drawing needs matplotlib: run pip install matplotlib") from error
     return plt
