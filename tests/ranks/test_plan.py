@@ -173,7 +173,7 @@ def test_nothing_is_left_behind() -> None:
     [
         ({"mesh": {}}, "give the size of each dimension"),
         ({"mesh": {"dp": 0}}, "give the size of each dimension"),
-        ({"mesh": {"dp": 4}, "ranks": 4}, "has ranks 0 to 3"),
+        ({"mesh": {"dp": 4}, "ranks": 4}, "give ranks from 0 to 3"),
         ({"module": lambda: 3}, r"module\(\) returned a int"),
         ({"apply": lambda model, mesh: mesh["nowhere"]}, r"apply\(model, mesh\) failed"),
     ],
