@@ -221,12 +221,14 @@ def test_other_names_are_missing_as_in_any_module() -> None:
 # -- keys ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("key", ["totals", "schema_version", "diagnostics", "operator_flops"])
-def test_keys_of_a_report_of_0_2_are_answered(key: str, model: nn.Module) -> None:
+@pytest.mark.parametrize(
+    "key", ["totals", "schema_version", "diagnostics", "operator_flops", "unpriced"]
+)
+def test_keys_of_older_reports_are_answered(key: str, model: nn.Module) -> None:
     info = torchscan.crawl_module(model, (3, 32, 32))
     with pytest.raises(KeyError) as caught:
         info[key]
-    assert caught.value.args == (f"{key!r} was a key in torchscan 0.2: read {HINTS['keys'][key]}",)
+    assert caught.value.args == (f"{key!r} is no longer a key: read {HINTS['keys'][key]}",)
     assert info.get(key) is None
     assert key not in info
 
@@ -237,7 +239,7 @@ def test_keys_of_a_layer_of_0_2_are_answered(key: str, *, fold: bool, model: nn.
     info = torchscan.crawl_module(model, (3, 32, 32))
     if fold:
         info = torchscan.aggregate_info(info, 0)
-    with pytest.raises(KeyError, match=r"was a key in torchscan 0\.2: read layer"):
+    with pytest.raises(KeyError, match=r"is no longer a key: read layer"):
         info["layers"][0][key]
 
 

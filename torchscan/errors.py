@@ -122,7 +122,7 @@ class Value(Part):
     __slots__ = ("value",)
 
     def __init__(self, value: Any) -> None:
-        self.value = value
+        self.value = _to_plain_value(value)
 
     def write(self, spelling: Spelling) -> str:
         """Return the value in one line, shortened if it is long."""
@@ -165,6 +165,21 @@ class TorchName:
     def __repr__(self) -> str:
         """Return the name as code."""
         return self.name
+
+
+def _to_plain_value(value: Any, max_depth: int = 4) -> Any:
+    """Return a value of which lists and dicts are copied, and other objects are their code.
+
+    An error then keeps no model or tensor alive, can be pickled, and always has the same text.
+    """
+    if max_depth and type(value) in (list, tuple):
+        return type(value)([_to_plain_value(each, max_depth - 1) for each in value])
+    if max_depth and type(value) is dict:
+        return {name: _to_plain_value(each, max_depth - 1) for name, each in value.items()}
+    if value is None or value is ... or type(value) in (bool, int, float, str, TorchName):
+        return value
+    is_dtype = (type(value).__module__, type(value).__qualname__) == ("torch", "dtype")
+    return value if is_dtype else TorchName(repr(value))
 
 
 def write_text(text: Text, spelling: Spelling) -> str:

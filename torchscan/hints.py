@@ -83,18 +83,18 @@ def forward_old_module(name: str, *submodules: str) -> None:
 
 
 def hint_for_key(key: object) -> str | None:
-    """Return what to read instead of a key that 0.2 had, or None."""
+    """Return what to read instead of a key of older releases, or None."""
     hint: str | None = hint_tables()["keys"].get(key) if isinstance(key, str) else None
     return hint
 
 
 class HintedDict(dict[str, Any]):
-    """A dict that answers keys of torchscan 0.2 with those to use."""
+    """A dict that answers keys of older releases with those to use."""
 
     def __missing__(self, key: object) -> NoReturn:
         """Raise a KeyError, with a hint if there is one."""
         hint = hint_for_key(key)
-        raise KeyError(key if hint is None else f"{key!r} was a key in torchscan 0.2: read {hint}")
+        raise KeyError(key if hint is None else f"{key!r} is no longer a key: read {hint}")
 
     def copy(self) -> Self:
         """Return a shallow copy of the same type."""

@@ -194,7 +194,7 @@ def _share_of_all(made: Generation) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanMetric(Measure[Plan]):
-    """One number of what a process of a mesh holds, sends and takes: of the largest_rank that was planned."""
+    """A value of a planned rank: the one with the highest peak memory."""
 
     #: whether it depends on the costs of operators; on all weights
     is_cost: bool = False

@@ -59,13 +59,13 @@ class Question(Inputs):
             )
         if self.cuda_context is not None:
             bytes_of("cuda_context", self.cuda_context)
-        is_user_gradient = {
+        is_given = {
             "loss": self.loss is not None,
             "optimizer": self.optimizer is not None,
             "accumulate": self.accumulate,
             "holds_output": self.holds_output,
         }
-        refused = next((name for name, given in is_user_gradient.items() if given), None)
+        refused = next((name for name, given in is_given.items() if given), None)
         if refused is not None and not self.training:
             training = Give("training", True)
             raise InputError(Argument(refused), " belongs to a training step: give ", training)

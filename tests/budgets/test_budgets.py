@@ -31,6 +31,7 @@ from torchscan import (
 from torchscan.budgets import check_budget, find_budget_file, read_budgets
 from torchscan.budgets.budget_file import GenerationBudget, StepLimit
 
+OLD_REPORT = Path(__file__).parents[1] / "report" / "report_of_0_1_0.json"
 NETS = """
 from torch import nn
 
@@ -188,6 +189,14 @@ def test_an_info_dict_has_the_limits_of_counts(limit: str, most: int) -> None:
     assert_budget(dict(info), **{limit: most})  # type: ignore[arg-type]
     with pytest.raises(BudgetError, match=f"at most {most - 1}"):
         assert_budget(info, **{limit: most - 1})  # type: ignore[arg-type]
+
+
+def test_limits_of_costs_can_be_checked_with_a_dict_of_an_older_version() -> None:
+    info = json.loads(OLD_REPORT.read_text())
+    assert "unpriced" in info
+    assert_budget(info, max_macs="1T")
+    with pytest.raises(BudgetError, match="MACs"):
+        assert_budget(info, max_macs=1)
 
 
 def test_another_dict_is_not_an_info_dict() -> None:

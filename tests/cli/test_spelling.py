@@ -524,3 +524,20 @@ def test_every_exception_of_the_lists_is_needed() -> None:
     texts = [text for _, text in literals()]
     for exceptions in (PYTHON_WORDS, SHELL_WORDS):
         assert [each for each in exceptions if not any(each in text for text in texts)] == []
+
+
+@pytest.mark.parametrize("given", [lambda: None, nn.Linear(2, 2), torch.zeros(3), [object()]])
+def test_errors_hold_no_objects_that_were_given(given: Any) -> None:
+    error = InputError.of_value("module", given, "give a torch.nn.Module")
+    copied = pickle.loads(pickle.dumps(error))  # noqa: S301 - its own
+    assert str(copied) == str(error) == error.args[0]
+
+
+def test_the_text_of_an_error_does_not_change_with_the_value() -> None:
+    shape = [3, [4]]
+    error = InputError.of_value("input_shape", shape, "give another")
+    shape[1].append(5)  # type: ignore[attr-defined]
+    assert str(error) == "input_shape is [3, [4]]: give another"
+    endless: list[Any] = []
+    endless.append(endless)
+    assert "[...]" in str(InputError.of_value("input_shape", endless, "give another"))

@@ -219,11 +219,12 @@ class _InfoKind(ResultKind):
         metric = METRICS[name]
 
         def missing(info: Mapping[str, Any]) -> list[str]:
+            data = data_of(info)  # with the keys of this version
             names: list[str] = []
             if metric.is_cost:
-                names += [*info["without_formula"], *info["provenance"]["unrecorded_modules"]]
+                names += [*data["without_formula"], *data["provenance"]["unrecorded_modules"]]
             if metric.has_weights:
-                notes = data_of(info)["provenance"].get("unreadable_weights", ())
+                notes = data["provenance"].get("unreadable_weights", ())
                 names += [str(from_plain(Note, each)) for each in notes]
             return names
 

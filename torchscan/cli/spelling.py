@@ -22,8 +22,8 @@ class ShellSpelling:
         self._actions: dict[str, argparse.Action] = {}
         for action in options.parser._actions:
             parameter = getattr(action, "parameter", action.dest)
-            is_user_gradient = getattr(options, action.dest, action.default) != action.default
-            if is_user_gradient or parameter not in self._actions:
+            is_given = getattr(options, action.dest, action.default) != action.default
+            if is_given or parameter not in self._actions:
                 self._actions[parameter] = action
 
     def name(self, parameter: str) -> str:

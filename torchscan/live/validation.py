@@ -246,12 +246,12 @@ def _is_row(row: Mapping[str, Any], number: int, num_levels: int) -> bool:
     ):
         return False
     above = row.get("in")
-    is_located = above is None if number == 0 else _is_count(above, number - 1)
+    is_placed = above is None if number == 0 else _is_count(above, number - 1)
     if not isinstance(row.get("rfSides", []), list):
         return False
     has_level = "level" not in row or _is_count(row["level"], num_levels - 1)
     are_named = _are_texts(row.get("calls", [])) and _are_texts(row.get("labels", []))
-    return is_located and has_level and are_named
+    return is_placed and has_level and are_named
 
 
 def _is_level(level: Mapping[str, Any], num_rows: int) -> bool:

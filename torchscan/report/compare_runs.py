@@ -83,8 +83,8 @@ class CallChange:
 class RunComparison(RowsResult):
     """The difference between two inspected runs."""
 
-    #: times of complete steps: "forward", "backward", "storing_gradients" gradients, and "outside_modules", which
-    #: belongs to no module
+    #: times of complete steps: "forward", "backward", and of the backward pass "storing_gradients"
+    #: and "outside_modules"
     totals: Mapping[str, TimeChange]
     #: all calls, those whose time changed most first
     calls: tuple[CallChange, ...]

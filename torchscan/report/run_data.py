@@ -122,4 +122,6 @@ def _hanging(content: Any) -> str | None:
         ),
         None,
     )
-    return None if wrong is None else f"the run{wrong[0]} is {wrong[1]}, which is not an earlier call"
+    return (
+        None if wrong is None else f"the run{wrong[0]} is {wrong[1]}, which is not an earlier call"
+    )

@@ -83,7 +83,7 @@ class CompileWatch:
                 heard.remove(hook)
 
     def compiled(self, modules: Iterable[tuple[str, nn.Module]]) -> Compilation | None:
-        """Return the compilations since the start, or None if there was none."""
+        """Return the compilations and graph breaks since the start, or None if there are none."""
         new = [record for record in compile_records() if id(record) not in self._records]
         breaks = Counter(graph_breaks())
         breaks.subtract(self._breaks)

@@ -37,7 +37,8 @@ _APART = (*_SEARCHING, *_PLACING, "_foreach", "_fused", "_fft", "linalg", "_cudn
 def is_fusible(op: OpCall, cost: OpCost) -> bool:
     """Return whether a compiler generates the kernel of this call.
 
-    It does so for all calls but products and collectives.
+    It does so for all calls but products, collectives and the operators in ``_APART``, such as
+    sorts and scatters.
     """
     name = op.signature.operator.removeprefix("aten.")
     return (

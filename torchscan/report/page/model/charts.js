@@ -96,7 +96,7 @@ export function rooflineChart(roofline, on) {
   for (const [name, peak] of roofline.peaks) names.set(peak, [...(names.get(peak) ?? []), name]);
   for (const [peak, forms] of names) svg.append(make("path", { class: "roof", d: `M${x(peak / roofline.bandwidth).toFixed(1)} ${y(peak).toFixed(1)}H${wide - 8}` }), make("text", { x: wide - 10, y: y(peak) - 5, "text-anchor": "end" }, `${count(peak)}FLOP/s ${forms.join(", ")}`));
   for (const point of points) {
-    const said = /** @type {[string, string][]} */ ([["", point.layer || "the model itself"], ["operator", point.operator + (point.calls > 1 ? ` ×${point.calls}` : "")], ["of the time", share(point.share)], ["limited by", point.limiter], ["FLOPs per byte", point.x.toPrecision(3)], ["mfu", `${count(point.y)}FLOP/s`]]);
+    const said = /** @type {[string, string][]} */ ([["", point.layer || "the model itself"], ["operator", point.operator + (point.calls > 1 ? ` ×${point.calls}` : "")], ["of the time", share(point.share)], ["limited by", point.limiter], ["FLOPs per byte", point.x.toPrecision(3)], ["attained", `${count(point.y)}FLOP/s`]]);
     const drawn = make("circle", { class: `point on-${point.limiter}`, cx: x(point.x).toFixed(1), cy: y(point.y).toFixed(1), r: Math.max(2, 24 * Math.sqrt(point.share)).toFixed(1), tabindex: point.share > 0.01 ? 0 : -1, role: "button", "aria-label": `${point.layer} ${point.operator}: ${share(point.share)} of the time, limited by ${point.limiter}` });
     for (const over of ["pointerenter", "focus"]) drawn.addEventListener(over, (/** @type {Event} */ event) => on.point(event, said));
     for (const out of ["pointerleave", "blur"]) drawn.addEventListener(out, () => on.point(null, []));
