@@ -101,9 +101,7 @@ class Result:
         try:
             import pandas as pd
         except ImportError as error:
-            raise InputError(
-                "to_pandas() needs pandas: run pip install pandas"
-            ) from error
+            raise InputError("to_pandas() needs pandas: run pip install pandas") from error
         found = _data_table(self, "to_pandas", table)
         keys = [column.key for column in found.columns]
         frame = pd.DataFrame([row.values for row in found.rows], columns=keys)

@@ -122,8 +122,8 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.mark.parametrize("case", ["gloo", "NCCL", "watchdog", "raised from it"])
 def test_a_lost_connection_is_a_consequence(case: str, said: dict[str, str]) -> None:
     """Rank 0 records its error before the death of rank 1 is noticed."""
-    assert said[case].startswith("rank 1 of 2 ended at ")
-    assert " without closing the run; its last recorded step is " in said[case]
+    assert said[case].startswith("rank 1 of 2 was last active at ")
+    assert " did not close the run; its last recorded step is " in said[case]
 
 
 @pytest.mark.parametrize(

@@ -99,18 +99,20 @@ def describe_ended_ranks(num_ranks: int, ranks: Sequence[Mapping[str, Any]]) -> 
         name = f"rank {first['rank']} of {num_ranks}"
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(first["time"]))
     if first["raised"] is None:
-        how = "without closing the run"
+        ended = f"was last active at {when} and did not close the run"
     elif first["has_lost_peer"]:
-        how = f"because it lost its connection to another rank ({first['raised']})"
+        ended = (
+            f"ended at {when} because it lost its connection to another rank ({first['raised']})"
+        )
     else:
-        how = f"by an exception, {first['raised']}"
+        ended = f"ended at {when} by an exception, {first['raised']}"
     step = first["step"]
     last = "it recorded no step" if step is None else f"its last recorded step is {step}"
     then = ""
     if others:
         noun = "ranks" if len(others) > 1 else "rank"
         then = f"; then {noun} {', '.join(map(name_rank_and_step, others))}"
-    return f"{name} ended at {when} {how}; {last}{then}"
+    return f"{name} {ended}; {last}{then}"
 
 
 def name_rank_and_step(rank: Mapping[str, Any]) -> str:

@@ -103,9 +103,10 @@ def _without_graph(run: WatchedRun) -> dict[str, Any]:
 
 
 def wrong_in(runs: Sequence[WatchedRun]) -> list[dict[str, Any]]:
-    """Return what went wrong: the first NaN of each run, what old files say, and what is missing.
+    """Return what went wrong: the first NaN of each run, and missing ranks and steps.
 
-    The first NaN of the first run links to the call that it was seen in.
+    The first NaN of the first run links to the call that it was seen in. Events of old files are
+    sentences, which are shown without a judgment.
     """
     has_others = len(runs) > 1
     nans = [
@@ -114,7 +115,7 @@ def wrong_in(runs: Sequence[WatchedRun]) -> list[dict[str, Any]]:
         if (event := _first_nan(run)) is not None
     ]
     old = [
-        _verdict("Event", run, event, has_others=has_others)
+        {**_verdict("Event", run, event, has_others=has_others), "isWrong": False}
         for run in runs
         for event in run.events
         if event.note.code == "text"
