@@ -302,7 +302,7 @@ def test_the_shell_asks_the_same(
     found = json.loads(capsys.readouterr().out)
     assert [each["prompt"] for each in found["generations"]] == [1000, 1000]
     assert main(asked) == 0
-    assert "1,000 tokens given and 24 new" in " ".join(capsys.readouterr().out.split())
+    assert "prompt of 1,000 tokens, 24 new" in " ".join(capsys.readouterr().out.split())
     assert main(["llm", "serve", *asked[2:5], "--context", "24", "--new", "24"]) == 2
     assert "which leaves no prompt" in capsys.readouterr().err
 

@@ -116,7 +116,7 @@ def test_codes_are_words_with_hyphens() -> None:
         (
             Note.of("typical-inputs", reads=[{"function": "item", "place": "net.py:3"}]),
             "generated inputs are assumed to be typical: "
-            "their values decide what is counted, by item at net.py:3",
+            "the counts depend on values that are read by item at net.py:3",
         ),
         (
             Note.of("weights-not-counted", weights={"code": "lazy-module", "values": {"path": ""}}),
@@ -154,7 +154,7 @@ def test_codes_are_words_with_hyphens() -> None:
         ),
         (
             Note.of("step-needs-timings", limit=0.12, is_per_sample=True, device="H100"),
-            "the time of a step, at most 120 ms per sample on H100, is not checked without "
+            "the time of a step (at most 120 ms per sample on H100) is only checked with "
             "--timings (in pytest, --torchscan-timings)",
         ),
         (
@@ -181,7 +181,7 @@ def test_sentences(note: Note, sentence: str) -> None:
             Passed(mode="eager", kind="matrices", in_half=1.0, launched=0.0),
             0.1,
             "± 10 %, validated: four of five measured times of 470 image models in mixed "
-            "precision, mostly matrices, lie within it (eager pass, this GPU)",
+            "precision, mostly matrices, lie within this margin (eager pass, this GPU)",
         ),
         (
             Passed(mode="training", kind=None, in_half=1.0, launched=0.0),
@@ -235,7 +235,7 @@ def test_results_show_sentences_and_store_codes() -> None:
     assert roofline.to_dict()["assumptions"] == [{"code": "unverified-values", "values": values}]
 
     info = crawl_module(Routed(), (4,))
-    assert "Balanced routing is assumed: aten.topk.default spreads" in _text_of(info)
+    assert "Balanced routing is assumed: the picks of aten.topk.default" in _text_of(info)
     routing = {"code": "balanced-routing", "values": {"operator": "aten.topk.default"}}
     assert routing in info["provenance"]["assumptions"]
     assert json.loads(info.to_json())["provenance"]["assumptions"] == [routing]
@@ -248,7 +248,7 @@ def test_suggestions_show_code_and_store_values() -> None:
     ).suggestions()
     smaller = next(each for each in suggestions if each.change == "smaller batches")
     assert smaller.how == Note.of("smaller-batch-accumulated", batch_size=4)
-    assert "batch_size=4, gradients accumulated" in str(suggestions)
+    assert "with gradient accumulation" in suggestions.table().write("csv")
     stored = next(
         each for each in suggestions.to_dict()["suggestions"] if each["change"] == smaller.change
     )

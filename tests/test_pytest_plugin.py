@@ -104,7 +104,7 @@ def test_a_baseline_is_missing_recorded_kept_and_exceeded(run: pytest.Pytester) 
 
     smaller = outcome(run, "model_budget(Net(7), (4,), name='net')")
     smaller.assert_outcomes(passed=1)
-    smaller.stdout.fnmatch_lines(["net: less than the baseline: *`torchscan check --update`*"])
+    smaller.stdout.fnmatch_lines(["net: below the baseline: *`torchscan check --update`*"])
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"schema": "torchscan/info/2"}', "[]"])
@@ -159,7 +159,7 @@ def test_steps_are_taken_only_when_they_are_asked_for(
     asked_not.assert_outcomes(passed=1)
     asked_not.stdout.fnmatch_lines(
         [
-            "net: the time of a step, *, is not checked without --timings (in pytest, --torchscan-timings)"
+            "net: the time of a step (*) is only checked with --timings (in pytest, --torchscan-timings)"
         ]
     )
     asked = outcome(run, test, "--torchscan-timings")

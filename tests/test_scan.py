@@ -246,7 +246,7 @@ def test_a_warning_points_at_the_line_that_asked() -> None:
     with torch.device("meta"):
         model = nn.Sequential(nn.Flatten(), nn.Linear(192, 10_000_000))
     with pytest.warns(
-        UserWarning, match="the pass does not fit NVIDIA GeForce GTX 1650 Ti"
+        UserWarning, match="the pass does not fit on NVIDIA GeForce GTX 1650 Ti"
     ) as told:
         analyze_roofline(model, SHAPE, device="GTX 1650 Ti")
     assert [each.filename for each in told] == [__file__]

@@ -210,7 +210,7 @@ def test_batches_that_do_not_fit_are_of_no_help() -> None:
     suggestions = time_suggestions(
         blocks(), (64,), batch_size=2**18, training=True, device="RTX 2060"
     )
-    assert "larger batches: twice as many samples do not fit NVIDIA GeForce RTX 2060" in [
+    assert "larger batches: twice as many samples do not fit on NVIDIA GeForce RTX 2060" in [
         str(each) for each in suggestions.ineffective
     ]
 
@@ -374,7 +374,7 @@ def test_as_data_and_as_text() -> None:
     suggestions = time_suggestions(blocks(), (64,))
     assert json.loads(json.dumps(suggestions.to_dict()))["before"] == suggestions.before
     assert suggestions.suggestions[0].change in repr(suggestions)
-    assert "Of no help" in str(suggestions)
+    assert "No effect" in str(suggestions)
 
 
 def test_suggestions_can_be_counted_and_gone_through() -> None:

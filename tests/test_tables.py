@@ -38,9 +38,8 @@ def test_a_latency_is_there_with_a_device() -> None:
     assert "latency" not in rows()[0]
     assert all(row["latency"] for row in rows(device="NVIDIA H200", precision="bf16"))
     text = str(model_table(models(), (3, 20), device="NVIDIA H200", precision="bf16"))
-    assert (
-        "Latency: of inference, estimated for NVIDIA H200, bf16, from its data sheet."
-        in " ".join(text.split())
+    assert "Latency: of inference, bf16, estimated from the data sheet of NVIDIA H200." in " ".join(
+        text.split()
     )
 
 
@@ -53,7 +52,7 @@ def test_batch_and_step() -> None:
     assert row["peak_memory"] == 4 * (16 + 16 + 3 + 4 + 4)
     text = str(model_table(models(), (3, 20), training=True))
     assert "train mode." in text
-    assert "Memory: the most bytes at one time in a training step." in text
+    assert "Memory: the peak in a training step." in text
 
 
 def test_what_is_said_below() -> None:
@@ -94,8 +93,8 @@ def test_a_column_that_was_added_is_left_out_last_and_notes_go_with_their_column
     shown, notes = narrow.splitlines()[1], " ".join(narrow.split())
     for heading, note in (
         ("Latency", "Latency: of"),
-        ("RF", "RF: the most"),
-        ("Peak memory", "Memory: the most bytes"),
+        ("RF", "RF: the largest"),
+        ("Peak memory", "Memory: the peak"),
     ):
         assert (note in notes) == (heading in shown), heading
-    assert "No room for: " in notes
+    assert "Hidden columns: " in notes

@@ -313,7 +313,7 @@ OF_GENERATION: Mapping[str, GenerationMetric] = {
 #: what a process of a mesh holds, sends and takes
 OF_PLAN: Mapping[str, PlanMetric] = {
     "local_params": PlanMetric(
-        heading="Parameters of a process",
+        heading="Parameters per rank",
         value=lambda made: made.local_params,
         **_COUNT,
         has_weights=True,
@@ -325,7 +325,7 @@ OF_PLAN: Mapping[str, PlanMetric] = {
         has_weights=True,
     ),
     "sent": PlanMetric(
-        heading="Sent to others",
+        heading="Sent per rank",
         value=lambda made: made.sent_bytes,
         **_MEMORY,
     ),

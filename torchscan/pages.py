@@ -44,7 +44,7 @@ class Page(str):
         """In a frame of its own, which can run its script and save panels, and reach nothing of the notebook's."""
         sandbox = "allow-scripts allow-downloads"
         return (
-            f'<iframe srcdoc="{html.escape(self)}" sandbox="{sandbox}" title="the page of a model" '
+            f'<iframe srcdoc="{html.escape(self)}" sandbox="{sandbox}" title="HTML report of a model" '
             f'style="width: 100%; height: {_TALL}px; border: 0"></iframe>'
         )
 

@@ -249,7 +249,7 @@ class Scan:
         if change.is_of_batch and _overflow(
             scan._step_for(_kernels_of(self._target)), self._target
         ):
-            raise InputError(f"twice as many samples do not fit {self._target.name}")
+            raise InputError(f"twice as many samples do not fit on {self._target.name}")
         return Answer(scan._roofline.time_estimate, error_share=scan._roofline.error_margin.share)
 
     @property

@@ -763,7 +763,7 @@ def test_without_a_card_one_has_to_be_named(
 
 
 def test_what_does_not_fit_is_said_beside_the_result() -> None:
-    with pytest.warns(UserWarning, match="does not fit a round card: it needs"):
+    with pytest.warns(UserWarning, match="does not fit on a round card: it needs"):
         result = roofline(nn.ReLU(), (2**20,), batch_size=2**14)
     assert result.warnings
     assert result.time_estimate > 0

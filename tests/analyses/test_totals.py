@@ -107,5 +107,5 @@ def test_the_info_is_that_of_the_convention() -> None:
     assert [layer["macs"] for layer in info["layers"]] == [0, 16, 20]
     assert info["provenance"]["convention"] == "fvcore"
     text = format_info(info)
-    assert "What fvcore reports" in text
-    assert "MACs are what fvcore would have reported" in text
+    assert "MACs by fvcore" in text
+    assert "MACs follow the rules of fvcore" in text

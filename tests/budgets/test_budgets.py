@@ -891,7 +891,7 @@ def test_what_shrank_is_said_and_fine(folder: Path) -> None:
     outcome = check_budget(budget(folder, "nets.py:Net(width=7)"))
     assert outcome.is_fine
     text = str(outcome.remarks[0])
-    assert "less than the baseline: Parameters, Model size, MACs, FLOPs" in text
+    assert "below the baseline: Parameters, Model size, MACs, FLOPs" in text
     assert not check_budget(budget(folder)).remarks
 
 

@@ -130,7 +130,7 @@ def test_without_being_asked_nothing_is_taken() -> None:
     assert (outcome.is_fine, outcome.is_empty, seen()) == (True, True, [])
     assert str(outcome).splitlines() == [
         "net: nothing is checked",
-        "  the time of a step, at most 120 ms on H100, is not checked without --timings (in pytest, --torchscan-timings)",
+        "  the time of a step (at most 120 ms on H100) is only checked with --timings (in pytest, --torchscan-timings)",
     ]
 
 
@@ -190,7 +190,7 @@ def test_an_outcome_is_empty_only_if_nothing_was_checked() -> None:
             IMPOSSIBLE,
             [],
             0,
-            "- net: nothing is checked\n  the time of a step, at most 0.00 µs on CPU, is not checked without --timings",
+            "- net: nothing is checked\n  the time of a step (at most 0.00 µs on CPU) is only checked with --timings",
         ),
     ],
 )

@@ -266,7 +266,7 @@ def test_wrong_use_is_a_line_and_status_2(run: Any, arguments: tuple[str, ...], 
     assert (status, out) == (2, "")
     assert says in err
     assert "Traceback" not in err
-    said = err.rpartition("The pass failed in the layer that is marked; the error says why:\n")[
+    said = err.rpartition("The pass failed in the marked layer; the error has the reason:\n")[
         2
     ]  # below the layers that ran
     assert said.count("\n") == (3 if " failed" in err else 1)
@@ -526,7 +526,7 @@ def test_notes_are_lines_on_standard_error() -> None:
     )
     assert "Expected time" in done.stdout
     assert done.stderr.startswith(
-        "torchscan: note: the pass does not fit NVIDIA GeForce GTX 1650 Ti"
+        "torchscan: note: the pass does not fit on NVIDIA GeForce GTX 1650 Ti"
     )
     assert done.stderr.count("\n") == 1
 
@@ -625,7 +625,7 @@ def test_layers_are_chosen(run: Any) -> None:
     assert shown("--match", "Linear") == ["fc", "head"]
     assert shown("--match", "h*") == ["head"]
     text = run("summary", *NET, "--match", "h*")[1]
-    assert "1 of 3 layers, of those that match h*, each with its own figures" in text
+    assert "1 of 3 layers that match h*, each with its own values" in text
     assert "48 MACs" in text
 
 

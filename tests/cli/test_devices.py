@@ -65,7 +65,7 @@ def test_in_a_narrow_terminal_columns_leave_before_names_are_cut(
     assert ["GeForce", "RTX", "2080", "SUPER", "44.6", "496", "8"] in [
         line.split() for line in lines
     ]
-    said = re.search(r"No room for: (.*)\.$", " ".join(lines))
+    said = re.search(r"Hidden columns: (.*)\.$", " ".join(lines))
     assert said is not None
     assert sorted(said[1].split(", ")) == ["bf16", "fp32", "fp4", "fp64", "fp8", "int8", "tf32"]
     assert terminal(80, "devices")[1].split() == [

@@ -451,7 +451,7 @@ PYTHON_WORDS = {
     "dp=8,tp=8": "the value of --mesh",
     "device='meta'": "a text of torch's errors",
     "batch_size=": "the description of a change, which its arguments hold as data",
-    "of symbolic_costs, --near in a shell": "a note that names both",
+    "of symbolic_costs, --near on the command line": "a note that names both",
     "--input=": "how a shell may write the option",
 }
 #: text outside of the command line that names an option -> why it may
@@ -461,8 +461,8 @@ SHELL_WORDS = {
     "torchscan summary --format json": "a command to run",
     "--revision": "an option of hf download",
     "--torchscan-": "an option of pytest",
-    "is not checked without --timings": "a remark of `torchscan check`",
-    "of symbolic_costs, --near in a shell": "a note that names both",
+    "only checked with --timings": "a remark of `torchscan check`",
+    "of symbolic_costs, --near on the command line": "a note that names both",
     "; --format json and to_dict() list all.": "a note that names both",
 }
 #: HTML, CSS, SVG and LaTeX, which have attributes and properties of these names

@@ -235,7 +235,7 @@ def test_another_process_where_numbers_are_those_of_the_host_is_unknown(
     machine(Gpu([(STRANGER, 70)]))
     memory = process_memory(neighbour)
     assert (memory.size, memory.source, memory.lower_bound) == (0, "none", True)
-    assert "numbers of another container or of the host" in memory.reason
+    assert "IDs of another container or of the host" in memory.reason
 
 
 def test_a_process_without_cuda_on_no_list_holds_nothing(machine: Machine) -> None:
@@ -380,7 +380,8 @@ def test_in_a_container_the_only_process_from_outside_is_taken_to_be_this_one(
     memory = process_memory()
     assert (memory.size, memory.source, memory.lower_bound) == (75, "nvml", False)
     assert memory.reason == (
-        f"process {STRANGER} is assumed to be this one: it is the only process on a GPU that is not of this container"
+        f"process {STRANGER} is assumed to be this one, because it is the only process on a GPU "
+        "from outside this container"
     )
     assert process_memory(OTHER_STRANGER).size == 0, "another process is not guessed"
 

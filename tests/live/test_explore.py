@@ -611,7 +611,7 @@ def test_a_run_without_a_graph_has_its_modules(browser: Browser, tmp_path: Path)
     page_of_run(tmp_path / "run").save(tmp_path / "run.html")
     with opened(browser, tmp_path / "run.html") as page:
         assert page.locator(".node").count() == 3
-        assert "without lines between them" in page.locator(".remark").last.inner_text()
+        assert "without edges" in page.locator(".remark").last.inner_text()
 
 
 class Late(nn.Module):

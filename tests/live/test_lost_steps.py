@@ -233,7 +233,7 @@ def test_a_full_disk_is_named_in_the_run(tmp_path: Path, monkeypatch: pytest.Mon
     with told() as texts, watch(model, tmp_path / "run", every=1, graph=False) as watcher:
         train(model, 60, torch.rand(8, 16))
     assert any(
-        "writing the run has stopped: the file has reached the maximum size" in text
+        "writing the run has stopped: the file has reached the maximum permitted size" in text
         for text in texts
     )
     run = watched_run(tmp_path / "run")
@@ -241,7 +241,7 @@ def test_a_full_disk_is_named_in_the_run(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(run.to_pandas()) == len(run.steps()) * len(run.series)
     assert watcher.dropped == sum(each.count for each in run.lost) == 60 - len(run.steps())
     (missing,) = run.missing
-    assert "the file has reached the maximum size that is permitted" in str(missing), (
+    assert "the file has reached the maximum permitted size" in str(missing), (
         "and not that the process was gone"
     )
     assert run.about["closed"]

@@ -257,7 +257,7 @@ def test_memory_of_the_best_mesh_is_that_of_all_layers() -> None:
     assert alone.needed_bytes == verdict.reserved_bytes + verdict.cuda_context_bytes
     found = searched(meshes=[{"dp": 8}, {"replicate": 8}], batch_size=2)
     assert [each.is_replayed for each in found.choices] == [True, False]
-    assert "of all layers for the memory of" in " ".join(str(found).split())
+    assert "with all layers for the memory of" in " ".join(str(found).split())
 
 
 class Plain(nn.Module):

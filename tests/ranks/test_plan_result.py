@@ -99,7 +99,7 @@ def test_processes_may_hold_unequal_parts() -> None:
         (7, {"dp": 7}, 0),
     ]
     assert found.memory.peak_bytes == max(each.memory.peak_bytes for each in found.ranks)
-    assert "Process 4: dp 4" in str(found)
+    assert "Rank 4: dp 4" in str(found)
 
 
 def _whole(model: Any, mesh: Any) -> None:
@@ -130,8 +130,8 @@ def _keys(made: Plan) -> list[str]:
 
 def test_the_text_says_what_was_asked(made: Plan) -> None:
     said = str(made).splitlines()
-    assert said[0] == "8 processes (dp 8): a training step of batch size 4 in each"
-    assert "Process 0: dp 0" in said
+    assert said[0] == "8 ranks (dp 8): a training step of batch size 4 on each"
+    assert "Rank 0: dp 0" in said
     assert "Parameters         2.07 k of 16.58 k" in said
     # the table itself shows the share of each rank
     assert not any(each.code == "rank-share" for each in made.assumptions)
@@ -152,7 +152,7 @@ def test_narrow_text_keeps_what_tells_rows_apart(made: Plan) -> None:
             "forward",
             "backward",
             "Sent (KiB)",
-            "No room for: Time (µs), Calls, Whole (KiB)",
+            "Hidden columns: Time (µs),",
         )
     )
 
@@ -201,7 +201,7 @@ def test_a_plan_can_be_pickled(made: Plan) -> None:
     assert again.to_dict() == made.to_dict()
     assert (
         repr(again)
-        == f"<Plan of dp 8: 2.07 k of 16.58 k parameters, {_memory(made)} and 169.97 KiB sent by each>"
+        == f"<Plan of dp 8: 2.07 k of 16.58 k parameters, {_memory(made)} and 169.97 KiB sent per rank>"
     )
 
 
@@ -240,8 +240,8 @@ def test_the_error_says_where_to_look(made: Plan) -> None:
         )
     said = str(caught.value).splitlines()
     assert said[:4] == [
-        "Process 0 of 8 exceeds its budget",
-        "  Parameters of a process: 2.07 k, at most 1.00 k (+107.20 %)",
+        "Rank 0 of 8 exceeds its budget",
+        "  Parameters per rank: 2.07 k, at most 1.00 k (+107.20 %)",
         "    0: 1.04 k",
         "    2: 1.03 k",
     ]
@@ -289,7 +289,7 @@ def test_what_the_card_has_no_memory_for_is_said() -> None:
     found = torchscan.parallel.plan(
         lambda: nn.Linear(64, 10**9), (64,), mesh={"dp": 8}, apply=_whole, device="NVIDIA H200"
     )
-    with pytest.warns(UserWarning, match="the pass does not fit NVIDIA H200: it needs"):
+    with pytest.warns(UserWarning, match="the pass does not fit on NVIDIA H200: it needs"):
         assert_budget(found, max_local_params="10G")
 
 
@@ -335,7 +335,7 @@ def test_bars_are_as_long_as_the_memory_of_processes(made: Plan) -> None:
     assert ends[-1][1] == pytest.approx(made.memory.peak_bytes / 1024)
     held = {kind for kind, size in made.memory.by_kind.items() if size}
     assert {text.get_text() for text in ax.get_legend().get_texts()} == held
-    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["Process 0\ndp 0"]
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["Rank 0\ndp 0"]
     assert ax.get_title("right") == "of 137.47 GiB on NVIDIA H200", "the line would be far away"
     assert ax.get_lines() == []
 

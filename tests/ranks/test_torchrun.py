@@ -134,8 +134,8 @@ def test_a_job_is_recorded_inspected_and_watched(
     if before:
         assert "rank 1 lags by " in done.stderr.lower(), "the table of all is printed, once"
         assert done.stderr.count("Medians of 5 steps after 1 warm-up step") == 1
-    assert f"{number} processes (" in done.stdout
-    assert re.search(rf"Of {number} processes\s+Least\s+Most", done.stdout)
+    assert f"{number} ranks (" in done.stdout
+    assert re.search(rf"Range over {number} ranks\s+Min\s+Max", done.stdout)
 
     watched = watched_run(tmp_path / "watched")
     assert (watched.ranks, watched.steps(), watched.missing) == (number, list(range(6)), ())

@@ -258,7 +258,7 @@ def test_weights_that_no_module_shows_make_a_lower_bound() -> None:
     ]
     for model in hidden:
         text = " ".join(format_info(crawl_module(model, args=(torch.zeros(2, 10),))).split())
-        weights = "the packed weights that the model uses and no module shows"
+        weights = "the packed weights of the model, which no module exposes"
         assert f"Parameters and memory are not counted for {weights}." in text
 
 

@@ -75,7 +75,7 @@ def test_nothing_is_marked_where_chance_would_do_the_same(
     comparison = compare(replace(BEFORE, steps=steps[0]), replace(AFTER, steps=steps[1]))
     text = " ".join(str(comparison).split())
     assert [call.path for call in comparison.clear] == (["a"] if chance is None else [])
-    often = f"ranges of so few steps differ by chance in {chance} of cases"
+    often = f"with so few steps, ranges differ by chance in {chance} of cases"
     note = f"No change is marked: {often}. Measure 5 steps of each."
     assert (note in text, "beyond the variation" in text) == (chance is not None, chance is None)
 
@@ -84,8 +84,12 @@ def test_calls_are_those_of_steps_that_are_alike() -> None:
     """Of seven steps, four had other calls."""
     comparison = compare(replace(BEFORE, steps=7, num_differing=4), AFTER)
     assert (comparison.steps, comparison.num_compared, comparison.clear) == ((7, 5), (3, 5), ())
-    note = "No call is marked: their times are of 3 and 5 steps with the same calls, and ranges of so few"
-    assert f"{note} steps differ by chance in 3.6 % of cases." in " ".join(str(comparison).split())
+    note = (
+        "No call is marked: their times are of 3 and 5 steps with the same calls, and with so few"
+    )
+    assert f"{note} steps, ranges differ by chance in 3.6 % of cases." in " ".join(
+        str(comparison).split()
+    )
     faster = replace(AFTER, backward=latency(STEADY))
     assert compare(replace(BEFORE, steps=7, num_differing=4), faster).totals["backward"].is_clear
 

@@ -552,7 +552,7 @@ def test_a_selection_says_what_it_was_made_of_and_keeps_the_totals() -> None:
     assert twice["overall"] == whole["overall"]
     assert "selection" not in whole
     assert "1 of 7 layers" in format_info(twice)
-    assert "4 of 7 layers, of those that match head*, ordered by params" in format_info(once)
+    assert "4 of 7 layers that match head*, sorted by params" in format_info(once)
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,8 @@ def test_what_reaches_into_the_padding_is_shown() -> None:
 def test_what_is_seen_as_a_whole_is_tinted_and_said() -> None:
     model = nn.Sequential(nn.Conv1d(1, 2, 3), nn.AdaptiveAvgPool1d(1))
     ax = receptive_field(model, (1, 30)).output.plot()
-    assert find_boxes(ax) == {"seen as a whole": (0, 0, 30, 1)}
-    assert "everything by aten.adaptive_avg_pool1d in 1" in ax.get_title()
+    assert find_boxes(ax) == {"global": (0, 0, 30, 1)}
+    assert "the entire input by aten.adaptive_avg_pool1d" in ax.get_title()
 
 
 def test_of_tokens_one_number_says_which() -> None:

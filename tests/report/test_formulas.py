@@ -23,7 +23,7 @@ def test_a_formula_goes_on_in_further_lines_and_is_never_left_out(width: int) ->
     """By hand: 2·256² + 256·100,003 for each token, 2·256 for each pair of them."""
     lines = _lines(width)
     assert max(map(len, lines)) <= width
-    assert "No room" not in " ".join(lines)
+    assert "Hidden columns" not in " ".join(lines)
     first = next(at for at, line in enumerate(lines) if "MACs" in line)
     below = next(at for at, line in enumerate(lines) if "FLOPs" in line)
     at = lines[first].index("2.573e+07")
@@ -42,14 +42,16 @@ def test_programs_get_every_digit() -> None:
 def test_the_remarks_hold_for_every_row() -> None:
     whole = torchscan.symbolic_costs(Echo()).table()
     assert any(
-        "equals what was recorded for 2 sequences of 68 tokens and 3 sequences of 517" in each
+        "matches what was recorded for 2 sequences of 68 tokens and 3 sequences of 517" in each
         for each in whole.remarks
     )
-    assert any("plain PyTorch" in each and "copies a cache" in each for each in whole.remarks)
-    assert not any("No polynomial" in each for each in whole.remarks)
+    assert any(
+        "eager PyTorch" in each and "copies the growing cache" in each for each in whole.remarks
+    )
+    assert not any("no polynomial" in each for each in whole.remarks)
     some = torchscan.symbolic_costs(Window(100)).table()
     assert any(each.startswith("Each formula was fitted from T = 64 on") for each in some.remarks)
-    assert any("--near in a shell" in each for each in some.remarks)
+    assert any("--near on the command line" in each for each in some.remarks)
     missing = [row.cells[2] for row in some.rows if row.cells[2].text == "no polynomial"]
     assert missing
     assert all(cell.value is None for cell in missing)

@@ -112,8 +112,8 @@ def test_times_of_a_device_come_first_and_make_the_shares() -> None:
     ]
     assert "on host" in found.table().write("text", width=120)
     narrow = found.table().write("text", width=80).replace("\n", " ")
-    assert "on host" not in narrow.partition("No room")[0], "neither of the two"
-    assert "No room for: Forward on host (µs), Backward on host (µs)." in narrow
+    assert "on host" not in narrow.partition("Hidden columns")[0], "neither of the two"
+    assert "Hidden columns: Forward on host (µs), Backward on host (µs)." in narrow
     assert "device times, as a share of forward and backward" in " ".join(str(found).split())
 
 

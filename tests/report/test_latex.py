@@ -74,8 +74,8 @@ def test_the_caption_is_what_is_given_and_always_says_what_was_counted_and_by_wh
     assert f"Counted by torchscan {torchscan.__version__} with torch {torch.__version__}." in own
     other = INFOS["another convention"]().to_latex()
     assert r", MACs by the rules of flop\_counter with torch" in other
-    assert r"What flop\_counter reports: " in other
-    assert r"$\geq$: a lower bound" in INFOS["without_formula"]().to_latex()
+    assert r"MACs by flop\_counter: " in other
+    assert r"$\geq$ marks a lower bound" in INFOS["without_formula"]().to_latex()
 
 
 def test_signs_are_set_as_they_stand() -> None:
@@ -94,7 +94,7 @@ def test_signs_are_set_as_they_stand() -> None:
 def test_a_selection_is_a_list_of_full_paths() -> None:
     text = INFOS["selection"]().to_latex(columns=["params"])
     assert "head.2 & 170 \\\\\nact & -- \\\\\n" in text
-    assert "2 of 7 layers, of those that match {*}e{*}, ordered by params" in text
+    assert "2 of 7 layers that match {*}e{*}, sorted by params" in text
 
 
 # -- with a real LaTeX ---------------------------------------------------------------------------------------------------

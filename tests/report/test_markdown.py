@@ -129,7 +129,7 @@ def test_any_text_stays_what_it_is(text: str) -> None:
         Info({**info, "without_formula": {text: 3}}).to_markdown(columns=["type"])
     )
     assert tables[0][1][1] == printed(text)
-    assert paragraphs[1].endswith(f"is not known: {printed(text)} (3×).")
+    assert paragraphs[1].endswith(f"no cost formula: {printed(text)} (3×).")
     assert markup == []
 
 
@@ -145,7 +145,7 @@ def test_names_of_types_and_of_what_is_below_the_table_stay_too() -> None:
     tables, paragraphs, markup = parts(info.to_markdown())
     assert tables[0][1][:2] == [Pair.__name__, Pair.__name__]
     assert markup == []
-    assert "not known: my::op_ (1×)." in paragraphs[1]
+    assert "no cost formula: my::op_ (1×)." in paragraphs[1]
     assert (
         paragraphs[2]
         == f"Parameters that this pass did not use: {', '.join(f'_{printed(name)}_ (4)' for name in (*HOSTILE, *UNPRINTABLE))}."
@@ -171,8 +171,8 @@ def test_what_people_read_in_the_source_stays_readable() -> None:
 def test_a_selection_is_a_list_of_full_paths() -> None:
     tables, paragraphs, _ = parts(INFOS["selection"]().to_markdown(columns=["params"]))
     assert tables[0] == [["Layer", "Params"], ["head.2", "170"], ["act", "–"]]  # a ReLU
-    which = "2 of 7 layers, of those that match *e*, ordered by params, each with its own figures"
-    assert paragraphs[0] == f"{which}; the totals are those of the whole model."
+    which = "Shown are 2 of 7 layers that match *e*, sorted by params, each with its own values"
+    assert paragraphs[0] == f"{which}; totals are of the entire model."
 
 
 def test_every_info_gives_a_row_for_each_layer(info: Info) -> None:

@@ -69,7 +69,7 @@ Expected time on a round card (batch 4,096, fp32)
 
 Expected time    1.82 ms ± 50 %  2.3 M samples per second
 Limited by         compute 57 %  memory 42 %, launch <1 % of the time
-At least                1.35 ms  at the rates of the data sheet, call by call
+At least                1.35 ms  at data-sheet rates, call by call
 Matrix products          49.6 %  of 10.0 TFLOP/s fp32
 Memory                   49.6 %  of 100.0 GB/s
 
@@ -84,7 +84,7 @@ Layer  FLOPs (M)  FLOP/B  Limit    Bound (µs)  Estimate (µs)  of time
 ± 50 %, not validated: no measured time on a device of this kind to compare
 with.
 
-No room for: Moved (MiB)."""
+Hidden columns: Moved (MiB)."""
 
 
 def test_layers_the_heaviest_first() -> None:
@@ -114,7 +114,7 @@ def test_text_has_equal_layers_in_one_row_and_data_has_not() -> None:
     text = roofline.to_text(max_depth=1)
     names = {line.partition("  ")[0] for line in text.splitlines()}
     assert {"0", "1", "2", "3 … 4 ×2", "5"} <= names
-    assert "×: equal layers in one row, with the sums of all." in text
+    assert "× marks identical layers in one row; values are their sums." in text
     assert sorted(row.name for row in roofline_table(roofline, max_depth=1).rows) == list("012345")
 
 
@@ -148,7 +148,7 @@ def test_phases_and_warnings_are_shown() -> None:
     assert "optimizer" in text
     with pytest.warns(UserWarning, match="does not fit"):
         result = analyze_roofline(nn.ReLU(), (2**20,), batch_size=2**14, device="a round card")
-    assert "Warning: the pass does not fit a round card" in result.to_text()
+    assert "Warning: the pass does not fit on a round card" in result.to_text()
 
 
 @pytest.mark.parametrize("options", [{"by": "module"}, {"top": 0}, {"max_depth": -1}])

@@ -109,7 +109,7 @@ def test_summary_shows_the_receptive_field_in_words_where_it_is_everything(
     assert table[4].split()[4:8] == ["81,000", "3×5", "1×2", "0"]
     assert table[5].split()[-4:-1] == ["3×5", "1/3×2/3", "2/3×4/3"]
     assert table[6].split()[-4:-1] == ["global", "–", "–"]
-    assert "global: all of the input is seen, by aten.adaptive_avg_pool2d; stride and" in table
+    assert "global: the entire input is seen, by aten.adaptive_avg_pool2d; stride and" in table
     summary(model, (3, 32, 32))
     assert "RF" not in capsys.readouterr().out
 
@@ -233,7 +233,7 @@ def test_where_there_is_no_room_columns_are_left_out(width: int, shown: list[str
     assert [heading for heading in re.split("  +", narrow[1]) if heading] == shown
     assert "442.4" in narrow[4]
     assert max(map(len, narrow)) <= width
-    assert ("No room" in "\n".join(narrow)) == (len(shown) < 6)
+    assert ("Hidden columns" in "\n".join(narrow)) == (len(shown) < 6)
 
 
 def test_the_mode_of_the_pass_is_said() -> None:
@@ -263,7 +263,7 @@ def test_what_a_pass_assumed_or_left_out_is_said() -> None:
 
 def test_a_real_pass_says_why() -> None:
     text = " ".join(lines(Calls(lambda _, x: x[x > 0]), (4,)))
-    assert "run for real (the pass on shapes alone failed: " in text
+    assert "on data (the pass on shapes alone failed: " in text
 
 
 # -- sums, repeats, weights ----------------------------------------------------------------------------------------------
@@ -284,8 +284,8 @@ def test_equal_blocks_are_one_row_where_that_saves_half_of_them() -> None:
         *(["└─0", "…", "11", "×12", "480", "384"], ["├─0", "240", "192"], ["└─2", "240", "192"]),
     ]
     text = " ".join(lines(blocks(12), (4,)))
-    assert "×: equal layers in one row, with the sums of all." in text
-    assert "Not shown, since they do nothing here: Dropout ×12." in text
+    assert "× marks identical layers in one row; values are their sums." in text
+    assert "Hidden layers without operators: Dropout ×12." in text
 
 
 def test_repeats_are_folded_or_shown_as_asked() -> None:
@@ -440,7 +440,7 @@ Sequential      Sequential  –       –          908
   ├─0           ReLU        16×8×8  16×8×8       –
   └─1 (failed)  Conv2d      16×8×8  –          460
 ──────────────────────────────────────────────────
-The pass failed in the layer that is marked; the error says why:
+The pass failed in the marked layer; the error has the reason:
 """
 
 
@@ -603,7 +603,7 @@ def test_a_list_has_the_unit_of_what_it_shows() -> None:
     table = format_info(info, columns=["macs"]).splitlines()
     assert table[1].split() == ["Layer", "MACs"]
     assert table[3].split() == ["0", "40,000"]
-    assert "each with its own figures" in " ".join(table)
+    assert "each with its own values" in " ".join(table)
     for name, advice in (("latency", "device="), ("peak", "memory=True")):
         with pytest.raises(InputError, match=advice):
             torchscan.select_layers(crawl_module(model, (200,)), sort=name)

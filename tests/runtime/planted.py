@@ -302,7 +302,7 @@ for i in range(30):
     schedule.step()
 """,
         step=21,
-        says=("parameter 0.weight", "became", "SGD.step()", "its option lr is inf"),
+        says=("parameter 0.weight", "became", "SGD.step()", "its argument lr is inf"),
     ),
     "an embedding that the program writes to": Planted(
         code="""\

@@ -235,7 +235,7 @@ def test_nan_of_a_row_that_is_all_mask_names_its_operator_and_the_mask() -> None
     found = only(steps(Calls(attend, linear=nn.Linear(4, 2)), Tensor.sum))
     assert (found.path, found.kind, found.operator) == ("", "NaN", "aten._softmax")
     assert str(found.mask).startswith("aten.masked_fill.Scalar at test_infinities.py:")
-    source = f"source: aten._softmax at {found.line}, given infinities of {found.mask}"
+    source = f"source: aten._softmax at {found.line}, with infinities from {found.mask}"
     assert source in str(found)
 
 

@@ -133,7 +133,7 @@ class Plan(Result):
         """A short one: there are thousands of operators."""
         where = " × ".join(f"{name} {size:,}" for name, size in self.mesh.items())
         each = f"{count(self.local_params)} of {count(self.params)} parameters, {memory(self.memory.peak_bytes)}"
-        return f"<Plan of {printable(where)}: {each} and {memory(self.sent_bytes)} sent by each>"
+        return f"<Plan of {printable(where)}: {each} and {memory(self.sent_bytes)} sent per rank>"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""

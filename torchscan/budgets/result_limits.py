@@ -183,7 +183,7 @@ class _PlanKind(ResultKind):
         return "" if result.roofline is None else result.roofline.basis
 
     def title(self, result: Plan) -> str:
-        return f"Process {result.largest_rank.rank} of {result.num_ranks:,}"
+        return f"Rank {result.largest_rank.rank} of {result.num_ranks:,}"
 
     def layers(self, name: str, result: Plan, samples: int) -> Layers:  # noqa: ARG002
         return layers_of_plan(name, result)

@@ -134,7 +134,7 @@ def _table(runs: list[WatchedRun], folder: Path) -> Table:
             Column(key="step", heading="Last step"),
             Column(key="kept", heading="Kept"),
             Column(key="series", heading="Series", priority=2),
-            Column(key="ranks", heading="Processes", priority=3),
+            Column(key="ranks", heading="Ranks", priority=3),
             Column(key="written", heading="Written", is_number=False, priority=1),
         ],
         rows=rows,

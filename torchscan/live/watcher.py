@@ -408,7 +408,7 @@ class Watcher:
 
     def __repr__(self) -> str:
         every = self._frequencies["train"].every
-        return f"<Watcher: {self._steps.next} steps, looks at {'every step' if every == 1 else f'one step in {every}'}>"
+        return f"<Watcher: {self._steps.next} steps, samples {'every step' if every == 1 else f'one step in {every}'}>"
 
     def __enter__(self) -> Watcher:
         return self

@@ -107,7 +107,7 @@ def plan(
             device=device_named(device), per_machine=per_machine, network=1e9 * network_gbs
         )
     chosen = _chosen(ranks, size_of(mesh))
-    with told(f"torchscan: one of {size_of(mesh):,} processes", is_shown=progress):
+    with told(f"torchscan: one of {size_of(mesh):,} ranks", is_shown=progress):
         found = [planned(module, mesh, apply, rank, asked, fabric) for rank in chosen]
     return plan_of(mesh, asked, found)
 

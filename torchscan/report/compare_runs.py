@@ -111,7 +111,7 @@ class RunComparison(RowsResult):
 
     def __repr__(self) -> str:
         """Short: there may be thousands of calls."""
-        return f"<RunComparison: {len(self.calls)} calls, {len(self.clear)} changed by more than the spread>"
+        return f"<RunComparison: {len(self.calls)} calls, {len(self.clear)} changed beyond the variation>"
 
 
 def compare_runs(before: RunFacts, after: RunFacts) -> RunComparison:
@@ -305,4 +305,4 @@ def _too_few(steps: tuple[int, int]) -> str:
     chance = 100 * _chance(*steps)
     enough = next(number for number in count(1) if _are_enough((number, number)))
     often = f"{chance:.{0 if chance >= 9.95 else 1}f} %"
-    return f"ranges of so few steps differ by chance in {often} of cases. Measure {enough} steps of each."
+    return f"with so few steps, ranges differ by chance in {often} of cases. Measure {enough} steps of each."

@@ -44,7 +44,7 @@ def cost_table(trace: Trace, by: By = "operator", top: int | None = None) -> Tab
     )
     shown, total = ordered[:top], total_cost(trace)
     hidden = (
-        [f"{len(shown)} of {len(ordered)} are shown; the total is that of all."]
+        [f"{len(shown)} of {len(ordered)} are shown; the total includes all."]
         if len(shown) < len(ordered)
         else []
     )
@@ -58,7 +58,7 @@ def cost_table(trace: Trace, by: By = "operator", top: int | None = None) -> Tab
         if names
     ]
     inside = (
-        ["A module's costs include those of everything it calls: rows overlap."]
+        ["A module's costs include everything that it calls, so rows overlap."]
         if by == "module"
         else []
     )

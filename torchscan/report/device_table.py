@@ -42,7 +42,7 @@ def devices_table(devices: Mapping[str, Device]) -> Table:
         columns,
         [*devices.values()],
         remarks=[
-            "Dense rates in 10^12 operations per second. Figures marked ? are unverified: no data sheet was at hand.",
+            "Dense rates in 10^12 operations per second. Values marked ? are unverified: no data sheet was found.",
             *(
                 f"{device.short_name} is short for {name}."
                 for name, device in devices.items()
@@ -94,15 +94,15 @@ def _rounded(value: float) -> str:
 
 
 def device_table(device: Device) -> Table:
-    """Everything known about one device, with the source of each figure."""
+    """Everything known about one device, with the source of each property."""
     sources: dict[str, int] = {}
     columns = (
-        words("figure", "Figure", lambda row: row[1]),
+        words("figure", "Property", lambda row: row[1]),
         number("value", "Value", lambda row: Cell(*row[2:])),
         words("source", "Source", lambda row: _origin(device, row[0], sources)),
     )
     figures = _figures(device)
-    table = make_table(device.name, columns, figures, summary=[device.name], noun="figures")
+    table = make_table(device.name, columns, figures, summary=[device.name], noun="properties")
     remarks = [
         *_names(device),
         *([device.note] if device.note else []),

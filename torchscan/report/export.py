@@ -68,7 +68,7 @@ def _folding(shown: Lines) -> list[str]:
     )
     return [
         *([FOLDED] if is_folded else []),
-        *([f"Not shown, since they do nothing here: {hidden}."] if hidden else []),
+        *([f"Hidden layers without operators: {hidden}."] if hidden else []),
     ]
 
 

@@ -24,7 +24,7 @@ def _all_layers(fields: ReceptiveField) -> Table:
         number("rf", "RF", lambda layer: _short(layer.rf)),
         number("stride", "Stride", lambda layer: _short(layer.stride), priority=2),
         number("padding", "Pad", lambda layer: _short(layer.padding), priority=3),
-        words("why", "Sees everything by", _reasons, ", ".join, min_width=12, priority=1),
+        words("why", "Global by", _reasons, ", ".join, min_width=12, priority=1),
     )
     title = "Receptive field of a unit of each layer"
     return make_table(title, columns, list(fields), noun="layers")
@@ -70,7 +70,7 @@ def layer_table(layer: LayerField) -> Table:
         columns,
         axes,
         summary=[f"A unit of {name} sees {field_text(plain_short(layer.rf))} of its input."],
-        remarks=[f"Everything is seen by {operator}." for operator in _reasons(layer)],
+        remarks=[f"The entire input is seen by {operator}." for operator in _reasons(layer)],
         noun="axes",
     )
 

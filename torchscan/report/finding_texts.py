@@ -92,7 +92,7 @@ def _source(found: NonFinite) -> str:
         if found.nan_operator is None
         else f" returned Inf, which became NaN in {found.nan_operator}"
     )
-    mask = "" if found.mask is None else f", given infinities of {found.mask}"
+    mask = "" if found.mask is None else f", with infinities from {found.mask}"
     return f"source: {name or 'the code'}{_at(found)}{then}{mask}"
 
 

@@ -27,14 +27,14 @@ def formula_table(costs: SymbolicCosts) -> Table:
     formulas = [(name, *each) for name in passes for each in passes[name].items()]
     columns = (
         words("pass", "Pass", lambda row: row[0]),
-        words("figure", "Figure", lambda row: Cell(row[1], _NAMES[row[1]])),
+        words("figure", "Metric", lambda row: Cell(row[1], _NAMES[row[1]])),
         words("formula", "Formula", lambda row: _formula(row[2]), min_width=7, wrap=True),
     )
     return make_table(
         "Costs as formulas",
         columns,
         formulas,
-        summary=["B sequences: a prompt of T tokens each, and one more token each after T"],
+        summary=["B sequences: a prompt of T tokens each, then one more token each"],
         remarks=_remarks(costs),
         noun="formulas",
     )
@@ -52,17 +52,18 @@ def _remarks(costs: SymbolicCosts) -> list[str]:
         f"{batch} sequences of {length:,} tokens" for batch, length in costs.checked
     )
     said = [
-        "Bytes read and written are those of plain PyTorch, operator by operator, which copies a cache that grows for each "
-        "token; a server does not."
+        "Bytes read and written are those of eager PyTorch, which copies the growing cache for "
+        "each token; a server does not."
     ]
     if any(found):
         said.append(
-            f"Each formula was fitted from T = {costs.fitted[0][1]:,} on, and equals what was recorded for {places}."
+            f"Each formula was fitted from T = {costs.fitted[0][1]:,} on, and matches what was "
+            f"recorded for {places}."
         )
     if not all(found):
         said.append(
-            "No polynomial: the flow of the pass depends on its length, or experts are shared: more tokens hit more of them, "
-            "by ever fewer. If it is a window that is full at some length, start beyond it: near= of symbolic_costs, --near in "
-            "a shell."
+            "There is no polynomial if control flow depends on the length, or if tokens share "
+            "experts, of which each further token reaches fewer new ones. If a window is full at "
+            "some length, start beyond it: near= of symbolic_costs, --near on the command line."
         )
     return said

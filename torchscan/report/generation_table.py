@@ -43,7 +43,7 @@ def _one(generation: Generation) -> Table:
     return make_table(
         "Generation",
         (
-            words("figure", "Figure", lambda figure: figure[0]),
+            words("figure", "Metric", lambda figure: figure[0]),
             number("value", "Value", lambda figure: Cell(*figure[1:])),
         ),
         _written(generation, {**OF_MODEL, **OF_BATCH}),
@@ -133,7 +133,7 @@ def _question(generation: Generation) -> str:
         *(f"weights in {each}" for each in [generation.weights] if each),
         *(f"cache in {each}" for each in [generation.cache] if each),
     ]
-    return f"{_devices(generation)}, {', '.join(formats)}; {generation.prompt:,} tokens given and {generation.new:,} new"
+    return f"{_devices(generation)}, {', '.join(formats)}; prompt of {generation.prompt:,} tokens, {generation.new:,} new"
 
 
 def _devices(generation: Generation) -> str:

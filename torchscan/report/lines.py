@@ -13,7 +13,7 @@ from torchscan.report.columns import full_name_of, name_of
 from torchscan.report.info_data import SUMS, Layer
 
 #: what ``×`` in a name says
-FOLDED = "×: equal layers in one row, with the sums of all."
+FOLDED = "× marks identical layers in one row; values are their sums."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

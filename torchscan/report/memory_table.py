@@ -119,10 +119,10 @@ def _verdict(verdict: Verdict) -> Table:
         left_name, left_text = "Short by at least", units.memory(-left)
     batch, sequence = verdict.largest_batch_size, verdict.longest_sequence
     rows = [
-        total("capacity_bytes", "Memory for programs", verdict.capacity_bytes, units.memory),
+        total("capacity_bytes", "Usable memory", verdict.capacity_bytes, units.memory),
         total("context_bytes", "Context and kernels", verdict.cuda_context_bytes, context),
         total("allocated_bytes", "Tensors and workspaces", verdict.allocated_bytes, units.memory),
-        total("reserved_bytes", "Reserved for them", verdict.reserved_bytes, reserved),
+        total("reserved_bytes", "Reserved by the allocator", verdict.reserved_bytes, reserved),
         total("left_bytes", left_name, left, left_text),
     ]
     if batch is not None:

@@ -58,12 +58,12 @@ def mesh_table(search: MeshSearch) -> Table:
 def _recording_remarks(search: MeshSearch) -> list[str]:
     replayed = [format_mesh(each.mesh) for each in search.choices if each.is_replayed]
     if not replayed:
-        return [f"{search.num_traces} passes of few layers were recorded."]
+        return [f"{search.num_traces} passes with few layers were recorded."]
     if len(replayed) == len(search.choices):
         return [f"{search.num_traces} passes were recorded."]
     meshes = ", ".join(replayed)
     return [
-        f"{search.num_traces} passes were recorded: of all layers for the memory of {meshes}, of few layers for the rest."
+        f"{search.num_traces} passes were recorded: with all layers for the memory of {meshes}, with few layers for the rest."
     ]
 
 
@@ -81,6 +81,6 @@ def _step(search: MeshSearch) -> str:
 
 
 def _how(search: MeshSearch) -> str:
-    again = ", layers computed again in the backward pass" if search.checkpoint else ""
-    adapters = "" if search.lora is None else f", adapters of rank {search.lora}"
+    again = ", with activation checkpointing" if search.checkpoint else ""
+    adapters = "" if search.lora is None else f", LoRA adapters of rank {search.lora}"
     return f"{search.precision}, {search.optimizer}{adapters}{again}"

@@ -1,4 +1,4 @@
-"""A model in stages, as a table: what each process holds, and how long it waits."""
+"""A model in stages, as a table: memory of each rank, and how long it waits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torchscan.wrong_arguments import explain_wrong_types
 
 @explain_wrong_types
 def pipeline_table(plan: PipelinePlan) -> Table:
-    """A process of the pipeline a row.
+    """Return a table with a row for each rank of the pipeline.
 
     Args:
         plan: of ``parallel.pipeline``.
@@ -28,11 +28,11 @@ def pipeline_table(plan: PipelinePlan) -> Table:
         return sum(plan.stages[stage].plan.local_params for stage in rank.stages)
 
     columns = [
-        number("process", "Process", "rank"),
+        number("process", "Rank", "rank"),
         words("stages", "Stages", lambda rank: ", ".join(map(str, rank.stages)), priority=1),
         number("params", "Parameters", params, units.count, priority=3),
-        number("busy", "Computes", text=units.duration, priority=2),
-        number("bubble", "Waits", text=units.share),
+        number("busy", "Computing", text=units.duration, priority=2),
+        number("bubble", "Bubble", text=units.share),
         number("in_flight", "In flight", priority=4),
         number("needed_bytes", "Memory", text=units.memory),
         words("fits", "Fits", text=yes_or_no),
@@ -44,7 +44,7 @@ def pipeline_table(plan: PipelinePlan) -> Table:
         summary=[_question(plan)],
         totals=[_totals(plan)],
         remarks=_remarks(plan),
-        noun="processes",
+        noun="ranks",
     )
 
 
@@ -55,22 +55,22 @@ def _question(plan: PipelinePlan) -> str:
         else f", each on {' × '.join(f'{name} {size:,}' for name, size in plan.mesh.items())}"
     )
     batch = "" if plan.batch_size is None else f" of batch size {plan.batch_size}"
-    parts = f"{_several(len(plan.stages), 'stage')} in {_several(len(plan.ranks), 'process', 'es')}{each}"
+    parts = f"{_several(len(plan.stages), 'stage')} on {_several(len(plan.ranks), 'rank')}{each}"
     return f"{plan.schedule}: {parts}; {plan.microbatches} microbatches{batch} in a training step on {plan.device}"
 
 
-def _several(number: int, what: str, plural: str = "s") -> str:
-    return f"{number} {what}{plural if number > 1 else ''}"
+def _several(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' if number > 1 else ''}"
 
 
 def _totals(plan: PipelinePlan) -> Table:
-    ideal = f"{units.share(plan.bubble)} ({units.share(plan.ideal_bubble)} if all stages took equally long)"
+    ideal = f"{units.share(plan.bubble)} ({units.share(plan.ideal_bubble)} if all stages took the same time)"
     sent = max((stage.sent_bytes for stage in plan.stages[:-1]), default=0)
     handed = f"{units.memory(sent)} for each microbatch, at most"
     rows = [
         total("time_estimate", "Expected time", plan.time_estimate, units.duration),
-        total("bubble", "Bubbles", plan.bubble, ideal),
-        total("sent_bytes", "Handed over", sent, handed),
+        total("bubble", "Bubble", plan.bubble, ideal),
+        total("sent_bytes", "Sent between stages", sent, handed),
     ]
     return totals_table(rows)
 

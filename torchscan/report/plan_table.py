@@ -52,10 +52,10 @@ def plan_table(plan: Plan, by: PlanRows = "group") -> Table:
 
 def _question(plan: Plan) -> str:
     mesh = " × ".join(f"{name} {size:,}" for name, size in plan.mesh.items())
-    what = "a training step" if plan.training else "an inference"
+    what = "a training step" if plan.training else "inference"
     batch = "" if plan.batch_size is None else f" of batch size {plan.batch_size}"
-    number = f"{plan.num_ranks:,} process{'es' if plan.num_ranks > 1 else ''}"
-    return f"{number} ({mesh}): {what}{batch} in each"
+    number = f"{plan.num_ranks:,} rank{'s' if plan.num_ranks > 1 else ''}"
+    return f"{number} ({mesh}): {what}{batch} on each"
 
 
 def _each(plan: Plan) -> Table:
@@ -73,10 +73,10 @@ def _each(plan: Plan) -> Table:
         rows.append(total("time_estimate", "Expected time", time, units.duration))
         rows.append(total("waiting", "Waiting for links", waits, waits_text))
     place = ", ".join(f"{name} {index}" for name, index in rank.place.items())
-    return totals_table(rows, title=f"Process {rank.rank}: {place}")
+    return totals_table(rows, title=f"Rank {rank.rank}: {place}")
 
 
-#: the values by which processes are compared
+#: the values by which ranks are compared
 _COMPARED = (
     number("local_params", "Parameters", text=units.count),
     number("peak_bytes", "Peak memory", "memory.peak_bytes", units.memory),
@@ -92,9 +92,9 @@ _COMPARED = (
 
 
 def _ranks(plan: Plan) -> Table:
-    """Return the least and the most of the processes that were planned, and which of them that is."""
+    """Return the minimum and maximum over the planned ranks, with the rank of each."""
     rows = [row for column in _COMPARED if (row := _compared(plan, column)) is not None]
-    return totals_table(rows, ("", "Least", "Most"), title=f"Of {len(plan.ranks):,} processes")
+    return totals_table(rows, ("", "Min", "Max"), title=f"Range over {len(plan.ranks):,} ranks")
 
 
 def _compared(plan: Plan, column: ColumnOf[RankPlan]) -> list[Cell] | None:
@@ -109,7 +109,7 @@ def _compared(plan: Plan, column: ColumnOf[RankPlan]) -> list[Cell] | None:
         cell = Cell(least, column.text(least))
         return [name, cell, cell]
     ends = ((least, first), (most, last))
-    return [name, *(Cell(value, f"{column.text(value)} (process {rank})") for value, rank in ends)]
+    return [name, *(Cell(value, f"{column.text(value)} (rank {rank})") for value, rank in ends)]
 
 
 #: the collectives that are one row
@@ -148,10 +148,10 @@ def _columns(by: PlanRows, *, is_timed: bool) -> list[ColumnOf[_Row]]:
         *([layer] if by == "layer" else []),
         words("kind", "Collective", lambda row: row[0].kind),
         words("group", "Along", _group),
-        number("processes", "Processes", lambda row: row[0].num_ranks, is_shown=False),
+        number("processes", "Ranks", lambda row: row[0].num_ranks, is_shown=False),
         words("phase", "Phase", lambda row: row[0].phase, priority=1),
         number("calls", "Calls", _sum("calls"), units.exact, priority=3),
-        sizes("bytes", "Whole", _sum("bytes"), priority=4, summable=True),
+        sizes("bytes", "Size", _sum("bytes"), priority=4, summable=True),
         sizes("sent_bytes", "Sent", _sum("sent_bytes"), summable=True),
         *([time] if is_timed else []),
     ]

@@ -15,10 +15,10 @@ from torchscan.report.make_table import total, totals_table
 from torchscan.report.table import Cell, ColumnRemark, Table
 
 _NOTES: Mapping[str, str] = {
-    "norm-stats": "RF leaves out what the statistics of normalisations were made from (norm-stats).",
-    "wraps": "Units near a border also see the far side, which RF leaves out (wraps).",
-    "padded": "Units near a border see it once more, reflected or repeated (padded).",
-    "hull": "Some RF may be larger than what is seen (hull).",
+    "norm-stats": "RF excludes the inputs of normalization statistics (norm-stats).",
+    "wraps": "RF excludes the opposite side of the input, which units near a border also see (wraps).",
+    "padded": "Units near a border see its elements again, reflected or repeated (padded).",
+    "hull": "Some RF are upper bounds: a unit may see less (hull).",
 }
 
 
@@ -30,7 +30,7 @@ def totals_of(info: InfoData) -> Table:
     trainable, fixed = overall["grad_params"], overall["nograd_params"]
     params, size = trainable + fixed, overall["param_size"] + overall["buffer_size"]
     flops, macs, dmas = overall["flops"], overall["macs"], overall["dmas"]
-    macs_name, macs_text = f"What {convention} reports", units.count(macs)
+    macs_name, macs_text = f"MACs by {convention}", units.count(macs)
     if convention == "torchscan":
         macs_name, macs_text = "Multiply-accumulations", units.count(macs, "MACs")
     flops_text, dmas_text = units.count(flops, "FLOPs"), units.count(dmas, "DMAs")
@@ -52,7 +52,7 @@ def _overhead_rows(overheads: Overheads, model_size: int) -> list[list[Cell]]:
     """Return what the process holds on the GPU beside the model, if it was measured."""
     cuda, framework = overheads["cuda"]["fwd"], overheads["framework"]["fwd"] or 0.0
     if cuda == framework == 0:
-        text = "not measured: the model is not on it"
+        text = "not measured: the model is not on the GPU"
         row = total("overhead", "Framework & CUDA overhead", None, text)
         return [row] if torch.cuda.is_available() else []
     bound, cuda_text = "", "not known"
@@ -78,9 +78,7 @@ def remarks_of(info: InfoData, *, fields: Collection[str]) -> list[str]:
     remarks += _sentences(info.get("estimates", ()))
     if info["provenance"]["convention"] != "torchscan":
         tool = info["provenance"]["convention"]
-        remarks.append(
-            f"MACs are what {tool} would have reported, by its rules; all other figures are torchscan's."
-        )
+        remarks.append(f"MACs follow the rules of {tool}; all other values are torchscan's.")
     remarks += _sentences(info["provenance"]["assumptions"])
     if info["without_formula"]:
         names = ", ".join(f"{name} ({calls}×)" for name, calls in info["without_formula"].items())
@@ -103,13 +101,16 @@ def _sentences(notes: Sequence[NoteData]) -> list[str]:
 
 
 def unknown_cost_text(names: str, when: str = "") -> str:
-    """Why some figures are lower bounds: operators without a price."""
-    return f"≥: a lower bound{when}, because the cost of these operators is not known: {names}."
+    """Return the note on lower bounds that are due to operators without a cost formula."""
+    return f"≥ marks a lower bound{when}, because these operators have no cost formula: {names}."
 
 
 def unrecorded_text(names: str, when: str = "") -> str:
-    """Why some figures are lower bounds: modules that the record could not follow."""
-    return f"≥: a lower bound{when}, because modules ran in other threads, which are not recorded: {names}."
+    """Return the note on lower bounds that are due to modules in other threads."""
+    return (
+        f"≥ marks a lower bound{when}, because modules ran in other threads, which are not "
+        f"recorded: {names}."
+    )
 
 
 def _selection_texts(info: InfoData) -> list[str]:
@@ -117,21 +118,22 @@ def _selection_texts(info: InfoData) -> list[str]:
     chosen = info.get("selection")
     if chosen is None:
         return []
-    which = f", of those that match {chosen['match']}" if chosen["match"] else ""
-    order = f", ordered by {chosen['sort']}" if chosen["sort"] else ""
-    some = f"{len(info['layers'])} of {chosen['layers']} layers{which}{order}, each with its own figures"
-    return [f"{some}; the totals are those of the whole model."]
+    which = f" that match {chosen['match']}" if chosen["match"] else ""
+    order = f", sorted by {chosen['sort']}" if chosen["sort"] else ""
+    num_shown = f"{len(info['layers'])} of {chosen['layers']} layers"
+    return [
+        f"Shown are {num_shown}{which}{order}, each with its own values; "
+        "totals are of the entire model."
+    ]
 
 
 def _field_remarks(layers: Sequence[Layer]) -> list[str]:
-    """Why a field is global, and what the figures leave out."""
+    """Return why fields are global, and what RF excludes."""
     axes = [axis for layer in layers for axes in layer["receptive_field"] or () for axis in axes]
     if not axes:
         return []
     reasons = dict.fromkeys(reason["operator"] for axis in axes for reason in axis["reasons"])
-    beside = (
-        "global: all of the input is seen, by {}; stride and padding are of what is seen besides."
-    )
+    beside = "global: the entire input is seen, by {}; stride and padding describe the windows."
     noted = {note for axis in axes for note in axis["notes"]}
     remarks = [beside.format(", ".join(reasons))] if reasons else []
     return remarks + [text for note, text in _NOTES.items() if note in noted]
@@ -142,7 +144,7 @@ def _pass_text(provenance: ProvenanceData) -> str:
         ", ".join(f"{each['dtype']} {units.shape(each['shape'])}" for each in provenance["inputs"])
         or "no tensor"
     )
-    how = "on shapes alone" if provenance["execution"] == "abstract" else "run for real"
+    how = "on shapes alone" if provenance["execution"] == "abstract" else "on data"
     mode = {
         "eval": "in evaluation mode",
         "train": "in training mode",

@@ -36,7 +36,7 @@ add("gradients-in-forward", "the model computes gradients in its forward pass")
 
 add(
     "runs-on-data",
-    "the pass ran on data, and the result holds for these data: on shapes alone, {error}",
+    "the pass ran on data, so results hold for this data only: on shapes alone, {error}",
 )
 add(
     "autocast-ignored",
@@ -49,17 +49,18 @@ add(
 )
 add(
     "balanced-routing",
-    "balanced routing is assumed: {operator} spreads its picks evenly, "
-    "over as many indices as can be expected",
+    "balanced routing is assumed: the picks of {operator} are spread evenly "
+    "over the expected number of indices",
 )
 add(
     "typical-inputs",
     "generated inputs are assumed to be typical: "
-    "their values decide what is counted, by {reads:reads}",
+    "the counts depend on values that are read by {reads:reads}",
 )
 add(
     "typical-random-numbers",
-    "random numbers are assumed to be typical: they decide what is counted, by {reads:reads}",
+    "random numbers are assumed to be typical: "
+    "the counts depend on values that are read by {reads:reads}",
 )
 add(
     "distribution-arguments-valid",
@@ -82,14 +83,14 @@ add(
     "sparse-gradient",
     "the sparse gradient of {parameter} counts as 0 bytes, because its memory is not tracked",
 )
-add("adapters-as-in-peft", "adapters run in 32 bits, with dropout, as in peft")
+add("adapters-as-in-peft", "adapters run in fp32, with dropout, as in peft")
 
 # -- weights that cannot be read, which other sentences name ---------------------------------------
 
 add("unreadable-weights", "the weights in {path}, which cannot be read")
 add("lazy-module", "the weights of {path:module}, which is lazy and not reached by the pass")
 add("frozen-weights", "the weights of {path:module}, which became constants when it was frozen")
-add("hidden-weights", "the packed weights that {path:module} uses and no module shows")
+add("hidden-weights", "the packed weights of {path:module}, which no module exposes")
 add("packed-numbers", "the numbers packed in {path}")
 
 # -- weights ---------------------------------------------------------------------------------------
@@ -97,8 +98,8 @@ add("packed-numbers", "the numbers packed in {path}")
 add("weights-not-counted", "parameters and memory are not counted for {weights:note}")
 add(
     "packing-unknown",
-    "each element of {path} counts as one, {elements:,} in total: "
-    "how many numbers are packed in it is unknown",
+    "each element of {path} counts as one parameter ({elements:,} in total), "
+    "because how many are packed in it is unknown",
 )
 add(
     "rank-share",
@@ -125,23 +126,23 @@ add("unverified-values", "these values of {device} are unverified: {values:list}
 add("rate-substituted", "no {format} rate is known for {device}, so that of {source} is used")
 add(
     "double-rate-substituted",
-    "no fp64 rate is known for {device}, so 1/{divisor} of that of fp32 is used",
+    "no fp64 rate is known for {device}, so 1/{divisor} of the fp32 rate is used",
 )
 add(
     "device-too-small",
-    "the pass does not fit {device}: it needs {needed:memory} of {available:memory}, "
-    "and times are as if it did",
+    "the pass does not fit on {device}: it needs {needed:memory} of {available:memory}; "
+    "times assume that it fits",
 )
 add(
     "routing-of-this-pass",
-    "rows are assumed to reach the experts as in this pass: the bound reads all experts that "
-    "get rows in it, and another routing may read fewer",
+    "the routing of this pass is assumed: the bound includes reading every expert that gets rows, "
+    "and another routing may read fewer",
 )
 add(
     "fabric",
     "each machine has {per_machine} devices, joined by {joined_by}, and {network_gbs:g} GB/s "
-    "of network per device; collectives reach {link_share:share} of links and "
-    "{network_share:share} of networks",
+    "of network per device; collectives reach {link_share:share} of the link bandwidth and "
+    "{network_share:share} of the network bandwidth",
 )
 add("collectives-hidden", "collectives overlap with computation for {share:share} of their time")
 
@@ -150,7 +151,7 @@ add("collectives-hidden", "collectives overlap with computation for {share:share
 add(
     "validated",
     "validated: four of five measured times of {models:,} image models in mixed precision, "
-    "mostly {kind}, lie within it ({mode:kind of pass}, this GPU)",
+    "mostly {kind}, lie within this margin ({mode:kind of pass}, this GPU)",
 )
 add(
     "not-validated",
@@ -171,9 +172,9 @@ add(
 add("compile", "torch.compile(model)")
 add("tf32", 'torch.set_float32_matmul_precision("high")')
 add("channels-last", "model and images .to(memory_format=torch.channels_last)")
-add("larger-batch", "batch_size={batch_size}; the time is that of {time_of}")
+add("larger-batch", "batch_size={batch_size}; times are for {time_of} samples")
 add("smaller-batch", "batch_size={batch_size}")
-add("smaller-batch-accumulated", "batch_size={batch_size}, gradients accumulated")
+add("smaller-batch-accumulated", "batch_size={batch_size}, with gradient accumulation")
 add("checkpoint", "torch.utils.checkpoint for {modules:range}")
 add("autocast", "torch.autocast(x.device.type, torch.{dtype})")
 add("convert", "model and inputs .to(torch.{dtype})")
@@ -186,9 +187,9 @@ add("no-estimate", "{changes:changes}: {error}")
 
 add("nvml-withholds-size", "NVML does not report how much the process holds")
 add("nvml-no-gpu", "NVML finds no GPU")
-add("nvml-unlisted", "no GPU lists this process, as happens in containers")
+add("nvml-unlisted", "no GPU lists this process, which is common in containers")
 add(
-    "nvml-foreign-numbers", "the GPUs list processes by numbers of another container or of the host"
+    "nvml-foreign-numbers", "the GPUs list processes by the IDs of another container or of the host"
 )
 add(
     "nvml-reports-too-little",
@@ -198,8 +199,8 @@ add("nvml-failed", "{part} does not answer ({error})")
 add("mps-client", "this process is a client of MPS, whose memory NVML attributes to the MPS server")
 add(
     "process-outside-container",
-    "process {pid} is assumed to be this one: it is the only process on a GPU that is not of "
-    "this container",
+    "process {pid} is assumed to be this one, because it is the only process on a GPU from "
+    "outside this container",
 )
 
 # -- plans -----------------------------------------------------------------------------------------
@@ -207,7 +208,7 @@ add(
 add("mesh-refused", "{error}")
 add(
     "offloaded-counted",
-    "parts that FSDP offloads to the host are counted as memory of the device all the same",
+    "tensors that FSDP offloads to the host still count as device memory",
 )
 add(
     "no-collective",
@@ -215,40 +216,39 @@ add(
 )
 add(
     "ddp-not-counted",
-    "what DDP sends is not counted: {sent:memory} per rank to reduce gradients, "
-    "in buckets of as much memory",
+    "the gradient reduction of DDP is not counted: it sends {sent:memory} per rank, "
+    "and its buckets take as much memory as the gradients",
 )
 add("stage-sends-overlap", "sending to the next stage overlaps with computation")
 add(
     "fsdp-per-microbatch",
-    "FSDP in a stage gathers and reduces for each microbatch as it does for a single one",
+    "FSDP in a stage all-gathers and reduces again for each microbatch",
 )
 add(
     "stage-inputs-not-counted",
-    "memory in which torch's stages keep all they receive, the inputs of all microbatches, "
-    "is not counted",
+    "the buffers in which torch's stages keep the inputs of all microbatches are not counted",
 )
 
 # -- generation ------------------------------------------------------------------------------------
 
 add(
     "graphed-serving",
-    "the model is compiled and runs in a CUDA graph, its cache is appended to in place, "
+    "the model is compiled and runs in a CUDA graph, its cache is updated in place, "
     "and tokens are sampled on the device",
 )
 add(
     "host-serving",
-    "kernels are called one by one, the cache is appended to in place, "
+    "kernels are called one by one, the cache is updated in place, "
     "and tokens are sampled on the device",
 )
 add("eager-serving", "kernels are launched one by one, and the cache is copied for each token")
 add("equal-sequences", "all sequences have the same length, and begin and end together")
 add("prompt-in-chunks", "the prompt is processed in chunks, whose memory is not counted")
-add("reach-limited", "no more than {tokens:,} tokens are considered, since a longer pass failed")
+add("reach-limited", "no more than {tokens:,} tokens are considered, because a longer pass failed")
 add(
-    "cache-grows", "beyond {tokens:,} tokens, the cache is assumed to keep growing as it does there"
+    "cache-grows", "beyond {tokens:,} tokens, the cache is assumed to keep growing at the same rate"
 )
-add("cache-ends", "beyond {tokens:,} tokens, the cache is assumed to be no larger")
+add("cache-ends", "beyond {tokens:,} tokens, the cache is assumed to stop growing")
 add(
     "no-room", "the memory of {device} is too small for {batch_size:sequences} of {tokens:,} tokens"
 )
@@ -257,8 +257,8 @@ add(
 
 add(
     "step-needs-timings",
-    "the time of a step, at most {limit:duration}{is_per_sample:per sample} on {device}, is "
-    "not checked without --timings (in pytest, --torchscan-timings)",
+    "the time of a step (at most {limit:duration}{is_per_sample:per sample} on {device}) is "
+    "only checked with --timings (in pytest, --torchscan-timings)",
 )
 add(
     "step-on-other-device",
@@ -271,7 +271,7 @@ add(
 add("baseline-recorded", "baseline recorded in {path}")
 add(
     "below-baseline",
-    "less than the baseline: {metrics:list}; `torchscan check --update` lowers it",
+    "below the baseline: {metrics:list}; `torchscan check --update` lowers it",
 )
 
 # -- tables of several models ----------------------------------------------------------------------
@@ -280,23 +280,22 @@ add("table-inputs", "inputs: {inputs}, {mode} mode")
 add("table-inputs-differ", "inputs: as each model takes them, {mode} mode")
 add(
     "table-costs",
-    "counts are of the forward pass: one MAC is one multiply-add, and FLOPs are all arithmetic",
+    "counts are of the forward pass; a MAC is one multiply-add, and FLOPs include all arithmetic",
 )
-add("table-memory", "memory: the most bytes at one time in {training:step}")
+add("table-memory", "memory: the peak in {training:step}")
 add(
     "table-fields",
-    "RF: the most that a unit sees through windows alone; global: the output sees the whole input",
+    "RF: the largest receptive field from windows alone; global: the output sees the entire input",
 )
 add(
     "table-latency",
-    "latency: of {training:step}, estimated for {device}, {precision:precision}, "
-    "from its data sheet",
+    "latency: of {training:step}, {precision:precision}, estimated from the data sheet of {device}",
 )
 add("table-versions", "counted by torchscan {torchscan} with torch {torch}")
 
 # -- info dicts ------------------------------------------------------------------------------------
 
-add("memory-estimate", "memory is estimated: {peak_bytes:memory} at most")
+add("memory-estimate", "memory is estimated: {peak_bytes:memory} at the peak")
 add(
     "time-estimate",
     "times are estimated for {device}{precision:optional}{compiled:compiled}: "

@@ -163,7 +163,7 @@ def _totals(roofline: Roofline) -> Table:
     time, bound = roofline.time_estimate, roofline.time_bound
     expected = f"{units.duration(time)} ± {100 * roofline.error_margin.share:.0f} %"
     scope = "for the whole pass" if roofline.compiled else "call by call"
-    rates = f"at the rates of the data sheet, {scope}"
+    rates = f"at data-sheet rates, {scope}"
     compute, memory = roofline.compute_utilization, roofline.memory_utilization
     peaks = [
         f"{units.count(peak, 'FLOP/s', 1)} {name}" for name, peak in roofline.peak_flops.items()

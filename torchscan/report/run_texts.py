@@ -138,10 +138,10 @@ _OF_WATCHED_RUNS: dict[str, Any] = {
     "writer-ended": "the writer process had ended",
     "internal-error": "torchscan hit an internal error",
     "disk-full": "the disk is full",
-    "quota-exceeded": "the disk quota is used up",
+    "quota-exceeded": "the disk quota is exceeded",
     "read-only-folder": "the file system is read-only",
     "not-permitted": "writing to the folder is not permitted",
-    "file-too-large": "the file has reached the maximum size that is permitted",
+    "file-too-large": "the file has reached the maximum permitted size",
     "write-failed": describe_write_error,
     "unexpected-error": "{error}",
     # what the run lacks
@@ -207,7 +207,7 @@ _OF_FINDINGS: dict[str, Any] = {
     "written-after-backward": describe_write_after_backward,
     "not-stored-by-backward": "no completed backward() has stored it",
     "constant-operand": "an operand without a gradient, such as a target, was not finite",
-    "option-not-finite": "its option {name} is {value}",
+    "option-not-finite": "its argument {name} is {value}",
     # why the operator is not known
     "repeat-failed": "repeating the call raised {error}",
     "repeat-finite": "the repeated call produced finite values",
@@ -224,7 +224,7 @@ _OF_FINDINGS: dict[str, Any] = {
     "input-in-container": "its inputs are results of other calls, in a container",
     "gradient-too-large": "its gradient was too large to keep",
     "module-gone": "the module was garbage-collected",
-    "call-not-kept": "it was in a call before the last {limit} calls, and only those are kept",
+    "call-not-kept": "the call is older than the last {limit} calls, and only those are kept",
     "nothing-saved": "no node of the loss's graph saves the values that would show it",
     "checked-after-step": (
         "values were checked after the step; from now on they are checked when they are produced"

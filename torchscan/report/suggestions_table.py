@@ -33,11 +33,11 @@ def suggestions_table(suggestions: Suggestions) -> Table:
         ),  # code to type is never truncated
     ]
     return make_table(
-        "What would help",
+        "Suggestions",
         columns,
         rows,
         summary=[suggestions.question],
-        remarks=[f"Of no help: {'; '.join(map(str, suggestions.ineffective))}."]
+        remarks=[f"No effect: {'; '.join(map(str, suggestions.ineffective))}."]
         if suggestions.ineffective
         else [],
         noun="changes",

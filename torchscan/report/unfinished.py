@@ -23,7 +23,7 @@ def unfinished_table(error: RecordError) -> Table | None:
         table,
         rows=list(_rows_near(table.rows, failed)),
         totals=(),
-        remarks=["The pass failed in the layer that is marked; the error says why:"],
+        remarks=["The pass failed in the marked layer; the error has the reason:"],
     )
 
 

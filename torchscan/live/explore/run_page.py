@@ -96,9 +96,7 @@ def _without_graph(run: WatchedRun) -> dict[str, Any]:
         "roofline": None,
         "error": "",
         "version": __version__,
-        "remarks": [
-            "This run has no graph of its model: its modules are shown without lines between them."
-        ],
+        "remarks": ["This run has no graph of its model, so modules are shown without edges."],
     }
 
 

@@ -73,7 +73,7 @@ def graph_table(graph: ModuleGraph) -> Table:
         words("kind", "Kind", lambda index: nodes[index].kind, priority=2),
         words("type", "Type", types.__getitem__, min_width=8, dim=True, priority=1),
         words("reads", "Reads", reads.__getitem__, min_width=16, truncate="tail"),
-        words("shape", "Gives", lambda index: shape_of(graph, index) or None, priority=3),
+        words("shape", "Output", lambda index: shape_of(graph, index) or None, priority=3),
     )
     title = printable(f"Inside {graph.path or graph.type_name}")
     return make_table(title, columns, range(len(nodes)), noun="nodes")

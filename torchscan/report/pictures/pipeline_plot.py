@@ -38,7 +38,7 @@ def draw_pipeline(plan: PipelinePlan, *, ax: Axes | None = None, size: Size = "s
     with drawing(ax, size, _MARGIN + _HEIGHT * number) as ax:
         for each in plan.actions:
             _draw(ax, plan, each, unit)
-        ax.set_yticks(range(number), [f"process {each}" for each in range(number)])
+        ax.set_yticks(range(number), [f"rank {each}" for each in range(number)])
         ax.set(ylim=(number - 0.45, -0.55), xlim=(0, plan.passes / unit), xlabel=name)
         ax.set_title(
             f"{plan.schedule}: {units.share(plan.bubble)} bubbles", loc="left", fontsize="medium"

@@ -98,4 +98,4 @@ def _draw_room(ax: Axes, plan: Plan, unit: float) -> None:
 
 def _name(rank: RankPlan) -> str:
     place = ", ".join(f"{name} {place}" for name, place in rank.place.items())
-    return f"Process {rank.rank}\n{place}"
+    return f"Rank {rank.rank}\n{place}"

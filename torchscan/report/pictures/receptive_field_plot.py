@@ -256,9 +256,7 @@ def _draw_one(ax: Axes, seen: _Seen, *, is_on_picture: bool) -> None:
 
     (height, width), colour = seen.input, inks_of(ax).colours["compute"]
     if seen.is_global:
-        ax.add_patch(
-            Rectangle((0, 0), width, height, facecolor=colour, alpha=0.12, label="seen as a whole")
-        )
+        ax.add_patch(Rectangle((0, 0), width, height, facecolor=colour, alpha=0.12, label="global"))
     if not seen.wide or not seen.tall:
         return
     if is_on_picture and not seen.is_global:
@@ -363,7 +361,9 @@ def _title(layer: LayerField, places: Sequence[int], axes: Sequence[AxisField]) 
     )
     seen = f"unit {unit} of {layer.path or layer.type_name}: {sizes}"
     return (
-        "\n".join([seen, *textwrap.wrap(f"and everything by {', '.join(reasons)}", _TITLE_WIDTH)])
+        "\n".join(
+            [seen, *textwrap.wrap(f"and the entire input by {', '.join(reasons)}", _TITLE_WIDTH)]
+        )
         if reasons
         else seen
     )
