@@ -251,7 +251,7 @@ def test_choices_are_all_that_there_are() -> None:
             "--sort is for the table of layers",
         ),
         (("summary", *NET, "--form", "csv"), "are not options: did you mean --format?"),
-        (("llm",), "required: COMMAND (torchscan llm --help says more)"),
+        (("llm",), "required: COMMAND (see torchscan llm --help)"),
         (("llm", "serve", "x", "--num-gpus", "7", "--tp", "2"), "not a multiple of --tp 2"),
         (("llm", "serve", "x", "--new", "4k"), "'x' is not a model"),
         (("llm", "serve", "x", "--context", "1k", "--new", "1k"), "--new is 1024"),
@@ -760,7 +760,7 @@ def test_checking(run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert out.splitlines()[0] == "? a: cannot be checked"
     assert out.splitlines()[1].endswith("nets.py:Nat: nets.py has no 'Nat': did you mean Net?")
     assert out.splitlines()[2] == "✗ b exceeds its budget"
-    assert out.endswith("- c: has no target, and is checked by a test only\n")
+    assert out.endswith("- c: has no target, so only a test can check it\n")
     assert err == ""
     with monkeypatch.context() as patch:
         patch.setattr("torchscan.budgets.budget_check.check_model", lambda *_, **__: 1 / 0)

@@ -47,8 +47,8 @@ budget:
 
   [budgets.backbone.generation]
   prompt = 2048                          # more keys: new weights cache eager
-  max_time_per_token = "60 ms"           # on the device, as it is estimated
-  min_context = "8k"                     # there is memory for so many tokens
+  max_time_per_token = "60 ms"           # estimated for the device
+  min_context = "8k"                     # memory suffices for this many tokens
 
 Its limits: max_time_per_token max_first_token min_tokens_per_second max_weights
 max_cache_per_token min_context min_batch_size.
@@ -72,7 +72,7 @@ def add_to(commands: Any) -> None:
     parser = add_command(
         commands, "check", "Check models against their budgets.", _FILE, _EXAMPLES, run=_run
     )
-    help_ = "Name budgets (default: all with a target)."
+    help_ = "Check only these budgets (default: all with a target)."
     parser.add_argument("names", metavar="BUDGET", nargs="*", help=help_)
     add_options(parser, "config", "update", "timings")
     add_option(parser, "format", choices=("text", "github"))
@@ -92,7 +92,7 @@ def _run(options: argparse.Namespace) -> int:
     statuses, reports = [SUCCESS], []
     for budget in chosen:
         if budget.target is None and not options.names:
-            lines = [f"{budget.name}: has no target, and is checked by a test only"]
+            lines = [f"{budget.name}: has no target, so only a test can check it"]
             report = BudgetReport(name=budget.name, sign="-", lines=lines)
         else:
             status, report = _checked(budget, options)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _REPORTS = """\
 A report is a file that torchscan summary TARGET --format json writes, to_json() returns, or
-torchscan check --update records. Two files that run.save() wrote are compared, too."""
+torchscan check --update records. Two files that run.save() wrote can be compared, too."""
 _EXAMPLES = """\
 examples
   torchscan compare torchvision:resnet18 torchvision:resnet34
@@ -40,8 +40,10 @@ def add_to(commands: Any) -> None:
     """Register the command."""
     help_ = "Show what changed between two models or reports, layer by layer."
     parser = add_command(commands, "compare", help_, TARGETS, _REPORTS, INPUTS, _EXAMPLES, run=_run)
-    parser.add_argument("before", metavar="BEFORE", help="Name a TARGET or a report; see below.")
-    parser.add_argument("after", metavar="AFTER", help="Name another.")
+    parser.add_argument(
+        "before", metavar="BEFORE", help="Compare this TARGET or report; see below."
+    )
+    parser.add_argument("after", metavar="AFTER", help="Compare it with this one.")
     add_inputs(parser)
     add_output(parser)
 

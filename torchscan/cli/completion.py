@@ -30,9 +30,9 @@ _MODEL = re.compile(
 
 def add_to(commands: Any) -> None:
     """Register the command."""
-    help_ = "Print a script for completion in a shell."
+    help_ = "Print a completion script for a shell."
     parser = add_command(commands, "completion", help_, _SETUP, run=_run)
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="Name the shell.")
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="Choose the shell.")
 
 
 def _run(options: argparse.Namespace) -> None:

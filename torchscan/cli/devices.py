@@ -21,7 +21,7 @@ def add_to(commands: Any) -> None:
     """Register the command."""
     help_ = "List devices with their peak rates, or measure this machine's."
     parser = add_command(commands, "devices", help_, _EXAMPLES, run=_run)
-    help_ = "Show the specification of this device, with its sources."
+    help_ = "Show the specification of this device, with sources."
     name: Any = parser.add_argument("name", metavar="NAME", nargs="?", help=help_)
     name.parameter = "device"
     add_option(parser, "measure")

@@ -28,11 +28,11 @@ def add_to(commands: Any) -> None:
     """Register the command."""
     help_ = "Show the data flow inside a module, as a table or a plot."
     parser = model_command(commands, "graph", help_, _EXAMPLES, run=_run)
-    help_ = "Name the module (default: the model itself)."
+    help_ = "Show this module (default: the model itself)."
     parser.add_argument("path", metavar="PATH", nargs="?", default="", help=help_)
     add_option(parser, "call", default=1)
     add_option(parser, "operators")
-    help_ = "Write a plot, FILE.svg, or source for Graphviz, FILE.dot, or Markdown, FILE.mmd"
+    help_ = "Write a plot (FILE.svg), or source for Graphviz (FILE.dot) or Mermaid (FILE.mmd)"
     add_option(parser.add_argument_group("output"), "output", help=help_)
 
 

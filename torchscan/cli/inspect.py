@@ -42,7 +42,7 @@ _USAGE = """\
 torchscan inspect [options] TARGET
        torchscan inspect [options] -- python train.py [arguments]"""
 _REAL = """\
-Here a TARGET is built with data, and its steps are real ones on this machine."""
+Here a TARGET is built with data, and real steps run on this machine."""
 _SCRIPT = """\
 After --, give the script as you start it: python train.py, or python -m package.module. It runs
 in this process, with its own output, warnings and exit status; the table goes to standard error,

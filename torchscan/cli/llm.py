@@ -24,8 +24,8 @@ examples
   torchscan llm serve hf:path/to/config.json -d H100 --prompt 2k --new 256 -b 1,8,32
   torchscan llm serve hf:meta-llama/Llama-3.1-8B -d L4 --weights int4 --cache fp8 --context 32k
   torchscan llm serve hf:meta-llama/Llama-3.1-405B -d H100 --num-gpus 8 --weights fp8
-k is 1,024 tokens. Weights and caches take: fp8, int8, int4, nf4, fp4, mxfp4; int4:32: 32 weights
-share a scale. torchscan devices lists the devices."""
+k is 1,024 tokens. Formats of weights and caches: fp8, int8, int4, nf4, fp4, mxfp4; in int4:32,
+32 weights share a scale. torchscan devices lists the devices."""
 _TRAIN_EXAMPLES = """\
 examples
   torchscan llm train hf:meta-llama/Llama-3.1-70B -d H100 --num-gpus 64 --checkpoint
@@ -37,20 +37,20 @@ torchscan devices lists the devices."""
 
 def add_to(commands: Any) -> None:
     """Register the commands."""
-    help_ = "Estimate what a language model takes when it is served or trained."
+    help_ = "Estimate memory and time of serving or training a language model."
     group = add_command_group(commands, "llm", help_)
     _add_serve(group)
     _add_train(group)
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
-    help_ = "Name the model: hf:path/to/config.json or package.module:callable."
+    help_ = "Analyze this model: hf:path/to/config.json or package.module:callable."
     parser.add_argument("target", metavar="TARGET", help=help_)
     add_option(parser, "device")
 
 
 def _add_serve(commands: Any) -> None:
-    help_ = "Estimate what a language model takes on a device, and what a token costs there."
+    help_ = "Estimate memory, latency and price per token of a language model on a device."
     parser = add_command(commands, "serve", help_, _SERVE_EXAMPLES, run=_serve)
     _add_model(parser)
     length = parser.add_argument_group("tokens")
@@ -75,7 +75,7 @@ def _add_serve(commands: Any) -> None:
 
 
 def _add_train(commands: Any) -> None:
-    help_ = "Find the meshes of devices on which a language model trains, and how fast it trains."
+    help_ = "Compare device meshes for training a language model, by memory and speed."
     parser = add_command(commands, "train", help_, _TRAIN_EXAMPLES, run=_train)
     _add_model(parser)
     devices = parser.add_argument_group("devices")

@@ -81,7 +81,7 @@ examples
   torchscan inspect -- python train.py
   torchscan check
 
-torchscan COMMAND --help explains each. Exit status: 0 success; 1 a budget is exceeded, or inspect
+Run torchscan COMMAND --help for details. Exit status: 0 success; 1 a budget is exceeded, or inspect
 --on-nonfinite raise found a NaN; 2 invalid arguments; 3 internal error."""
 
 
@@ -101,14 +101,14 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit with the message and the command that explains more."""
-        self.exit(INVALID_USE, f"torchscan: {message} ({self.prog} --help says more)\n")
+        self.exit(INVALID_USE, f"torchscan: {message} (see {self.prog} --help)\n")
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     top = _Parser(
         "torchscan",
-        description="Show what a PyTorch model consists of and costs, before it is trained.",
+        description="Analyze what a PyTorch model consists of and costs, and inspect its training.",
         epilog=_EPILOG,
     )
     help_ = "Show the version and exit."

@@ -22,7 +22,6 @@ _GENERATION = ("generation.py",)
 _INSPECT = ("inspection.py",)
 _MESHES = ("ranks/meshes.py",)
 _PASS = ("recording/arguments.py", "recording/request.py")
-_SERVE = ("live/explore/serving.py",)
 _SUMMARY = ("crawler.py",)
 
 
@@ -125,7 +124,7 @@ class _Options:
     """The options by name."""
 
     # the model's inputs
-    input = Option("Give the shape of one input; repeat it for several; see below", "SHAPE",
+    input = Option("Give the shape of one input; repeat the option for several; see below", "SHAPE",
                    action="append", default=[], python="input_shape")
     dtype = Option("Set the type of inputs; a floating-point type also converts the model", "TYPE")
     batch_size = Option("Set {}", "N", to_count, _PASS, "-b")
@@ -133,7 +132,7 @@ class _Options:
                   choices="recording/request.py:Mode")
     # the pass
     training = _flag("Take {}", files=_PASS)
-    optimizer = Option("Name the optimizer that steps: AdamW or another of torch.optim", "NAME")
+    optimizer = Option("Take the step with this optimizer of torch.optim, such as AdamW", "NAME")
     precision = Option("Convert the model to this precision; …-mixed is autocast",
                        choices="precisions.py:Precision")
     compiled = _flag("{}", files=("estimator.py",))
@@ -142,7 +141,7 @@ class _Options:
     run_on = Option("Run a TARGET on this device (default: cuda, or else cpu)", "cpu|cuda")
     steps = Option("Measure N training steps after one to warm up; evaluations do not count", "N",
                    to_count, default=5)
-    on_nonfinite = Option("Record a NaN or Inf of any step, warn at once too, or raise",
+    on_nonfinite = Option("Record NaN and Inf of all steps, also warn at once, or raise",
                           files=_INSPECT, choices="inspection.py:Reaction")
     # layers and rows
     by = Option("Choose the rows")
@@ -160,7 +159,7 @@ class _Options:
                        choices="report/table.py:Cut")
     layer = Option("Show only this layer, with a row for each axis", "PATH")
     call = Option("Choose the call of the module, counted from 1", "N", to_count, default=1)
-    operators = _flag("Show each operator and each of equal modules in a separate box")
+    operators = _flag("Show operators and identical modules in separate boxes")
     # counting
     convention = Option("Count MACs by the rules of this tool", files=_SUMMARY,
                         choices="analyses/conventions/__init__.py:Convention")
@@ -172,26 +171,26 @@ class _Options:
     cuda_context = Option("Set the memory that the CUDA context, kernels and libraries take "
                           "(default: as measured, or 512 MiB)", "SIZE", to_bytes)
     suggestions = _flag("Suggest changes that help, with an estimate for each")
-    largest_batch = _flag("Find the largest batch that fits on the device, too")
-    longest_sequence = _flag("Find the most tokens of a sequence that fit on the device, too")
+    largest_batch = _flag("Also find the largest batch that fits on the device")
+    longest_sequence = _flag("Also find the longest sequence that fits on the device")
     # language models
     prompt = Option("Set the number of {}", "N", to_tokens, _GENERATION)
-    context = Option("Set the tokens of prompt and answer, in place of --prompt", "N", to_tokens,
+    context = Option("Set the number of tokens of prompt and answer, instead of --prompt", "N", to_tokens,
                      python="prompt")
     new = Option("Set the number of {}", "N", to_tokens, _GENERATION)
     weights = Option("Set the format in which weights are stored", "FORMAT")
     cache = Option("Set {}", "FORMAT", files=_GENERATION)
     eager = _flag("Generate as plain PyTorch does, kernel by kernel")
-    price = Option("Add the price of a million tokens; P is the device's per hour", "P", float)
+    price = Option("Show the price of a million tokens; P is the price of the device per hour", "P", float)
     num_gpus = Option("Set {}", "N", to_count, _MESHES)
     tp = Option("Shard each layer over N devices (default: all)", "N", to_count)
-    mesh = Option("Compare this mesh; repeat it for several (default: all useful ones)",
+    mesh = Option("Compare this mesh; repeat the option for several (default: all useful ones)",
                   "dp=8,tp=8", to_mesh, action="append", python="meshes")
-    per_machine = Option("Set {}", "N", to_count, _MESHES)
+    per_machine = Option("Set the number of devices in each machine", "N", to_count, _MESHES)
     network_gbs = Option("Set the network bandwidth of each device, in one direction, in 10^9 "
                          "bytes per second", "GB/s", float, _MESHES)
     length = Option("Set the number of {}", "N", to_tokens, _MESHES)
-    global_batch_size = Option("Set the sequences of all devices (default: --batch-size each)", "N",
+    global_batch_size = Option("Set the number of sequences on all devices (default: --batch-size each)", "N",
                                to_count)
     checkpoint = _flag("{}", files=_MESHES)
     lora = Option("{}", "RANK", to_count, _MESHES)
@@ -199,10 +198,10 @@ class _Options:
     format = Option("Choose the format", choices=FORMATS, default="text")
     output = Option("Write to this file instead of standard output", "FILE", Path, short="-o")
     width = Option("Set the width in characters (default: the terminal's)", "N", to_count)
-    run = Option("Show what a file of inspect --save, or a watched run, has measured", "RUN", Path)
+    run = Option("Show the measurements of a watched run, or of a file of inspect --save", "RUN", Path)
     save = Option("Write the complete result as JSON, for open_run and compare", "FILE", Path)
     trace = Option("Write the last step as a timeline for ui.perfetto.dev", "FILE", Path)
-    host = Option("Set {}", "HOST", files=_SERVE, default="127.0.0.1")
+    host = Option("Listen on this address", "HOST", default="127.0.0.1")
     port = Option("Listen on this port; if it is taken, on another free one (default: 6116)",
                   "N", int)
     config = Option("Read this budget file", "FILE", Path)

@@ -91,7 +91,9 @@ def model_command(
     It has options for the inputs and, with ``step``, for the pass.
     """
     parser = add_command(commands, name, help_, TARGETS, INPUTS, *explained, run=run)
-    parser.add_argument("target", metavar="TARGET", nargs=models, help="Name the model; see below.")
+    parser.add_argument(
+        "target", metavar="TARGET", nargs=models, help="Analyze this model; see below."
+    )
     add_inputs(parser, step=step)
     if step:
         add_options(parser.add_argument_group("pass"), "training", "optimizer", "precision")

@@ -39,7 +39,7 @@ def add_to(commands: Any) -> None:
     listing = add_command(
         group, "list", "List the runs in a folder.", _LIST_EXAMPLES, run=_list_runs
     )
-    help_ = "Name the folder (default: runs)."
+    help_ = "List the runs in this folder (default: runs)."
     listing.add_argument(
         "folder", metavar="FOLDER", nargs="?", default="runs", type=Path, help=help_
     )
@@ -47,15 +47,17 @@ def add_to(commands: Any) -> None:
 
     help_ = "Open a watched run in the browser, while it is written or afterwards."
     opening = add_command(group, "open", help_, _OPEN_EXAMPLES, run=_open)
-    help_ = "Name its folder; further runs are shown beside it."
+    help_ = "Open the run in this folder; further runs are shown beside it."
     opening.add_argument("runs", nargs="+", metavar="RUN", type=Path, help=help_)
     add_options(opening, "host", "port")
     add_option(opening, "output", help="Write one HTML file instead, which needs no server")
 
     help_ = "Merge the files of a watched run's ranks into one file."
     merging = add_command(group, "merge", help_, _MERGE_EXAMPLES, run=_merge)
-    merging.add_argument("folder", metavar="FOLDER", type=Path, help="Name the folder of the run.")
-    help_ = "Name the file to write; open_run() reads it."
+    merging.add_argument(
+        "folder", metavar="FOLDER", type=Path, help="Merge the files in this folder."
+    )
+    help_ = "Write this file, which open_run() reads."
     merging.add_argument("file", metavar="FILE", type=Path, help=help_)
 
 
@@ -82,7 +84,7 @@ def _open(options: argparse.Namespace) -> None:
 
 
 def _put_url(url: str) -> None:
-    print_answer(f"{url}\nCtrl+C ends it.")
+    print_answer(f"{url}\nPress Ctrl-C to stop.")
     sys.stdout.flush()
 
 

@@ -23,12 +23,11 @@ from torchscan.errors import InputError, RecordError
 _COLUMNS = """\
 Columns: type path input_shape output_shape params own_params grad_params nograd_params trainable
 param_size buffers buffer_size macs own_macs flops own_flops dmas bytes_read bytes_written
-activations peak latency params_share macs_share flops_share latency_share rf s p. Numbers are
-those of a layer with all that it calls; own_… are its own. Data (csv, json) have each layer's own
-numbers, and are never folded.
+activations peak latency params_share macs_share flops_share latency_share rf s p. Numbers
+include everything that a layer calls; own_… are of the layer itself. In csv and json, all numbers
+are of the layer itself, and nothing is folded.
 
-With --by and --symbolic there are costs instead of layers, largest first; the formulas are those of
-a language model."""
+--by and --symbolic show costs instead of layers, largest first; --symbolic is for language models."""
 _EXAMPLES = """\
 examples
   torchscan summary torchvision:resnet50 --max-depth 2

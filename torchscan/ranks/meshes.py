@@ -84,7 +84,7 @@ def search(
             of what is sharded so (HSDP); tensor parallelism is along "tp". By default all that make sense, "tp" in a machine.
         precision: "bf16": the model is converted; "bf16-mixed": weights in 32 bits, gathered in 16, gradients summed up in 32.
         optimizer: the name of a class in ``torch.optim``, the class, or a function that makes one of a list of parameters.
-        checkpoint: compute each layer again in the backward pass, so that only its input is kept.
+        checkpoint: recompute each layer in the backward pass, so that only its input is kept.
         lora: freeze the model, and train adapters of this rank beside all linear layers in its layers, as peft does: in
             32 bits, with a dropout.
         apply: shards the model instead, as for :func:`plan`.
