@@ -185,7 +185,7 @@ def _train(run: Path) -> None:
 
 
 def _fit_graph(page: BrowserPage) -> None:
-    page.get_by_role("button", name="all of it").click()
+    page.get_by_role("button", name="fit to view").click()
 
 
 def take_watch_pictures() -> None:

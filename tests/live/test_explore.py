@@ -558,7 +558,7 @@ def test_what_one_looks_at_stays_while_figures_change(browser: Browser, tmp_path
     net.double()
     train(tmp_path / "run", 2, Doubled(net))
     with torchscan.serve(tmp_path / "run", port=0) as server, opened(browser, server.url) as page:
-        page.get_by_label("colour by").select_option("gradient")
+        page.get_by_label("color by").select_option("gradient")
         row = page.locator("tbody tr", has=page.locator(".type", has_text="Sequential ×24"))
         row.click()
         calls = page.locator(".card select").first
@@ -667,7 +667,7 @@ def test_the_first_nan_is_the_first_verdict(browser: Browser, tmp_path: Path) ->
         assert page.locator(".verdict").first.inner_text().startswith("First NaN")
         assert page.locator(".node.producer, .node.holds").count()
         assert (
-            page.locator(".colour, select[aria-label='colour by']").first.input_value()
+            page.locator(".colour, select[aria-label='color by']").first.input_value()
             == "nonfinite"
         )
 
@@ -710,14 +710,14 @@ def test_a_run_is_coloured_by_what_was_measured_until_another_figure_is_chosen(
     browser: Browser, run: Path
 ) -> None:
     with torchscan.serve(run, port=0) as server, opened(browser, server.url) as page:
-        assert page.get_by_label("colour by").input_value() == "gradient"
+        assert page.get_by_label("color by").input_value() == "gradient"
 
 
 def test_the_page_says_how_to_read_a_picture(browser: Browser, run: Path, tmp_path: Path) -> None:
     page_of_run(run).save(tmp_path / "run.html")
     with opened(browser, tmp_path / "run.html") as page:
         assert not page.locator(".help canvas").is_visible()
-        page.get_by_text("How to read these pictures").click()
+        page.get_by_text("How to read these plots").click()
         box = page.locator(".help canvas").bounding_box()
         assert box is not None
         page.locator(".help canvas").hover(position={"x": 12.5 / 32 * box["width"], "y": 40})

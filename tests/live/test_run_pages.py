@@ -146,7 +146,7 @@ def gradients_of(page: Any) -> list[str]:
 def test_a_gradient_of_zero_is_shown_as_zero(browser: Browser, tmp_path: Path) -> None:
     page_of_run(write_layers(tmp_path / "run", 3)).save(tmp_path / "run.html")
     with opened(browser, tmp_path / "run.html") as page:
-        page.get_by_label("colour by").select_option("gradient")
+        page.get_by_label("color by").select_option("gradient")
         assert gradients_of(page) == ["–", "0", "2.00", "2.00"]
         boxes = page.locator("svg.graph .figure").all_text_contents()
         assert [each for each in boxes if each] == ["0", "2.00", "2.00"]

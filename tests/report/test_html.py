@@ -135,24 +135,24 @@ def test_everything_can_be_reached_with_the_tabulator_and_shows_where_it_is(show
         )
         assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     assert reached == [
-        "open all",
-        "close all",
+        "expand all",
+        "collapse all",
         "Layer",
         "Params",
         "MACs",
-        "open or close Chain",
-        "open or close a",
-        "open or close a.b",
+        "expand or collapse Chain",
+        "expand or collapse a",
+        "expand or collapse a.b",
     ]
 
 
 def test_all_can_be_opened_and_closed_at_once(show: Open) -> None:
     page = show(nested().to_html(columns=COLUMNS, standalone=True))
-    page.get_by_role("button", name="close all").click()
+    page.get_by_role("button", name="collapse all").click()
     assert visible_rows(page) == CLOSED_A
     fold(page, "a").click()
     assert visible_rows(page) == CLOSED_B
-    page.get_by_role("button", name="open all").click()
+    page.get_by_role("button", name="expand all").click()
     assert visible_rows(page) == OPEN
 
 
@@ -305,7 +305,7 @@ def test_3000_layers_are_usable(show: Open) -> None:
     assert len(visible_rows(page)) == 111
     sort(page, "Params")
     assert len(visible_rows(page)) == 3051
-    page.get_by_role("button", name="open all").click()
+    page.get_by_role("button", name="expand all").click()
     sort(page, "Params")
     sort(page, "Params")
     assert [row[0] for row in visible_rows(page)[:3]] == ["Sequential", "0", "0"]

@@ -390,7 +390,7 @@ def test_a_run_colours_the_page(visit: Visit) -> None:
         assert "producer" in str(page.locator(".node.selected").get_attribute("class"))
         assert page.locator("tr.selected").inner_text().startswith("1")
         page.locator(".node.selected").hover()
-        assert "first of them" in page.locator(".tip").inner_text()
+        assert "first NaN or Inf" in page.locator(".tip").inner_text()
         page.locator("select").select_option("latency")
         assert page.locator("thead th").last.inner_text() == "Measured time"
 

@@ -80,7 +80,7 @@
 
     headings.forEach((heading, column) => {
       const button = tool(heading.textContent, () => sortBy(column));
-      button.title = "sort: once, the other way, as before";
+      button.title = "sort, reverse, restore the order";
       heading.replaceChildren(button);
       heading.setAttribute("aria-sort", "none");
     });
@@ -88,14 +88,14 @@
       if (!isParent(index)) return;
       const button = tool("", () => { setClosed(row, !isClosed(row)); refresh(); });
       button.className = "fold";
-      button.setAttribute("aria-label", `open or close ${row.querySelector(".name").dataset.full}`);
+      button.setAttribute("aria-label", `expand or collapse ${row.querySelector(".name").dataset.full}`);
       button.setAttribute("aria-expanded", "true");
       row.cells[0].prepend(button);
     });
     if (rows.some((_, index) => isParent(index))) {
       const tools = document.createElement("div");
       tools.className = "tools";
-      tools.append(tool("open all", () => closeBelow(Infinity)), tool("close all", () => closeBelow(1)));
+      tools.append(tool("expand all", () => closeBelow(Infinity)), tool("collapse all", () => closeBelow(1)));
       root.prepend(tools);
     }
     const levels = rows.map(depth);

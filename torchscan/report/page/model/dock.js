@@ -41,8 +41,8 @@ export class Dock {
 
   /** @param {string[]} keys @param {string} chosen @param {boolean} isPinned */
   put(keys, chosen, isPinned) {
-    const inside = make("div", { class: "heats" }), calls = make("select", { "aria-label": "which call", onchange: () => card.heat.show(calls.value) });
-    const press = isPinned ? make("button", { type: "button", class: "close", "aria-label": "close", onclick: () => this.close(card) }, "×") : make("button", { type: "button", class: "keep", title: "keep these pictures in view", onclick: () => this.pin(card.keys, calls.value) }, "keep");
+    const inside = make("div", { class: "heats" }), calls = make("select", { "aria-label": "call", onchange: () => card.heat.show(calls.value) });
+    const press = isPinned ? make("button", { type: "button", class: "close", "aria-label": "close", onclick: () => this.close(card) }, "×") : make("button", { type: "button", class: "keep", title: "keep these plots in view", onclick: () => this.pin(card.keys, calls.value) }, "keep");
     const element = make("section", { class: `card${isPinned ? " pinned" : ""}`, tabindex: -1, onkeydown: (/** @type {KeyboardEvent} */ event) => { if (event.key === "Delete" && isPinned) this.close(card); } }, make("div", { class: "which" }, calls, press), inside);
     /** @type {Card} */
     const card = { element, calls, keys, heat: new HeatView(inside, this.source, (step) => { for (const each of this.cards) each.heat.point(step); }) };

@@ -37,7 +37,7 @@ const ALL = [
   { key: "params", label: "parameters", value: of("params"), text: count, colour: always("parameters"), adds: true },
   { key: "bytes", label: "bytes moved", value: of("bytes"), text: bytes, colour: always("memory"), adds: true },
   { key: "intensity", label: "FLOPs per byte", value: (row) => (row.bytes ? row.flops / row.bytes : 0), text: ratio, colour: (row) => row.limiter || "compute", adds: false },
-  { key: "activations", label: "activations left", value: of("activations"), text: bytes, colour: always("activations"), adds: false },
+  { key: "activations", label: "activations kept", value: of("activations"), text: bytes, colour: always("activations"), adds: false },
   { key: "peak", label: "peak memory", value: of("peak"), text: bytes, colour: always("activations"), adds: false },
   { key: "rf", label: "receptive field", value: fieldOf, text: (_, row) => row.rf || "–", colour: always("compute"), adds: false },
 ];
@@ -60,9 +60,9 @@ export function saidOf(row, figures) {
   const said = figures.filter((figure) => figure.key !== "rf").map((figure) => /** @type {[string, string]} */ ([figure.label, figure.text(figure.value(row), row)]));
   return /** @type {[string, string][]} */ ([
     ["", row.calls ? row.path : labelsOf(row)[0] || row.name], ["type", row.type],
-    ...(row.repeats > 1 ? [["repeats", `${row.repeats} equal modules: times, arithmetic, bytes and parameters are their sums`]] : []),
+    ...(row.repeats > 1 ? [["repeats", `${row.repeats} identical modules: times, arithmetic, bytes and parameters are sums`]] : []),
     ["input", row.input.join(", ")], ["output", row.output.join(", ")],
-    ...said, [row.nonfinite ? "first of them" : "first NaN or Inf", row.producer ?? ""], ["receptive field", row.rf], ["limited by", row.limiter ?? ""],
+    ...said, ["first NaN or Inf", row.producer ?? ""], ["receptive field", row.rf], ["limited by", row.limiter ?? ""],
     ...(row.settings ?? []).map((/** @type {[string, string]} */ [name, value]) => [name || "settings", value]),
   ]).filter(([, value]) => value && value !== "–");
 }

@@ -180,14 +180,14 @@ export class HeatView {
   /** What a picture shows, in words. @param {History} history */
   nameOf(history) {
     const last = history.last.length - 1;
-    return `${history.name}, ${nounsOf(history)} ${history.first[0]} to ${history.last[last]}; at last from ${written(history.least[last])} to ${written(history.most[last])}, mean ${written(history.mean[last])}`;
+    return `${history.name}, ${nounsOf(history)} ${history.first[0]} to ${history.last[last]}; last values from ${written(history.least[last])} to ${written(history.most[last])}, mean ${written(history.mean[last])}`;
   }
 
   /** @param {History} history @param {number} at */
   saidOf(history, at) {
     const steps = history.first[at] === history.last[at] ? `${nounOf(history)} ${history.first[at]}` : `${nounsOf(history)} ${history.first[at]}–${history.last[at]}`;
     const wrong = [[history.nan[at], "NaN"], [history.inf[at], "Inf"]].filter(([count]) => count).map(([count, name]) => `, ${count} ${name}`).join("");
-    const values = history.least[at] === null ? "nothing finite" : `${written(history.least[at])} … ${written(history.most[at])}, median ≈ ${written(history.quantiles[at][1])}`;
+    const values = history.least[at] === null ? "no finite values" : `${written(history.least[at])} … ${written(history.most[at])}, median ≈ ${written(history.quantiles[at][1])}`;
     return `${steps}: ${values}${wrong}`;
   }
 

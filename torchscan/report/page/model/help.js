@@ -33,7 +33,7 @@ function madeUp() {
 }
 
 export function help() {
-  const picture = make("div", { class: "heats" }), made = make("details", { class: "help", ontoggle: () => view.redraw() }, make("summary", {}, "How to read these pictures"));
+  const picture = make("div", { class: "heats" }), made = make("details", { class: "help", ontoggle: () => view.redraw() }, make("summary", {}, "How to read these plots"));
   const view = new HeatView(picture, async () => ({ histories: [], isWhole: true }), (step) => view.point(step));
   view.put([madeUp()]);
   const marks = MARKS.map(([left, top], at) => { const mark = make("i", { "aria-hidden": "true" }, String(at + 1)); mark.style.left = `${left}%`; mark.style.top = `${top}%`; return mark; });

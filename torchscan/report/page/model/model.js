@@ -43,7 +43,7 @@ class ModelPage {
     this.figure = this.foremost(); this.isFigureChosen = false;
     /** @type {number | null} */
     this.carried = null;
-    this.late = make("p", { class: "remark", hidden: "" }, "Layers were called that are not shown yet: ", make("a", { href: "", onclick: (/** @type {Event} */ event) => { event.preventDefault(); location.reload(); } }, "show them"));
+    this.late = make("p", { class: "remark", hidden: "" }, "New layers were called: ", make("a", { href: "", onclick: (/** @type {Event} */ event) => { event.preventDefault(); location.reload(); } }, "show them"));
     this.shown = 0; this.selected = -1; this.missing = "";
     /** that the address asks for */
     this.call = "";
@@ -53,7 +53,7 @@ class ModelPage {
     this.waiting = null;
     this.tip = make("div", { class: "tip", role: "tooltip", hidden: "" });
     const point = (/** @type {Event | null} */ event, /** @type {[string, string][]} */ said) => this.point(event, said);
-    this.crumbs = make("nav", { class: "crumbs", "aria-label": "where this is" });
+    this.crumbs = make("nav", { class: "crumbs", "aria-label": "path" });
     const graph = make("div", { class: "canvas" }), table = make("div", { class: "scroll" });
     host.replaceChildren(this.header(), this.late, ...(data.error ? [make("p", { class: "error" }, data.error)] : []), this.told = this.verdicts(), make("main", {},
       this.panel("Graph", "graph", graph, this.colouring(), this.crumbs, this.zooming()),
@@ -129,7 +129,7 @@ class ModelPage {
 
   // -- parts ---------------------------------------------------------------------------------------------------------
 
-  gone() { return `Not connected: the program may have ended. To see the run again: torchscan runs open ${this.data.live.join(" ")}`; }
+  gone() { return `Not connected: the server may have stopped. To open the run again: torchscan runs open ${this.data.live.join(" ")}`; }
 
   header() {
     this.source = make("span", {}, this.data.question[0] ?? "");
@@ -154,8 +154,8 @@ class ModelPage {
   }
 
   colouring() {
-    const chosen = this.chosen = make("select", { "aria-label": "colour by", onchange: () => { this.isFigureChosen = true; this.figure = this.figures[chosen.selectedIndex]; this.draw(); } }, ...this.options());
-    return make("label", {}, "colour by ", chosen);
+    const chosen = this.chosen = make("select", { "aria-label": "color by", onchange: () => { this.isFigureChosen = true; this.figure = this.figures[chosen.selectedIndex]; this.draw(); } }, ...this.options());
+    return make("label", {}, "color by ", chosen);
   }
 
   /** What a page is coloured by until something else is chosen: what was measured, rather than what was worked out. */
@@ -165,7 +165,7 @@ class ModelPage {
 
   zooming() {
     const button = (/** @type {string} */ text, /** @type {string} */ label, /** @type {() => void} */ press) => make("button", { type: "button", "aria-label": label, title: label, onclick: press }, text);
-    return make("div", { class: "tools" }, button("−", "smaller", () => this.graph.zoom(1 / 1.3)), button("+", "larger", () => this.graph.zoom(1.3)), button("fit", "all of it", () => this.graph.fit()), ...this.saving(() => this.graph.svg, "graph"));
+    return make("div", { class: "tools" }, button("−", "zoom out", () => this.graph.zoom(1 / 1.3)), button("+", "zoom in", () => this.graph.zoom(1.3)), button("fit", "fit to view", () => this.graph.fit()), ...this.saving(() => this.graph.svg, "graph"));
   }
 
   /** @param {() => SVGSVGElement} drawn @param {string} name */
@@ -180,8 +180,8 @@ class ModelPage {
     const inside = make("div", { class: "cards" });
     this.dock = new Dock(inside, this.data.live ? fromServer : sourceOf(packed), (key) => this.labelsByKey.get(key) || this.data.rows[0].name, this.data.live && this.gone());
     const scale = make("select", { "aria-label": "scale", onchange: () => this.dock?.scale(scale.value === "linear") }, make("option", { value: "log" }, "logarithmic"), make("option", { value: "linear" }, "linear"));
-    const beside = make("select", { "aria-label": "columns", onchange: () => inside.setAttribute("data-columns", beside.value) }, ...["1", "2", "3"].map((each) => make("option", { value: each }, each === "1" ? "layers below each other" : `${each} layers side by side`)));
-    this.target = make("div", { class: "target", hidden: "", ondragover: (/** @type {Event} */ event) => event.preventDefault(), ondrop: (/** @type {DragEvent} */ event) => { event.preventDefault(); this.target.hidden = true; if (this.carried !== null) this.pin(this.carried); } }, "drop it here to keep its distributions in view");
+    const beside = make("select", { "aria-label": "columns", onchange: () => inside.setAttribute("data-columns", beside.value) }, ...["1", "2", "3"].map((each) => make("option", { value: each }, each === "1" ? "1 column" : `${each} columns`)));
+    this.target = make("div", { class: "target", hidden: "", ondragover: (/** @type {Event} */ event) => event.preventDefault(), ondrop: (/** @type {DragEvent} */ event) => { event.preventDefault(); this.target.hidden = true; if (this.carried !== null) this.pin(this.carried); } }, "drop the layer here to keep its distributions in view");
     return [this.panel("Distributions over the steps", "distributions", make("div", {}, inside, help()), make("span", {}, make("span", { class: "type" }, "to keep a layer here, drag it down or press Enter on it "), beside, " ", scale)), this.target];
   }
 
@@ -242,7 +242,7 @@ class ModelPage {
     if (!this.data.rows.some((/** @type {any} */ row) => row.sees)) return [];
     const inside = make("div");
     const sees = this.sees = new SeesView(inside, this.data.rows);
-    return [this.panel("What a unit sees", "sight", inside, make("div", { class: "tools" }, ...this.saving(() => sees.svg, "sees")))];
+    return [this.panel("Receptive field", "sight", inside, make("div", { class: "tools" }, ...this.saving(() => sees.svg, "sees")))];
   }
 
   searching() {
@@ -254,7 +254,7 @@ class ModelPage {
     const on = { select: (/** @type {string} */ path) => { const row = this.rowOf(path); if (row) this.select(row); }, point: (/** @type {Event | null} */ event, /** @type {[string, string][]} */ said) => this.point(event, said) };
     const drawn = [
       ...(this.data.memory ? [{ title: "Memory over the pass", name: "memory", ...memoryChart(this.data.memory, on) }] : []),
-      ...(this.data.roofline?.points.length ? [{ title: "What limits it", name: "roofline", ...rooflineChart(this.data.roofline, on) }] : []),
+      ...(this.data.roofline?.points.length ? [{ title: "Time by limiting resource", name: "roofline", ...rooflineChart(this.data.roofline, on) }] : []),
     ];
     return drawn.map((each) => make("section", { class: `panel ${each.name}`, "aria-label": each.title }, make("h2", {}, make("span", {}, each.title), make("span", {}, each.unit)), each.svg,
       make("div", { class: "key" }, ...each.key.map((/** @type {[string, string]} */ [kind, text]) => make("span", {}, make("i", { class: `on-${kind}` }), text))),

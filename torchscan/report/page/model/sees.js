@@ -65,7 +65,7 @@ export class SeesView {
 
   without() {
     const row = this.rows[this.row], { name } = row;
-    return seesAll(row) ? `Every unit of ${name} sees the whole input.` : `What a unit of ${name} sees is no part of a picture. Choose another layer.`;
+    return seesAll(row) ? `Every unit of ${name} sees the whole input.` : `A unit of ${name} does not see a region of an image. Choose another layer.`;
   }
 
   draw() {
