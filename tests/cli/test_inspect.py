@@ -282,7 +282,7 @@ def test_the_random_state_is_left_alone(run: Command) -> None:
         ),
         (
             ("nets.py:without_data", "--input", "4"),
-            "Net has tensors without data, which real steps need",
+            "Net has tensors without data, but real steps need data",
         ),
         (
             ("nets.py:frozen", "--input", "4", "--run-on", "cpu", "--training"),

@@ -289,7 +289,7 @@ def test_a_panel_that_is_missing_is_reported(
         watch(model := net(), tmp_path / "run", every=1, sinks=sinks, start="fork"),
     ):
         train(model, 2)
-    assert "the panel 'page' lacks the end of the run" in " ".join(texts)
+    assert "the panel 'page' does not show the end of the run" in " ".join(texts)
 
 
 # -- arguments -----------------------------------------------------------------------------------------------------------

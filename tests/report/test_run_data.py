@@ -165,7 +165,7 @@ def test_a_run_of_the_first_version_has_notes_and_the_new_keys(tmp_path: Path) -
         (lambda it: it.pop("calls"), "it is a broken run: the run has no 'calls'"),
         (
             lambda it: it.update(steps="3"),
-            "it is a broken run: the run.steps is '3', and not integer",
+            "it is a broken run: the run.steps is '3', not integer",
         ),
         (
             lambda it: it["calls"][1].update(parent=1),

@@ -423,7 +423,7 @@ def test_a_model_that_is_larger_than_the_memory_is_not_built_with_data(
     assert with_model(parse_target("torchvision:resnet18"), verb)
     with pytest.raises(
         InputError,
-        match=r"torchvision:resnet18: the model is 44\.\d+ MiB large, more than this machine's memory",
+        match=r"torchvision:resnet18: the model takes 44\.\d+ MiB, more than this machine's memory",
     ):
         with_model(parse_target("torchvision:resnet18"), verb, with_data=True)
 
@@ -481,7 +481,7 @@ def test_the_random_state_stays_as_it_is() -> None:
         ("torchvision:resnet5", "did you mean resnet50?"),
         ("torchvision:resnet50(num_klasses=3)", "building the model failed: TypeError"),
         ("timm:vit_tiny_patch16_22", "did you mean"),
-        ("timm:vit", " more begin so."),
+        ("timm:vit", " more begin like this."),
         (
             "torchvision:convnext",
             "did you mean convnext_base or convnext_tiny or convnext_large or convnext_small?",
@@ -668,7 +668,7 @@ def test_a_torchvision_of_another_torch_is_named_as_such(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("importlib.import_module", broken)
     assert refusal("torchvision:resnet18").endswith(
-        "built for another torch: install the one that belongs to yours"
+        "built for another torch: install the version for this torch"
     )
 
 

@@ -126,7 +126,7 @@ def actions_of(orders: Sequence[Sequence[Task]], times: Sequence[StageTimes]) ->
             if order and (since := _ready(order[0], times, done)) is not None
         ]
         if not ready:
-            raise ValueError("these processes wait for each other for ever")
+            raise ValueError("deadlock: these ranks wait for each other")
         for process, since in ready:
             task = left[process].popleft()
             start = max(free[process], since)

@@ -516,7 +516,7 @@ def _read(path: Path) -> dict[str, Any]:
             raise TypeError("'devices' is not an object of objects")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f'{path} is not a device file, {{"devices": {{"my card": {{…}}}}}}: {error!r}'
+            f'{path} is not a device file, {{"devices": {{"my GPU": {{…}}}}}}: {error!r}'
         ) from error
     return entries
 

@@ -55,7 +55,7 @@ def require_file(path: Path) -> None:
     for each in _SIDECARS:
         beside = path.with_name(path.name + each)
         if os.path.lexists(beside) and not is_plain_file(beside):
-            raise BrokenRunError(f"has {beside.name!r} beside it, which is not a file")
+            raise BrokenRunError(f"has {beside.name!r} next to it, which is not a file")
 
 
 def is_plain_file(path: Path) -> bool:

@@ -70,7 +70,7 @@ def _hanging(layers: Sequence[Layer]) -> str | None:
     index = next(too_deep, None)
     if index is None:
         return None
-    return f"the report.layers[{index}].depth is {layers[index]['depth']}, and not {depths[index] + 1} or less"
+    return f"the report.layers[{index}].depth is {layers[index]['depth']}, not {depths[index] + 1} or less"
 
 
 @explain_wrong_types

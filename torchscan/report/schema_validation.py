@@ -43,17 +43,17 @@ def _type_mismatch(data: Any, schema: dict[str, Any]) -> str | None:
     allowed = schema.get("type")
     names = [allowed] if isinstance(allowed, str) else allowed or list(_TYPES)
     if not any(_is(data, name) for name in names):
-        return f" is {_format_data(data)}, and not {' or '.join(names)}"
+        return f" is {_format_data(data)}, not {' or '.join(names)}"
     if "enum" in schema and data not in schema["enum"]:
-        return f" is {_format_data(data)}, and not one of {', '.join(map(str, schema['enum']))}"
+        return f" is {_format_data(data)}, not one of {', '.join(map(str, schema['enum']))}"
     return _out_of_range(data, schema) if _is(data, "number") else None
 
 
 def _out_of_range(data: float, schema: dict[str, Any]) -> str | None:
     if "minimum" in schema and not data >= schema["minimum"]:
-        return f" is {_format_data(data)}, and not {schema['minimum']:g} or more"
+        return f" is {_format_data(data)}, not {schema['minimum']:g} or more"
     if "maximum" in schema and not data <= schema["maximum"]:
-        return f" is {_format_data(data)}, and not {schema['maximum']:g} or less"
+        return f" is {_format_data(data)}, not {schema['maximum']:g} or less"
     return None
 
 

@@ -278,7 +278,7 @@ def writes(style: Format) -> Callable[[W], W]:
 
     def register(writer: W) -> W:
         if style in _writers:
-            raise ValueError(f"{style} is written already")
+            raise ValueError(f"{style} already has a writer")
         _writers[style] = writer
         return writer
 

@@ -129,7 +129,7 @@ def _only_failures() -> Iterator[None]:
 def _require_data(module: nn.Module) -> None:
     if any(tensor.is_meta for tensor in tensors_of(module)):
         raise InputError(
-            f"{type_name_of(module)} has tensors without data, which real steps need: build it on the CPU"
+            f"{type_name_of(module)} has tensors without data, but real steps need data: build it on the CPU"
         )
 
 

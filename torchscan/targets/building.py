@@ -99,8 +99,7 @@ def _own(target: Target, factory: Factory | Built) -> Built:
     if on_meta is not None and (size := _bytes_of(on_meta.module)) > _bytes_of_machine():
         raise InputError.about(
             target,
-            f"the model is {memory(size)} large, more than this machine's memory: give a smaller "
-            "one",
+            f"the model takes {memory(size)}, more than this machine's memory: give a smaller one",
         )
     return _built(target, factory)
 

@@ -75,7 +75,7 @@ def near(name: str, known: Collection[str]) -> str:
     public = [each for each in known if not each.startswith("_")]
     longer = sorted((each for each in public if each.lower().startswith(name.lower())), key=len)
     alike = longer[:_MAX_NAMES] or difflib.get_close_matches(name, public, 3)
-    more = f" {len(longer) - _MAX_NAMES} more begin so." if len(longer) > _MAX_NAMES else ""
+    more = f" {len(longer) - _MAX_NAMES} more begin like this." if len(longer) > _MAX_NAMES else ""
     return f": did you mean {' or '.join(alike)}?{more}" if alike else ""
 
 
@@ -103,5 +103,5 @@ def _file(target: Target, folder: Path) -> Any:
 def _format_error(error: BaseException) -> str:
     """The error in one line, with advice for the most common one."""
     said = f"{type(error).__name__}: {error}".partition("\n")[0]
-    hint = "; this torchvision was built for another torch: install the one that belongs to yours"
+    hint = "; this torchvision was built for another torch: install the version for this torch"
     return f"{said}{hint if 'operator torchvision::' in said else ''}"

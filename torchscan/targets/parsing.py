@@ -108,16 +108,16 @@ def _arguments(text: str, call: str | None) -> tuple[tuple[Any, ...], dict[str, 
     try:
         parsed = ast.parse(f"_{call}", mode="eval").body
         if not isinstance(parsed, ast.Call) or not isinstance(parsed.func, ast.Name):
-            raise ValueError("there should be one pair of parentheses")
+            raise ValueError("give one pair of parentheses")
         compile(ast.Expression(parsed), "arguments", "eval")  # finds repeated keywords
         if any(keyword.arg is None for keyword in parsed.keywords):
-            raise ValueError("** is not understood")
+            raise ValueError("** is not supported")
         keywords = {str(keyword.arg): _literal(keyword.value) for keyword in parsed.keywords}
         return tuple(_literal(argument) for argument in parsed.args), keywords
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         message = str(error).partition("\n")[0] or type(error).__name__
         raise InputError(
-            "the arguments of ", Subject(_quote(text)), f" are not understood: {message}"
+            "the arguments of ", Subject(_quote(text)), f" are invalid: {message}"
         ) from error
 
 

@@ -94,12 +94,12 @@ class Guard:
         if host not in self._hosts:
             return 421, "this server answers requests to its own address only"
         if headers.get("origin", f"http://{host}") != f"http://{host}":
-            return 403, "requests of other pages are refused"
+            return 403, "requests from other pages are refused"
         if (
             headers.get("sec-fetch-site") == "cross-site"
             and headers.get("sec-fetch-mode") != "navigate"
         ):
-            return 403, "requests of other pages are refused"
+            return 403, "requests from other pages are refused"
         if scope["method"] not in ("GET", "HEAD"):
             return 405, "this server is read-only"
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
@@ -110,7 +110,7 @@ class Guard:
         if not secrets.compare_digest(token.encode(), self._token.encode()):
             return (
                 403,
-                "this link is incomplete or no longer valid: copy the whole link that torchscan printed",
+                "this link is incomplete or no longer valid: copy the complete link that torchscan printed",
             )
         return 0, ""
 

@@ -218,7 +218,7 @@ def _listening(host: str, port: int) -> socket.socket:
             return listening
     except OSError as error:
         raise InputError(
-            f"host {host!r} cannot be listened on: {error}; give another host"
+            f"listening on host {host!r} failed: {error}; give another host"
         ) from error
 
 

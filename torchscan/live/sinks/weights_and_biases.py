@@ -72,7 +72,7 @@ class WandB(Sink):
         run.finish()
         if pages is not None and last is None:
             raise TimeoutError(
-                f"the panel 'page' lacks the end of the run: making it failed, or took more than {PATIENCE:.0f} s"
+                f"the panel 'page' does not show the end of the run: writing it failed or took more than {PATIENCE:.0f} s"
             )
 
 

@@ -26,7 +26,7 @@ def check(request: OpRequest) -> None:
             step == 0 and size > 1 for size, step in zip(spec.shape, spec.stride, strict=False)
         ):
             raise RuntimeError(
-                f"an expanded tensor {list(spec.shape)} is written to: some of its elements are one and the same"
+                f"an expanded tensor {list(spec.shape)} is written to: some of its elements share memory"
             )
     rule = _CHECKS.get(request.op)
     if rule is not None:
