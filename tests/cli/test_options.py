@@ -32,8 +32,8 @@ SPELLED_DIFFERENTLY = {
 }
 VERBS = re.findall(
     r"\w+",
-    """Add Check Choose Collapse Compare Compute Convert Count Estimate Fail Find Fit Fold Freeze Generate
-    Give Include Leave List Listen Measure Merge Name Open Print Read Record Run Set Shard Show Sort Suggest
+    """Add Analyze Check Choose Collapse Compare Convert Count Estimate Fail Find Fit Fold Freeze Generate
+    Give Include Leave List Listen Measure Merge Name Open Print Read Recompute Record Run Set Shard Show Sort Suggest
     Take Truncate Write""",
 )
 

@@ -124,8 +124,8 @@ class _Options:
     """The options by name."""
 
     # the model's inputs
-    input = Option("Give the shape of one input; repeat the option for several; see below", "SHAPE",
-                   action="append", default=[], python="input_shape")
+    input = Option("Give the shape of one input; repeat the option for several; see below",
+                   "SHAPE", action="append", default=[], python="input_shape")
     dtype = Option("Set the type of inputs; a floating-point type also converts the model", "TYPE")
     batch_size = Option("Set {}", "N", to_count, _PASS, "-b")
     mode = Option("Set the mode of the modules (default: train with --training, else eval)",
@@ -171,17 +171,18 @@ class _Options:
     cuda_context = Option("Set the memory that the CUDA context, kernels and libraries take "
                           "(default: as measured, or 512 MiB)", "SIZE", to_bytes)
     suggestions = _flag("Suggest changes that help, with an estimate for each")
-    largest_batch = _flag("Also find the largest batch that fits on the device")
-    longest_sequence = _flag("Also find the longest sequence that fits on the device")
+    largest_batch = _flag("Find the largest batch that fits on the device, too")
+    longest_sequence = _flag("Find the longest sequence that fits on the device, too")
     # language models
     prompt = Option("Set the number of {}", "N", to_tokens, _GENERATION)
-    context = Option("Set the number of tokens of prompt and answer, instead of --prompt", "N", to_tokens,
-                     python="prompt")
+    context = Option("Set the number of tokens of prompt and answer, instead of --prompt", "N",
+                     to_tokens, python="prompt")
     new = Option("Set the number of {}", "N", to_tokens, _GENERATION)
     weights = Option("Set the format in which weights are stored", "FORMAT")
     cache = Option("Set {}", "FORMAT", files=_GENERATION)
     eager = _flag("Generate as plain PyTorch does, kernel by kernel")
-    price = Option("Show the price of a million tokens; P is the price of the device per hour", "P", float)
+    price = Option("Show the price of a million tokens; P is the price of the device per hour",
+                   "P", float)
     num_gpus = Option("Set {}", "N", to_count, _MESHES)
     tp = Option("Shard each layer over N devices (default: all)", "N", to_count)
     mesh = Option("Compare this mesh; repeat the option for several (default: all useful ones)",
@@ -190,15 +191,15 @@ class _Options:
     network_gbs = Option("Set the network bandwidth of each device, in one direction, in 10^9 "
                          "bytes per second", "GB/s", float, _MESHES)
     length = Option("Set the number of {}", "N", to_tokens, _MESHES)
-    global_batch_size = Option("Set the number of sequences on all devices (default: --batch-size each)", "N",
-                               to_count)
+    global_batch_size = Option("Set the number of sequences on all devices "
+                               "(default: --batch-size each)", "N", to_count)
     checkpoint = _flag("{}", files=_MESHES)
     lora = Option("{}", "RANK", to_count, _MESHES)
     # files and the browser
     format = Option("Choose the format", choices=FORMATS, default="text")
     output = Option("Write to this file instead of standard output", "FILE", Path, short="-o")
     width = Option("Set the width in characters (default: the terminal's)", "N", to_count)
-    run = Option("Show the measurements of a watched run, or of a file of inspect --save", "RUN", Path)
+    run = Option("Show the measurements of a watched run or a file of inspect --save", "RUN", Path)
     save = Option("Write the complete result as JSON, for open_run and compare", "FILE", Path)
     trace = Option("Write the last step as a timeline for ui.perfetto.dev", "FILE", Path)
     host = Option("Listen on this address", "HOST", default="127.0.0.1")
