@@ -33,16 +33,17 @@ class Verdict:
     """The verdict whether a pass fits on a device. All numbers are bytes."""
 
     device: str
-    #: memory that the device offers to programs
+    #: bytes that the device offers to programs
     capacity_bytes: int
-    #: assumed memory of the CUDA context, torch's kernels and the libraries
+    #: bytes assumed for the CUDA context, torch's kernels and the libraries
     cuda_context_bytes: int
     #: smallest and largest expected context; the same value twice if it was measured or given
     cuda_context_range: tuple[int, int]
-    #: peak of torch's blocks: tensors, rounded up to 512 bytes, and workspaces of cuBLAS and cuDNN
+    #: peak bytes of torch's blocks: tensors, rounded up to 512 bytes, and workspaces of cuBLAS and
+    #: cuDNN
     allocated_bytes: int
-    #: peak of the segments that torch's allocator reserves for these blocks; a lower bound if they
-    #: do not fit
+    #: peak bytes of the segments that torch's allocator reserves for these blocks; a lower bound if
+    #: they do not fit
     reserved_bytes: int
     #: smallest and largest expected value, because cuDNN's workspaces are not known exactly and
     #: segments fill differently

@@ -29,6 +29,7 @@ class MeshChoice:
 
     #: size of each mesh dimension, by name
     mesh: Mapping[str, int]
+    #: parameters that one device holds
     local_params: int
     #: largest number of bytes of tensors at once
     peak_bytes: int
@@ -36,9 +37,11 @@ class MeshChoice:
     by_kind: Mapping[MemoryKind, int]
     #: bytes that torch's allocator reserves, with the context
     needed_bytes: int
+    #: True if ``needed_bytes`` fit on the device
     fits: bool
     #: True if ``needed_bytes`` follows from a pass of all layers
     is_replayed: bool
+    #: bytes that one device sends in a step, at least
     sent_bytes: int
     #: seconds of a step
     time_estimate: float

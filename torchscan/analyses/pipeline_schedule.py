@@ -164,7 +164,7 @@ def ideal_bubble(processes: int, microbatches: int, chunks: int = 1) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagePlan:
-    """One stage. Bytes are those of one process."""
+    """One stage. Bytes are those of one rank."""
 
     #: position of the stage in the model
     index: int
@@ -172,7 +172,9 @@ class StagePlan:
     rank: int
     #: plan of one microbatch
     plan: RankPlan
+    #: seconds of a microbatch's forward pass
     forward: float
+    #: seconds of a microbatch's backward pass
     backward: float
     #: seconds of the optimizer's step
     optimizer: float
@@ -198,7 +200,9 @@ class StagePlan:
 class PipelineRank:
     """One rank along the pipeline."""
 
+    #: position of the rank along the pipeline
     rank: int
+    #: indices of its stages
     stages: tuple[int, ...]
     #: seconds in which the rank computes
     busy: float
@@ -206,8 +210,11 @@ class PipelineRank:
     bubble: float
     #: largest number of microbatches in flight at once, counted for each stage
     in_flight: int
+    #: largest number of bytes of tensors at once
     peak_bytes: int
+    #: bytes of the peak, the context and the allocator's reserve
     needed_bytes: int
+    #: True if ``needed_bytes`` fit on the device
     fits: bool
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlan:
-    """One process."""
+    """Memory, costs and communication of one rank."""
 
     rank: int
     #: position of the rank in each mesh dimension
@@ -64,7 +64,7 @@ class RankPlan:
 class Plan(Result):
     """Memory, computation and communication of the ranks of a mesh.
 
-    Figures of one rank are those of the planned rank with the highest peak memory.
+    Values of one rank are those of the planned rank with the highest peak memory.
     """
 
     #: size of each mesh dimension, by name

@@ -46,8 +46,11 @@ KIND, SCHEMA = "torchscan/run", 2
 class Latency(NamedTuple):
     """Seconds that something took in several steps."""
 
+    #: median over the steps, in seconds
     median: float
+    #: minimum over the steps, in seconds
     min: float
+    #: maximum over the steps, in seconds
     max: float
 
     @classmethod
@@ -65,8 +68,9 @@ class Latency(NamedTuple):
 class CallRun(InspectedCall):
     """A call over all steps, with everything inside it."""
 
+    #: host times of the forward pass
     forward: Latency
-    #: times of the autograd nodes that the call created
+    #: host times of the autograd nodes that the call created
     backward: Latency
     #: forward times on the device, or None without one; they may add up to more than the host's
     device_forward: Latency | None
@@ -137,9 +141,13 @@ class Inspected(ABC):
 class DeviceRun:
     """The passes of a step on the device."""
 
+    #: device times of the forward pass
     forward: Latency
+    #: device times of the backward pass
     backward: Latency
+    #: device times of accumulating gradients, in the backward pass
     storing_gradients: Latency
+    #: device times of the backward pass outside modules
     outside_modules: Latency
     #: share of the time in which the device had finished all its work and waited for the host
     waiting: float

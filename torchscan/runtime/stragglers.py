@@ -39,7 +39,7 @@ class Straggler:
     """A process that the others wait for."""
 
     rank: int
-    #: lag per step, in the median
+    #: median lag per step, in seconds
     seconds: float
     #: lag as a share of the step
     share: float

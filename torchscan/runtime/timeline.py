@@ -11,11 +11,13 @@ from torchscan.runtime.timing import LEAVES, StepTimes
 
 
 class Slice(NamedTuple):
-    """When something ran, in nanoseconds from the start of the step."""
+    """Start and end of an activity on the host."""
 
     #: index of its call, or None if gradients were accumulated
     call: int | None
+    #: nanoseconds from the start of the step
     start: int
+    #: nanoseconds from the start of the step
     end: int
 
 

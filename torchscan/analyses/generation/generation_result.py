@@ -36,9 +36,11 @@ class Generation(Result):
     #: number of devices by mesh dimension, or None for one device. Bytes and times are those of one
     #: device
     mesh: Mapping[str, int] | None
+    #: parameters of the complete model
     params: int
     #: parameters that one token uses: of experts, only those that it is routed to
     active_params: int
+    #: bytes of parameters, buffers and other tensors that the model keeps, as stored
     weights_bytes: int
     #: bytes of one sequence's cache at its end
     cache_bytes: int
@@ -55,6 +57,7 @@ class Generation(Result):
     first_token: float
     #: mean seconds from one new token to the next
     per_token: float
+    #: roofline of the pass over the prompt
     prefill: Roofline
     #: roofline of a token in the middle of the generated ones
     decode: Roofline

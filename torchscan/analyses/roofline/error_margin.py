@@ -16,6 +16,7 @@ Kind = Literal["convolutions", "matrices"]
 class ErrorMargin(NamedTuple):
     """Four of five measured times are expected within the estimate times 1 ± ``share``."""
 
+    #: margin as a share of the estimate
     share: float
     #: evidence for the margin
     reason: Note
