@@ -44,7 +44,7 @@ FITTED = MEASURED[:1]
 
 CHANGED = "the model has changed since it was measured"
 FUSED = "measured with a fused RMS norm (apex's, or torch's), which is not what is recorded"
-CLOCK = "the card runs above the clock of its data sheet"
+CLOCK = "the GPU runs above the clock of its data sheet"
 UNKNOWN = "no known reason"
 #: table, models, why they were measured faster than the bound
 FASTER: tuple[tuple[str, str, str], ...] = (
