@@ -288,7 +288,7 @@ def test_sentences_of_older_reports_are_notes() -> None:
     del content["schema"]
     assert compare(content, info).is_same
     broken = {**content, "provenance": {**provenance, "assumptions": "none"}}
-    with pytest.raises(InputError, match="assumptions is 'none', and not array"):
+    with pytest.raises(InputError, match="assumptions is 'none', not array"):
         compare(broken, info)
 
 

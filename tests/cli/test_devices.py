@@ -170,7 +170,7 @@ def test_a_context_that_is_known_is_shown_and_used(
     assert "1.50 GiB" in capsys.readouterr().out
     layer = ["memory", "torch.nn:Linear(8, 8)", "--input", "8", "--device", "mine"]
     assert main(layer) == 0
-    assert "Context and kernels     1.50 GiB\n" in capsys.readouterr().out
+    assert "Context and kernels        1.50 GiB\n" in capsys.readouterr().out
     assert main([*layer, "--cuda-context", "900MiB"]) == 0
     assert "Context and kernels     900.00 MiB\n" in capsys.readouterr().out
 

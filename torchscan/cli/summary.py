@@ -27,7 +27,8 @@ activations peak latency params_share macs_share flops_share latency_share rf s 
 include everything that a layer calls; own_… are of the layer itself. In csv and json, all numbers
 are of the layer itself, and nothing is folded.
 
---by and --symbolic show costs instead of layers, largest first; --symbolic is for language models."""
+--by and --symbolic show costs instead of layers, largest first; --symbolic is for language
+models."""
 _EXAMPLES = """\
 examples
   torchscan summary torchvision:resnet50 --max-depth 2

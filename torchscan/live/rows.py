@@ -168,7 +168,8 @@ class Rows:
                 ]
         except RuntimeError as error:
             raise MemoryError(
-                f"sample_n is {self._max_width}, which needs more memory than is available: give a smaller number"
+                f"sample_n is {self._max_width}, which needs more memory than is available: give a "
+                "smaller number"
             ) from error
         self.width, self._blocks = width, blocks
         self._slots = [slot for block in blocks for slot in block.unbind()]

@@ -72,7 +72,8 @@ class WandB(Sink):
         run.finish()
         if pages is not None and last is None:
             raise TimeoutError(
-                f"the panel 'page' does not show the end of the run: writing it failed or took more than {PATIENCE:.0f} s"
+                "the panel 'page' does not show the end of the run: writing it failed or took more "
+                f"than {PATIENCE:.0f} s"
             )
 
 
