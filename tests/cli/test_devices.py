@@ -172,7 +172,7 @@ def test_a_context_that_is_known_is_shown_and_used(
     assert main(layer) == 0
     assert "Context and kernels        1.50 GiB\n" in capsys.readouterr().out
     assert main([*layer, "--cuda-context", "900MiB"]) == 0
-    assert "Context and kernels     900.00 MiB\n" in capsys.readouterr().out
+    assert "Context and kernels        900.00 MiB\n" in capsys.readouterr().out
 
 
 def test_a_context_is_an_amount_of_memory(capsys: pytest.CaptureFixture[str]) -> None:

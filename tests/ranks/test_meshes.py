@@ -320,7 +320,10 @@ def test_sequences_of_all_devices_are_shared_by_the_copies_of_the_model() -> Non
     odd = searched(meshes=meshes, global_batch_size=4)
     assert [each.mesh for each in odd.choices] == [{"dp": 4, "tp": 2}]
     texts = {mesh: str(reason) for mesh, reason in odd.refused.items()}
-    assert texts == {"dp 8": "4 sequences cannot be divided among 8 copies of the model"}
+    assert texts == {
+        "dp 8": "4 sequences cannot be divided among 8 copies of the model: "
+        "give a multiple as global_batch_size"
+    }
 
 
 def test_a_picture_has_a_bar_for_each_mesh() -> None:
