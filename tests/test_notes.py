@@ -305,8 +305,7 @@ _TEXTS_OF_OTHERS: Mapping[str, tuple[str, str]] = {
     "recording/sharding.py": (".*", "messages of torch"),
     "targets/building.py": (".*meta.*", "messages of torch"),
     "targets/importing.py": ("operator torchvision::", "a message of torchvision"),
-    # with advice of the package, until errors carry it as data
-    "recording/failures.py": ("maximum recursion .*|the model and .*", "a message of Python"),
+    "recording/failures.py": ("maximum recursion .*", "a message of Python"),
     "live/lost_peers.py": (".*", "messages of torch.distributed, gloo and NCCL"),
     "hardware/device_specs.py": ("model name", "a key of /proc/cpuinfo"),
     "report/device_table.py": ("Workstation Edition", "names of GPUs"),
@@ -314,10 +313,6 @@ _TEXTS_OF_OTHERS: Mapping[str, tuple[str, str]] = {
     "analyses/memory_placement.py": ("optimizer state", "a kind of tensor"),
     "analyses/module_graph/flow.py": ("optimizer state", "a kind of tensor"),
     "recording/execution/abstract.py": ("optimizer state", "a kind of tensor"),
-    # sentences of the package, until they are data
-    "cli/main.py": ("argument COMMAND: .*|there is no command .*", "a message of argparse"),
-    "live/explore/run_page.py": (r"step .*NaN in .*", "an event of a run"),
-    "runtime/loss_explainer.py": ("an operand .*|no node .*", "a reason of a finding"),
 }
 
 

@@ -453,6 +453,7 @@ PYTHON_WORDS = {
     "batch_size=": "the description of a change, which its arguments hold as data",
     "of symbolic_costs, --near on the command line": "a note that names both",
     "--input=": "how a shell may write the option",
+    "?mode=": "a URI of SQLite",
 }
 #: text outside of the command line that names an option -> why it may
 SHELL_WORDS = {
@@ -467,15 +468,13 @@ SHELL_WORDS = {
 }
 #: HTML, CSS, SVG and LaTeX, which have attributes and properties of these names
 MARKUP = ("report/html.py", "report/latex.py", "report/paging/", "report/graphs/", "report/page/")
-#: converted separately
-OTHER_PARTS = ("live/", "runtime/")
 
 
 def literals() -> Iterator[tuple[str, str]]:
     """Yield the texts of the package, apart from docstrings, with the file of each."""
     for path in sorted(PACKAGE.rglob("*.py")):
         name = path.relative_to(PACKAGE).as_posix()
-        if name.startswith((*MARKUP, *OTHER_PARTS)):
+        if name.startswith(MARKUP):
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
         nodes = list(ast.walk(tree))
