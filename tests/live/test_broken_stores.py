@@ -76,7 +76,7 @@ REFUSED: dict[str, tuple[Break, str]] = {
     "device": (instead(lambda file: file.symlink_to("/dev/zero")), "has no watched run"),
     "text": (lambda file: file.write_text("x" * 5000), "is not a database"),
     "cut": (lambda file: os.truncate(file, 5000), "malformed"),
-    "log": (beside("rank0.sqlite-wal"), "'rank0.sqlite-wal' beside it"),
+    "log": (beside("rank0.sqlite-wal"), "'rank0.sqlite-wal' next to it"),
     "old": (sql("PRAGMA user_version = -5"), "another SQLite database"),
     "view": (sql("DROP TABLE events", f"CREATE VIEW events (time, what) AS {ENDLESS}"), "a view 'events'"),
     "trigger": (sql("CREATE TRIGGER t AFTER INSERT ON events BEGIN DELETE FROM steps; END"), "trigger"),

@@ -382,7 +382,7 @@ def test_a_server_that_cannot_start_leaves_nothing_watched(
 ) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     for _ in range(2):  # and the folder is free
-        with pytest.raises(InputError, match=r"pip install torchscan\[explore\]"):
+        with pytest.raises(InputError, match=r"pip install starlette uvicorn"):
             torchscan.watch(nn.Linear(2, 2), tmp_path / "run", serve=True)
 
 

@@ -159,9 +159,7 @@ def test_a_package_that_is_missing_is_told_of_where_the_user_is(
     monkeypatch.setattr(
         figures, "find_spec", lambda name: None if name == "tensorboard" else util.find_spec(name)
     )
-    with pytest.raises(
-        InputError, match=r"TensorBoard needs tensorboard: pip install torchscan\[tensorboard\]"
-    ):
+    with pytest.raises(InputError, match=r"TensorBoard needs tensorboard: pip install tensorboard"):
         TensorBoard("folder")
 
 

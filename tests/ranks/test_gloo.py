@@ -257,7 +257,7 @@ def test_the_first_process_has_what_all_have_found(tmp_path: Path) -> None:
     for rank, (mesh, processes, facts, _, _) in enumerate(found):
         assert (mesh, processes) == (case.mesh, 4)
         assert facts == (expected if rank == 0 else expected[rank : rank + 1])
-    assert "Of 4 processes" in found[0][-1]
+    assert "Range over 4 ranks" in found[0][-1]
     assert all(
         "recording failed in 1 of 4 ranks: rank 1: InputError: " in found[rank][3]
         for rank in (0, 2, 3)

@@ -143,15 +143,15 @@ def test_ticks_are_round_numbers(most: float, found: list[float]) -> None:
 def test_the_verdict_is_said() -> None:
     text = a_step(device="H200", largest_batch=True).to_text()
     assert "NVIDIA H200: fits" in text
-    assert "Largest batch size      16,777,216 or more" in text
+    assert "Largest batch size         16,777,216 or more" in text
 
 
 def test_the_context_is_said_with_its_range_if_it_is_not_known() -> None:
     text = a_step(device="H200").to_text()
-    assert "Context and kernels     512.00 MiB (274 MiB … 1.6 GiB)\n" in text
+    assert "Context and kernels        512.00 MiB (274 MiB … 1.6 GiB)\n" in text
     assert "close" not in text
     assert (
-        "Context and kernels     900.00 MiB\n"
+        "Context and kernels        900.00 MiB\n"
         in a_step(device="H200", cuda_context=900 * 2**20).to_text()
     )
 
@@ -169,8 +169,8 @@ def test_what_is_missing_is_said() -> None:
         model = nn.Linear(100_000, 100_000)
     text = estimate_memory(model, (100_000,), device="RTX 3090", largest_batch=True).to_text()
     assert "NVIDIA GeForce RTX 3090: does not fit" in text
-    assert "Short by at least       14." in text
-    assert "Largest batch size      0" in text
+    assert "Short by at least          14." in text
+    assert "Largest batch size         0" in text
 
 
 def test_the_picture_is_stacked_up_to_the_peak_which_is_named() -> None:
@@ -349,7 +349,7 @@ def test_the_largest_batch_within_the_error_margin_comes_first() -> None:
     text = estimate_memory(
         model, (1000,), device="1 GiB", cuda_context=2**28, largest_batch=True
     ).to_text()
-    assert f"Largest batch size      {safe:,}, or {largest:,} if the estimate is exact" in text
+    assert f"Largest batch size         {safe:,}, or {largest:,} if the estimate is exact" in text
 
 
 def test_code_to_type_is_not_cut() -> None:
