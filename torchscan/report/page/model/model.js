@@ -254,7 +254,7 @@ class ModelPage {
     const on = { select: (/** @type {string} */ path) => { const row = this.rowOf(path); if (row) this.select(row); }, point: (/** @type {Event | null} */ event, /** @type {[string, string][]} */ said) => this.point(event, said) };
     const drawn = [
       ...(this.data.memory ? [{ title: "Memory over the pass", name: "memory", ...memoryChart(this.data.memory, on) }] : []),
-      ...(this.data.roofline?.points.length ? [{ title: "Time by limiting resource", name: "roofline", ...rooflineChart(this.data.roofline, on) }] : []),
+      ...(this.data.roofline?.points.length ? [{ title: "Roofline", name: "roofline", ...rooflineChart(this.data.roofline, on) }] : []),
     ];
     return drawn.map((each) => make("section", { class: `panel ${each.name}`, "aria-label": each.title }, make("h2", {}, make("span", {}, each.title), make("span", {}, each.unit)), each.svg,
       make("div", { class: "key" }, ...each.key.map((/** @type {[string, string]} */ [kind, text]) => make("span", {}, make("i", { class: `on-${kind}` }), text))),
