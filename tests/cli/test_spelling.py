@@ -9,6 +9,7 @@ import pickle
 import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -470,8 +471,10 @@ SHELL_WORDS = {
 MARKUP = ("report/html.py", "report/latex.py", "report/paging/", "report/graphs/", "report/page/")
 
 
-def literals() -> Iterator[tuple[str, str]]:
-    """Yield the texts of the package, apart from docstrings, with the file of each."""
+@cache
+def literals() -> list[tuple[str, str]]:
+    """Return the texts of the package, apart from docstrings, with the file of each."""
+    found = []
     for path in sorted(PACKAGE.rglob("*.py")):
         name = path.relative_to(PACKAGE).as_posix()
         if name.startswith(MARKUP):
@@ -483,7 +486,8 @@ def literals() -> Iterator[tuple[str, str]]:
             if not isinstance(node, ast.Constant) or id(node) in docstrings:
                 continue
             if isinstance(node.value, str):
-                yield name, node.value
+                found.append((name, node.value))
+    return found
 
 
 def parameters_with_options() -> set[str]:
