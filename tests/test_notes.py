@@ -85,11 +85,13 @@ def _names_in(text: Any) -> set[str]:
     return {each.name for each in parameters if each.default is Parameter.empty}
 
 
+@pytest.mark.slow
 def test_every_code_has_a_sentence_and_every_sentence_a_code() -> None:
     used = {code for _, _, code, _ in _uses_of_codes()}
     assert used == registered_texts().keys() - {"text"}
 
 
+@pytest.mark.slow
 def test_values_in_sentences_are_given() -> None:
     wrong = [
         f"{file.name}:{line} {code}: {missing}"
@@ -316,6 +318,7 @@ _TEXTS_OF_OTHERS: Mapping[str, tuple[str, str]] = {
 }
 
 
+@pytest.mark.slow
 def test_no_sentence_of_the_package_is_compared_or_searched() -> None:
     wrong = []
     for file in sorted(PACKAGE.rglob("*.py")):

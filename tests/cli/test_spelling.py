@@ -497,6 +497,7 @@ def parameters_with_options() -> set[str]:
     return {getattr(action, "parameter", action.dest) for action in actions}
 
 
+@pytest.mark.slow
 def test_no_message_names_an_argument_that_has_an_option_as_python_does() -> None:
     names = "|".join(sorted(parameters_with_options()))
     keyword = re.compile(rf"(?<![\w.(])({names})=(?!=)")
@@ -512,6 +513,7 @@ def test_no_message_names_an_argument_that_has_an_option_as_python_does() -> Non
     assert not found, "give Give(name, value) instead: " + json.dumps(found, indent=2)
 
 
+@pytest.mark.slow
 def test_no_message_outside_of_the_command_line_names_an_option() -> None:
     option = re.compile(r"(?<![\w-])--[a-z][\w-]*")
     found = []
@@ -523,6 +525,7 @@ def test_no_message_outside_of_the_command_line_names_an_option() -> None:
     assert not found, "give Argument(name) instead: " + json.dumps(found, indent=2)
 
 
+@pytest.mark.slow
 def test_every_exception_of_the_lists_is_needed() -> None:
     texts = [text for _, text in literals()]
     for exceptions in (PYTHON_WORDS, SHELL_WORDS):
