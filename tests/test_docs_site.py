@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
 import subprocess
 import sys
@@ -88,12 +90,24 @@ def test_every_page_has_one_place_in_the_index() -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The pages, built as scripts/docs builds them; there, too, a warning is an error."""
+    """The pages, built as scripts/docs builds them; there, too, a warning is an error.
+
+    The first of several test processes builds them, and the others wait for it.
+    """
     if MISSING:
         pytest.skip(
             f"the site is not built: {', '.join(MISSING)} not installed (pip install '.[docs]')"
         )
-    built = tmp_path_factory.mktemp("site")
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return _build_site(tmp_path_factory.mktemp("site"))
+    shared = tmp_path_factory.getbasetemp().parent
+    with open(shared / "site.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        html = shared / "site" / "html"
+        return html if (html / "index.html").exists() else _build_site(shared / "site")
+
+
+def _build_site(built: Path) -> Path:
     sphinx = [
         sys.executable,
         "-m",
