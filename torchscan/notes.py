@@ -1,8 +1,8 @@
 """Notes: assumptions, warnings, reasons, events and findings as data.
 
 A note has a code, such as ``"random-values"``, and the values that its sentence mentions. Code
-that compares, stores or drops notes reads these. ``torchscan.report.note_texts`` has the sentence
-of each code, which is made when the note is shown.
+that compares, stores or drops notes reads these. The sentence of a code is made when the note
+is shown; ``result_texts`` and ``run_texts`` in ``torchscan.report`` have them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 
 from torchscan.results import load_writers
 
-#: code -> the sentence, with the names of values in braces, or a function of the values
-_texts: dict[str, Any] = {}
+#: code -> the sentence, with the names of values in braces, or a function of the values; "text" is
+#: the code of sentences from files of older versions
+_texts: dict[str, Any] = {"text": "{text}"}
 #: type of a fact -> its sentence
 _descriptions: dict[type, Callable[[Any], str]] = {}
 

@@ -250,7 +250,7 @@ def test_choices_are_all_that_there_are() -> None:
             ("summary", *NET, "--by", "module", "--sort", "macs"),
             "--sort is for the table of layers",
         ),
-        (("summary", *NET, "--form", "csv"), "are not options: did you mean --format?"),
+        (("summary", *NET, "--form", "csv"), "is not an option: did you mean --format?"),
         (("llm",), "required: COMMAND (see torchscan llm --help)"),
         (("llm", "serve", "x", "--num-gpus", "7", "--tp", "2"), "not a multiple of --tp 2"),
         (("llm", "serve", "x", "--new", "4k"), "'x' is not a model"),
@@ -365,7 +365,7 @@ def norm(): return nn.BatchNorm1d(4)
         ),
         (
             ("chain", "--input", "4"),
-            "it takes 9 features and is given 8; or give another --input than 4\n",
+            "the layer takes 9 features and is given 8; or give another --input than 4\n",
         ),
         (
             ("upscaled", "--input", "2,5,4"),

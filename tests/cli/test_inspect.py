@@ -254,7 +254,7 @@ def test_the_random_state_is_left_alone(run: Command) -> None:
         (("nets.py:Net", "[3, 4]"), "[3, 4] is not an option: give a shape as --input 3,4"),
         (("nets.py:Net", "--input", "3", "4"), "4 is not an option: give a shape as --input 3,4"),
         (("nets.py:Net", "3", "4"), "3 4 are not options: give a shape as --input 3,4"),
-        (("nets.py:Net", "--depht", "2"), "--depht 2 are not options"),
+        (("nets.py:Net", "--depht", "2"), "--depht is not an option"),
         ((*NET, "--steps", "0"), "'0' is not a positive number"),
         ((*NET, "--max-depth", "-1"), "'-1' is not a depth: give 0 for the model, or more"),
         ((*NET, "--optimizer", "SGD"), "give --training"),

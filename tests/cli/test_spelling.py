@@ -106,8 +106,8 @@ PAIRS: list[tuple[Callable[[], Any], str, str, str]] = [
     (
         lambda: torchscan.record(nn.Conv2d(3, 8, 3), (4, 8, 8)),
         "summary nets.py:image --input 4,8,8",
-        "try: another input_shape than (4, 8, 8): it takes 3 channels and is given 4",
-        "try: another --input than 4,8,8: it takes 3 channels and is given 4",
+        "try: another input_shape than (4, 8, 8): the layer takes 3 channels and is given 4",
+        "try: another --input than 4,8,8: the layer takes 3 channels and is given 4",
     ),
     (
         lambda: torchscan.record(nn.Sequential(nn.Linear(4, 8), nn.Linear(9, 2)), (4,)),

@@ -52,8 +52,9 @@ def test_the_original_exception_is_chained() -> None:
 def test_a_batch_dimension_given_by_mistake_is_spotted() -> None:
     advice = "try: input_shape=(3, 8, 8), without the batch dimension (batch_size sets it)"
     assert message(convnet(), (1, 3, 8, 8)).endswith(advice)
-    assert "another input_shape than (1, 8, 8): it takes 3 channels and is given 1" in message(
-        convnet(), (1, 8, 8)
+    assert (
+        "another input_shape than (1, 8, 8): the layer takes 3 channels and is given 1"
+        in message(convnet(), (1, 8, 8))
     )
 
 
@@ -62,7 +63,7 @@ def test_a_wrong_size_further_down_names_the_layer_that_stumbles() -> None:
     assert text.startswith(
         "2 (Linear) failed in aten.linear.default(float32 [1, 392], float32 [10, 288]"
     )
-    assert "make 2 (Linear) fit its input: it takes 288 features and is given 392" in text
+    assert "make 2 (Linear) fit its input: the layer takes 288 features and is given 392" in text
     assert "or give another input_shape than (3, 9, 9)" in text
 
 
@@ -71,11 +72,11 @@ def test_a_wrong_size_further_down_names_the_layer_that_stumbles() -> None:
     [
         (
             nn.Conv2d(4, 4, 1),
-            "make 1 (Conv2d) fit its input: it takes 4 channels and is given 8",
+            "make 1 (Conv2d) fit its input: the layer takes 4 channels and is given 8",
         ),
         (
             nn.Conv2d(6, 4, 1, groups=2),
-            "make 1 (Conv2d) fit its input: it takes 6 channels and is given 8",
+            "make 1 (Conv2d) fit its input: the layer takes 6 channels and is given 8",
         ),
         (
             nn.ConvTranspose2d(9, 12, 3),
@@ -88,11 +89,11 @@ def test_a_wrong_size_further_down_names_the_layer_that_stumbles() -> None:
         ),
         (
             nn.LayerNorm(9),
-            "make 1 (LayerNorm) fit its input: it takes 9 features and is given 7; or",
+            "make 1 (LayerNorm) fit its input: the layer takes 9 features and is given 7; or",
         ),
         (
             nn.BatchNorm2d(9),
-            "make 1 (BatchNorm2d) fit its input: it takes 9 channels and is given 8",
+            "make 1 (BatchNorm2d) fit its input: the layer takes 9 channels and is given 8",
         ),
     ],
 )
@@ -110,19 +111,19 @@ def test_a_layer_that_does_not_fit_the_one_before_is_to_blame(
     [
         (
             nn.LSTM(9, 3),
-            "check the inputs against forward(input, hx): it takes 9 features and is given 8",
+            "check the inputs against forward(input, hx): the layer takes 9 features and is given 8",
         ),
         (
             nn.Sequential(nn.Linear(8, 4), nn.GRU(9, 3)),
-            "make 1 (GRU) fit its input: it takes 9 features and is given 4; or give another input_shape than (5, 8)",
+            "make 1 (GRU) fit its input: the layer takes 9 features and is given 4; or give another input_shape than (5, 8)",
         ),
         (
             nn.TransformerEncoderLayer(16, 4, batch_first=True),
-            "make self_attn (MultiheadAttention) fit its input: it takes 16 features and is given 8; or give another",
+            "make self_attn (MultiheadAttention) fit its input: the layer takes 16 features and is given 8; or give another",
         ),
         (
             nn.Sequential(nn.Flatten(), nn.LSTMCell(9, 3)),
-            "make 1 (LSTMCell) fit its input: it takes 9 features and is given 40; or give another",
+            "make 1 (LSTMCell) fit its input: the layer takes 9 features and is given 40; or give another",
         ),
     ],
 )
@@ -155,7 +156,10 @@ def test_tensors_that_are_given_are_to_be_converted() -> None:
 @pytest.mark.parametrize("execute", ["abstract", "real"])
 def test_in_training_too(execute: Any) -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.Linear(9, 3))
-    said = "try: make 1 (Linear) fit its input: it takes 9 features and is given 8; or give another input_shape than (4,)"
+    said = (
+        "try: make 1 (Linear) fit its input: the layer takes 9 features and is given 8; or give "
+        "another input_shape than (4,)"
+    )
     assert said in message(model, (4,), execute=execute, training=True)
 
 

@@ -723,7 +723,9 @@ def test_models_of_all_sorts(visit: Visit, name: str) -> None:
 def test_a_pass_that_fails(visit: Visit) -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Sequential(nn.Flatten(), nn.Linear(100, 10)))
     with visit(html_report(Scan(model, (3, 8, 8)))) as page:
-        assert "it takes 100 features and is given 288" in page.locator(".error").inner_text()
+        assert (
+            "the layer takes 100 features and is given 288" in page.locator(".error").inner_text()
+        )
         assert page.locator(".node.failed").get_attribute("data-name") == "1"
         box(page, "1").dblclick()
         assert page.locator(".node.failed").get_attribute("data-name") == "1"

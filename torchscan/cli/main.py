@@ -185,8 +185,9 @@ def _describe_unknown(
     options: argparse.Namespace, unknown: Sequence[str], words: Sequence[str]
 ) -> str:
     """Return an error about words that are not options, with what was probably meant."""
-    verb = "is not an option" if len(unknown) == 1 else "are not options"
-    problem = f"{' '.join(unknown)} {verb}"
+    named = [word for word in unknown if word.startswith("-")] or list(unknown)
+    verb = "is not an option" if len(named) == 1 else "are not options"
+    problem = f"{' '.join(named)} {verb}"
     target = str(getattr(options, "target", None))
     is_python = _PYTHON.fullmatch(os.path.basename(target)) is not None
     if options.command == "inspect" and (target.endswith(".py") or is_python):
@@ -201,7 +202,7 @@ def _describe_unknown(
     if hasattr(options, "input") and all(map(_SHAPE.fullmatch, unknown)):
         shapes = [re.sub(r"[^\d,]", "", each).strip(",") for each in unknown]
         return f"{problem}: give a shape as {' '.join(f'--input {each}' for each in shapes)}"
-    nearest = difflib.get_close_matches(unknown[0], options.parser._option_string_actions, 1)
+    nearest = difflib.get_close_matches(named[0], options.parser._option_string_actions, 1)
     return f"{problem}: did you mean {nearest[0]}?" if nearest else problem
 
 

@@ -339,7 +339,7 @@ def _misfit(
 
 def _takes(features: Features) -> str:
     taken, given, what = features
-    return f"it takes {taken} {what} and is given {given}"
+    return f"the layer takes {taken} {what} and is given {given}"
 
 
 def _features_of(failure: Failure) -> Features | None:

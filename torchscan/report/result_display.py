@@ -24,7 +24,6 @@ from torchscan.report import (  # noqa: F401 - each registers what it writes
     json,
     latex,
     markdown,
-    note_texts,
     result_texts,
     run_texts,
     text,
