@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchscan.errors import InputError
+from torchscan.live.call_sites import SeriesNumbers
 from torchscan.live.channel import Message, MessageSocket, Outlet
 from torchscan.live.descriptors import socket_pair
 from torchscan.live.launched import current_rank, current_world_size
@@ -30,7 +31,6 @@ from torchscan.live.losses import (
     note_of_lost,
 )
 from torchscan.live.lost_peers import is_of_lost_peer
-from torchscan.live.probe import SeriesNumbers
 from torchscan.live.sampled import Sampled
 from torchscan.live.schema import Announced, Phase
 from torchscan.live.settling import is_settled, settled_about, settled_by
@@ -52,6 +52,8 @@ _FIRST_WORD, _NEXT_WORD = 10.0, 30.0
 _LOOK, _LONGEST_LOOK = 0.01, 0.5
 #: seconds after a worker's end in which its lock may be held by whoever looks whether there is a worker
 _LOCK_PATIENCE = 10.0
+#: seconds between two calls that wake the worker
+_WAKE_PERIOD = 0.02
 #: series in a message
 _NUM_SERIES = 2000
 
@@ -82,6 +84,7 @@ class WriterProcess:
         self._announced: list[Announced] = []
         #: steps whose sampling has begun; those that had no room, in all and not yet told to the worker
         self._num_begun = self._num_dropped = 0
+        self._woken_at = 0.0
         self._unsent_losses = Losses()
         #: steps that are not written when close() ends
         self._num_left = 0
@@ -235,6 +238,17 @@ class WriterProcess:
         self._outlet.send(message)
         self.line.wake()
 
+    def send_later(self, message: Message) -> None:
+        """Put a message into the memory, where the worker looks a few times a second."""
+        self._outlet.send(message)
+
+    def _wake(self) -> None:
+        """Wake the worker, unless that was done just now: it takes longer than a small step."""
+        now = time.monotonic()
+        if now - self._woken_at > _WAKE_PERIOD:
+            self._woken_at = now
+            self.line.wake()
+
     def begin(self, phase: Phase, step: int) -> None:
         """Note that sampling of a step begins: if the process is killed in it, the step counts as lost."""
         self._num_begun += 1
@@ -263,7 +277,7 @@ class WriterProcess:
             self._drop(sampled.phase, sampled.step, TOO_SLOW)
         elif self._unsent_losses.ranges:
             self._send_losses()
-        self.line.wake()
+        self._wake()
 
     def lose(self, phase: Phase, step: int, why: Note) -> None:
         """Count a step that was begun and is not handed over."""

@@ -16,7 +16,7 @@ from torchscan.live.schema import Phase, Series
 
 _ALIGNED = 8
 #: what is worked out from all values of a tensor
-EXACT = ("min", "max", "dead", "sample_norm")
+EXACT = ("min", "max", "dead", "sample_norm", "norm")
 
 
 class AllValues(NamedTuple):
@@ -26,7 +26,7 @@ class AllValues(NamedTuple):
     values: Tensor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Sampled:
     """One step. Several series may have the same row: what one module returns another one is given."""
 
@@ -43,6 +43,7 @@ class Sampled:
     exact: Tensor
     #: rows of parameters before the step and after it
     pairs: Tensor
+    #: sampled values, one row behind the other
     samples: Tensor
     wholes: tuple[AllValues, ...] = ()
 
@@ -50,9 +51,9 @@ class Sampled:
     def header(self) -> dict[str, Any]:
         """All but the tensors, and their sizes."""
         times = {"step": self.step, "phase": self.phase, "number": self.number, "time": self.time}
-        sizes = {"series": len(self.series), "pairs": len(self.pairs), "rows": len(self.samples)}
+        sizes = {"series": len(self.series), "pairs": len(self.pairs), "rows": len(self.sizes)}
         wholes = [(each.number, tuple(each.values.shape)) for each in self.wholes]
-        return {**times, **sizes, "width": self.samples.shape[1], "wholes": wholes}
+        return {**times, **sizes, "values": len(self.samples), "wholes": wholes}
 
     @property
     def nbytes(self) -> int:
@@ -66,6 +67,14 @@ class Sampled:
                 _view(memory, at, tensor.shape, tensor.dtype).copy_(tensor)
             at += _aligned(tensor.numel() * tensor.element_size())
 
+    @cached_property
+    def matrix(self) -> Tensor:
+        """The sampled values as a matrix, with zeros behind those of shorter rows."""
+        width = int(self.sizes.max()) if len(self.sizes) else 0
+        matrix = torch.zeros(len(self.sizes), width, dtype=torch.float32, device="cpu")
+        matrix[torch.arange(width, device="cpu") < self.sizes[:, None]] = self.samples
+        return matrix
+
     def _tensors(self) -> tuple[Tensor, ...]:
         fixed = (self.series, self.numels, self.sizes, self.exact, self.pairs, self.samples)
         return (*fixed, *(each.values for each in self.wholes))
@@ -73,14 +82,14 @@ class Sampled:
     @classmethod
     def read(cls, memory: mmap.mmap, at: int, header: dict[str, Any]) -> Sampled:
         """Return the samples that were written to memory, as views of it."""
-        rows, width = header["rows"], header["width"]
+        rows = header["rows"]
         shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
             "series": ((header["series"], 2), torch.int64),
             "numels": ((rows,), torch.int64),
             "sizes": ((rows,), torch.int64),
             "exact": ((rows, len(EXACT)), torch.float32),
             "pairs": ((header["pairs"], 2), torch.int64),
-            "samples": ((rows, width), torch.float32),
+            "samples": ((header["values"],), torch.float32),
         }
         wholes = [(tuple(shape), torch.float32) for _, shape in header["wholes"]]
         tensors = list(_views(memory, at, [*shapes.values(), *wholes]))
@@ -106,12 +115,16 @@ class SampledValues(Mapping[Series, Tensor]):
     def _places(self) -> dict[Series, tuple[int, int]]:
         return dict(zip(self._series, map(tuple, self._sampled.series.tolist()), strict=True))
 
+    @cached_property
+    def _rows(self) -> Sequence[Tensor]:
+        rows: Sequence[Tensor] = torch.split(self._sampled.samples, self._sampled.sizes.tolist())
+        return rows
+
     def __getitem__(self, series: Series) -> Tensor:
         number, row = self._places[series]
         whole = self._wholes.get(number)
-        return (
-            self._sampled.samples[row][: int(self._sampled.sizes[row])] if whole is None else whole
-        ).clone()
+        values = self._rows[row] if whole is None else whole
+        return values.clone()
 
     def __iter__(self) -> Iterator[Series]:
         return iter(self._places)
