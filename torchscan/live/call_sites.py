@@ -79,13 +79,16 @@ class CallSite:
     """The n-th call of a module in each step."""
 
     __slots__ = (
-        "_numbers",
         "_series",
         "can_die",
         "has_channels_first",
+        "input_grads",
+        "inputs",
         "invocation",
         "is_sampled",
         "module",
+        "output_grads",
+        "outputs",
         "path",
     )
 
@@ -107,15 +110,18 @@ class CallSite:
         self.can_die = can_die(module)
         #: the layout of a layer's output; None for modules that keep the layout of their input
         self.has_channels_first = has_channels_first(module)
-        self._numbers: dict[tuple[Kind, int], int] = {}
+        #: numbers of series, by the index of the tensor among those of the call
+        self.inputs: list[int] = []
+        self.outputs: list[int] = []
+        self.input_grads: list[int] = []
+        self.output_grads: list[int] = []
 
-    def number(self, kind: Kind, index: int) -> int:
-        """Return the number of the series of a tensor, by its index among those of the call."""
-        number = self._numbers.get((kind, index))
-        if number is None:
-            number = self._series.of(self.path, kind, str(index), self.invocation, self.module)
-            self._numbers[kind, index] = number
-        return number
+    def number(self, kind: Kind, numbers: list[int], index: int) -> int:
+        """Return the number of the series of a tensor; ``numbers`` is the list of its kind."""
+        while len(numbers) <= index:
+            name = str(len(numbers))
+            numbers.append(self._series.of(self.path, kind, name, self.invocation, self.module))
+        return numbers[index]
 
 
 class CallSites:
@@ -133,6 +139,8 @@ class CallSites:
         self._has_lazy = False
         #: parameters of the chosen modules
         self.parameters: list[Parameter] = []
+        #: numbers of the series of parameters, and of their gradients
+        self._parameter_numbers: dict[Kind, list[int]] = {}
         #: identities of all parameters of the model
         self.parameter_ids: set[int] = set()
         #: True if no graph leads to the parameters: there are none that train, or they are sharded,
@@ -173,6 +181,7 @@ class CallSites:
         if "" in {path for path, _ in chosen}:
             self._chosen.add(id(called))
         self.parameters = parameters_of(chosen)
+        self._parameter_numbers.clear()
         every = list(model.parameters())
         self._has_lazy = any(map(nn.parameter.is_lazy, every))
         trained = [each for each in every if each.requires_grad]
@@ -180,6 +189,15 @@ class CallSites:
             is_sharded_type(type(each)) for each in every
         )
         self.parameter_ids = set(map(id, every))
+
+    def parameter_numbers(self, kind: Kind) -> list[int]:
+        """Return the numbers of the series of the parameters, or of their gradients."""
+        if kind not in self._parameter_numbers:
+            self._parameter_numbers[kind] = [
+                self._series.of(each.path, kind, each.name, 0, each.module)
+                for each in self.parameters
+            ]
+        return self._parameter_numbers[kind]
 
     def path_of(self, module: nn.Module) -> str | None:
         """Return the path of a module, or None if the model does not have it."""

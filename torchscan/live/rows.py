@@ -10,7 +10,7 @@ import contextlib
 import math
 import threading
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -26,8 +26,6 @@ from torchscan.torch_versions import (
     without_torch_function,
 )
 
-#: minimum above maximum: neither was computed
-_NOT_COMPUTED = (math.inf, -math.inf, *[math.nan] * (len(EXACT) - 2))
 _MIN, _MAX, _DEAD, _SAMPLE_NORM, _NORM = range(len(EXACT))
 _BARE = frozenset({Tensor, torch.nn.Parameter})
 
@@ -53,6 +51,8 @@ class Rows:
         self._lock = threading.Lock()
         #: positions to sample, by the number of values and the device; None on devices without data
         self._places: dict[tuple[int, torch.device], Tensor | None] = {}
+        #: statistics of all values are computed for one row in ``period``, from ``turn`` on
+        self.turn, self.period = 0, 1
         self.clear()
 
     def clear(self) -> None:
@@ -72,31 +72,40 @@ class Rows:
 
     # -- one tensor ------------------------------------------------------------------------------
 
-    def add(self, tensor: Tensor, *, is_exact: bool, unit_dim: int | None = None) -> int | None:
+    def add(self, tensor: Tensor, unit_dim: int | None = None) -> int | None:
         """Sample a tensor and return its row, or None if it has no values that can be read.
 
         ``unit_dim`` is the dimension of its units, if dead ones are counted.
         """
+        numel = tensor.numel()
         if (
-            not is_exact
-            and type(tensor) in _BARE
+            type(tensor) in _BARE
             and tensor.dtype is torch.float32
             and tensor.layout is torch.strided
+            and ((numel <= self._max_width and unit_dim is None) or not self._is_in_turn())
             and not (count_dispatch_modes() or count_function_modes())
         ):
-            numel = tensor.numel()
-            device = tensor.device
-            places = self._places.get((numel, device))
-            if places is not None and device == self._device:
+            places = self._places.get((numel, tensor.device))
+            if places is not None and places.device == self._device:
                 try:
                     piece = torch.take(tensor.detach(), places)
                 except RuntimeError:  # a nested tensor
                     return None
-                return self._append(piece, numel)
+                with self._lock:  # autograd has a thread for each device
+                    row = len(self.numels)
+                    self._pieces.append(piece)
+                    self.numels.append(numel)
+                    self.sizes.append(len(piece))
+                return row
         with without_dispatch(), without_torch_function():
-            return self._add(tensor, is_exact=is_exact, unit_dim=unit_dim)
+            return self._add(tensor, unit_dim)
 
-    def _add(self, tensor: Tensor, *, is_exact: bool, unit_dim: int | None) -> int | None:
+    def _is_in_turn(self) -> bool:
+        """Return whether statistics of all values are computed for the next row."""
+        return (len(self.numels) + self.turn) % self.period == 0
+
+    def _add(self, tensor: Tensor, unit_dim: int | None) -> int | None:
+        is_in_turn = self._is_in_turn()
         try:
             values = values_of(tensor)
             piece = None if values is None else self._sample(values)
@@ -106,7 +115,8 @@ class Rows:
             return None
 
         row = self._append(piece, values.numel())
-        if is_exact:
+        has_all = values.numel() <= self._max_width
+        if is_in_turn and not (has_all and unit_dim is None):
             with contextlib.suppress(RuntimeError):  # eight-bit floats have no kernel for it
                 self._add_extremes(row, values, unit_dim)
         return row
@@ -132,10 +142,15 @@ class Rows:
     def _places_of(self, values: Tensor) -> Tensor | None:
         key = values.numel(), values.device
         if key not in self._places:
-            numel, device = key
-            has_values = bool(numel) and device.type != "meta"
-            self._places[key] = places_in(numel, self._max_width, device) if has_values else None
+            self._places[key] = self._choose_places(*key)
         return self._places[key]
+
+    def _choose_places(self, numel: int, device: torch.device) -> Tensor | None:
+        if not numel or device.type == "meta":
+            return None
+        if numel <= self._max_width:
+            return torch.arange(numel, device=device)
+        return places_in(numel, self._max_width, device)
 
     def _add_extremes(self, row: int, values: Tensor, unit_dim: int | None) -> None:
         if unit_dim is None:
@@ -151,63 +166,61 @@ class Rows:
 
     # -- many tensors ----------------------------------------------------------------------------
 
-    def add_all(
-        self, tensors: Sequence[Tensor], is_exact: Callable[[int], bool]
-    ) -> tuple[list[int | None], RowGroup]:
+    def add_all(self, tensors: Sequence[Tensor]) -> tuple[list[int | None], RowGroup]:
         """Sample tensors, and return their rows and a group that another step can take over."""
-        start = len(self)
-        small: list[int] = []
-        rest: list[int] = []
-        for index, tensor in enumerate(tensors):
-            (small if self._is_small(tensor) else rest).append(index)
-        first_piece = len(self._pieces)
-        rows: list[int | None] = [None] * len(tensors)
-        with torch.no_grad(), without_dispatch(), without_torch_function():
-            self._add_small(tensors, small, rows, is_exact)
-            for index in rest:
-                rows[index] = self._add(tensors[index], is_exact=is_exact(len(self)), unit_dim=None)
+        start, first_piece = len(self), len(self._pieces)
+        with _bare_operators():
+            is_small = list(map(self._is_small, tensors))
+            if tensors and all(is_small):
+                self._add_small(tensors)
+                indices: list[int | None] = list(range(len(tensors)))
+            else:
+                indices = self._add_mixed(tensors, is_small)
         group = RowGroup(
             pieces=self._pieces[first_piece:],
             numels=self.numels[start:],
             sizes=self.sizes[start:],
-            indices=[None if row is None else row - start for row in rows],
+            indices=indices,
         )
-        return rows, group
+        return _rows_from(start, indices), group
+
+    def _add_mixed(self, tensors: Sequence[Tensor], is_small: Sequence[bool]) -> list[int | None]:
+        """Sample small tensors and others, and return their places behind the first one."""
+        start = len(self)
+        indices: list[int | None] = [None] * len(tensors)
+        small = [index for index, each in enumerate(is_small) if each]
+        if small:
+            self._add_small([tensors[index] for index in small])
+            for row, index in enumerate(small):
+                indices[index] = row
+        for index, tensor in enumerate(tensors):
+            if not is_small[index]:
+                added = self._add(tensor, None)
+                indices[index] = None if added is None else added - start
+        return indices
 
     def _is_small(self, tensor: Tensor) -> bool:
         """Return whether all values of a tensor are taken, by one operator for all such tensors."""
         return (
-            type(tensor) in _BARE
+            0 < tensor.numel() <= self._max_width
+            and type(tensor) in _BARE
             and tensor.dtype is torch.float32
-            and 0 < tensor.numel() <= self._max_width
             and tensor.layout is torch.strided
             and tensor.device == self._device
             and not tensor.is_nested
+            and not tensor.is_meta
         )
 
-    def _add_small(
-        self,
-        tensors: Sequence[Tensor],
-        indices: Sequence[int],
-        rows: list[int | None],
-        is_exact: Callable[[int], bool],
-    ) -> None:
-        if not indices or self._device.type == "meta":
-            return
-        chosen = [tensors[index].detach() for index in indices]
-        sizes = [tensor.numel() for tensor in chosen]
-        piece = torch._C._nn.flatten_dense_tensors(chosen)
-        if len(chosen) == 1:  # then it is a view, which training will write to
+    def _add_small(self, tensors: Sequence[Tensor]) -> None:
+        """Sample tensors of which all values are taken."""
+        sizes = [tensor.numel() for tensor in tensors]
+        piece = torch._C._nn.flatten_dense_tensors(list(tensors))
+        if len(tensors) == 1:  # then it is a view, which training will write to
             piece = piece.clone()
         with self._lock:
-            start = len(self.numels)
             self._pieces.append(piece)
             self.numels += sizes
             self.sizes += sizes
-        for row, (index, tensor) in enumerate(zip(indices, chosen, strict=True), start):
-            rows[index] = row
-            if is_exact(row):
-                self._add_extremes(row, tensor, None)
 
     def add_group(self, group: RowGroup) -> list[int | None]:
         """Add the rows of an earlier step, and return the row of each tensor."""
@@ -216,41 +229,58 @@ class Rows:
             self._pieces += group.pieces
             self.numels += group.numels
             self.sizes += group.sizes
-        return [None if index is None else start + index for index in group.indices]
+        return _rows_from(start, group.indices)
 
     # -- other statistics ------------------------------------------------------------------------
 
-    def note_norms(self, rows: Sequence[int | None], tensors: Iterable[Tensor]) -> Tensor | None:
-        """Compute the L2 norms of tensors, by one operator for all of a type.
+    def note_norms(
+        self, group: RowGroup, rows: Sequence[int | None], tensors: Sequence[Tensor]
+    ) -> Tensor | None:
+        """Compute the L2 norms of tensors of which not all values are sampled.
 
-        Return the norm of all of them, or None if there are none.
+        Return the norm of all tensors of the group, or None if there are none.
         """
-        every: list[Tensor] = []
         by_dtype: dict[torch.dtype, list[tuple[int, Tensor]]] = {}
         for row, tensor in zip(rows, tensors, strict=True):
-            if row is not None and is_plain(tensor):
+            is_complete = row is None or self.numels[row] <= self._max_width
+            if row is not None and not is_complete and is_plain(tensor):
                 by_dtype.setdefault(tensor.dtype, []).append((row, tensor.detach()))
-        with torch.no_grad(), without_dispatch(), without_torch_function():
+        with _bare_operators():
+            every = self._norms_of_complete(group)
             for dtype, pairs in by_dtype.items():
-                tensors_of_type = [tensor for _, tensor in pairs]
                 # squares of float16 overflow, and sums of bfloat16 have three digits
                 wide = None if dtype.itemsize > 2 else torch.float32
-                norms = torch._foreach_norm(tensors_of_type, 2.0, wide)
+                norms = torch._foreach_norm([tensor for _, tensor in pairs], 2.0, wide)
                 self._norms.append(([row for row, _ in pairs], norms))
-                every.append(torch.stack(tuple(norms)).to(self._device, torch.float32))
-                if self._device.type == "cpu":
-                    self._explain_infinite(pairs, norms)
-            return torch.cat(every).norm() if every else None
+                every.append(torch.stack(norms).to(self._device, torch.float32))
+            if not every:
+                return None
+            total: Tensor = (torch.cat(every) if len(every) > 1 else every[0]).norm()
+            if self._device.type == "cpu" and not math.isfinite(total.item()):
+                self._explain_infinite(by_dtype)
+            return total
+
+    def _norms_of_complete(self, group: RowGroup) -> list[Tensor]:
+        """Return the norms of pieces that hold all values of their rows."""
+        norms: list[Tensor] = []
+        row = 0
+        for piece in group.pieces:
+            first, size = row, 0
+            while size < piece.numel():
+                size += group.sizes[row]
+                row += 1
+            if group.numels[first] <= self._max_width:
+                norms.append(piece.float().norm().view(1))
+        return norms
 
     def _explain_infinite(
-        self, pairs: Sequence[tuple[int, Tensor]], norms: Sequence[Tensor]
+        self, by_dtype: Mapping[torch.dtype, Sequence[tuple[int, Tensor]]]
     ) -> None:
-        """Compute the extremes of tensors whose norm is infinite: it may have overflowed."""
-        if math.isfinite(torch.stack(tuple(norms)).sum().item()):
-            return
-        for (row, tensor), norm in zip(pairs, norms, strict=True):
-            if not norm.isfinite():
-                self._add_extremes(row, tensor, None)
+        """Compute the extremes of tensors whose norm is not finite: it may have overflowed."""
+        for pairs in by_dtype.values():
+            for row, tensor in pairs:
+                if not tensor.norm().isfinite():
+                    self._add_extremes(row, tensor, None)
 
     def note_sample_norm(self, row: int, tensor: Tensor) -> None:
         """Compute the mean over a batch of the L2 norms of its elements."""
@@ -298,30 +328,40 @@ class Rows:
 
     def samples(self) -> Tensor:
         """Return the values of all rows, one row behind the other, on the host."""
-        with torch.no_grad(), without_dispatch(), without_torch_function():
+        with _bare_operators():
             if not self._pieces:
                 return torch.zeros(0, dtype=torch.float32, device="cpu")
             return torch.cat(self._pieces).to("cpu", torch.float32)
 
-    def exact(self) -> Tensor:
-        """Return the statistics of all values of each row, on the host.
+    def exact(self) -> tuple[array[int], Tensor]:
+        """Return places and values of the statistics of all values of a row, on the host.
 
-        A minimum above the maximum means that neither was computed. A norm that is NaN stands in
-        the columns of both, as some value of the row is NaN.
+        A place is the row times the number of columns of ``EXACT``, plus the column.
         """
-        with torch.no_grad(), without_dispatch(), without_torch_function():
-            found = torch.tensor(_NOT_COMPUTED, dtype=torch.float32, device="cpu")
-            found = found.repeat(len(self), 1)
-            if self._exact:
-                places, columns, values = zip(*self._exact, strict=True)
-                found[places, columns] = torch.stack([each.float() for each in values]).cpu()
-            for rows, norms in self._norms:
-                self._add_norms(found, rows, norms)
-            return found
+        width = len(EXACT)
+        places = array("q", [row * width + column for row, column, _ in self._exact])
+        values = [each.to(self._device) for *_, each in self._exact]
+        for rows, norms in self._norms:
+            places.extend(row * width + _NORM for row in rows)
+            values += [each.to(self._device) for each in norms]
+        if not values:
+            return places, torch.empty(0, dtype=torch.float32, device="cpu")
+        with _bare_operators():
+            return places, torch.stack(values).to("cpu", torch.float32)
 
-    def _add_norms(self, found: Tensor, rows: Sequence[int], norms: Sequence[Tensor]) -> None:
-        places = torch.frombuffer(array("q", rows), dtype=torch.int64)
-        values = torch.stack([each.to(self._device) for each in norms]).to("cpu", torch.float32)
-        found[places, _NORM] = values
-        bad = places[values.isnan()]
-        found[bad, _MIN] = found[bad, _MAX] = math.nan
+
+@contextlib.contextmanager
+def _bare_operators() -> Iterator[None]:
+    """Run operators without gradients, and without modes of the user's if there are some."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        if count_dispatch_modes():
+            stack.enter_context(without_dispatch())
+        if count_function_modes():
+            stack.enter_context(without_torch_function())
+        yield
+
+
+def _rows_from(start: int, indices: Sequence[int | None]) -> list[int | None]:
+    """Return the rows at indices behind a first row."""
+    return [None if index is None else start + index for index in indices]

@@ -8,13 +8,15 @@ gather of a few hundred values, and the rest is done at once at the end of the s
 from __future__ import annotations
 
 import functools
-import threading
 import time
-import weakref
 from array import array
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from itertools import chain
+from threading import get_ident
+from time import perf_counter_ns
 from typing import Any, Concatenate, ParamSpec
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +25,7 @@ from torchscan.live.activation_bounds import unit_dim_of
 from torchscan.live.call_sites import CallSite, CallSites, Parameter, SeriesNumbers
 from torchscan.live.contributions import BegunCall, Contribution, Source, edges_of_call, source_of
 from torchscan.live.rows import RowGroup, Rows
-from torchscan.live.sampled import AllValues, Sampled
+from torchscan.live.sampled import AllValues, StepSamples
 from torchscan.live.schema import Kind
 from torchscan.observing.steps import Pass
 from torchscan.recording.bookkeeping.containers import tensors_in
@@ -35,7 +37,6 @@ from torchscan.torch_versions import (
     is_tracing,
     is_transforming,
     next_node,
-    without_dispatch,
     without_torch_function,
 )
 
@@ -50,6 +51,8 @@ LOGGED: dict[str, Kind] = {
 }
 #: rows of a step; a model that is called without end, and without gradients, has more
 _MAX_ROWS = 20_000
+#: above every row
+_MAX_ROW = 2**32
 
 
 def is_transformed() -> bool:
@@ -96,16 +99,8 @@ class _Use:
         """Do nothing."""
 
 
-class _OpenCall:
-    """A call that has started and not ended."""
-
-    __slots__ = ("begun", "module", "site")
-
-    def __init__(self, module: nn.Module, site: CallSite) -> None:
-        self.module = module
-        self.site = site
-        #: set if gradients of inputs are sampled
-        self.begun: BegunCall | None = None
+#: a module that is called, and what is known of the call
+_OpenCall = tuple[nn.Module, CallSite]
 
 
 P = ParamSpec("P")
@@ -120,7 +115,7 @@ def _guarded(
     def guarded(sampler: StepSampler, /, *args: P.args, **kwargs: P.kwargs) -> None:
         if sampler.is_over or is_transformed():
             return
-        start = time.perf_counter_ns()
+        start = perf_counter_ns()
         try:
             if count_function_modes():
                 with without_torch_function():
@@ -129,7 +124,7 @@ def _guarded(
                 method(sampler, *args, **kwargs)
         except Exception as error:
             sampler.fail(error)
-        sampler.took += time.perf_counter_ns() - start
+        sampler.took += perf_counter_ns() - start
 
     return guarded
 
@@ -146,34 +141,38 @@ class StepSampler:
         memory: ParameterMemory,
         *,
         kinds: Collection[Kind],
-        is_exact: Callable[[int], bool],
         sample_norms: bool,
         note_backward: Callable[[], None],
         end_root: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None],
         fail: Callable[[Exception], None],
     ) -> None:
-        """``is_exact`` tells for which rows minimum and maximum are computed."""
         rows.clear()
         self._pass, self._rows, self._numbers, self._sites = of, rows, numbers, sites
         self._memory = memory
-        self._is_exact, self._sample_norms = is_exact, sample_norms
+        self._sample_norms = sample_norms
         self._begin_backward, self._end_root, self.fail = note_backward, end_root, fail
-        self._thread = threading.get_ident()
+        self._thread = get_ident()
         self._takes_params = of.phase == "train" and "param" in kinds
         self._takes_param_grads = of.phase == "train" and "param_grad" in kinds
         self._takes_inputs = "input" in kinds
         self._takes_input_grads = "input_grad" in kinds
         self._takes_outputs = "output" in kinds
         self._takes_output_grads = "output_grad" in kinds
+        self._takes_calls_inputs = self._takes_inputs or self._takes_input_grads
+        self._takes_calls_outputs = self._takes_outputs or self._takes_output_grads
+        #: what is known of open calls, by their number, if gradients of inputs are sampled
+        self._begun: dict[int, BegunCall] = {}
         #: the innermost open call is the last one
         self._open: list[_OpenCall] = []
         #: calls of modules in this step, by the identity of the module
         self._num_calls: dict[int, int] = {}
         self._rows_by_series: dict[int, int] = {}
-        #: rows of tensors that were sampled, until they are written to, by identity
-        self._known: dict[int, tuple[weakref.ref[Tensor], int, int]] = {}
-        #: series of the gradients of such tensors, by the row of the tensor
-        self._gradients: dict[int, list[int]] = {}
+        #: tensors that were sampled, by identity, and their versions and rows as one number:
+        #: thousands of tuples that live until the end of the step keep Python's collector busy
+        self._known: dict[int, ref[Tensor]] = {}
+        self._versions: dict[int, int] = {}
+        #: series of the gradients of such tensors, by the row of the tensor; of most there is one
+        self._gradients: dict[int, int | list[int]] = {}
         self._is_channels_first: bool | None = None
         self._awaited = NO_BACKWARD_PASS
         #: True during a call that belongs to another pass
@@ -190,7 +189,7 @@ class StepSampler:
         if parameters:
             group = memory.take(of.number, parameters)
             if group is None:
-                self._before, _ = rows.add_all(_tensors_of(parameters), lambda _: False)
+                self._before, _ = rows.add_all(_tensors_of(parameters))
             else:
                 self._before = rows.add_group(group)
 
@@ -199,17 +198,18 @@ class StepSampler:
     @property
     def open_module(self) -> nn.Module | None:
         """The outermost module whose call has started and not ended, or None."""
-        return self._open[0].module if self._open else None
+        return self._open[0][0] if self._open else None
 
     def forget_open(self) -> None:
         """Forget calls that were interrupted: torch does not report their end."""
         self._open.clear()
+        self._begun.clear()
 
     def note_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Note the start of a call, and sample its inputs, which the call may write to."""
-        if threading.get_ident() != self._thread or backward_pass() != NO_BACKWARD_PASS:
+        if get_ident() != self._thread or backward_pass() != NO_BACKWARD_PASS:
             return  # a checkpoint runs a module again
-        start = time.perf_counter_ns()
+        start = perf_counter_ns()
         try:
             identity = id(module)
             invocation = self._num_calls.get(identity, 0)
@@ -217,80 +217,82 @@ class StepSampler:
             if site is None or self.is_over or is_transformed():
                 return
             self._num_calls[identity] = invocation + 1
-            call = _OpenCall(module, site)
-            self._open.append(call)
-            if site.is_sampled and (self._takes_inputs or self._takes_input_grads):
+            self._open.append((module, site))
+            if site.is_sampled and self._takes_calls_inputs:
                 if count_function_modes():
                     with without_torch_function():
-                        self._sample_inputs(call, tensors_in(args), 0)
+                        self._sample_inputs(site, tensors_in(args), 0)
                 else:
-                    self._sample_inputs(call, tensors_in(args), 0)
+                    self._sample_inputs(site, tensors_in(args), 0)
         except Exception as error:
             self.fail(error)
-        self.took += time.perf_counter_ns() - start
+        self.took += perf_counter_ns() - start
 
-    def _sample_inputs(self, call: _OpenCall, tensors: Sequence[Tensor], first: int) -> None:
-        if self.is_aside or len(self._rows) >= _MAX_ROWS:
+    def _sample_inputs(self, site: CallSite, tensors: Sequence[Tensor], first: int) -> None:
+        if self.is_aside or len(self._rows.numels) >= _MAX_ROWS:
             return
-        for index, tensor in enumerate(tensors, first):
-            row = self._row_of(tensor, None)
-            if row is not None and self._takes_inputs:
-                self._keep(call.site.number("input", index), row, tensor)
+        if self._takes_inputs:
+            numbers = site.inputs
+            for index, tensor in enumerate(tensors, first):
+                row = self._row_of(tensor, None)
+                if row is not None:
+                    self._keep(site.number("input", numbers, index), row, tensor)
         if self._takes_input_grads:
-            if call.begun is None:
-                call.begun = BegunCall(next_node(), {})
-            call.begun.sources.update(self._sources_of(call.site, tensors, first))
+            begun = self._begun.setdefault(len(self._open), BegunCall(next_node(), {}))
+            begun.sources.update(_sources_of(site, tensors, first))
 
     def note_end(self, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
         """Note that a call has returned, or was left by an exception, and sample its outputs."""
-        if threading.get_ident() != self._thread or backward_pass() != NO_BACKWARD_PASS:
+        if get_ident() != self._thread or backward_pass() != NO_BACKWARD_PASS:
             return
-        start = time.perf_counter_ns()
+        start = perf_counter_ns()
         try:
-            call = self._pop(module)
-            if call is None:
-                return
-            if is_transformed() or self.is_over:
+            begun = self._begun.pop(len(self._open), None) if self._begun else None
+            site = self._pop(module)
+            if site is None or is_transformed() or self.is_over:
                 return
             # torch leaves out the keyword arguments if an exception has left the call
-            *kwargs, result = rest
-            given = kwargs[0] if kwargs else {}
+            result = rest[-1]
+            kwargs = rest[0] if len(rest) > 1 else {}
             if count_function_modes():
                 with without_torch_function():
-                    self._sample_end(call, args, given, result)
+                    self._sample_end(site, args, kwargs, result, begun)
             else:
-                self._sample_end(call, args, given, result)
+                self._sample_end(site, args, kwargs, result, begun)
             if not self._open:
                 self.is_aside = False
-                self._end_root(module, args, given)
+                self._end_root(module, args, kwargs)
         except Exception as error:
             self.fail(error)
-        self.took += time.perf_counter_ns() - start
+        self.took += perf_counter_ns() - start
 
-    def _pop(self, module: nn.Module) -> _OpenCall | None:
-        """Return the innermost open call of a module, which has ended, or None."""
+    def _pop(self, module: nn.Module) -> CallSite | None:
+        """Return the site of the innermost open call of a module, which has ended, or None."""
         calls = self._open
-        if calls and calls[-1].module is module:
-            return calls.pop()
+        if calls and calls[-1][0] is module:
+            return calls.pop()[1]
         for index in range(len(calls) - 1, -1, -1):
-            if calls[index].module is module:  # calls inside it were interrupted
-                call = calls[index]
+            open_module, site = calls[index]
+            if open_module is module:  # calls inside it were interrupted
                 del calls[index:]
-                return call
+                return site
         return None
 
     def _sample_end(
-        self, call: _OpenCall, args: tuple[Any, ...], kwargs: dict[str, Any], result: object
+        self,
+        site: CallSite,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: object,
+        begun: BegunCall | None,
     ) -> None:
-        site = call.site
         outputs = tensors_in(result)
-        is_sampled = site.is_sampled and not self.is_aside and len(self._rows) < _MAX_ROWS
-        if is_sampled:
-            if kwargs and (self._takes_inputs or self._takes_input_grads):
-                self._sample_inputs(call, tensors_in(kwargs), len(tensors_in(args)))
-            if call.begun is not None:
-                self._await_contributions(call.begun, outputs)
-            if self._takes_outputs or self._takes_output_grads:
+        if site.is_sampled and not self.is_aside and len(self._rows.numels) < _MAX_ROWS:
+            if kwargs and self._takes_calls_inputs:
+                self._sample_inputs(site, tensors_in(kwargs), len(tensors_in(args)))
+            if begun is not None:
+                self._await_contributions(begun, outputs)
+            if self._takes_calls_outputs:
                 self._sample_outputs(site, outputs)
         if not self._open:
             for node in {each.grad_fn for each in outputs if each.grad_fn is not None}:
@@ -307,9 +309,18 @@ class StepSampler:
             if row is None:
                 continue
             if self._takes_outputs:
-                self._keep(site.number("output", index), row, tensor)
-            if self._takes_output_grads and tensor.grad_fn is not None:
-                self._await_gradient(row, site.number("output_grad", index), tensor)
+                self._keep(site.number("output", site.outputs, index), row, tensor)
+            if not self._takes_output_grads:
+                continue
+            node: Any = tensor.grad_fn
+            if node is None:
+                continue
+            number = site.number("output_grad", site.output_grads, index)
+            if row in self._gradients:  # several modules return the tensor
+                self._add_series(row, number)
+                continue
+            self._gradients[row] = number
+            node.register_prehook(partial(self._note_gradient, row, tensor.output_nr))
 
     @_guarded
     def note_attached(self, module: nn.Module, name: str, tensor: Tensor, alias: Tensor) -> None:
@@ -317,8 +328,9 @@ class StepSampler:
 
         Its gradient flows through its alias.
         """
-        call = self._open[-1] if self._open else None
-        invocation = call.site.invocation if call is not None and call.module is module else 0
+        current, open_site = self._open[-1] if self._open else (None, None)
+        is_current = open_site is not None and current is module
+        invocation = open_site.invocation if open_site is not None and is_current else 0
         site = self._sites.site(module, invocation)
         if site is None or not site.is_sampled or self.is_aside:
             return
@@ -332,7 +344,12 @@ class StepSampler:
         if alias.grad_fn is None:
             return
         number = self._numbers.of(path, "attached_grad", name, invocation, module)
-        self._await_gradient(row, number, alias)
+        if row in self._gradients:
+            self._add_series(row, number)
+        else:
+            self._gradients[row] = number
+            alias_node: Any = alias.grad_fn
+            alias_node.register_prehook(partial(self._note_gradient, row, alias.output_nr))
         if tensor.grad_fn is not None and alias is not tensor:
             self._await_whole_gradient(number, tensor, alias)
 
@@ -340,13 +357,16 @@ class StepSampler:
 
     def _row_of(self, tensor: Tensor, unit_dim: int | None) -> int | None:
         """Return the row of a tensor, which is new unless the tensor was sampled as it is."""
-        known = self._known.get(id(tensor))
-        if known is not None and known[0]() is tensor and known[1] == tensor._version:
-            return known[2]
-        rows = self._rows
-        row = rows.add(tensor, is_exact=self._is_exact(len(rows)), unit_dim=unit_dim)
+        identity = id(tensor)
+        known = self._known.get(identity)
+        if known is not None and known() is tensor:
+            version, row_known = divmod(self._versions[identity], _MAX_ROW)
+            if version == tensor._version:
+                return row_known
+        row = self._rows.add(tensor, unit_dim)
         if row is not None and not tensor.is_inference():
-            self._known[id(tensor)] = weakref.ref(tensor), tensor._version, row
+            self._known[identity] = ref(tensor)
+            self._versions[identity] = tensor._version * _MAX_ROW + row
         return row
 
     def _keep(self, number: int, row: int, tensor: Tensor) -> None:
@@ -357,42 +377,35 @@ class StepSampler:
 
     # -- the backward pass -----------------------------------------------------------------------
 
-    def _await_gradient(self, row: int, number: int, tensor: Tensor) -> None:
-        """Wait for the gradient of a tensor, which several modules may take or return."""
-        waiting = self._gradients.get(row)
-        if waiting is not None:
-            waiting.append(number)
-            return
-        self._gradients[row] = [number]
-        node: Any = tensor.grad_fn
-        node.register_prehook(partial(self._note_gradient, row, tensor.output_nr))
+    def _add_series(self, row: int, number: int) -> None:
+        """Add a series to those of a tensor's gradient."""
+        series = self._gradients[row]
+        if isinstance(series, int):
+            self._gradients[row] = [series, number]
+        else:
+            series.append(number)
 
-    @_guarded
     def _note_gradient(self, row: int, index: int, gradients: tuple[Tensor | None, ...]) -> None:
-        if self._awaited != backward_pass():
-            self._await_end()
-        gradient = gradients[index] if index < len(gradients) else None
-        if gradient is None:
+        """Sample the gradient of a tensor that was sampled, for all series that wait for it."""
+        if self.is_over or is_transformed():
             return
-        rows = self._rows
-        found = rows.add(gradient, is_exact=self._is_exact(len(rows)))
-        if found is None:
-            return
-        if self._sample_norms:
-            rows.note_sample_norm(found, gradient)
-        for series in self._gradients[row]:
-            self._keep(series, found, gradient)
-
-    def _sources_of(
-        self, site: CallSite, inputs: Sequence[Tensor], first: int
-    ) -> dict[int, Source]:
-        """Return the nodes that the gradients of inputs flow to, by the numbers of their series."""
-        found: dict[int, Source] = {}
-        for index, tensor in enumerate(inputs, first):
-            source = source_of(tensor)
-            if source is not None:
-                found[site.number("input_grad", index)] = source
-        return found
+        start = perf_counter_ns()
+        try:
+            if self._awaited != backward_pass():
+                self._await_end()
+            gradient = gradients[index] if index < len(gradients) else None
+            rows = self._rows
+            if gradient is not None:
+                found = rows.add(gradient)
+                if found is not None:
+                    if self._sample_norms:
+                        rows.note_sample_norm(found, gradient)
+                    series = self._gradients[row]
+                    for number in [series] if isinstance(series, int) else series:
+                        self._keep(number, found, gradient)
+        except Exception as error:
+            self.fail(error)
+        self.took += perf_counter_ns() - start
 
     def _await_contributions(self, begun: BegunCall, outputs: Sequence[Tensor]) -> None:
         for number, edges in (edges_of_call(begun, outputs) or {}).items():
@@ -420,8 +433,7 @@ class StepSampler:
 
         is_only = contribution.num_edges == 1
         contribution.backward_pass = backward_pass()
-        is_exact = is_only and self._is_exact(len(self._rows))
-        contribution.row = self._rows.add(gradient, is_exact=is_exact)
+        contribution.row = self._rows.add(gradient)
         if contribution.row is None:
             return
         if self._sample_norms and is_only:
@@ -437,18 +449,18 @@ class StepSampler:
         alias_node: Any = alias.grad_fn
         alias_node.register_prehook(use.note)
         node: Any = tensor.grad_fn
-        note = partial(self._note_whole, weakref.ref(use), number, tensor.output_nr)
+        note = partial(self._note_whole, ref(use), number, tensor.output_nr)
         node.register_prehook(note)
 
     @_guarded
     def _note_whole(
-        self, use: weakref.ref[_Use], number: int, index: int, gradients: tuple[Tensor | None, ...]
+        self, use: ref[_Use], number: int, index: int, gradients: tuple[Tensor | None, ...]
     ) -> None:
         gradient = gradients[index] if index < len(gradients) else None
         if use() is not None or number in self._rows_by_series or gradient is None:
             return
         self._await_end()
-        row = self._rows.add(gradient, is_exact=self._is_exact(len(self._rows)))
+        row = self._rows.add(gradient)
         if row is not None:
             self._keep(number, row, gradient)
 
@@ -469,16 +481,17 @@ class StepSampler:
         self._awaited = NO_BACKWARD_PASS
         if not self._takes_param_grads:
             return
-        parameters = []
-        gradients = []
-        for each in self._sites.parameters:
+        numbers: list[int] = []
+        gradients: list[Tensor] = []
+        every = self._sites.parameter_numbers("param_grad")
+        for number, each in zip(every, self._sites.parameters, strict=True):
             gradient = each.tensor.grad
             if gradient is not None:
-                parameters.append(each)
+                numbers.append(number)
                 gradients.append(gradient)
-        rows, _ = self._rows.add_all(gradients, self._is_exact)
-        self.gradient_norm = self._rows.note_norms(rows, gradients)
-        self._keep_parameters(parameters, "param_grad", gradients, rows)
+        rows, group = self._rows.add_all(gradients)
+        self.gradient_norm = self._rows.note_norms(group, rows, gradients)
+        self._keep_all(numbers, gradients, rows)
 
     @_guarded
     def note_updated(self) -> None:
@@ -488,74 +501,74 @@ class StepSampler:
 
     def _sample_parameters(self) -> None:
         tensors = _tensors_of(self._sites.parameters)
-        self._after, self._after_group = self._rows.add_all(tensors, self._is_exact)
+        self._after, self._after_group = self._rows.add_all(tensors)
 
-    def _keep_parameters(
-        self,
-        parameters: Sequence[Parameter],
-        kind: Kind,
-        tensors: Sequence[Tensor],
-        rows: Sequence[int | None],
+    def _keep_all(
+        self, numbers: Sequence[int], tensors: Sequence[Tensor], rows: Sequence[int | None]
     ) -> None:
-        of = self._numbers.of
-        for each, tensor, row in zip(parameters, tensors, rows, strict=True):
+        if not self._numbers.wholes and None not in rows:
+            self._rows_by_series.update(zip(numbers, rows, strict=True))  # type: ignore[arg-type]
+            return
+        for number, tensor, row in zip(numbers, tensors, rows, strict=True):
             if row is not None:
-                self._keep(of(each.path, kind, each.name, 0, each.module), row, tensor)
+                self._keep(number, row, tensor)
 
     # -- the end of the step ---------------------------------------------------------------------
 
-    def finish(self) -> Sampled:
+    def finish(self) -> StepSamples:
         """Return the samples, with the parameters as they are now if no optimizer has stepped."""
-        start = time.perf_counter_ns()
+        start = perf_counter_ns()
         self.is_over = True
         if self._before:
             self._finish_parameters()
-        before, after = [], []
+        rows = self._rows
+        pairs = array("q")
         for old, new in zip(self._before, self._after, strict=False):
             if old is not None and new is not None:
-                before.append(old)
-                after.append(new)
-        with without_dispatch(), torch.inference_mode(False):
-            sampled = Sampled(
+                pairs.append(old)
+                pairs.append(new)
+        with torch.inference_mode(False):
+            places, values = rows.exact()
+            samples = StepSamples(
                 step=self._pass.step,
                 phase=self._pass.phase,
                 number=self._pass.number,
                 time=time.time(),
-                series=_columns(self._rows_by_series.keys(), self._rows_by_series.values()),
-                numels=_whole_numbers(self._rows.numels),
-                sizes=_whole_numbers(self._rows.sizes),
-                exact=self._rows.exact(),
-                pairs=_columns(before, after),
-                samples=self._rows.samples(),
-                wholes=tuple(
-                    AllValues(number, values) for number, values in self._rows.wholes.items()
-                ),
+                series=array("q", chain.from_iterable(self._rows_by_series.items())),
+                numels=array("q", rows.numels),
+                sizes=array("q", rows.sizes),
+                exact_places=places,
+                exact_values=values,
+                pairs=pairs,
+                samples=rows.samples(),
+                wholes=tuple(AllValues(number, values) for number, values in rows.wholes.items()),
             )
         self._known.clear()
+        self._versions.clear()
         self._gradients.clear()
         self._open.clear()
-        self.took += time.perf_counter_ns() - start
-        return sampled
+        self.took += perf_counter_ns() - start
+        return samples
 
     def _finish_parameters(self) -> None:
         parameters = self._sites.parameters
         if self._after_group is None:
             self._sample_parameters()
-        self._keep_parameters(parameters, "param", _tensors_of(parameters), self._after)
+        numbers = self._sites.parameter_numbers("param")
+        self._keep_all(numbers, _tensors_of(parameters), self._after)
         if self._after_group is not None:
             self._memory.keep(self._pass.number, parameters, self._after_group)
 
 
+def _sources_of(site: CallSite, inputs: Sequence[Tensor], first: int) -> dict[int, Source]:
+    """Return the nodes that the gradients of inputs flow to, by the numbers of their series."""
+    found: dict[int, Source] = {}
+    for index, tensor in enumerate(inputs, first):
+        source = source_of(tensor)
+        if source is not None:
+            found[site.number("input_grad", site.input_grads, index)] = source
+    return found
+
+
 def _tensors_of(parameters: Sequence[Parameter]) -> list[Tensor]:
     return [each.tensor for each in parameters]
-
-
-def _whole_numbers(values: Collection[Any]) -> Tensor:
-    """Return whole numbers as a tensor, without a conversion of each."""
-    if not values:
-        return torch.empty(0, dtype=torch.int64, device="cpu")
-    return torch.frombuffer(array("q", values), dtype=torch.int64)
-
-
-def _columns(first: Collection[int], second: Collection[int]) -> Tensor:
-    return torch.stack([_whole_numbers(first), _whole_numbers(second)], dim=1)

@@ -241,6 +241,7 @@ class Watcher:
         start = time.perf_counter_ns()
         self._sites.update(self._model, module)
         phase = self._steps.current.phase
+        self._rows.turn, self._rows.period = self._frequencies[phase].turn
         self._sampler = StepSampler(
             self._steps.current,
             self._rows,
@@ -248,7 +249,6 @@ class Watcher:
             self._sites,
             self._memory,
             kinds=self._wanted.kinds,
-            is_exact=self._frequencies[phase].turn,
             sample_norms=self._wanted.sample_norms,
             note_backward=self._note_backward,
             end_root=self._note_root_end,
