@@ -30,7 +30,7 @@ def test_every_step_has_a_loss_and_sampled_steps_a_gradient_norm(tmp_path: Path)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3, gamma=0.5)
     losses, norms, rates = [], [], []
-    with watch(net, tmp_path, every=2):
+    with watch(net, tmp_path, graph=False, every=2):
         for _ in range(6):
             optimizer.zero_grad()
             loss = net(torch.randn(4, 6)).square().mean()
@@ -55,7 +55,7 @@ def test_losses_and_gradients_are_those_before_a_scaler_scales_them(tmp_path: Pa
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     losses, norms = [], []
-    with watch(net, tmp_path, every=1):
+    with watch(net, tmp_path, graph=False, every=1):
         for _ in range(4):
             optimizer.zero_grad()
             loss = net(torch.randn(4, 6)).square().mean()
@@ -77,7 +77,7 @@ def test_a_discriminator_step_does_not_end_a_step_of_the_generator(
     generator, discriminator = nn.Linear(3, 6), model()
     optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (generator, discriminator)]
     losses = []
-    with watch(generator, tmp_path, every=every):
+    with watch(generator, tmp_path, graph=False, every=every):
         for _ in range(8):
             fake = generator(torch.randn(4, 3)).detach()
             discriminator(fake).square().mean().backward()
@@ -99,7 +99,7 @@ def test_a_frozen_model_through_which_an_input_is_trained(tmp_path: Path, every:
     net = model().requires_grad_(False)
     prompt = torch.randn(4, 6, requires_grad=True)
     optimizer = torch.optim.SGD([prompt], lr=0.1)
-    with watch(net, tmp_path, every=every):
+    with watch(net, tmp_path, graph=False, every=every):
         for _ in range(6):
             optimizer.zero_grad()
             net(prompt).square().mean().backward()
@@ -111,7 +111,7 @@ def test_several_backward_passes_of_a_step_add_up(tmp_path: Path) -> None:
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     totals = []
-    with watch(net, tmp_path, every=2):
+    with watch(net, tmp_path, graph=False, every=2):
         for _ in range(4):
             optimizer.zero_grad()
             result = net(torch.randn(4, 6))
@@ -127,7 +127,7 @@ def test_evaluations_have_the_losses_that_the_program_logs(tmp_path: Path) -> No
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     logged = []
-    with watch(net, tmp_path, every=1) as watcher:
+    with watch(net, tmp_path, graph=False, every=1) as watcher:
         for _ in range(3):
             optimizer.zero_grad()
             net(torch.randn(4, 6)).square().mean().backward()
@@ -140,17 +140,18 @@ def test_evaluations_have_the_losses_that_the_program_logs(tmp_path: Path) -> No
         with pytest.raises(InputError, match="loss is 'low': give a number"):
             watcher.log_evaluation("low")  # type: ignore[arg-type]
     curves = WatchedRun(tmp_path).curves("eval")
-    found = [
-        (step, loss)
+    found = {
+        step: loss
         for step, loss in zip(curves.steps, curves.losses, strict=True)
         if loss is not None
-    ]
-    assert found == [(step, pytest.approx(loss.item())) for step, loss in enumerate(logged, 1)]
+    }
+    expected = {step: loss.item() for step, loss in enumerate(logged, 1)}
+    assert found == pytest.approx(expected)
 
 
 def test_losses_of_evaluations_outside_of_the_model(tmp_path: Path) -> None:
     net = model()
-    with watch(net, tmp_path, every=1) as watcher:
+    with watch(net, tmp_path, graph=False, every=1) as watcher:
         watcher.log_evaluation(3.5)
         net(torch.randn(4, 6)).square().mean().backward()
         watcher.log_evaluation(2.5)
@@ -161,7 +162,7 @@ def test_losses_of_evaluations_outside_of_the_model(tmp_path: Path) -> None:
 def test_a_paused_watcher_counts_steps_and_records_none(tmp_path: Path) -> None:
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    with watch(net, tmp_path, every=1) as watcher:
+    with watch(net, tmp_path, graph=False, every=1) as watcher:
         for step in range(9):
             if step == 0:
                 watcher.note("epoch 0")
