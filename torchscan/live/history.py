@@ -21,9 +21,7 @@ from torchscan.escapes import printable
 from torchscan.files import path_of
 from torchscan.live.bins import quantiles
 from torchscan.live.by_call import measured_in, place_of
-from torchscan.live.by_step import OverSteps
 from torchscan.live.curves import Curves, curves_of
-from torchscan.live.layers_over_steps import LayersOverSteps, layers_over_steps, order_paths
 from torchscan.live.losses import LostSteps, note_of_lost
 from torchscan.live.missing import missing_in, rank_of_file
 from torchscan.live.schema import KINDS, STATISTICS, Distribution, Kind, Phase, RunEvent, Series
@@ -40,13 +38,15 @@ from torchscan.results import PlotSize, Result, draw, table_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from torchscan.live.by_step import OverSteps
+    from torchscan.live.layers_over_steps import LayersOverSteps
     from torchscan.report.table import Table
 
 T = TypeVar("T")
 #: what the file of a rank is called
 _RANK_FILE = re.compile(r"rank(0|[1-9][0-9]{0,6})\.sqlite")
 #: series whose columns are in memory at once, when a page is made: the run is read once for each so many
-_AT_ONCE = 256
+_AT_ONCE = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,10 +208,15 @@ class WatchedRun(Result):
         require_phase(phase)
         if max_columns < 1:
             raise InputError(f"max_columns is {max_columns}: give at least 1")
-        return layers_over_steps(self._seen(phase), phase, self._paths(), max_columns)
+        from torchscan.live.layers_over_steps import columns_of_reader, layers_over_steps
+
+        ranks = [(columns_of_reader(each, phase), each.series()) for each in self._readers()]
+        return layers_over_steps(ranks, phase, self._paths(), max_columns)
 
     def _paths(self) -> list[str]:
         """Return the paths of the modules with series, in the order of the model."""
+        from torchscan.live.layers_over_steps import order_paths
+
         graph = self.graph
         drawn = [] if graph is None else [str(row["path"]) for row in graph["rows"]]
         found = {each.path for each in self.series}
@@ -272,15 +277,16 @@ class WatchedRun(Result):
         )
 
     def _over_steps(self, series: Collection[Series]) -> OverSteps:
+        from torchscan.live.by_step import OverSteps
+        from torchscan.live.packing import side_by_side
+
         phase = self.shown_phase
         over = OverSteps(phase)
         for reader in self._readers():
             numbers = {number: each for number, each in reader.series().items() if each in series}
             for watched in reader.steps(phase):
-                found = watched.distributions
-                over.add(
-                    place_of(watched), {numbers[at]: found[at] for at in found if at in numbers}
-                )
+                found = side_by_side(watched.distributions)
+                over.add_sampled(place_of(watched), found, numbers)
         return over
 
     def table(self, phase: Phase | None = None) -> Table:
