@@ -8,7 +8,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import torch
 
+from tests.live.watching import watch
 from tests.opening import watched_run
 from torchscan import InputError
 from torchscan.live.merging import merge
@@ -141,3 +143,17 @@ def test_the_last_pass_may_be_one_that_was_not_sampled(path: Path) -> None:
         assert reader.last("train") is None
         assert reader.last_pass("train") == (4, 4)
         assert reader.last_pass("train", 2) == (2, 2)
+
+
+def test_the_worker_writes_what_the_trainer_sends(tmp_path: Path) -> None:
+    rows = [["train", 100, 100, 5.0, NAN, 0.1, None], ["eval", 101, 40, 6.0, 0.5, None, None]]
+    about = {"optimizer": "AdamW", "batch": [64, 512], "precision": "float32", "device": "CPU"}
+    with watch(torch.nn.Linear(2, 1), tmp_path / "run", graph=False) as watcher:
+        watcher._process.send({"is": "curves", "rows": rows})
+        watcher._process.send({"is": "about", "about": about})
+    run = watched_run(tmp_path / "run")
+    found = run.curves()
+    assert (found.steps[-1], found.times[-1]) == (100, 5.0)
+    assert repr((found.losses[-1], found.learning_rates[-1])) == "(nan, 0.1)"
+    assert run.curves("eval").losses[-1] == 0.5
+    assert about.items() <= run.about.items()

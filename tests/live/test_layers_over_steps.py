@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import sqlite3
+import struct
+import zlib
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +21,7 @@ from torchscan import InputError
 from torchscan.live.layers_over_steps import order_paths
 from torchscan.live.merging import merge
 from torchscan.live.schema import Distribution, Kind, SampledStep, Series
-from torchscan.live.store import Store
+from torchscan.live.store import Store, StoreError
 from torchscan.types import LayersOverSteps
 
 
@@ -130,6 +132,26 @@ def test_ranks_have_the_largest_norms_and_the_dead_units_of_all(tmp_path: Path) 
         quantities = (found.gradient, found.std, found.dead, found.nonfinite)
         assert quantities == (((3.0,),), ((1.5,),), ((0.25,),), ((3.0,),))
         assert found.num_steps == (1,)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("data = x''", None),
+        ("data = 7", None),
+        ("data = ?", struct.pack("<I", 2**31) + zlib.compress(b"")),
+        ("data = ?", struct.pack("<I", 0) + zlib.compress(bytes(200_000_000))),
+        ("last = 'x'", None),
+    ],
+)
+def test_broken_columns_are_refused(path: Path, change: tuple[str, bytes | None]) -> None:
+    write(path, [{series("a", "output"): some()}])
+    statement, value = change
+    with closing(sqlite3.connect(path)) as database, database:
+        values = [] if value is None else [value]
+        database.execute(f"UPDATE layers SET {statement}", values)  # noqa: S608
+    with pytest.raises(StoreError, match="column of layers"):
+        watched_run(path).layers_over_steps()
 
 
 def test_modules_are_in_the_order_of_the_model() -> None:

@@ -28,6 +28,7 @@ from torchscan.live.schema import KINDS, STATISTICS, Distribution, Kind, Phase, 
 from torchscan.live.settling import lost_in, settled_about
 from torchscan.live.sinks.sink import Sink, SinkData
 from torchscan.live.store import Reader
+from torchscan.live.threads import single_thread
 from torchscan.live.uniting import merge_distributions
 from torchscan.live.validation import is_plain_file
 from torchscan.measured import Measured
@@ -210,8 +211,9 @@ class WatchedRun(Result):
             raise InputError(f"max_columns is {max_columns}: give at least 1")
         from torchscan.live.layers_over_steps import columns_of_reader, layers_over_steps
 
-        ranks = [(columns_of_reader(each, phase), each.series()) for each in self._readers()]
-        return layers_over_steps(ranks, phase, self._paths(), max_columns)
+        with single_thread():
+            ranks = [(columns_of_reader(each, phase), each.series()) for each in self._readers()]
+            return layers_over_steps(ranks, phase, self._paths(), max_columns)
 
     def _paths(self) -> list[str]:
         """Return the paths of the modules with series, in the order of the model."""
@@ -235,15 +237,15 @@ class WatchedRun(Result):
         found: dict[Series, dict[tuple[int, int], list[Distribution]]] = {
             each: defaultdict(list) for each in series
         }
-        for reader in self._readers():
-            numbers = {
-                number: found[each] for number, each in reader.series().items() if each in found
-            }
-            for watched in reader.steps(phase):
-                for number in numbers.keys() & watched.distributions.keys():
-                    numbers[number][watched.step, watched.number].append(
-                        watched.distributions[number]
-                    )
+        with single_thread():
+            for reader in self._readers():
+                numbers = {
+                    number: found[each] for number, each in reader.series().items() if each in found
+                }
+                for watched in reader.steps(phase):
+                    place = watched.step, watched.number
+                    for number in numbers.keys() & watched.distributions.keys():
+                        numbers[number][place].append(watched.distributions[number])
         return [_history(each, phase, steps) for each, steps in found.items()]
 
     @property
@@ -266,15 +268,13 @@ class WatchedRun(Result):
     def measured(self) -> Measured:
         """Return the same and the distributions over the steps, for ``html_report(scan, run=run)``."""
         series = self.series
-        parts = [frozenset(series[at : at + _AT_ONCE]) for at in range(0, len(series), _AT_ONCE)]
-        return replace(
-            self.last(),
-            histories=[
-                _to_page_data(*each)
-                for part in parts
-                for each in self._over_steps(part).columns_by_series()
-            ],
-        )
+        histories = []
+        with single_thread():
+            for at in range(0, len(series), _AT_ONCE):
+                part = frozenset(series[at : at + _AT_ONCE])
+                columns = self._over_steps(part).columns_by_series()
+                histories += [_to_page_data(*each) for each in columns]
+        return replace(self.last(), histories=histories)
 
     def _over_steps(self, series: Collection[Series]) -> OverSteps:
         from torchscan.live.by_step import OverSteps

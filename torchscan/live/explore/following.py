@@ -15,6 +15,7 @@ from torchscan.live.history import WatchedRun, ranks_in, readers_of
 from torchscan.live.packing import side_by_side
 from torchscan.live.schema import Phase, Series
 from torchscan.live.store import Reader
+from torchscan.live.threads import single_thread
 from torchscan.report.paging.layer_rows import key_of
 
 #: calls whose distributions are kept at hand
@@ -77,7 +78,7 @@ class Followed:
             self._calls.move_to_end(key)
             while len(self._calls) > _CALLS:
                 self._calls.popitem(last=False)
-        with call.lock:
+        with call.lock, single_thread():
             call.read(self._run)
             return {
                 "histories": [self._to_page_data(*each) for each in call.over.columns_by_series()],
