@@ -88,6 +88,9 @@ def main() -> None:
         help="what it costs beside other tools, which log every step",
     )
     parser.add_argument(
+        "--store", action="store_true", help="size of a run of 4,000 steps, and time to read it"
+    )
+    parser.add_argument(
         "--watch-long",
         action="store_true",
         help="what a step costs after 10,000, in time, memory and disk",
@@ -174,6 +177,11 @@ def main() -> None:
         from benchmark_watching_others import compare_with_others
 
         compare_with_others(options.only)
+        return
+    if options.store:
+        from benchmark_store import measure_store
+
+        measure_store()
         return
     if options.watch_long:
         from benchmark_watching_long import measure_over_time
