@@ -113,6 +113,7 @@ def _measure_pairs(
     pairs: list[tuple[float, float]] = []
     worker, dropped = 0.0, 0
     for _ in range(_ROUNDS):
+        time.sleep(_IDLE)  # as before the observed steps: a machine that has rested is slower
         plain_block = _take(plain, _WARM + _BLOCK)
         block = observed_block(observed)
         pairs += zip(plain_block[_WARM:], block.times[_WARM:], strict=True)
@@ -158,6 +159,7 @@ def _take(training: Training, num_steps: int) -> list[float]:
 
 def _inspected_block(training: Training) -> _Block:
     gc.collect()
+    time.sleep(_IDLE)
     with inspect(training.model, expected=False):
         return _Block(_take(training, _WARM + _BLOCK))
 
@@ -182,6 +184,7 @@ def _measure_auto(build: Callable[[], Training]) -> Ratio:
     num_steps = _FEW_STEPS if is_long else _MANY_STEPS
     blocks = []
     for _ in range(_ROUNDS_OF_LONG if is_long else _ROUNDS):
+        time.sleep(_IDLE)
         times = _take(plain, _WARM + _BLOCK)[_WARM:]
         blocks.append(_auto_block(observed, num_steps, statistics.median(times)))
     return Ratio(
