@@ -12,69 +12,110 @@ from tests.observing.outcomes import Observer, outcome_of
 from tests.observing.programs import PROGRAMS, Program
 
 OBSERVERS: tuple[tuple[Observer, ...], ...] = (("inspect",), ("watch",), ("inspect", "watch"))
-#: programs, models and observers that count otherwise today
-DIFFERENT: dict[tuple[str, str, Observer], str] = {}
+#: programs and observers whose counts differ today, for all models of the program
+DIFFERENT: dict[tuple[str, Observer], str] = {
+    ("compiled", "inspect"): "inspect counts 0 steps, watch and a reader 3",
+    ("smaller batch after a failure", "inspect"): (
+        "inspect counts the failed pass as an evaluation: 3 steps and 1 evaluation; "
+        "watch and a reader 3 and 0"
+    ),
+    ("penalty before other calls", "inspect"): "inspect and watch count 6 steps, a reader 3",
+    ("penalty before other calls", "watch"): "inspect and watch count 6 steps, a reader 3",
+    ("adversarial examples", "inspect"): "inspect and watch count 6 steps, a reader 3",
+    ("adversarial examples", "watch"): "inspect and watch count 6 steps, a reader 3",
+    ("functional gradients", "watch"): "watch counts 0 steps, inspect and a reader 3",
+    ("gradients of samples", "watch"): "watch counts 0 steps, inspect and a reader 3",
+}
+#: programs and observers that cause warnings today
+NOISY: dict[tuple[str, tuple[Observer, ...]], str] = {
+    ("compiled", ("inspect",)): "torch warns that global hooks fire for the compiled module",
+    ("compiled checkpoint", ("inspect",)): (
+        "torch warns that global hooks fire for the compiled module"
+    ),
+    **{
+        ("reentrant checkpoint", observers): (
+            "inspect runs the model on shapes; torch warns that no input requires gradients"
+        )
+        for observers in OBSERVERS
+        if "inspect" in observers
+    },
+    **{
+        ("inner loop", observers): (
+            "watch takes the tensors of functional_call for parameters; torch warns of their .grad"
+        )
+        for observers in OBSERVERS
+        if "watch" in observers
+    },
+}
 
 
-def _marks_of(program: Program) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.slow] if program.is_slow else []
+def _marks_of(program: Program, reason: str | None = None) -> list[pytest.MarkDecorator]:
+    slow = [pytest.mark.slow] if program.is_slow else []
+    return slow if reason is None else [*slow, pytest.mark.xfail(strict=True, reason=reason)]
 
 
-def _programs_and_observers() -> Iterable[ParameterSet]:
+def _programs_and_observers(*, is_quiet: bool) -> Iterable[ParameterSet]:
+    """Yield the cases of a test, of which some fail if it is about messages."""
     for program in PROGRAMS.values():
         for observers in OBSERVERS:
-            identifier = f"{program.name}-{' and '.join(observers)}"
-            yield pytest.param(program.name, observers, id=identifier, marks=_marks_of(program))
+            reason = NOISY.get((program.name, observers)) if is_quiet else None
+            yield pytest.param(
+                program.name,
+                observers,
+                id=f"{program.name}-{' and '.join(observers)}",
+                marks=_marks_of(program, reason),
+            )
 
 
 def _models_and_observers() -> Iterable[ParameterSet]:
     for program in PROGRAMS.values():
         for model in program.expected:
             for observer in ("inspect", "watch"):
-                reason = DIFFERENT.get((program.name, model, observer))
-                wrong = [] if reason is None else [pytest.mark.xfail(strict=True, reason=reason)]
+                reason = DIFFERENT.get((program.name, observer))
                 yield pytest.param(
                     program.name,
                     model,
                     observer,
                     id=f"{program.name}-{model}-{observer}",
-                    marks=[*_marks_of(program), *wrong],
+                    marks=_marks_of(program, reason),
                 )
 
 
-every_way = pytest.mark.parametrize(("name", "observers"), _programs_and_observers())
+observed = pytest.mark.parametrize(
+    ("name", "observers"), [*_programs_and_observers(is_quiet=False)]
+)
 
 
-@every_way
+@observed
 def test_losses_and_parameters_are_the_same_bit_by_bit(
     name: str, observers: tuple[Observer, ...]
 ) -> None:
-    plain, observed = outcome_of(name), outcome_of(name, observers)
-    assert observed.losses == plain.losses
-    assert observed.tensors.keys() == plain.tensors.keys()
+    plain, found = outcome_of(name), outcome_of(name, observers)
+    assert found.losses == plain.losses
+    assert found.tensors.keys() == plain.tensors.keys()
     for key, tensor in plain.tensors.items():
-        assert torch.equal(observed.tensors[key], tensor), key
+        assert torch.equal(found.tensors[key], tensor), key
 
 
-@every_way
+@observed
 def test_nothing_stays_on_models_or_in_the_process(
     name: str, observers: tuple[Observer, ...]
 ) -> None:
-    plain, observed = outcome_of(name), outcome_of(name, observers)
-    assert observed.attributes == plain.attributes
-    assert observed.process == plain.process
+    plain, found = outcome_of(name), outcome_of(name, observers)
+    assert found.attributes == plain.attributes
+    assert found.process == plain.process
 
 
-@every_way
+@pytest.mark.parametrize(("name", "observers"), [*_programs_and_observers(is_quiet=True)])
 def test_healthy_training_has_no_findings_and_no_messages(
     name: str, observers: tuple[Observer, ...]
 ) -> None:
-    plain, observed = outcome_of(name), outcome_of(name, observers)
-    assert list(observed.findings) == []
-    assert [each for each in observed.messages if each not in plain.messages] == []
+    plain, found = outcome_of(name), outcome_of(name, observers)
+    assert list(found.findings) == []
+    assert [each for each in found.messages if each not in plain.messages] == []
 
 
-@pytest.mark.parametrize(("name", "model", "observer"), _models_and_observers())
+@pytest.mark.parametrize(("name", "model", "observer"), [*_models_and_observers()])
 def test_steps_and_evaluations_are_those_of_the_program(
     name: str, model: str, observer: Observer
 ) -> None:
@@ -82,14 +123,15 @@ def test_steps_and_evaluations_are_those_of_the_program(
     assert counted == PROGRAMS[name].expected[model]
 
 
-@pytest.mark.parametrize(("name", "model", "observer"), _models_and_observers())
+@pytest.mark.parametrize(("name", "model", "observer"), [*_models_and_observers()])
 def test_steps_are_the_same_under_both_observers(name: str, model: str, observer: Observer) -> None:
     counted = outcome_of(name, ("inspect", "watch")).counts[observer, model]
     assert counted == PROGRAMS[name].expected[model]
 
 
-def test_only_steps_with_overflow_are_skipped() -> None:
-    for program in PROGRAMS.values():
-        if not program.is_slow:
-            skipped = outcome_of(program.name, ("inspect",)).skipped
-            assert set(skipped.values()) == {program.num_skipped}, program.name
+@pytest.mark.parametrize(
+    "name", [pytest.param(each.name, marks=_marks_of(each)) for each in PROGRAMS.values()]
+)
+def test_only_steps_with_overflow_are_skipped(name: str) -> None:
+    skipped = outcome_of(name, ("inspect",)).skipped
+    assert set(skipped.values()) == {PROGRAMS[name].num_skipped}
