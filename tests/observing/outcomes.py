@@ -28,6 +28,8 @@ from torchscan.types import Run
 
 Observer = Literal["inspect", "watch"]
 PLAIN: tuple[Observer, ...] = ()
+#: what ``torch.compile`` puts on models once Lightning is imported
+_OF_OTHERS = {"_compile_kwargs"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +111,8 @@ def _attributes_of(models: Mapping[str, nn.Module]) -> dict[str, object]:
     for name, model in models.items():
         for path, module in model.named_modules():
             hooks = {key: len(value) for key, value in vars(module).items() if "_hooks" in key}
-            found[f"{name}: {path}"] = (type(module).__qualname__, sorted(vars(module)), hooks)
+            attributes = sorted(vars(module).keys() - _OF_OTHERS)
+            found[f"{name}: {path}"] = (type(module).__qualname__, attributes, hooks)
         for path, parameter in model.named_parameters():
             found[f"{name}: {path} (parameter)"] = _attributes_of_parameter(parameter)
     return found
