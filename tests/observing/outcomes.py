@@ -24,9 +24,10 @@ from tests.observing.programs import PROGRAMS, Counts, Program
 from tests.opening import watched_run
 from torchscan import inspect
 from torchscan.sinks import Sink, SinkData
-from torchscan.types import Run
+from torchscan.types import Run, Watcher
 
-Observer = Literal["inspect", "watch"]
+#: "watch seldom" samples the first step only
+Observer = Literal["inspect", "watch", "watch seldom"]
 PLAIN: tuple[Observer, ...] = ()
 #: what ``torch.compile`` puts on models once Lightning is imported
 _OF_OTHERS = {"_compile_kwargs"}
@@ -46,6 +47,8 @@ class Outcome:
     messages: Sequence[str]
     #: by observer and model
     counts: Mapping[tuple[Observer, str], Counts]
+    #: training steps that ``watch`` counts without sampling them, by model
+    num_steps: Mapping[str, int]
     #: what observers have found or failed at, as text
     findings: Sequence[str]
     #: optimizer steps that ``inspect`` has seen skipped, by model
@@ -60,6 +63,7 @@ def outcome_of(name: str, observers: tuple[Observer, ...] = PLAIN) -> Outcome:
     folder = Path(tempfile.mkdtemp())
     printed = io.StringIO()
     runs: dict[str, Run] = {}
+    watchers: dict[str, Watcher] = {}
     try:
         with warnings.catch_warnings(record=True) as warned, contextlib.redirect_stderr(printed):
             warnings.simplefilter("always")
@@ -71,8 +75,13 @@ def outcome_of(name: str, observers: tuple[Observer, ...] = PLAIN) -> Outcome:
                     if "watch" in observers:
                         run = folder / model_name
                         stack.enter_context(watch(model, run, every=1, graph=False))
+                    if "watch seldom" in observers:
+                        run = folder / model_name
+                        watcher = watch(model, run, every=1000, graph=False)
+                        watchers[model_name] = stack.enter_context(watcher)
                 losses = training.run()
         watched = [each for each in training.models if "watch" in observers]
+        recorded = [*watched, *watchers]
         return Outcome(
             losses=losses,
             tensors=_tensors_of(training.models),
@@ -83,9 +92,10 @@ def outcome_of(name: str, observers: tuple[Observer, ...] = PLAIN) -> Outcome:
                 **{("inspect", each): _count_inspected(run) for each, run in runs.items()},
                 **{("watch", each): _count_watched(folder / each) for each in watched},
             },
+            num_steps={name: each.state_dict()["step"] for name, each in watchers.items()},
             findings=[
                 *(text for each, run in runs.items() for text in _findings_of(each, run)),
-                *(text for each in watched for text in _events_in(folder / each)),
+                *(text for each in recorded for text in _events_in(folder / each)),
             ],
             skipped={each: run.facts.skipped_steps for each, run in runs.items()},
         )

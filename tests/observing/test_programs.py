@@ -11,7 +11,12 @@ from _pytest.mark.structures import ParameterSet
 from tests.observing.outcomes import Observer, outcome_of
 from tests.observing.programs import PROGRAMS, Program
 
-OBSERVERS: tuple[tuple[Observer, ...], ...] = (("inspect",), ("watch",), ("inspect", "watch"))
+OBSERVERS: tuple[tuple[Observer, ...], ...] = (
+    ("inspect",),
+    ("watch",),
+    ("watch seldom",),
+    ("inspect", "watch"),
+)
 #: programs and observers whose counts differ today, for all models of the program
 DIFFERENT: dict[tuple[str, Observer], str] = {
     ("compiled", "inspect"): "inspect counts 0 steps, watch and a reader 3",
@@ -127,6 +132,24 @@ def test_steps_and_evaluations_are_those_of_the_program(
 def test_steps_are_the_same_under_both_observers(name: str, model: str, observer: Observer) -> None:
     counted = outcome_of(name, ("inspect", "watch")).counts[observer, model]
     assert counted == PROGRAMS[name].expected[model]
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        pytest.param(
+            each.name,
+            model,
+            id=f"{each.name}-{model}",
+            marks=_marks_of(each, DIFFERENT.get((each.name, "watch"))),
+        )
+        for each in PROGRAMS.values()
+        for model in each.expected
+    ],
+)
+def test_steps_that_are_not_sampled_are_counted(name: str, model: str) -> None:
+    found = outcome_of(name, ("watch seldom",)).num_steps[model]
+    assert found == PROGRAMS[name].expected[model].training
 
 
 @pytest.mark.parametrize(
