@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from tests.observing import autograd_programs, frameworks, loops, several_models
+from tests.observing import (
+    autograd_programs,
+    frameworks,
+    loops,
+    several_models,
+    unusual_programs,
+)
 from tests.observing.training_program import PROGRAMS, Counts, Program, Training
 
 __all__ = [
@@ -14,4 +20,5 @@ __all__ = [
     "frameworks",
     "loops",
     "several_models",
+    "unusual_programs",
 ]
