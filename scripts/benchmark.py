@@ -91,6 +91,16 @@ def main() -> None:
         "--store", action="store_true", help="size of a run of 4,000 steps, and time to read it"
     )
     parser.add_argument(
+        "--small",
+        action="store_true",
+        help="what watching and inspecting costs where steps take milliseconds",
+    )
+    parser.add_argument(
+        "--what",
+        choices=("watch", "auto", "inspect"),
+        help="with --small: watch every step, watch with every='auto', or inspect",
+    )
+    parser.add_argument(
         "--watch-long",
         action="store_true",
         help="what a step costs after 10,000, in time, memory and disk",
@@ -172,6 +182,11 @@ def main() -> None:
         from benchmark_watching import measure_watching
 
         measure_watching(options.only)
+        return
+    if options.small:
+        from benchmark_small_steps import OBSERVERS, measure_small_steps
+
+        measure_small_steps(options.only, OBSERVERS if options.what is None else (options.what,))
         return
     if options.watch_others:
         from benchmark_watching_others import compare_with_others
