@@ -206,12 +206,12 @@ def hooks_of_the_program(num_steps: int) -> Training:
     return Training({MODEL: model}, run)
 
 
-@program(2, {"generator": Counts(2, 2), "discriminator": Counts(2 * 2)})
+@program(2, {"generator": Counts(2, 2), "discriminator": Counts(2, 2)})
 def gan_with_frozen_parts(num_steps: int) -> Training:
     """The generator is frozen in the discriminator's step, and the other way round.
 
-    The pass of the frozen generator is an evaluation: it has no gradients. Through the frozen
-    discriminator they pass to the generator, which is a step of both.
+    The pass of a frozen model is an evaluation: none of its parameters has a gradient, also where
+    gradients pass through it to the other model.
     """
     generator = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 8))
     discriminator = nn.Sequential(nn.Linear(8, 16), nn.LeakyReLU(), nn.Linear(16, 1))

@@ -143,12 +143,14 @@ class CallSites:
         self._parameter_numbers: dict[Kind, list[int]] = {}
         #: identities of all parameters of the model
         self.parameter_ids: set[int] = set()
-        #: True if no graph leads to the parameters: there are none that train, or they are sharded,
-        #: and other tensors take their place while the model runs
-        self.has_unreachable_parameters = True
+        #: all parameters of the model
+        self._every: list[Tensor] = []
+        #: True if no graph leads to the parameters: other tensors take the place of sharded ones
+        #: while the model runs
+        self.has_unreachable_parameters = False
 
-    def update(self, model: nn.Module, called: nn.Module) -> None:
-        """Work out everything again if modules or parameters have changed.
+    def update(self, model: nn.Module, called: nn.Module) -> bool:
+        """Work out everything again if modules or parameters have changed, and return whether.
 
         ``called`` may be a compiled module around the model, which shares its path.
         """
@@ -165,9 +167,19 @@ class CallSites:
             if module._modules and id(module) not in seen:
                 seen.add(id(module))
                 pending.extend(module._modules.values())
-        if identities != self._identities or self._has_lazy:
-            self._identities = identities
-            self._find(model, called)
+        if identities == self._identities and not self._has_lazy:
+            return False
+        # functional_call has put other tensors in the place of parameters for this call
+        is_replaced = any(
+            type(tensor) is Tensor
+            for module in model.modules()
+            for tensor in module._parameters.values()
+        )
+        if is_replaced and self._identities:
+            return False
+        self._identities = identities
+        self._find(model, called)
+        return True
 
     def _find(self, model: nn.Module, called: nn.Module) -> None:
         modules = list(modules_of(model))
@@ -184,11 +196,14 @@ class CallSites:
         self._parameter_numbers.clear()
         every = list(model.parameters())
         self._has_lazy = any(map(nn.parameter.is_lazy, every))
-        trained = [each for each in every if each.requires_grad]
-        self.has_unreachable_parameters = not trained or any(
-            is_sharded_type(type(each)) for each in every
-        )
+        self._every = list(every)
+        self.has_unreachable_parameters = any(is_sharded_type(type(each)) for each in every)
         self.parameter_ids = set(map(id, every))
+
+    @property
+    def has_trained_parameters(self) -> bool:
+        """True if a parameter of the model requires a gradient."""
+        return any(each.requires_grad for each in self._every)
 
     def parameter_numbers(self, kind: Kind) -> list[int]:
         """Return the numbers of the series of the parameters, or of their gradients."""

@@ -64,6 +64,11 @@ class CurveLog:
         self.end()
         self._row = [phase, step, number, time.time(), None, None, None]
 
+    def relabel(self, phase: Phase, step: int, number: int) -> None:
+        """Change the pass of the current row."""
+        if self._row is not None:
+            self._row[:_TIME] = [phase, step, number]
+
     def add_loss(self, loss: Tensor) -> None:
         """Add the loss of a backward pass: a step with several has their sum."""
         if self._row is None:

@@ -193,6 +193,10 @@ class StepSampler:
             else:
                 self._before = rows.add_group(group)
 
+    def relabel(self, as_pass: Pass) -> None:
+        """Note that the step is another pass than it seemed to be."""
+        self._pass = as_pass
+
     # -- calls -----------------------------------------------------------------------------------
 
     @property
@@ -485,7 +489,8 @@ class StepSampler:
         gradients: list[Tensor] = []
         every = self._sites.parameter_numbers("param_grad")
         for number, each in zip(every, self._sites.parameters, strict=True):
-            gradient = each.tensor.grad
+            # functional_call puts tensors that are not leaves in the place of parameters
+            gradient = each.tensor.grad if each.tensor.is_leaf else None
             if gradient is not None:
                 numbers.append(number)
                 gradients.append(gradient)

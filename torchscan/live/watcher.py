@@ -43,9 +43,8 @@ from torchscan.live.wanted import (
     wanted_of,
 )
 from torchscan.notes import Note
-from torchscan.observing.backward_watch import BackwardWatch, reaches_parameter
+from torchscan.observing.backward_watch import BackwardPass, BackwardWatch
 from torchscan.observing.compiling import CompileWatch
-from torchscan.observing.loss_scales import LossScales
 from torchscan.observing.model_hook import ModelHook
 from torchscan.observing.steps import Pass, StepCounter
 from torchscan.recording.bookkeeping.containers import tensors_in
@@ -108,9 +107,11 @@ class Watcher:
         self._thread: int | None = None
         #: number of the first node that autograd can make in the current pass
         self._first_node = 0
-        #: True in a training step that is not sampled, until its gradients arrive
-        self._awaits_gradients = False
+        #: True once gradients have reached a pass in evaluation mode
+        self._trains_in_eval_mode = False
         self._facts: dict[str, Any] = {}
+        #: the module that is called from outside: the model, or a compiled version of it
+        self._called = module
         self._sites.update(module, module)
         self._model_hook = ModelHook(module, self._begin, self._note_backward)
         self._backward_watch = BackwardWatch(self._note_backward_pass)
@@ -142,27 +143,39 @@ class Watcher:
     def _note_backward(self) -> None:
         """Note that gradients arrive: the next forward pass may begin another step."""
         if not self._is_closed:
-            self._awaits_gradients = False
             self._steps.note_backward()
             self._model_hook.await_call()
 
-    def _note_backward_pass(self, tensors: Sequence[Tensor], scales: LossScales) -> None:
-        """Note a backward pass that starts at these tensors, if it trains the model."""
-        if self._is_closed or not self._is_here or self._steps.current.phase != "train":
+    def _note_backward_pass(self, backward: BackwardPass) -> None:
+        """Note a backward pass that begins, if it trains the model."""
+        if self._is_closed or not self._has_begun or not self._is_here:
             return
         if is_recording() or is_transformed():
             return
         with self._guarded():
-            if not reaches_parameter(tensors, self._sites.parameter_ids, self._first_node):
-                return
-            if self._awaits_gradients:
-                self._note_backward()
-            if not is_in_backward_pass():
-                losses, scale = scales.unscale(tensors)
-                if len(losses) == 1 and losses[0].numel() == 1:
-                    self._curves.add_loss(losses[0])
-                    if scale is not None:
-                        self._curves.note_scale(tensors[0], losses[0])
+            # a pass that seemed to be an evaluation trains only if its own graph leads to parameters
+            is_evaluation = self._steps.current.phase == "eval"
+            first_node = self._first_node if is_evaluation else 0
+            if not backward.trains(self._sites.parameter_ids, first_node):
+                has_changed = self._sites.update(self._model, self._called)
+                if not has_changed or not backward.trains(self._sites.parameter_ids, first_node):
+                    return
+            if is_evaluation:
+                self._promote()
+            self._note_backward()
+            losses, scale = backward.scales.unscale(backward.tensors)
+            if not is_in_backward_pass() and len(losses) == 1 and losses[0].numel() == 1:
+                self._curves.add_loss(losses[0])
+                if scale is not None:
+                    self._curves.note_scale(backward.tensors[0], losses[0])
+
+    def _promote(self) -> None:
+        """Note that a pass in evaluation mode trains, as of a model with frozen batch norms."""
+        self._trains_in_eval_mode = True
+        begun = self._steps.promote()
+        self._curves.relabel(begun.phase, begun.step, begun.number)
+        if self._sampler is not None:
+            self._sampler.relabel(begun)
 
     def _note_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Note the step of an optimizer, which may be that of another model."""
@@ -207,7 +220,7 @@ class Watcher:
             self._begin_pass(module, args)
 
     def _begin_pass(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        phase: Phase = "train" if module.training and torch.is_grad_enabled() else "eval"
+        phase = self._phase_of(module)
         part = None if self._model_hook.is_model(module) else id(module)
         relation = self._steps.relation_of(phase, part)
         if self._sampler is not None:
@@ -221,7 +234,6 @@ class Watcher:
         self._curves.end()
         begun = self._steps.begin(phase, part)
         self._first_node = next_node()
-        self._awaits_gradients = False
         if not self._is_paused:
             self._curves.begin(phase, begun.step, begun.number)
         if self._is_due(begun):
@@ -229,9 +241,14 @@ class Watcher:
         elif phase == "train" and not self._steps.is_manual:
             self._await_gradients(module)
 
+    def _phase_of(self, module: nn.Module) -> Phase:
+        """Return the phase of a pass that begins, as far as can be told before its gradients."""
+        if not torch.is_grad_enabled() or not self._sites.has_trained_parameters:
+            return "eval"
+        return "train" if module.training or self._trains_in_eval_mode else "eval"
+
     def _await_gradients(self, module: nn.Module) -> None:
         """Wait for the gradients of a step that is not sampled."""
-        self._awaits_gradients = True
         if self._sites.has_unreachable_parameters:
             self._model_hook.await_result(module)
         else:
@@ -247,6 +264,7 @@ class Watcher:
 
     def _arm(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         start = time.perf_counter_ns()
+        self._called = module
         self._sites.update(self._model, module)
         phase = self._steps.current.phase
         self._rows.turn, self._rows.period = self._frequencies[phase].turn
@@ -258,7 +276,7 @@ class Watcher:
             self._memory,
             kinds=self._wanted.kinds,
             sample_norms=self._wanted.sample_norms,
-            note_backward=self._note_backward,
+            note_backward=self._note_sampled_gradients,
             end_root=self._note_root_end,
             fail=self._give_up,
         )
@@ -267,6 +285,11 @@ class Watcher:
             self._note_inputs(args)
         self._sampler.took += time.perf_counter_ns() - start
         self._process.begin(phase, self._steps.current.step)
+
+    def _note_sampled_gradients(self) -> None:
+        """Note gradients of a sampled step, if no graph shows whether they train the model."""
+        if self._sites.has_unreachable_parameters:
+            self._note_backward()
 
     def _note_root_end(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: object

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +15,28 @@ from torchscan.torch_versions import RUNS_BACKWARD
 
 #: nodes of a graph that are searched for a parameter
 _MAX_NODES = 20_000
+#: index of the tensors whose gradients are asked for, among the arguments after the tensors
+_INPUTS = 3
+
+
+class BackwardPass(NamedTuple):
+    """A backward pass that is about to run."""
+
+    #: tensors that it starts at
+    tensors: Sequence[Tensor]
+    #: tensors whose gradients are asked for; empty if gradients of all parameters are stored
+    inputs: Sequence[Tensor]
+    #: losses as they were before they were scaled
+    scales: LossScales
+
+    def trains(self, parameter_ids: Collection[int], first_node: int) -> bool:
+        """Return whether gradients of these parameters are computed.
+
+        ``parameter_ids`` are their identities. Nodes older than ``first_node`` are not searched.
+        """
+        if self.inputs:
+            return any(id(each) in parameter_ids for each in self.inputs)
+        return _reaches_parameter(self.tensors, parameter_ids, first_node)
 
 
 class BackwardWatch:
@@ -24,7 +46,7 @@ class BackwardWatch:
     ``GradScaler.scale``, since a backward pass starts at the scaled loss.
     """
 
-    def __init__(self, report: Callable[[Sequence[Tensor], LossScales], None]) -> None:
+    def __init__(self, report: Callable[[BackwardPass], None]) -> None:
         self._report = report
         self._scales = LossScales()
         self._undo: list[Callable[[], None]] = []
@@ -50,7 +72,8 @@ class BackwardWatch:
         self, run: Callable[..., Any], tensors: Sequence[Tensor], *args: Any, **kwargs: Any
     ) -> Any:
         if self._undo:
-            self._report(tensors, self._scales)
+            inputs = args[_INPUTS] if len(args) > _INPUTS else kwargs.get("inputs", ())
+            self._report(BackwardPass(tensors, inputs or (), self._scales))
         return run(tensors, *args, **kwargs)
 
     def _scale(self, scale: Callable[..., Any], scaler: Any, outputs: Any) -> Any:
@@ -61,14 +84,9 @@ class BackwardWatch:
         return scaled
 
 
-def reaches_parameter(
+def _reaches_parameter(
     tensors: Sequence[Tensor], parameter_ids: Collection[int], first_node: int
 ) -> bool:
-    """Return whether a backward pass from these tensors computes gradients of parameters.
-
-    ``parameter_ids`` are identities of the parameters. Nodes older than ``first_node`` are not
-    searched: they were made before the model was called.
-    """
     seen: set[Any] = set()
     pending = [tensor.grad_fn for tensor in tensors if isinstance(tensor, Tensor)]
     while pending and len(seen) < _MAX_NODES:
