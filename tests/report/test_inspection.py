@@ -19,9 +19,9 @@ from tests.marked import rows_of
 from tests.recording.test_record import Calls
 from tests.report.runs import NO_TIME, Times, inspected, latency, on_device, run
 from torchscan import inspect
+from torchscan.observing.compiling import Compilation, CompiledFrame
 from torchscan.report.table import FORMATS
 from torchscan.runtime.checks import CheckResult
-from torchscan.observing.compiling import Compilation, CompiledFrame
 from torchscan.runtime.expected import Expected
 from torchscan.runtime.findings import CheckedModule, NonFinite
 from torchscan.types import RunFacts
