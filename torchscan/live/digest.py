@@ -60,10 +60,13 @@ class Digest:
             custom = self._guests.figures([values[each] for each in series])
         shares = [_saturated_of(values, each) for each in known]
         can_die = [each.can_die for each in known]
+        # not those of parameters before the step, which only updates are computed from
+        used = list(dict.fromkeys(rows))
+        places = {row: place for place, row in enumerate(used)}
         found = Distributions(
-            columns=columns_of(sampled),
+            columns=columns_of(sampled, used),
             numbers=range(len(series)),
-            rows=rows,
+            rows=[places[row] for row in rows],
             saturated=shares,
             can_die=can_die,
             custom=custom,

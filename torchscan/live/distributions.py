@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -16,15 +17,26 @@ _NEAR = 0.01
 _AT_A_TIME = 64
 
 
-def columns_of(sampled: Sampled) -> Columns:
-    """Return the statistics of sampled rows, as columns."""
+def columns_of(sampled: Sampled, rows: Sequence[int] | None = None) -> Columns:
+    """Return the statistics of sampled rows, or of these rows, as columns."""
+    updates = _updates(sampled)
+    if rows is not None:
+        chosen = torch.tensor(rows)
+        updates = updates[chosen]
+        sampled = replace(
+            sampled,
+            samples=sampled.samples[chosen],
+            exact=sampled.exact[chosen],
+            numels=sampled.numels[chosen],
+            sizes=sampled.sizes[chosen],
+        )
     least, most, dead, sample_norm, norm = sampled.exact.double().unbind(1)
     is_looked_for = ~(least > most)
     is_exact = is_looked_for & least.isfinite() & most.isfinite()
     figures, (sizes, bins, counts) = _of_samples(sampled.matrix, sampled.sizes)
     figures |= {
         "numel": sampled.numels.clone(),  # the memory is overwritten
-        "update": _updates(sampled),
+        "update": updates,
         "dead": dead,
         "sample_norm": sample_norm,
     }

@@ -112,16 +112,16 @@ class _SeriesPlan:
 
     def quantities(self, found: Distributions) -> Tensor:
         """Return the values of a column."""
-        figures = {name: each.double() for name, each in found.columns.figures.items()}
+        figures = found.columns.figures
         values = torch.full((len(QUANTITIES), len(self.modules)), torch.nan, dtype=torch.float64)
         gradients, updates, stds, num_stds, dead, nonfinite = values
         modules, rows = self._modules_and_rows("param_grad")
-        squares = figures["norm"][rows].square()
+        squares = figures["norm"][rows].double().square()
         gradients[modules] = 0.0
         gradients.index_add_(0, modules, squares).sqrt_()
 
         modules, rows = self._modules_and_rows("param")
-        norms, changes = figures["norm"][rows], figures["update"][rows]
+        norms, changes = figures["norm"][rows].double(), figures["update"][rows].double()
         is_known = ~changes.isnan()
         modules, norms, changes = modules[is_known], norms[is_known], changes[is_known]
         of_weights, of_changes = torch.zeros_like(values[:2])
@@ -130,23 +130,24 @@ class _SeriesPlan:
         updates[:] = (of_changes / of_weights).sqrt()
 
         modules, rows = self._modules_and_rows("first output")
-        outputs = figures["std"][rows]
+        outputs = figures["std"][rows].double()
         is_known = ~outputs.isnan()
         stds[:] = num_stds[:] = 0.0
         stds[modules[is_known]] = outputs[is_known]
         num_stds[modules[is_known]] = 1.0
 
         modules, rows = self._modules_and_rows("can die")
-        shares = figures["dead"][rows]
+        shares = figures["dead"][rows].double()
         is_known = ~shares.isnan()
         dead[modules[is_known]] = 0.0
         dead.scatter_reduce_(0, modules[is_known], shares[is_known], "amax")
 
-        modules, rows = self._modules_and_rows("all")
-        shares = (figures["nan"] + figures["inf"]) / figures["sampled"].clamp(min=1)
-        counts = (shares * figures["numel"]).round()
         nonfinite[:] = 0.0
-        nonfinite.index_add_(0, modules, counts[rows])
+        counts = figures["nan"] + figures["inf"]
+        if counts.any():
+            modules, rows = self._modules_and_rows("all")
+            shares = counts.double() / figures["sampled"].clamp(min=1)
+            nonfinite.index_add_(0, modules, (shares * figures["numel"]).round()[rows])
         return values.float()
 
 
@@ -203,13 +204,19 @@ def _joined(columns: Sequence[ColumnOfLayers]) -> tuple[Tensor, Tensor]:
     return modules, values
 
 
-def renumber(column: ColumnOfLayers, numbers: Mapping[int, int]) -> ColumnOfLayers:
-    """Return a column with other numbers for its modules; unknown ones are left out."""
-    lookup = torch.full((max([*numbers, *column.modules.tolist()], default=0) + 1,), -1)
+def renumber(columns: Sequence[ColumnOfLayers], numbers: Mapping[int, int]) -> list[ColumnOfLayers]:
+    """Return columns with other numbers for their modules; unknown ones are left out."""
+    size = max(numbers, default=-1) + 1
+    lookup = torch.full((size + 1,), -1)
     lookup[list(numbers)] = torch.tensor(list(numbers.values()), dtype=torch.int64)
-    modules = lookup[column.modules]
-    is_known = modules >= 0
-    return replace(column, modules=modules[is_known], values=column.values[:, is_known])
+    found = []
+    for column in columns:
+        is_there = (column.modules >= 0) & (column.modules < size)
+        modules = lookup[column.modules.where(is_there, size)]
+        is_known = modules >= 0
+        known = replace(column, modules=modules[is_known], values=column.values[:, is_known])
+        found.append(known)
+    return found
 
 
 def width_of_columns(firsts: Sequence[int], max_columns: int) -> int:

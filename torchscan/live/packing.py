@@ -237,6 +237,7 @@ def _is_consistent(found: Distributions) -> bool:
         sampled <= numel,
         sum(parts) <= sampled,
         (columns.sizes == 0) | (sampled > 0),
+        columns.sizes >= 0,
         columns.bins < BINS,
         columns.bins >= 0,
         columns.counts > 0,
