@@ -19,6 +19,7 @@ from torchscan.report.paging.page_data import PageContent, page_data
 SCRIPTS = (
     "format",
     "elements",
+    "keep",
     "layout",
     "sees",
     "measured",
