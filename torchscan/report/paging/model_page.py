@@ -28,7 +28,14 @@ SCRIPTS = (
     "layers",
     "charts",
     "save",
-    "heat",
+    "histories",
+    "scales",
+    "time_panel",
+    "distribution_panel",
+    "dead_units",
+    "tensors_view",
+    "common_scales",
+    "reading",
     "dock",
     "help",
     "live",
@@ -81,7 +88,8 @@ def styles() -> str:
     )
     wrong = ".torchscan-page .on-wrong{fill:var(--wrong);background:var(--wrong)}"
     return (
-        f"{page_file('model/model.css')}\n{light}{wrong}@media(prefers-color-scheme:dark){{{dark}}}"
+        f"{page_file('model/model.css')}\n{page_file('model/distributions.css')}\n"
+        f"{light}{wrong}@media(prefers-color-scheme:dark){{{dark}}}"
     )
 
 

@@ -2,7 +2,7 @@
 
 import { make } from "./elements.js";
 import { most } from "./format.js";
-import { runsOf } from "./histories.js";
+import { stepsText } from "./histories.js";
 import { numberText, roundStep } from "./scales.js";
 import { PLOT_HEIGHT, TimePanel } from "./time_panel.js";
 
@@ -27,7 +27,7 @@ export class DeadUnitsPanel extends TimePanel {
   beside = [];
 
   ticks() {
-    const step = roundStep(this.top / 3);
+    const step = roundStep(this.top / 4);
     return Array.from({ length: Math.floor(this.top / step) + 1 }, (_, at) => {
       const value = Number((at * step).toPrecision(6));
       return { value, text: String(value) };
@@ -37,24 +37,26 @@ export class DeadUnitsPanel extends TimePanel {
   /** @param {number} value in percent */
   y(value) { return PLOT_HEIGHT * (1 - value / this.top); }
 
+  /** Columns in which they were counted, which takes the complete batch. @returns {number[]} */
+  get counted() { return this.columns.filter((at) => this.history.dead[at] !== null); }
+
   contents() {
-    const { dead, first, until } = this.history;
-    return runsOf(this.history, (at) => dead[at] !== null).flatMap((run) => {
-      const begin = run[0], end = run[run.length - 1];
-      const point = (/** @type {number} */ step, /** @type {number} */ at) => `${this.x(step).toFixed(1)} ${this.y(100 * dead[at]).toFixed(1)}`;
-      const middles = run.map((at) => point((first[at] + until[at]) / 2, at));
-      const line = [point(first[begin], begin), ...middles, point(until[end], end)].join("L");
-      const base = `L${this.x(until[end]).toFixed(1)} ${PLOT_HEIGHT}L${this.x(first[begin]).toFixed(1)} ${PLOT_HEIGHT}Z`;
-      return [
-        make("path", { class: "on-activations", d: `M${line}${base}`, opacity: 0.35 }),
-        make("path", { class: "outline", d: `M${line}` }),
-      ];
-    });
+    const { counted } = this, { dead } = this.history;
+    if (!counted.length) return [];
+    const points = this.through(counted, (at) => this.y(100 * dead[at]));
+    const line = points.map(([x, y]) => `${x.toFixed(1)} ${y.toFixed(1)}`).join("L");
+    const right = points[points.length - 1][0].toFixed(1), left = points[0][0].toFixed(1);
+    return [
+      make("path", { class: "on-activations", d: `M${line}L${right} ${PLOT_HEIGHT}L${left} ${PLOT_HEIGHT}Z`, opacity: 0.35 }),
+      make("path", { class: "outline", d: `M${line}` }),
+    ];
   }
 
   /** @param {number} at */
   values(at) {
-    const share = this.history.dead[at];
-    return share === null ? "not computed" : `${numberText(100 * share)} % of the units were zero in the whole batch`;
+    const before = this.history.dead.slice(0, at + 1).reduce((/** @type {number} */ found, /** @type {number | null} */ share, /** @type {number} */ place) => (share === null ? found : place), -1);
+    if (before < 0) return "not counted yet";
+    const { dead, first, last } = this.history, text = `${numberText(100 * dead[before])} % of the units are 0 in the whole batch`;
+    return before === at ? text : `${text}, ${stepsText(this.history, first[before], last[before])}`;
   }
 }

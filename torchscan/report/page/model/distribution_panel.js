@@ -17,6 +17,10 @@ const COLORS = /** @type {Record<string, string>} */ ({
 });
 /** shares of values in the zero band that are drawn in the same tint */
 const TINT_STEP = 0.04;
+/** the least median that is drawn, in parts of how far 9 values in 10 reach: a smaller one jumps around zero */
+const LEAST_MEDIAN = 0.1;
+/** columns in which a median has the same sign before it is drawn: a part of all, and a number that suffices */
+const STEADY_PART = 0.1, STEADY = 5;
 
 /** @param {Points} points */
 function pathOf(points) {
@@ -27,6 +31,7 @@ export class DistributionPanel extends TimePanel {
   /** @param {History} history @param {string} title @param {string} run @param {(step: number | null) => void} pointed */
   constructor(history, title, run, pointed) {
     super(history, title, run, pointed);
+    if (history.update) this.text.classList.add("long");
     /** @type {Scale} */
     this.scale = scaleOf([history], PLOT_HEIGHT);
   }
@@ -45,17 +50,13 @@ export class DistributionPanel extends TimePanel {
 
   contents() {
     const median = this.history.quantiles[QUANTILES.median];
-    const runs = runsOf(this.history, (at) => median[at] !== null);
+    const runs = runsOf(this.history, this.columns, (at) => median[at] !== null);
     return [...runs.flatMap((run) => this.bands(run)), ...this.zeroBand(), ...this.medians()];
   }
 
   /** A quantile over columns without a gap, from the left edge of the first to the right edge of the last. @param {number[]} run @param {number} row @returns {Points} */
   line(run, row) {
-    const { first, until, quantiles } = this.history;
-    const y = (/** @type {number} */ at) => this.y(quantiles[row][at]);
-    const middles = run.map((at) => /** @type {[number, number]} */ ([this.x((first[at] + until[at]) / 2), y(at)]));
-    const begin = run[0], end = run[run.length - 1];
-    return [[this.x(first[begin]), y(begin)], ...middles, [this.x(until[end]), y(end)]];
+    return this.through(run, (at) => this.y(this.history.quantiles[row][at]));
   }
 
   /** @param {number[]} run */
@@ -69,33 +70,40 @@ export class DistributionPanel extends TimePanel {
   /** Of fixed height; its tint is the share of the values in it. */
   zeroBand() {
     if (!(this.scale instanceof SymlogScale)) return [];
-    const [top, bottom] = this.scale.band, { first, until } = this.history;
-    /** @type {{from: number, until: number, tint: number}[]} */
+    const [top, bottom] = this.scale.band;
+    /** @type {{left: number, right: number, tint: number}[]} */
     const parts = [];
-    for (let at = 0; at < first.length; at += 1) {
+    for (const at of this.columns) {
       const share = this.scale.shareNear(this.history, at);
       if (share === null) continue;
+      const [left, right] = this.edges(at), part = parts.at(-1);
       const tint = share ? Math.max(TINT_STEP, TINT_STEP * Math.round(share / TINT_STEP)) : 0;
-      const part = parts.at(-1);
-      if (part && part.tint === tint && part.until === first[at]) part.until = until[at];
-      else parts.push({ from: first[at], until: until[at], tint });
+      if (part && part.tint === tint && part.right === left) part.right = right;
+      else parts.push({ left, right, tint });
     }
-    return parts.flatMap((part) => {
-      const place = { x: this.x(part.from), width: this.x(part.until) - this.x(part.from), y: top, height: bottom - top, "shape-rendering": "crispEdges" };
-      const opacity = part.tint ? 0.15 + 0.85 * part.tint : 0;
+    return parts.flatMap(({ left, right, tint }) => {
+      const place = { x: left, width: right - left, y: top, height: bottom - top, "shape-rendering": "crispEdges" };
+      const opacity = tint ? 0.15 + 0.85 * tint : 0;
       return [make("rect", { class: "ground", ...place }), make("rect", { class: `zero ${this.color}`, ...place, opacity: opacity.toFixed(2) })];
     });
   }
 
-  /** Drawn outside the zero band only: within it, it would show noise. */
+  /** Drawn outside the zero band only, and not where it jumps around zero. */
   medians() {
-    const values = this.history.quantiles[QUANTILES.median];
-    const runs = runsOf(this.history, (at) => this.isMedianShown(values[at]));
-    return runs.map((run) => make("path", { class: "median", d: `M${pathOf(this.line(run, QUANTILES.median))}` }));
+    const { quantiles } = this.history, { p5, median, p95 } = QUANTILES, values = quantiles[median];
+    const isLarge = (/** @type {number} */ at) => {
+      const reach = Math.max(Math.abs(quantiles[p5][at]), Math.abs(quantiles[p95][at]));
+      return this.isOutside(values[at]) && Math.abs(values[at]) >= LEAST_MEDIAN * reach;
+    };
+    const positive = runsOf(this.history, this.columns, (at) => isLarge(at) && values[at] > 0);
+    const negative = runsOf(this.history, this.columns, (at) => isLarge(at) && values[at] < 0);
+    const steady = Math.min(STEADY, Math.ceil(STEADY_PART * values.length));
+    const runs = [...positive, ...negative].filter((run) => run.length >= Math.min(steady, this.columns.length));
+    return runs.map((run) => make("path", { class: "median", d: `M${pathOf(this.line(run, median))}` }));
   }
 
-  /** @param {number | null} median */
-  isMedianShown(median) {
+  /** Whether a median is outside the zero band. @param {number | null} median */
+  isOutside(median) {
     return median !== null && Math.abs(median) > this.scale.zero;
   }
 
@@ -105,9 +113,9 @@ export class DistributionPanel extends TimePanel {
     if (min[at] === null) return "no finite values";
     const median = quantiles[QUANTILES.median][at], share = this.scale.shareNear(this.history, at);
     const parts = [`${numberText(min[at], digits)} … ${numberText(max[at], digits)}`];
-    if (this.isMedianShown(median)) parts.push(`median ${numberText(median, digits)}`);
+    if (this.isOutside(median)) parts.push(`median ${numberText(median, digits)}`);
     if (share !== null) parts.push(`${Math.round(100 * share)} % in the zero band`);
-    if (update?.[at] !== undefined && update[at] !== null) parts.push(`update ÷ weight ${numberText(update[at])}`);
-    return parts.join(" · ");
+    const change = update?.[at] ?? null;
+    return parts.join(" · ") + (change === null ? "" : `\nupdate ÷ weight ${numberText(change)}`);
   }
 }

@@ -30,16 +30,16 @@ export function columnOf(history, step) {
   return at >= 0 && step < history.until[at] ? at : -1;
 }
 
-/** The last column that begins within the range. @param {History} history @param {[number, number]} range */
+/** The last column that begins within the range; -1: none. @param {History} history @param {[number, number]} range */
 export function lastColumnIn(history, [, last]) {
-  return history.first.findLastIndex((/** @type {number} */ first) => first <= last);
+  return history.first.filter((/** @type {number} */ first) => first <= last).length - 1;
 }
 
-/** Columns that follow each other without a gap, and of which `isKnown` is true. @param {History} history @param {(at: number) => boolean} isKnown @returns {number[][]} */
-export function runsOf(history, isKnown) {
+/** Columns that follow each other without a gap, and of which `isKnown` is true. @param {History} history @param {number[]} columns @param {(at: number) => boolean} isKnown @returns {number[][]} */
+export function runsOf(history, columns, isKnown) {
   /** @type {number[][]} */
   const runs = [];
-  for (let at = 0; at < history.first.length; at += 1) {
+  for (const at of columns) {
     if (!isKnown(at)) continue;
     const run = runs.at(-1);
     const isNext = run?.at(-1) === at - 1 && history.until[at - 1] === history.first[at];

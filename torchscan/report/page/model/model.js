@@ -5,11 +5,13 @@ import { bar, make } from "./elements.js";
 import { figuresOf, saidOf, sightIn } from "./figures.js";
 import { Dock } from "./dock.js";
 import { GraphView } from "./graph.js";
-import { sourceOf } from "./heat.js";
-import { help } from "./help.js";
+import { help, legend } from "./help.js";
+import { sourceOf } from "./histories.js";
+import { Kept } from "./keep.js";
 import { LayersView } from "./layers.js";
 import { fromServer, listen } from "./live.js";
 import { apply, callsOf, labelsOf } from "./measured.js";
+import { Reading } from "./reading.js";
 import { save } from "./save.js";
 import { SeesView } from "./sees.js";
 
@@ -177,17 +179,21 @@ class ModelPage {
   distributions() {
     const packed = this.data.measured?.histories;
     if (!packed && !this.data.live) return [];
-    const inside = make("div", { class: "cards" });
-    this.dock = new Dock(inside, this.data.live ? fromServer : sourceOf(packed), (key) => this.labelsByKey.get(key) || this.data.rows[0].name, this.data.live && this.gone());
-    const scale = make("select", { "aria-label": "scale", onchange: () => this.dock?.scale(scale.value === "linear") }, make("option", { value: "log" }, "logarithmic"), make("option", { value: "linear" }, "linear"));
-    const beside = make("select", { "aria-label": "columns", onchange: () => inside.setAttribute("data-columns", beside.value) }, ...["1", "2", "3"].map((each) => make("option", { value: each }, each === "1" ? "1 column" : `${each} columns`)));
+    const inside = make("div", { class: "cards" }), kept = new Kept(), reading = new Reading(this.data, this.rowsByKey);
+    const textOf = (/** @type {string} */ key) => {
+      const row = this.data.rows[this.rowsByKey.get(key) ?? 0];
+      const shapes = [row.input[0], row.output[0]].filter(Boolean).join(" → ");
+      return { name: this.labelsByKey.get(key) || this.data.rows[0].name, type: [row.type, shapes].filter(Boolean).join(" · "), sources: reading.sourcesOf(key) };
+    };
+    this.dock = new Dock(inside, this.data.live ? fromServer : sourceOf(packed), textOf, { gone: this.data.live && this.gone(), kept });
     this.target = make("div", { class: "target", hidden: "", ondragover: (/** @type {Event} */ event) => event.preventDefault(), ondrop: (/** @type {DragEvent} */ event) => { event.preventDefault(); this.target.hidden = true; if (this.carried !== null) this.pin(this.carried); } }, "drop the layer here to keep its distributions in view");
-    return [this.panel("Distributions over the steps", "distributions", make("div", {}, inside, help()), make("span", {}, make("span", { class: "type" }, "to keep a layer here, drag it down or press Enter on it "), beside, " ", scale)), this.target];
+    const hint = make("p", { class: "type hint" }, "To keep a layer here, drag it down, press Enter on it, or press “keep”.");
+    return [this.panel("Distributions", "distributions", make("div", {}, inside, hint, help()), make("span", { class: "over" }, this.dock.heading, legend())), this.target];
   }
 
   /** The distributions of the chosen layer: of several equal ones, of the first, or of another that is chosen. */
   tell() {
-    const keys = callsOf(this.data.rows[Math.max(this.selected, 0)]), now = this.dock?.cards[0].heat.key ?? "";
+    const keys = callsOf(this.data.rows[Math.max(this.selected, 0)]), now = this.dock?.cards[0].view.key ?? "";
     this.dock?.show(keys, [this.call, now, keys[0]].find((each) => keys.includes(each)) ?? "");
     this.call = ""; // from now on, what is chosen
   }

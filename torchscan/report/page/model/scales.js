@@ -11,6 +11,8 @@ import { QUANTILES } from "./histories.js";
 const HALF_BAND = 5, MIN_DISTANCE = 20;
 /** the largest value of a linear scale that leaves zero out, in multiples of the smallest */
 const DECADE = 10;
+/** how far values reach (98 of 100 of them) in a column of small values, in multiples of the zero band, at least */
+const REACH = 12;
 /** sides whose lengths differ by less than this share are drawn equally long */
 const ALIKE = 0.6;
 
@@ -19,7 +21,7 @@ export function numberText(value, digits = 3) {
   const size = Math.abs(value);
   if (size === 0) return "0";
   const isPlain = size >= 1e-2 && size < 1e4;
-  const text = isPlain ? value.toPrecision(Math.max(digits, Math.ceil(Math.log10(size)))) : value.toExponential(digits - 2);
+  const text = isPlain ? value.toPrecision(Math.max(digits, Math.floor(Math.log10(size)) + 1)) : value.toExponential(1);
   return text.replaceAll("-", "−").replace("e+", "e");
 }
 
@@ -62,7 +64,7 @@ export class LinearScale {
 
   /** @returns {Tick[]} */
   get ticks() {
-    const step = roundStep((this.top - this.bottom) / 3);
+    const step = roundStep((this.top - this.bottom) / 4);
     const first = Math.ceil(this.bottom / step), last = Math.floor(this.top / step);
     return Array.from({ length: last - first + 1 }, (_, at) => {
       const value = step * (first + at);
@@ -82,7 +84,7 @@ export class SymlogScale {
     if (Math.min(up, down) > ALIKE * Math.max(up, down)) up = down = Math.max(up, down);
     this.zero = zero;
     this.tall = tall;
-    this.digits = 3;
+    this.digits = 2;
     this.decade = (tall - 2 * HALF_BAND) / Math.max(up + down, 1);
     this.up = up;
     this.down = down;
@@ -137,16 +139,15 @@ export function scaleOf(histories, tall) {
   if (!sizes.length) return new SymlogScale(1, 0, 0, tall);
   const usual = sizes[Math.floor(0.1 * sizes.length)];
   const floor = most(histories.map((each) => each.near.power));
-  const power = Math.max(Math.floor(Math.log10(usual / DECADE) + 1e-9), floor);
+  const power = Math.max(Math.floor(Math.log10(usual / REACH) + 1e-9), floor);
   return new SymlogScale(10 ** power, bottom, top, tall);
 }
 
-/** How far each column reaches, the smallest first. Where nine values in ten are zero, its last percent or its extremes count. @param {History[]} histories @returns {number[]} */
+/** How far each column reaches, the smallest first. Where nearly all values are zero, its extremes count. @param {History[]} histories @returns {number[]} */
 function sizesOf(histories) {
-  const { p1, p5, p95, p99 } = QUANTILES;
+  const { p1, p99 } = QUANTILES;
   /** @type {((history: History) => (number | null)[][])[]} */
   const edges = [
-    (history) => [history.quantiles[p5], history.quantiles[p95]],
     (history) => [history.quantiles[p1], history.quantiles[p99]],
     (history) => [history.min, history.max],
   ];

@@ -12,7 +12,7 @@ import { roundStep } from "./scales.js";
 /** pixels: the height of a chart, and its edges */
 const TALL = 150, LEFT = 42, RIGHT = 4, TOP = 5, BOTTOM = 17;
 /** pixels: between two labels of steps at least, and the mark of values that are not finite */
-const MIN_DISTANCE = 84, MARK = 4;
+const MIN_DISTANCE = 64, MARK = 4;
 /** the height of what is drawn */
 export const PLOT_HEIGHT = TALL - TOP - BOTTOM;
 
@@ -21,6 +21,7 @@ export class TimePanel {
   constructor(history, title, run, pointed) {
     this.history = history;
     this.title = title;
+    this.isOfSeveral = Boolean(run);
     this.pointed = pointed;
     /** @type {Axis} */
     this.axis = { range: [0, 0], notes: [] };
@@ -69,6 +70,28 @@ export class TimePanel {
   x(step) {
     const [from, last] = this.axis.range;
     return LEFT + (this.wide - LEFT - RIGHT) * (step - from) / (last + 1 - from);
+  }
+
+  /** Columns of which a part is in the range. @returns {number[]} */
+  get columns() {
+    const { first, until } = this.history, [from, last] = this.axis.range;
+    return first.flatMap((/** @type {number} */ step, /** @type {number} */ at) => (step <= last && until[at] > from ? [at] : []));
+  }
+
+  /** The left and the right edge of what is seen of a column. @param {number} at @returns {[number, number]} */
+  edges(at) {
+    const [from, last] = this.axis.range;
+    return [this.x(Math.max(from, this.history.first[at])), this.x(Math.min(last + 1, this.history.until[at]))];
+  }
+
+  /** A line through the middles of columns, from the left edge of the first to the right edge of the last. @param {number[]} run @param {(at: number) => number} y @returns {[number, number][]} */
+  through(run, y) {
+    const begin = run[0], end = run[run.length - 1];
+    const middles = run.map((at) => {
+      const [left, right] = this.edges(at);
+      return /** @type {[number, number]} */ ([(left + right) / 2, y(at)]);
+    });
+    return [[this.edges(begin)[0], y(begin)], ...middles, [this.edges(end)[1], y(end)]];
   }
 
   /** @param {number} x in pixels */
@@ -124,21 +147,21 @@ export class TimePanel {
 
   /** Columns with NaN or Inf; the first of the history is named. */
   wrong() {
-    const { first, last, until } = this.history, [from, end] = this.axis.range;
-    const found = first.flatMap((/** @type {number} */ _, /** @type {number} */ at) => (nonfiniteText(this.history, at) ? [at] : []));
-    const seen = found.filter((/** @type {number} */ at) => until[at] > from && first[at] <= end);
-    const marks = seen.flatMap((/** @type {number} */ at) => {
-      const x = Math.max(this.x(first[at]), LEFT), width = Math.max(1.5, Math.min(this.x(until[at]), this.wide - RIGHT) - x);
+    const { first, last } = this.history;
+    const isWrong = (/** @type {number} */ at) => nonfiniteText(this.history, at) !== "";
+    const begin = first.findIndex((/** @type {number} */ _, /** @type {number} */ at) => isWrong(at)), seen = this.columns.filter(isWrong);
+    const marks = seen.flatMap((at) => {
+      const [left, right] = this.edges(at), place = { x: left, width: Math.max(1.5, right - left) };
       return [
-        make("rect", { class: "bad-tone", x, y: TOP, width, height: PLOT_HEIGHT }),
-        make("rect", { class: "bad", x, y: TOP - MARK, width, height: MARK }),
+        make("rect", { class: "bad-tone", ...place, y: TOP, height: PLOT_HEIGHT }),
+        make("rect", { class: "bad", ...place, y: TOP - MARK, height: MARK }),
       ];
     });
-    if (!seen.length || seen[0] !== found[0]) return marks;
-    const at = found[0], x = this.x(first[at]), isRight = x > this.wide / 2;
-    const name = this.history.nan[at] ? "NaN" : "Inf";
-    const text = `first ${name}, ${stepsText(this.history, first[at], last[at])}`;
-    const label = make("text", { class: "bad halo", x: isRight ? x - 5 : Math.max(x, LEFT) + 5, y: TOP + 11, "text-anchor": isRight ? "end" : "start" }, text);
+    if (!seen.includes(begin)) return marks;
+    const [x] = this.edges(begin), isRight = x > this.wide / 2;
+    const name = this.history.nan[begin] ? "NaN" : "Inf";
+    const text = `first ${name}, ${stepsText(this.history, first[begin], last[begin])}`;
+    const label = make("text", { class: "bad halo", x: isRight ? x - 5 : x + 5, y: TOP + 11, "text-anchor": isRight ? "end" : "start" }, text);
     return [...marks, label];
   }
 
@@ -163,7 +186,7 @@ export class TimePanel {
     const isSeen = step !== null && step >= from && step <= last;
     this.crosshair.setAttribute("visibility", isSeen ? "visible" : "hidden");
     if (isSeen) {
-      const x = column < 0 ? this.x(step + 0.5) : this.x((history.first[column] + history.until[column]) / 2);
+      const [left, right] = column < 0 ? [this.x(step), this.x(step + 1)] : this.edges(column), x = (left + right) / 2;
       this.crosshair.setAttribute("x1", String(x));
       this.crosshair.setAttribute("x2", String(x));
     }
