@@ -28,6 +28,8 @@ SCRIPTS = (
     "layers",
     "charts",
     "save",
+    "numbers",
+    "axis",
     "histories",
     "scales",
     "time_panel",
@@ -39,10 +41,28 @@ SCRIPTS = (
     "dock",
     "help",
     "live",
+    "unpack",
+    "tones",
+    "values_axis",
+    "brush",
+    "quantities",
+    "summary",
+    "curves",
+    "cards",
+    "heat_rows",
+    "heat_columns",
+    "heat_paint",
+    "heat_frame",
+    "heat_profile",
+    "layers_heat",
+    "broken",
+    "readouts",
+    "segments",
+    "training",
     "model",
 )
 _IMPORT = re.compile(r'^import (\{.*\}) from "\./(\w+)\.js";$', re.MULTILINE)
-_EXPORT = re.compile(r"^export (function|class|const) (\w+)", re.MULTILINE)
+_EXPORT = re.compile(r"^export ((?:async )?function|class|const) (\w+)", re.MULTILINE)
 _START = """const data = JSON.parse(document.getElementById("data").textContent);
 $model.showModel(document.querySelector(".torchscan-page"), data);"""
 
@@ -88,7 +108,8 @@ def styles() -> str:
     )
     wrong = ".torchscan-page .on-wrong{fill:var(--wrong);background:var(--wrong)}"
     return (
-        f"{page_file('model/model.css')}\n{page_file('model/distributions.css')}\n"
+        f"{page_file('model/model.css')}\n{page_file('model/training.css')}\n"
+        f"{page_file('model/distributions.css')}\n"
         f"{light}{wrong}@media(prefers-color-scheme:dark){{{dark}}}"
     )
 

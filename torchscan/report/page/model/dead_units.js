@@ -1,9 +1,10 @@
 // The share of a ReLU's units that are zero in the complete batch, over the steps.
 
+import { roundUp } from "./axis.js";
 import { make } from "./elements.js";
 import { most } from "./format.js";
 import { stepsText } from "./histories.js";
-import { numberText, roundStep } from "./scales.js";
+import { numberText } from "./scales.js";
 import { PLOT_HEIGHT, TimePanel } from "./time_panel.js";
 
 /** @typedef {import("./histories.js").History} History */
@@ -27,7 +28,7 @@ export class DeadUnitsPanel extends TimePanel {
   beside = [];
 
   ticks() {
-    const step = roundStep(this.top / 4);
+    const step = roundUp(this.top / 4);
     return Array.from({ length: Math.floor(this.top / step) + 1 }, (_, at) => {
       const value = Number((at * step).toPrecision(6));
       return { value, text: String(value) };

@@ -1,5 +1,7 @@
 // Histories of tensors over the steps: what the page has brought with it, and how columns of steps are named.
 
+import { whole } from "./numbers.js";
+
 /** @typedef {Record<string, any>} History a series: a value per column, and the steps of each column */
 /** @typedef {{histories: History[], isWhole: boolean}} Found what is known of a call; it is asked for again until that is all */
 /** @typedef {(key: string) => Promise<Found>} Source */
@@ -49,20 +51,15 @@ export function runsOf(history, columns, isKnown) {
   return runs;
 }
 
-/** @param {number} step */
-function written(step) {
-  return step.toLocaleString("en");
-}
-
 /** One or several passes, in words: "step 5", "steps 5 … 9". @param {History | undefined} history that says of which phase @param {number} first @param {number} last */
 export function stepsText(history, first, last) {
   const noun = history?.phase === "eval" ? "evaluation pass" : "step";
-  if (first === last) return `${noun} ${written(first)}`;
-  return `${noun}${noun === "step" ? "s" : "es"} ${written(first)} … ${written(last)}`;
+  if (first === last) return `${noun} ${whole(first)}`;
+  return `${noun}${noun === "step" ? "s" : "es"} ${whole(first)} … ${whole(last)}`;
 }
 
 /** Values that are not finite in a column, in words; "": there are none. @param {History} history @param {number} at */
 export function nonfiniteText(history, at) {
   const counts = [[history.nan[at], "NaN"], [history.inf[at], "Inf"]];
-  return counts.filter(([count]) => count).map(([count, name]) => `${written(count)} ${name}`).join(", ");
+  return counts.filter(([count]) => count).map(([count, name]) => `${whole(count)} ${name}`).join(", ");
 }

@@ -9,11 +9,13 @@ import { help, legend } from "./help.js";
 import { sourceOf } from "./histories.js";
 import { Kept } from "./keep.js";
 import { LayersView } from "./layers.js";
-import { fromServer, listen } from "./live.js";
+import { follow, fromServer, listen } from "./live.js";
 import { apply, callsOf, labelsOf } from "./measured.js";
 import { Reading } from "./reading.js";
 import { save } from "./save.js";
+import { counted, digits, whole } from "./numbers.js";
 import { SeesView } from "./sees.js";
+import { TrainingView } from "./training.js";
 
 const MOST_CRUMBS = 8;
 
@@ -57,7 +59,8 @@ class ModelPage {
     const point = (/** @type {Event | null} */ event, /** @type {[string, string][]} */ said) => this.point(event, said);
     this.crumbs = make("nav", { class: "crumbs", "aria-label": "path" });
     const graph = make("div", { class: "canvas" }), table = make("div", { class: "scroll" });
-    host.replaceChildren(this.header(), this.late, ...(data.error ? [make("p", { class: "error" }, data.error)] : []), this.told = this.verdicts(), make("main", {},
+    this.training = this.trained();
+    host.replaceChildren(this.header(), this.late, ...(data.error ? [make("p", { class: "error" }, data.error)] : []), ...(this.training ? [this.training.element] : []), this.told = this.verdicts(), make("main", {},
       this.panel("Graph", "graph", graph, this.colouring(), this.crumbs, this.zooming()),
       this.panel("Layers", "layers", table, this.searching()),
       ...this.distributions(), make("div", { class: "charts" }, ...this.charts(), ...this.seeing())), ...data.remarks.map((/** @type {string} */ each) => make("p", { class: "remark" }, each)), this.tip);
@@ -73,6 +76,8 @@ class ModelPage {
     for (const kind of ["pointerup", "pointercancel"]) addEventListener(kind, () => setTimeout(() => { this.isHeld = false; if (this.waiting) this.hear(this.waiting); }), true);
     for (const kind of ["pointermove", "scroll"]) addEventListener(kind, (event) => this.pointElsewhere(event), { capture: true, passive: true });
     this.follow();
+    if (this.training) this.takeTraining(data.training);
+    if (this.training && data.live) follow("training", 1, ({ training }) => { if (training && !this.isHeld) this.takeTraining(training); });
     if (data.live) listen((figures) => this.hear(figures), (isThere) => { this.state.textContent = isThere ? "live" : this.gone(); });
   }
 
@@ -117,6 +122,7 @@ class ModelPage {
     this.graph.show(this.shown, this.selected, this.figure);
     this.layers.show(this.selected, this.figure);
     this.sees?.show(Math.max(this.selected, 0));
+    this.training?.select(this.keyOfSelected());
     this.tell();
     const way = [];
     for (let at = this.shown; at !== null; at = this.data.rows[at].in) way.unshift(at);
@@ -133,10 +139,63 @@ class ModelPage {
 
   gone() { return `Not connected: the server may have stopped. To open the run again: torchscan runs open ${this.data.live.join(" ")}`; }
 
+  /** The key of the selected layer: of equal calls, the one that was asked for. */
+  keyOfSelected() {
+    const keys = callsOf(this.data.rows[Math.max(this.selected, 0)]);
+    return [this.call, this.training?.selectedKey ?? "", keys[0]].find((key) => keys.includes(key)) ?? "";
+  }
+
+  /** The training of a run, if the page has it. */
+  trained() {
+    if (!this.data.training) return null;
+    return new TrainingView({
+      modelName: this.data.title,
+      link: (key, text) => this.link(key, text),
+      select: (key) => this.choose(key),
+      point: (step) => this.dock?.setStep(step),
+      show: ([first, last], isWhole) => (isWhole ? this.dock?.setRange(null, null) : this.dock?.setRange(first, last)),
+    });
+  }
+
+  /** New data of the training; the distributions show the same step and the same notes. @param {any} training */
+  async takeTraining(training) {
+    await this.training?.take(training);
+    this.dock?.setNotes(training.marks.map((/** @type {any} */ mark) => mark.step));
+    this.dock?.setStep(this.training?.cross ?? null);
+  }
+
+  /** Select a call by its key; of equal calls in one row, this one. @param {string} key */
+  choose(key) {
+    const row = this.rowOf(key);
+    if (row === null) return;
+    this.call = key;
+    if (this.training) this.training.selectedKey = key;
+    this.select(row);
+  }
+
   header() {
     this.source = make("span", {}, this.data.question[0] ?? "");
     this.state = make("span", { class: "state", role: "status" });
+    if (this.training) return this.headerOfRun();
     return make("header", {}, make("h1", {}, this.data.title), make("span", { class: "question" }, this.source, this.data.question.slice(1).map((/** @type {string} */ each) => ` · ${each}`).join("")), ...(this.data.live ? [this.state] : []));
+  }
+
+  /** Run, state, step, speed and what trains. */
+  headerOfRun() {
+    const { facts } = this.data.training;
+    const isBad = facts.state === "stopped";
+    const state = this.data.live ? this.state : make("b", {}, facts.state);
+    const parts = [
+      [`run ${facts.run}`],
+      [make("i", { class: `dot${isBad ? " bad" : ""}` }), state],
+      ...(facts.step === null ? [] : [["step ", make("b", {}, whole(facts.step))]]),
+      ...(facts.speed ? [[`${digits(facts.speed)} steps/s`]] : []),
+      ...[facts.optimizer, facts.batch && `batch ${facts.batch}`, facts.precision, facts.device].filter(Boolean).map((text) => [text]),
+      ...(facts.dropped ? [[`${counted(facts.dropped, "step")} dropped`]] : []),
+      ...this.data.question.filter((/** @type {string} */ each) => each.startsWith("beside ")).map((/** @type {string} */ each) => [each]),
+    ];
+    this.line = make("span", { class: "question" }, ...parts.flatMap((part, at) => [...(at ? [" · "] : []), ...part]));
+    return make("header", {}, make("h1", {}, this.data.title), this.line);
   }
 
   /** To a call. @param {string} key @param {string} text */
@@ -186,8 +245,9 @@ class ModelPage {
       return { name: this.labelsByKey.get(key) || this.data.rows[0].name, type: [row.type, shapes].filter(Boolean).join(" · "), sources: reading.sourcesOf(key) };
     };
     this.dock = new Dock(inside, this.data.live ? fromServer : sourceOf(packed), textOf, { gone: this.data.live && this.gone(), kept });
+    this.dock.onStep = (step) => { if (step !== null) this.training?.point(step, false); };
     this.target = make("div", { class: "target", hidden: "", ondragover: (/** @type {Event} */ event) => event.preventDefault(), ondrop: (/** @type {DragEvent} */ event) => { event.preventDefault(); this.target.hidden = true; if (this.carried !== null) this.pin(this.carried); } }, "drop the layer here to keep its distributions in view");
-    const hint = make("p", { class: "type hint" }, "To keep a layer here, drag it down, press Enter on it, or press “keep”.");
+    const hint = make("p", { class: "type keeping" }, "To keep a layer here, drag it down, press Enter on it, or press “keep”.");
     return [this.panel("Distributions", "distributions", make("div", {}, inside, hint, help()), make("span", { class: "over" }, this.dock.heading, legend())), this.target];
   }
 

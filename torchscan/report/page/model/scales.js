@@ -1,7 +1,9 @@
 // The scale of values: linear within a decade away from zero, else logarithmic on both sides of a band around zero.
 
+import { roundUp } from "./axis.js";
 import { least, most } from "./format.js";
 import { QUANTILES } from "./histories.js";
+import { tick } from "./numbers.js";
 
 /** @typedef {import("./histories.js").History} History */
 /** @typedef {{value: number, text: string}} Tick */
@@ -23,19 +25,6 @@ export function numberText(value, digits = 3) {
   const isPlain = size >= 1e-2 && size < 1e4;
   const text = isPlain ? value.toPrecision(Math.max(digits, Math.floor(Math.log10(size)) + 1)) : value.toExponential(1);
   return text.replaceAll("-", "−").replace("e+", "e");
-}
-
-/** A round number beside a chart. @param {number} value */
-function tickText(value) {
-  const size = Math.abs(value);
-  const text = size === 0 || (size >= 0.00999 && size < 1e4) ? String(Number(value.toPrecision(6))) : value.toExponential();
-  return text.replaceAll("-", "−").replace("e+", "e");
-}
-
-/** @param {number} rough @returns {number} the next larger of 1, 2 and 5 times a power of ten */
-export function roundStep(rough) {
-  const power = 10 ** Math.floor(Math.log10(rough));
-  return power * ([1, 2, 5].find((each) => each * power >= 0.999 * rough) ?? 10);
 }
 
 /** @param {(number | null)[]} values @returns {number[]} */
@@ -64,11 +53,11 @@ export class LinearScale {
 
   /** @returns {Tick[]} */
   get ticks() {
-    const step = roundStep((this.top - this.bottom) / 4);
+    const step = roundUp((this.top - this.bottom) / 4);
     const first = Math.ceil(this.bottom / step), last = Math.floor(this.top / step);
     return Array.from({ length: last - first + 1 }, (_, at) => {
       const value = step * (first + at);
-      return { value, text: tickText(value) };
+      return { value, text: tick(value) };
     });
   }
 
@@ -92,7 +81,7 @@ export class SymlogScale {
     this.middle = isBelow ? tall - HALF_BAND : HALF_BAND + this.decade * up;
   }
 
-  get name() { return `zero band ±${tickText(this.zero)}`; }
+  get name() { return `zero band ±${tick(this.zero)}`; }
 
   /** @param {number} value */
   y(value) {
@@ -116,7 +105,7 @@ export class SymlogScale {
       if (power <= this.up + 1e-9) values.push(value);
       if (power <= this.down + 1e-9) values.push(-value);
     }
-    return values.map((value) => ({ value, text: tickText(value) }));
+    return values.map((value) => ({ value, text: tick(value) }));
   }
 
   /** @param {History} history @param {number} at @returns {number | null} the share of a column's values in the zero band */

@@ -1,8 +1,9 @@
 // A chart over the steps: its axes, its notes, the crosshair, and a line of text below with the values at one step.
 
+import { roundUp } from "./axis.js";
 import { make } from "./elements.js";
 import { columnOf, lastColumnIn, nonfiniteText, stepsText } from "./histories.js";
-import { roundStep } from "./scales.js";
+import { whole } from "./numbers.js";
 
 /** @typedef {import("./histories.js").History} History */
 /** @typedef {[number, number]} Range the first and the last step */
@@ -43,7 +44,6 @@ export class TimePanel {
       const { x, width } = this.svg.getBoundingClientRect();
       this.pointed(this.stepAt((event.clientX - x) * this.wide / (width || 1)));
     });
-    this.svg.addEventListener("pointerleave", () => this.pointed(null));
     this.svg.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
       const step = this.stepAfter(event.key);
       if (step === undefined) return;
@@ -167,14 +167,14 @@ export class TimePanel {
 
   steps() {
     const [from, last] = this.axis.range, room = this.wide - LEFT - RIGHT;
-    const step = Math.max(1, roundStep((last + 1 - from) * MIN_DISTANCE / room));
+    const step = Math.max(1, roundUp((last + 1 - from) * MIN_DISTANCE / room));
     const values = [];
     for (let value = Math.ceil(from / step) * step; value <= last; value += step) values.push(value);
     return (values.length ? values : [from]).map((value) => {
       const x = this.x(value) + (last === from ? 0 : 0.5 * room / (last + 1 - from));
       const anchor = x > this.wide - RIGHT - 22 ? "end" : x < LEFT + 8 ? "start" : "middle";
       const place = anchor === "end" ? this.wide : anchor === "start" ? LEFT : x;
-      return make("text", { class: "soft", x: place, y: TALL - 3, "text-anchor": anchor }, value.toLocaleString("en"));
+      return make("text", { class: "soft", x: place, y: TALL - 3, "text-anchor": anchor }, whole(value));
     });
   }
 
