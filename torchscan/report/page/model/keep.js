@@ -8,7 +8,7 @@ import { make } from "./elements.js";
 export const COLORS = "ABCDEF";
 const NUM_LETTERS = 26;
 
-/** A, B, …, Z, AA, AB, … @param {number} number */
+/** A, B, …, Z, AA, AB, … @param {number} number @returns {string} */
 function letterOf(number) {
   const last = String.fromCharCode(65 + (number % NUM_LETTERS));
   return number < NUM_LETTERS ? last : `${letterOf(Math.floor(number / NUM_LETTERS) - 1)}${last}`;
