@@ -60,7 +60,8 @@ export class BoxDrawing {
       "aria-label": this.labelOf(box),
     }, make("rect", { class: "frame", width: wide.toFixed(1), height: tall.toFixed(1), rx: isEnd ? Math.min(tall / 2, 18) : 5 }));
     if (figures && hasReceived(figures)) made.append(make("rect", { class: "hatch", width: wide.toFixed(1), height: tall.toFixed(1), rx: 5 }));
-    if (figures && !this.figure.scale && this.finite(box)) {
+    const isTinted = figures && !this.figure.scale && (this.figure.key !== "nonfinite" || figures.producer !== undefined);
+    if (isTinted && this.finite(box)) {
       const opacity = 0.03 + 0.15 * Math.min(1, this.finite(box) / largest);
       made.append(make("rect", { class: `on-${this.figure.colour(figures)}`, width: wide.toFixed(1), height: tall.toFixed(1), rx: 5, opacity: opacity.toFixed(3) }));
     }
