@@ -361,6 +361,13 @@ export class GraphView {
     return Math.min(TALLEST, Math.max(LOWEST, Math.min(left, share * innerHeight), 0.5 * innerHeight));
   }
 
+  /** The window has another size. */
+  adapt() {
+    if (this.isMoved || !this.figure) return;
+    this.chooseSettings();
+    this.redraw(true);
+  }
+
   /** All of it, as large as it can be read and not larger; if it is larger than that, from its beginning. */
   fit() {
     const { wide, tall } = this.plan?.size ?? { wide: 1, tall: 1 };
