@@ -19,10 +19,15 @@ from torchscan.report.paging.page_data import PageContent, page_data
 SCRIPTS = (
     "format",
     "elements",
+    "keep",
     "layout",
+    "fold",
     "sees",
     "measured",
     "figures",
+    "tones",
+    "plan",
+    "boxes",
     "graph",
     "layers",
     "charts",
@@ -33,7 +38,7 @@ SCRIPTS = (
     "live",
     "unpack",
     "numbers",
-    "tones",
+    "oklab",
     "axis",
     "values_axis",
     "brush",
@@ -51,6 +56,7 @@ SCRIPTS = (
     "readouts",
     "segments",
     "training",
+    "run_header",
     "model",
 )
 _IMPORT = re.compile(r'^import (\{.*\}) from "\./(\w+)\.js";$', re.MULTILINE)

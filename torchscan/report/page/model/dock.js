@@ -2,13 +2,15 @@
 
 import { make } from "./elements.js";
 import { HeatView } from "./heat.js";
+import { Kept, keepTag } from "./keep.js";
 
 /** @typedef {import("./heat.js").Source} Source */
 /** @typedef {{element: HTMLElement, heat: HeatView, calls: HTMLSelectElement, keys: string[]}} Card */
 
 export class Dock {
-  /** @param {HTMLElement} host @param {Source} source @param {(key: string) => string} nameOf what a call is called @param {string} [gone] what to say if nobody answers */
-  constructor(host, source, nameOf, gone) {
+  /** @param {HTMLElement} host @param {Source} source @param {(key: string) => string} nameOf what a call is called @param {string} [gone] what to say if there is no answer @param {Kept} [kept] */
+  constructor(host, source, nameOf, gone, kept = new Kept()) {
+    this.kept = kept;
     this.host = host; this.source = source; this.nameOf = nameOf; this.gone = gone; this.isLinear = false;
     /** @type {Card[]} the first follows what is chosen */
     this.cards = [];
@@ -43,7 +45,7 @@ export class Dock {
   put(keys, chosen, isPinned) {
     const inside = make("div", { class: "heats" }), calls = make("select", { "aria-label": "call", onchange: () => card.heat.show(calls.value) });
     const press = isPinned ? make("button", { type: "button", class: "close", "aria-label": "close", onclick: () => this.close(card) }, "×") : make("button", { type: "button", class: "keep", title: "keep these plots in view", onclick: () => this.pin(card.keys, calls.value) }, "keep");
-    const element = make("section", { class: `card${isPinned ? " pinned" : ""}`, tabindex: -1, onkeydown: (/** @type {KeyboardEvent} */ event) => { if (event.key === "Delete" && isPinned) this.close(card); } }, make("div", { class: "which" }, calls, press), inside);
+    const element = make("section", { class: `card${isPinned ? " pinned" : ""}`, tabindex: -1, onkeydown: (/** @type {KeyboardEvent} */ event) => { if (event.key === "Delete" && isPinned) this.close(card); } }, make("div", { class: "which" }, ...(isPinned ? [keepTag(this.kept.keep(keys[0]))] : []), calls, press), inside);
     /** @type {Card} */
     const card = { element, calls, keys, heat: new HeatView(inside, this.source, (step) => { for (const each of this.cards) each.heat.point(step); }) };
     card.heat.isLinear = this.isLinear;
@@ -66,6 +68,7 @@ export class Dock {
   close(card) {
     this.cards.splice(this.cards.indexOf(card), 1);
     card.element.remove();
+    this.kept.release(card.keys[0]);
     this.cards[0].element.focus({ preventScroll: true });
   }
 }
