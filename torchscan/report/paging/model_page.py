@@ -32,14 +32,21 @@ SCRIPTS = (
     "layers",
     "charts",
     "save",
-    "heat",
+    "numbers",
+    "axis",
+    "histories",
+    "scales",
+    "time_panel",
+    "distribution_panel",
+    "dead_units",
+    "tensors_view",
+    "common_scales",
+    "reading",
     "dock",
     "help",
     "live",
     "unpack",
-    "numbers",
     "oklab",
-    "axis",
     "values_axis",
     "brush",
     "quantities",
@@ -107,6 +114,7 @@ def styles() -> str:
     wrong = ".torchscan-page .on-wrong{fill:var(--wrong);background:var(--wrong)}"
     return (
         f"{page_file('model/model.css')}\n{page_file('model/training.css')}\n"
+        f"{page_file('model/distributions.css')}\n"
         f"{light}{wrong}@media(prefers-color-scheme:dark){{{dark}}}"
     )
 

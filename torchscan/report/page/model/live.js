@@ -1,6 +1,6 @@
 // A page that is open while a run goes on: it hears that there is something new, and asks for it.
 
-/** @typedef {import("./heat.js").Found} Found */
+/** @typedef {import("./histories.js").Found} Found */
 
 /** seconds between two questions, at least */
 const PAUSE = 0.5;
