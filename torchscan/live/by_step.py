@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from torchscan.live.heat import HeatmapColumn, heat_of
+from torchscan.live.bands import bands_of
+from torchscan.live.heat import HeatmapColumn
 from torchscan.live.schema import Distribution, Phase, Series
 
 #: columns, at most
@@ -69,7 +70,7 @@ class OverSteps:
         steps = {
             name: [span[at] for span in spans] for at, name in enumerate(("first", "last", "until"))
         }
-        return {"phase": self._phase, **steps, **heat_of([columns[place] for place in places])}
+        return {"phase": self._phase, **steps, **bands_of([columns[place] for place in places])}
 
     def _until(self) -> dict[int, int]:
         """Return where each column ends: where the next recorded one begins. The last one is as wide as the others."""

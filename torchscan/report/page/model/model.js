@@ -5,14 +5,17 @@ import { bar, make } from "./elements.js";
 import { figuresOf, saidOf } from "./figures.js";
 import { Dock } from "./dock.js";
 import { GraphView } from "./graph.js";
-import { sourceOf } from "./heat.js";
-import { help } from "./help.js";
+import { help, legend } from "./help.js";
+import { sourceOf } from "./histories.js";
 import { Kept } from "./keep.js";
 import { LayersView } from "./layers.js";
-import { fromServer, listen } from "./live.js";
+import { follow, fromServer, listen } from "./live.js";
 import { apply, callsOf, labelsOf } from "./measured.js";
+import { Reading } from "./reading.js";
 import { save } from "./save.js";
+import { headerOfRun } from "./run_header.js";
 import { SeesView } from "./sees.js";
+import { TrainingView } from "./training.js";
 
 const MOST_CRUMBS = 8;
 
@@ -60,7 +63,8 @@ class ModelPage {
     const point = (/** @type {Event | null} */ event, /** @type {[string, string][]} */ said) => this.point(event, said);
     this.crumbs = make("nav", { class: "crumbs", "aria-label": "path" });
     const graph = make("div", { class: "canvas" }), table = make("div", { class: "scroll" });
-    host.replaceChildren(this.header(), this.late, ...(data.error ? [make("p", { class: "error" }, data.error)] : []), this.told = this.verdicts(), make("main", {},
+    this.training = this.trained();
+    host.replaceChildren(this.header(), this.late, ...(data.error ? [make("p", { class: "error" }, data.error)] : []), ...(this.training ? [this.training.element] : []), this.told = this.verdicts(), make("main", {},
       this.panel("Graph", "graph", graph, this.colouring(), make("div", { class: "place" }, this.crumbs, this.zooming())),
       this.panel("Layers", "layers", table, this.searching()),
       ...this.distributions(), make("div", { class: "charts" }, ...this.charts(), ...this.seeing())), ...data.remarks.map((/** @type {string} */ each) => make("p", { class: "remark" }, each)));
@@ -75,6 +79,8 @@ class ModelPage {
     addEventListener("pointerdown", () => { this.isHeld = true; }, true);
     for (const kind of ["pointerup", "pointercancel"]) addEventListener(kind, () => setTimeout(() => { this.isHeld = false; if (this.waiting) this.hear(this.waiting); }), true);
     this.follow();
+    if (this.training) this.takeTraining(data.training);
+    if (this.training && data.live) follow("training", 1, ({ training }) => { if (training && !this.isHeld) this.takeTraining(training); });
     if (data.live) listen((figures) => this.hear(figures), (isThere) => { this.state.textContent = isThere ? "live" : this.gone(); });
   }
 
@@ -121,6 +127,7 @@ class ModelPage {
     this.graph.show(this.shown, this.selected, this.figure);
     this.layers.show(this.selected, this.figure);
     this.sees?.show(Math.max(this.selected, 0));
+    this.training?.select(this.keyOfSelected());
     this.tell();
     const way = [];
     for (let at = this.shown; at !== null; at = this.data.rows[at].in) way.unshift(at);
@@ -137,9 +144,42 @@ class ModelPage {
 
   gone() { return `Not connected: the server may have stopped. To open the run again: torchscan runs open ${this.data.live.join(" ")}`; }
 
+  /** The key of the selected layer: of equal calls, the one that was asked for. */
+  keyOfSelected() {
+    const keys = callsOf(this.data.rows[Math.max(this.selected, 0)]);
+    return [this.call, this.training?.selectedKey ?? "", keys[0]].find((key) => keys.includes(key)) ?? "";
+  }
+
+  /** The training of a run, if the page has it. */
+  trained() {
+    if (!this.data.training) return null;
+    return new TrainingView({
+      modelName: this.data.title,
+      link: (key, text) => this.link(key, text),
+      select: (key) => this.choose(key),
+      point: (step) => this.dock?.setStep(step),
+      show: ([first, last], isWhole) => (isWhole ? this.dock?.setRange(null, null) : this.dock?.setRange(first, last)),
+    });
+  }
+
+  /** New data of the training; the distributions show the same step and the same notes. @param {any} training */
+  async takeTraining(training) {
+    await this.training?.take(training);
+    this.dock?.setNotes(training.marks.map((/** @type {any} */ mark) => mark.step));
+    this.dock?.setStep(this.training?.cross ?? null);
+  }
+
+  /** Select a call by its key; of equal calls in one row, this one. @param {string} key */
+  choose(key) {
+    const row = this.rowOf(key);
+    if (row === null) return;
+    this.select(row, key);
+  }
+
   header() {
     this.source = make("span", {}, this.data.question[0] ?? "");
     this.state = make("span", { class: "state", role: "status" });
+    if (this.training) return headerOfRun(this.data, this.state);
     return make("header", {}, make("h1", {}, this.data.title), make("span", { class: "question" }, this.source, this.data.question.slice(1).map((/** @type {string} */ each) => ` · ${each}`).join("")), ...(this.data.live ? [this.state] : []));
   }
 
@@ -187,17 +227,22 @@ class ModelPage {
   distributions() {
     const packed = this.data.measured?.histories;
     if (!packed && !this.data.live) return [];
-    const inside = make("div", { class: "cards" });
-    this.dock = new Dock(inside, this.data.live ? fromServer : sourceOf(packed), (key) => this.labelsByKey.get(key) || this.data.rows[0].name, this.data.live && this.gone(), this.kept);
-    const scale = make("select", { "aria-label": "scale", onchange: () => this.dock?.scale(scale.value === "linear") }, make("option", { value: "log" }, "logarithmic"), make("option", { value: "linear" }, "linear"));
-    const beside = make("select", { "aria-label": "columns", onchange: () => inside.setAttribute("data-columns", beside.value) }, ...["1", "2", "3"].map((each) => make("option", { value: each }, each === "1" ? "1 column" : `${each} columns`)));
+    const inside = make("div", { class: "cards" }), reading = new Reading(this.data, this.rowsByKey);
+    const textOf = (/** @type {string} */ key) => {
+      const row = this.data.rows[this.rowsByKey.get(key) ?? 0];
+      const shapes = [row.input[0], row.output[0]].filter(Boolean).join(" → ");
+      return { name: this.labelsByKey.get(key) || this.data.rows[0].name, type: [row.type, shapes].filter(Boolean).join(" · "), sources: reading.sourcesOf(key) };
+    };
+    this.dock = new Dock(inside, this.data.live ? fromServer : sourceOf(packed), textOf, { gone: this.data.live && this.gone(), kept: this.kept });
+    this.dock.onStep = (step) => { if (step !== null) this.training?.point(step, false); };
     this.target = make("div", { class: "target", hidden: "", ondragover: (/** @type {Event} */ event) => event.preventDefault(), ondrop: (/** @type {DragEvent} */ event) => { event.preventDefault(); this.target.hidden = true; if (this.carried !== null) this.pin(this.carried); } }, "drop the layer here to keep its distributions in view");
-    return [this.panel("Distributions over the steps", "distributions", make("div", {}, inside, help()), make("span", {}, make("span", { class: "type" }, "to keep a layer here, drag it down or press Enter on it "), beside, " ", scale)), this.target];
+    const hint = make("p", { class: "type keeping" }, "To keep a layer here, drag it down, press Enter on it, or press “keep”.");
+    return [this.panel("Distributions", "distributions", make("div", {}, inside, hint, help()), make("span", { class: "over" }, this.dock.heading, legend())), this.target];
   }
 
   /** The distributions of the chosen layer: of several equal ones, of the first, or of another that is chosen. */
   tell() {
-    const keys = callsOf(this.data.rows[Math.max(this.selected, 0)]), now = this.dock?.cards[0].heat.key ?? "";
+    const keys = callsOf(this.data.rows[Math.max(this.selected, 0)]), now = this.dock?.cards[0].view.key ?? "";
     this.dock?.show(keys, [this.call, now, keys[0]].find((each) => keys.includes(each)) ?? "");
     this.call = ""; // from now on, what is chosen
   }

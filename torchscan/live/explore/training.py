@@ -1,0 +1,192 @@
+"""The training of a run as its page shows it: read once for a file, and step by step for a server."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torchscan.live.by_call import place_of
+from torchscan.live.curves import Curves
+from torchscan.live.explore.layer_steps import LayerColumns, LayerSteps
+from torchscan.live.history import WatchedRun, ranks_in, readers_of
+from torchscan.live.ledger import has_worker
+from torchscan.live.schema import Distribution, RunEvent, Series
+from torchscan.notes import Note
+from torchscan.report.paging.training_data import (
+    CurveData,
+    LayerData,
+    NanData,
+    RowData,
+    TrainingRecord,
+    training_data,
+)
+
+#: values of a "nan-seen" note, with their types
+NAN_VALUES = {"step": int, "series": str, "path": str, "invocation": int}
+#: steps before the first NaN with which its input is compared
+_STEPS_BEFORE = 8
+
+
+class FollowedTraining:
+    """The training of a run, for any number of readers. Each step is read once."""
+
+    def __init__(self, run: WatchedRun) -> None:
+        self._run = run
+        self._lock = threading.Lock()
+        self._steps: LayerSteps | None = None
+        self._series: dict[Path, dict[int, Series]] = {}
+        #: when each step was written, by rank and its number in the file
+        self._read: dict[Path, dict[int, float]] = {}
+        self._nan: NanData | None = None
+
+    def data(self) -> dict[str, Any] | None:
+        """Return the training part of the page, or None if the run has no training step."""
+        with self._lock:
+            self._update()
+            if self._steps is None or self._run.shown_phase == "eval":
+                return None
+            train = self._run.curves()
+            columns = self._steps.columns()
+            if not train.steps and not columns.first:
+                return None
+            return training_data(self._record(train, columns))
+
+    def _record(self, train: Curves, columns: LayerColumns) -> TrainingRecord:
+        run = self._run
+        events = run.events
+        if self._nan is None and (event := first_nan(events)) is not None:
+            self._nan = _describe_nan(run, event.note)
+        return TrainingRecord(
+            run=run.path.name,
+            state=_state_of(run),
+            about=run.about,
+            num_dropped=sum(lost.count for lost in run.lost),
+            train=_curve_data(train),
+            evaluation=_curve_data(run.curves("eval")),
+            layers=_layer_data(columns),
+            notes=[event.note for event in events],
+            nan=self._nan,
+        )
+
+    def _update(self) -> None:
+        """Read new steps; read all again if there are new series, or if steps were replaced."""
+        files = ranks_in(self._run.path)
+        series = {reader.path: reader.series() for reader in readers_of(files)}
+        written = {reader.path: reader.written("train") for reader in readers_of(files)}
+        is_same = self._steps is not None and series == self._series
+        if not is_same or any(map(self._has_changed, written, written.values())):
+            known = {number: each for found in series.values() for number, each in found.items()}
+            every = [*dict.fromkeys(each for found in series.values() for each in found.values())]
+            self._steps = LayerSteps(every if len(series) > 1 else known)
+            self._series, self._read, self._nan = series, {}, None
+        for reader in readers_of(files):
+            read = self._read.setdefault(reader.path, {})
+            for number in sorted(written[reader.path].keys() - read.keys()):
+                watched = reader.step("train", number)
+                if watched is not None and self._steps is not None:
+                    self._steps.add(place_of(watched), watched, series[reader.path])
+                read[number] = written[reader.path][number]
+
+    def _has_changed(self, path: Path, written: Mapping[int, float]) -> bool:
+        """Return whether the last step that was read has been removed or replaced."""
+        read = self._read.get(path, {})
+        return bool(read) and written.get(max(read)) != read[max(read)]
+
+
+def training_of(run: WatchedRun) -> dict[str, Any] | None:
+    """Return the training part of the page, or None if the run has no training step."""
+    return FollowedTraining(run).data()
+
+
+def first_nan(events: tuple[RunEvent, ...]) -> RunEvent | None:
+    """Return the first event about a NaN."""
+    for event in events:
+        values = event.note.values
+        # a file may hold values of any type
+        is_right = all(isinstance(values.get(name), kind) for name, kind in NAN_VALUES.items())
+        if event.note.code == "nan-seen" and is_right:
+            return event
+    return None
+
+
+def _state_of(run: WatchedRun) -> str:
+    if any(map(has_worker, ranks_in(run.path))):
+        return "recording"
+    about = run.about
+    is_closed = about.get("closed", True) and about.get("raised") is None
+    return "finished" if is_closed else "stopped"
+
+
+def _curve_data(curves: Curves) -> CurveData:
+    return CurveData(
+        steps=curves.steps,
+        times=curves.times,
+        losses=curves.losses,
+        learning_rates=curves.learning_rates,
+        gradient_norms=curves.gradient_norms,
+    )
+
+
+def _layer_data(columns: LayerColumns) -> LayerData:
+    rows = [
+        RowData(
+            path=row.path,
+            name=row.name,
+            type_name=row.type_name,
+            parent=row.parent,
+            depth=row.depth,
+            num_folded=row.num_folded,
+        )
+        for row in columns.tree.rows
+    ]
+    return LayerData(
+        rows=rows,
+        first=columns.first,
+        last=columns.last,
+        until=columns.until,
+        num_sampled=columns.num_sampled,
+        values={name: values.tolist() for name, values in columns.values.items()},
+        not_finite=columns.not_finite.tolist(),
+    )
+
+
+def _describe_nan(run: WatchedRun, note: Note) -> NanData:
+    """Return the first NaN, with its tensor and the input of its module if they were recorded."""
+    values = note.values
+    step, path, invocation = values["step"], values["path"], values["invocation"]
+    place = {"step": step, "path": path, "invocation": invocation, "series": values["series"]}
+    of_call = [each for each in run.series if (each.path, each.invocation) == (path, invocation)]
+    tensors = [each for each in of_call if each.label == values["series"]]
+    inputs = [each for each in of_call if each.kind == "input"]
+    if not tensors:
+        return NanData(**place)
+    found, *before = run.histories([*tensors[:1], *inputs])
+    at_step = dict(zip(found.steps, found.distributions, strict=True)).get(step)
+    if at_step is not None:
+        place |= {"count": _count_wrong(at_step), "numel": at_step.numel}
+    # a NaN among weights or gradients is not explained by the input
+    if not before or tensors[0].kind != "output":
+        return NanData(**place)
+    by_step = [dict(zip(each.steps, each.distributions, strict=True)) for each in before]
+    now = [each[step] for each in by_step if step in each]
+    earlier = max((each for each in before[0].steps if each <= step - _STEPS_BEFORE), default=None)
+    if now:
+        place["is_input_finite"] = not any(map(_count_wrong, now))
+        place["input_largest"] = max(map(_largest, now))
+    if earlier is not None:
+        place["before_step"] = earlier
+        place["input_before"] = max(_largest(each[earlier]) for each in by_step if earlier in each)
+    return NanData(**place)
+
+
+def _count_wrong(found: Distribution) -> int:
+    """Return the number of values that are not finite, estimated from the sampled ones."""
+    return round((found.nan + found.inf) * found.numel / max(1, found.sampled))
+
+
+def _largest(found: Distribution) -> float:
+    largest = max(abs(found.min), abs(found.max))
+    return largest if math.isfinite(largest) else math.nan
