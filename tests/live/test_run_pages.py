@@ -132,8 +132,9 @@ def test_the_boxes_of_thousands_of_modules_are_seen(
 ) -> None:
     page_of_run(write_layers(tmp_path / "run", 2401)).save(tmp_path / "run.html")
     with opened(browser, tmp_path / "run.html", color_scheme=scheme) as page:
-        assert page.locator("svg.graph .node").count() == 2401
-        assert page.locator("svg.graph").evaluate(_SEEN) >= 20
+        number = page.locator("svg.graph .node").count()
+        assert 5 <= number <= 40, "ranges of modules are folded"
+        assert page.locator("svg.graph").evaluate(_SEEN) == number
 
 
 def gradients_of(page: Any) -> list[str]:

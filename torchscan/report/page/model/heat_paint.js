@@ -1,6 +1,6 @@
 // The heat map on its canvas: a strip a row, hatched where values are not finite, and the profile over the depth.
 
-import { colorOf, tonesOf } from "./tones.js";
+import { colorOf, tonesOf } from "./oklab.js";
 
 /** @typedef {import("./heat_columns.js").HeatColumns} HeatColumns */
 /** @typedef {import("./unpack.js").Arrays} Arrays */
