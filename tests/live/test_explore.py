@@ -498,6 +498,7 @@ def test_layers_are_kept_in_view_by_enter_and_by_dragging(
         assert pictures(page) == ["output", "output gradient", "weight"]
         page.locator(".card").nth(1).get_by_text("4 more").click()
         assert {"input", "weight gradient"} <= set(pictures(page))
+        page.locator(".node[data-name='2']").scroll_into_view_if_needed()
         box = page.locator(".node[data-name='2']").bounding_box()
         assert box is not None
         page.mouse.move(box["x"] + 8, box["y"] + 8)
