@@ -308,6 +308,7 @@ def test_dead_units_take_the_third_place_without_weights(browser: Browser, tmp_p
 #: a dock with one series of 20 steps, outside the page
 _DOCK = """async () => {
     const host = document.createElement("div");
+    host.id = "dock";
     host.style.width = "280px";
     document.body.prepend(host);
     const steps = Array.from({length: 20}, (_, step) => step);
@@ -333,13 +334,13 @@ def dock(browser: Browser, tmp_path: Path) -> Iterator[Page]:
     run = write(tmp_path / "run", {OUTPUT: lambda step: NORMAL}, 1)
     with page_of(browser, run) as page:
         page.evaluate(_DOCK)
-        page.locator("body > div .over-steps .soft").first.wait_for()
+        page.locator("#dock .over-steps .soft").first.wait_for()
         page.evaluate(_FRAME)
         yield page
 
 
 def told(page: Page) -> str:
-    return page.locator("body > div > [role=status]").inner_text()
+    return page.locator("#dock > [role=status]").inner_text()
 
 
 def test_a_range_and_a_step_can_be_set(dock: Page) -> None:
@@ -347,13 +348,13 @@ def test_a_range_and_a_step_can_be_set(dock: Page) -> None:
     dock.evaluate("() => dock.setRange(5, 9)")
     dock.evaluate(_FRAME)
     assert told(dock) == "steps 5 … 9 · values of step 9"
-    labels = dock.locator("body > div .over-steps > text[y='147']").all_text_contents()
+    labels = dock.locator("#dock .over-steps > text[y='147']").all_text_contents()
     assert labels == ["6", "8"]
     dock.evaluate("() => dock.setStep(6)")
     assert told(dock) == "steps 5 … 9 · values of step 6"
-    text = dock.locator("body > div figcaption").inner_text()
+    text = dock.locator("#dock figcaption").inner_text()
     assert text.startswith("−21 … 21 · ")
-    crosshair = dock.locator("body > div .crosshair")
+    crosshair = dock.locator("#dock .crosshair")
     assert crosshair.get_attribute("visibility") == "visible"
     middle = LEFT + 1.5 / 5 * (WIDE - LEFT - RIGHT)
     assert float(str(crosshair.get_attribute("x1"))) == pytest.approx(middle)
@@ -368,18 +369,18 @@ def test_a_range_and_a_step_can_be_set(dock: Page) -> None:
 def test_notes_are_marked_within_the_range(dock: Page) -> None:
     dock.evaluate("() => { dock.setNotes([2, 7, 30]); dock.setRange(5, 9); }")
     dock.evaluate(_FRAME)
-    notes = dock.locator("body > div .note")
+    notes = dock.locator("#dock .note")
     assert notes.count() == 1
     place = LEFT + 2 / 5 * (WIDE - LEFT - RIGHT)
     assert float(str(notes.get_attribute("x1"))) == pytest.approx(place)
 
 
 def test_keys_move_the_crosshair_and_tell_the_page(dock: Page) -> None:
-    dock.locator("body > div .over-steps").focus()
+    dock.locator("#dock .over-steps").focus()
     for key in ("ArrowLeft", "ArrowLeft", "Home", "ArrowRight", "End", "Escape"):
         dock.keyboard.press(key)
     assert dock.evaluate("window.steps") == [18, 17, 0, 1, 19, None]
-    slider = dock.locator("body > div .over-steps")
+    slider = dock.locator("#dock .over-steps")
     assert slider.get_attribute("aria-valuenow") == "19"
     assert str(slider.get_attribute("aria-valuetext")).startswith("step 19: −60 … 60")
 
