@@ -16,6 +16,8 @@ from torchscan.measured import Figure, Key, Measured
 _JOINED: Mapping[Figure, Callable[[float, float], float]] = {
     "gradient": math.hypot,
     "update": max,
+    "std": max,
+    "dead": max,
     "nonfinite": operator.add,
 }
 #: what one rank has written last: its series by number, and the step
@@ -56,6 +58,10 @@ def _figures(series: Series, found: Distribution) -> Iterator[tuple[Figure, floa
         yield "gradient", found.norm
     if series.kind == "param" and math.isfinite(found.update):
         yield "update", found.update
-    if found.nan + found.inf:
-        share = (found.nan + found.inf) / max(1, found.sampled)
+    if series.kind == "output" and math.isfinite(found.std):
+        yield "std", found.std
+    if series.kind == "output" and math.isfinite(found.dead):
+        yield "dead", found.dead
+    if found.sampled:
+        share = (found.nan + found.inf) / found.sampled
         yield "nonfinite", round(share * found.numel)

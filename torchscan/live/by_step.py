@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from torchscan.live.bands import Bands
 from torchscan.live.bins import BINS
-from torchscan.live.heat import Heatmap
 from torchscan.live.packing import Distributions, entries_of, side_by_side
 from torchscan.live.schema import Distribution, Phase, Series
 
@@ -33,14 +33,16 @@ class _ColumnPart(NamedTuple):
     #: NaN and Inf among the sampled values
     nan: Tensor
     inf: Tensor
-    #: estimated number of finite values, and their sum
-    finite: Tensor
-    sum: Tensor
+    #: sums of the steps' shares of dead units and relative updates, and how many are known
+    dead: Tensor
+    num_dead: Tensor
+    update: Tensor
+    num_update: Tensor
 
 
 _FIGURES = _ColumnPart._fields[3:]
 #: statistics of a step that go into columns
-_USED = ("numel", "sampled", "nan", "inf", "mean", "min", "max")
+_USED = ("numel", "sampled", "nan", "inf", "min", "max", "dead", "update")
 
 
 class OverSteps:
@@ -111,17 +113,15 @@ class OverSteps:
             return []
         parts = [_add_up(self._columns[place]) for place in places]
         found = []
-        for series, seen, heatmap in self._heatmaps(parts):
+        for series, seen, bands in self._bands(parts):
             spans = [(*self._steps[places[at]], until[places[at]]) for at in seen]
             first, last, end = (list(each) for each in zip(*spans, strict=True))
             steps = {"phase": self._phase, "first": first, "last": last, "until": end}
-            found.append((series, {**steps, **heatmap.to_page_data()}))
+            found.append((series, {**steps, **bands.to_page_data()}))
         return found
 
-    def _heatmaps(
-        self, parts: Sequence[_ColumnPart]
-    ) -> Iterator[tuple[Series, list[int], Heatmap]]:
-        """Yield each series, the columns in which it was seen, and its heatmap."""
+    def _bands(self, parts: Sequence[_ColumnPart]) -> Iterator[tuple[Series, list[int], Bands]]:
+        """Yield each series, the columns in which it was seen, and its bands."""
         num_series, size = len(self._indices), len(parts) * BINS
         keys = torch.cat([part.keys for part in parts])
         columns = torch.arange(len(parts)).repeat_interleave(
@@ -139,11 +139,11 @@ class OverSteps:
             here = slice(ends[index], ends[index + 1])
             dense = torch.zeros(size, dtype=torch.float64)
             dense[keys[here] - size * index] = counts[here]
-            seen = (~figures[index, _FIGURES.index("finite")].isnan()).nonzero().flatten()
-            least, most, nan, inf, finite, total = figures[index][:, seen]
+            seen = (~figures[index, _FIGURES.index("nan")].isnan()).nonzero().flatten()
+            least, most, nan, inf, dead, num_dead, update, num_update = figures[index][:, seen]
             counts_seen = dense.view(-1, BINS)[seen]
-            heatmap = Heatmap(counts_seen, least, most, total / finite, nan, inf)
-            yield series, seen.tolist(), heatmap
+            bands = Bands(counts_seen, least, most, nan, inf, dead / num_dead, update / num_update)
+            yield series, seen.tolist(), bands
 
     def _until(self) -> dict[int, int]:
         """Return where each column ends: where the next recorded one begins. The last one is as wide as the others."""
@@ -165,7 +165,9 @@ def _part_of(found: Distributions, places: Sequence[int], series: Tensor) -> _Co
     figures = {name: columns.figures[name][rows].double() for name in _USED}
     entries, owners = entries_of(columns, rows)
     times = figures["numel"] / figures["sampled"].clamp(min=1)
-    finite = times * (figures["sampled"] - figures["nan"] - figures["inf"])
+    can_die = torch.tensor([bool(found.can_die[place]) for place in places], dtype=torch.bool)
+    dead = figures["dead"].where(can_die, torch.nan)
+    update = figures["update"]
     return _ColumnPart(
         series=series,
         keys=BINS * series[owners] + columns.bins[entries],
@@ -174,8 +176,10 @@ def _part_of(found: Distributions, places: Sequence[int], series: Tensor) -> _Co
         max=figures["max"],
         nan=figures["nan"],
         inf=figures["inf"],
-        finite=finite,
-        sum=(finite * figures["mean"]).where(finite > 0, 0.0),
+        dead=dead.nan_to_num(0.0),
+        num_dead=(~dead.isnan()).double(),
+        update=update.nan_to_num(0.0),
+        num_update=(~update.isnan()).double(),
     )
 
 
@@ -198,6 +202,8 @@ def _add_up(parts: Sequence[_ColumnPart]) -> _ColumnPart:
         max=nothing.scatter_reduce(0, places, joined.max, "amax", include_self=False),
         nan=add(joined.nan),
         inf=add(joined.inf),
-        finite=add(joined.finite),
-        sum=add(joined.sum),
+        dead=add(joined.dead),
+        num_dead=add(joined.num_dead),
+        update=add(joined.update),
+        num_update=add(joined.num_update),
     )

@@ -27,6 +27,7 @@ from torchscan.report import (  # noqa: F401 - each registers what it writes
     result_texts,
     run_texts,
     text,
+    training_texts,
 )
 from torchscan.report.compare_runs import RunComparison
 from torchscan.report.comparison import Comparison, comparison_table, format_comparison

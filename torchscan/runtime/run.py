@@ -647,7 +647,7 @@ def _originals(calls: Sequence[CallRun]) -> dict[Key, Key]:
 def _figures_of(call: CallRun) -> Iterator[tuple[Figure, float]]:
     yield "latency", call.time
     counted = [getattr(call, name) for name in COUNTED]
-    if any(counted):
+    if any(each is not None for each in counted):
         yield "nonfinite", sum(each or 0 for each in counted)
 
 

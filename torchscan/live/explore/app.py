@@ -36,6 +36,7 @@ def app_of(runs: Sequence[Followed], token: str, hosts: Hosts) -> App:
         Route(f"/{token}/", server.page),
         Route(f"/{token}/heat", server.heat),
         Route(f"/{token}/figures", server.figures),
+        Route(f"/{token}/training", server.training),
         Route(f"/{token}/events", server.events),
     ]
     return Guard(Starlette(routes=routes, lifespan=server.lifespan), token, hosts)
@@ -91,6 +92,10 @@ class _Server:
     async def figures(self, _: Request) -> Response:
         first, *others = self._runs
         return await self._answer("figures", lambda: first.figures(*others))
+
+    async def training(self, _: Request) -> Response:
+        first, *_others = self._runs
+        return await self._answer("training", lambda: {"training": first.training()})
 
     async def _answer(self, name: str, work_out: Callable[[], dict[str, Any]]) -> Response:
         """Return an answer that is computed once for all listeners, until there are new data.

@@ -11,6 +11,7 @@ from typing import Any
 from torchscan.live.by_call import place_of
 from torchscan.live.by_step import OverSteps
 from torchscan.live.explore.run_page import data_of_run, measured_by_key, wrong_in
+from torchscan.live.explore.training import FollowedTraining
 from torchscan.live.history import WatchedRun, ranks_in, readers_of
 from torchscan.live.packing import side_by_side
 from torchscan.live.schema import Phase, Series
@@ -32,6 +33,7 @@ class Followed:
         self.path, self._name = path, name or path.name
         self._lock = threading.Lock()
         self._calls: OrderedDict[str, _CallHistory] = OrderedDict()
+        self._training = FollowedTraining(self._run)
 
     def page(self, *others: Followed) -> dict[str, Any]:
         """All but the distributions. ``others`` are shown beside."""
@@ -41,7 +43,12 @@ class Followed:
         return {
             **data_of_run(self._run, self._run.last(), *(each._run for each in others)),
             "isDrawn": is_drawn,
+            "training": self.training(),
         }
+
+    def training(self) -> dict[str, Any] | None:
+        """Return the curves and the layers over the steps, or None before the first training step."""
+        return self._training.data()
 
     @property
     def _is_drawn(self) -> bool:

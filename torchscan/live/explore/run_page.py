@@ -10,8 +10,8 @@ from typing import Any
 
 from torchscan._version import __version__
 from torchscan.files import path_of
+from torchscan.live.explore.training import first_nan, training_of
 from torchscan.live.history import WatchedRun
-from torchscan.live.schema import RunEvent
 from torchscan.measured import Measured
 from torchscan.notes import Note
 from torchscan.pages import Page
@@ -20,9 +20,6 @@ from torchscan.report.paging.layer_rows import key_of, truncate_text
 from torchscan.report.paging.model_page import document
 from torchscan.report.paging.page_data import by_key
 from torchscan.wrong_arguments import explain_wrong_types
-
-#: values of the note about a NaN, with their types
-_NAN_VALUES = {"step": int, "series": str, "path": str, "invocation": int}
 
 
 def data_of_run(run: WatchedRun, measured: Measured, *others: WatchedRun) -> dict[str, Any]:
@@ -48,7 +45,7 @@ def data_of_run(run: WatchedRun, measured: Measured, *others: WatchedRun) -> dic
 
 def measured_by_key(run: WatchedRun, measured: Measured) -> dict[str, Any]:
     """Return what the run has measured, with the call that its first NaN was seen in."""
-    event, producers = _first_nan(run), dict(measured.producers)
+    event, producers = first_nan(run.events), dict(measured.producers)
     if event is not None and _has_call(run, event.note):
         values = event.note.values
         producers.setdefault(_call_of(event.note), f"{values['series']}, step {values['step']}")
@@ -71,9 +68,8 @@ def page_of_run(run: str | os.PathLike[str], *others: str | os.PathLike[str]) ->
         for name, found in zip(names, measured, strict=True)
         for each in found.histories
     ]
-    return Page(
-        document(data_of_run(runs[0], replace(measured[0], histories=histories), *runs[1:]))
-    )
+    data = data_of_run(runs[0], replace(measured[0], histories=histories), *runs[1:])
+    return Page(document({**data, "training": training_of(runs[0])}))
 
 
 def names_of(runs: Sequence[Path]) -> list[str]:
@@ -110,7 +106,7 @@ def wrong_in(runs: Sequence[WatchedRun]) -> list[dict[str, Any]]:
     nans = [
         _nan_verdict(event.note, run, is_linked=run is runs[0], has_others=has_others)
         for run in runs
-        if (event := _first_nan(run)) is not None
+        if (event := first_nan(run.events)) is not None
     ]
     old = [
         {**_verdict("Event", run, event, has_others=has_others), "isWrong": False}
@@ -143,16 +139,6 @@ def _nan_verdict(
     if not is_linked or not _has_call(run, note):
         return verdict
     return {**verdict, "path": key_of(*_call_of(note))}
-
-
-def _first_nan(run: WatchedRun) -> RunEvent | None:
-    for event in run.events:
-        values = event.note.values
-        # a file may hold values of any type
-        is_right = all(isinstance(values.get(name), kind) for name, kind in _NAN_VALUES.items())
-        if event.note.code == "nan-seen" and is_right:
-            return event
-    return None
 
 
 def _has_call(run: WatchedRun, note: Note) -> bool:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from torchscan.analyses.module_graph import GraphNode, ModuleGraph, ModuleGraphs
+from torchscan.analyses.module_graph import GraphEdge, GraphNode, ModuleGraph, ModuleGraphs
+from torchscan.analyses.module_graph.graph_builder import name_among, plain_end
 from torchscan.analyses.receptive_field import AxisField, LayerField, ReceptiveField
 from torchscan.analyses.roofline import Roofline
 from torchscan.escapes import printable
@@ -21,6 +22,12 @@ from torchscan.trace.trace import Trace
 _LONGEST = 300
 #: of windows that do not repeat, starts that a page has for an axis
 _PHASES = 64
+#: inputs or outputs of a call, at least, of which names tell which is which
+_MIN_NAMED = 2
+#: shapes that a page has of one call's inputs or outputs
+_MAX_SHAPES = 8
+#: names of arguments that have only a position
+_PLACES = ("args[",)
 #: that add up
 _FIGURES = ("params", "macs", "flops", "bytes", "time")
 Settings = Mapping[str, str]
@@ -125,10 +132,48 @@ class Paging:
             for node, box in zip(graph.nodes, boxes, strict=True)
             if node.kind == "module"
         ]
-        edges = [
-            [source, target, _carried(graph, tensors)] for source, target, tensors in graph.edges
-        ]
+        edges = [self._edge(graph, edge) for edge in graph.edges]
         return {"nodes": boxes, "edges": edges}, inside
+
+    def _edge(self, graph: ModuleGraph, edge: GraphEdge) -> list[Any]:
+        """Return an edge, its shapes and, where they say which tensor it is, its names."""
+        names: dict[str, None] = {}
+        for tensor in edge.tensors:
+            if name := self._port(graph, edge, tensor):
+                names[name] = None
+        found = [edge.source, edge.target, _carried(graph, edge.tensors)]
+        if names:
+            found.append(truncate_text(", ".join(names)))
+        return found
+
+    def _port(self, graph: ModuleGraph, edge: GraphEdge, tensor: int) -> str:
+        """Return the name of the argument that reads a tensor, or of the result that it is.
+
+        A module with one input or one output has no need of it.
+        """
+        reader, writer = graph.nodes[edge.target], graph.nodes[edge.source]
+        if reader.kind == "module":
+            call = self._trace.modules[reader.calls[0]]
+            return self._name_at(tensor, call.inputs, call.input_names)
+        if writer.kind == "module":
+            call = self._trace.modules[writer.calls[-1]]
+            return self._name_at(tensor, call.outputs, call.output_names)
+        return ""
+
+    def _name_at(self, tensor: int, tensors: Sequence[int], names: Sequence[str]) -> str:
+        if len(tensors) < _MIN_NAMED:
+            return ""
+        name = name_among(self._trace, tensor, tensors, names)
+        return "" if name is None else _telling(name)
+
+    def _named_shapes(self, tensors: Sequence[int], names: Sequence[str]) -> list[list[str]]:
+        """Return a call's tensors by name, with their shapes, if names say more than places."""
+        labels = [_telling(name) for name in names]
+        if len(labels) < _MIN_NAMED or not any(labels):
+            return []
+        shapes = [sizes(list(self._trace.tensors[each].spec.shape)) for each in tensors]
+        pairs = list(zip(labels, shapes, strict=True))[:_MAX_SHAPES]
+        return [[truncate_text(label or str(at)), shape] for at, (label, shape) in enumerate(pairs)]
 
     def _places_of(self, node: GraphNode, call: int, places: Sequence[int]) -> list[int]:
         """Return the same children of all equal calls."""
@@ -172,6 +217,10 @@ class Paging:
             found["calls"] = [key_of(each.path, each.call) for each in calls]
         if any(each.call for each in calls):
             found["labels"] = [label_of(each.path, each.call) for each in calls]
+        if takes := self._named_shapes(call.inputs, call.input_names):
+            found["takes"] = takes
+        if gives := self._named_shapes(call.outputs, call.output_names):
+            found["gives"] = gives
         if node.failed:
             found["failed"] = True
         if settings := self._settings.get(call.path):
@@ -179,6 +228,18 @@ class Paging:
                 [truncate_text(name), truncate_text(value)] for name, value in parsed(settings)
             ]
         return found
+
+
+def _telling(name: str) -> str:
+    """Return the name of an argument or result, or "" if it only says which place it has.
+
+    Keys of a dict and fields of a dataclass are names, positions in a tuple are not.
+    """
+    label = plain_end(name)
+    is_position = label.startswith("[") and label[1:-1].isdigit()
+    if is_position or label.startswith(_PLACES):
+        return ""
+    return label
 
 
 def key_of(path: str, call: int) -> str:
@@ -255,7 +316,7 @@ def _shape(shapes: Any) -> list[str]:
     if shapes is None:
         return []
     several = shapes if shapes and isinstance(shapes[0], list) else [shapes]
-    return [sizes(each) for each in several[:8]]
+    return [sizes(each) for each in several[:_MAX_SHAPES]]
 
 
 def parsed(settings: str) -> list[tuple[str, str]]:

@@ -19,22 +19,55 @@ from torchscan.report.paging.page_data import PageContent, page_data
 SCRIPTS = (
     "format",
     "elements",
+    "keep",
     "layout",
+    "fold",
     "sees",
     "measured",
     "figures",
+    "tones",
+    "plan",
+    "boxes",
     "graph",
     "layers",
     "charts",
     "save",
-    "heat",
+    "numbers",
+    "axis",
+    "histories",
+    "scales",
+    "time_panel",
+    "distribution_panel",
+    "dead_units",
+    "tensors_view",
+    "common_scales",
+    "reading",
     "dock",
     "help",
     "live",
+    "unpack",
+    "oklab",
+    "values_axis",
+    "brush",
+    "quantities",
+    "summary",
+    "curves",
+    "cards",
+    "heat_rows",
+    "heat_columns",
+    "heat_paint",
+    "heat_frame",
+    "heat_profile",
+    "layers_heat",
+    "broken",
+    "readouts",
+    "segments",
+    "training",
+    "run_header",
     "model",
 )
 _IMPORT = re.compile(r'^import (\{.*\}) from "\./(\w+)\.js";$', re.MULTILINE)
-_EXPORT = re.compile(r"^export (function|class|const) (\w+)", re.MULTILINE)
+_EXPORT = re.compile(r"^export ((?:async )?function|class|const) (\w+)", re.MULTILINE)
 _START = """const data = JSON.parse(document.getElementById("data").textContent);
 $model.showModel(document.querySelector(".torchscan-page"), data);"""
 
@@ -80,7 +113,9 @@ def styles() -> str:
     )
     wrong = ".torchscan-page .on-wrong{fill:var(--wrong);background:var(--wrong)}"
     return (
-        f"{page_file('model/model.css')}\n{light}{wrong}@media(prefers-color-scheme:dark){{{dark}}}"
+        f"{page_file('model/model.css')}\n{page_file('model/training.css')}\n"
+        f"{page_file('model/distributions.css')}\n"
+        f"{light}{wrong}@media(prefers-color-scheme:dark){{{dark}}}"
     )
 
 

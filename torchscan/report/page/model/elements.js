@@ -1,7 +1,7 @@
 // Elements are made, never parsed: what a model says is text, whatever it looks like.
 
 const SVG = "http://www.w3.org/2000/svg";
-const DRAWN = new Set(["svg", "g", "path", "rect", "circle", "line", "text", "tspan", "title", "defs", "marker"]);
+const DRAWN = new Set(["svg", "g", "path", "rect", "circle", "line", "text", "tspan", "title", "defs", "marker", "pattern"]);
 
 /**
  * @param {string} tag

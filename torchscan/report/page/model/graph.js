@@ -1,209 +1,283 @@
 // The graph of one level: boxes that open in place or are walked into, lines between them, to be moved and zoomed.
 
+import { BoxDrawing, definitions } from "./boxes.js";
 import { make } from "./elements.js";
-import { most } from "./format.js";
-import { arranged } from "./layout.js";
+import { foldingOf, saidOf } from "./figures.js";
+import { Planner } from "./plan.js";
+import { MOST_CELLS, cellAt, scaleOf, scaleOfCells, toneOf } from "./tones.js";
 
 /** @typedef {import("./figures.js").Figure} Figure */
-/** @typedef {import("./layout.js").Size} Size */
+/** @typedef {import("./plan.js").Box} Box */
+/** @typedef {import("./plan.js").Plan} Plan */
+/** @typedef {import("./plan.js").Settings} Settings */
+/** @typedef {import("./keep.js").Kept} Kept */
+/**
+ * @typedef {{
+ *   select: (row: number, key?: string) => void, enter: (row: number) => void, leave: () => void,
+ *   point: (event: Event | null, said: [string, string][]) => void, pin?: (row: number) => void,
+ *   carry?: (row: number, place: PointerEvent | null, isDropped: boolean) => void,
+ * }} Handlers
+ */
 
-const PADDING = 12, BAR = 40, HEAD = 34, NARROWEST = 84, TALL = 40, SMALL = 24, LONGEST = 34;
-
-/** how small a graph may be drawn to show all of it, and how large one is that is not shown whole */
-const SMALLEST = 0.1, READABLE = 0.62;
-
-/** @param {string} text */
-function short(text) { return text.length <= LONGEST ? text : `${text.slice(0, LONGEST / 2)}…${text.slice(-LONGEST / 2)}`; }
+/** zoom below which boxes are folded, few ones later, and the smallest that "fit" chooses */
+const READABLE = 0.72, READABLE_FEW = 0.55, SMALLEST = 0.1;
+/** boxes that are few: what a fold would hide says more than larger letters */
+const FEW = 18;
+/** numbers of boxes that are tried until they fit */
+const LIMITS = [40, 32, 26, 20, 16, 13, 11, 9, 7, 5];
+/** pixels around the graph, and of its panel at least and at most */
+const MARGIN = 24, LOWEST = 240, TALLEST = 640;
 
 export class GraphView {
-  /**
-   * @param {HTMLElement} host
-   * @param {any} data of the page
-   * @param {{select: (row: number) => void, enter: (row: number) => void, leave: () => void, point: (event: Event | null, said: [string, string][]) => void, pin?: (row: number) => void, carry?: (row: number, place: PointerEvent | null, isDropped: boolean) => void}} on
-   */
-  constructor(host, data, on) {
-    this.host = host; this.data = data; this.on = on;
-    /** @type {Set<number>} rows that are open in place */
+  /** @param {HTMLElement} host @param {any} data of the page @param {Handlers} on @param {Kept | null} [kept] */
+  constructor(host, data, on, kept = null) {
+    this.host = host;
+    this.data = data;
+    this.on = on;
+    this.kept = kept;
+    /** @type {Set<number | string>} rows and ranges that are open in place */
     this.opened = new Set();
-    this.row = 0; this.selected = -1; this.drawn = "";
+    this.row = 0;
+    this.selected = -1;
+    this.drawn = "";
     /** whether what is selected comes into view: not while one looks elsewhere and figures change */
     this.brings = false;
     /** where the focus goes when another level is shown: to a box of it */
-    this.keepsFocus = false; this.rowBefore = -1; this.isMoved = false;
+    this.keepsFocus = false;
+    this.rowBefore = -1;
+    this.isMoved = false;
     /** @type {Figure | null} */
     this.figure = null;
+    /** @type {Settings} */
+    this.settings = { isLine: true, limit: LIMITS[0], room: 900 };
+    /** @type {Plan | null} */
+    this.plan = null;
+    /** @type {BoxDrawing | null} */
+    this.drawing = null;
     this.view = { x: 0, y: 0, zoom: 1 };
-    this.ruler = document.createElement("canvas").getContext("2d");
+    /** @type {(row: any) => [string, string][]} */
+    this.said = (row) => saidOf(row, []);
     this.svg = make("svg", { class: "graph", role: "group", "aria-label": "graph of the module" });
     this.inner = make("g");
-    this.svg.append(arrows(), this.inner);
+    this.svg.append(definitions(), this.inner);
+    this.key = make("div", { class: "key" });
     host.append(this.svg);
+    host.after(this.key);
     this.listen();
   }
 
   /** @param {number} row whose inside is shown @param {number} selected @param {Figure} figure that colours the boxes */
   show(row, selected, figure) {
-    const drawnBefore = this.drawn, isElsewhere = row !== this.row || !drawnBefore;
+    const drawnBefore = this.drawn;
+    const isElsewhere = row !== this.row || !drawnBefore;
     this.brings = isElsewhere || selected !== this.selected;
-    this.row = row; this.selected = selected; this.figure = figure;
+    this.row = row;
+    this.selected = selected;
+    this.figure = figure;
+    if (isElsewhere) this.chooseSettings();
+    if (this.brings) this.reveal(selected);
     this.drawn = `${row} ${figure.key} ${[...this.opened].join()}`;
-    if (this.drawn === drawnBefore) { this.mark(); return; }
-    const focused = document.activeElement?.closest("[data-node]")?.getAttribute("data-node"), left = this.rowBefore;
-    this.rowBefore = row;
-    const drawn = this.level(this.data.rows[row].level, String(row));
-    this.inner.replaceChildren(drawn.element);
-    this.size = drawn.size; this.first = drawn.first;
+    if (this.drawn === drawnBefore) {
+      this.mark();
+      return;
+    }
+    this.redraw(isElsewhere);
+  }
+
+  /** @param {boolean} isElsewhere */
+  redraw(isElsewhere) {
+    const figure = /** @type {Figure} */ (this.figure);
+    const focused = document.activeElement?.closest("[data-node]")?.getAttribute("data-node");
+    const left = this.rowBefore;
+    this.rowBefore = this.row;
+    this.plan = this.planned(this.settings);
+    this.scale = figure.scale ? scaleOf(figure, this.data.rows) : scaleOfCells(boxesIn(this.plan).map((box) => box.cells));
+    this.drawing = new BoxDrawing(this.data, figure, this.scale, this.kept, (...given) => this.listenTo(...given), (box) => this.toggle(box));
+    this.inner.replaceChildren(this.drawing.plan(this.plan));
+    this.explain();
     if (isElsewhere) this.fit();
     else this.move();
-    if (isElsewhere && this.keepsFocus) /** @type {any} */ (this.inner.querySelector(`.node[data-row="${left}"]`) ?? this.inner.querySelector(".node"))?.focus({ preventScroll: true });
+    if (isElsewhere && this.keepsFocus) {
+      const target = this.inner.querySelector(`.node[data-row="${left}"]`) ?? this.inner.querySelector(".node");
+      /** @type {any} */ (target)?.focus({ preventScroll: true });
+    }
     this.keepsFocus = false;
-    const marked = this.inner.querySelector(".node.selected");
-    if (marked && this.brings) this.bring(marked);
+    this.mark();
     if (focused) this.inner.querySelector(`[data-node="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
   }
 
   /** Thousands of boxes are drawn once; what is selected changes a class. */
   mark() {
     for (const each of this.inner.querySelectorAll(".node.selected")) each.classList.remove("selected");
-    for (const each of this.inner.querySelectorAll(`.node[data-row="${this.selected}"]`)) { each.classList.add("selected"); if (this.brings) this.bring(each); }
-  }
-
-  /** All boxes and lines of a level. @param {number} number @param {string} where @returns {{element: any, size: Size, first: [number, number] | undefined}} */
-  level(number, where) {
-    const level = this.data.levels[number];
-    const insides = level.nodes.map((/** @type {any} */ node, /** @type {number} */ at) => {
-      const row = node.row === undefined ? null : this.data.rows[node.row];
-      return row && row.level !== undefined && this.opened.has(node.row) ? this.level(row.level, `${where}.${at}`) : null;
-    });
-    const sizes = level.nodes.map((/** @type {any} */ node, /** @type {number} */ at) => this.sizeOf(node, insides[at]));
-    const layout = arranged(sizes, level.edges.map((/** @type {any} */ edge) => [edge[0], edge[1]]));
-    const most = this.largest(level);
-    const lines = layout.ways.map((way, at) => line(way, level.edges[at][2]));
-    const boxes = level.nodes.map((/** @type {any} */ node, /** @type {number} */ at) =>
-      this.box(node, layout.places[at], sizes[at], insides[at], `${where}.${at}`, most, level, at));
-    return { element: make("g", {}, ...lines, ...boxes), size: layout.size, first: layout.places[0] };
-  }
-
-  /** @param {any} level */
-  largest(level) {
-    const values = level.nodes.map((/** @type {any} */ node) => (node.row === undefined ? 0 : this.figure?.value(this.data.rows[node.row]) ?? 0));
-    return most(values.filter(Number.isFinite), 1e-300);
-  }
-
-  /** @param {any} node @param {{size: Size} | null} inside @returns {Size} */
-  sizeOf(node, inside) {
-    const row = node.row === undefined ? null : this.data.rows[node.row];
-    const value = row && this.figure ? this.figure.text(this.figure.value(row), row) : "";
-    const first = this.wide(this.nameOf(node), 13) + (value ? this.wide(value, 11) + 22 : 0);
-    const wide = Math.max(NARROWEST, first + 2 * PADDING + (row?.level === undefined ? 0 : 18), this.wide(this.below(node), 11) + 2 * PADDING + (row ? BAR + 12 + (row.level === undefined ? 0 : 16) : 0));
-    const tall = this.below(node) ? TALL : SMALL;
-    return inside ? { wide: Math.max(wide, inside.size.wide + 2 * PADDING), tall: HEAD + inside.size.tall + 2 * PADDING } : { wide, tall };
-  }
-
-  /** @param {string} text @param {number} size */
-  wide(text, size) {
-    if (!this.ruler) return 0.6 * size * text.length;
-    this.ruler.font = `${size}px system-ui, sans-serif`;
-    return 1.04 * this.ruler.measureText(text).width;
-  }
-
-  /** @param {any} node */
-  nameOf(node) {
-    const row = node.row === undefined ? null : this.data.rows[node.row];
-    return `${short(node.name)}${row && row.repeats > 1 ? ` ×${row.repeats}` : ""}${row?.failed ? " failed" : ""}`;
-  }
-
-  /** @param {any} node */
-  below(node) {
-    const row = node.row === undefined ? null : this.data.rows[node.row];
-    return short([row?.type, node.shape].filter(Boolean).join(" · "));
-  }
-
-  /**
-   * @param {any} node @param {[number, number]} place @param {Size} size @param {any} inside @param {string} id
-   * @param {number} most @param {any} level @param {number} at
-   */
-  box(node, [middle, centre], size, inside, id, most, level, at) {
-    const row = node.row === undefined ? null : this.data.rows[node.row], x = middle - size.wide / 2, y = centre - size.tall / 2;
-    const value = row && this.figure ? this.figure.value(row) : 0, isEnd = node.kind === "input" || node.kind === "output";
-    const colour = row?.failed ? "wrong" : row ? this.figure?.colour(row) ?? "memory" : node.kind === "tensor" ? "parameters" : "launch";
-    const made = make("g", {
-      class: `node ${node.kind}${row && node.row === this.selected ? " selected" : ""}${row?.failed ? " failed" : ""}${row?.producer ? " producer" : row?.holds ? " holds" : ""}`,
-      transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})`, tabindex: 0, role: row ? "button" : "img",
-      "data-node": id, "data-row": node.row, "data-name": node.name,
-      "aria-label": [this.nameOf(node), this.below(node), row && this.figure ? `${this.figure.label} ${this.figure.text(value, row)}` : ""].filter(Boolean).join(", "),
-    }, make("rect", { class: "frame", width: size.wide.toFixed(1), height: size.tall.toFixed(1), rx: isEnd ? Math.min(size.tall / 2, 18) : 5 }));
-    if (row && value && this.figure) {
-      made.append(make("rect", { class: `tint on-${colour}`, width: size.wide.toFixed(1), height: size.tall.toFixed(1), rx: 5, opacity: (0.04 + 0.18 * Math.min(1, value / most)).toFixed(3) }));
+    for (const each of this.inner.querySelectorAll(`.node[data-row="${this.selected}"]`)) {
+      each.classList.add("selected");
+      if (this.brings) this.bring(each);
     }
-    if (!isEnd) made.append(make("rect", { class: `on-${colour}`, width: 3.5, height: size.tall.toFixed(1), rx: 1 }));
-    made.append(make("text", { x: PADDING, y: 16 }, this.nameOf(node)));
-    if (this.below(node)) made.append(make("text", { class: "soft", x: PADDING, y: 31 }, this.below(node)));
-    if (row && this.figure) this.drawFigure(made, row, Math.min(1, value / most), size, colour);
-    if (row?.level !== undefined) made.append(this.opener(node.row, size));
-    if (inside) {
-      inside.element.setAttribute("transform", `translate(${((size.wide - inside.size.wide) / 2).toFixed(1)} ${HEAD + PADDING})`);
-      made.append(inside.element);
+  }
+
+  /** Draw the letters of kept layers anew. */
+  markKept() {
+    for (const box of this.plan ? boxesIn(this.plan) : []) {
+      const element = this.inner.querySelector(`[data-node="${CSS.escape(box.id)}"]`);
+      if (element) this.drawing?.tag(element, box);
     }
-    this.listenTo(made, node, row, level, at, id);
-    return made;
   }
 
-  /** @param {any} made @param {any} row @param {number} part @param {Size} size @param {string} colour */
-  drawFigure(made, row, part, size, colour) {
-    const end = size.wide - PADDING - (row.level === undefined ? 0 : 16);
-    made.append(make("text", { class: "figure", x: end.toFixed(1), y: 15.5, "text-anchor": "end" }, this.figure?.text(this.figure.value(row), row) ?? ""));
-    if (!part) return;
-    const left = end - BAR;
-    made.append(make("rect", { class: "groove", x: left.toFixed(1), y: 25, width: BAR, height: 4, rx: 2 }));
-    made.append(make("rect", { class: `on-${colour}`, x: left.toFixed(1), y: 25, width: Math.max(1.5, BAR * part).toFixed(1), height: 4, rx: 2 }));
+  // -- what is drawn -------------------------------------------------------------------------------------------------
+
+  /** @param {Settings} settings @returns {Plan} */
+  planned(settings) {
+    const planner = new Planner(this.data, /** @type {Figure} */ (this.figure), this.opened, settings);
+    return planner.level(this.data.rows[this.row].level, String(this.row));
   }
 
-  /** The sign that opens a box in place. @param {number} row @param {Size} size */
-  opener(row, size) {
-    const isOpen = this.opened.has(row);
-    return make("g", { class: "opener", transform: `translate(${(size.wide - 15).toFixed(1)} 11)`, "data-opens": row, onclick: (/** @type {Event} */ event) => { event.stopPropagation(); this.toggle(row); } },
-      make("rect", { x: -9, y: -9, width: 20, height: 20, fill: "transparent" }),
-      make("path", { d: isOpen ? "M-3.5 0H3.5" : "M-3.5 0H3.5M0 -3.5V3.5" }), make("title", {}, isOpen ? "close" : "open here"));
+  /** As many boxes as can be read at once, each on a line or as a card, whichever is larger. */
+  chooseSettings() {
+    const wide = this.host.clientWidth - MARGIN;
+    const tall = this.tallest() - MARGIN;
+    const number = this.data.levels[this.data.rows[this.row].level].nodes.length;
+    const above = LIMITS.filter((limit) => limit >= number).length;
+    let best = 0;
+    for (const limit of LIMITS.slice(Math.max(0, above - 1))) {
+      for (const isLine of [true, false]) {
+        const settings = { isLine, limit, room: Math.max(wide, 200) };
+        const { size } = this.planned(settings);
+        const zoom = Math.min(1, wide / size.wide, tall / size.tall);
+        if (zoom <= best + 0.02) continue;
+        best = zoom;
+        this.settings = settings;
+      }
+      if (best >= (number <= FEW ? READABLE_FEW : READABLE)) return;
+    }
   }
 
-  /** @param {number} row */
-  toggle(row) {
-    if (!this.opened.delete(row)) this.opened.add(row);
+  /** Open the ranges that a row is folded in. @param {number} row */
+  reveal(row) {
+    for (let found = this.rangeOf(row); found; found = this.rangeOf(row)) this.opened.add(found);
+  }
+
+  /** Return the closed range that a row stands in, if there is one. @param {number} row @returns {string | null} */
+  rangeOf(row) {
+    if (row < 0) return null;
+    const plan = this.planned(this.settings);
+    const folded = boxesIn(plan).find((box) => box.range && !box.inside && box.numbers.includes(row));
+    return folded ? folded.id : null;
+  }
+
+  /** Say what tones, folded boxes and hatching stand for. */
+  explain() {
+    const figure = /** @type {Figure} */ (this.figure);
+    const boxes = this.plan ? boxesIn(this.plan) : [];
+    const parts = [];
+    if (figure.scale && this.scale?.high) {
+      const ramp = make("i", { class: "ramp" });
+      ramp.style.background = `linear-gradient(90deg in oklab, ${[0, 0.25, 0.5, 0.75, 1].map(toneOf).join(", ")})`;
+      parts.push(make("span", {}, `${figure.label} ${this.scaleText(this.scale.low)} `, ramp, ` ${this.scaleText(this.scale.high)}`));
+    }
+    const isFolded = boxes.some((box) => box.range || box.cells || (box.figures?.repeats ?? 1) > 1);
+    if (isFolded && figure.key !== "rf") {
+      const longest = boxes.reduce((most, box) => Math.max(most, box.cells?.length ?? 0), 0);
+      const cell = !longest ? "" : longest > MOST_CELLS ? "; a cell of its strip: the largest of a few modules" : "; a cell of its strip: one module";
+      parts.push(make("span", {}, `a folded box: the ${foldingOf(figure)} of its modules${cell}`));
+    }
+    if (boxes.some((box) => box.figures?.producer !== undefined || box.figures?.holds)) {
+      parts.push(make("span", {}, make("i", { class: "on-wrong" }), "first NaN or Inf"));
+      parts.push(make("span", {}, make("i", { class: "hatched" }), "received it"));
+    }
+    this.key.replaceChildren(...parts);
+  }
+
+  /** @param {number} value */
+  scaleText(value) {
+    const figure = /** @type {Figure} */ (this.figure);
+    if (figure.scale !== "log") return figure.text(value, { [figure.key]: value });
+    const power = Math.round(Math.log10(value));
+    return Math.abs(power) < 4 ? String(Number(value.toPrecision(1))) : `1e${power < 0 ? "−" : ""}${Math.abs(power)}`;
+  }
+
+  /** @param {Box} box */
+  toggle(box) {
+    if (box.opens === null) return;
+    if (!this.opened.delete(box.opens)) this.opened.add(box.opens);
     if (this.figure) this.show(this.row, this.selected, this.figure);
+  }
+
+  /** Mark the box of a row that is pointed at elsewhere. @param {number} row */
+  pointAt(row) {
+    for (const each of this.inner.querySelectorAll(".node.pointed")) each.classList.remove("pointed");
+    if (row >= 0) this.inner.querySelector(`.node[data-row="${row}"]`)?.classList.add("pointed");
   }
 
   // -- what people do ------------------------------------------------------------------------------------------------
 
-  /** @param {any} made @param {any} node @param {any} row @param {any} level @param {number} at @param {string} id */
-  listenTo(made, node, row, level, at, id) {
-    const said = () => (row ? this.said(row) : /** @type {[string, string][]} */ ([["", node.name], ["what", node.kind], ["shape", node.shape]]));
-    made.addEventListener("pointerenter", (/** @type {Event} */ event) => this.on.point(event, said()));
+  /** @param {any} made @param {Box} box @param {Plan} plan @param {number} at */
+  listenTo(made, box, plan, at) {
+    const said = () => (box.figures ? this.said(box.figures) : /** @type {[string, string][]} */ ([["", box.name], ["what", box.kind], ["shape", box.below]]));
+    const point = (/** @type {Event} */ event) => this.on.point(event, said());
+    made.addEventListener("pointerenter", point);
     made.addEventListener("pointerleave", () => this.on.point(null, []));
-    made.addEventListener("focus", (/** @type {Event} */ event) => { if (made.matches(":focus-visible")) this.on.point(event, said()); });
+    made.addEventListener("focus", (/** @type {Event} */ event) => { if (made.matches(":focus-visible")) point(event); });
     made.addEventListener("blur", () => this.on.point(null, []));
-    made.addEventListener("click", (/** @type {Event} */ event) => { event.stopPropagation(); if (row && !this.hasMoved) this.on.select(node.row); });
-    made.addEventListener("dblclick", (/** @type {Event} */ event) => { event.stopPropagation(); if (row?.level !== undefined) this.on.enter(node.row); });
-    made.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.key(event, node, row, level, at, id));
+    made.addEventListener("click", (/** @type {Event} */ event) => {
+      event.stopPropagation();
+      if (this.hasMoved) return;
+      if (box.range && !box.inside) this.toggle(box);
+      else if (box.row !== undefined) this.on.select(box.row);
+    });
+    made.addEventListener("dblclick", (/** @type {Event} */ event) => {
+      event.stopPropagation();
+      if (typeof box.opens === "number") this.on.enter(box.opens);
+    });
+    made.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.press(event, box, plan, at));
+    const strip = made.querySelector(":scope > .strip");
+    if (strip) this.listenToStrip(strip, box, point);
   }
 
-  /** @param {any} row @returns {[string, string][]} */
-  said(row) { return [["", row.name]]; }
+  /** Each cell is pointed at and chosen by itself. @param {any} strip @param {Box} box @param {(event: Event) => void} leave */
+  listenToStrip(strip, box, leave) {
+    const figure = /** @type {Figure} */ (this.figure);
+    const found = (/** @type {PointerEvent} */ event) => {
+      const around = strip.getBoundingClientRect();
+      return cellAt(box.cells ?? [], (event.clientX - around.x) / around.width);
+    };
+    strip.addEventListener("pointermove", (/** @type {PointerEvent} */ event) => {
+      const { cell, number } = found(event);
+      const text = cell.value === undefined ? "not measured" : figure.text(cell.value, { [figure.key]: cell.value });
+      const which = number > 1 ? ` (the largest of ${number})` : "";
+      const state = cell.state === "source" ? "first NaN or Inf" : cell.state ? "received NaN or Inf" : "";
+      const said = [["", `${cell.key}${which}`], [figure.label, text], ["state", state]];
+      this.on.point(event, /** @type {[string, string][]} */ (said.filter(([, value]) => value)));
+    });
+    strip.addEventListener("pointerleave", leave);
+    strip.addEventListener("click", (/** @type {PointerEvent} */ event) => {
+      event.stopPropagation();
+      if (this.hasMoved) return;
+      const { cell } = found(event);
+      const row = cell.row ?? box.row;
+      if (row !== undefined) this.on.select(row, cell.key);
+    });
+  }
 
-  /** @param {KeyboardEvent} event @param {any} node @param {any} row @param {any} level @param {number} at @param {string} id */
-  key(event, node, row, level, at, id) {
-    const edges = level.edges, prefix = id.slice(0, id.lastIndexOf("."));
+  /** @param {KeyboardEvent} event @param {Box} box @param {Plan} plan @param {number} at */
+  press(event, box, plan, at) {
     const to = {
-      ArrowDown: () => edges.find((/** @type {any} */ edge) => edge[0] === at)?.[1],
-      ArrowUp: () => edges.find((/** @type {any} */ edge) => edge[1] === at)?.[0],
-      ArrowRight: () => at + 1, ArrowLeft: () => at - 1,
+      ArrowDown: () => plan.edges.find((edge) => edge.source === at)?.target,
+      ArrowUp: () => plan.edges.find((edge) => edge.target === at)?.source,
+      ArrowRight: () => at + 1,
+      ArrowLeft: () => at - 1,
     }[event.key];
-    if (to) this.inner.querySelector(`[data-node="${prefix}.${to() ?? at}"]`)?.focus();
-    else if (event.key === "Enter" && row && this.on.pin && !event.shiftKey) this.on.pin(node.row);
-    else if (event.key === "Enter" && row?.level !== undefined) { this.keepsFocus = true; this.on.enter(node.row); }
-    else if (event.key === " " && row?.level !== undefined) this.toggle(node.row);
-    else if (event.key === "Backspace" || event.key === "Escape") { this.keepsFocus = true; this.on.leave(); }
-    else return;
+    if (to) {
+      const next = plan.boxes[to() ?? at]?.id;
+      if (next) this.inner.querySelector(`[data-node="${CSS.escape(next)}"]`)?.focus();
+    } else if (event.key === "Enter" && box.row !== undefined && this.on.pin && !event.shiftKey) this.on.pin(box.row);
+    else if (event.key === "Enter" && typeof box.opens === "number") {
+      this.keepsFocus = true;
+      this.on.enter(box.opens);
+    } else if ((event.key === " " || event.key === "Enter") && box.opens !== null) this.toggle(box);
+    else if (event.key === "Backspace" || event.key === "Escape") {
+      this.keepsFocus = true;
+      this.on.leave();
+    } else return;
     event.preventDefault();
     event.stopPropagation();
   }
@@ -214,22 +288,36 @@ export class GraphView {
     let held = null;
     /** @type {number | null} the row of a box that is carried away */
     let carried = null;
-    this.svg.addEventListener("pointerdown", (/** @type {PointerEvent} */ event) => { held = { x: event.clientX - this.view.x, y: event.clientY - this.view.y }; this.hasMoved = false;
-      const row = this.on.carry && /** @type {Element} */ (event.target).closest(".node[data-row]")?.getAttribute("data-row");
+    this.svg.addEventListener("pointerdown", (/** @type {PointerEvent} */ event) => {
+      held = { x: event.clientX - this.view.x, y: event.clientY - this.view.y };
+      this.hasMoved = false;
+      const target = /** @type {Element} */ (event.target);
+      const row = this.on.carry && target.closest(".node[data-row]")?.getAttribute("data-row");
       carried = row ? Number(row) : null;
     });
     this.svg.addEventListener("pointermove", (/** @type {PointerEvent} */ event) => {
-      if (!held || !event.buttons) { held = null; return; }
-      const x = event.clientX - held.x, y = event.clientY - held.y;
+      if (!held || !event.buttons) {
+        held = null;
+        return;
+      }
+      const x = event.clientX - held.x;
+      const y = event.clientY - held.y;
       if (!this.hasMoved && Math.hypot(x - this.view.x, y - this.view.y) < 4) return;
       if (!this.hasMoved) this.svg.setPointerCapture(event.pointerId);
       this.hasMoved = true;
-      if (carried !== null) { this.on.carry?.(carried, event, false); return; }
+      if (carried !== null) {
+        this.on.carry?.(carried, event, false);
+        return;
+      }
       this.isMoved = true;
-      this.view.x = x; this.view.y = y;
+      this.view.x = x;
+      this.view.y = y;
       this.move();
     });
-    this.svg.addEventListener("pointerup", (/** @type {PointerEvent} */ event) => { if (carried !== null && this.hasMoved) this.on.carry?.(carried, event, true); held = carried = null; });
+    this.svg.addEventListener("pointerup", (/** @type {PointerEvent} */ event) => {
+      if (carried !== null && this.hasMoved) this.on.carry?.(carried, event, true);
+      held = carried = null;
+    });
     this.svg.addEventListener("wheel", (/** @type {WheelEvent} */ event) => {
       if (!event.ctrlKey && !event.metaKey) return;
       event.preventDefault();
@@ -242,9 +330,12 @@ export class GraphView {
     });
   }
 
+  // -- where one looks -----------------------------------------------------------------------------------------------
+
   /** Move the view so that a box is seen. @param {Element} element */
   bring(element) {
-    const box = element.getBoundingClientRect(), host = this.svg.getBoundingClientRect();
+    const box = element.getBoundingClientRect();
+    const host = this.svg.getBoundingClientRect();
     if (box.top < host.top) this.view.y += host.top - box.top + 16;
     if (box.bottom > host.bottom) this.view.y += Math.max(host.bottom - box.bottom - 16, host.top - box.top + 16);
     if (box.left < host.left) this.view.x += host.left - box.left + 16;
@@ -256,40 +347,45 @@ export class GraphView {
   /** @param {number} factor @param {number} [x] that stays where it is @param {number} [y] */
   zoom(factor, x = this.svg.clientWidth / 2, y = this.svg.clientHeight / 2) {
     this.isMoved = true;
-    const zoom = Math.min(4, Math.max(0.05, this.view.zoom * factor)), real = zoom / this.view.zoom;
+    const zoom = Math.min(4, Math.max(0.05, this.view.zoom * factor));
+    const real = zoom / this.view.zoom;
     this.view = { zoom, x: x - (x - this.view.x) * real, y: y - (y - this.view.y) * real };
     this.move();
   }
 
-  /** All of it, as large as it can be read and not larger; where that is too small to be seen, the first box and what is around it. */
+  /** The height that the graph may take: what is left of the window, or about half of it further down the page. */
+  tallest() {
+    const top = this.host.getBoundingClientRect().top + scrollY;
+    const left = innerHeight - top - 2 * MARGIN;
+    const share = this.data.measured ? 0.5 : 0.66;
+    return Math.min(TALLEST, Math.max(LOWEST, Math.min(left, share * innerHeight), 0.5 * innerHeight));
+  }
+
+  /** The window has another size. */
+  adapt() {
+    if (this.isMoved || !this.figure) return;
+    this.chooseSettings();
+    this.redraw(true);
+  }
+
+  /** All of it, as large as it can be read and not larger; if it is larger than that, from its beginning. */
   fit() {
-    const { wide, tall } = this.size ?? { wide: 1, tall: 1 }, room = 24, most = this.data.measured ? Math.min(0.46 * innerHeight, 440) : Math.min(0.66 * innerHeight, 620); // distributions are seen below it
+    const { wide, tall } = this.plan?.size ?? { wide: 1, tall: 1 };
     this.isMoved = false;
-    const across = (this.svg.clientWidth - room) / wide, isSeen = across >= SMALLEST, scale = isSeen ? Math.min(1, across) : READABLE;
-    this.host.style.height = `${Math.min(most, Math.max(120, scale * tall + room)).toFixed(0)}px`;
-    const down = (this.svg.clientHeight - room) / tall;
-    const zoom = isSeen ? Math.min(1, Math.max(Math.min(across, down), Math.min(READABLE, across))) : READABLE;
-    const [firstX, firstY] = this.first ?? [0, 0];
-    this.view = isSeen
-      ? { zoom, x: (this.svg.clientWidth - zoom * wide) / 2, y: room / 2 }
-      : { zoom, x: this.svg.clientWidth / 2 - zoom * firstX, y: room / 2 - Math.max(0, zoom * firstY - this.svg.clientHeight / 2) };
+    const across = (this.svg.clientWidth - MARGIN) / wide;
+    const scale = Math.min(1, Math.max(across, SMALLEST));
+    const height = Math.min(this.tallest(), Math.max(120, scale * tall + MARGIN));
+    this.host.style.height = `${height.toFixed(0)}px`;
+    const down = (height - MARGIN) / tall;
+    const zoom = Math.max(SMALLEST, Math.min(1, across, down));
+    this.view = { zoom, x: (this.svg.clientWidth - zoom * wide) / 2, y: MARGIN / 2 };
     this.move();
   }
 
   move() { this.inner.setAttribute("transform", `translate(${this.view.x.toFixed(1)} ${this.view.y.toFixed(1)}) scale(${this.view.zoom.toFixed(4)})`); }
 }
 
-function arrows() {
-  return make("defs", {}, make("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 6, markerHeight: 6, orient: "auto" }, make("path", { class: "head", d: "M0 0.5L7.5 4L0 7.5z" })));
-}
-
-/** @param {[number, number][]} way @param {string} said */
-function line(way, said) {
-  let [x, y] = way[0], path = `M${x.toFixed(1)} ${y.toFixed(1)}`;
-  for (const [toX, toY] of way.slice(1)) {
-    const middle = ((y + toY) / 2).toFixed(1);
-    path += Math.abs(toX - x) < 0.05 ? `V${toY.toFixed(1)}` : `C${x.toFixed(1)} ${middle} ${toX.toFixed(1)} ${middle} ${toX.toFixed(1)} ${toY.toFixed(1)}`;
-    [x, y] = [toX, toY];
-  }
-  return make("path", { class: "way", d: path, "marker-end": "url(#arrow)" }, make("title", {}, said));
+/** All boxes of a plan, with those in open ones. @param {Plan} plan @returns {Box[]} */
+function boxesIn(plan) {
+  return plan.boxes.flatMap((box) => (box.inside ? [box, ...boxesIn(box.inside)] : [box]));
 }

@@ -1,26 +1,49 @@
 // The table of layers: a tree that opens, or a list in the order of a column.
 
 import { make } from "./elements.js";
-import { fieldOf } from "./figures.js";
+import { fieldOf, hasReceived } from "./figures.js";
 import { count, most, share } from "./format.js";
+import { keepTag } from "./keep.js";
+import { callsOf } from "./measured.js";
+import { cellsOf, cellsOfRows, drawStrip, scaleOf } from "./tones.js";
 
 /** @typedef {import("./figures.js").Figure} Figure */
+/** @typedef {import("./keep.js").Kept} Kept */
 /** @typedef {Record<string, any>} Row */
+
+/** rows of the first level that begin open, at most */
+const MOST_OPEN = 60;
+const STRIP_WIDE = 84, STRIP_TALL = 8;
 
 export class LayersView {
   /**
    * @param {HTMLElement} host @param {Row[]} rows
    * @param {{select: (row: number) => void, enter: (row: number) => void, point: (event: Event | null, row: Row | null) => void, pin?: (row: number) => void, carry?: (row: number, place: PointerEvent | null, isDropped: boolean) => void}} on
+   * @param {Kept | null} [kept] layers whose letters are shown
    */
-  constructor(host, rows, on) {
-    this.host = host; this.rows = rows; this.on = on;
-    this.closed = new Set(rows.flatMap((row, at) => (row.depth >= 2 && this.hasInner(at) ? [at] : [])));
+  constructor(host, rows, on, kept = null) {
+    this.host = host;
+    this.rows = rows;
+    this.on = on;
+    this.kept = kept;
+    const innerLevels = rows.flatMap((row, at) => (row.depth >= 2 && this.hasInner(at) ? [at] : []));
+    this.closed = new Set([...innerLevels, ...this.crowded()]);
     /** @type {{key: string, isDown: boolean} | null} */
     this.sorted = null;
-    this.selected = -1; this.drawn = ""; this.drawnFigure = ""; this.whole = 0;
+    this.selected = -1;
+    this.drawn = "";
+    this.drawnFigure = "";
+    this.whole = 0;
+    this.scale = { low: 0, high: 0, isLog: false };
     /** @type {Figure | null} */
     this.figure = null;
     this.wanted = "";
+  }
+
+  /** Rows of the first level that are closed, since there are too many to be read opened. */
+  crowded() {
+    const first = this.rows.flatMap((row, at) => (row.depth === 1 && this.hasInner(at) ? [at] : []));
+    return first.length > MOST_OPEN ? first : [];
   }
 
   /** @param {number} at */
@@ -49,11 +72,17 @@ export class LayersView {
     for (const each of this.host.querySelectorAll("tr[data-at]")) {
       const row = this.rows[Number(each.getAttribute("data-at"))];
       each.lastElementChild?.replaceChildren(column?.text(row) ?? "", this.part(row));
+      each.classList.toggle("producer", row.producer !== undefined);
+      each.classList.toggle("received", hasReceived(row));
     }
+    this.markKept();
   }
 
   /** @param {Figure} figure */
-  measure(figure) { this.whole = figure.adds ? figure.value(this.rows[0]) : most(this.rows.map(figure.value).filter(Number.isFinite), 0); }
+  measure(figure) {
+    this.scale = scaleOf(figure, this.rows);
+    this.whole = figure.adds ? figure.value(this.rows[0]) : most(this.rows.map(figure.value).filter(Number.isFinite), 0);
+  }
 
   /** For a path or a type: what is found is seen from its beginning. @param {string} wanted */
   look(wanted) {
@@ -139,7 +168,7 @@ export class LayersView {
   line(at, columns) {
     const row = this.rows[at], isTree = !this.sorted && !this.wanted;
     const made = make("tr", {
-      "data-at": at, tabindex: at === Math.max(this.selected, 0) ? 0 : -1, class: `${at === this.selected ? "selected" : ""}${row.failed ? " failed" : ""}`,
+      "data-at": at, tabindex: at === Math.max(this.selected, 0) ? 0 : -1, class: `${at === this.selected ? "selected" : ""}${row.failed ? " failed" : ""}${row.producer !== undefined ? " producer" : hasReceived(row) ? " received" : ""}`,
       "aria-level": isTree ? row.depth + 1 : undefined, "aria-expanded": isTree && this.hasInner(at) ? String(!this.closed.has(at)) : undefined, "aria-selected": at === this.selected ? "true" : undefined,
       draggable: this.on.carry ? "true" : undefined, ondragstart: () => this.on.carry?.(at, null, false), ondragend: () => this.on.carry?.(at, null, true),
       onclick: () => this.on.select(at), ondblclick: () => row.level !== undefined && this.on.enter(at),
@@ -150,21 +179,53 @@ export class LayersView {
     return made;
   }
 
-  /** A bar beside a figure, and its share of the whole. @param {Row} row */
+  /** A bar beside a figure, and its share of the whole; of several modules, what each has measured. @param {Row} row */
   part(row) {
-    const figure = /** @type {Figure} */ (this.figure), part = this.whole ? Math.min(1, figure.value(row) / this.whole) : 0, drawn = make("span", { class: "share" }, make("i", { class: `on-${figure.colour(row)}` }));
+    const figure = /** @type {Figure} */ (this.figure);
+    const cells = cellsOf(figure, row) ?? (figure.scale ? cellsOfRows(figure, [row], [0]) : null);
+    if (cells) {
+      const drawn = make("svg", { class: "cells", width: STRIP_WIDE, height: STRIP_TALL, "aria-hidden": "true" }, drawStrip(cells, this.scale, STRIP_WIDE, STRIP_TALL));
+      return make("span", { class: "part" }, drawn);
+    }
+    const part = this.whole ? Math.min(1, figure.value(row) / this.whole) : 0;
+    const drawn = make("span", { class: "share" }, make("i", { class: `on-${figure.colour(row)}` }));
     drawn.firstChild.style.width = `${100 * part}%`;
     return make("span", { class: "part" }, figure.adds ? make("span", { class: "percent" }, share(part)) : "", drawn);
   }
 
   /** @param {number} at @param {boolean} isTree */
   nameCell(at, isTree) {
-    const row = this.rows[at], isOpen = !this.closed.has(at);
-    const fold = isTree && this.hasInner(at) ? make("button", { type: "button", class: "fold", tabindex: -1, "aria-label": isOpen ? "close" : "open", onclick: (/** @type {Event} */ event) => { event.stopPropagation(); this.toggle(at); } }, isOpen ? "▾" : "▸") : make("span", { class: "fold" });
+    const row = this.rows[at];
+    const isOpen = !this.closed.has(at);
+    const press = (/** @type {Event} */ event) => {
+      event.stopPropagation();
+      this.toggle(at);
+    };
+    const fold = isTree && this.hasInner(at)
+      ? make("button", { type: "button", class: "fold", tabindex: -1, "aria-label": isOpen ? "close" : "open", onclick: press }, isOpen ? "▾" : "▸")
+      : make("span", { class: "fold" });
     const name = `${isTree ? row.name : row.path || row.name}${row.failed ? " failed" : ""}`;
-    const cell = make("td", { class: "name" }, fold, make("span", {}, name), make("span", { class: "type" }, `${row.type}${row.repeats > 1 ? ` ×${row.repeats}` : ""}`));
+    const type = make("span", { class: "type" }, `${row.type}${row.repeats > 1 ? ` ×${row.repeats}` : ""}`);
+    const cell = make("td", { class: "name" }, fold, make("span", {}, name), type, ...this.marksOf(row));
     if (isTree) cell.style.paddingLeft = `${6 + 15 * Math.min(row.depth, 12)}px`;
     return cell;
+  }
+
+  /** The letter of a kept layer, and a word where NaN or Inf came from. @param {Row} row */
+  marksOf(row) {
+    const mark = this.kept?.markOf(callsOf(row)[0]);
+    const source = row.producer === undefined ? [] : [make("span", { class: "badge", title: row.producer }, "first NaN or Inf")];
+    const inside = row.holds && row.producer === undefined ? [make("span", { class: "badge inside", title: `first NaN or Inf: ${row.holds}` })] : [];
+    return [...(mark ? [keepTag(mark)] : []), ...source, ...inside];
+  }
+
+  /** Show the letters of kept layers anew. */
+  markKept() {
+    for (const each of this.host.querySelectorAll("tr[data-at]")) {
+      const cell = each.querySelector("td.name");
+      for (const old of cell?.querySelectorAll(".tag, .badge") ?? []) old.remove();
+      cell?.append(...this.marksOf(this.rows[Number(each.getAttribute("data-at"))]));
+    }
   }
 
   /** @param {number} at */

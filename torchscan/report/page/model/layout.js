@@ -12,9 +12,10 @@ import { least, most } from "./format.js";
 /**
  * @param {Size[]} sizes
  * @param {[number, number][]} edges from earlier boxes to later ones
+ * @param {number} [layerGap] pixels between two layers
  * @returns {{places: Point[], ways: Point[][], size: Size, ranks: number[]}}
  */
-export function laidOut(sizes, edges) {
+export function laidOut(sizes, edges, layerGap = LAYER_GAP) {
   const ranks = ranksOf(sizes.length, edges);
   const { chains, layers, below } = withBends(ranks, edges);
   order(layers, below);
@@ -27,7 +28,7 @@ export function laidOut(sizes, edges) {
   /** @type {number[]} */
   const y = [];
   let down = 0;
-  for (const each of tall) { y.push(down + each / 2); down += each + LAYER_GAP; }
+  for (const each of tall) { y.push(down + each / 2); down += each + layerGap; }
   const rankOf = new Map(layers.flatMap((layer, rank) => layer.map((node) => /** @type {[number, number]} */ ([node, rank]))));
   const at = (/** @type {number} */ node) => y[rankOf.get(node) ?? 0];
   const half = (/** @type {number} */ node) => tall[rankOf.get(node) ?? 0] / 2;
@@ -35,30 +36,46 @@ export function laidOut(sizes, edges) {
   const right = most(moved.map((place, node) => place + wide[node] / 2), 0);
   return {
     places: sizes.map((_, node) => /** @type {Point} */ ([moved[node], at(node)])),
-    ways, ranks, size: { wide: right, tall: Math.max(0, down - LAYER_GAP) },
+    ways, ranks, size: { wide: right, tall: Math.max(0, down - layerGap) },
   };
 }
 
 /**
  * The same, but boxes without lines stand in rows below the others once they are too many for one row.
  * @param {Size[]} sizes @param {[number, number][]} edges from earlier boxes to later ones
+ * @param {{gap?: number, room?: number}} [pixels] between two layers, and of a row of boxes without lines
  * @returns {{places: Point[], ways: Point[][], size: Size}}
  */
-export function arranged(sizes, edges) {
-  const linked = new Set(edges.flat()), all = sizes.map((_, node) => node);
-  const alone = all.filter((node) => !linked.has(node)), others = all.filter((node) => linked.has(node));
-  if (alone.reduce((sum, node) => sum + sizes[node].wide + GAP, 0) <= WIDEST) return laidOut(sizes, edges);
+export function arranged(sizes, edges, { gap = LAYER_GAP, room = WIDEST } = {}) {
+  const linked = new Set(edges.flat());
+  const all = sizes.map((_, node) => node);
+  const alone = all.filter((node) => !linked.has(node));
+  const others = all.filter((node) => linked.has(node));
+  const rowWidth = alone.reduce((sum, node) => sum + sizes[node].wide + GAP, 0);
+  if (rowWidth <= room) return laidOut(sizes, edges, gap);
+
   const numbers = new Map(others.map((node, at) => [node, at]));
   const numberOf = (/** @type {number} */ node) => numbers.get(node) ?? 0;
-  const above = laidOut(others.map((node) => sizes[node]), edges.map(([source, target]) => [numberOf(source), numberOf(target)]));
-  const room = Math.max(WIDEST, above.size.wide), places = /** @type {Point[]} */ (Array(sizes.length));
+  const inner = edges.map(([source, target]) => /** @type {[number, number]} */ ([numberOf(source), numberOf(target)]));
+  const above = laidOut(others.map((node) => sizes[node]), inner, gap);
+  const widest = Math.max(room, above.size.wide);
+  const places = /** @type {Point[]} */ (Array(sizes.length));
   others.forEach((node, at) => { places[node] = above.places[at]; });
-  let right = 0, x = 0, y = others.length ? above.size.tall + LAYER_GAP : 0, tall = 0;
+  let right = 0;
+  let x = 0;
+  let y = others.length ? above.size.tall + gap : 0;
+  let tall = 0;
   for (const node of alone) {
     const size = sizes[node];
-    if (x && x + size.wide > room) { x = 0; y += tall + GAP; tall = 0; }
+    if (x && x + size.wide > widest) {
+      x = 0;
+      y += tall + Math.min(gap, GAP);
+      tall = 0;
+    }
     places[node] = [x + size.wide / 2, y + size.tall / 2];
-    x += size.wide + GAP; tall = Math.max(tall, size.tall); right = Math.max(right, x - GAP);
+    x += size.wide + GAP;
+    tall = Math.max(tall, size.tall);
+    right = Math.max(right, x - GAP);
   }
   return { places, ways: above.ways, size: { wide: Math.max(right, above.size.wide), tall: y + tall } };
 }

@@ -1,0 +1,97 @@
+// A run with a value that is not finite: which module produced it, and how it was carried on.
+
+import { make } from "./elements.js";
+import { LayersHeat } from "./layers_heat.js";
+import { counted, digits, whole } from "./numbers.js";
+import { QUANTITIES } from "./quantities.js";
+
+/** @typedef {import("./training.js").TrainingView} TrainingView */
+/** @typedef {import("./layers_heat.js").Group} Group */
+
+/** steps that are shown before the first one, and after it */
+const BEFORE = 20, AFTER = 8;
+const IN_OUTPUTS = 1, IN_GRADIENTS = 2;
+
+export class BrokenView {
+  /** @param {TrainingView} view */
+  constructor(view) {
+    this.view = view;
+    this.cards = make("div", { class: "broken-facts" });
+    const host = make("div", { class: "layers-heat" });
+    this.title = make("span");
+    this.element = make("section", { class: "panel broken", "aria-label": "First NaN or Inf" }, make("h2", {}, make("span", {}, "When a value is not finite"), this.title), make("div", { class: "broken-parts" }, this.cards, host));
+    this.heat = new LayersHeat(host, view, { range: () => this.range, groups: (seen) => this.groups(seen) });
+    this.heat.quantity = QUANTITIES.find(({ name }) => name === "std" && view.arrays.quantities.get(name)?.rows.size) ?? QUANTITIES[0];
+    if (view.producer) this.heat.rows.reveal(view.producer.row);
+  }
+
+  /** @returns {[number, number]} */
+  get range() {
+    const { step } = this.view.data.nan;
+    const [first, last] = this.view.whole;
+    return [Math.max(first, step - BEFORE), Math.min(last, step + AFTER)];
+  }
+
+  draw() {
+    const { nan } = this.view.data;
+    const { facts } = this.view;
+    const card = (/** @type {string} */ title, /** @type {string | Node} */ value, /** @type {string} */ text, isFirst = false) => make("section", { class: `fact${isFirst ? " bad first" : ""}` }, make("span", { class: "label" }, title), make("b", {}, value), make("span", { class: "text" }, text));
+    const size = nan.count === null ? "" : `: ${whole(nan.count)} of ${whole(nan.numel)} values`;
+    const tensor = nan.series.startsWith(nan.path) ? nan.series.slice(nan.path.length).replace(/^\./, "").trim() : nan.series;
+    const growth = nan.inputBefore && nan.inputLargest ? `, ×${digits(nan.inputLargest / nan.inputBefore)} since step ${whole(nan.beforeStep)}` : "";
+    const inputs = {
+      true: ["finite", `largest ${digits(nan.inputLargest)}${growth}: the module produced the value itself`],
+      false: ["not finite", "the value comes from before this module"],
+      null: ["unknown", "the input was not recorded in this step"],
+    };
+    const [input, about] = inputs[/** @type {"true" | "false" | "null"} */ (String(nan.isInputFinite))];
+    const loss = facts.wrongLossStep === null ? [digits(facts.lastLoss), "stays finite"] : [digits(NaN), `since step ${whole(facts.wrongLossStep)}${facts.lastFinite ? `; ${digits(facts.lastFinite.value)} in step ${whole(facts.lastFinite.step)}` : ""}`];
+    const later = nan.modules - nan.atOnce;
+    const carried = later ? `${whole(nan.atOnce)} in step ${whole(nan.step)}, the others from step ${whole(nan.later)} on` : `all in step ${whole(nan.step)}`;
+    this.cards.replaceChildren(
+      card("First NaN or Inf", this.view.link(nan.key, nan.path || this.view.modelName), `step ${whole(nan.step)}, ${tensor}${size}`, true),
+      card("Its input", input, about),
+      card("Loss", loss[0], loss[1]),
+      card("Carried on to", counted(nan.modules, "module"), carried),
+    );
+    this.title.textContent = `steps ${whole(this.range[0])} … ${whole(this.range[1])} · color: ${this.heat.quantity.label}`;
+    this.heat.draw();
+  }
+
+  /** Neighboring rows that were reached in the same step and the same way. @param {number[]} seen @returns {Group[]} */
+  groups(seen) {
+    const { producer, arrays } = this.view;
+    /** @type {Group[]} */
+    const found = [];
+    seen.forEach((row, at) => {
+      const isProducer = producer !== null && row === this.heat.rows.visible(producer.row);
+      if (isProducer) {
+        found.push({ from: at, to: at, title: this.heat.frame.isNarrow ? "first" : `${this.view.data.nan.isInputFinite ? "produced it" : "seen first"}, step ${whole(producer.step)}`, text: "", isBad: true });
+        return;
+      }
+      if (producer !== null && this.isAround(row, producer.row)) return;
+      const wrong = arrays.wrong.get(row);
+      const column = wrong ? wrong.findIndex((bits) => bits > 0) : -1;
+      if (!wrong || column < 0) return;
+      const title = `from ${whole(arrays.first[column])}`;
+      const text = this.way(row, wrong[column], arrays.first[column]);
+      const before = found.at(-1);
+      if (before && before.to === at - 1 && before.title === title && before.text === text) before.to = at;
+      else found.push({ from: at, to: at, title, text, isBad: false });
+    });
+    return found;
+  }
+
+  /** @param {number} outer @param {number} row */
+  isAround(outer, row) {
+    for (let at = this.view.arrays.rows[row].parent; at !== null; at = this.view.arrays.rows[at].parent) if (at === outer) return this.heat.rows.opened.has(outer);
+    return false;
+  }
+
+  /** How a value came to a row. @param {number} row @param {number} bits @param {number} step */
+  way(row, bits, step) {
+    const { producer, data } = this.view;
+    if (bits & IN_OUTPUTS) return step > data.nan.step ? "through the weights" : producer !== null && row < producer.row ? "in its outputs" : "through the input";
+    return bits & IN_GRADIENTS ? "through the gradient" : "in its weights";
+  }
+}

@@ -1,0 +1,106 @@
+"""Sentences of findings about training: gradients, dead layers, layers that do not learn, the loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchscan import units
+from torchscan.notes import register_texts
+
+
+def write_value(value: float) -> str:
+    """Return a value with three significant digits: ``0.2``, ``1.3e-9``."""
+    size = abs(value)
+    if value == 0 or 1e-3 <= size < 1e4:
+        return f"{value:.3g}"
+    digits, _, exponent = f"{value:.1e}".partition("e")
+    return f"{digits.removesuffix('.0')}e{int(exponent)}"
+
+
+def describe_vanishing(
+    late: str,
+    late_norm: float,
+    early: str,
+    early_norm: float,
+    path: str,  # noqa: ARG001 - the page links to the module
+) -> str:
+    """Return from where to where the gradient norm falls, and what helps."""
+    fall = f"falls from {write_value(late_norm)} in {late} to {write_value(early_norm)} in {early}"
+    advice = "try residual connections, normalization or another activation function"
+    return f"vanishing gradients: the gradient norm {fall}; {advice}"
+
+
+def describe_exploding(
+    late: str,
+    late_norm: float,
+    early: str,
+    early_norm: float,
+    path: str,  # noqa: ARG001
+) -> str:
+    """Return from where to where the gradient norm rises toward the input, and what helps."""
+    rise = f"rises from {write_value(late_norm)} in {late} to {write_value(early_norm)} in {early}"
+    advice = "try a smaller initialization, normalization or gradient clipping"
+    return f"exploding gradients: the gradient norm {rise}; {advice}"
+
+
+def describe_growth(start: float, end: float, step: int) -> str:
+    """Return how far the gradient norm has grown over the run."""
+    growth = f"has grown from {write_value(start)} to {write_value(end)} by step {step:,}"
+    return f"exploding gradients: the gradient norm {growth}; try gradient clipping or a smaller learning rate"
+
+
+def describe_dead(
+    layer: str,
+    path: str,  # noqa: ARG001
+    share: float,
+    step: int,
+    others: int,
+) -> str:
+    """Return which layer is dead, since when, and what that means."""
+    how_many = "all" if share >= 1 else units.share(share)
+    more = ""
+    if others:
+        more = f", as in {others} other {'layers' if others > 1 else 'layer'}"
+    since = f"since step {step:,}" if step else "from the first step on"
+    dead = f"{how_many} units of {layer} have been zero for every input {since}{more}"
+    return f"dead layer: {dead}; nothing before it learns through them"
+
+
+def describe_slow(
+    layer: str,
+    path: str,  # noqa: ARG001
+    update: float,
+    typical: float,
+    others: int,
+) -> str:
+    """Return which layer does not learn, beside a typical one."""
+    where = layer
+    if others:
+        where = f"{layer} and {others} more {'layers' if others > 1 else 'layer'}"
+    verb = "do" if others else "does"
+    change = f"a step changes the weights of {layer} by {write_value(update)} of their size"
+    return f"{where} {verb} not learn: {change}, in the median layer by {write_value(typical)}"
+
+
+def describe_loss(step: int, value: str, before: int | None) -> str:
+    """Return the first step with such a loss, and the last good one."""
+    last = "" if before is None else f"; the last finite loss is that of step {before:,}"
+    return f"the loss is {value} from step {step:,} on{last}"
+
+
+def describe_spike(step: int, loss: float, before: float) -> str:
+    """Return the step and the height of a spike."""
+    height = f"{write_value(loss)}, after a median of {write_value(before)}"
+    return f"the loss has a spike at step {step:,}: {height}"
+
+
+TEXTS: dict[str, Any] = {
+    "gradients-vanish": describe_vanishing,
+    "gradients-explode": describe_exploding,
+    "gradients-grow": describe_growth,
+    "layer-dead": describe_dead,
+    "layer-does-not-learn": describe_slow,
+    "loss-not-finite": describe_loss,
+    "loss-spike": describe_spike,
+}
+register_texts(TEXTS)
