@@ -9,8 +9,8 @@ from typing import Any, Literal, Protocol
 #: a call: the path of its module, and which of that module's calls it is
 Key = tuple[str, int]
 #: seconds of both passes, with everything inside; the L2 norm of the gradient of the call's result; the share by which a step
-#: has changed its parameters; the standard deviation of its outputs; the share of its units that are dead; values that are NaN
-#: or infinite, 0 where all were finite
+#: has changed its parameters; the standard deviation of its outputs; the share of its units that
+#: are dead; values that are NaN or infinite, 0 where all were finite
 Figure = Literal["latency", "gradient", "update", "std", "dead", "nonfinite"]
 #: what it is, its value, what else, and the call that it is about
 Verdict = tuple[str, str, str, Key | None]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,67 +21,80 @@ NUM_POWERS = 9
 #: significant digits of values, and of values within a decade that does not reach zero
 _DIGITS, _DIGITS_IN_DECADE = 3, 5
 
-#: the finite bins from the most negative to the most positive, and the place of each
-_FINITE = [*range(BINS // 2 + 509, BINS // 2 - 1, -1), *range(510)]
-_PLACES = [len(_FINITE)] * BINS
-for _place, _bin in enumerate(_FINITE):
-    _PLACES[_bin] = _place
-_EDGES = torch.tensor([bounds(each) for each in _FINITE], dtype=torch.float64)
-_ZEROS = (_PLACES[BINS // 2], _PLACES[0])
+_HALF = BINS // 2
+#: the finite bins from the most negative to the most positive
+_FINITE = torch.tensor([*range(_HALF + 509, _HALF - 1, -1), *range(510)])
+_EDGES = torch.tensor([bounds(number) for number in _FINITE.tolist()], dtype=torch.float64)
+_ZEROS = [509, 510]
 #: values of the two bins around zero count as 0, because zeros are more frequent than subnormals
-_EDGES[list(_ZEROS)] = 0.0
+_EDGES[_ZEROS] = 0.0
 _STARTS = _EDGES[:, 0].contiguous()
 
 
 def bands_of(columns: Sequence[HeatmapColumn]) -> dict[str, Any]:
-    """Return the bands of a series, each with a value per column.
+    """Return the bands of a series, as :meth:`Bands.to_page_data` does."""
+    sizes = [len(each.counts) for each in columns]
+    rows = torch.arange(len(columns)).repeat_interleave(torch.tensor(sizes))
+    bins = torch.tensor([number for each in columns for number in each.counts])
+    counts = torch.zeros(len(columns), BINS, dtype=torch.float64)
+    values = [count for each in columns for count in each.counts.values()]
+    counts[rows, bins.long()] = torch.tensor(values, dtype=torch.float64)
+    statistics = [[getattr(each, name) for each in columns] for name in Bands._fields[1:]]
+    return Bands(counts, *torch.tensor(statistics, dtype=torch.float64)).to_page_data()
 
-    ``quantiles`` has a row per share of :data:`SHARES`. ``near`` has the percentage of the values
-    that are 0, and then of those between ``-10**k`` and ``10**k`` for the powers ``k`` from
-    ``near["power"]`` up, so that a page can choose the width of its zero band. ``dead`` and
-    ``update`` are there if a column has them.
-    """
-    counts = _Counts(columns)
-    extremes = [value for each in columns for value in (each.min, each.max) if math.isfinite(value)]
-    digits = _DIGITS_IN_DECADE if _is_within_a_decade(extremes) else _DIGITS
-    power = _power_of(extremes) - NUM_POWERS + 1
-    limits = [10.0 ** (power + more) for more in range(NUM_POWERS)]
-    shares = torch.cat([counts.zeros()[None], counts.shares_within(limits)])
-    found: dict[str, Any] = {
-        "quantiles": [_rounded(row, digits) for row in counts.quantiles(SHARES).tolist()],
-        "near": {"power": power, "percent": shares.mul(100).round().int().tolist()},
-        "nan": [each.nan for each in columns],
-        "inf": [each.inf for each in columns],
-    }
-    for name in ("min", "max", "dead", "update"):
-        values = _rounded((getattr(each, name) for each in columns), digits)
-        if name in ("min", "max") or any(value is not None for value in values):
-            found[name] = values
-    return found
+
+class Bands(NamedTuple):
+    """A series over columns of steps. Each value counts equally."""
+
+    #: estimated number of values, by column and bin
+    counts: Tensor
+    #: statistics of each column; ``dead`` and ``update`` are means of its steps, or NaN
+    min: Tensor
+    max: Tensor
+    nan: Tensor
+    inf: Tensor
+    dead: Tensor
+    update: Tensor
+
+    def to_page_data(self) -> dict[str, Any]:
+        """Return plain data, each with a value per column.
+
+        ``quantiles`` has a row per share of :data:`SHARES`. ``near`` has the percentage of the
+        values that are 0, and then of those between ``-10**k`` and ``10**k`` for the powers ``k``
+        from ``near["power"]`` up, so that a page can choose the width of its zero band. ``dead``
+        and ``update`` are there if a column has them.
+        """
+        extremes = torch.cat([self.min, self.max])
+        known = extremes[extremes.isfinite()].tolist()
+        digits = _DIGITS_IN_DECADE if _is_within_a_decade(known) else _DIGITS
+        power = _power_of(known) - NUM_POWERS + 1
+        counts = _Counts(self)
+        shares = counts.shares_within([10.0 ** (power + more) for more in range(NUM_POWERS)])
+        shares = torch.cat([counts.zeros()[None], shares])
+        found: dict[str, Any] = {
+            "quantiles": [_rounded(row, digits) for row in counts.quantiles(SHARES).tolist()],
+            "near": {"power": power, "percent": shares.mul(100).round().int().tolist()},
+            "nan": self.nan.long().tolist(),
+            "inf": self.inf.long().tolist(),
+            "min": _rounded(self.min.tolist(), digits),
+            "max": _rounded(self.max.tolist(), digits),
+        }
+        for name in ("dead", "update"):
+            values: Tensor = getattr(self, name)
+            if values.isfinite().any():
+                found[name] = _rounded(values.tolist(), digits)
+        return found
 
 
 class _Counts:
-    """Counts of the finite values, of all columns at once."""
+    """Counts of the finite values, in the order of the values."""
 
-    def __init__(self, columns: Sequence[HeatmapColumn]) -> None:
-        width = len(_FINITE) + 1
-        rows = chain.from_iterable(
-            repeat(width * at, len(each.counts)) for at, each in enumerate(columns)
-        )
-        bins = chain.from_iterable(each.counts for each in columns)
-        places = [row + _PLACES[number] for row, number in zip(rows, bins, strict=True)]
-        counts = list(chain.from_iterable(each.counts.values() for each in columns))
-        dense = torch.bincount(
-            torch.tensor(places, dtype=torch.int64),
-            torch.tensor(counts, dtype=torch.float64),
-            minlength=width * len(columns),
-        )
-        self._counts = dense.view(len(columns), width)[:, :-1]
+    def __init__(self, bands: Bands) -> None:
+        self._counts = bands.counts[:, _FINITE]
         self._ends = self._counts.cumsum(1)
         self._wholes = self._ends[:, -1:]
         # the extremes are known more precisely than their bins
-        self._min = torch.tensor([each.min for each in columns], dtype=torch.float64)[:, None]
-        self._max = torch.tensor([each.max for each in columns], dtype=torch.float64)[:, None]
+        self._min, self._max = bands.min[:, None], bands.max[:, None]
 
     def quantiles(self, shares: Sequence[float]) -> Tensor:
         """Return quantiles by share and column, as :func:`torchscan.live.bins.quantiles` does."""
@@ -96,7 +108,7 @@ class _Counts:
 
     def zeros(self) -> Tensor:
         """Return the share of zeros by column."""
-        return self._share(self._counts[:, list(_ZEROS)].sum(1, keepdim=True))[:, 0]
+        return self._share(self._counts[:, _ZEROS].sum(1, keepdim=True))[:, 0]
 
     def shares_within(self, limits: Sequence[float]) -> Tensor:
         """Return the share of the values between ``-limit`` and ``limit``, by limit and column."""

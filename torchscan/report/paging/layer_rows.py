@@ -137,11 +137,14 @@ class Paging:
 
     def _edge(self, graph: ModuleGraph, edge: GraphEdge) -> list[Any]:
         """Return an edge, its shapes and, where they say which tensor it is, its names."""
-        names = list(
-            dict.fromkeys(filter(None, (self._port(graph, edge, each) for each in edge.tensors)))
-        )
+        names: dict[str, None] = {}
+        for tensor in edge.tensors:
+            if name := self._port(graph, edge, tensor):
+                names[name] = None
         found = [edge.source, edge.target, _carried(graph, edge.tensors)]
-        return [*found, truncate_text(", ".join(names))] if names else found
+        if names:
+            found.append(truncate_text(", ".join(names)))
+        return found
 
     def _port(self, graph: ModuleGraph, edge: GraphEdge, tensor: int) -> str:
         """Return the name of the argument that reads a tensor, or of the result that it is.
@@ -164,7 +167,7 @@ class Paging:
         return "" if name is None else _telling(name)
 
     def _named_shapes(self, tensors: Sequence[int], names: Sequence[str]) -> list[list[str]]:
-        """Return the names of a call's inputs or outputs with their shapes, if names tell more than places."""
+        """Return a call's tensors by name, with their shapes, if names say more than places."""
         labels = [_telling(name) for name in names]
         if len(labels) < _MIN_NAMED or not any(labels):
             return []
@@ -228,10 +231,15 @@ class Paging:
 
 
 def _telling(name: str) -> str:
-    """Return the name of an argument or result, or "" if it only says which place it has."""
+    """Return the name of an argument or result, or "" if it only says which place it has.
+
+    Keys of a dict and fields of a dataclass are names, positions in a tuple are not.
+    """
     label = plain_end(name)
-    is_place = label.startswith("[") or label.startswith(_PLACES)
-    return "" if is_place else label
+    is_position = label.startswith("[") and label[1:-1].isdigit()
+    if is_position or label.startswith(_PLACES):
+        return ""
+    return label
 
 
 def key_of(path: str, call: int) -> str:

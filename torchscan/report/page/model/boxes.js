@@ -35,9 +35,11 @@ export class BoxDrawing {
   /** @param {Plan} plan @returns {any} */
   plan(plan) {
     const largest = plan.boxes.reduce((most, box) => Math.max(most, this.finite(box)), 1e-300);
-    const lines = plan.layout.ways.map((way, at) => this.line(plan, way, at));
+    const ways = plan.layout.ways.map((way, at) => this.wayOf(plan, way, at));
+    const lines = ways.map((way, at) => this.line(plan.edges[at], way));
+    const names = ways.flatMap((way, at) => this.portName(plan, way, at));
     const boxes = plan.boxes.map((box, at) => this.box(plan, at, largest));
-    return make("g", {}, ...lines, ...boxes);
+    return make("g", {}, ...lines, ...names, ...boxes);
   }
 
   /** @param {Box} box */
@@ -60,7 +62,8 @@ export class BoxDrawing {
       "aria-label": this.labelOf(box),
     }, make("rect", { class: "frame", width: wide.toFixed(1), height: tall.toFixed(1), rx: isEnd ? Math.min(tall / 2, 18) : 5 }));
     if (figures && hasReceived(figures)) made.append(make("rect", { class: "hatch", width: wide.toFixed(1), height: tall.toFixed(1), rx: 5 }));
-    if (figures && !this.figure.scale && this.finite(box)) {
+    const isTinted = figures && !this.figure.scale && (this.figure.key !== "nonfinite" || figures.producer !== undefined);
+    if (isTinted && this.finite(box)) {
       const opacity = 0.03 + 0.15 * Math.min(1, this.finite(box) / largest);
       made.append(make("rect", { class: `on-${this.figure.colour(figures)}`, width: wide.toFixed(1), height: tall.toFixed(1), rx: 5, opacity: opacity.toFixed(3) }));
     }
@@ -187,19 +190,26 @@ export class BoxDrawing {
     if (marks.length && !box.range) made.classList.add("kept", `keep-${marks[0].color}`);
   }
 
-  /** @param {Plan} plan @param {Point[]} way @param {number} at */
-  line(plan, way, at) {
-    const edge = plan.edges[at];
-    const port = plan.boxes[edge.target].ports.find((each) => each.edge === at);
-    const points = port ? shifted(way, port.shift) : way;
+  /** The way of an edge to its port. @param {Plan} plan @param {Point[]} way @param {number} at @returns {Point[]} */
+  wayOf(plan, way, at) {
+    const port = plan.boxes[plan.edges[at].target].ports.find((each) => each.edge === at);
+    return port ? shifted(way, port.shift) : way;
+  }
+
+  /** @param {import("./plan.js").Edge} edge @param {Point[]} way */
+  line(edge, way) {
     const names = edge.names.join(", ");
     const shapes = edge.carried.slice(0, 4).join(", ") + (edge.carried.length > 4 ? ` and ${edge.carried.length - 4} more` : "");
     const title = make("title", {}, names ? `${names}: ${shapes}` : shapes);
-    const drawn = make("path", { class: "way", d: pathOf(points), "marker-end": "url(#arrow)" }, title);
-    if (!port?.name) return drawn;
-    const [x, y] = points[points.length - 1];
-    const label = make("text", { class: "port", x: (x + 6).toFixed(1), y: (y - 4).toFixed(1), "font-size": PORT_SIZE }, short(port.name));
-    return make("g", {}, drawn, label);
+    return make("path", { class: "way", d: pathOf(way), "marker-end": "url(#arrow)" }, title);
+  }
+
+  /** @param {Plan} plan @param {Point[]} way @param {number} at */
+  portName(plan, way, at) {
+    const port = plan.boxes[plan.edges[at].target].ports.find((each) => each.edge === at);
+    if (!port?.name) return [];
+    const [x, y] = way[way.length - 1];
+    return [make("text", { class: "port", x: (x + 6).toFixed(1), y: (y - 4).toFixed(1), "font-size": PORT_SIZE }, short(port.name))];
   }
 }
 

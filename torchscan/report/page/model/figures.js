@@ -22,7 +22,8 @@ function measured(key, text) {
 
 /** @param {number} value */
 function scientific(value) {
-  return value >= 1e4 || value < 1e-3 ? value.toExponential(2).replace("e-", "e−").replace("e+", "e") : value.toPrecision(3);
+  if (value >= 1e4 || value < 1e-3) return value.toExponential(2).replace("e-", "e−").replace("e+", "e");
+  return value >= 1e3 ? value.toFixed(0) : value.toPrecision(3);
 }
 
 /** @param {number} value */
@@ -99,10 +100,12 @@ export function joinedRow(rows, name) {
 export function saidOf(row, figures, chosen) {
   const others = figures.filter((figure) => figure.key !== "rf" && figure !== chosen);
   const ordered = chosen && chosen.key !== "rf" ? [chosen, ...others] : others;
-  const said = ordered.map((figure) => [figure.label, figure.text(figure.value(row), row)]);
+  const number = row.calls ? Math.max(row.calls.length, row.repeats) : 1;
+  const folding = (/** @type {Figure} */ figure) => (number > 1 ? ` (${foldingOf(figure)} of ${number})` : "");
+  const said = ordered.map((figure, at) => [`${figure.label}${at ? "" : folding(figure)}`, figure.text(figure.value(row), row)]);
   const settings = (row.settings ?? []).map((/** @type {[string, string]} */ [name, value]) => [name || "settings", value]);
   const found = [
-    ["", row.calls ? row.path : labelsOf(row)[0] || row.name],
+    ["", titleOf(row)],
     ["type", `${row.type}${row.repeats > 1 ? ` ×${count(row.repeats)}` : ""}`],
     ...(row.producer === undefined ? [] : [["first NaN or Inf", row.producer || "here"]]),
     ...said.slice(0, 1),
@@ -112,6 +115,13 @@ export function saidOf(row, figures, chosen) {
     ...(row.repeats > 1 ? [["repeats", "times, arithmetic, bytes and parameters are sums, other figures the largest"]] : []),
   ];
   return /** @type {[string, string][]} */ (found.filter(([, value]) => value && value !== "–"));
+}
+
+/** The path of a row, from the first to the last of several calls. @param {Row} row */
+function titleOf(row) {
+  const labels = labelsOf(row);
+  const last = labels[labels.length - 1];
+  return labels.length > 1 && last !== labels[0] ? `${labels[0]} … ${last}` : labels[0] || row.name;
 }
 
 /** @param {[string, string][] | undefined} named @param {string[]} shapes */

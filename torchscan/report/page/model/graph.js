@@ -19,8 +19,10 @@ import { MOST_CELLS, cellAt, scaleOf, scaleOfCells, toneOf } from "./tones.js";
  * }} Handlers
  */
 
-/** zoom below which text is not read, and the smallest that "fit" chooses */
-const READABLE = 0.72, SMALLEST = 0.1;
+/** zoom below which boxes are folded, few ones later, and the smallest that "fit" chooses */
+const READABLE = 0.72, READABLE_FEW = 0.55, SMALLEST = 0.1;
+/** boxes that are few: what a fold would hide says more than larger letters */
+const FEW = 18;
 /** numbers of boxes that are tried until they fit */
 const LIMITS = [40, 32, 26, 20, 16, 13, 11, 9, 7, 5];
 /** pixels around the graph, and of its panel at least and at most */
@@ -145,7 +147,7 @@ export class GraphView {
         best = zoom;
         this.settings = settings;
       }
-      if (best >= READABLE) return;
+      if (best >= (number <= FEW ? READABLE_FEW : READABLE)) return;
     }
   }
 
@@ -172,7 +174,7 @@ export class GraphView {
       ramp.style.background = `linear-gradient(90deg in oklab, ${[0, 0.25, 0.5, 0.75, 1].map(toneOf).join(", ")})`;
       parts.push(make("span", {}, `${figure.label} ${this.scaleText(this.scale.low)} `, ramp, ` ${this.scaleText(this.scale.high)}`));
     }
-    const isFolded = boxes.some((box) => box.figures && (box.range || box.figures.repeats > 1));
+    const isFolded = boxes.some((box) => box.range || box.cells || (box.figures?.repeats ?? 1) > 1);
     if (isFolded && figure.key !== "rf") {
       const longest = boxes.reduce((most, box) => Math.max(most, box.cells?.length ?? 0), 0);
       const cell = !longest ? "" : longest > MOST_CELLS ? "; a cell of its strip: the largest of a few modules" : "; a cell of its strip: one module";
@@ -356,7 +358,14 @@ export class GraphView {
     const top = this.host.getBoundingClientRect().top + scrollY;
     const left = innerHeight - top - 2 * MARGIN;
     const share = this.data.measured ? 0.5 : 0.66;
-    return Math.min(TALLEST, Math.max(LOWEST, Math.min(left, share * innerHeight), left < LOWEST ? 0.5 * innerHeight : 0));
+    return Math.min(TALLEST, Math.max(LOWEST, Math.min(left, share * innerHeight), 0.5 * innerHeight));
+  }
+
+  /** The window has another size. */
+  adapt() {
+    if (this.isMoved || !this.figure) return;
+    this.chooseSettings();
+    this.redraw(true);
   }
 
   /** All of it, as large as it can be read and not larger; if it is larger than that, from its beginning. */

@@ -56,6 +56,9 @@ class ModelPage {
     this.isHeld = false;
     /** @type {any} */
     this.waiting = null;
+    /** whether something is pointed at, whose values stay in the line while others are drawn anew */
+    this.isPointing = false;
+    this.selectedBefore = -1;
     this.kept = new Kept(() => this.markKept());
     const point = (/** @type {Event | null} */ event, /** @type {[string, string][]} */ said) => this.point(event, said);
     this.crumbs = make("nav", { class: "crumbs", "aria-label": "path" });
@@ -71,7 +74,7 @@ class ModelPage {
     this.layers = new LayersView(table, data.rows, { ...carrying, select: (row) => this.select(row), enter: (row) => this.enter(row), point: (event, row) => this.pointRow(event, row) }, this.kept);
     addEventListener("hashchange", () => this.follow());
     let wide = innerWidth;
-    addEventListener("resize", () => { if (innerWidth !== wide && !this.graph.isMoved) this.graph.fit(); wide = innerWidth; });
+    addEventListener("resize", () => { if (innerWidth !== wide) this.graph.adapt(); wide = innerWidth; });
     addEventListener("keydown", (event) => { if (event.key === "/" && !(event.target instanceof HTMLInputElement)) { event.preventDefault(); this.search.focus(); } });
     addEventListener("pointerdown", () => { this.isHeld = true; }, true);
     for (const kind of ["pointerup", "pointercancel"]) addEventListener(kind, () => setTimeout(() => { this.isHeld = false; if (this.waiting) this.hear(this.waiting); }), true);
@@ -119,7 +122,8 @@ class ModelPage {
   }
 
   draw() {
-    this.rest();
+    if (!this.isPointing || this.selected !== this.selectedBefore) this.rest();
+    this.selectedBefore = this.selected;
     this.graph.show(this.shown, this.selected, this.figure);
     this.layers.show(this.selected, this.figure);
     this.sees?.show(Math.max(this.selected, 0));
@@ -334,6 +338,7 @@ class ModelPage {
       this.rest();
       return;
     }
+    this.isPointing = true;
     const target = /** @type {Element} */ (event.currentTarget ?? event.target);
     const line = target.closest(".panel")?.querySelector(".read");
     if (line) write(line, said);
@@ -346,6 +351,7 @@ class ModelPage {
       write(line, isOfLayers ? this.saidOf(this.data.rows[Math.max(this.selected, 0)]) : []);
     }
     this.graph?.pointAt(-1);
+    this.isPointing = false;
   }
 
   /** A row of the table is pointed at: the line of the graph has room for all that is known of it. @param {Event | null} event @param {any} row */
@@ -355,6 +361,7 @@ class ModelPage {
       this.rest();
       return;
     }
+    this.isPointing = true;
     write(line, this.saidOf(row));
     this.graph.pointAt(this.data.rows.indexOf(row));
   }
