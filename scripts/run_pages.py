@@ -325,9 +325,7 @@ def take_pictures(page: Path, folder: Path) -> None:
                 shown.on("console", lambda each, errors=errors: errors.append(each.text))
                 shown.goto(page.as_uri())
                 shown.wait_for_timeout(600)
-                shown.screenshot(
-                    path=folder / f"{page.stem}-{scheme}-{width}.png", full_page=True
-                )
+                shown.screenshot(path=folder / f"{page.stem}-{scheme}-{width}.png", full_page=True)
                 shown.close()
                 if errors:
                     raise SystemExit(f"{page}: {errors}")
