@@ -81,6 +81,7 @@ class Attention(nn.Module):
         self.qkv, self.proj = nn.Linear(SIZE, 3 * SIZE), nn.Linear(SIZE, SIZE)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Run the module."""
         batch, length, size = x.shape
         split = self.qkv(x).view(batch, length, 3, self.heads, -1).transpose(1, 3)
         q, k, v = split.unbind(2)
@@ -97,6 +98,7 @@ class Mlp(nn.Module):
         self.proj = nn.Linear(4 * SIZE, SIZE)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Run the module."""
         return self.proj(self.act(self.fc(x)))
 
 
@@ -109,6 +111,7 @@ class Block(nn.Module):
         self.ln2, self.mlp = nn.LayerNorm(SIZE), Mlp()
 
     def forward(self, x: Tensor) -> Tensor:
+        """Run the module."""
         x = x + self.attn(self.ln1(x))
         return x + self.mlp(self.ln2(x))
 
@@ -123,6 +126,7 @@ class GPT(nn.Module):
         self.ln_f, self.head = nn.LayerNorm(SIZE), nn.Linear(SIZE, VOCABULARY, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """Run the module."""
         x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1]))
         for block in self.h:
             x = block(x)
@@ -133,6 +137,7 @@ class Half(nn.Linear):
     """A linear layer whose output is rounded to float16."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """Run the module."""
         return super().forward(x).half().float()
 
 
@@ -144,6 +149,7 @@ class Residual(nn.Module):
         self.linear, self.act = nn.Linear(8, 8), nn.Tanh()
 
     def forward(self, x: Tensor) -> Tensor:
+        """Run the module."""
         return x + 0.03 * self.act(self.linear(x))
 
 
@@ -344,7 +350,7 @@ def main(folder: Path, names: list[str]) -> None:
         start = time.monotonic()
         page_of_run(run).save(page)
         size = page.stat().st_size / 1e3
-        print(f"{name}: {time.monotonic() - start:.1f} s, {size:.0f} kB")  # noqa: T201
+        print(f"{name}: {time.monotonic() - start:.1f} s, {size:.0f} kB")
         take_pictures(page, folder)
 
 

@@ -495,6 +495,8 @@ def test_layers_are_kept_in_view_by_enter_and_by_dragging(
         page.locator(".node[data-name='0']").focus()
         page.keyboard.press("Enter")
         page.locator(".card").nth(1).locator("figure").first.wait_for()
+        assert pictures(page) == ["output", "output gradient", "weight"]
+        page.locator(".card").nth(1).get_by_text("4 more").click()
         assert {"input", "weight gradient"} <= set(pictures(page))
         box = page.locator(".node[data-name='2']").bounding_box()
         assert box is not None
@@ -507,9 +509,14 @@ def test_layers_are_kept_in_view_by_enter_and_by_dragging(
         page.mouse.up()
         page.locator(".card").nth(2).locator("figure").first.wait_for()
         page.locator("tr", has_text="ReLU").drag_to(page.locator(".distributions"))
-        page.get_by_label("columns").select_option("2")
+        names = page.locator(".card.pinned .which b")
+        assert names.all_inner_texts() == ["0", "2", "1"]
+        assert page.locator(".card.pinned .tag").all_inner_texts() == ["A", "B", "C"]
         page.locator(".card").nth(1).get_by_label("close").click()
-        assert page.locator(".card").nth(1).locator(".which").inner_text().startswith("2")
+        assert names.all_inner_texts() == ["2", "1"]
+        page.locator(".node[data-name='0']").focus()
+        page.keyboard.press("Enter")
+        assert page.locator(".card.pinned .tag").all_inner_texts() == ["B", "C", "A"]
 
 
 def test_one_cursor_shows_the_same_step_everywhere(
@@ -519,10 +526,13 @@ def test_one_cursor_shows_the_same_step_everywhere(
     with opened(browser, tmp_path / "run.html") as page:
         page.locator(".node[data-name='0']").focus()
         page.keyboard.press("Enter")
-        page.locator(".card").nth(1).locator("canvas").first.hover(position={"x": 3, "y": 20})
-        said = page.locator(".card figcaption").all_inner_texts()
-        assert len(said) > 5
-        assert all(each.startswith("step 0:") for each in said)
+        page.locator(".node[data-name='2']").click()
+        page.locator(".card").nth(1).locator(".over-steps").first.hover(position={"x": 44, "y": 20})
+        charts = page.locator(".card .over-steps")
+        assert charts.count() == 6
+        texts = charts.evaluate_all("all => all.map(each => each.ariaValueText)")
+        assert all(each.startswith("step 0:") for each in texts)
+        assert page.locator(".distributions h2").inner_text().count("values of step 0") == 1
 
 
 def test_two_runs_are_shown_beside_each_other(browser: Browser, run: Path, tmp_path: Path) -> None:
@@ -531,8 +541,9 @@ def test_two_runs_are_shown_beside_each_other(browser: Browser, run: Path, tmp_p
         torchscan.serve(run, tmp_path / "second", port=0) as server,
         opened(browser, server.url) as page,
     ):
-        page.locator(".heat").nth(1).wait_for()
-        assert {"first", "second"} == set(page.locator(".heat .type").all_inner_texts())
+        page.locator(".distribution").nth(1).wait_for()
+        names = page.locator(".distribution .run").all_inner_texts()
+        assert names == 3 * ["first", "second"]
 
 
 def test_runs_in_folders_of_the_same_name_are_told_apart(
@@ -542,8 +553,9 @@ def test_runs_in_folders_of_the_same_name_are_told_apart(
         shutil.copytree(run, tmp_path / name / "run")
     page_of_run(tmp_path / "one" / "run", tmp_path / "other" / "run").save(tmp_path / "run.html")
     with opened(browser, tmp_path / "run.html") as page:
-        page.locator(".heat").nth(1).wait_for()
-        assert {"one/run", "other/run"} == set(page.locator(".heat .type").all_inner_texts())
+        page.locator(".distribution").nth(1).wait_for()
+        names = page.locator(".distribution .run").all_inner_texts()
+        assert {"one/run", "other/run"} == set(names)
         pairs = page.locator(".beside").evaluate_all(
             "all => all.map(each => [...each.querySelectorAll('b')].map(name => name.innerText))"
         )
@@ -597,13 +609,13 @@ def test_when_the_server_has_ended_nothing_stands_under_another_name(
         torchscan.serve(run, port=0) as server,
         opened(browser, server.url, lambda url: bool(ended)) as page,
     ):
-        page.locator(".heat").first.wait_for()
+        page.locator(".distribution").first.wait_for()
         ended.append(True)
         server.close()
         page.locator(".state", has_text="torchscan runs open").wait_for()
         page.locator(".node[data-name='2']").click()
-        page.locator(".heats .said", has_text="Not connected").wait_for()
-        assert page.locator(".card .heat").count() == 0
+        page.locator(".tensors .said", has_text="Not connected").wait_for()
+        assert page.locator(".card .distribution").count() == 0
 
 
 def test_a_run_without_a_graph_has_its_modules(browser: Browser, tmp_path: Path) -> None:
@@ -688,13 +700,15 @@ def test_steps_in_which_a_layer_was_left_out_are_empty(browser: Browser, tmp_pat
     train(tmp_path / "run", 6, Skipping())
     page_of_run(tmp_path / "run").save(tmp_path / "run.html")
     with opened(browser, f"{(tmp_path / 'run.html').as_uri()}#other") as page:
-        page.locator(".card canvas").first.scroll_into_view_if_needed()
-        box = page.locator(".card canvas").first.bounding_box()
+        chart = page.locator(".card .over-steps").first
+        chart.scroll_into_view_if_needed()
+        box = chart.bounding_box()
         assert box is not None
+        left, wide = box["x"] + 42, box["width"] - 46  # without its margins
         said = []
         for step in range(6):
-            page.mouse.move(box["x"] + (step + 0.5) * box["width"] / 6, box["y"] + 20)
-            said.append(page.locator(".card figcaption").first.inner_text())
+            page.mouse.move(left + (step + 0.5) * wide / 6, box["y"] + 20)
+            said.append(str(chart.get_attribute("aria-valuetext")))
     assert [each.endswith("nothing was recorded") for each in said] == [
         False,
         False,
@@ -716,10 +730,11 @@ def test_a_run_is_coloured_by_what_was_measured_until_another_figure_is_chosen(
 def test_the_page_says_how_to_read_a_picture(browser: Browser, run: Path, tmp_path: Path) -> None:
     page_of_run(run).save(tmp_path / "run.html")
     with opened(browser, tmp_path / "run.html") as page:
-        assert not page.locator(".help canvas").is_visible()
-        page.get_by_text("How to read these plots").click()
-        box = page.locator(".help canvas").bounding_box()
+        chart = page.locator(".help .over-steps")
+        assert not chart.is_visible()
+        page.get_by_text("How to read these charts").click()
+        box = chart.bounding_box()
         assert box is not None
-        page.locator(".help canvas").hover(position={"x": 12.5 / 32 * box["width"], "y": 40})
-        assert "nothing was recorded" in page.locator(".help figcaption").inner_text()
+        chart.hover(position={"x": 42 + 9.5 / 32 * (box["width"] - 46), "y": 40})
+        assert page.locator(".help figcaption").inner_text() == "nothing was recorded"
         assert page.locator(".help li").count() == page.locator(".help .marked i").count()

@@ -165,6 +165,6 @@ def test_evaluation_passes_are_named_in_the_pictures(browser: Browser, tmp_path:
     """Nothing else was measured in them: there are no gradients."""
     page_of_run(write(tmp_path / "run", EVALUATIONS)).save(tmp_path / "run.html")
     with opened(browser, f"{(tmp_path / 'run.html').as_uri()}#0") as page:
-        said = page.locator(".card figcaption").first
-        said.wait_for()
-        assert said.inner_text().startswith("evaluation pass 2:")
+        page.locator(".card .over-steps").first.wait_for()
+        heading = page.locator(".distributions h2").inner_text()
+        assert "evaluation passes 0 … 2 · values of evaluation pass 2" in heading

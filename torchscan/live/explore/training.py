@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torchscan.live.by_call import place_of
 from torchscan.live.curves import Curves
 from torchscan.live.explore.layer_steps import LayerColumns, LayerSteps
-from torchscan.live.history import WatchedRun, ranks_in, readers_of
+from torchscan.live.history import History, WatchedRun, ranks_in, readers_of
 from torchscan.live.ledger import has_worker
 from torchscan.live.schema import Distribution, RunEvent, Series
 from torchscan.notes import Note
@@ -154,32 +154,67 @@ def _layer_data(columns: LayerColumns) -> LayerData:
 
 
 def _describe_nan(run: WatchedRun, note: Note) -> NanData:
-    """Return the first NaN, with its tensor and the input of its module if they were recorded."""
-    values = note.values
-    step, path, invocation = values["step"], values["path"], values["invocation"]
-    place = {"step": step, "path": path, "invocation": invocation, "series": values["series"]}
-    of_call = [each for each in run.series if (each.path, each.invocation) == (path, invocation)]
-    tensors = [each for each in of_call if each.label == values["series"]]
-    inputs = [each for each in of_call if each.kind == "input"]
-    if not tensors:
-        return NanData(**place)
-    found, *before = run.histories([*tensors[:1], *inputs])
-    at_step = dict(zip(found.steps, found.distributions, strict=True)).get(step)
-    if at_step is not None:
-        place |= {"count": _count_wrong(at_step), "numel": at_step.numel}
-    # a NaN among weights or gradients is not explained by the input
-    if not before or tensors[0].kind != "output":
-        return NanData(**place)
-    by_step = [dict(zip(each.steps, each.distributions, strict=True)) for each in before]
-    now = [each[step] for each in by_step if step in each]
-    earlier = max((each for each in before[0].steps if each <= step - _STEPS_BEFORE), default=None)
-    if now:
-        place["is_input_finite"] = not any(map(_count_wrong, now))
-        place["input_largest"] = max(map(_largest, now))
-    if earlier is not None:
-        place["before_step"] = earlier
-        place["input_before"] = max(_largest(each[earlier]) for each in by_step if earlier in each)
-    return NanData(**place)
+    """Return the first value that is not finite, with its tensor and the input of its module.
+
+    The event has the first tensor with a NaN. The module that produced it may have returned an
+    infinity: then that is the first tensor of the same step with a value that is not finite.
+    """
+    step = note.values["step"]
+    found = _not_finite_in(run, step)
+    tensor = next((each for each in found if each.label == note.values["series"]), None)
+    outputs = [each for each in found if each.kind == "output"]
+    if tensor is None or tensor.kind in ("input", "output"):
+        tensor = outputs[0] if outputs else tensor
+    if tensor is None:
+        return NanData(**{name: note.values[name] for name in NAN_VALUES})
+    place = {"step": step, "path": tensor.path, "invocation": tensor.invocation}
+    inputs = [
+        each
+        for each in run.series
+        if each.kind == "input" and (each.path, each.invocation) == (tensor.path, tensor.invocation)
+    ]
+    history, *before = run.histories([tensor, *inputs])
+    at_step = dict(zip(history.steps, history.distributions, strict=True))[step]
+    about_input = _describe_input(before, step) if tensor.kind == "output" else {}
+    return NanData(
+        **place,
+        series=tensor.label,
+        count=_count_wrong(at_step),
+        numel=at_step.numel,
+        **about_input,
+    )
+
+
+def _not_finite_in(run: WatchedRun, step: int) -> list[Series]:
+    """Return the tensors of a step that are not finite, in the order of the file of the first rank."""
+    for reader in readers_of(ranks_in(run.path)):
+        series = reader.series()
+        steps = [each for each, _ in reader.times("train")]
+        places = zip(sorted(reader.written("train")), steps, strict=False)
+        number = next((number for number, each in places if each == step), None)
+        watched = None if number is None else reader.step("train", number)
+        known = {} if watched is None else watched.distributions
+        wrong = [number for number, found in known.items() if found.nan + found.inf]
+        if wrong:
+            return [series[each] for each in wrong if each in series]
+    return []
+
+
+def _describe_input(inputs: Sequence[History], step: int) -> dict[str, Any]:
+    """Return whether the input of a module is finite in a step, and how large it is and was."""
+    by_step = [dict(zip(each.steps, each.distributions, strict=True)) for each in inputs]
+    now = [found[step] for found in by_step if step in found]
+    if not now:
+        return {}
+    about: dict[str, Any] = {
+        "is_input_finite": not any(map(_count_wrong, now)),
+        "input_largest": max(map(_largest, now)),
+    }
+    earlier = [each for each in inputs[0].steps if each <= step - _STEPS_BEFORE]
+    if earlier:
+        before = [found[earlier[-1]] for found in by_step if earlier[-1] in found]
+        about |= {"before_step": earlier[-1], "input_before": max(map(_largest, before))}
+    return about
 
 
 def _count_wrong(found: Distribution) -> int:

@@ -12,6 +12,7 @@ from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from torchscan.escapes import printable
@@ -118,15 +119,19 @@ def training_data(record: TrainingRecord) -> dict[str, Any]:
     """Return the data that the page of a run shows of its training."""
     train = thin_out(record.train)
     layers = record.layers
-    findings = find_problems(
-        CurveValues(
-            steps=train.steps,
-            losses=train.losses,
-            gradient_norms=train.gradient_norms,
+    seen = [note for note in record.notes if note.code == "nan-seen"][:1]
+    findings = [
+        *seen,
+        *find_problems(
+            CurveValues(
+                steps=train.steps,
+                losses=train.losses,
+                gradient_norms=train.gradient_norms,
+            ),
+            _values_of_layers(layers),
+            layers.first,
         ),
-        _values_of_layers(layers),
-        layers.first,
-    )
+    ]
     return {
         "facts": _facts(record),
         "findings": [_finding(note) for note in findings],
@@ -169,7 +174,7 @@ def _steps_per_second(curve: CurveData) -> float | None:
     places = list(zip(curve.steps, curve.times, strict=True))[-_RATE_POINTS - 1 :]
     durations = [
         (after_time - time) / (after - step)
-        for (step, time), (after, after_time) in zip(places, places[1:], strict=False)
+        for (step, time), (after, after_time) in pairwise(places)
         if after > step and after_time > time
     ]
     return 1 / statistics.median(durations) if durations else None
@@ -265,7 +270,7 @@ def _values_of_layers(layers: LayerData) -> list[LayerValues]:
     return [
         LayerValues(
             path=row.path,
-            name=printable(row.path or row.name),
+            name=_name_of(row),
             gradient=layers.values["gradient"][number],
             update=layers.values["update"][number],
             dead=layers.values["dead"][number],
@@ -273,6 +278,12 @@ def _values_of_layers(layers: LayerData) -> list[LayerValues]:
         for number, row in enumerate(layers.rows)
         if not layers.is_inner(number)
     ]
+
+
+def _name_of(row: RowData) -> str:
+    """Return the path of a module; of one with a number, the type, too."""
+    path = printable(row.path or row.name)
+    return f"{path} ({printable(row.type_name)})" if path.rpartition(".")[2].isdigit() else path
 
 
 def round_value(value: float | None) -> float | None:

@@ -66,7 +66,7 @@ export class BrokenView {
     seen.forEach((row, at) => {
       const isProducer = producer !== null && row === this.heat.rows.visible(producer.row);
       if (isProducer) {
-        found.push({ from: at, to: at, title: `${this.view.data.nan.isInputFinite ? "produced it" : "seen first"}, step ${whole(producer.step)}`, text: "", isBad: true });
+        found.push({ from: at, to: at, title: this.heat.frame.isNarrow ? "first" : `${this.view.data.nan.isInputFinite ? "produced it" : "seen first"}, step ${whole(producer.step)}`, text: "", isBad: true });
         return;
       }
       if (producer !== null && this.isAround(row, producer.row)) return;

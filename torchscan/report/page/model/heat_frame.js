@@ -33,6 +33,7 @@ export class HeatFrame {
     const marks = view.data.marks.filter((/** @type {any} */ mark) => mark.step >= from && mark.step <= to);
     const drawn = marks.map((/** @type {any} */ mark) => make("line", { class: "mark", x1: scale(mark.step), x2: scale(mark.step), y1: HEAD - 4, y2: HEAD }));
     drawn.push(...labeledMarks(marks, scale, frame.right + 20).map((mark) => make("text", { class: "soft", x: scale(mark.step), y: HEAD - 7, "text-anchor": "middle" }, mark.text)));
+    if (options.groups && view.producer) drawn.push(this.producerLabel(view.producer.step));
     const isEnd = to >= view.whole[1];
     const end = isEnd ? "last" : `step ${whole(to)}`;
     if (!options.groups) drawn.push(make("text", { class: "small bold", x: frame.width, y: HEAD - 7, "text-anchor": "end" }, isEnd ? "last" : whole(to)));
@@ -42,6 +43,15 @@ export class HeatFrame {
     }
     place(this.head, { width: frame.width, height: HEAD });
     this.head.replaceChildren(...drawn);
+  }
+
+  /** Where the line to the producer begins. @param {number} step */
+  producerLabel(step) {
+    const { frame, scale, view } = this.heat;
+    const text = frame.isNarrow ? `first NaN or Inf, step ${whole(step)}` : `first NaN or Inf: ${view.data.nan.path || view.modelName}, step ${whole(step)}`;
+    const half = 3.2 * text.length;
+    const x = Math.min(frame.width - half, Math.max(half, scale(step + 0.5)));
+    return make("text", { class: "small bold bad", x, y: HEAD - 7, "text-anchor": "middle" }, text);
   }
 
   drawFoot() {

@@ -123,6 +123,17 @@ export class HeatPainter {
     context.restore();
   }
 
+  /** A line from the top to the producer. @param {number} x @param {number} y */
+  lead(x, y) {
+    const { context } = this;
+    context.strokeStyle = this.colors.bad;
+    context.lineWidth = 1.2;
+    context.beginPath();
+    context.moveTo(x, 0);
+    context.lineTo(x, y);
+    context.stroke();
+  }
+
   /** The module that produced the first value that is not finite. @param {number} x @param {number} y @param {number} width @param {number} height */
   solid(x, y, width, height) {
     const { context } = this;

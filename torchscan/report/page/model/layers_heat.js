@@ -146,6 +146,7 @@ export class LayersHeat {
     const start = Math.max(this.frame.left, this.scale(first[column]));
     const end = Math.min(this.frame.right, this.scale(this.columns.ends[column]));
     if (end <= this.frame.left || start >= this.frame.right) return;
+    if (this.options.groups) this.painter.lead((start + end) / 2, strip.y);
     this.painter.solid(start - 1, strip.y, Math.max(7, end - start + 1), this.tall);
   }
 

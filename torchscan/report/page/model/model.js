@@ -13,7 +13,7 @@ import { follow, fromServer, listen } from "./live.js";
 import { apply, callsOf, labelsOf } from "./measured.js";
 import { Reading } from "./reading.js";
 import { save } from "./save.js";
-import { headerOfRun } from "./run_header.js";
+import { headerOfRun, refreshHeader } from "./run_header.js";
 import { SeesView } from "./sees.js";
 import { TrainingView } from "./training.js";
 
@@ -164,6 +164,9 @@ class ModelPage {
 
   /** New data of the training; the distributions show the same step and the same notes. @param {any} training */
   async takeTraining(training) {
+    this.data.training = training;
+    const line = this.told.ownerDocument.querySelector("header .question");
+    if (line instanceof HTMLElement) refreshHeader(line, this.data, this.state);
     await this.training?.take(training);
     this.dock?.setNotes(training.marks.map((/** @type {any} */ mark) => mark.step));
     this.dock?.setStep(this.training?.cross ?? null);
@@ -189,8 +192,14 @@ class ModelPage {
     return make("a", { href: `#${encodeURIComponent(key)}`, onclick: follow }, text);
   }
 
+  /** Whether a verdict is shown: with its training, a run shows what it lacks, and no costs of its model. @param {any} verdict */
+  isShown({ isWrong, path }) {
+    if (!this.data.training) return true;
+    return isWrong !== undefined && !(path !== undefined && this.data.training.nan);
+  }
+
   verdicts() {
-    return make("div", { class: "verdicts" }, ...this.data.verdicts.map((/** @type {any} */ each) =>
+    return make("div", { class: "verdicts" }, ...this.data.verdicts.filter((/** @type {any} */ each) => this.isShown(each)).map((/** @type {any} */ each) =>
       make("section", { class: "verdict" }, make("span", { class: "label" }, each.label), make("b", {}, each.path ? this.link(each.path, each.value) : each.value), make("span", {}, each.said), ...(each.bar ? [bar(each.bar)] : []))));
   }
 

@@ -31,7 +31,7 @@ function known(values, at) {
 export function describeStep({ arrays, axis, cross, data }) {
   const { steps, losses, norms, rates } = arrays.curve;
   const at = pointBefore(steps, cross);
-  const evaluation = data.evaluations.filter((/** @type {any} */ each) => each.step <= cross).at(-1);
+  const evaluation = data.evaluations.filter((/** @type {any} */ each) => each.step <= cross + 1).at(-1);
   const values = /** @type {[string, number | null | undefined][]} */ ([["loss", losses[at]], ["gradient norm", known(norms, at)], ["learning rate", known(rates, at)], ["last evaluation", evaluation?.loss]]);
   const parts = values.filter(([, value]) => value !== null && value !== undefined);
   return [make("b", {}, axis.describe(cross)), ...parts.flatMap(([name, value]) => [` · ${name} `, make("b", {}, digits(value))])];

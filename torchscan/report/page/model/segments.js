@@ -24,9 +24,8 @@ export function putControls(host, parts) {
 /** @param {TrainingView} view */
 export function chooseScale(view) {
   const { curves, data, arrays } = view;
-  const needs = hasEpochs(data.marks) ? "" : 'there are no epochs: call watcher.note("epoch 1") when one begins';
   /** @type {Option[]} */
-  const units = [{ name: "step", text: "step" }, { name: "epoch", text: "epoch", isOff: needs }, { name: "time", text: "time", isOff: arrays.curve.steps.length ? "" : "times were not recorded" }];
+  const units = [{ name: "step", text: "step" }, ...(hasEpochs(data.marks) ? [{ name: "epoch", text: "epoch" }] : []), { name: "time", text: "time", isOff: arrays.curve.steps.length ? "" : "times were not recorded" }];
   const loss = curves?.tracks.find((track) => track.title === "Loss");
   const isLog = loss?.scale.isLog ?? false;
   const isNegative = arrays.curve.losses.some((value) => value !== null && value <= 0);

@@ -49,6 +49,7 @@ function lastPoint(steps, values) {
 /** The mean of the last finite values. @param {(number | null)[]} values */
 function recentMean(values) {
   const known = /** @type {number[]} */ (values.filter((value) => value !== null));
+  if (known.length && !Number.isFinite(known[known.length - 1])) return { value: known[known.length - 1], number: 1 };
   const number = Math.min(MAX_RECENT, Math.max(1, Math.floor(known.length / 10)));
   const last = known.slice(-number);
   return { value: last.length ? last.reduce((sum, value) => sum + value, 0) / last.length : null, number };

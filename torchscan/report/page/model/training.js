@@ -63,7 +63,7 @@ export class TrainingView {
     const lasts = [curve.steps.at(-1), last.at(-1)].filter((each) => each !== undefined);
     this.whole = [Math.min(...firsts), Math.max(...lasts, Math.min(...firsts) + 1)];
     this.producer = this.findProducer();
-    if (isFollowing) this.cross = data.spike?.step ?? this.whole[1];
+    if (isFollowing) this.cross = data.nan?.step ?? data.spike?.step ?? this.whole[1];
     this.axis = new Axis(this.unit, curve, data.marks);
     if (!this.heat) this.build();
     else this.refresh();
