@@ -677,7 +677,9 @@ def test_the_first_nan_is_the_first_verdict(browser: Browser, tmp_path: Path) ->
     train(tmp_path / "run", 2, Broken(nn.Linear(3, 4), nn.Linear(4, 2)))
     page_of_run(tmp_path / "run").save(tmp_path / "run.html")
     with opened(browser, tmp_path / "run.html") as page:
-        assert page.locator(".verdict").first.inner_text().startswith("First NaN")
+        page.locator(".fact.bad").first.wait_for()
+        assert "First NaN" in page.locator(".fact.bad").last.inner_text()
+        assert page.locator(".findings li").first.inner_text().startswith("Step 0 has NaN in")
         assert page.locator(".node.producer, .node.holds").count()
         assert (
             page.locator(".colour, select[aria-label='color by']").first.input_value()

@@ -257,13 +257,13 @@ def _columns_of(pairs: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
 
 def _figures_of(found: Distributions) -> dict[str, Tensor]:
     """Return statistics as tensors with an element for each series."""
-    rows = torch.tensor(found.rows, dtype=torch.int64)
+    rows = _tensor_of(found.rows).long()
     figures = {
         name: _tensor_of(column)[rows]
         for name, column in found.columns.figures.items()
         if name in ("numel", "nan", "inf", "mean", "std", "update", "dead", "norm")
     }
-    can_die = torch.tensor([bool(each) for each in found.can_die])
+    can_die = _tensor_of(found.can_die).bool()
     figures["dead"] = figures["dead"].where(can_die, math.nan)
     return figures
 
@@ -273,7 +273,7 @@ def _tensor_of(column: Any) -> Tensor:
         return torch.zeros(0, dtype=torch.float64)
     if isinstance(column, array):
         return torch.frombuffer(column, dtype=_TYPES[column.typecode])
-    return torch.tensor(column)
+    return torch.tensor(list(column))
 
 
 def _norms_of(figures: Mapping[str, Tensor]) -> Tensor:

@@ -28,6 +28,8 @@ from torchscan.report.paging.training_findings import (
 _MAX_POINTS = 4096
 #: significant digits of numbers
 _DIGITS = 4
+#: and of losses, which may change little
+_LOSS_DIGITS = 6
 #: codes of a value: none, zero, and then evenly spaced logarithms
 _NONE, _ZERO, _FIRST, _LAST = 0, 1, 2, 65_535
 #: points from which the speed is computed
@@ -286,17 +288,17 @@ def _name_of(row: RowData) -> str:
     return f"{path} ({printable(row.type_name)})" if path.rpartition(".")[2].isdigit() else path
 
 
-def round_value(value: float | None) -> float | None:
-    """Return a finite value with four significant digits, else None."""
+def round_value(value: float | None, digits: int = _DIGITS) -> float | None:
+    """Return a finite value with so many significant digits, else None."""
     if value is None or not math.isfinite(value):
         return None
-    return float(f"{value:.{_DIGITS}g}")
+    return float(f"{value:.{digits}g}")
 
 
-def to_json(value: float | None) -> float | str | None:
-    """Return a value with four digits; of one that is not finite, its name."""
+def to_json(value: float | None, digits: int = _DIGITS) -> float | str | None:
+    """Return a rounded value; of one that is not finite, its name."""
     if value is None or math.isfinite(value):
-        return round_value(value)
+        return round_value(value, digits)
     return "NaN" if math.isnan(value) else "Inf" if value > 0 else "-Inf"
 
 
@@ -346,7 +348,7 @@ def _pack(curve: CurveData, layers: LayerData) -> str:
         "curve": {
             "steps": _differences(curve.steps),
             "times": [round(time - start, 2) for time in curve.times],
-            "losses": [to_json(value) for value in curve.losses],
+            "losses": [to_json(value, _LOSS_DIGITS) for value in curve.losses],
             "rates": [to_json(value) for value in curve.learning_rates],
             "norms": [to_json(value) for value in curve.gradient_norms],
         },

@@ -24,6 +24,8 @@ _MIN_DECADES = 4.0
 _MIN_EXPLAINED = 0.5
 #: growth of the gradient norm since the start: healthy runs stay below 100
 _MIN_GROWTH = 1e3
+#: known shares of dead units, which are computed in some steps only
+_MIN_KNOWN_SHARES = 2
 #: share of units of a layer that are zero for all inputs; small batches alone give half
 DEAD_SHARE = 0.95
 #: update ÷ weight below which a layer is called slow: 1e-3 is usual, and with 1e-5 a change by 10 %
@@ -155,7 +157,7 @@ def find_dead_layers(layers: Sequence[LayerValues], first: Sequence[int]) -> lis
     found = []
     for layer in layers:
         recent = recent_values(layer.dead)
-        if len(recent) < _MIN_RECENT or min(recent) < DEAD_SHARE:
+        if len(recent) < _MIN_KNOWN_SHARES or min(recent) < DEAD_SHARE:
             continue
         since = _step_since(layer.dead, first)
         found.append((layer, recent[-1], since))
@@ -168,6 +170,8 @@ def find_dead_layers(layers: Sequence[LayerValues], first: Sequence[int]) -> lis
 
 def _step_since(dead: Sequence[float], first: Sequence[int]) -> int:
     """Return the first step from which on all known shares are high."""
+    if min(value for value in dead if not math.isnan(value)) >= DEAD_SHARE:
+        return 0
     since = first[-1]
     for step, share in zip(reversed(first), reversed(dead), strict=True):
         if share < DEAD_SHARE:

@@ -38,7 +38,7 @@ export class BrokenView {
     const card = (/** @type {string} */ title, /** @type {string | Node} */ value, /** @type {string} */ text, isFirst = false) => make("section", { class: `fact${isFirst ? " bad first" : ""}` }, make("span", { class: "label" }, title), make("b", {}, value), make("span", { class: "text" }, text));
     const size = nan.count === null ? "" : `: ${whole(nan.count)} of ${whole(nan.numel)} values`;
     const tensor = nan.series.startsWith(nan.path) ? nan.series.slice(nan.path.length).replace(/^\./, "").trim() : nan.series;
-    const growth = nan.inputBefore && nan.inputLargest ? `, ×${digits(nan.inputLargest / nan.inputBefore)} since step ${whole(nan.beforeStep)}` : "";
+    const growth = nan.inputLargest > 2 * (nan.inputBefore ?? Infinity) ? `, ×${digits(nan.inputLargest / nan.inputBefore)} since step ${whole(nan.beforeStep)}` : "";
     const inputs = {
       true: ["finite", `largest ${digits(nan.inputLargest)}${growth}: the module produced the value itself`],
       false: ["not finite", "the value comes from before this module"],

@@ -10,9 +10,57 @@ const NUM_PARTS = 12;
 /** nodes in a range, at least: two boxes say more than a range of two */
 const SHORTEST = 3;
 
+/** @typedef {{nodes: any[], edges: [number, number, ...any[]][]}} Level */
+
+/** @type {WeakMap<Level, Level>} */
+const sorted = new WeakMap();
+
+/**
+ * Return a level whose nodes come after all that they read: boxes of several operators may not. So ranges of nodes
+ * have no cycles between them. Elsewhere the order stays.
+ * @param {Level} level @returns {Level}
+ */
+export function inOrder(level) {
+  const known = sorted.get(level);
+  if (known) return known;
+  const order = orderOf(level);
+  const places = new Map(order.map((node, place) => [node, place]));
+  const placeOf = (/** @type {number} */ node) => places.get(node) ?? 0;
+  const isSorted = order.every((node, place) => node === place);
+  const found = isSorted ? level : {
+    nodes: order.map((node) => level.nodes[node]),
+    edges: level.edges.map(([source, target, ...rest]) => /** @type {[number, number, ...any[]]} */ ([placeOf(source), placeOf(target), ...rest])),
+  };
+  sorted.set(level, found);
+  return found;
+}
+
+/** @param {Level} level */
+function orderOf({ nodes, edges }) {
+  const sources = nodes.map(() => /** @type {number[]} */ ([]));
+  for (const [source, target] of edges) sources[target].push(source);
+  /** @type {number[]} */
+  const order = [];
+  const begun = new Set();
+  const done = new Set();
+  for (let first = 0; first < nodes.length; first += 1) {
+    const waiting = [first];
+    while (waiting.length) {
+      const node = waiting[waiting.length - 1];
+      const missing = begun.has(node) ? [] : sources[node].filter((source) => !begun.has(source));
+      begun.add(node);
+      waiting.push(...missing.reverse());
+      if (missing.length) continue;
+      waiting.pop();
+      if (!done.has(node)) order.push(node);
+      done.add(node);
+    }
+  }
+  return order;
+}
+
 /**
  * Return what is drawn of the nodes from `first` to `last`: in order, a single node being a range of one.
- * Nodes are in the order in which they ran, so ranges of them have no cycles between them.
  * @param {LevelNode[]} nodes @param {Range} whole @param {number} limit of boxes @returns {Range[]}
  */
 export function foldRange(nodes, whole, limit) {

@@ -197,9 +197,21 @@ export class GraphView {
 
   /** @param {Box} box */
   toggle(box) {
-    if (box.opens === null) return;
+    if (box.opens === null || !this.figure) return;
+    const before = this.placeOf(box);
     if (!this.opened.delete(box.opens)) this.opened.add(box.opens);
-    if (this.figure) this.show(this.row, this.selected, this.figure);
+    this.show(this.row, this.selected, this.figure);
+    const after = this.placeOf(box);
+    if (!before || !after) return;
+    this.view.x += before.x - after.x;
+    this.view.y += before.y - after.y;
+    this.move();
+  }
+
+  /** Where a box is on the screen: it stays there when it opens. @param {Box} box */
+  placeOf(box) {
+    const place = this.inner.querySelector(`[data-node="${CSS.escape(box.id)}"] > .frame`)?.getBoundingClientRect();
+    return place && { x: place.x + place.width / 2, y: place.y };
   }
 
   /** Mark the box of a row that is pointed at elsewhere. @param {number} row */

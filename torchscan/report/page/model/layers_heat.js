@@ -201,7 +201,8 @@ export class LayersHeat {
   point() {
     const { frame, scale, view } = this;
     const [from, to] = this.range;
-    const x = scale(view.cross);
+    // the middle of the step, which has a width
+    const x = Math.min(frame.right, scale(view.cross + 0.5));
     const isInside = view.cross >= from && view.cross <= to;
     this.cursor.style.transform = `translateX(${x}px)`;
     this.cursor.hidden = !isInside;

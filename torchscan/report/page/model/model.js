@@ -215,7 +215,7 @@ class ModelPage {
   }
 
   /** What a page is coloured by until something else is chosen: what was measured, rather than what was worked out. */
-  foremost() { return ["nonfinite", "latency", "gradient", "time", "macs"].flatMap((key) => this.figures.filter((each) => each.key === key && this.hasAny(each)))[0] ?? this.figures[0]; }
+  foremost() { return ["nonfinite", "latency", "gradient", "time", "macs"].flatMap((key) => this.figures.filter((each) => each.key === key && this.hasAny(each)))[0] ?? this.figures.find((each) => this.hasAny(each)) ?? this.figures[0]; }
 
   /** Whether a figure is worth being shown first: counts of NaN only where there are any. @param {import("./figures.js").Figure} figure */
   hasAny(figure) { return figure.key !== "nonfinite" || this.data.rows.some((/** @type {any} */ row) => figure.value(row)); }

@@ -1,7 +1,7 @@
 // What is drawn of a level of the graph, and how large it is, before anything is drawn.
 
 import { joinedRow } from "./figures.js";
-import { foldRange, fromTo, lengthOf, modulesIn, openRange } from "./fold.js";
+import { foldRange, fromTo, inOrder, lengthOf, modulesIn, openRange } from "./fold.js";
 import { count } from "./format.js";
 import { arranged } from "./layout.js";
 import { cellsOf, cellsOfRows } from "./tones.js";
@@ -60,7 +60,7 @@ export class Planner {
 
   /** All of a level. @param {number} number @param {string} where @param {number} limit of boxes @returns {Plan} */
   level(number, where, limit = this.settings.limit) {
-    const level = this.data.levels[number];
+    const level = inOrder(this.data.levels[number]);
     const whole = { first: 0, last: level.nodes.length - 1 };
     return this.ranges(level, foldRange(level.nodes, whole, limit), where);
   }

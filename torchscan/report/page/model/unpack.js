@@ -35,7 +35,7 @@ export async function unpack(packed) {
     /** @type {Map<number, Float32Array>} */
     const found = new Map();
     for (const row of rows) {
-      found.set(row, decode(data.subarray(at, at + 2 * width), low, high));
+      found.set(row, hold(decode(data.subarray(at, at + 2 * width), low, high)));
       at += 2 * width;
     }
     quantities.set(name, { low, high, rows: found });
@@ -73,6 +73,16 @@ function decode(codes, low, high) {
     if (code >= FIRST_CODE) values[at] = 10 ** (low + scale * (code - FIRST_CODE));
     else values[at] = code ? 0 : NaN;
   }
+  return values;
+}
+
+/** A value that is computed in every sixteenth step, for example, holds until the next one. @param {Float32Array} values */
+function hold(values) {
+  const known = [...values.keys()].filter((at) => !Number.isNaN(values[at]));
+  const gaps = known.slice(1).map((at, place) => at - known[place]).sort((one, other) => one - other);
+  const usual = gaps[gaps.length >> 1] ?? 1;
+  if (usual <= 1) return values;
+  known.forEach((at, place) => values.fill(values[at], at, Math.min(known[place + 1] ?? values.length, at + 2 * usual)));
   return values;
 }
 
