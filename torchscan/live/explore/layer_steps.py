@@ -1,4 +1,4 @@
-"""The values of each module over the steps of a run: gradient norm, update ÷ weight, output, dead units, NaN."""
+"""The values of each module over the steps of a run, such as its gradient norm."""
 
 from __future__ import annotations
 
@@ -79,15 +79,14 @@ class LayerColumns:
 class LayerSteps:
     """A collector of steps, in at most so many columns: memory does not grow with the run."""
 
-    def __init__(self, series: Mapping[int, Series] | Sequence[Series]) -> None:
+    def __init__(self, series: Sequence[Series]) -> None:
         """``series``: all of the run; a new series needs a new collector."""
-        known = list(series.values()) if isinstance(series, Mapping) else list(series)
-        self.tree = LayerTree(known)
+        self.tree = LayerTree(series)
         budget = _MAX_VALUES // (max(1, len(self.tree)) * len(QUANTITIES))
         self._max_columns = max(_MIN_COLUMNS, min(_MAX_COLUMNS, budget))
         self._width = 1
         self._columns: dict[int, _Column] = {}
-        self._plans: dict[bytes, _Plan] = {}
+        self._plans: dict[bytes, _StepPlan] = {}
 
     def add(self, place: int, watched: SampledStep, series: Mapping[int, Series]) -> None:
         """Add a step of one rank; ``place`` is its position on the axis."""
@@ -95,7 +94,7 @@ class LayerSteps:
         numbers = array("Q", found.numbers)
         key = numbers.tobytes()
         if key not in self._plans:
-            self._plans[key] = _Plan(self.tree, [series.get(number) for number in numbers])
+            self._plans[key] = _StepPlan(self.tree, [series.get(number) for number in numbers])
         column = self._plans[key].column_of(place, found)
         self._put(place // self._width, column)
         while len(self._columns) > self._max_columns:
@@ -155,7 +154,7 @@ def _ends_of(columns: Sequence[_Column]) -> list[int]:
     return [*firsts[1:], end]
 
 
-class _Plan:
+class _StepPlan:
     """The rows of the series of a step. Most steps have the same series."""
 
     def __init__(self, tree: LayerTree, series: Sequence[Series | None]) -> None:
@@ -182,7 +181,7 @@ class _Plan:
         self._bits = torch.tensor([bits[at] for at in self._places[0].tolist()], dtype=torch.uint8)
 
     def _with_outer(self, pairs: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
-        """Return positions of series, and each row that they count for: their own and those around it."""
+        """Return positions of series with each row that they count for, also those around them."""
         outer = [(at, above) for at, row in pairs for above in self._tree.ancestors(row)]
         return _columns_of(outer)
 
@@ -269,6 +268,8 @@ def _figures_of(found: Distributions) -> dict[str, Tensor]:
 
 
 def _tensor_of(column: Any) -> Tensor:
+    if isinstance(column, Tensor):
+        return column
     if not len(column):
         return torch.zeros(0, dtype=torch.float64)
     if isinstance(column, array):
@@ -277,7 +278,7 @@ def _tensor_of(column: Any) -> Tensor:
 
 
 def _norms_of(figures: Mapping[str, Tensor]) -> Tensor:
-    """Return the L2 norm of each tensor: of all its values, or else an estimate from sampled ones."""
+    """Return the L2 norm of each tensor, or an estimate from the sampled values."""
     estimates = (figures["numel"] * (figures["mean"] ** 2 + figures["std"] ** 2)).sqrt()
     exact = figures.get("norm")
     return estimates if exact is None else exact.where(exact.isfinite(), estimates)
