@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -59,6 +60,14 @@ class _Column:
                 self.values[name] = values + other.values[name]
             self.counts[name] = self.counts[name] + other.counts[name]
         self.not_finite = self.not_finite | other.not_finite
+
+    def finish(self, name: str) -> Tensor:
+        """Return the largest values, or the means; NaN where there is none."""
+        counts = self.counts[name]
+        values = self.values[name]
+        if name not in LARGEST:
+            values = values / counts.clamp(min=1)
+        return values.where(counts > 0, math.nan)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,29 +128,21 @@ class LayerSteps:
         values = {name: torch.full(shape, math.nan) for name in QUANTITIES}
         not_finite = torch.zeros(shape, dtype=torch.uint8)
         if ordered:
-            values = {
-                name: torch.stack([_finish(column, name) for column in ordered], 1)
-                for name in QUANTITIES
-            }
+            for name in QUANTITIES:
+                values[name] = torch.stack([column.finish(name) for column in ordered], 1)
             not_finite = torch.stack([column.not_finite for column in ordered], 1)
         firsts = [column.first for column in ordered]
+        lasts = [column.last for column in ordered]
+        num_sampled = sum(column.num_steps for column in ordered)
         return LayerColumns(
             tree=self.tree,
             first=firsts,
-            last=[column.last for column in ordered],
+            last=lasts,
             until=_ends_of(ordered),
-            num_sampled=sum(column.num_steps for column in ordered),
+            num_sampled=num_sampled,
             values=values,
             not_finite=not_finite,
         )
-
-
-def _finish(column: _Column, name: str) -> Tensor:
-    counts = column.counts[name]
-    values = column.values[name]
-    if name not in LARGEST:
-        values = values / counts.clamp(min=1)
-    return values.where(counts > 0, math.nan)
 
 
 def _ends_of(columns: Sequence[_Column]) -> list[int]:
@@ -159,26 +160,20 @@ class _StepPlan:
 
     def __init__(self, tree: LayerTree, series: Sequence[Series | None]) -> None:
         self._tree = tree
-        gradients, weights, outputs = [], [], []
-        places = []
+        by_kind: dict[str, list[tuple[int, int]]] = defaultdict(list)
         for at, each in enumerate(series):
             row = None if each is None else tree.row_by_path.get(each.path)
             if each is None or row is None:
                 continue
-            if each.kind in _PLACES:
-                places.append((at, row, _PLACES[each.kind]))
-            if each.kind == "param_grad":
-                gradients.append((at, row))
-            elif each.kind == "param":
-                weights.append((at, row))
-            elif each.kind == "output" and each.name == "0":
-                outputs.append((at, row))
-        self._gradients, self._weights = (self._with_outer(each) for each in (gradients, weights))
+            by_kind[each.kind].append((at, row))
+            if each.kind == "output" and each.name == "0":
+                by_kind["first output"].append((at, row))
+        outputs = by_kind["first output"]
+        self._gradients = self._with_outer(by_kind["param_grad"])
+        self._weights = self._with_outer(by_kind["param"])
         self._outputs, self._dead = _columns_of(outputs), self._with_outer(outputs)
         self._ranges = self._ranges_of(outputs)
-        self._places = self._with_outer([(at, row) for at, row, _ in places])
-        bits = {at: bit for at, _, bit in places}
-        self._bits = torch.tensor([bits[at] for at in self._places[0].tolist()], dtype=torch.uint8)
+        self._places = {kind: self._with_outer(by_kind[kind]) for kind in _PLACES}
 
     def _with_outer(self, pairs: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
         """Return positions of series with each row that they count for, also those around them."""
@@ -216,18 +211,22 @@ class _StepPlan:
         values["std"], counts["std"] = self._spreads(size, figures["std"])
 
         at, rows = self._dead
+        shares = figures["dead"][at]
         sizes = figures["numel"][at].double()
-        dead, has_dead = _add_up(size, rows, figures["dead"][at] * sizes)
-        wholes, _ = _add_up(size, rows, sizes.where(figures["dead"][at].isfinite(), math.nan))
+        dead, has_dead = _add_up(size, rows, shares * sizes)
+        wholes, _ = _add_up(size, rows, sizes.where(shares.isfinite(), math.nan))
         values["dead"], counts["dead"] = dead / wholes.clamp(min=1), has_dead
 
+        not_finite = self._not_finite(size, figures)
+        values = {name: each.float() for name, each in values.items()}
+        counts = {name: each.int() for name, each in counts.items()}
         return _Column(
             first=place,
             last=place,
             num_steps=1,
-            values={name: each.float() for name, each in values.items()},
-            counts={name: each.int() for name, each in counts.items()},
-            not_finite=self._not_finite(size, figures),
+            values=values,
+            counts=counts,
+            not_finite=not_finite,
         )
 
     def _spreads(self, size: int, stds: Tensor) -> tuple[Tensor, Tensor]:
@@ -241,11 +240,10 @@ class _StepPlan:
         return found.where(has_value, 0.0), has_value
 
     def _not_finite(self, size: int, figures: Mapping[str, Tensor]) -> Tensor:
-        at, rows = self._places
-        is_wrong = (figures["nan"] + figures["inf"])[at] > 0
+        is_wrong = (figures["nan"] + figures["inf"]) > 0
         found = torch.zeros(size, dtype=torch.uint8)
-        for bit in (IN_OUTPUTS, IN_GRADIENTS, IN_WEIGHTS):
-            found[rows[is_wrong & (self._bits == bit)]] |= bit
+        for kind, (at, rows) in self._places.items():
+            found[rows[is_wrong[at]]] |= _PLACES[kind]
         return found
 
 

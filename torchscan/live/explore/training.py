@@ -61,15 +61,19 @@ class FollowedTraining:
         events = run.events
         if self._nan is None and (event := first_nan(events)) is not None:
             self._nan = _describe_nan(run, event.note)
+        num_dropped = sum(lost.count for lost in run.lost)
+        notes = [event.note for event in events]
+        evaluation = _curve_data(run.curves("eval"))
+        layers = _layer_data(columns)
         return TrainingRecord(
             run=run.path.name,
             state=_state_of(run),
             about=run.about,
-            num_dropped=sum(lost.count for lost in run.lost),
+            num_dropped=num_dropped,
             train=_curve_data(train),
-            evaluation=_curve_data(run.curves("eval")),
-            layers=_layer_data(columns),
-            notes=[event.note for event in events],
+            evaluation=evaluation,
+            layers=layers,
+            notes=notes,
             nan=self._nan,
         )
 
@@ -78,8 +82,12 @@ class FollowedTraining:
         files = ranks_in(self._run.path)
         series = {reader.path: reader.series() for reader in readers_of(files)}
         written = {reader.path: reader.written("train") for reader in readers_of(files)}
-        has_changed = any(map(self._has_changed, written, written.values()))
-        if self._steps is None or has_changed or series != self._series:
+        is_same = self._steps is not None and series == self._series
+        for path, read in self._read.items():
+            # the last step that was read may have been removed or replaced
+            if read and written.get(path, {}).get(max(read)) != read[max(read)]:
+                is_same = False
+        if self._steps is None or not is_same:
             every: dict[Series, None] = {}
             for found in series.values():
                 every |= dict.fromkeys(found.values())
@@ -96,11 +104,6 @@ class FollowedTraining:
             if watched is not None:
                 steps.add(place_of(watched), watched, self._series[reader.path])
             read[number] = written[number]
-
-    def _has_changed(self, path: Path, written: Mapping[int, float]) -> bool:
-        """Return whether the last step that was read has been removed or replaced."""
-        read = self._read.get(path, {})
-        return bool(read) and written.get(max(read)) != read[max(read)]
 
 
 def training_of(run: WatchedRun) -> dict[str, Any] | None:
@@ -138,14 +141,17 @@ def _curve_data(curves: Curves) -> CurveData:
 
 
 def _layer_data(columns: LayerColumns) -> LayerData:
+    rows = [RowData(**asdict(row)) for row in columns.tree.rows]
+    values = {name: found.tolist() for name, found in columns.values.items()}
+    not_finite = columns.not_finite.tolist()
     return LayerData(
-        rows=[RowData(**asdict(row)) for row in columns.tree.rows],
+        rows=rows,
         first=columns.first,
         last=columns.last,
         until=columns.until,
         num_sampled=columns.num_sampled,
-        values={name: values.tolist() for name, values in columns.values.items()},
-        not_finite=columns.not_finite.tolist(),
+        values=values,
+        not_finite=not_finite,
     )
 
 
@@ -159,7 +165,11 @@ def _describe_nan(run: WatchedRun, note: Note) -> NanData:
     tensor = _find_source(_not_finite_in(run, step), note.values["series"])
     if tensor is None:
         return NanData(**{name: note.values[name] for name in NAN_VALUES})
-    inputs = [each for each in run.find(kind="input") if _is_of_call(each, tensor)]
+    call = (tensor.path, tensor.invocation)
+    inputs = []
+    for each in run.find(kind="input"):
+        if (each.path, each.invocation) == call:
+            inputs.append(each)
     history, *before = run.histories([tensor, *inputs])
     at_step = dict(zip(history.steps, history.distributions, strict=True))[step]
     about_input = _describe_input(before, step) if tensor.kind == "output" and before else {}
@@ -180,10 +190,6 @@ def _find_source(found: Sequence[Series], label: str) -> Series | None:
     if tensor is not None and tensor.kind not in ("input", "output"):
         return tensor
     return next((each for each in found if each.kind == "output"), tensor)
-
-
-def _is_of_call(series: Series, other: Series) -> bool:
-    return (series.path, series.invocation) == (other.path, other.invocation)
 
 
 def _not_finite_in(run: WatchedRun, step: int) -> list[Series]:

@@ -39,12 +39,13 @@ _EPOCH = re.compile(r"\bepoch\s*[:#=]?\s*(\d+)", re.IGNORECASE)
 def training_data(record: TrainingRecord) -> dict[str, Any]:
     """Return the data that the page of a run shows of its training."""
     train = thin_out(record.train)
-    findings = _find_all(record, train)
-    spikes = [dict(note.values) for note in findings if note.code == "loss-spike"]
+    notes = _find_all(record, train)
+    findings = [_finding(note) for note in notes]
+    spikes = [dict(note.values) for note in notes if note.code == "loss-spike"]
     return {
         "facts": _facts(record),
-        "findings": [_finding(note) for note in findings],
-        "spike": spikes[0] if spikes else None,
+        "findings": findings,
+        "spike": next(iter(spikes), None),
         "marks": [*_marks_of_notes(record.notes), *_marks_of_rates(train)],
         "evaluations": _evaluations(record.evaluation),
         "nan": None if record.nan is None else _nan(record.nan, record.layers),
@@ -69,13 +70,16 @@ def _facts(record: TrainingRecord) -> dict[str, Any]:
     about = record.about
     batch = about.get("batch")
     steps = record.train.steps or record.layers.last
+    speed = round_value(_steps_per_second(record.train))
+    step = steps[-1] if steps else None
+    shape = " × ".join(map(str, batch)) if isinstance(batch, list) else ""
     return {
         "run": truncate_text(record.run),
         "state": record.state,
-        "step": steps[-1] if steps else None,
-        "speed": round_value(_steps_per_second(record.train)),
+        "step": step,
+        "speed": speed,
         "optimizer": _text_of(about.get("optimizer")),
-        "batch": " × ".join(map(str, batch)) if isinstance(batch, list) else "",
+        "batch": shape,
         "precision": _text_of(about.get("precision")),
         "device": _text_of(about.get("device")),
         "dropped": record.num_dropped,
@@ -167,7 +171,8 @@ def _nan(nan: NanData, layers: LayerData) -> dict[str, Any]:
     reached = []
     for number, bits in enumerate(layers.not_finite):
         if not layers.is_inner(number) and any(bits):
-            reached.append(layers.first[next(at for at, each in enumerate(bits) if each)])
+            reached.append(_first_wrong_step(bits, layers.first))
+    later = [step for step in reached if step > nan.step]
     return {
         "step": nan.step,
         "series": truncate_text(nan.series),
@@ -180,9 +185,17 @@ def _nan(nan: NanData, layers: LayerData) -> dict[str, Any]:
         "inputBefore": to_json(nan.input_before),
         "beforeStep": nan.before_step,
         "modules": len(reached),
-        "atOnce": sum(step <= nan.step for step in reached),
-        "later": min((step for step in reached if step > nan.step), default=None),
+        "atOnce": len(reached) - len(later),
+        "later": min(later, default=None),
     }
+
+
+def _first_wrong_step(bits: Sequence[int], first: Sequence[int]) -> int:
+    """Return the first step of the first column with a value that is not finite."""
+    for column, each in enumerate(bits):
+        if each:
+            return first[column]
+    raise ValueError("all values are finite")
 
 
 def _values_of_layers(layers: LayerData) -> list[LayerValues]:

@@ -48,13 +48,11 @@ def thin_out(curve: CurveData) -> CurveData:
         for values in (curve.losses, curve.gradient_norms):
             kept |= _extremes(values, range(start, min(size, start + width)))
     places = sorted(kept)
-    return CurveData(
-        steps=[curve.steps[at] for at in places],
-        times=[curve.times[at] for at in places],
-        losses=[curve.losses[at] for at in places],
-        learning_rates=[curve.learning_rates[at] for at in places],
-        gradient_norms=[curve.gradient_norms[at] for at in places],
-    )
+    columns: dict[str, list[Any]] = {}
+    for name in ("steps", "times", "losses", "learning_rates", "gradient_norms"):
+        values = getattr(curve, name)
+        columns[name] = [values[at] for at in places]
+    return CurveData(**columns)
 
 
 def _extremes(values: Sequence[float | None], span: range) -> set[int]:
@@ -65,14 +63,11 @@ def _extremes(values: Sequence[float | None], span: range) -> set[int]:
 
 def pack_training(curve: CurveData, layers: LayerData) -> str:
     """Return the arrays: a JSON text and its length, then codes of two bytes, all compressed."""
-    header: dict[str, Any] = {
-        "curve": _pack_curve(curve),
-        "rows": [_pack_row(row) for row in layers.rows],
-        "first": _differences(layers.first),
-        "last": _differences(layers.last),
-        "until": _differences(layers.until),
-        "quantities": [],
-    }
+    header: dict[str, Any] = {"curve": _pack_curve(curve), "quantities": []}
+    header["rows"] = [_pack_row(row) for row in layers.rows]
+    header["first"] = _differences(layers.first)
+    header["last"] = _differences(layers.last)
+    header["until"] = _differences(layers.until)
     codes = bytearray()
     for name, rows in layers.values.items():
         known = [row for row, values in enumerate(rows) if any(map(math.isfinite, values))]
@@ -90,13 +85,12 @@ def pack_training(curve: CurveData, layers: LayerData) -> str:
 
 def _pack_curve(curve: CurveData) -> dict[str, list[Any]]:
     start = curve.times[0] if curve.times else 0.0
-    return {
-        "steps": _differences(curve.steps),
-        "times": [round(time - start, 2) for time in curve.times],
-        "losses": [to_json(value, _LOSS_DIGITS) for value in curve.losses],
-        "rates": [to_json(value) for value in curve.learning_rates],
-        "norms": [to_json(value) for value in curve.gradient_norms],
-    }
+    found: dict[str, list[Any]] = {"steps": _differences(curve.steps)}
+    found["times"] = [round(time - start, 2) for time in curve.times]
+    found["losses"] = [to_json(value, _LOSS_DIGITS) for value in curve.losses]
+    found["rates"] = [to_json(value) for value in curve.learning_rates]
+    found["norms"] = [to_json(value) for value in curve.gradient_norms]
+    return found
 
 
 def _pack_row(row: RowData) -> list[Any]:
