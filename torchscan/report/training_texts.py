@@ -1,4 +1,4 @@
-"""Sentences of findings about training: gradients, dead layers, layers that do not learn, the loss."""
+"""Sentences of findings about training: gradients, dead and slow layers, and the loss."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ def write_value(value: float) -> str:
     if value == 0 or 1e-3 <= size < 1e4:
         return f"{value:.3g}"
     digits, _, exponent = f"{value:.1e}".partition("e")
-    return f"{digits.removesuffix('.0')}e{int(exponent)}"
+    digits = digits.removesuffix(".0")
+    return f"{digits}e{int(exponent)}"
 
 
 def describe_vanishing(
@@ -25,7 +26,8 @@ def describe_vanishing(
     path: str,  # noqa: ARG001 - the page links to the module
 ) -> str:
     """Return from where to where the gradient norm falls, and what helps."""
-    fall = f"falls from {write_value(late_norm)} in {late} to {write_value(early_norm)} in {early}"
+    before, after = write_value(late_norm), write_value(early_norm)
+    fall = f"falls from {before} in {late} to {after} in {early}"
     advice = "try residual connections, normalization or another activation function"
     return f"vanishing gradients: the gradient norm {fall}; {advice}"
 
@@ -38,7 +40,8 @@ def describe_exploding(
     path: str,  # noqa: ARG001
 ) -> str:
     """Return from where to where the gradient norm rises toward the input, and what helps."""
-    rise = f"rises from {write_value(late_norm)} in {late} to {write_value(early_norm)} in {early}"
+    before, after = write_value(late_norm), write_value(early_norm)
+    rise = f"rises from {before} in {late} to {after} in {early}"
     advice = "try a smaller initialization, normalization or gradient clipping"
     return f"exploding gradients: the gradient norm {rise}; {advice}"
 
@@ -46,7 +49,8 @@ def describe_exploding(
 def describe_growth(start: float, end: float, step: int) -> str:
     """Return how far the gradient norm has grown over the run."""
     growth = f"has grown from {write_value(start)} to {write_value(end)} by step {step:,}"
-    return f"exploding gradients: the gradient norm {growth}; try gradient clipping or a smaller learning rate"
+    advice = "try gradient clipping or a smaller learning rate"
+    return f"exploding gradients: the gradient norm {growth}; {advice}"
 
 
 def describe_dead(

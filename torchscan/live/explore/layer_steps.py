@@ -1,9 +1,10 @@
-"""The values of each module over the steps of a run: gradient norm, update ÷ weight, output, dead units, NaN."""
+"""The values of each module over the steps of a run, such as its gradient norm."""
 
 from __future__ import annotations
 
 import math
 from array import array
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -60,6 +61,14 @@ class _Column:
             self.counts[name] = self.counts[name] + other.counts[name]
         self.not_finite = self.not_finite | other.not_finite
 
+    def finish(self, name: str) -> Tensor:
+        """Return the largest values, or the means; NaN where there is none."""
+        counts = self.counts[name]
+        values = self.values[name]
+        if name not in LARGEST:
+            values = values / counts.clamp(min=1)
+        return values.where(counts > 0, math.nan)
+
 
 @dataclass(frozen=True, kw_only=True)
 class LayerColumns:
@@ -79,15 +88,14 @@ class LayerColumns:
 class LayerSteps:
     """A collector of steps, in at most so many columns: memory does not grow with the run."""
 
-    def __init__(self, series: Mapping[int, Series] | Sequence[Series]) -> None:
+    def __init__(self, series: Sequence[Series]) -> None:
         """``series``: all of the run; a new series needs a new collector."""
-        known = list(series.values()) if isinstance(series, Mapping) else list(series)
-        self.tree = LayerTree(known)
+        self.tree = LayerTree(series)
         budget = _MAX_VALUES // (max(1, len(self.tree)) * len(QUANTITIES))
         self._max_columns = max(_MIN_COLUMNS, min(_MAX_COLUMNS, budget))
         self._width = 1
         self._columns: dict[int, _Column] = {}
-        self._plans: dict[bytes, _Plan] = {}
+        self._plans: dict[bytes, _StepPlan] = {}
 
     def add(self, place: int, watched: SampledStep, series: Mapping[int, Series]) -> None:
         """Add a step of one rank; ``place`` is its position on the axis."""
@@ -95,7 +103,7 @@ class LayerSteps:
         numbers = array("Q", found.numbers)
         key = numbers.tobytes()
         if key not in self._plans:
-            self._plans[key] = _Plan(self.tree, [series.get(number) for number in numbers])
+            self._plans[key] = _StepPlan(self.tree, [series.get(number) for number in numbers])
         column = self._plans[key].column_of(place, found)
         self._put(place // self._width, column)
         while len(self._columns) > self._max_columns:
@@ -120,29 +128,21 @@ class LayerSteps:
         values = {name: torch.full(shape, math.nan) for name in QUANTITIES}
         not_finite = torch.zeros(shape, dtype=torch.uint8)
         if ordered:
-            values = {
-                name: torch.stack([_finish(column, name) for column in ordered], 1)
-                for name in QUANTITIES
-            }
+            for name in QUANTITIES:
+                values[name] = torch.stack([column.finish(name) for column in ordered], 1)
             not_finite = torch.stack([column.not_finite for column in ordered], 1)
         firsts = [column.first for column in ordered]
+        lasts = [column.last for column in ordered]
+        num_sampled = sum(column.num_steps for column in ordered)
         return LayerColumns(
             tree=self.tree,
             first=firsts,
-            last=[column.last for column in ordered],
+            last=lasts,
             until=_ends_of(ordered),
-            num_sampled=sum(column.num_steps for column in ordered),
+            num_sampled=num_sampled,
             values=values,
             not_finite=not_finite,
         )
-
-
-def _finish(column: _Column, name: str) -> Tensor:
-    counts = column.counts[name]
-    values = column.values[name]
-    if name not in LARGEST:
-        values = values / counts.clamp(min=1)
-    return values.where(counts > 0, math.nan)
 
 
 def _ends_of(columns: Sequence[_Column]) -> list[int]:
@@ -155,34 +155,28 @@ def _ends_of(columns: Sequence[_Column]) -> list[int]:
     return [*firsts[1:], end]
 
 
-class _Plan:
+class _StepPlan:
     """The rows of the series of a step. Most steps have the same series."""
 
     def __init__(self, tree: LayerTree, series: Sequence[Series | None]) -> None:
         self._tree = tree
-        gradients, weights, outputs = [], [], []
-        places = []
+        by_kind: dict[str, list[tuple[int, int]]] = defaultdict(list)
         for at, each in enumerate(series):
             row = None if each is None else tree.row_by_path.get(each.path)
             if each is None or row is None:
                 continue
-            if each.kind in _PLACES:
-                places.append((at, row, _PLACES[each.kind]))
-            if each.kind == "param_grad":
-                gradients.append((at, row))
-            elif each.kind == "param":
-                weights.append((at, row))
-            elif each.kind == "output" and each.name == "0":
-                outputs.append((at, row))
-        self._gradients, self._weights = (self._with_outer(each) for each in (gradients, weights))
+            by_kind[each.kind].append((at, row))
+            if each.kind == "output" and each.name == "0":
+                by_kind["first output"].append((at, row))
+        outputs = by_kind["first output"]
+        self._gradients = self._with_outer(by_kind["param_grad"])
+        self._weights = self._with_outer(by_kind["param"])
         self._outputs, self._dead = _columns_of(outputs), self._with_outer(outputs)
         self._ranges = self._ranges_of(outputs)
-        self._places = self._with_outer([(at, row) for at, row, _ in places])
-        bits = {at: bit for at, _, bit in places}
-        self._bits = torch.tensor([bits[at] for at in self._places[0].tolist()], dtype=torch.uint8)
+        self._places = {kind: self._with_outer(by_kind[kind]) for kind in _PLACES}
 
     def _with_outer(self, pairs: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
-        """Return positions of series, and each row that they count for: their own and those around it."""
+        """Return positions of series with each row that they count for, also those around them."""
         outer = [(at, above) for at, row in pairs for above in self._tree.ancestors(row)]
         return _columns_of(outer)
 
@@ -217,18 +211,22 @@ class _Plan:
         values["std"], counts["std"] = self._spreads(size, figures["std"])
 
         at, rows = self._dead
+        shares = figures["dead"][at]
         sizes = figures["numel"][at].double()
-        dead, has_dead = _add_up(size, rows, figures["dead"][at] * sizes)
-        wholes, _ = _add_up(size, rows, sizes.where(figures["dead"][at].isfinite(), math.nan))
+        dead, has_dead = _add_up(size, rows, shares * sizes)
+        wholes, _ = _add_up(size, rows, sizes.where(shares.isfinite(), math.nan))
         values["dead"], counts["dead"] = dead / wholes.clamp(min=1), has_dead
 
+        not_finite = self._not_finite(size, figures)
+        values = {name: each.float() for name, each in values.items()}
+        counts = {name: each.int() for name, each in counts.items()}
         return _Column(
             first=place,
             last=place,
             num_steps=1,
-            values={name: each.float() for name, each in values.items()},
-            counts={name: each.int() for name, each in counts.items()},
-            not_finite=self._not_finite(size, figures),
+            values=values,
+            counts=counts,
+            not_finite=not_finite,
         )
 
     def _spreads(self, size: int, stds: Tensor) -> tuple[Tensor, Tensor]:
@@ -242,11 +240,10 @@ class _Plan:
         return found.where(has_value, 0.0), has_value
 
     def _not_finite(self, size: int, figures: Mapping[str, Tensor]) -> Tensor:
-        at, rows = self._places
-        is_wrong = (figures["nan"] + figures["inf"])[at] > 0
+        is_wrong = (figures["nan"] + figures["inf"]) > 0
         found = torch.zeros(size, dtype=torch.uint8)
-        for bit in (IN_OUTPUTS, IN_GRADIENTS, IN_WEIGHTS):
-            found[rows[is_wrong & (self._bits == bit)]] |= bit
+        for kind, (at, rows) in self._places.items():
+            found[rows[is_wrong[at]]] |= _PLACES[kind]
         return found
 
 
@@ -269,6 +266,8 @@ def _figures_of(found: Distributions) -> dict[str, Tensor]:
 
 
 def _tensor_of(column: Any) -> Tensor:
+    if isinstance(column, Tensor):
+        return column
     if not len(column):
         return torch.zeros(0, dtype=torch.float64)
     if isinstance(column, array):
@@ -277,7 +276,7 @@ def _tensor_of(column: Any) -> Tensor:
 
 
 def _norms_of(figures: Mapping[str, Tensor]) -> Tensor:
-    """Return the L2 norm of each tensor: of all its values, or else an estimate from sampled ones."""
+    """Return the L2 norm of each tensor, or an estimate from the sampled values."""
     estimates = (figures["numel"] * (figures["mean"] ** 2 + figures["std"] ** 2)).sqrt()
     exact = figures.get("norm")
     return estimates if exact is None else exact.where(exact.isfinite(), estimates)

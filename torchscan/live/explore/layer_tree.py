@@ -70,16 +70,13 @@ class LayerTree:
     def _put_module(self, node: _Node, parent: int | None, above: str) -> None:
         name = node.path.removeprefix(f"{above}.") if above else node.path
         self.row_by_path[node.path] = len(self.rows)
-        self.rows.append(
-            LayerRow(node.path, name or node.type_name, node.type_name, parent, self._depth(parent))
-        )
+        name = name or node.type_name
+        self.rows.append(LayerRow(node.path, name, node.type_name, parent, self._depth(parent)))
 
     def _put_range(self, nodes: Sequence[_Node], parent: int | None, above: str) -> None:
-        first, last = (
-            each.path.removeprefix(f"{above}.") if above else each.path
-            for each in (nodes[0], nodes[-1])
-        )
-        name = f"{first} … {last.rpartition('.')[2]}"
+        prefix = f"{above}." if above else ""
+        first, last = nodes[0].path.removeprefix(prefix), nodes[-1].path.rpartition(".")[2]
+        name = f"{first} … {last}"
         self.rows.append(
             LayerRow(
                 path=nodes[0].path,
@@ -134,7 +131,7 @@ def _node_at(nodes: dict[str, _Node], path: str, place: int) -> _Node:
 
 
 def _visible_children(node: _Node) -> list[_Node]:
-    """Return the children; those of containers that are not called, such as lists, in their place."""
+    """Return the children; for containers that are not called, such as lists, their children."""
     found: list[_Node] = []
     waiting = list(reversed(node.children))
     while waiting:

@@ -1,10 +1,11 @@
-"""The training of a run as its page shows it: read once for a file, and step by step for a server."""
+"""The training of a run as its page shows it, read once or step by step."""
 
 from __future__ import annotations
 
 import math
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,15 @@ from torchscan.live.explore.layer_steps import LayerColumns, LayerSteps
 from torchscan.live.history import History, WatchedRun, ranks_in, readers_of
 from torchscan.live.ledger import has_worker
 from torchscan.live.schema import Distribution, RunEvent, Series
+from torchscan.live.store import Reader
 from torchscan.notes import Note
-from torchscan.report.paging.training_data import (
+from torchscan.report.paging.training_data import training_data
+from torchscan.report.paging.training_record import (
     CurveData,
     LayerData,
     NanData,
     RowData,
     TrainingRecord,
-    training_data,
 )
 
 #: values of a "nan-seen" note, with their types
@@ -59,15 +61,19 @@ class FollowedTraining:
         events = run.events
         if self._nan is None and (event := first_nan(events)) is not None:
             self._nan = _describe_nan(run, event.note)
+        num_dropped = sum(lost.count for lost in run.lost)
+        notes = [event.note for event in events]
+        evaluation = _curve_data(run.curves("eval"))
+        layers = _layer_data(columns)
         return TrainingRecord(
             run=run.path.name,
             state=_state_of(run),
             about=run.about,
-            num_dropped=sum(lost.count for lost in run.lost),
+            num_dropped=num_dropped,
             train=_curve_data(train),
-            evaluation=_curve_data(run.curves("eval")),
-            layers=_layer_data(columns),
-            notes=[event.note for event in events],
+            evaluation=evaluation,
+            layers=layers,
+            notes=notes,
             nan=self._nan,
         )
 
@@ -77,23 +83,27 @@ class FollowedTraining:
         series = {reader.path: reader.series() for reader in readers_of(files)}
         written = {reader.path: reader.written("train") for reader in readers_of(files)}
         is_same = self._steps is not None and series == self._series
-        if not is_same or any(map(self._has_changed, written, written.values())):
-            known = {number: each for found in series.values() for number, each in found.items()}
-            every = [*dict.fromkeys(each for found in series.values() for each in found.values())]
-            self._steps = LayerSteps(every if len(series) > 1 else known)
+        for path, read in self._read.items():
+            # the last step that was read may have been removed or replaced
+            if read and written.get(path, {}).get(max(read)) != read[max(read)]:
+                is_same = False
+        if self._steps is None or not is_same:
+            every: dict[Series, None] = {}
+            for found in series.values():
+                every |= dict.fromkeys(found.values())
+            self._steps = LayerSteps(list(every))
             self._series, self._read, self._nan = series, {}, None
         for reader in readers_of(files):
-            read = self._read.setdefault(reader.path, {})
-            for number in sorted(written[reader.path].keys() - read.keys()):
-                watched = reader.step("train", number)
-                if watched is not None and self._steps is not None:
-                    self._steps.add(place_of(watched), watched, series[reader.path])
-                read[number] = written[reader.path][number]
+            self._read_steps(self._steps, reader, written[reader.path])
 
-    def _has_changed(self, path: Path, written: Mapping[int, float]) -> bool:
-        """Return whether the last step that was read has been removed or replaced."""
-        read = self._read.get(path, {})
-        return bool(read) and written.get(max(read)) != read[max(read)]
+    def _read_steps(self, steps: LayerSteps, reader: Reader, written: Mapping[int, float]) -> None:
+        """Read the new steps of one rank."""
+        read = self._read.setdefault(reader.path, {})
+        for number in sorted(written.keys() - read.keys()):
+            watched = reader.step("train", number)
+            if watched is not None:
+                steps.add(place_of(watched), watched, self._series[reader.path])
+            read[number] = written[number]
 
 
 def training_of(run: WatchedRun) -> dict[str, Any] | None:
@@ -131,25 +141,17 @@ def _curve_data(curves: Curves) -> CurveData:
 
 
 def _layer_data(columns: LayerColumns) -> LayerData:
-    rows = [
-        RowData(
-            path=row.path,
-            name=row.name,
-            type_name=row.type_name,
-            parent=row.parent,
-            depth=row.depth,
-            num_folded=row.num_folded,
-        )
-        for row in columns.tree.rows
-    ]
+    rows = [RowData(**asdict(row)) for row in columns.tree.rows]
+    values = {name: found.tolist() for name, found in columns.values.items()}
+    not_finite = columns.not_finite.tolist()
     return LayerData(
         rows=rows,
         first=columns.first,
         last=columns.last,
         until=columns.until,
         num_sampled=columns.num_sampled,
-        values={name: values.tolist() for name, values in columns.values.items()},
-        not_finite=columns.not_finite.tolist(),
+        values=values,
+        not_finite=not_finite,
     )
 
 
@@ -160,24 +162,21 @@ def _describe_nan(run: WatchedRun, note: Note) -> NanData:
     infinity: then that is the first tensor of the same step with a value that is not finite.
     """
     step = note.values["step"]
-    found = _not_finite_in(run, step)
-    tensor = next((each for each in found if each.label == note.values["series"]), None)
-    outputs = [each for each in found if each.kind == "output"]
-    if tensor is None or tensor.kind in ("input", "output"):
-        tensor = outputs[0] if outputs else tensor
+    tensor = _find_source(_not_finite_in(run, step), note.values["series"])
     if tensor is None:
         return NanData(**{name: note.values[name] for name in NAN_VALUES})
-    place = {"step": step, "path": tensor.path, "invocation": tensor.invocation}
-    inputs = [
-        each
-        for each in run.series
-        if each.kind == "input" and (each.path, each.invocation) == (tensor.path, tensor.invocation)
-    ]
+    call = (tensor.path, tensor.invocation)
+    inputs = []
+    for each in run.find(kind="input"):
+        if (each.path, each.invocation) == call:
+            inputs.append(each)
     history, *before = run.histories([tensor, *inputs])
     at_step = dict(zip(history.steps, history.distributions, strict=True))[step]
-    about_input = _describe_input(before, step) if tensor.kind == "output" else {}
+    about_input = _describe_input(before, step) if tensor.kind == "output" and before else {}
     return NanData(
-        **place,
+        step=step,
+        path=tensor.path,
+        invocation=tensor.invocation,
         series=tensor.label,
         count=_count_wrong(at_step),
         numel=at_step.numel,
@@ -185,8 +184,16 @@ def _describe_nan(run: WatchedRun, note: Note) -> NanData:
     )
 
 
+def _find_source(found: Sequence[Series], label: str) -> Series | None:
+    """Return the first output that is not finite; for gradients and weights, the tensor itself."""
+    tensor = next((each for each in found if each.label == label), None)
+    if tensor is not None and tensor.kind not in ("input", "output"):
+        return tensor
+    return next((each for each in found if each.kind == "output"), tensor)
+
+
 def _not_finite_in(run: WatchedRun, step: int) -> list[Series]:
-    """Return the tensors of a step that are not finite, in the order of the file of the first rank."""
+    """Return the tensors of a step that are not finite, as the first rank has them in order."""
     for reader in readers_of(ranks_in(run.path)):
         series = reader.series()
         steps = [each for each, _ in reader.times("train")]
@@ -194,9 +201,9 @@ def _not_finite_in(run: WatchedRun, step: int) -> list[Series]:
         number = next((number for number, each in places if each == step), None)
         watched = None if number is None else reader.step("train", number)
         known = {} if watched is None else watched.distributions
-        wrong = [number for number, found in known.items() if found.nan + found.inf]
+        wrong = [series[at] for at, found in known.items() if at in series and _count_wrong(found)]
         if wrong:
-            return [series[each] for each in wrong if each in series]
+            return wrong
     return []
 
 
@@ -212,8 +219,10 @@ def _describe_input(inputs: Sequence[History], step: int) -> dict[str, Any]:
     }
     earlier = [each for each in inputs[0].steps if each <= step - _STEPS_BEFORE]
     if earlier:
-        before = [found[earlier[-1]] for found in by_step if earlier[-1] in found]
-        about |= {"before_step": earlier[-1], "input_before": max(map(_largest, before))}
+        before_step = earlier[-1]
+        before = [found[before_step] for found in by_step if before_step in found]
+        about["before_step"] = before_step
+        about["input_before"] = max(map(_largest, before))
     return about
 
 

@@ -28,8 +28,8 @@ _MIN_GROWTH = 1e3
 _MIN_KNOWN_SHARES = 2
 #: share of units of a layer that are zero for all inputs; small batches alone give half
 DEAD_SHARE = 0.95
-#: update ÷ weight below which a layer is called slow: 1e-3 is usual, and with 1e-5 a change by 10 %
-#: takes 10,000 steps
+#: update ÷ weight below which a layer is called slow: 1e-3 is usual, and with 1e-5 a change by
+#: 10 % takes 10,000 steps
 SLOW_UPDATE = 1e-5
 #: and share of the median layer's, since all updates are small when the learning rate is
 _SLOW_BESIDE_OTHERS = 0.01
@@ -136,7 +136,7 @@ def find_trend_over_depth(layers: Sequence[LayerValues]) -> list[Note]:
 def _extremes(
     known: Sequence[tuple[LayerValues, float]],
 ) -> tuple[tuple[LayerValues, float], tuple[LayerValues, float]]:
-    """Return the layer with the smallest value in the first half, and with the largest in the second."""
+    """Return the layer with the smallest value in the first half, and the largest in the second."""
     half = (len(known) + 1) // 2
     early = min(known[:half], key=lambda each: each[1])
     late = max(known[half:], key=lambda each: each[1])
@@ -202,29 +202,36 @@ def find_slow_layers(layers: Sequence[LayerValues]) -> list[Note]:
 
 def find_spike(curves: CurveValues) -> list[Note]:
     """Return the highest spike of the loss: far above all before it, for more than one step."""
-    known = [
-        (step, loss)
-        for step, loss in zip(curves.steps, curves.losses, strict=True)
-        if loss is not None and math.isfinite(loss)
-    ]
-    losses = [loss for _, loss in known]
-    best: tuple[float, int, float, float] | None = None
+    steps, losses = [], []
+    for step, loss in zip(curves.steps, curves.losses, strict=True):
+        if loss is not None and math.isfinite(loss):
+            steps.append(step)
+            losses.append(loss)
+    heights = {}
     for at in range(_MIN_BEFORE, len(losses) - 1):
-        before = losses[max(0, at - _SPIKE_WINDOW) : at]
-        if losses[at] <= max(before) or losses[at] <= losses[at - 1]:
-            continue
-        middle = statistics.median(before)
-        spread = statistics.median(abs(each - middle) for each in before) / _MAD
-        height = losses[at] - middle
-        limit = max(_SPIKE_DEVIATIONS * spread, _SPIKE_SHARE * abs(middle))
-        after = losses[at : at + _SPIKE_AFTER]
-        num_above = sum(each > middle + limit / 2 for each in after)
-        if height > limit and num_above >= _MIN_ABOVE and (best is None or height > best[0]):
-            best = height, known[at][0], losses[at], middle
-    if best is None:
+        height = _spike_height(losses, at)
+        if height is not None:
+            heights[at] = height
+    if not heights:
         return []
-    _, step, loss, middle = best
-    return [Note.of("loss-spike", step=step, loss=loss, before=middle)]
+    at = max(heights, key=heights.__getitem__)
+    before = losses[at] - heights[at]
+    return [Note.of("loss-spike", step=steps[at], loss=losses[at], before=before)]
+
+
+def _spike_height(losses: Sequence[float], at: int) -> float | None:
+    """Return how far a loss is above the median before it, or None if it is not a spike."""
+    before = losses[max(0, at - _SPIKE_WINDOW) : at]
+    if losses[at] <= max(before):
+        return None
+    middle = statistics.median(before)
+    spread = statistics.median(abs(each - middle) for each in before) / _MAD
+    limit = max(_SPIKE_DEVIATIONS * spread, _SPIKE_SHARE * abs(middle))
+    after = losses[at : at + _SPIKE_AFTER]
+    num_above = sum(each > middle + limit / 2 for each in after)
+    if losses[at] - middle <= limit or num_above < _MIN_ABOVE:
+        return None
+    return losses[at] - middle
 
 
 def recent_values(values: Sequence[float]) -> list[float]:
