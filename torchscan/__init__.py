@@ -32,6 +32,7 @@ __all__ = sorted({*_HOMES, *_SUBMODULES} - {"inspect", "types"})
 
 results.load_writers_by(lambda: _imported("torchscan.report.result_display"))
 results.load_writers_by(lambda: _imported("torchscan.live.run_display"), "torchscan.live")
+results.load_writers_by(lambda: _imported("torchscan.live.curves_display"), "torchscan.live.curves")
 if hints.HintFinder not in sys.meta_path:
     sys.meta_path.append(hints.HintFinder)
 

@@ -32,9 +32,11 @@ from torchscan.analyses.suggestions_result import Suggestions as Suggestions
 from torchscan.hardware.device_specs import Device as Device
 from torchscan.hints import PrintedSummary as PrintedSummary
 from torchscan.inspection import Run as Run
+from torchscan.live.curves import Curves as Curves
 from torchscan.live.explore.serving import Server as Server
 from torchscan.live.history import History as History
 from torchscan.live.history import WatchedRun as WatchedRun
+from torchscan.live.layers_over_steps import LayersOverSteps as LayersOverSteps
 from torchscan.live.losses import LostSteps as LostSteps
 from torchscan.live.schema import Distribution as Distribution
 from torchscan.live.schema import RunEvent as RunEvent

@@ -36,7 +36,7 @@ def of(values: Tensor) -> Distribution:
         series=torch.tensor([[7, 0]]),
         numels=torch.tensor([rows.numel()]),
         sizes=torch.tensor([rows.numel()]),
-        exact=torch.tensor([[math.inf, -math.inf, math.nan, math.nan]]),
+        exact=torch.tensor([[math.inf, -math.inf, math.nan, math.nan, math.nan]]),
         pairs=torch.empty(0, 2, dtype=torch.int64),
         samples=rows,
     )

@@ -112,7 +112,7 @@ def killed(
 def distribution(counts: dict[int, int], **figures: Any) -> Distribution:
     number = sum(counts.values())
     known = dict.fromkeys(("nan", "inf", "zero"), 0) | dict.fromkeys(
-        ("update", "saturated", "dead", "sample_norm"), float("nan")
+        ("update", "saturated", "dead", "sample_norm", "norm"), float("nan")
     )
     rest = {
         "numel": number,

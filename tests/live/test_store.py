@@ -128,7 +128,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         Store(tmp_path / "other", {})
     with closing(sqlite3.connect(tmp_path / "newer")) as newer:
         newer.execute("PRAGMA user_version = 7")
-    with pytest.raises(StoreError, match="schema 7, and this torchscan reads up to 3: update"):
+    with pytest.raises(StoreError, match="schema 7, and this torchscan reads up to 4: update"):
         Reader(tmp_path / "newer")
     with pytest.raises(StoreError, match="does not exist"):
         Reader(tmp_path / "nothing")

@@ -51,9 +51,8 @@ def place_of(watched: SampledStep) -> int:
 
 
 def _figures(series: Series, found: Distribution) -> Iterator[tuple[Figure, float]]:
-    norm = math.sqrt(found.numel * (found.mean**2 + found.std**2))
-    if series.kind == "output_grad" and math.isfinite(norm):
-        yield "gradient", norm
+    if series.kind == "output_grad" and math.isfinite(found.norm):
+        yield "gradient", found.norm
     if series.kind == "param" and math.isfinite(found.update):
         yield "update", found.update
     if found.nan + found.inf:

@@ -27,7 +27,7 @@ _TYPES = {
 
 def columns_of(sampled: Sampled) -> Columns:
     """Return the statistics of sampled rows, as columns."""
-    least, most, dead, sample_norm = sampled.exact.double().unbind(1)
+    least, most, dead, sample_norm, norm = sampled.exact.double().unbind(1)
     is_looked_for = ~(least > most)
     is_exact = is_looked_for & least.isfinite() & most.isfinite()
     figures, (sizes, bins, counts) = _of_samples(sampled.samples, sampled.sizes)
@@ -44,6 +44,8 @@ def columns_of(sampled: Sampled) -> Columns:
     )
     figures["min"] = least.where(is_exact, figures["min"].double())
     figures["max"] = most.where(is_exact, figures["max"].double())
+    squares = sampled.numels * (figures["mean"] ** 2 + figures["std"] ** 2)
+    figures["norm"] = norm.where(~norm.isnan(), squares.sqrt())
     return Columns(
         figures={
             name: _array("d" if column.is_floating_point() else "Q", column)

@@ -22,6 +22,8 @@ from torchscan.files import path_of
 from torchscan.live.bins import quantiles
 from torchscan.live.by_call import measured_in, place_of
 from torchscan.live.by_step import OverSteps
+from torchscan.live.curves import Curves, curves_of
+from torchscan.live.layers_over_steps import LayersOverSteps, layers_over_steps, order_paths
 from torchscan.live.losses import LostSteps, note_of_lost
 from torchscan.live.missing import missing_in, rank_of_file
 from torchscan.live.schema import KINDS, STATISTICS, Distribution, Kind, Phase, RunEvent, Series
@@ -195,6 +197,26 @@ class WatchedRun(Result):
         for times in self._read(lambda reader: reader.times(phase)):
             steps.update(step for step, _ in times)
         return sorted(steps)
+
+    def curves(self, phase: Phase = "train") -> Curves:
+        """Return loss, learning rate and gradient norm of each step, sampled or not."""
+        require_phase(phase)
+        return curves_of(phase, list(self._read(lambda reader: reader.curves(phase))))
+
+    def layers_over_steps(self, phase: Phase = "train", max_columns: int = 320) -> LayersOverSteps:
+        """Return what each module did over the steps, in at most so many columns of equal width."""
+        require_phase(phase)
+        if max_columns < 1:
+            raise InputError(f"max_columns is {max_columns}: give at least 1")
+        return layers_over_steps(self._seen(phase), phase, self._paths(), max_columns)
+
+    def _paths(self) -> list[str]:
+        """Return the paths of the modules with series, in the order of the model."""
+        graph = self.graph
+        drawn = [] if graph is None else [str(row["path"]) for row in graph["rows"]]
+        found = {each.path for each in self.series}
+        first = [path for path in dict.fromkeys(drawn) if path in found]
+        return [*first, *(path for path in order_paths(self.series) if path not in set(first))]
 
     def history(self, series: Series | str, phase: Phase = "train") -> History:
         """One series over time, of all ranks together. A text is what :attr:`Series.label` is: ``"fc.weight gradient"``."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torchscan.errors import InputError
+from torchscan.live.curves import merge_points
 from torchscan.live.history import ranks_in
 from torchscan.live.missing import missing_in, rank_of_file
 from torchscan.live.schema import Distribution, Phase, SampledStep, Series
@@ -54,6 +55,8 @@ def _write(readers: list[Reader], path: Path, missing: list[Note]) -> None:
         store.keep_graph(graph)
     try:
         for phase in ("train", "eval"):
+            points = merge_points([reader.curves(phase) for reader in readers])
+            store.write_curves({phase: points}, thins_out=False)
             for watched in _united(readers, phase, store):
                 store.write(watched, thins_out=False)
         for reader in readers:

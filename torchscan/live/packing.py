@@ -21,7 +21,8 @@ from torchscan.live.validation import MAX_HEADER, MAX_INTEGER, MAX_STEP, BrokenR
 
 #: figures that are whole numbers and those that are not, of each row
 WHOLE = ("numel", "sampled", "nan", "inf", "zero")
-REAL = ("mean", "std", "min", "max", "update", "dead", "sample_norm")
+REAL = ("mean", "std", "min", "max", "update", "dead", "sample_norm", "norm")
+_REAL_OF_VERSION_3 = REAL[:-1]
 _NAN = float("nan")
 #: what a figure may be besides infinite: the greatest float32 is 3.4e38, and shares of small numbers are larger
 _MAX_REAL = 1e100
@@ -114,7 +115,8 @@ def packed(distributions: Mapping[int, Distribution]) -> bytes:
     found = side_by_side(distributions)
     columns = found.columns
     sizes = {"series": len(found), "rows": len(columns.sizes), "bins": len(columns.bins)}
-    header = json.dumps({**sizes, "custom": list(found.custom)}).encode()
+    names = {"custom": list(found.custom), "real": list(REAL)}
+    header = json.dumps({**sizes, **names}).encode()
     parts = [
         _bytes("Q", found.numbers),
         _bytes("I", found.rows),
@@ -197,7 +199,7 @@ class _Reader:
         """Return the bytes of all columns, by the header."""
         series, rows, bins = self._sizes
         of_series = 8 + 4 + 1 + 8 * (1 + len(self._header["custom"]))
-        of_row = 8 * len(WHOLE + REAL) + 1 + 2
+        of_row = 8 * len((*WHOLE, *self._header["real"])) + 1 + 2
         return series * of_series + rows * of_row + bins * (2 + 4)
 
     @property
@@ -216,7 +218,9 @@ class _Reader:
         saturated = self._take("d", series)
         custom = {name: self._take("d", series) for name in self._header["custom"]}
         whole = {name: self._take("Q", rows) for name in WHOLE}
-        real = {name: self._take("d", rows) for name in REAL}
+        real = {name: self._take("d", rows) for name in self._header["real"]}
+        if "norm" not in real:
+            real["norm"] = estimate_norms(whole["numel"], real["mean"], real["std"])
         columns = Columns(
             figures=whole | real,
             is_exact=self._take("B", rows),
@@ -242,6 +246,12 @@ class _Reader:
         return _in_this_order(column)
 
 
+def estimate_norms(numels: Column, means: Column, deviations: Column) -> array[float]:
+    """Return L2 norms as the means and standard deviations of sampled values suggest."""
+    rows = zip(numels, means, deviations, strict=True)
+    return array("d", (math.sqrt(numel) * math.hypot(mean, std) for numel, mean, std in rows))
+
+
 def _header_of(data: bytes) -> dict[str, Any]:
     header: Any = json.loads(data)
     names = header.get("custom") if isinstance(header, dict) else None
@@ -252,8 +262,11 @@ def _header_of(data: bytes) -> dict[str, Any]:
         set(names)
     ) < len(names):
         raise ValueError("its header is malformed")
-    checked: dict[str, Any] = header
-    return checked
+    # files of version 3 and earlier have no norms, and do not name their columns
+    real = header.get("real", list(_REAL_OF_VERSION_3))
+    if real not in (list(_REAL_OF_VERSION_3), list(REAL)):
+        raise ValueError("its header is malformed")
+    return {**header, "real": real}
 
 
 def _bytes(kind: str, column: Column) -> bytes:

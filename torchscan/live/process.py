@@ -147,7 +147,7 @@ class WriterProcess:
         try:
             with contextlib.closing(Reader(self.path)) as reader:
                 phases: tuple[Phase, ...] = ("train", "eval")
-                found = {phase: reader.last(phase, step) for phase in phases}
+                found = {phase: reader.last_pass(phase, step) for phase in phases}
                 of = settled_about(self.path, reader.about())
             self.reached = int(of.get("reached", 0))
         except StoreError as error:
@@ -231,7 +231,18 @@ class WriterProcess:
         return lost + self._num_left
 
     def send(self, message: Message) -> None:
-        """Tell the worker."""
+        """Send the worker a message; it is put into the shared memory, and training never waits.
+
+        ``message["is"]`` names its kind. The watcher sends:
+
+        - ``{"is": "curves", "rows": [[phase, step, number, time, loss, learning_rate,
+          gradient_norm], …]}`` for every training step and evaluation pass; the last three are
+          None if they are not known;
+        - ``{"is": "about", "about": {"optimizer": "AdamW", …}}`` for entries of
+          :attr:`WatchedRun.about` that are known after training has begun;
+        - ``{"is": "note", "note": …}`` with the plain data of a note, which becomes an event;
+        - ``{"is": "from", "step": n}`` before training goes on from an earlier step.
+        """
         self._outlet.send(message)
         self.line.wake()
 

@@ -22,7 +22,7 @@ from torchscan.torch_versions import (
 _FIRST = 256
 _FIRST_WIDTH = 512
 #: the least above the greatest
-_NOT_LOOKED_FOR = (math.inf, -math.inf, math.nan, math.nan)
+_NOT_LOOKED_FOR = (math.inf, -math.inf, math.nan, math.nan, math.nan)
 _BARE = frozenset({Tensor, torch.nn.Parameter})
 
 

@@ -16,7 +16,7 @@ from torchscan.live.schema import Phase, Series
 
 _ALIGNED = 8
 #: what is worked out from all values of a tensor
-EXACT = ("min", "max", "dead", "sample_norm")
+EXACT = ("min", "max", "dead", "sample_norm", "norm")
 
 
 class AllValues(NamedTuple):

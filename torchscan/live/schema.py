@@ -26,7 +26,7 @@ Phase = Literal["train", "eval"]
 #: what is known of one series in one step, besides its counts and the user's own statistics
 STATISTICS = (
     *("numel", "sampled", "nan", "inf", "zero", "mean", "std", "min", "max", "is_exact"),
-    *("update", "saturated", "dead", "sample_norm"),
+    *("update", "saturated", "dead", "sample_norm", "norm"),
 )
 
 
@@ -101,6 +101,9 @@ class Distribution:
     #: mean over the batch of an element's L2 norm, for gradients of inputs and outputs; NaN if it
     #: was not computed
     sample_norm: float
+    #: L2 norm of all values if it was computed, as for gradients of parameters; else an estimate
+    #: from the sampled finite values. NaN if there are none
+    norm: float
     #: the user's statistics
     custom: Mapping[str, float]
     #: number of sampled values by bin; a bin is the upper ten bits of a value as a 32-bit float
@@ -118,6 +121,26 @@ class SampledStep:
     #: seconds since 1970
     time: float
     distributions: Mapping[int, Distribution]
+
+
+class CurvePoint(NamedTuple):
+    """A training step or evaluation pass in the curves, sampled or not.
+
+    A value is None if it is not known, and may be NaN or infinite.
+    """
+
+    #: training step, or the number of training steps before an evaluation pass
+    step: int
+    #: 0 for the first pass of its kind, counted over the run
+    number: int
+    #: seconds since 1970
+    time: float
+    #: value of the tensor that ``backward()`` was called on
+    loss: float | None
+    #: that of the optimizer's first parameter group
+    learning_rate: float | None
+    #: L2 norm over all watched gradients, before clipping
+    gradient_norm: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

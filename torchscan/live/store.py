@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from torchscan.errors import InputError
 from torchscan.escapes import printable
+from torchscan.live.curves import THINNING_INTERVAL, points_to_drop
 from torchscan.live.packing import packed, unpacked
-from torchscan.live.schema import Phase, RunEvent, SampledStep, Series
+from torchscan.live.schema import CurvePoint, Phase, RunEvent, SampledStep, Series
 from torchscan.live.validation import (
     MAX_INSTRUCTIONS,
     MAX_ROWS,
     MAX_VALUE,
+    NOT_A_NUMBER,
     BrokenRunError,
     about_of_run,
+    curve_point_of,
     event_of,
     graph_of_run,
     integer_of,
@@ -32,9 +37,10 @@ from torchscan.live.validation import (
 from torchscan.notes import Note
 
 #: of the tables; it grows where a reader of the one before would misread them.
-#: Events and reasons are notes from 3 on; before, they were sentences, which still open
-VERSION = 3
-_OLDEST_VERSION = 2
+#: Events and reasons are notes from 3 on; before, they were sentences, which still open.
+#: From 4 on there are curves, and steps have norms
+VERSION = 4
+_OLDEST_VERSION, _FIRST_WITH_NOTES, _FIRST_WITH_CURVES = 2, 3, 4
 #: file systems over a network, on which SQLite's log in shared memory does not work
 _REMOTE = (
     "nfs",
@@ -65,6 +71,10 @@ _PATIENCE = 5.0
 PATIENCE_OF_WRITERS = 120.0
 _SELECT_SERIES = "SELECT number, path, type_name, kind, name, invocation FROM series"
 _SELECT_STEP = "SELECT step, number, time, data FROM steps"
+_SELECT_CURVES = (
+    "SELECT step, number, time, loss, learning_rate, gradient_norm FROM curves "
+    "WHERE phase = ? ORDER BY number"
+)
 #: the greatest whole number in a table
 _MAX_INTEGER = 2**63 - 1
 
@@ -79,6 +89,10 @@ CREATE TABLE IF NOT EXISTS steps (
     data BLOB NOT NULL, PRIMARY KEY (phase, written)
 );
 CREATE TABLE IF NOT EXISTS events (time REAL NOT NULL, what TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS curves (
+    phase TEXT NOT NULL, step INTEGER NOT NULL, number INTEGER NOT NULL, time REAL NOT NULL,
+    loss REAL, learning_rate REAL, gradient_norm REAL, PRIMARY KEY (phase, number)
+) WITHOUT ROWID;
 PRAGMA user_version = {VERSION};
 """
 
@@ -126,7 +140,7 @@ class Store:
                 (json.dumps(Note.from_text(str(what)).to_data()), number) for number, what in found
             ]
             self._database.executemany("UPDATE events SET what = ? WHERE rowid = ?", rows)
-            self._database.execute(f"PRAGMA user_version = {VERSION}")
+            self._database.execute(f"PRAGMA user_version = {_FIRST_WITH_NOTES}")
 
     def write_metadata(self, about: Mapping[str, Any]) -> None:
         """Write metadata of the run."""
@@ -172,6 +186,26 @@ class Store:
                 self._numbers = {each: number for number, each in self._known().items()}
             raise
 
+    def write_curves(
+        self, points: Mapping[Phase, Sequence[CurvePoint]], *, thins_out: bool = True
+    ) -> None:
+        """Write points of the curves in one transaction; older points are thinned out.
+
+        A point that is there already is replaced.
+        """
+        with _explain_errors(self._path), self._database:
+            for phase, found in points.items():
+                rows = [(phase, *map(_to_column, point)) for point in found]
+                insert = "INSERT OR REPLACE INTO curves VALUES (?, ?, ?, ?, ?, ?, ?)"
+                self._database.executemany(insert, rows)
+                if thins_out and any(not point.number % THINNING_INTERVAL for point in found):
+                    self._thin_out_curves(phase)
+
+    def _thin_out_curves(self, phase: Phase) -> None:
+        points = map(curve_point_of, self._database.execute(_SELECT_CURVES, (phase,)))
+        dropped = [(phase, number) for number in points_to_drop(list(points))]
+        self._database.executemany("DELETE FROM curves WHERE phase = ? AND number = ?", dropped)
+
     def _known(self) -> dict[int, Series]:
         with _explain_errors(self._path):
             return _series(self._database)
@@ -205,9 +239,9 @@ class Store:
         An evaluation that stands at this step ran before it, and stays.
         """
         with _explain_errors(self._path), self._database:
-            self._database.execute(
-                "DELETE FROM steps WHERE step >= ? AND (phase = 'train' OR step > ?)", (step, step)
-            )
+            for table in ("steps", "curves"):
+                delete = f"DELETE FROM {table} WHERE step >= ? AND (phase = 'train' OR step > ?)"  # noqa: S608
+                self._database.execute(delete, (step, step))
         self.write_metadata({"reached": step})
 
     def note(self, note: Note, when: float | None = None, *, rank: int | None = None) -> None:
@@ -243,7 +277,7 @@ class Reader:
             self._database.set_progress_handler(self._note_progress, _GLANCE)
             self._instructions = 0
             _require_version(self._database, path)
-            self._has_sentences = _version_of(self._database) == _OLDEST_VERSION
+            self._version = _version_of(self._database)
             self._is_checked = False
 
     def about(self) -> dict[str, Any]:
@@ -313,11 +347,33 @@ class Reader:
                 None,
             )
 
+    def last_pass(self, phase: Phase, up_to: int | None = None) -> tuple[int, int] | None:
+        """Return the last step up to this one, sampled or not, and its number of its phase."""
+        ends = [self.last(phase, up_to)]
+        if self._version >= _FIRST_WITH_CURVES:
+            statement = "SELECT step, number FROM curves WHERE phase = ? AND step <= ?"
+            limit = _MAX_INTEGER if up_to is None else up_to
+            rows = self._all(f"{statement} ORDER BY number DESC LIMIT 1", phase, limit)
+            with _explain_errors(self.path):
+                ends += [
+                    (integer_of(step, "step"), integer_of(number, "step number"))
+                    for step, number in rows
+                ]
+        return max((end for end in ends if end is not None), key=itemgetter(1), default=None)
+
+    def curves(self, phase: Phase) -> list[CurvePoint]:
+        """Return the points of the curves that are kept, in order; none in files of version 3."""
+        if self._version < _FIRST_WITH_CURVES:
+            return []
+        found = self._all(_SELECT_CURVES, phase)
+        with _explain_errors(self.path):
+            return [curve_point_of(row) for row in found]
+
     def events(self) -> list[RunEvent]:
         """Return what happened to the run, in the order in which it was written."""
         found = self._all("SELECT time, what FROM events ORDER BY rowid")
         with _explain_errors(self.path):
-            return [event_of(row, is_text=self._has_sentences) for row in found]
+            return [event_of(row, is_text=self._version < _FIRST_WITH_NOTES) for row in found]
 
     def close(self) -> None:
         """Read no more."""
@@ -353,7 +409,9 @@ class Reader:
         )
         if rows:
             require_tables(
-                {str(name): (str(kind), page or 0) for name, kind, page in rows}, self._columns_of
+                {str(name): (str(kind), page or 0) for name, kind, page in rows},
+                self._columns_of,
+                self._version,
             )
             self._is_checked = True
 
@@ -379,6 +437,11 @@ def thinned_out(written: int) -> Iterator[int]:
         if row % spacing == 0 and row % (2 * spacing):
             yield row
         span, spacing = 2 * span, 2 * spacing
+
+
+def _to_column(value: float | None) -> float | str | None:
+    """Return a value as it is stored: SQLite would make NULL of NaN."""
+    return NOT_A_NUMBER if value is not None and math.isnan(value) else value
 
 
 def is_remote(path: Path) -> bool:

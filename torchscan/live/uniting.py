@@ -30,6 +30,7 @@ def merge_distributions(parts: Sequence[Distribution]) -> Distribution:
         saturated=_mean(parts, lambda part: part.saturated),
         dead=min((part.dead for part in parts if not math.isnan(part.dead)), default=math.nan),
         sample_norm=_mean(parts, lambda part: part.sample_norm),
+        norm=_norm(parts),
         custom={
             name: _mean(parts, partial(_custom, name))
             for name in dict.fromkeys(each for part in parts for each in part.custom)
@@ -64,6 +65,12 @@ def _update(parts: Sequence[Distribution]) -> float:
     ]
     whole = sum(size for size, _ in known if not math.isnan(size))
     return math.sqrt(sum(size * update**2 for size, update in known) / whole) if whole else math.nan
+
+
+def _norm(parts: Sequence[Distribution]) -> float:
+    """Return the norm of all values of the parts, of which each has others."""
+    known = [part.norm for part in parts if not math.isnan(part.norm)]
+    return math.hypot(*known) if known else math.nan
 
 
 def _mean(parts: Sequence[Distribution], figure: Callable[[Distribution], float]) -> float:

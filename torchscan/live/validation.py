@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from torchscan.live.schema import KINDS, RunEvent, Series
+from torchscan.live.schema import KINDS, CurvePoint, RunEvent, Series
 from torchscan.notes import Note
 
 #: bytes of one value: the data of the model's page are the longest
@@ -40,7 +40,12 @@ _COLUMNS = {
     "series": ("number", "path", "type_name", "kind", "name", "invocation"),
     "steps": ("phase", "written", "step", "number", "time", "data"),
     "events": ("time", "what"),
+    "curves": ("phase", "step", "number", "time", "loss", "learning_rate", "gradient_norm"),
 }
+#: the tables that only newer versions have, with the first version
+_SINCE = {"curves": 4}
+#: a value that is not a number: SQLite would store it as NULL
+NOT_A_NUMBER = "NaN"
 
 
 class BrokenRunError(Exception):
@@ -67,17 +72,21 @@ def is_plain_file(path: Path) -> bool:
 
 
 def require_tables(
-    kinds: Mapping[str, tuple[str, int]], columns_of: Callable[[str], list[tuple[str, int]]]
+    kinds: Mapping[str, tuple[str, int]],
+    columns_of: Callable[[str], list[tuple[str, int]]],
+    version: int,
 ) -> None:
     """Refuse what computes its rows: views, virtual tables, generated columns, triggers.
 
     ``kinds`` has the kind of everything in the database and the page where it begins, which is 0 for what has no rows of
-    its own; ``columns_of`` the columns of a table, and whether each is hidden.
+    its own; ``columns_of`` the columns of a table, and whether each is hidden. ``version`` is that of the file's schema.
     """
     for name, (kind, _) in kinds.items():
         if kind not in ("table", "index"):
             raise BrokenRunError(f"has a {kind} {name!r}, which torchscan does not write")
     for name, columns in _COLUMNS.items():
+        if version < _SINCE.get(name, 0):
+            continue
         kind, page = kinds.get(name, ("", 0))
         if kind != "table" or not page:
             raise BrokenRunError(f"has no table {name!r}")
@@ -137,6 +146,20 @@ def time_of(value: object) -> float:
     if not _is_time(value):
         raise BrokenRunError(f"has an invalid time {_describe(value)}")
     return float(value)
+
+
+def curve_point_of(row: Sequence[Any]) -> CurvePoint:
+    """Return a point of the curves."""
+    step, number, when, *values = row
+    for value in values:
+        if not (value is None or value == NOT_A_NUMBER or isinstance(value, float)):
+            raise BrokenRunError(f"has an invalid value {_describe(value)} in its curves")
+    return CurvePoint(
+        integer_of(step, "step"),
+        integer_of(number, "step number"),
+        time_of(when),
+        *(None if value is None else float(value) for value in values),
+    )
 
 
 def event_of(row: Sequence[Any], *, is_text: bool) -> RunEvent:
@@ -222,6 +245,10 @@ _ABOUT: Mapping[str, Callable[[Any], bool]] = {
     "raised": _optional(_is_text),
     "reached": _is_count,
     "session": _is_session,
+    "optimizer": _optional(_is_text),
+    "batch": _optional(lambda value: isinstance(value, list) and all(map(_is_count, value))),
+    "precision": _optional(_is_text),
+    "device": _optional(_is_text),
 }
 
 

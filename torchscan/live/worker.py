@@ -33,7 +33,7 @@ from torchscan.live.losses import (
 from torchscan.live.packing import Distributions
 from torchscan.live.parent import Parent
 from torchscan.live.pulse import Pulse
-from torchscan.live.schema import Announced, Phase, SampledStep, Series
+from torchscan.live.schema import Announced, CurvePoint, Phase, SampledStep, Series
 from torchscan.live.signals import ignore_signals
 from torchscan.live.store import PATIENCE_OF_WRITERS, Reader, Store, StoreError
 from torchscan.live.task import Guest, WorkerTask
@@ -98,6 +98,8 @@ class Worker:
             "raised": self._note_error,
             "lost": self._note_lost,
             "note": lambda message: self._store.note(Note.from_data(message["note"])),
+            "curves": self._take_curves,
+            "about": lambda message: self._keep(message["about"]),
         }
 
     def work(self, guest: Guest) -> None:
@@ -176,6 +178,13 @@ class Worker:
         for lost in lost_from(message["lost"]):
             self._count_lost(lost)
         self._keep(self._accounts())
+
+    def _take_curves(self, message: Message) -> None:
+        points: dict[Phase, list[CurvePoint]] = {}
+        for phase, *values in message["rows"]:
+            points.setdefault(phase, []).append(CurvePoint(*values))
+        self._place.require()
+        self._store.write_curves(points)
 
     def _count_lost(self, lost: LostSteps) -> None:
         self._losses.add(lost)

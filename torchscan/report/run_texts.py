@@ -129,6 +129,9 @@ _OF_WATCHED_RUNS: dict[str, Any] = {
     "run-continued": "the run continues at step {step}",
     "run-not-closed": "the training process ended without closing the run",
     "graph-not-drawn": "the graph of the model was not drawn: {error}",
+    "user-note": "note at step {step}: {text}",
+    "paused": "watching was paused at step {step}",
+    "resumed": "watching was resumed at step {step}",
     "sink-disabled": "sink {sink} is disabled: its {method}() raised {error}",
     "statistic-disabled": "statistic {name!r} is disabled: it raised {error}",
     # why steps are not in the run
