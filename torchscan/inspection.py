@@ -263,7 +263,7 @@ class Run(RowsResult, Inspected):
 
     @property
     def verdict(self) -> Note | None:
-        """The one fact that limits the run most, with the next step; None if no step was measured."""
+        """The fact that limits the run most, with the next step, or None without a step."""
         return self.facts.verdict
 
     def table(self, *, max_depth: int | None = 3) -> Table:

@@ -17,7 +17,7 @@ from torch import nn
 
 from tests.opening import inspected_run
 from tests.report.runs import latency, run
-from torchscan import inspect
+from torchscan import InputError, inspect
 from torchscan.notes import Note
 from torchscan.plain import to_plain
 from torchscan.runtime.compiling import Compilation, CompiledFrame
@@ -60,14 +60,15 @@ def code_with(**evidence: Any) -> str:
 
 
 def test_a_share_has_the_minimum_of_five_parts() -> None:
-    share = TimeShare.of([30, 30, 30, 10, 20, 20, 30, 30, 40, 60], [100] * 10)
+    times = (30, 30, 30, 10, 20, 20, 30, 30, 40, 60)
+    share = TimeShare.of([(time, 100) for time in times])
     # parts: 60, 40, 40, 60 and 100 of 200
     assert share == TimeShare(value=300 / 1000, min=40 / 200)
-    assert TimeShare.of([30] * 4, [100] * 4) is None
+    assert TimeShare.of([(30, 100)] * 4) is None
 
 
 def test_a_long_pause_is_not_in_every_part() -> None:
-    share = TimeShare.of([1, 1, 1, 1, 901], [100, 100, 100, 100, 1000])
+    share = TimeShare.of([(1, 100), (1, 100), (1, 100), (1, 100), (901, 1000)])
     assert share == TimeShare(value=905 / 1400, min=0.01)
 
 
@@ -197,8 +198,8 @@ def test_what_is_wrong_comes_before_what_is_slow() -> None:
     bad = verdict(evidence=slow, nonfinite=(found,), nonfinite_steps=7)
     assert bad.code == "verdict-nonfinite"
     assert str(bad) == (
-        "NaN first in step 3, from aten.log in a (Linear) (7 steps have it): check the range of its "
-        "inputs"
+        "NaN in step 3 first, in the output of a (Linear), by aten.log (7 steps have it): check the "
+        "range of its inputs"
     )
     assert verdict(evidence=slow).code == "verdict-memory-growth"
     short = verdict(evidence=slow, steps=2, timed=2, nonfinite=(found,), nonfinite_steps=1)
@@ -236,14 +237,14 @@ def test_a_rank_that_holds_up_the_others() -> None:
         num_ranks=1, runs=(facts(),), missing=(), lags=(None,), stragglers=(straggler,)
     )
     assert group.verdict == Note.of("verdict-straggler", rank=2, share=0.87)
-    assert group.table().remarks[-1] == f"Verdict: {group.verdict.sentence}"
+    assert group.table().remarks[-1] == f"Verdict: {group.verdict}."
     assert group.to_dict()["verdict"] == to_plain(group.verdict)
     assert replace(group, stragglers=()).verdict == facts().verdict
 
 
 def test_it_is_shown_last_and_stored(tmp_path: Path) -> None:
     run = facts()
-    assert run.table().remarks[-1] == f"Verdict: {run.verdict.sentence}"  # type: ignore[union-attr]
+    assert run.table().remarks[-1] == f"Verdict: {run.verdict}."  # type: ignore[union-attr]
     assert run.to_dict()["verdict"] == to_plain(run.verdict)
     run.save(tmp_path / "run.json")
     assert json.loads((tmp_path / "run.json").read_text())["verdict"]["code"] == "verdict-balanced"
@@ -294,7 +295,9 @@ def test_keys_and_units_of_inspector_gadgets() -> None:
     assert json.loads(json.dumps(found)) == found
     assert watched.to_dict("torchscan") == watched.to_dict()
     wrong: Any = "gadgets"
-    with pytest.raises(InputError, match="names is 'gadgets': choose from torchscan, torch_insp"):
+    with pytest.raises(
+        InputError, match="names is 'gadgets': choose from 'torchscan', 'torch_insp"
+    ):
         watched.to_dict(wrong)
 
 
@@ -379,7 +382,7 @@ def test_a_program_with_one_thing_wrong(code: str, tmp_path: Path) -> None:
     run, printed = inspected_program(PROGRAMS[code], tmp_path)
     assert run.verdict is not None
     assert run.verdict.code == code
-    last = f"Verdict: {run.verdict.sentence}"
+    last = f"Verdict: {run.verdict}."
     assert " ".join(printed.split()).endswith(last)
 
 

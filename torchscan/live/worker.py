@@ -97,7 +97,7 @@ class Worker:
             "reached": self._note_end,
             "raised": self._note_error,
             "lost": self._note_lost,
-            "note": lambda message: self._store.note(Note.from_data(message["note"])),
+            "note": self._take_note,
             "curves": self._take_curves,
             "about": lambda message: self._keep(message["about"]),
         }
@@ -183,8 +183,20 @@ class Worker:
         points: dict[Phase, list[CurvePoint]] = {}
         for phase, *values in message["rows"]:
             points.setdefault(phase, []).append(CurvePoint(*values))
-        self._place.require()
-        self._store.write_curves(points)
+        try:
+            self._place.require()
+            self._store.write_curves(points)
+        finally:
+            for phase, some in points.items():
+                self.guests.show_curves(phase, some)
+
+    def _take_note(self, message: Message) -> None:
+        note = Note.from_data(message["note"])
+        try:
+            self._store.note(note)
+        finally:
+            if note.code == "user-note":
+                self.guests.show_note(note)
 
     def _count_lost(self, lost: LostSteps) -> None:
         self._losses.add(lost)

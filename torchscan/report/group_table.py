@@ -100,7 +100,7 @@ def _remarks(group: GroupRun) -> list[str]:
     if group.missing:
         ranks = f"{_name_ranks(group.missing)} of {group.num_ranks}"
         missing.append(f"Missing: {ranks}, which saved nothing.")
-    verdict = [] if group.verdict is None else [FullRemark(f"Verdict: {to_remark(group.verdict)}")]
+    verdict = [] if group.verdict is None else [FullRemark(f"Verdict: {group.verdict}.")]
     return [*missing, *stragglers, *_notes_on_lags(group), *verdict]
 
 

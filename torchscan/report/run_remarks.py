@@ -7,7 +7,6 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from torchscan.report import finding_texts, verdict_texts  # noqa: F401 - registers sentences
-from torchscan.report.run_texts import to_remark
 from torchscan.report.table import FullRemark
 from torchscan.runtime.compiling import CompiledFrame
 from torchscan.runtime.findings import NonFinite
@@ -27,7 +26,7 @@ def remarks_of(run: RunFacts) -> list[str]:
         *_measured(run),
         *_checked(run),
         *_expected(run),
-        *_verdict(run),
+        *([] if run.verdict is None else [FullRemark(f"Verdict: {run.verdict}.")]),
     ]
 
 
@@ -237,8 +236,3 @@ def _expected(run: RunFacts) -> list[str]:
         f"Expected times are of the roofline of {run.expected.device}, ± {share}; × is measured ÷ "
         "expected, and * marks calls above this range that take at least 1 % of a step."
     ]
-
-
-def _verdict(run: RunFacts) -> list[str]:
-    verdict = run.verdict
-    return [] if verdict is None else [FullRemark(f"Verdict: {to_remark(verdict)}")]

@@ -9,6 +9,16 @@ from torchscan.notes import register_texts
 
 #: characters of torch's reason for a recompilation
 _MAX_REASON = 120
+#: where it was produced, by the phase
+_PLACES = {
+    "forward": "the output of {name}",
+    "backward": "a gradient in {name}",
+    "input": "the input of {name}",
+    "loss": "the loss",
+    "gradient": "a gradient of {name}",
+    "optimizer": "a parameter of {name}",
+    "update": "a parameter or buffer of {name}",
+}
 #: what to do about a value that is not finite, by the phase in which it was produced
 _CURES = {
     "forward": "check the range of its inputs",
@@ -48,13 +58,18 @@ def describe_nonfinite(
     num_steps: int,
 ) -> str:
     """Return where NaN or Inf was first produced, and what to check."""
-    when = f"evaluation pass {step}" if is_evaluation else f"step {step}"
-    first = f"first in {when}" if num_steps > 1 else f"in {when}"
-    counted = f" ({num_steps:,} steps have it)" if num_steps > 1 else ""
-    by = "" if operator is None else f"{operator} in "
-    where = f"{by}{path or 'the model'} ({type_name})" if type_name else path or "the model"
+    when = f"step {step}"
+    if is_evaluation:
+        when = f"evaluation pass {step}"
+    counted = ""
+    if num_steps > 1:
+        when = f"{when} first"
+        counted = f" ({num_steps:,} steps have it)"
+    name = _name_module(path, type_name)
+    where = _PLACES.get(phase, "{name}").format(name=name)
+    by = "" if operator is None else f", by {operator}"
     cure = _CURES.get(phase, "check its inputs")
-    return f"{kind} {first}, from {where}{counted}: {cure}"
+    return f"{kind} in {when}, in {where}{by}{counted}: {cure}"
 
 
 def describe_memory_growth(growth: float, size: int, steps: int) -> str:
@@ -70,7 +85,9 @@ def describe_recompilation(place: str, times: int, reason: str | None) -> str:
     text = " ".join((reason or "").split())
     if len(text) > _MAX_REASON:
         text = f"{text[:_MAX_REASON]}…"
-    because = f" ({text})" if text else ""
+    because = ""
+    if text:
+        because = f" ({text})"
     cure = "keep what changes constant, or compile with dynamic=True"
     return f"{place} was compiled {times} times{because}: {cure}"
 
@@ -100,7 +117,7 @@ def describe_small_operators(num_nodes: int, time: float) -> str:
 
 def describe_slow_module(path: str, type_name: str, share: float, trains: bool) -> str:
     """Return the module that takes most of a step."""
-    name = f"{path or 'the model'} ({type_name})"
+    name = _name_module(path, type_name)
     return f"{name} takes {units.share(share)} of {_name_passes(trains)}: start there"
 
 
@@ -108,14 +125,18 @@ def describe_balanced(
     path: str, type_name: str, share: float, trains: bool, between: float | None
 ) -> str:
     """Return the largest share, which is not large."""
-    largest = f"{path or 'the model'} ({type_name}) with {units.share(share)}"
-    rest = "" if between is None else f"; {units.share(between)} of the time is between steps"
+    largest = f"{_name_module(path, type_name)} with {units.share(share)}"
+    rest = ""
+    if between is not None:
+        rest = f"; {units.share(between)} of the time is between steps"
     return f"nothing stands out; the largest share of {_name_passes(trains)} is {largest}{rest}"
 
 
 def describe_too_few_steps(steps: int, needed: int) -> str:
     """Return how many steps a verdict needs."""
-    noun = "step was" if steps == 1 else "steps were"
+    noun = "steps were"
+    if steps == 1:
+        noun = "step was"
     return f"{steps} {noun} timed, which is too few: time {needed} or more"
 
 
@@ -125,8 +146,18 @@ def describe_straggler_verdict(rank: int, share: float) -> str:
     return f"rank {rank} holds up the others for {units.share(share)} of a step: {cure}"
 
 
+def _name_module(path: str, type_name: str) -> str:
+    """Return ``2 (Entropy)``."""
+    name = path or "the model"
+    if not type_name:
+        return name
+    return f"{name} ({type_name})"
+
+
 def _name_passes(trains: bool) -> str:
-    return "forward and backward" if trains else "the forward pass"
+    if trains:
+        return "forward and backward"
+    return "the forward pass"
 
 
 VERDICT_TEXTS: dict[str, Any] = {

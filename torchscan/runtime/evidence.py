@@ -24,20 +24,17 @@ class TimeShare:
     min: float
 
     @classmethod
-    def of(cls, parts: Sequence[int], wholes: Sequence[int]) -> TimeShare | None:
-        """Return the share of a time in each step, or None if there are fewer than five steps."""
-        if len(wholes) < NUM_PARTS or not sum(wholes):
+    def of(cls, steps: Sequence[tuple[int, int]]) -> TimeShare | None:
+        """Return the share of ``(time, complete time)`` of each step, or None for under five."""
+        if len(steps) < NUM_PARTS:
             return None
-        shares = [
-            _divide(sum(part), sum(whole))
-            for part, whole in zip(split_into_parts(parts), split_into_parts(wholes), strict=True)
-        ]
-        return cls(value=sum(parts) / sum(wholes), min=min(shares))
+        shares = map(_share_of, split_into_parts(steps))
+        return cls(value=_share_of(steps), min=min(shares))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What the verdict on a run is derived from."""
+    """Measurements that the verdict on a run is derived from."""
 
     #: number of steps that another one follows, so that the time between them is known
     steps: int
@@ -64,22 +61,23 @@ def evidence_of(
         steps: the steps, in order.
         others: calls of other modules with parameters, which may run between the steps.
     """
-    followed = [step for step in steps if step.period is not None]
-    on_device = [step.device for step in steps if step.device is not None]
+    between = [(_idle_between(step, others), step.period) for step in steps if step.period]
+    waiting = [(step.device.waiting, step.device.whole) for step in steps if step.device]
     num_nodes = sum(step.num_nodes for step in steps)
     in_nodes = sum(step.in_nodes for step in steps)
     return Evidence(
-        steps=len(followed),
-        between=TimeShare.of(
-            [_idle_between(step, others) for step in followed],
-            [step.period or 0 for step in followed],
-        ),
-        waiting=TimeShare.of(
-            [device.waiting for device in on_device], [device.whole for device in on_device]
-        ),
-        num_nodes=round(num_nodes / len(steps)) if steps else 0,
-        node_time=_divide(in_nodes, num_nodes) * _NANOSECONDS,
+        steps=len(between),
+        between=TimeShare.of(between),
+        waiting=TimeShare.of(waiting),
+        num_nodes=round(num_nodes / max(len(steps), 1)),
+        node_time=in_nodes / max(num_nodes, 1) * _NANOSECONDS,
     )
+
+
+def _share_of(steps: Sequence[tuple[int, int]]) -> float:
+    part = sum(time for time, _ in steps)
+    whole = sum(time for _, time in steps)
+    return part / whole if whole else 0.0
 
 
 def _idle_between(step: StepFacts, others: Sequence[Interval]) -> int:
@@ -87,10 +85,7 @@ def _idle_between(step: StepFacts, others: Sequence[Interval]) -> int:
     between, period = step.between or 0, step.period or 0
     if step.device is not None:  # the host may only wait for it, as in loss.item()
         between = min(between, max(0, period - step.device.whole))
-    start, end = step.over - between, step.over
-    used = sum(max(0, min(last, end) - max(first, start)) for first, last in others)
-    return max(0, between - used)
-
-
-def _divide(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0
+    begin, end = step.over - between, step.over
+    for first, last in others:
+        between -= max(0, min(last, end) - max(first, begin))
+    return max(0, between)

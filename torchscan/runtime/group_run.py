@@ -41,7 +41,7 @@ class GroupRun(RowsResult):
 
     @property
     def verdict(self) -> Note | None:
-        """The one fact that limits the run most, with the next step; None if no step was measured."""
+        """The fact that limits the run most, with the next step, or None without a step."""
         return find_group_verdict(self)
 
     def table(self, by: str = "process") -> Table:

@@ -8,43 +8,50 @@ if TYPE_CHECKING:
     from torchscan.runtime.run import CallRun
 
 _MEGABYTE, _MILLISECONDS = 1e6, 1e3
+#: their name -> ours
+_COUNTS = {
+    "num_parameters": "num_parameters",
+    "num_learnable_parameters": "num_learnable_parameters",
+}
+_SHAPES = {
+    "input_shapes": "input_shapes",
+    "output_shapes": "output_shapes",
+    "grad_in_shape": "grad_in_shapes",
+    "grad_out_shape": "grad_out_shapes",
+}
+_MEMORY = {
+    "param_memory_usage": "param_memory",
+    "gradient_memory_usage": "gradient_memory",
+    "effective_additional_memory_fwd": "memory_delta_fwd",
+    "effective_additional_memory_bwd": "memory_delta_bwd",
+    "total_memory": "total_memory",
+}
+#: lists with one entry per tensor there, and with the sum here
+_SUMS = {"input_memory_usage": "input_memory", "output_memory_usage": "output_memory"}
+#: NaN or Inf
+_CHECKS = {"forward_nan": "forward", "grad_in_nan": "grad_in", "grad_out_nan": "grad_out"}
 
 
 def to_inspector_names(call: CallRun) -> dict[str, Any]:
-    """Return a call's values: memory in megabytes, times in milliseconds, one bool for NaN and Inf."""
+    """Return the values of a call: megabytes, milliseconds, and booleans for NaN and Inf."""
     forward = call.device_forward or call.forward
     backward = call.device_backward or call.backward
-    return {
-        "type": call.type_name,
-        "input_shapes": _to_lists(call.input_shapes),
-        "output_shapes": _to_lists(call.output_shapes),
-        "grad_in_shape": _to_lists(call.grad_in_shapes),
-        "grad_out_shape": _to_lists(call.grad_out_shapes),
-        "num_parameters": call.num_parameters,
-        "num_learnable_parameters": call.num_learnable_parameters,
-        "param_memory_usage": _to_megabytes(call.param_memory),
-        "gradient_memory_usage": _to_megabytes(call.gradient_memory),
-        "input_memory_usage": [_to_megabytes(call.input_memory)],
-        "output_memory_usage": [_to_megabytes(call.output_memory)],
-        "effective_additional_memory_fwd": _to_megabytes(call.memory_delta_fwd),
-        "effective_additional_memory_bwd": _to_megabytes(call.memory_delta_bwd),
-        "forward_nan": _has_any(call.forward_nan, call.forward_inf),
-        "grad_in_nan": _has_any(call.grad_in_nan, call.grad_in_inf),
-        "grad_out_nan": _has_any(call.grad_out_nan, call.grad_out_inf),
-        "total_memory": _to_megabytes(call.total_memory),
-        "forward_latency": forward.median * _MILLISECONDS,
-        "backward_latency": backward.median * _MILLISECONDS,
-    }
-
-
-def _to_lists(shapes: tuple[tuple[int, ...], ...]) -> list[list[int]]:
-    return [list(shape) for shape in shapes]
+    values: dict[str, Any] = {"type": call.type_name}
+    for name, own in _SHAPES.items():
+        values[name] = [list(shape) for shape in getattr(call, own)]
+    for name, own in _COUNTS.items():
+        values[name] = getattr(call, own)
+    for name, own in _MEMORY.items():
+        values[name] = _to_megabytes(getattr(call, own))
+    for name, own in _SUMS.items():
+        values[name] = [_to_megabytes(getattr(call, own))]
+    for name, own in _CHECKS.items():
+        counts = getattr(call, f"{own}_nan"), getattr(call, f"{own}_inf")
+        values[name] = None if None in counts else any(counts)
+    values["forward_latency"] = forward.median * _MILLISECONDS
+    values["backward_latency"] = backward.median * _MILLISECONDS
+    return values
 
 
 def _to_megabytes(size: int | None) -> float | None:
     return None if size is None else size / _MEGABYTE
-
-
-def _has_any(nan: int | None, inf: int | None) -> bool | None:
-    """Return whether there are NaN or Inf, or None if they were not counted."""
-    return None if nan is None or inf is None else bool(nan or inf)

@@ -41,14 +41,18 @@ class MemoryTrend:
         if len(sizes) < _MIN_READINGS:
             return None
         parts = split_into_parts(sizes)
-        medians = [statistics.median(size for _, size in part) for part in parts]
-        centers = [statistics.median(step for step, _ in part) for part in parts]
-        growth = (medians[-1] - medians[0]) / (centers[-1] - centers[0])
+        medians = [_median_of(part, 1) for part in parts]
+        num_steps = _median_of(parts[-1], 0) - _median_of(parts[0], 0)
+        growth = (medians[-1] - medians[0]) / num_steps
         by_part = [after - before for before, after in pairwise(medians)]
         is_steady = min(by_part) > 0 and min(by_part) >= _MIN_STEADY * statistics.mean(by_part)
         return cls(
             steps=sizes[-1][0] + 1, size=round(medians[-1]), growth=growth if is_steady else 0.0
         )
+
+
+def _median_of(readings: Sequence[tuple[int, int]], column: int) -> float:
+    return statistics.median(reading[column] for reading in readings)
 
 
 class MemoryLog:

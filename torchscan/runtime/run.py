@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 _NANOSECONDS = 1e-9
 #: named where a step takes too long
 _MAX_LAYERS = 5
-#: what files say that they are, and the version of their schema: it grows where a reader of the one before would misread them
+#: what files say that they are, and the version of their schema: it grows where a reader of the
+#: one before would misread them
 KIND, SCHEMA = "torchscan/run", 2
 #: the tool whose keys plain data has
 Names = Literal["torchscan", "torch_inspector"]
@@ -305,7 +306,7 @@ class RunFacts(RowsResult, Inspected):
 
     @property
     def verdict(self) -> Note | None:
-        """The one fact that limits the run most, with the next step; None if no step was measured."""
+        """The fact that limits the run most, with the next step, or None without a step."""
         return find_verdict(self)
 
     @property
@@ -704,9 +705,11 @@ def _nonfinite_of(facts: RunFacts, producer: Key | None) -> Iterator[Verdict]:
 
 
 def _limit_of(verdict: Note | None) -> Iterator[Verdict]:
-    """Yield the verdict, unless there is none or it is the source of a NaN, which is shown anyway."""
+    """Yield the verdict, unless it is the source of a NaN, which is shown anyway."""
     if verdict is None or verdict.code in ("verdict-too-few-steps", "verdict-nonfinite"):
         return
-    path = verdict.values.get("path")
-    key = None if path is None else (path, 0)
-    yield "Verdict", str(Note.of("verdict-name", verdict=verdict.code)), str(verdict), key
+    name = str(Note.of("verdict-name", verdict=verdict.code))
+    key = None
+    if "path" in verdict.values:
+        key = verdict.values["path"], 0
+    yield "Verdict", name, str(verdict), key

@@ -6,7 +6,6 @@ If a statement were as likely to hold in a part as not, it would hold in all fiv
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TypeVar
 
 #: parts of a run, and so the steps that are needed at least
@@ -16,5 +15,9 @@ _T = TypeVar("_T")
 
 def split_into_parts(values: Sequence[_T]) -> list[Sequence[_T]]:
     """Return five consecutive parts of about equal length."""
-    edges = [len(values) * part // NUM_PARTS for part in range(NUM_PARTS + 1)]
-    return [values[start:end] for start, end in pairwise(edges)]
+    parts = []
+    for number in range(NUM_PARTS):
+        start = len(values) * number // NUM_PARTS
+        end = len(values) * (number + 1) // NUM_PARTS
+        parts.append(values[start:end])
+    return parts

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _MIN_BETWEEN = 0.2
 #: the same on CUDA, where the optimizer's kernels, which have no events, run in that time
 _MIN_BETWEEN_ON_DEVICE = 1 / 3
-#: share of a step in which the device waits for the host: without it, a step would take a quarter less
+#: share of a step in which the device waits for the host, without which it would be a quarter
+#: shorter
 _MIN_WAITING = 0.25
 #: seconds: on CPUs that we measured, dispatch and autograd took 5 to 10 µs per node
 _MAX_NODE_TIME = 15e-6
@@ -58,7 +59,7 @@ def find_verdict(run: RunFacts) -> Note | None:
 
 
 def find_group_verdict(group: GroupRun) -> Note | None:
-    """Return the verdict on a run of several ranks: that of the first one, if there is no straggler."""
+    """Return the verdict on several ranks: that on the first one, if there is no straggler."""
     for run in group.runs:
         for note in _wrong(run):
             return note
@@ -99,7 +100,9 @@ def _slow(run: RunFacts) -> Iterator[Note]:
             )
     yield from _waits(run)
     path, type_name, share = _slowest_module(run)
-    if share >= _MIN_SLOW and _num_modules(run) >= _MIN_MODULES:
+    outer = {call.parent for call in run.calls}
+    inner = {call.path for index, call in enumerate(run.calls) if index not in outer}
+    if share >= _MIN_SLOW and len(inner) >= _MIN_MODULES:
         yield Note.of(
             "verdict-slow-module", path=path, type_name=type_name, share=share, trains=run.trains
         )
@@ -138,8 +141,3 @@ def _slowest_module(run: RunFacts) -> tuple[str, str, float]:
             times[key] = times.get(key, 0.0) + call.time
     (path, type_name), time = max(times.items(), key=lambda each: each[1], default=(("", ""), 0.0))
     return path, type_name, min(1.0, time / run.step_time) if run.step_time else 0.0
-
-
-def _num_modules(run: RunFacts) -> int:
-    outer = {call.parent for call in run.calls}
-    return len({call.path for index, call in enumerate(run.calls) if index not in outer})
