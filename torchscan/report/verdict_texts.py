@@ -58,18 +58,18 @@ def describe_nonfinite(
     num_steps: int,
 ) -> str:
     """Return where NaN or Inf was first produced, and what to check."""
-    when = f"step {step}"
+    when = f"in step {step}"
     if is_evaluation:
-        when = f"evaluation pass {step}"
+        when = f"in evaluation pass {step}"
     counted = ""
     if num_steps > 1:
-        when = f"{when} first"
+        when = f"first {when}"
         counted = f" ({num_steps:,} steps have it)"
     name = _name_module(path, type_name)
     where = _PLACES.get(phase, "{name}").format(name=name)
     by = "" if operator is None else f", by {operator}"
     cure = _CURES.get(phase, "check its inputs")
-    return f"{kind} in {when}, in {where}{by}{counted}: {cure}"
+    return f"{kind} {when}, in {where}{by}{counted}: {cure}"
 
 
 def describe_memory_growth(growth: float, size: int, steps: int) -> str:
