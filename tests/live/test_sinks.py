@@ -202,6 +202,7 @@ def test_curves_and_notes_in_tensorboard(tmp_path: Path) -> None:
 def test_curves_and_notes_in_weights_and_biases(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     show_curves(WandB(mode="offline", dir=str(tmp_path), page_every=None), tmp_path)
+    until(lambda: len(rows_in(tmp_path)) == 4)  # its own process writes the file
     rows = rows_in(tmp_path)
     assert [(step, row["train/loss"]) for step, row in sorted(rows.items())[:3]] == LOSSES
     assert rows[0]["train/gradient_norm"] == 3.0

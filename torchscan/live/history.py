@@ -333,10 +333,8 @@ class WatchedRun(Result):
         for phase in get_args(Phase):
             show = partial(sink.on_curves, phase)
             points = merge_points(list(self._read(partial(Reader.curves, phase=phase))))
-            calls += [
-                [(point.time, partial(show, [point])) for point in points],
-                ((seen.time, partial(sink.on_data, seen)) for seen in self._seen(phase)),
-            ]
+            calls.append([(point.time, partial(show, [point])) for point in points])
+            calls.append((seen.time, partial(sink.on_data, seen)) for seen in self._seen(phase))
         notes = [event for event in self.events if event.note.code == "user-note"]
         calls.append([(event.time, partial(sink.on_note, event.note)) for event in notes])
         with contextlib.ExitStack() as last:

@@ -96,8 +96,9 @@ def describe_input_bound(share: float, min: float, steps: int) -> str:  # noqa: 
     """Return the share of the time between steps, and how to shorten it."""
     shares = f"{units.share(share)} of the time passes between steps"
     margin = f"at least {units.share(min)} in each fifth of {steps} steps"
-    cure = "give the data loader more workers, or move code out of the loop"
-    return f"input-bound, as {shares} ({margin}): {cure}"
+    limit = "the data loader or other code of the loop limits training"
+    cure = "give the loader more workers, or move code out of the loop"
+    return f"{shares} ({margin}), so {limit}: {cure}"
 
 
 def describe_host_bound(share: float, min: float, steps: int) -> str:  # noqa: A002 - a value
@@ -105,14 +106,14 @@ def describe_host_bound(share: float, min: float, steps: int) -> str:  # noqa: A
     shares = f"the device waits for the host {units.share(share)} of a step"
     margin = f"at least {units.share(min)} in each fifth of {steps} steps"
     cure = "try a larger batch, torch.compile or CUDA graphs"
-    return f"launch-bound, as {shares} ({margin}): {cure}"
+    return f"{shares} ({margin}), so launches limit training: {cure}"
 
 
 def describe_small_operators(num_nodes: int, time: float) -> str:
     """Return how small operators are, and how to make them larger."""
     nodes = f"{num_nodes:,} operators of the backward pass take {units.duration(time)} each"
     cure = "try a larger batch, fused operators or torch.compile"
-    return f"launch-bound, as {nodes}, which is mostly overhead: {cure}"
+    return f"{nodes}, mostly the overhead of launching them: {cure}"
 
 
 def describe_slow_module(path: str, type_name: str, share: float, trains: bool) -> str:

@@ -25,6 +25,8 @@ _MIN_BETWEEN_ON_DEVICE = 1 / 3
 _MIN_WAITING = 0.25
 #: seconds: on CPUs that we measured, dispatch and autograd took 5 to 10 µs per node
 _MAX_NODE_TIME = 15e-6
+#: share of forward and backward that these nodes take, so that they say something about the step
+_MIN_IN_NODES = 0.25
 #: steps in which memory that grows doubles: slower growth is not what limits a run
 _MAX_STEPS_TO_DOUBLE = 10_000
 #: compilations of a function that are usual: with the first shapes, with dynamic ones, and without
@@ -124,8 +126,9 @@ def _waits(run: RunFacts) -> Iterator[Note]:
         yield Note.of(
             "verdict-host-bound", share=waiting.value, min=waiting.min, steps=run.num_timed
         )
-    is_small = 0 < evidence.node_time <= _MAX_NODE_TIME
-    if run.device is None and is_small:
+    is_small = evidence.node_time <= _MAX_NODE_TIME
+    in_nodes = evidence.num_nodes * evidence.node_time
+    if run.device is None and is_small and in_nodes > _MIN_IN_NODES * run.step_time:
         yield Note.of(
             "verdict-small-operators", num_nodes=evidence.num_nodes, time=evidence.node_time
         )
