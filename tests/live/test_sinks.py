@@ -279,10 +279,13 @@ def test_trackio_has_what_the_run_has(tmp_path: Path) -> None:
 
 
 def tracked_in(repo: Path) -> Callable[..., dict[int, Any]]:
-    """The values of a series in the only run of a repository, by step."""
+    """The values of a series in the only run of a repository, which ``aim up`` would index, by step."""
     aim = pytest.importorskip("aim", reason="Aim is not installed")
     contexts = pytest.importorskip("aim.storage.context", reason="Aim is not installed")
-    (name,) = aim.Repo(str(repo)).list_all_runs()
+    indexing = pytest.importorskip("aim.sdk.index_manager", reason="Aim is not installed")
+    opened_repo = aim.Repo(str(repo))
+    (name,) = opened_repo.list_all_runs()
+    indexing.RepoIndexManager.get_index_manager(opened_repo).index(name)
     run = aim.Run(name, repo=str(repo), read_only=True)
 
     def of(name: str, phase: str, kind: str = "metric") -> dict[int, Any]:
@@ -529,6 +532,12 @@ def test_weights_and_biases_has_the_page_of_the_run(browser: Browser, tmp_path: 
         page.keyboard.press("Enter")
         inside.locator(".card").nth(1).locator("figure").first.wait_for()
         assert "run: step " in inside.locator(".question").inner_text()
+
+
+def test_a_short_run_has_its_page_in_weights_and_biases(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    watched(tmp_path, WandB(mode="offline", dir=str(tmp_path)), steps=20)
+    assert '"last_step": 19' in pages_in(tmp_path)[-1] or "step 19" in pages_in(tmp_path)[-1]
 
 
 def pages_in(folder: Path) -> list[str]:

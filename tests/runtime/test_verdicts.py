@@ -389,6 +389,64 @@ def test_a_program_with_one_thing_wrong(code: str, tmp_path: Path) -> None:
     assert " ".join(printed.split()).endswith(last)
 
 
+#: programs with nothing wrong
+HEALTHY = {
+    "validation": """
+        model = mlp(64, 512, 512, 512, 512, 8)
+        for _ in range(3):
+            train(model.train(), [(torch.rand(64, 64), torch.rand(64, 8))] * 10)
+            with torch.no_grad():
+                for _ in range(5):
+                    model.eval()(torch.rand(64, 64))
+            torch.save(model.state_dict(), "checkpoint.pt")
+    """,
+    "losses in a list": """
+        losses = []
+        data = [(torch.rand(64, 64), torch.rand(64, 512))]
+        train(mlp(64, 512, 512, 512), data * 60, lambda out, loss: losses.append(loss.item()))
+    """,
+    "several models": """
+        G, D = mlp(64, 512, 512, 256), mlp(256, 512, 256, 1)
+        first, second = (torch.optim.Adam(each.parameters(), 1e-4) for each in (G, D))
+        for _ in range(10):
+            fake = G(torch.rand(64, 64))
+            second.zero_grad()
+            (D(fake.detach()).mean() - D(torch.rand(64, 256)).mean()).backward()
+            second.step()
+            first.zero_grad()
+            (-D(fake).mean()).backward()
+            first.step()
+    """,
+    "truncated backpropagation": """
+        rnn, head = nn.GRU(32, 256, batch_first=True), nn.Linear(256, 32)
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.rnn, self.head = rnn, head
+            def forward(self, x, state):
+                x, state = self.rnn(x, state)
+                return self.head(x), state
+        model, state = Net(), None
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(30):
+            x = torch.rand(16, 20, 32)
+            out, state = model(x, state)
+            F.mse_loss(out, x).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            state = state.detach()
+    """,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_program(name: str, tmp_path: Path) -> None:
+    run, _ = inspected_program(HEALTHY[name], tmp_path)
+    assert run.verdict is not None
+    assert run.verdict.code in ("verdict-balanced", "verdict-slow-module")
+
+
 @pytest.mark.slow
 def test_small_operators_are_counted(tmp_path: Path) -> None:
     """How long an operator takes depends on the machine, so the number of them is what is checked."""
