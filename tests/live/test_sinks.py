@@ -290,6 +290,9 @@ def tracked_in(repo: Path) -> Callable[..., dict[int, Any]]:
 
     def of(name: str, phase: str, kind: str = "metric") -> dict[int, Any]:
         found = getattr(run, f"get_{kind}")(name, contexts.Context({"subset": phase}))
+        if kind == "metric":  # its values are stored under hashes of the steps
+            frame = found.dataframe()
+            return dict(zip(frame["step"], frame["value"], strict=True))
         return dict(zip(*found.values.sparse_list(), strict=True))
 
     return of

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
-from torchscan.report import finding_texts, verdict_texts  # noqa: F401 - registers sentences
-from torchscan.report.table import Conclusion, FullRemark
+from torchscan.report import finding_texts  # noqa: F401 - registers the sentences of findings
+from torchscan.report.table import FullRemark
 from torchscan.runtime.compiling import CompiledFrame
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.run import RunFacts
@@ -26,7 +26,6 @@ def remarks_of(run: RunFacts) -> list[str]:
         *_measured(run),
         *_checked(run),
         *_expected(run),
-        *([] if run.verdict is None else [Conclusion(f"Verdict: {run.verdict}.")]),
     ]
 
 
