@@ -43,6 +43,8 @@ from torchscan.live.schema import RunEvent as RunEvent
 from torchscan.live.schema import Series as Series
 from torchscan.live.watcher import Watcher as Watcher
 from torchscan.notes import Note as Note
+from torchscan.observing.compiling import Compilation as Compilation
+from torchscan.observing.compiling import CompiledFrame as CompiledFrame
 from torchscan.ops import OpCost as OpCost
 from torchscan.ops import Work as Work
 from torchscan.pages import Page as Page
@@ -61,8 +63,6 @@ from torchscan.report.table import Table as Table
 from torchscan.runtime.checks import Alarm as Alarm
 from torchscan.runtime.checks import Check as Check
 from torchscan.runtime.checks import CheckResult as CheckResult
-from torchscan.runtime.compiling import Compilation as Compilation
-from torchscan.runtime.compiling import CompiledFrame as CompiledFrame
 from torchscan.runtime.expected import Expected as Expected
 from torchscan.runtime.facts import InspectedCall as InspectedCall
 from torchscan.runtime.findings import NonFinite as NonFinite

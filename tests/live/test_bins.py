@@ -27,7 +27,7 @@ def bin_of(value: float) -> int:
 
 def of(values: Tensor) -> Distribution:
     """All of them sampled."""
-    rows = values.flatten().float()[None]
+    rows = values.flatten().float()
     sampled = Sampled(
         step=0,
         phase="train",

@@ -14,8 +14,8 @@ from torchscan.live.rows import Rows
 
 def sample(tensor: Tensor, width: int = 64) -> Tensor | None:
     rows = Rows(width, torch.device("cpu"))
-    row = rows.add(tensor, is_exact=True)
-    return None if row is None else rows.samples()[row][: rows.sizes[row]]
+    row = rows.add(tensor)
+    return None if row is None else rows.samples()
 
 
 @pytest.mark.parametrize(
@@ -93,12 +93,13 @@ def test_what_has_no_values_has_no_sample() -> None:
     assert sample(torch.empty(4, device="meta")) is None
 
 
-def test_the_least_and_the_greatest_of_all_values() -> None:
+def test_extremes_of_all_values_are_computed_for_rows_in_turn() -> None:
     rows = Rows(16, torch.device("cpu"))
+    rows.turn, rows.period = 1, 2
     values = torch.zeros(100_000)
     values[77_777], values[3] = 9.0, -4.0
-    for is_exact in (True, False):
-        rows.add(values, is_exact=is_exact)
-    (least, most), (one, other) = rows.exact()[:, :2].tolist()
-    assert (least, most) == (-4.0, 9.0)
-    assert one > other, "not looked for"
+    for _ in range(3):
+        rows.add(values)
+    places, found = rows.exact()
+    assert [divmod(place, 5) for place in places] == [(1, 0), (1, 1)], "minimum, maximum of row 1"
+    assert found.tolist() == [-4.0, 9.0]

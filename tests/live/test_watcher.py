@@ -564,7 +564,7 @@ def test_a_file_that_is_another_s(tmp_path: Path) -> None:
 def test_a_clock_that_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps stay in their order."""
     times = iter(range(10_000, 0, -100))
-    monkeypatch.setattr("torchscan.live.probe.time.time", lambda: float(next(times)))
+    monkeypatch.setattr("torchscan.live.step_sampler.time.time", lambda: float(next(times)))
     with watch(model := net(), tmp_path / "run", every=1, log=("outputs",)):
         train(model, 4)
     run = watched_run(tmp_path / "run")

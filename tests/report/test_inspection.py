@@ -21,7 +21,7 @@ from tests.report.runs import NO_TIME, Times, inspected, latency, on_device, run
 from torchscan import inspect
 from torchscan.report.table import FORMATS
 from torchscan.runtime.checks import CheckResult
-from torchscan.runtime.compiling import Compilation, CompiledFrame
+from torchscan.observing.compiling import Compilation, CompiledFrame
 from torchscan.runtime.expected import Expected
 from torchscan.runtime.findings import CheckedModule, NonFinite
 from torchscan.types import RunFacts

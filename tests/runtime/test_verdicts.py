@@ -19,8 +19,8 @@ from tests.opening import inspected_run
 from tests.report.runs import latency, run
 from torchscan import InputError, inspect
 from torchscan.notes import Note
+from torchscan.observing.compiling import Compilation, CompiledFrame
 from torchscan.plain import to_plain
-from torchscan.runtime.compiling import Compilation, CompiledFrame
 from torchscan.runtime.evidence import Evidence, TimeShare
 from torchscan.runtime.findings import CheckedModule, NonFinite
 from torchscan.runtime.group_run import GroupRun

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from torch import Tensor, nn
 
 #: what returns zero where a unit is not active
@@ -30,22 +28,23 @@ def bounds_of(module: nn.Module) -> tuple[float, float] | None:
     return next((bounds for kinds, bounds in _BOUNDS.items() if isinstance(module, kinds)), None)
 
 
-class Units:
-    """The dimension of units in the outputs of one step's layers.
+def has_channels_first(module: nn.Module) -> bool | None:
+    """Return whether the units of a layer's output lie along its second dimension.
 
-    Channels come first or last, which the layer before decides.
+    Return None for modules other than layers, whose output is laid out as their input.
     """
+    if isinstance(module, _CHANNELS_FIRST):
+        return True
+    return False if isinstance(module, _CHANNELS_LAST) else None
 
-    def __init__(self) -> None:
-        self._is_channels_first: bool | None = None
 
-    def dim_of(self, module: nn.Module, outputs: Sequence[Tensor]) -> int | None:
-        """Return the dimension of units in an output, or None if they cannot be dead."""
-        if isinstance(module, (*_CHANNELS_FIRST, *_CHANNELS_LAST)):
-            self._is_channels_first = isinstance(module, _CHANNELS_FIRST)
-        if not can_die(module) or not outputs or outputs[0].dim() < 2:
-            return None
-        is_first = (
-            outputs[0].dim() > 3 if self._is_channels_first is None else self._is_channels_first
-        )
-        return 1 if is_first else -1
+def unit_dim_of(output: Tensor, is_channels_first: bool | None) -> int | None:
+    """Return the dimension of units in an output, or None if it has none.
+
+    ``is_channels_first`` tells how the last layer has laid out its output, if there was one.
+    """
+    if output.dim() < 2:
+        return None
+    if is_channels_first is None:
+        is_channels_first = output.dim() > 3
+    return 1 if is_channels_first else -1

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torchscan.live.descriptors import above_standard
 
 if TYPE_CHECKING:
-    from torchscan.live.sampled import Sampled
+    from torchscan.live.sampled import StepSamples
 
 #: min bytes for records, and the number of steps that fit. Memory is taken only when it is used
 _MIN_SIZE, _NUM_STEPS = 2**26, 8
@@ -227,7 +227,7 @@ class Outlet:
             self._waiting.popleft()
         return not self._waiting
 
-    def put(self, sampled: Sampled) -> bool:
+    def put(self, sampled: StepSamples) -> bool:
         """Put a step into the memory, and return whether there was room."""
         return self.flush() and self._put({"is": "step", **sampled.header}, sampled)
 
@@ -247,7 +247,7 @@ class Outlet:
         """Close the memory; nothing can be put after that."""
         os.close(self._file)
 
-    def _put(self, message: Message, sampled: Sampled | None) -> bool:
+    def _put(self, message: Message, sampled: StepSamples | None) -> bool:
         data = json.dumps(message).encode()
         head = aligned(len(data))
         size = head + (0 if sampled is None else sampled.nbytes)

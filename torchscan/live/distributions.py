@@ -30,7 +30,7 @@ def columns_of(sampled: Sampled) -> Columns:
     least, most, dead, sample_norm, norm = sampled.exact.double().unbind(1)
     is_looked_for = ~(least > most)
     is_exact = is_looked_for & least.isfinite() & most.isfinite()
-    figures, (sizes, bins, counts) = _of_samples(sampled.samples, sampled.sizes)
+    figures, (sizes, bins, counts) = _of_samples(sampled.matrix, sampled.sizes)
     figures |= {
         "numel": sampled.numels,
         "update": _updates(sampled),
@@ -81,9 +81,9 @@ def _updates(sampled: Sampled) -> Tensor:
     It is NaN for other tensors, and for parameters that were zero.
     """
     before, after = sampled.pairs.unbind(1)
-    is_valid = torch.arange(sampled.samples.shape[1]) < sampled.sizes[before, None]
-    old, new = (sampled.samples[rows].double().where(is_valid, 0.0) for rows in (before, after))
-    found = torch.full((len(sampled.samples),), math.nan, dtype=torch.float64)
+    is_valid = torch.arange(sampled.matrix.shape[1]) < sampled.sizes[before, None]
+    old, new = (sampled.matrix[rows].double().where(is_valid, 0.0) for rows in (before, after))
+    found = torch.full((len(sampled.sizes),), math.nan, dtype=torch.float64)
     length = old.norm(dim=1)
     found[after] = ((new - old).norm(dim=1) / length).where(length > 0, math.nan)
     return found

@@ -68,9 +68,10 @@ class Frequency:
         self._turn += is_due
         return is_due
 
-    def turn(self, row: int) -> bool:
-        """Return whether to compute minimum and maximum of a row in this pass."""
-        return (row + self._turn) % max(1, _IN_TURN // self.every) == 0
+    @property
+    def turn(self) -> tuple[int, int]:
+        """The first row of this pass with statistics of all values, and the rows to the next."""
+        return self._turn, max(1, _IN_TURN // self.every)
 
     def note_cost(self, nanoseconds: int) -> None:
         """Note the time that the last sample took.

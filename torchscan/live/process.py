@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchscan.errors import InputError
+from torchscan.live.call_sites import SeriesNumbers
 from torchscan.live.channel import Message, MessageSocket, Outlet
 from torchscan.live.descriptors import socket_pair
 from torchscan.live.launched import current_rank, current_world_size
@@ -30,8 +31,7 @@ from torchscan.live.losses import (
     note_of_lost,
 )
 from torchscan.live.lost_peers import is_of_lost_peer
-from torchscan.live.probe import SeriesNumbers
-from torchscan.live.sampled import Sampled
+from torchscan.live.sampled import StepSamples
 from torchscan.live.schema import Announced, Phase
 from torchscan.live.settling import is_settled, settled_about, settled_by
 from torchscan.live.sinks.sink import Sink
@@ -52,6 +52,8 @@ _FIRST_WORD, _NEXT_WORD = 10.0, 30.0
 _LOOK, _LONGEST_LOOK = 0.01, 0.5
 #: seconds after a worker's end in which its lock may be held by whoever looks whether there is a worker
 _LOCK_PATIENCE = 10.0
+#: seconds between two exchanges with the worker: each takes longer than a small step
+_WAKE_PERIOD = 0.02
 #: series in a message
 _NUM_SERIES = 2000
 
@@ -82,6 +84,7 @@ class WriterProcess:
         self._announced: list[Announced] = []
         #: steps whose sampling has begun; those that had no room, in all and not yet told to the worker
         self._num_begun = self._num_dropped = 0
+        self._woken_at = 0.0
         self._unsent_losses = Losses()
         #: steps that are not written when close() ends
         self._num_left = 0
@@ -246,6 +249,10 @@ class WriterProcess:
         self._outlet.send(message)
         self.line.wake()
 
+    def send_later(self, message: Message) -> None:
+        """Put a message into the memory, where the worker looks a few times a second."""
+        self._outlet.send(message)
+
     def begin(self, phase: Phase, step: int) -> None:
         """Note that sampling of a step begins: if the process is killed in it, the step counts as lost."""
         self._num_begun += 1
@@ -259,10 +266,12 @@ class WriterProcess:
                 self._session, self._num_begun, is_evaluation=is_evaluation, step=step
             )
 
-    def put(self, sampled: Sampled, numbers: SeriesNumbers) -> None:
+    def put(self, sampled: StepSamples, numbers: SeriesNumbers) -> None:
         """Hand over a step, or count it as dropped. Training never waits."""
-        self._receive()
-        if not len(sampled.samples):  # nothing was chosen in it
+        is_late = time.monotonic() - self._woken_at > _WAKE_PERIOD
+        if is_late:
+            self._receive()
+        if not len(sampled.sizes):  # nothing was chosen in it
             self._num_begun -= 1
             self._note_begun(sampled.phase, sampled.step)
             return
@@ -274,7 +283,9 @@ class WriterProcess:
             self._drop(sampled.phase, sampled.step, TOO_SLOW)
         elif self._unsent_losses.ranges:
             self._send_losses()
-        self.line.wake()
+        if is_late:
+            self._woken_at = time.monotonic()
+            self.line.wake()
 
     def lose(self, phase: Phase, step: int, why: Note) -> None:
         """Count a step that was begun and is not handed over."""

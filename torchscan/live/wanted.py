@@ -20,9 +20,9 @@ from torchscan.live.accepting import (
     texts,
     whole_number,
 )
-from torchscan.live.probe import LOGGED
 from torchscan.live.schema import STATISTICS, Kind
 from torchscan.live.sinks.sink import Sink
+from torchscan.live.step_sampler import LOGGED
 from torchscan.recording.bookkeeping.inventory import modules_of
 
 #: values of a tensor that are sampled at most

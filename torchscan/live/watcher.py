@@ -19,17 +19,17 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from torchscan.live.about import about_of
 from torchscan.live.accepting import choice, flag, path
+from torchscan.live.call_sites import CallSites, SeriesNumbers
+from torchscan.live.curve_log import CurveLog
 from torchscan.live.frequency import Frequency
-from torchscan.live.gate import ModelHook
 from torchscan.live.graphing import await_end, draw_apart
 from torchscan.live.losses import INTERNAL_ERROR, format_error
-from torchscan.live.probe import Before, Probe, SeriesNumbers, is_transformed, parameters_of
 from torchscan.live.process import WriterProcess
 from torchscan.live.rows import Rows
 from torchscan.live.schema import Phase
 from torchscan.live.sinks.sink import Sink
 from torchscan.live.starting import START_METHODS, StartMethod
-from torchscan.live.steps import Pass, StepCounter
+from torchscan.live.step_sampler import ParameterMemory, StepSampler, is_transformed
 from torchscan.live.telling import warn_or_print
 from torchscan.live.wanted import (
     Chosen,
@@ -42,20 +42,21 @@ from torchscan.live.wanted import (
     wanted_of,
 )
 from torchscan.notes import Note
-from torchscan.recording.bookkeeping.inventory import modules_of, tensors_of
-from torchscan.recording.call_tree import (
-    Call,
-    CallTree,
-    Given,
-    is_in_backward_pass,
-    is_open,
-    is_running,
-    with_autograd_threads,
-)
+from torchscan.observing.backward_watch import BackwardWatch, reaches_parameter
+from torchscan.observing.compiling import CompileWatch
+from torchscan.observing.loss_scales import LossScales
+from torchscan.observing.model_hook import ModelHook
+from torchscan.observing.steps import Pass, StepCounter
+from torchscan.recording.bookkeeping.containers import tensors_in
+from torchscan.recording.bookkeeping.inventory import tensors_of
+from torchscan.recording.call_tree import Given, is_in_backward_pass, is_open
 from torchscan.recording.request import require_module
 from torchscan.recording.undo import is_recording
-from torchscan.runtime.compiling import CompileWatch
-from torchscan.torch_versions import has_compiler, without_torch_function
+from torchscan.torch_versions import (
+    has_compiler,
+    next_node,
+    without_torch_function,
+)
 from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
@@ -82,34 +83,43 @@ class Watcher:
             wanted.sample_n,
             next((tensor.device for tensor in tensors_of(module)), torch.device("cpu")),
         )
-        self._numbers, self._before = SeriesNumbers(wanted.whole), Before()
+        self._numbers = SeriesNumbers(wanted.whole)
+        self._memory = ParameterMemory()
+        self._sites = CallSites(
+            self._numbers, lambda path, each: is_chosen(wanted.modules, path, each)
+        )
         self._steps = StepCounter(process.last, process.reached, step)
         self._rewrite_from(step)
         if step is None and process.last:
             self._warn_of_continuation(self._steps.next)
-        self._probe: Probe | None = None
-        self._paths: dict[int, str] = {}
-        self._is_closed = self._has_begun = False
-        #: the first process of a run has its graph drawn, by what the model is called with in the first step that is looked at
+        self._sampler: StepSampler | None = None
+        self._curves = CurveLog(self._send_curves)
+        self._is_closed = self._has_begun = self._is_paused = False
+        #: the first process of a run draws the graph of the model in the first sampled step
         self._awaits_graph = wanted.graph and process.is_first
         self._drawing: int | None = None
-        #: that shows the run in the browser, if one was asked for
+        #: server that shows the run in the browser, or None
         self.server: Server | None = None
         self._pid = os.getpid()
-        self._parameters = {id(each) for each in module.parameters()}
         #: the thread that trains: the first that calls the model
         self._thread: int | None = None
-        self._tree = CallTree(self._path_of, with_autograd_threads())
-        self._is_following = False
+        #: number of the first node that autograd can make in the current pass
+        self._first_node = 0
+        #: True in a training step that is not sampled, until its gradients arrive
+        self._awaits_gradients = False
+        self._facts: dict[str, Any] = {}
+        self._sites.update(module, module)
         self._model_hook = ModelHook(module, self._begin, self._note_backward)
+        self._backward_watch = BackwardWatch(self._note_backward_pass)
         self._optimizers = register_optimizer_step_post_hook(
             lambda optimizer, *_: self._note_optimizer(optimizer)
         )
         self._knows_compiler = False
-        self._compiler = CompileWatch(self._pause, self._go_on)
+        self._compiler = CompileWatch(self._pause_hooks, self._go_on)
         self._compiler.listen()
         self._model_hook.await_call()
         self._go_on()
+        self._backward_watch.start()
         _watchers.add(self)
         atexit.register(self._close_at_exit)
 
@@ -122,89 +132,104 @@ class Watcher:
             self._compiler.listen()
             self._model_hook.keep_compiler_out()
         self._model_hook.go_on()
-        if self._is_following:
-            self._tree.go_on()
 
-    def _pause(self) -> None:
+    def _pause_hooks(self) -> None:
         self._model_hook.pause()
-        self._tree.pause()
 
     def _note_backward(self) -> None:
-        """Gradients come: the next forward pass may be one to be looked at."""
+        """Note that gradients arrive: the next forward pass may begin another step."""
         if not self._is_closed:
+            self._awaits_gradients = False
             self._steps.note_backward()
             self._model_hook.await_call()
 
+    def _note_backward_pass(self, tensors: Sequence[Tensor], scales: LossScales) -> None:
+        """Note a backward pass that starts at these tensors, if it trains the model."""
+        if self._is_closed or not self._is_here or self._steps.current.phase != "train":
+            return
+        if is_recording() or is_transformed():
+            return
+        with self._guarded():
+            if not reaches_parameter(tensors, self._sites.parameter_ids, self._first_node):
+                return
+            if self._awaits_gradients:
+                self._note_backward()
+            if not is_in_backward_pass():
+                losses, _ = scales.unscale(tensors)
+                if len(losses) == 1 and losses[0].numel() == 1:
+                    self._curves.add_loss(losses[0])
+
     def _note_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer has made its step, which may be another model's: parameters are what they will be."""
+        """Note the step of an optimizer, which may be that of another model."""
+        parameter_ids = self._sites.parameter_ids
         if not any(
-            id(each) in self._parameters
+            id(each) in parameter_ids
             for group in optimizer.param_groups
             for each in group["params"]
         ):
             return
         self._note_backward()
-        if self._probe is not None and self._is_here:
-            self._probe.note_updated()
+        if not self._is_here:
+            return
+        if self._steps.current.phase == "train":
+            self._curves.note_learning_rate(optimizer.param_groups[0].get("lr"))
+        if "optimizer" not in self._facts:
+            self._note_facts(optimizer=type(optimizer).__name__)
+        if self._sampler is not None:
+            self._sampler.note_updated()
 
     @property
     def _is_here(self) -> bool:
         """True in the process and the thread that train."""
         return os.getpid() == self._pid and self._thread in (None, threading.get_ident())
 
-    def _path_of(self, module: nn.Module) -> str | None:
-        return None if is_recording() else self._paths.get(id(module))
-
-    # -- steps ---------------------------------------------------------------------------------------------------------
+    # -- steps -----------------------------------------------------------------------------------
 
     def _begin(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        """The model is called, or a part of it."""
+        """Note that the model is called, or a part of it."""
         if (
             not self._is_here
             or is_in_backward_pass()
             or is_recording()
             or is_transformed()
-            or self._is_inside(module)
+            or is_open(module)
         ):
             return
         with self._guarded():
             self._thread = threading.get_ident()
             self._model_hook.note_entry(module, is_first=not self._has_begun)
             self._has_begun = True
-            self._begin_pass(module, args)
-
-    def _is_inside(self, module: nn.Module) -> bool:
-        """Return whether the model itself calls a module.
-
-        An open call may have been interrupted.
-        """
-        if is_open(module):
-            return True
-        current = (
-            self._tree.current
-            if self._is_following and not self._model_hook.is_model(module)
-            else None
-        )
-        return current is not None and current.module is not module and is_running(current.module)
+            if not self._is_paused:
+                self._begin_pass(module, args)
 
     def _begin_pass(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         phase: Phase = "train" if module.training and torch.is_grad_enabled() else "eval"
         part = None if self._model_hook.is_model(module) else id(module)
-        place = self._steps.relation_of(phase, part)
-        if self._probe is not None:
-            self._probe.is_aside = place == "aside"
-        if place == "same" and self._probe is not None:
-            self._tree.forget_interrupted()
-        elif place == "same" and phase == "train":
-            self._model_hook.await_result(module)
-        if place != "new":
+        relation = self._steps.relation_of(phase, part)
+        if self._sampler is not None:
+            self._sampler.is_aside = relation == "aside"
+        elif relation == "same" and phase == "train":
+            self._await_gradients(module)
+        if relation != "new":
             return
+
         self._finish()
         begun = self._steps.begin(phase, part)
+        self._first_node = next_node()
+        self._awaits_gradients = False
+        self._curves.begin(phase, begun.step, begun.number)
         if self._is_due(begun):
             self._arm(module, args)
         elif phase == "train" and not self._steps.is_manual:
+            self._await_gradients(module)
+
+    def _await_gradients(self, module: nn.Module) -> None:
+        """Wait for the gradients of a step that is not sampled."""
+        self._awaits_gradients = True
+        if self._sites.has_unreachable_parameters:
             self._model_hook.await_result(module)
+        else:
+            self._model_hook.sleep()
 
     def _is_due(self, begun: Pass) -> bool:
         frequency = self._frequencies[begun.phase]
@@ -214,68 +239,46 @@ class Watcher:
 
     def _arm(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         start = time.perf_counter_ns()
-        modules = list(modules_of(self._model))
-        self._paths = {id(each): path for path, each in modules}
-        self._paths.setdefault(id(module), "")  # which may be a compiled one around it
-        self._parameters = {id(each) for each in self._model.parameters()}
-        chosen = {path for path, each in modules if is_chosen(self._wanted.modules, path, each)}
+        self._sites.update(self._model, module)
         phase = self._steps.current.phase
-        self._probe = Probe(
+        self._rows.turn, self._rows.period = self._frequencies[phase].turn
+        self._sampler = StepSampler(
             self._steps.current,
             self._rows,
             self._numbers,
-            parameters_of((path, each) for path, each in modules if path in chosen)
-            if phase == "train"
-            else [],
-            self._before,
+            self._sites,
+            self._memory,
             kinds=self._wanted.kinds,
-            follows=chosen.__contains__,
-            is_exact=self._frequencies[phase].turn,
             sample_norms=self._wanted.sample_norms,
-            begin_backward=self._note_backward,
+            note_backward=self._note_backward,
+            end_root=self._note_root_end,
             fail=self._give_up,
         )
-        self._tree = CallTree(
-            self._path_of, with_autograd_threads()
-        )  # torch may still come to the hooks of the one before
-        self._tree.start(self._note_end, at_start=self._note_start)
-        if self._knows_compiler:
-            self._tree.keep_compiler_out()
-        self._is_following = True
-        self._probe.took += time.perf_counter_ns() - start
+        self._model_hook.follow(self._sampler)
+        if "batch" not in self._facts:
+            self._note_inputs(args)
+        self._sampler.took += time.perf_counter_ns() - start
         self._process.begin(phase, self._steps.current.step)
-        self._tree.join(module, args)
 
-    def _note_start(self, call: Call, args: tuple[Any, ...]) -> None:
-        if call.parent is None:
-            self._model_hook.note_entry(call.module, is_first=False)
-        if self._probe is not None:
-            self._probe.note_start(call, args)
-
-    def _note_end(self, call: Call, given: Given, result: object) -> None:
-        if self._probe is not None:
-            self._probe.note_end(call, given, result)
-            if (
-                self._awaits_graph
-                and call.parent is None
-                and self._model_hook.is_model(call.module)
-            ):
-                self._draw_graph(given)
-        if call.parent is None:
-            self._tree.forget_exception()  # which holds all that was computed
+    def _note_root_end(self, module: nn.Module, args: tuple[Any, ...], kwargs: Any) -> None:
+        self._model_hook.note_entry(module, is_first=False)
+        if self._awaits_graph and self._model_hook.is_model(module):
+            self._draw_graph((args, kwargs))
 
     def _finish(self) -> None:
-        """The step that was looked at is over."""
-        probe, self._probe = self._probe, None
-        if probe is None:
+        """Hand over the samples of the step that has ended, if it was sampled."""
+        sampler, self._sampler = self._sampler, None
+        self._model_hook.follow(None)
+        if sampler is None:
             return
-        self._tree.stop()
-        self._is_following = False
-        sampled = probe.finish()
+        sampled = sampler.finish()
         start = time.perf_counter_ns()
+        if sampler.gradient_norm is not None:
+            self._curves.note_gradient_norm(sampler.gradient_norm)
         self._process.put(sampled, self._numbers)
-        self._rows.wholes.clear()
-        self._frequencies[sampled.phase].note_cost(probe.took + time.perf_counter_ns() - start)
+        self._rows.clear()
+        spent = sampler.took + time.perf_counter_ns() - start
+        self._frequencies[sampled.phase].note_cost(spent)
 
     def _draw_graph(self, given: Given) -> None:
         if self._steps.current.phase != "train":
@@ -286,6 +289,28 @@ class Watcher:
         except Exception as error:  # the graph is not worth the watching
             note = Note.of("graph-not-drawn", error=format_error(error))
             self._process.send({"is": "note", "note": note.to_data()})
+
+    # -- facts of the run ------------------------------------------------------------------------
+
+    def _send_curves(self, rows: list[list[Any]]) -> None:
+        self._process.send_later({"is": "curves", "rows": rows})
+
+    def _note_inputs(self, args: tuple[Any, ...]) -> None:
+        """Note the shape of the first input, the precision and the device."""
+        shape = next((list(each.shape) for each in tensors_in(args)), None)
+        tensor = next(tensors_of(self._model), None)
+        device = torch.device("cpu") if tensor is None else tensor.device
+        dtype = torch.float32 if tensor is None else tensor.dtype
+        precision = str(dtype).removeprefix("torch.")
+        if torch.is_autocast_enabled(device.type):
+            narrow = str(torch.get_autocast_dtype(device.type)).removeprefix("torch.")
+            precision = {"bfloat16": "bf16", "float16": "fp16"}.get(narrow, narrow) + "-mixed"
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type.upper()
+        self._note_facts(batch=shape, precision=precision, device=name)
+
+    def _note_facts(self, **facts: Any) -> None:
+        self._facts |= facts
+        self._process.send({"is": "about", "about": facts})
 
     def step(self, number: int | None = None) -> None:
         """End a training step by hand, from now on. ``number`` is that of the next step."""
@@ -322,10 +347,10 @@ class Watcher:
     def _give_up(self, error: Exception) -> None:
         if self._is_closed:
             return
-        probe, self._probe = self._probe, None
+        sampler, self._sampler = self._sampler, None
         self._unfollow()
         text = format_error(error)
-        if probe is not None:
+        if sampler is not None:
             self._process.lose(
                 self._steps.current.phase,
                 self._steps.current.step,
@@ -338,25 +363,17 @@ class Watcher:
     def forget(self) -> None:
         """In a process that was forked: the run is the other's."""
         self._is_closed = True
-        self._probe = None
-        self._tree.stop()
+        self._sampler = None
         self._model_hook.close()
+        self._backward_watch.close()
 
     # -- the user's ----------------------------------------------------------------------------------------------------
 
     def attach(self, tensor: Tensor, alias: Tensor, module: nn.Module, name: str) -> None:
         """Record an attached tensor, with the ``alias`` that :func:`attach` returns for it."""
-        path = self._paths.get(id(module))
-        if (
-            self._probe is None
-            or path is None
-            or not self._is_here
-            or not isinstance(tensor, Tensor)
-        ):
-            return
-        call = self._tree.current
-        invocation = call.invocation if call is not None and call.module is module else 0
-        self._probe.note_attached(path, name, invocation, module, tensor, alias)
+        sampler = self._sampler
+        if sampler is not None and self._is_here and isinstance(tensor, Tensor):
+            sampler.note_attached(module, name, tensor, alias)
 
     @property
     def dropped(self) -> int:
@@ -381,6 +398,7 @@ class Watcher:
         if not self._is_closed:
             with self._guarded():
                 self._finish()
+                self._curves.close()
         if not self._is_closed:
             self._unfollow()
             self._warn_of_unmatched()
@@ -399,8 +417,7 @@ class Watcher:
 
     def _unfollow(self) -> None:
         self._is_closed = True
-        self._is_following = False
-        self._tree.stop()
+        self._backward_watch.close()
         self._compiler.close()
         self._model_hook.close()
         self._optimizers.remove()

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
+from torchscan.observing.compiling import CompiledFrame
 from torchscan.report import finding_texts  # noqa: F401 - registers the sentences of findings
 from torchscan.report.table import FullRemark
-from torchscan.runtime.compiling import CompiledFrame
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.run import RunFacts
 

@@ -15,6 +15,7 @@ from torch.optim.optimizer import (
 from torch.utils.hooks import RemovableHandle
 
 from torchscan.errors import InputError, TorchscanError, warn_user
+from torchscan.observing.compiling import Compilation, CompileWatch
 from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
 from torchscan.recording.bookkeeping.inventory import device_of, is_on_cuda, modules_of
 from torchscan.recording.bookkeeping.tensors import own_copy, shape_of
@@ -22,7 +23,6 @@ from torchscan.recording.call_tree import Begun, Call, CallTree, Given, with_aut
 from torchscan.recording.undo import is_recording
 from torchscan.runtime.call_memory import MemoryWatch, Shapes
 from torchscan.runtime.checks import Check, CheckResult, StepChecks
-from torchscan.runtime.compiling import Compilation, CompileWatch
 from torchscan.runtime.deferred import DeferredValues
 from torchscan.runtime.device_times import DeviceTimes, EventPool
 from torchscan.runtime.facts import StepFacts

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from torchscan.measured import Key
+from torchscan.observing.compiling import Compilation
 from torchscan.runtime.call_memory import Shapes
 from torchscan.runtime.checks import CheckResult
-from torchscan.runtime.compiling import Compilation
 from torchscan.runtime.exchanges import Group, current_group
 from torchscan.runtime.facts import StepFacts
 from torchscan.runtime.findings import NonFinite

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from torchscan.observing.wrapped_functions import wrap_function
 from torchscan.recording.places import place_of_user
-from torchscan.runtime.wrapped_functions import wrap_function
 from torchscan.torch_versions import FORMATS_STACK, anomaly_flags, set_anomaly_flags
 
 #: what undoes the notes, while they are on

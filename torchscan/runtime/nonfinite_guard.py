@@ -30,9 +30,10 @@ from torch.optim.optimizer import (
 from torch.utils.hooks import RemovableHandle
 
 from torchscan.errors import TorchscanError, warn_user
+from torchscan.observing.compiling import CompileWatch
+from torchscan.observing.wrapped_functions import wrap_function
 from torchscan.recording.call_tree import is_in_backward_pass, is_running
 from torchscan.recording.undo import is_recording
-from torchscan.runtime.compiling import CompileWatch
 from torchscan.runtime.finding_log import FindingLog
 from torchscan.runtime.findings import CheckedModule, GuardFacts, NonFinite
 from torchscan.runtime.inspection_link import InspectionLink
@@ -45,7 +46,6 @@ from torchscan.runtime.trained_tensors import TrainedTensors
 from torchscan.runtime.training_checks import TrainingChecks
 from torchscan.runtime.training_thread import TrainingThread
 from torchscan.runtime.values import Listener
-from torchscan.runtime.wrapped_functions import wrap_function
 from torchscan.torch_versions import (
     RUNS_BACKWARD,
     compile_callbacks,

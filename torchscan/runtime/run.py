@@ -19,12 +19,12 @@ from torchscan.errors import InputError
 from torchscan.files import write_text
 from torchscan.measured import Figure, Key, Measured, Verdict
 from torchscan.notes import Note
+from torchscan.observing.compiling import Compilation
 from torchscan.ops import OpCost
 from torchscan.plain import stored_as, to_plain
 from torchscan.results import RowsResult, table_of
 from torchscan.runtime.checks import CheckResult
 from torchscan.runtime.chrome_trace import chrome_trace
-from torchscan.runtime.compiling import Compilation
 from torchscan.runtime.evidence import Evidence, Interval, evidence_of
 from torchscan.runtime.exchanges import Exchange, Process
 from torchscan.runtime.expected import Expected, ExpectedTimes, expected_of, expected_times

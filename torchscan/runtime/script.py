@@ -26,9 +26,9 @@ from torch.compiler import is_dynamo_compiling
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from torchscan.errors import AlarmError, InputError, NonFiniteError
+from torchscan.observing.compiling import CompileWatch
 from torchscan.recording.call_tree import Begun
 from torchscan.recording.undo import is_recording
-from torchscan.runtime.compiling import CompileWatch
 from torchscan.runtime.nonfinite_guard import NonFiniteGuard
 from torchscan.runtime.run import RunFacts
 from torchscan.runtime.second_look import is_looking_again

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
+from torchscan.observing.loss_scales import LossScales
 from torchscan.recording.places import place_of_user
 from torchscan.runtime.backward_state import BackwardState
 from torchscan.runtime.device_checks import DeviceChecks
@@ -21,7 +22,6 @@ from torchscan.runtime.finiteness import FINE, check_values, is_on_device, is_pl
 from torchscan.runtime.gradient_explainer import GradientExplainer
 from torchscan.runtime.loss_explainer import LossExplainer
 from torchscan.runtime.loss_graph import LossGraph
-from torchscan.runtime.loss_scales import LossScales
 from torchscan.runtime.root_calls import RootCalls
 from torchscan.runtime.root_names import RootNames
 from torchscan.runtime.trained_tensors import TrainedTensors, parameters_of, updated_rows_of

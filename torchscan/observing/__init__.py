@@ -1,0 +1,1 @@
+"""Observation of real training: steps, calls, gradients, optimizers and the compiler."""

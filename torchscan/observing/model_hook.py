@@ -1,0 +1,193 @@
+"""Global hooks that report calls of a model, and as few other calls as possible.
+
+A global hook costs a microsecond or more for each module call of the process. So there is none
+from the start of a step that is not sampled until its gradients arrive. Nothing is stored on the
+model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils.hooks import RemovableHandle
+
+from torchscan.recording.bookkeeping.containers import tensors_in
+from torchscan.recording.call_tree import is_running
+from torchscan.torch_versions import (
+    compiled_from,
+    has_compiler,
+    not_compiled,
+    without_torch_function,
+)
+
+#: called with a module and its positional arguments
+Begin = Callable[[nn.Module, tuple[Any, ...]], None]
+State = Literal["closed", "waiting", "following", "awaiting-result"]
+
+
+class CallListener(Protocol):
+    """Follower of all calls of a step that is sampled."""
+
+    @property
+    def open_module(self) -> nn.Module | None:
+        """The outermost module whose call has started and not ended, or None."""
+
+    def forget_open(self) -> None:
+        """Forget calls that were interrupted."""
+
+    def note_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """Note the start of a call."""
+
+    def note_end(self, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
+        """Note the end of a call."""
+
+
+class ModelHook:
+    """Reports when the model is called, or a part of it where the model itself is not called.
+
+    Lightning's ``training_step``, for example, calls parts of the module.
+    """
+
+    def __init__(self, model: nn.Module, begin: Begin, note_backward: Callable[[], None]) -> None:
+        self._model, self._begin, self._note_backward = model, begin, note_backward
+        #: identities of modules whose calls begin steps: of any module, until the first call tells
+        self._entries = {id(module) for module in model.modules()}
+        #: the module whose result is awaited
+        self._awaited: nn.Module | None = None
+        self._listener: CallListener | None = None
+        self._state: State = "closed"
+        self._is_paused = False
+        self._handles: list[RemovableHandle] = []
+        self._make_hooks()
+
+    def is_model(self, module: nn.Module) -> bool:
+        """Return whether a module is the model, or the compiled version of it."""
+        return module is self._model or (has_compiler() and compiled_from(module) is self._model)
+
+    def note_entry(self, module: nn.Module, *, is_first: bool) -> None:
+        """Note a module that was called from outside.
+
+        Once the model itself is called, its parts are no longer entries.
+        """
+        if self.is_model(module) or is_first:
+            self._entries.clear()
+        self._entries |= {id(self._model), id(module)}
+
+    # -- states ----------------------------------------------------------------------------------
+
+    def await_call(self) -> None:
+        """Report the next call of an entry, and of all calls if a step is sampled."""
+        wanted: State = "waiting" if self._listener is None else "following"
+        if self._state != wanted:
+            self._become(wanted)
+
+    def follow(self, listener: CallListener | None) -> None:
+        """Report all calls to ``listener``, or none from now on if it is None."""
+        self._listener = listener
+        if listener is not None:
+            self.await_call()
+        elif self._state == "following":
+            self._become("waiting")
+
+    def sleep(self) -> None:
+        """Report nothing until :meth:`await_call`."""
+        self._become("closed")
+
+    def await_result(self, module: nn.Module) -> None:
+        """Report when gradients reach the result of this module, whose call has begun."""
+        self._awaited = module
+        self._become("awaiting-result")
+
+    def close(self) -> None:
+        """Report nothing any more."""
+        self._listener = None
+        self._become("closed")
+
+    def pause(self) -> None:
+        """Remove the hooks while something is compiled: they would be compiled, too."""
+        self._is_paused = True
+        self._become(self._state)
+
+    def go_on(self) -> None:
+        """End a pause."""
+        self._is_paused = False
+        self._become(self._state)
+
+    def keep_compiler_out(self) -> None:
+        """Replace the hooks by hooks that torch.compile does not trace."""
+        self._make_hooks()
+        self._become(self._state)
+
+    def _become(self, state: State) -> None:
+        self._state = state
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        if self._is_paused or state == "closed":
+            return
+        if state == "waiting":
+            self._handles.append(register_module_forward_pre_hook(self._before))
+        elif state == "following":
+            self._handles.append(register_module_forward_pre_hook(self._before_followed))
+            after = register_module_forward_hook(
+                self._after_followed, with_kwargs=True, always_call=True
+            )
+            self._handles.append(after)
+        else:
+            self._handles.append(register_module_forward_hook(self._after, always_call=True))
+
+    # -- hooks -----------------------------------------------------------------------------------
+
+    def _make_hooks(self) -> None:
+        keep = not_compiled if has_compiler() else _keep
+        self._before = keep(self._note_call)
+        self._after = keep(self._note_result)
+        self._before_followed = keep(self._note_followed_start)
+        self._after_followed = keep(self._note_followed_end)
+
+    def _is_entry(self, module: nn.Module) -> bool:
+        entries = self._entries
+        if id(module) in entries:
+            return True
+        return has_compiler() and id(compiled_from(module)) in entries
+
+    def _note_call(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if not self._is_entry(module):
+            return
+        self._begin(module, args)
+        if self._listener is not None:  # torch reports this call to new hooks when it ends
+            self._listener.note_start(module, args)
+
+    def _note_followed_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        listener = self._listener
+        if listener is None:
+            return
+        open_module = listener.open_module
+        if open_module is not None and id(module) in self._entries and not is_running(open_module):
+            listener.forget_open()
+            open_module = None
+        if open_module is None and self._is_entry(module):
+            self._begin(module, args)
+        if self._listener is not None:
+            self._listener.note_start(module, args)
+
+    def _note_followed_end(self, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
+        if self._listener is not None:
+            self._listener.note_end(module, args, *rest)
+
+    def _note_result(self, module: nn.Module, _: tuple[Any, ...], result: object) -> None:
+        if module is not self._awaited:
+            return
+        self._awaited = None
+        self._become("waiting")
+        with without_torch_function():
+            nodes = {tensor.grad_fn for tensor in tensors_in(result) if tensor.grad_fn is not None}
+        for node in nodes:
+            node.register_prehook(lambda *_: self._note_backward())
+
+
+def _keep(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
