@@ -96,7 +96,7 @@ def describe_input_bound(share: float, min: float, steps: int) -> str:  # noqa: 
     """Return the share of the time between steps, and how to shorten it."""
     shares = f"{units.share(share)} of the time passes between steps"
     margin = f"at least {units.share(min)} in each fifth of {steps} steps"
-    limit = "the data loader or other code of the loop limits training"
+    limit = "the data loader or other code of the loop limits the run"
     cure = "give the loader more workers, or move code out of the loop"
     return f"{shares} ({margin}), so {limit}: {cure}"
 
@@ -106,7 +106,7 @@ def describe_host_bound(share: float, min: float, steps: int) -> str:  # noqa: A
     shares = f"the device waits for the host {units.share(share)} of a step"
     margin = f"at least {units.share(min)} in each fifth of {steps} steps"
     cure = "try a larger batch, torch.compile or CUDA graphs"
-    return f"{shares} ({margin}), so launches limit training: {cure}"
+    return f"{shares} ({margin}), so launches limit the run: {cure}"
 
 
 def describe_small_operators(num_nodes: int, time: float) -> str:
