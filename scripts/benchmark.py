@@ -88,6 +88,19 @@ def main() -> None:
         help="what it costs beside other tools, which log every step",
     )
     parser.add_argument(
+        "--store", action="store_true", help="size of a run of 4,000 steps, and time to read it"
+    )
+    parser.add_argument(
+        "--small",
+        action="store_true",
+        help="what watching and inspecting costs where steps take milliseconds",
+    )
+    parser.add_argument(
+        "--what",
+        choices=("watch", "auto", "inspect"),
+        help="with --small: watch every step, watch with every='auto', or inspect",
+    )
+    parser.add_argument(
         "--watch-long",
         action="store_true",
         help="what a step costs after 10,000, in time, memory and disk",
@@ -170,10 +183,20 @@ def main() -> None:
 
         measure_watching(options.only)
         return
+    if options.small:
+        from benchmark_small_steps import OBSERVERS, measure_small_steps
+
+        measure_small_steps(options.only, OBSERVERS if options.what is None else (options.what,))
+        return
     if options.watch_others:
         from benchmark_watching_others import compare_with_others
 
         compare_with_others(options.only)
+        return
+    if options.store:
+        from benchmark_store import measure_store
+
+        measure_store()
         return
     if options.watch_long:
         from benchmark_watching_long import measure_over_time

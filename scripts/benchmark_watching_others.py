@@ -1,9 +1,11 @@
-"""What watching costs beside other tools: all log every step, in turn with plain steps, as far as they are installed."""
+"""Overhead of observers beside that of other tools, which all log every step.
+
+Blocks of plain and of observed steps alternate, for the models of ``benchmark_small_steps``.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import os
 import shutil
 import statistics
@@ -15,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmark_watching import MODELS, STARTS
+from benchmark_small_steps import MODELS, Training
 from torch import Tensor, nn
 
-from torchscan.live.watcher import watch
+from torchscan import inspect, watch
 
 _ROUNDS, _BLOCK, _WARM = 3, 20, 5
+#: seconds before a block, in which processes of the tools start
+_SETTLE = 1.0
 #: called at the end of each step
 Note = Callable[[], None]
 Tool = Callable[[nn.Module, Path], AbstractContextManager[Note]]
@@ -33,37 +37,37 @@ def compare_with_others(only: str) -> None:
         "WANDB_SILENT": "true",
         "WANDB_ERROR_REPORTING": "false",
     }
-    chosen = {name: made for name, made in MODELS.items() if only.lower() in name.lower()}
-    print(f"{'model':14}{'tool':36}{'plain':>11}{'wall':>8}{'CPU':>8}")
-    for name, (build, shape) in chosen.items():
+    chosen = {name: build for name, build in MODELS.items() if only.lower() in name.lower()}
+    print(f"{'model':15}{'tool':36}{'plain':>11}{'wall':>8}{'CPU':>8}")
+    for name, build in chosen.items():
         for tool, start in TOOLS.items():
-            print(
-                f"{name:14}{tool:36}{_compared(build().train(), torch.randn(shape), start)}",
-                flush=True,
-            )
+            print(f"{name:15}{tool:36}{_compared(build, start)}", flush=True)
 
 
-def _compared(model: nn.Module, x: Tensor, start: Tool) -> str:
+def _compared(build: Callable[[], Training], start: Tool) -> str:
     try:
-        plain, wall, cpu = _ratios(model, x, start)
+        plain, wall, cpu = _ratios(build, start)
     except ImportError as error:
         return f"  not installed: {error}"
     except Exception as error:
-        return f"  does not run: {type(error).__name__}: {str(error).splitlines()[0][:70]}"
+        reason = str(error).partition("\n")[0][:70]
+        return f"  does not run: {type(error).__name__}: {reason}"
     return f"{1000 * plain:8.1f} ms{wall:8.2f}{cpu:8.2f}"
 
 
-def _ratios(model: nn.Module, x: Tensor, start: Tool) -> tuple[float, float, float]:
-    """Blocks of steps take turns; a tool gets a model of its own each time, since some leave their hooks on it."""
-    plain, watched = [], []
+def _ratios(build: Callable[[], Training], start: Tool) -> tuple[float, float, float]:
+    """Let blocks of steps take turns. A tool gets new models, since some leave their hooks on them."""
+    plain_training = build()
+    plain, observed = [], []
     for _ in range(_ROUNDS):
-        time.sleep(STARTS)  # as below: a machine that has rested is slower at first
-        plain += _block(model, x, _nothing)
-        with _folder() as folder, start(twin := copy.deepcopy(model), folder) as note:
-            time.sleep(STARTS)  # what runs beside has started
-            watched += _block(twin, x, note)
+        time.sleep(_SETTLE)  # as below: a machine that has rested is slower at first
+        plain += _block(plain_training, _nothing)
+        training = build()
+        with _folder() as folder, start(training.model, folder) as note:
+            time.sleep(_SETTLE)
+            observed += _block(training, note)
     wall, cpu = _medians(plain)
-    slower = _medians(watched)
+    slower = _medians(observed)
     return wall, slower[0] / wall, slower[1] / cpu
 
 
@@ -71,18 +75,13 @@ def _medians(steps: list[tuple[float, float]]) -> tuple[float, float]:
     return statistics.median(wall for wall, _ in steps), statistics.median(cpu for _, cpu in steps)
 
 
-def _block(model: nn.Module, x: Tensor, note: Note) -> list[tuple[float, float]]:
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6, momentum=0.9)
-    return [_step(model, x, optimizer, note) for _ in range(_WARM + _BLOCK)][_WARM:]
+def _block(training: Training, note: Note) -> list[tuple[float, float]]:
+    return [_step(training, note) for _ in range(_WARM + _BLOCK)][_WARM:]
 
 
-def _step(
-    model: nn.Module, x: Tensor, optimizer: torch.optim.Optimizer, note: Note
-) -> tuple[float, float]:
+def _step(training: Training, note: Note) -> tuple[float, float]:
     wall, cpu = time.perf_counter(), time.process_time()
-    optimizer.zero_grad()
-    model(x).square().mean().backward()
-    optimizer.step()
+    training.step()
     note()
     return time.perf_counter() - wall, time.process_time() - cpu
 
@@ -108,9 +107,7 @@ def _folder() -> Iterator[Path]:
 @contextmanager
 def _torchscan(model: nn.Module, folder: Path) -> Iterator[Note]:
     """Without inputs, as TensorBoard below."""
-    with watch(
-        model, folder / "run", every=1, log=("outputs", "output_grads", "params", "param_grads")
-    ):
+    with _watch(model, folder, ("outputs", "output_grads", "params", "param_grads")):
         yield _nothing
 
 
@@ -118,8 +115,27 @@ def _torchscan(model: nn.Module, folder: Path) -> Iterator[Note]:
 def _torchscan_with_inputs(model: nn.Module, folder: Path) -> Iterator[Note]:
     """All that TorchExplorer logs."""
     kinds = ("inputs", "outputs", "input_grads", "output_grads", "params", "param_grads")
-    with watch(model, folder / "run", every=1, log=kinds):
+    with _watch(model, folder, kinds):
         yield _nothing
+
+
+def _watch(
+    model: nn.Module, folder: Path, kinds: tuple[str, ...]
+) -> AbstractContextManager[object]:
+    return watch(model, folder / "run", every=1, log=kinds, graph=False, start="forkserver")
+
+
+@contextmanager
+def _inspect(model: nn.Module, _: Path) -> Iterator[Note]:
+    with inspect(model, expected=False):
+        yield _nothing
+
+
+@contextmanager
+def _profiler(_: nn.Module, __: Path) -> Iterator[Note]:
+    """Operators on the CPU, without stacks and shapes."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        yield profile.step
 
 
 @contextmanager
@@ -201,8 +217,10 @@ def _explore(model: nn.Module, backend: str) -> None:
 
 
 TOOLS: dict[str, Tool] = {
-    "torchscan": _torchscan,
-    "torchscan, with inputs": _torchscan_with_inputs,
+    "torchscan.watch": _torchscan,
+    "torchscan.watch, with inputs": _torchscan_with_inputs,
+    "torchscan.inspect": _inspect,
+    "torch.profiler": _profiler,
     "TensorBoard add_histogram": _tensorboard,
     "wandb.watch (parameters alone)": _wandb,
     "TorchExplorer (written nowhere)": _torchexplorer,

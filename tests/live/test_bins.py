@@ -7,6 +7,7 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -93,6 +94,28 @@ def test_what_is_no_number_is_counted_apart() -> None:
     assert (found.mean, found.min, found.max) == (1.0, 0.0, 3.0)
     assert found.std == pytest.approx(math.sqrt((2 * 1 + 0 + 4) / 4))
     assert sum(found.counts.values()) == 8
+
+
+def test_the_norm_is_estimated_from_the_sampled_values_unless_it_is_known() -> None:
+    """Two of 200 values were sampled, 3 and 4: their mean square is 12.5, so that of 200 is 2,500."""
+    samples = torch.tensor([[3.0, 4.0]])
+    exact = torch.tensor([[math.inf, -math.inf, math.nan, math.nan, math.nan]])
+    sampled = Sampled(
+        step=0,
+        phase="train",
+        number=0,
+        time=1.0,
+        series=torch.tensor([[7, 0]]),
+        numels=torch.tensor([200]),
+        sizes=torch.tensor([2]),
+        exact=exact,
+        pairs=torch.empty(0, 2, dtype=torch.int64),
+        samples=samples,
+    )
+    assert columns_of(sampled).figures["norm"].tolist() == [50.0]
+    known = exact.clone()
+    known[0, -1] = 60.0
+    assert columns_of(replace(sampled, exact=known)).figures["norm"].tolist() == [60.0]
 
 
 def test_nothing_but_nan() -> None:

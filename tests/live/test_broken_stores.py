@@ -49,6 +49,13 @@ def step(header: object, body: bytes = b"") -> Break:
     return sql("UPDATE steps SET data = ?", value=data)
 
 
+def packed_step(sizes: tuple[int, ...], *streams: bytes) -> Break:
+    """Write a step of today's format: bytes of names, series, rows, bins, then four streams."""
+    data = [zlib.compress(each) for each in streams]
+    head = struct.pack("<BxxxIIIIIIII", 4, *sizes, *map(len, data))
+    return sql("UPDATE steps SET data = ?", value=head + b"".join(data))
+
+
 def instead(make: Callable[[Path], object]) -> Break:
     """Put something else where the file is."""
 
@@ -87,7 +94,7 @@ REFUSED: dict[str, tuple[Break, str]] = {
     "huge": (about("processes", "100000000"), "'100000000' as its 'processes'"),
     "graph": (about("graph", '{"rows": 5}'), "graph of the model that cannot be drawn"),
     "kind": (sql("UPDATE series SET kind = 'evil'"), "invalid series"),
-    "names": (sql("UPDATE series SET path = CAST(X'FFFE' AS TEXT)"), "UTF-8"),
+    "paths": (sql("UPDATE series SET path = CAST(X'FFFE' AS TEXT)"), "UTF-8"),
     "crowd": (sql(CROWD), "200,000 rows"),
     "number": (sql("UPDATE steps SET step = 'x'"), "an invalid step 'x'"),
     "time": (sql("UPDATE steps SET time = 9e999"), "an invalid time 'inf'"),
@@ -98,6 +105,12 @@ REFUSED: dict[str, tuple[Break, str]] = {
     "short": (step(HEADER), "length is not the one in its header"),
     "bomb": (step({**HEADER, "series": 0, "rows": 2_000_000}, bytes(99 * 2_000_000)), "too long"),
     "hidden bomb": (step({**HEADER, "series": 0, "rows": 0}, bytes(200_000_000)), "length is not the one in its header"),
+    "half a step": (sql("UPDATE steps SET data = substr(data, 1, length(data) / 2)"), "not the one in its header"),
+    "promise": (packed_step((2, 2**31, 0, 0), b"[]", b"", b"", b""), "too long"),
+    "many rows": (packed_step((2, 0, 2**26, 0), b"[]", b"", b"", b""), "too long"),
+    "names": (packed_step((2, 0, 0, 0), b"{}", b"", b"", b""), "header is malformed"),
+    "stream": (packed_step((2, 0, 0, 0), b"[]" + bytes(200_000_000), b"", b"", b""), "length is not the one"),
+    "bins": (packed_step((2, 0, 0, 9), b"[]", bytes(200_000_000), b"", b""), "length is not the one"),
     "events": (sql("INSERT INTO events VALUES (1, X'FF')"), "an invalid event of type bytes"),
 }  # fmt: skip
 

@@ -154,6 +154,20 @@ def test_sentences_of_an_older_file_are_notes(path: Path) -> None:
         assert reader.events() == [*events, RunEvent(time=2.0, rank=None, note=NOTE)]
 
 
+def test_notes_of_the_user_are_events_with_a_sentence(path: Path) -> None:
+    store = Store(path, {})
+    store.note(Note.of("user-note", text="epoch 3", step=40), 1.0)
+    store.note(Note.of("paused", step=41), 2.0)
+    store.note(Note.of("resumed", step=50), 3.0)
+    store.close()
+    sentences = [str(event) for event in watched_run(path).events]
+    assert sentences == [
+        "note at step 40: epoch 3",
+        "watching was paused at step 41",
+        "watching was resumed at step 50",
+    ]
+
+
 @pytest.mark.parametrize(
     "what", ["step 3: NaN", "[]", '{"code": 3, "values": {}}', '{"code": "x"}', '"x"', "NaN"]
 )

@@ -66,6 +66,15 @@ def test_what_a_step_has_changed_of_shards() -> None:
     assert merge_distributions([large, large]).update == pytest.approx(0.001)
 
 
+def test_the_norm_of_parts_is_that_of_all_their_values() -> None:
+    """25 values of 3 have the norm 15, and 16 values of 2 have 8; one part has a norm of its own."""
+    threes, twos = of(torch.full((25,), 3.0)), of(torch.full((16,), 2.0))
+    assert (threes.norm, twos.norm) == (15.0, 8.0)
+    assert merge_distributions([threes, twos]).norm == pytest.approx(17.0)
+    assert merge_distributions([threes, replace(twos, norm=20.0)]).norm == pytest.approx(25.0)
+    assert merge_distributions([threes, replace(twos, norm=math.nan)]).norm == 15.0
+
+
 def test_units_are_dead_if_they_are_for_all() -> None:
     """Of which no more can be said than that they are no more than in the part where fewest are."""
     parts = [replace(of(torch.ones(4)), dead=dead) for dead in (0.5, 0.25, math.nan)]

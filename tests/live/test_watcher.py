@@ -568,7 +568,7 @@ def test_a_clock_that_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with watch(model := net(), tmp_path / "run", every=1, log=("outputs",)):
         train(model, 4)
     run = watched_run(tmp_path / "run")
-    assert (run.steps(), run.written) == ([0, 1, 2, 3], 10_000.0)
+    assert run.steps() == [0, 1, 2, 3]
     assert run.history("0 output").steps == (0, 1, 2, 3)
 
 

@@ -35,7 +35,8 @@ def measured_in(path: Path, ranks: Sequence[Written]) -> Measured:
     figures: dict[Key, dict[Figure, float]] = defaultdict(dict)
     for each, distributions in found.items():
         of_call = figures[each.path, each.invocation]
-        for name, value in _figures(each, merge_distributions(distributions)):
+        merged = merge_distributions(distributions)
+        for name, value in _figures(each, merged):
             of_call[name] = _JOINED[name](of_call.get(name, 0.0), value)
     noun = "evaluation pass" if "eval" in {each.phase for each in newest} else "step"
     return Measured(
@@ -56,4 +57,5 @@ def _figures(series: Series, found: Distribution) -> Iterator[tuple[Figure, floa
     if series.kind == "param" and math.isfinite(found.update):
         yield "update", found.update
     if found.nan + found.inf:
-        yield "nonfinite", round((found.nan + found.inf) * found.numel / max(1, found.sampled))
+        share = (found.nan + found.inf) / max(1, found.sampled)
+        yield "nonfinite", round(share * found.numel)

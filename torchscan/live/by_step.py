@@ -3,73 +3,133 @@
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
-from torchscan.live.heat import HeatmapColumn, heat_of
+import torch
+from torch import Tensor
+
+from torchscan.live.bins import BINS
+from torchscan.live.heat import Heatmap
+from torchscan.live.packing import Distributions, entries_of, side_by_side
 from torchscan.live.schema import Distribution, Phase, Series
 
 #: columns, at most
 _MAX_COLUMNS = 160
+#: parts of a column after which they are added up, so that memory does not grow with the run
+_MAX_PARTS = 16
+
+
+class _ColumnPart(NamedTuple):
+    """Sums over some steps of a column, of the series that were seen in them."""
+
+    series: Tensor
+    #: bin + ``BINS`` · series, each once, and the estimated number of values
+    keys: Tensor
+    counts: Tensor
+    min: Tensor
+    max: Tensor
+    #: NaN and Inf among the sampled values
+    nan: Tensor
+    inf: Tensor
+    #: estimated number of finite values, and their sum
+    finite: Tensor
+    sum: Tensor
+
+
+_FIGURES = _ColumnPart._fields[3:]
 
 
 class OverSteps:
-    """Steps whose numbers lie close together share a column, and those are ever wider: memory does not grow with the run."""
+    """Distributions over steps. Steps whose numbers lie close together share a column.
+
+    Columns become wider as more steps come. Each value counts equally: if ``s`` of ``n`` values
+    were sampled, each of them counts ``n / s`` times.
+    """
 
     def __init__(self, phase: Phase = "train") -> None:
+        """Begin without steps."""
         self._phase = phase
         self._width = 1
-        self._columns_by_series: dict[Series, dict[int, HeatmapColumn]] = defaultdict(dict)
-        #: the first and the last step of each column, by its number
+        self._indices: dict[Series, int] = {}
+        #: parts of each column, by its number
+        self._columns: dict[int, list[_ColumnPart]] = {}
+        #: the first and the last step of each column
         self._steps: dict[int, tuple[int, int]] = {}
 
     def add(self, step: int, distributions: Mapping[Series, Distribution]) -> None:
-        """One step of one process; also where there is nothing to add, since that is to be seen."""
-        self._put(
-            step // self._width,
-            (step, step),
-            {series: HeatmapColumn(each) for series, each in distributions.items()},
-        )
+        """Add a step of one rank, also if there is nothing in it, since that is to be seen."""
+        series = dict(enumerate(distributions))
+        found = dict(zip(series, distributions.values(), strict=True))
+        self.add_sampled(step, side_by_side(found), series)
+
+    def add_sampled(self, step: int, found: Distributions, series: Mapping[int, Series]) -> None:
+        """Add a step of one rank: those of its distributions that are in ``series``."""
+        places = [place for place, each in enumerate(found.numbers) if each in series]
+        for place in places:
+            self._indices.setdefault(series[found.numbers[place]], len(self._indices))
+        indices = [self._indices[series[found.numbers[place]]] for place in places]
+        parts = [_part_of(found, places, indices)] if places else []
+        self._put(step // self._width, (step, step), parts)
         while max(self._steps) - min(self._steps) >= _MAX_COLUMNS:
-            self._widen()
+            columns, steps = self._columns, self._steps
+            self._width, self._columns, self._steps = 2 * self._width, {}, {}
+            for column, span in steps.items():
+                self._put(column // 2, span, columns[column])
 
-    def _widen(self) -> None:
-        found, steps = self._columns_by_series, self._steps
-        self._width, self._columns_by_series, self._steps = 2 * self._width, defaultdict(dict), {}
-        for column, span in steps.items():
-            self._put(
-                column // 2,
-                span,
-                {series: each[column] for series, each in found.items() if column in each},
-            )
-
-    def _put(
-        self, column: int, span: tuple[int, int], found: Mapping[Series, HeatmapColumn]
-    ) -> None:
+    def _put(self, column: int, span: tuple[int, int], parts: Sequence[_ColumnPart]) -> None:
         first, last = self._steps.get(column, span)
         self._steps[column] = min(first, span[0]), max(last, span[1])
-        for series, each in found.items():
-            self._columns_by_series[series].setdefault(column, each).add(each)
+        known = self._columns.setdefault(column, [])
+        known += parts
+        if len(known) > _MAX_PARTS:
+            self._columns[column] = [_add_up(known)]
 
     def columns_by_series(self) -> list[tuple[Series, dict[str, Any]]]:
-        """For a page: the columns in which a series was seen, and the step ``until`` which each reaches."""
-        until = self._until()
-        return [
-            (series, self._to_plot(columns, until))
-            for series, columns in self._columns_by_series.items()
-        ]
+        """Return the columns in which each series was seen, and the step that each reaches.
 
-    def _to_plot(
-        self, columns: Mapping[int, HeatmapColumn], until: Mapping[int, int]
-    ) -> dict[str, Any]:
-        places = sorted(columns)
-        spans = [(*self._steps[place], until[place]) for place in places]
-        steps = {
-            name: [span[at] for span in spans] for at, name in enumerate(("first", "last", "until"))
-        }
-        return {"phase": self._phase, **steps, **heat_of([columns[place] for place in places])}
+        They are plain data for a page.
+        """
+        until = self._until()
+        places = [place for place in sorted(self._columns) if self._columns[place]]
+        if not places:
+            return []
+        parts = [_add_up(self._columns[place]) for place in places]
+        found = []
+        for series, seen, heatmap in self._heatmaps(parts):
+            spans = [(*self._steps[places[at]], until[places[at]]) for at in seen]
+            first, last, end = (list(each) for each in zip(*spans, strict=True))
+            steps = {"phase": self._phase, "first": first, "last": last, "until": end}
+            found.append((series, {**steps, **heatmap.to_page_data()}))
+        return found
+
+    def _heatmaps(
+        self, parts: Sequence[_ColumnPart]
+    ) -> Iterator[tuple[Series, list[int], Heatmap]]:
+        """Yield each series, the columns in which it was seen, and its heatmap."""
+        num_series, size = len(self._indices), len(parts) * BINS
+        keys = torch.cat([part.keys for part in parts])
+        columns = torch.arange(len(parts)).repeat_interleave(
+            torch.tensor([len(part.keys) for part in parts])
+        )
+        # bins of a column side by side, then columns of a series
+        keys = keys.div(BINS, rounding_mode="floor") * size + columns * BINS + keys % BINS
+        order = keys.argsort()
+        keys, counts = keys[order], torch.cat([part.counts for part in parts])[order]
+        ends = torch.searchsorted(keys, size * torch.arange(num_series + 1)).tolist()
+        figures = torch.full((num_series, len(_FIGURES), len(parts)), torch.nan).double()
+        for at, part in enumerate(parts):
+            figures[part.series, :, at] = torch.stack(part[-len(_FIGURES) :], 1)
+        for series, index in self._indices.items():
+            here = slice(ends[index], ends[index + 1])
+            dense = torch.zeros(size, dtype=torch.float64)
+            dense[keys[here] - size * index] = counts[here]
+            seen = (~figures[index, _FIGURES.index("finite")].isnan()).nonzero().flatten()
+            least, most, nan, inf, finite, total = figures[index][:, seen]
+            counts_seen = dense.view(-1, BINS)[seen]
+            heatmap = Heatmap(counts_seen, least, most, total / finite, nan, inf)
+            yield series, seen.tolist(), heatmap
 
     def _until(self) -> dict[int, int]:
         """Return where each column ends: where the next recorded one begins. The last one is as wide as the others."""
@@ -82,3 +142,48 @@ class OverSteps:
         _, last = self._steps[places[-1]]
         end = max(last + 1, firsts[-1] + statistics.median_low(widths))
         return dict(zip(places, [*firsts[1:], end], strict=True))
+
+
+def _part_of(found: Distributions, places: Sequence[int], indices: Sequence[int]) -> _ColumnPart:
+    """Return the series at some places of a step, under these indices."""
+    columns, series = found.columns, torch.tensor(indices)
+    rows = torch.tensor([found.rows[place] for place in places])
+    figures = {name: column[rows].double() for name, column in columns.figures.items()}
+    entries, owners = entries_of(columns, rows)
+    times = figures["numel"] / figures["sampled"].clamp(min=1)
+    finite = times * (figures["sampled"] - figures["nan"] - figures["inf"])
+    return _ColumnPart(
+        series=series,
+        keys=BINS * series[owners] + columns.bins[entries],
+        counts=times[owners] * columns.counts[entries],
+        min=figures["min"],
+        max=figures["max"],
+        nan=figures["nan"],
+        inf=figures["inf"],
+        finite=finite,
+        sum=(finite * figures["mean"]).where(finite > 0, 0.0),
+    )
+
+
+def _add_up(parts: Sequence[_ColumnPart]) -> _ColumnPart:
+    """Return one part."""
+    joined = _ColumnPart(*map(torch.cat, zip(*parts, strict=True)))
+    counts = torch.bincount(joined.keys, joined.counts)
+    keys = counts.nonzero().flatten()
+    series, places = joined.series.unique(return_inverse=True)
+    nothing = torch.zeros(len(series), dtype=torch.float64)
+
+    def add(values: Tensor) -> Tensor:
+        return nothing.index_add(0, places, values)
+
+    return _ColumnPart(
+        series=series,
+        keys=keys,
+        counts=counts[keys],
+        min=nothing.scatter_reduce(0, places, joined.min, "amin", include_self=False),
+        max=nothing.scatter_reduce(0, places, joined.max, "amax", include_self=False),
+        nan=add(joined.nan),
+        inf=add(joined.inf),
+        finite=add(joined.finite),
+        sum=add(joined.sum),
+    )

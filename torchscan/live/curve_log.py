@@ -51,6 +51,8 @@ class CurveLog:
         self._row: Row | None = None
         self._loss: Tensor | float | None = None
         self._gradient_norm: Tensor | None = None
+        #: factor by which the loss was scaled, or None
+        self._scale: Tensor | None = None
         #: rows with values that are still on a device: row, column and value
         self._rows: list[Row] = []
         self._values: list[tuple[int, int, Tensor]] = []
@@ -70,10 +72,12 @@ class CurveLog:
         value = loss.detach().clone() if loss.is_cuda else loss.item()
         self._loss = value if self._loss is None else self._loss + value
 
-    def note_loss(self, loss: float) -> None:
-        """Set the loss of the current pass."""
-        if self._row is not None:
-            self._row[_LOSS] = loss
+    def set_evaluation_loss(self, loss: float) -> bool:
+        """Set the loss of the evaluation pass that was last, or return False if there was none."""
+        if self._row is None or self._row[_PHASE] != "eval":
+            return False
+        self._loss = loss
+        return True
 
     def note_learning_rate(self, rate: object) -> None:
         """Set the learning rate of the current pass, unless reading it would wait."""
@@ -82,13 +86,18 @@ class CurveLog:
         ):
             self._row[_LEARNING_RATE] = float(rate)
 
+    def note_scale(self, scaled: Tensor, loss: Tensor) -> None:
+        """Note that gradients are those of a scaled loss, as a ``GradScaler`` makes it."""
+        self._scale = scaled.detach() / loss.detach()
+
     def note_gradient_norm(self, norm: Tensor) -> None:
         """Set the gradient norm of the current pass."""
-        self._gradient_norm = norm
+        self._gradient_norm = norm if self._scale is None else norm / self._scale
 
     def end(self) -> None:
         """End the current pass."""
         row, self._row = self._row, None
+        self._scale = None
         loss, self._loss = self._loss, None
         norm, self._gradient_norm = self._gradient_norm, None
         if row is None:

@@ -101,7 +101,7 @@ def merge_points(ranks: Sequence[Sequence[CurvePoint]]) -> list[CurvePoint]:
 
 
 def _merge_ranks(points: Mapping[int, CurvePoint], num_ranks: int) -> CurvePoint:
-    """Return the point of a pass that ``num_ranks`` ranks have made, some of which may have dropped it."""
+    """Return the point of a pass of ``num_ranks`` ranks, of which some may have dropped it."""
     losses = [point.loss for point in points.values() if point.loss is not None]
     loss = sum(losses) / len(losses) if losses else None
     if loss is not None and math.isfinite(loss) and len(points) < num_ranks:
@@ -146,7 +146,7 @@ def _points_to_keep(span: Sequence[CurvePoint]) -> Iterator[int]:
 
 
 def _extremes(values: Iterable[tuple[float, int]]) -> Iterator[int]:
-    """Yield the numbers of the smallest and the largest value, and of the first that is not finite."""
+    """Yield the numbers of the smallest and largest value, and of the first that is not finite."""
     finite = []
     has_other = False
     for value, number in values:

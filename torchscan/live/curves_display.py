@@ -19,22 +19,20 @@ if TYPE_CHECKING:
 
 def curves_table(curves: Curves) -> Table:
     """Return one row per step."""
-
-    def write(value: float) -> str:
-        return f"{value:.4g}"
-
-    columns = [
-        number("step", "Step", itemgetter(0), units.exact),
-        number("number", "Number", itemgetter(1), units.exact, priority=2),
-        number("time", "Time", itemgetter(2), write, priority=3),
-        number("loss", "Loss", itemgetter(3), write),
-        number("learning_rate", "Learning rate", itemgetter(4), write, priority=1),
-        number("gradient_norm", "Gradient norm", itemgetter(5), write, priority=0),
-    ]
-    places = zip(curves.steps, curves.numbers, curves.times, strict=True)
-    values = zip(curves.losses, curves.learning_rates, curves.gradient_norms, strict=True)
-    rows = [(*place, *found) for place, found in zip(places, values, strict=True)]
+    columns = [number("step", "Step", itemgetter(0), units.exact)]
+    columns.append(number("number", "Number", itemgetter(1), units.exact, priority=2))
+    columns.append(number("time", "Time", itemgetter(2), _format, priority=3))
+    columns.append(number("loss", "Loss", itemgetter(3), _format))
+    columns.append(number("learning_rate", "Learning rate", itemgetter(4), _format, priority=1))
+    columns.append(number("gradient_norm", "Gradient norm", itemgetter(5), _format))
+    places = (curves.steps, curves.numbers, curves.times)
+    values = (curves.losses, curves.learning_rates, curves.gradient_norms)
+    rows = list(zip(*places, *values, strict=True))
     return make_table("Curves", columns, rows)
+
+
+def _format(value: float) -> str:
+    return f"{value:.4g}"
 
 
 def draw_curves(curves: Curves, ax: Axes | None = None, size: Size = "screen") -> Axes:

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import math
-from array import array
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchscan.live.bins import BINS, SHIFT
-from torchscan.live.packing import Columns
+from torchscan.live.packing import REAL, WHOLE, Columns, estimate_norms
 from torchscan.live.sampled import Sampled
 
 _NEAR = 0.01
 _AT_A_TIME = 64
-_TYPES = {
-    "Q": torch.int64,
-    "d": torch.float64,
-    "B": torch.uint8,
-    "H": torch.int16,
-    "I": torch.int32,
-}
 
 
 def columns_of(sampled: Sampled) -> Columns:
@@ -32,41 +23,23 @@ def columns_of(sampled: Sampled) -> Columns:
     is_exact = is_looked_for & least.isfinite() & most.isfinite()
     figures, (sizes, bins, counts) = _of_samples(sampled.matrix, sampled.sizes)
     figures |= {
-        "numel": sampled.numels,
+        "numel": sampled.numels.clone(),  # the memory is overwritten
         "update": _updates(sampled),
         "dead": dead,
         "sample_norm": sample_norm,
     }
     # values that a sample has missed show in the extremes
-    figures["nan"] = figures["nan"].clamp(min=(is_looked_for & least.isnan()).long())
-    figures["inf"] = figures["inf"].clamp(
-        min=(is_looked_for & (least.isinf() | most.isinf())).long()
-    )
+    has_nan = is_looked_for & least.isnan()
+    has_inf = is_looked_for & (least.isinf() | most.isinf())
+    figures["nan"] = figures["nan"].clamp(min=has_nan.long())
+    figures["inf"] = figures["inf"].clamp(min=has_inf.long())
     figures["min"] = least.where(is_exact, figures["min"].double())
     figures["max"] = most.where(is_exact, figures["max"].double())
-    squares = sampled.numels * (figures["mean"] ** 2 + figures["std"] ** 2)
-    figures["norm"] = norm.where(~norm.isnan(), squares.sqrt())
-    return Columns(
-        figures={
-            name: _array("d" if column.is_floating_point() else "Q", column)
-            for name, column in figures.items()
-        },
-        is_exact=_array("B", is_exact),
-        sizes=_array("H", sizes),
-        bins=_array("H", bins),
-        counts=_array("I", counts),
-    )
-
-
-def _array(kind: str, column: Tensor) -> array[Any]:
-    """Whose memory is the tensor's as it was."""
-    values = column.to(_TYPES[kind]).contiguous()
-    memory = bytearray(values.numel() * values.element_size())
-    if memory:
-        torch.frombuffer(memory, dtype=values.dtype).copy_(values)
-    found = array(kind)
-    found.frombytes(memory)
-    return found
+    # as in the file, so that sinks are shown the same numbers
+    real = {name: figures[name].float() for name in REAL if name != "norm"}
+    whole = {name: figures[name].long() for name in WHOLE}
+    real["norm"] = norm.float().where(~norm.isnan(), estimate_norms(whole | real))
+    return Columns(figures=whole | real, is_exact=is_exact, sizes=sizes, bins=bins, counts=counts)
 
 
 def saturated(values: Tensor, low: float, high: float) -> float:
@@ -131,10 +104,12 @@ def _counts(samples: Tensor, is_valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
     Invalid values go into an extra bin.
     """
-    numbers = ((samples.view(torch.int32) >> SHIFT) & (BINS - 1)).where(is_valid, BINS)
-    places = numbers + (BINS + 1) * torch.arange(len(samples), dtype=torch.int32)[:, None]
-    found = torch.bincount(places.flatten(), minlength=len(samples) * (BINS + 1)).view(
-        len(samples), BINS + 1
-    )[:, :BINS]
+    num_rows, width = len(samples), BINS + 1
+    upper_bits = samples.view(torch.int32) >> SHIFT
+    numbers = (upper_bits & (BINS - 1)).where(is_valid, BINS)
+    firsts = width * torch.arange(num_rows, dtype=torch.int32)
+    places = numbers + firsts[:, None]
+    counts = torch.bincount(places.flatten(), minlength=num_rows * width)
+    found = counts.view(num_rows, width)[:, :BINS]
     rows, bins = found.nonzero(as_tuple=True)
-    return torch.bincount(rows, minlength=len(samples)), bins, found[rows, bins]
+    return torch.bincount(rows, minlength=num_rows), bins, found[rows, bins]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
 
-from torchscan.live.bins import BINS, is_finite, quantiles
+import torch
+from torch import Tensor
+
+from torchscan.live.bins import BINS, bounds, is_finite
 from torchscan.live.schema import Distribution
 
 #: the share of values that may lie in the row around zero besides zeros: with one row for each half of an octave down to the
@@ -17,6 +20,8 @@ _NEAR_ZERO = 0.02
 SHADES = "0123456789ABCDEF"
 _SHARES = (0.05, 0.5, 0.95)
 _HALF = BINS // 2
+#: bins on each side of zero without those of Inf and NaN
+_NUM_FINITE = _HALF - 2
 
 
 class HeatmapColumn:
@@ -53,84 +58,115 @@ class HeatmapColumn:
 
 
 def heat_of(columns: Sequence[HeatmapColumn]) -> dict[str, Any]:
-    """Return the heatmap of a series, column by column.
+    """Return the heatmap of a series, as :meth:`Heatmap.to_page_data` does."""
+    counts = torch.zeros(len(columns), BINS, dtype=torch.float64)
+    for place, column in enumerate(columns):
+        for number, count in column.counts.items():
+            counts[place, number] = count
+    figures = torch.tensor(
+        [[getattr(each, name) for each in columns] for name in Heatmap._fields[1:]]
+    ).double()
+    return Heatmap(counts, *figures).to_page_data()
 
-    ``nearest`` is the bin of the smallest values with a row; ``up`` and ``down`` are the numbers of
-    rows above and below zero. ``rows`` go from the largest values to the smallest, with the row
-    around zero among them, and have a character per column.
+
+class Heatmap(NamedTuple):
+    """A series over time, as a column for some steps each. Each value counts equally."""
+
+    #: estimated number of values, by column and bin
+    counts: Tensor
+    #: statistics of each column
+    min: Tensor
+    max: Tensor
+    mean: Tensor
+    nan: Tensor
+    inf: Tensor
+
+    def to_page_data(self) -> dict[str, Any]:
+        """Return plain data, column by column.
+
+        ``nearest`` is the bin of the smallest values with a row; ``up`` and ``down`` are the
+        numbers of rows above and below zero. ``rows`` go from the largest values to the smallest,
+        with the row around zero among them, and have a character per column.
+        """
+        positive, negative = self.counts[:, :_NUM_FINITE], self.counts[:, _HALF:][:, :_NUM_FINITE]
+        nearest, up, down = _extent(positive.sum(0), negative.sum(0))
+        rows = [
+            positive[:, nearest : nearest + up].flip(1),
+            (positive + negative)[:, :nearest].sum(1, keepdim=True),
+            negative[:, nearest : nearest + down],
+        ]
+        totals = (positive + negative).sum(1, keepdim=True).clamp(min=1)
+        return {
+            "nearest": nearest,
+            "up": up,
+            "down": down,
+            "rows": _shaded(torch.cat(rows, 1) / totals),
+            "least": list(map(_rounded, self.min.tolist())),
+            "most": list(map(_rounded, self.max.tolist())),
+            "mean": list(map(_rounded, self.mean.tolist())),
+            "nan": self.nan.long().tolist(),
+            "inf": self.inf.long().tolist(),
+            "quantiles": [list(map(_rounded, each)) for each in self._quantiles().tolist()],
+        }
+
+    def _quantiles(self) -> Tensor:
+        """Return quantiles of each column, as :func:`torchscan.live.bins.quantiles` does."""
+        lows, highs, order = _edges()
+        order = order[self.counts[:, order].sum(0) > 0]
+        if not len(order):
+            return torch.full((len(self.counts), len(_SHARES)), torch.nan)
+        counts = self.counts[:, order]
+        ends = counts.cumsum(1)
+        least, most = self.min[:, None], self.max[:, None]
+        wanted = ends[:, -1:] * torch.tensor(_SHARES, dtype=torch.float64)
+        places = torch.searchsorted(ends, wanted).clamp(max=len(order) - 1)
+        low = lows[order][places].maximum(least).minimum(most)
+        high = highs[order][places].maximum(least).minimum(most)
+        count = counts.gather(1, places)
+        share = (wanted - (ends.gather(1, places) - count)) / count
+        return low + (high - low) * share
+
+
+@cache
+def _edges() -> tuple[Tensor, Tensor, Tensor]:
+    """Return the edges of all bins, and the finite ones in the order of their values.
+
+    Values of the two bins around zero count as 0.
     """
-    counts = [_finite(each.counts) for each in columns]
-    nearest = _nearest(counts)
-    up, down = (_reach(counts, sign, nearest) for sign in (1, -1))
-    rows = [*range(nearest + up - 1, nearest - 1, -1), 0, *range(-nearest, -nearest - down, -1)]
-    return {
-        "nearest": nearest,
-        "up": up,
-        "down": down,
-        "rows": _shaded(counts, rows, nearest),
-        **{
-            key: [_rounded(getattr(each, name)) for each in columns]
-            for key, name in (("least", "min"), ("most", "max"), ("mean", "mean"))
-        },
-        **{name: [getattr(each, name) for each in columns] for name in ("nan", "inf")},
-        "quantiles": [
-            [_rounded(value) for value in quantiles(each.counts, _SHARES, (each.min, each.max))]
-            for each in columns
-        ],
-    }
+    edges = list(map(bounds, range(BINS)))
+    edges[0] = edges[_HALF] = (0.0, 0.0)
+    finite = list(filter(is_finite, range(BINS)))
+    finite.sort(key=lambda number: edges[number][0])
+    lows, highs = torch.tensor(edges, dtype=torch.float64).unbind(1)
+    return lows, highs, torch.tensor(finite)
 
 
-def _finite(counts: Mapping[int, float]) -> dict[int, float]:
-    """Return counts by row: 0 is zero, other rows have the number of their bin, with its sign."""
-    found: defaultdict[int, float] = defaultdict(float)
-    for number, count in counts.items():
-        if is_finite(number):
-            found[number if number < _HALF else _HALF - number] += count
-    return found
+def _extent(positive: Tensor, negative: Tensor) -> tuple[int, int, int]:
+    """Return the first bin from zero with a row, and the number of rows on both sides.
+
+    Less than a small share of all values that are not zero lies before it.
+    """
+    sizes = positive + negative
+    sizes[0] = 0.0
+    ends = sizes.cumsum(0)
+    beyond = (ends > _NEAR_ZERO * ends[-1]).nonzero().flatten().tolist()
+    nearest = beyond[0] if beyond else 1
+    reaches = []
+    for side in (positive, negative):
+        filled = side.nonzero().flatten().tolist()
+        reaches.append(max(0, filled[-1] - nearest + 1) if filled else 0)
+    up, down = reaches
+    return nearest, up, down
 
 
-def _reach(counts: Iterable[Mapping[int, float]], sign: int, nearest: int) -> int:
-    """Return the number of rows on one side of zero."""
-    farthest = max((sign * row for each in counts for row in each), default=0)
-    return max(0, farthest - nearest + 1)
-
-
-def _nearest(counts: Iterable[Mapping[int, float]]) -> int:
-    """The first bin from zero that has a row: less than a small share of all that is not zero lies before it."""
-    sizes: defaultdict[int, float] = defaultdict(float)
-    for each in counts:
-        for row, count in each.items():
-            sizes[abs(row)] += count if row else 0
-    room = _NEAR_ZERO * sum(sizes.values())
-    for size in sorted(filter(None, sizes)):
-        room -= sizes[size]
-        if room < 0:
-            return size
-    return 1
-
-
-def _shaded(counts: Sequence[Mapping[int, float]], rows: Sequence[int], nearest: int) -> list[str]:
-    wholes = [max(1, sum(each.values())) for each in counts]
-    middle = [sum(count for row, count in each.items() if abs(row) < nearest) for each in counts]
-    return [
-        "".join(
-            _shade(count / whole)
-            for count, whole in zip(_of(row, counts) if row else middle, wholes, strict=True)
-        )
-        for row in rows
-    ]
-
-
-def _of(row: int, counts: Sequence[Mapping[int, float]]) -> list[float]:
-    return [each.get(row, 0) for each in counts]
-
-
-def _shade(share: float) -> str:
-    if not share:
-        return SHADES[0]
-    return SHADES[
-        min(len(SHADES) - 1, math.ceil((len(SHADES) - 1) * math.log1p(512 * share) / math.log(513)))
-    ]
+def _shaded(shares: Tensor) -> list[str]:
+    """Return the shades of a picture, a text for each row of it."""
+    darkest = len(SHADES) - 1
+    scale = torch.log1p(512 * shares) / math.log(513)
+    shades = (darkest * scale).ceil().clamp(max=darkest).long()
+    signs = torch.tensor(list(SHADES.encode()))
+    rows = signs[shades].T.tolist()
+    return [bytes(row).decode() for row in rows]
 
 
 def _rounded(value: float) -> float | None:

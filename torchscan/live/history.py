@@ -22,15 +22,14 @@ from torchscan.escapes import printable
 from torchscan.files import path_of
 from torchscan.live.bins import quantiles
 from torchscan.live.by_call import measured_in, place_of
-from torchscan.live.by_step import OverSteps
 from torchscan.live.curves import Curves, curves_of, merge_points
-from torchscan.live.layers_over_steps import LayersOverSteps, layers_over_steps, order_paths
 from torchscan.live.losses import LostSteps, note_of_lost
 from torchscan.live.missing import missing_in, rank_of_file
 from torchscan.live.schema import KINDS, STATISTICS, Distribution, Kind, Phase, RunEvent, Series
 from torchscan.live.settling import lost_in, settled_about
 from torchscan.live.sinks.sink import Sink, SinkData
 from torchscan.live.store import Reader
+from torchscan.live.threads import single_thread
 from torchscan.live.uniting import merge_distributions
 from torchscan.live.validation import is_plain_file
 from torchscan.measured import Measured
@@ -41,13 +40,15 @@ from torchscan.results import PlotSize, Result, draw, table_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from torchscan.live.by_step import OverSteps
+    from torchscan.live.layers_over_steps import LayersOverSteps
     from torchscan.report.table import Table
 
 T = TypeVar("T")
 #: what the file of a rank is called
 _RANK_FILE = re.compile(r"rank(0|[1-9][0-9]{0,6})\.sqlite")
 #: series whose columns are in memory at once, when a page is made: the run is read once for each so many
-_AT_ONCE = 256
+_AT_ONCE = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,10 +210,16 @@ class WatchedRun(Result):
         require_phase(phase)
         if max_columns < 1:
             raise InputError(f"max_columns is {max_columns}: give at least 1")
-        return layers_over_steps(self._seen(phase), phase, self._paths(), max_columns)
+        from torchscan.live.layers_over_steps import columns_of_reader, layers_over_steps
+
+        with single_thread():
+            ranks = [(columns_of_reader(each, phase), each.series()) for each in self._readers()]
+            return layers_over_steps(ranks, phase, self._paths(), max_columns)
 
     def _paths(self) -> list[str]:
         """Return the paths of the modules with series, in the order of the model."""
+        from torchscan.live.layers_over_steps import order_paths
+
         graph = self.graph
         drawn = [] if graph is None else [str(row["path"]) for row in graph["rows"]]
         found = {each.path for each in self.series}
@@ -231,15 +238,15 @@ class WatchedRun(Result):
         found: dict[Series, dict[tuple[int, int], list[Distribution]]] = {
             each: defaultdict(list) for each in series
         }
-        for reader in self._readers():
-            numbers = {
-                number: found[each] for number, each in reader.series().items() if each in found
-            }
-            for watched in reader.steps(phase):
-                for number in numbers.keys() & watched.distributions.keys():
-                    numbers[number][watched.step, watched.number].append(
-                        watched.distributions[number]
-                    )
+        with single_thread():
+            for reader in self._readers():
+                numbers = {
+                    number: found[each] for number, each in reader.series().items() if each in found
+                }
+                for watched in reader.steps(phase):
+                    place = watched.step, watched.number
+                    for number in numbers.keys() & watched.distributions.keys():
+                        numbers[number][place].append(watched.distributions[number])
         return [_history(each, phase, steps) for each, steps in found.items()]
 
     @property
@@ -262,26 +269,25 @@ class WatchedRun(Result):
     def measured(self) -> Measured:
         """Return the same and the distributions over the steps, for ``html_report(scan, run=run)``."""
         series = self.series
-        parts = [frozenset(series[at : at + _AT_ONCE]) for at in range(0, len(series), _AT_ONCE)]
-        return replace(
-            self.last(),
-            histories=[
-                _to_page_data(*each)
-                for part in parts
-                for each in self._over_steps(part).columns_by_series()
-            ],
-        )
+        histories = []
+        with single_thread():
+            for at in range(0, len(series), _AT_ONCE):
+                part = frozenset(series[at : at + _AT_ONCE])
+                columns = self._over_steps(part).columns_by_series()
+                histories += [_to_page_data(*each) for each in columns]
+        return replace(self.last(), histories=histories)
 
     def _over_steps(self, series: Collection[Series]) -> OverSteps:
+        from torchscan.live.by_step import OverSteps
+        from torchscan.live.packing import side_by_side
+
         phase = self.shown_phase
         over = OverSteps(phase)
         for reader in self._readers():
             numbers = {number: each for number, each in reader.series().items() if each in series}
             for watched in reader.steps(phase):
-                found = watched.distributions
-                over.add(
-                    place_of(watched), {numbers[at]: found[at] for at in found if at in numbers}
-                )
+                found = side_by_side(watched.distributions)
+                over.add_sampled(place_of(watched), found, numbers)
         return over
 
     def table(self, phase: Phase | None = None) -> Table:

@@ -14,6 +14,8 @@ from typing import NamedTuple
 from torchscan.errors import InputError
 from torchscan.live.curves import merge_points
 from torchscan.live.history import ranks_in
+from torchscan.live.layer_columns import ColumnOfLayers, merge_ranks, renumber
+from torchscan.live.layers_over_steps import columns_of_reader
 from torchscan.live.missing import missing_in, rank_of_file
 from torchscan.live.schema import Distribution, Phase, SampledStep, Series
 from torchscan.live.settling import lost_in, settled_about
@@ -57,6 +59,7 @@ def _write(readers: list[Reader], path: Path, missing: list[Note]) -> None:
         for phase in ("train", "eval"):
             points = merge_points([reader.curves(phase) for reader in readers])
             store.write_curves({phase: points}, thins_out=False)
+            store.write_columns(phase, _united_columns(readers, phase, store))
             for watched in _united(readers, phase, store):
                 store.write(watched, thins_out=False)
         for reader in readers:
@@ -81,6 +84,16 @@ def _united(readers: Iterable[Reader], phase: Phase, store: Store) -> Iterator[S
     parts = [_parts(reader, phase) for reader in readers]
     for _, same in groupby(heapq.merge(*parts, key=_place), key=_place):
         yield _one(list(same), store)
+
+
+def _united_columns(readers: list[Reader], phase: Phase, store: Store) -> list[ColumnOfLayers]:
+    """Return the columns of layers of all ranks; most have the same steps."""
+    by_first: dict[int, list[ColumnOfLayers]] = defaultdict(list)
+    for reader in readers:
+        numbers = {number: store.number_of(each) for number, each in reader.series().items()}
+        for column in columns_of_reader(reader, phase):
+            by_first[column.first].append(renumber(column, numbers))
+    return [merge_ranks(by_first[first]) for first in sorted(by_first)]
 
 
 def _parts(reader: Reader, phase: Phase) -> Iterator[_RankStep]:

@@ -1,57 +1,74 @@
-"""Distributions of a step side by side, as columns of numbers; and those as bytes, compressed."""
+"""Distributions of a step side by side, as columns of numbers; and those as bytes, compressed.
+
+A step is some kilobytes, most of them noise that does not compress: the counts of values, and the
+lower bits of its statistics. So there is nothing in it twice, and numbers that resemble each other
+lie together: all lowest bytes of a column, then all second ones, and so on. Bins and counts have
+streams of their own, which need no search for repetitions.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-import operator
 import struct
 import sys
 import zlib
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from torchscan.live.bins import BINS
 from torchscan.live.schema import Distribution
 from torchscan.live.validation import MAX_HEADER, MAX_INTEGER, MAX_STEP, BrokenRunError
 
-#: figures that are whole numbers and those that are not, of each row
+#: statistics that are whole numbers and those that are not, of each row
 WHOLE = ("numel", "sampled", "nan", "inf", "zero")
 REAL = ("mean", "std", "min", "max", "update", "dead", "sample_norm", "norm")
-_REAL_OF_VERSION_3 = REAL[:-1]
-_NAN = float("nan")
-#: what a figure may be besides infinite: the greatest float32 is 3.4e38, and shares of small numbers are larger
-_MAX_REAL = 1e100
+_NAN = math.nan
+#: the first byte of a step; that of version 3 and earlier is 0x78, with which zlib begins
+_FORMAT = 4
+#: the format, the bytes of the names of custom statistics, how many series, rows and bins there
+#: are, and the bytes of the four streams: statistics, lower bytes of bins and of counts, their
+#: upper bytes
+_HEAD = struct.Struct("<BxxxIIIIIIII")
 #: how much time is spent on making it small
-_LEVEL = 1
-
-Column = Sequence[Any]
+_LEVEL = 6
+#: the greatest magnitude of a statistic that is not infinite
+_MAX_REAL = 1e100
 
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Rows of figures. ``counts`` of all rows lie one behind the other, ``sizes`` says how many each has."""
+    """Rows of statistics.
 
-    figures: Mapping[str, Column]
-    is_exact: Column
-    sizes: Column
-    bins: Column
-    counts: Column
+    ``counts`` of all rows lie one behind the other; ``sizes`` has how many belong to each row.
+    """
+
+    figures: Mapping[str, Tensor]
+    is_exact: Tensor
+    sizes: Tensor
+    bins: Tensor
+    counts: Tensor
 
     @cached_property
-    def _ends(self) -> list[int]:
-        return list(accumulate(self.sizes))
+    def _lists(self) -> tuple[dict[str, list[Any]], list[int], list[int], list[int]]:
+        """Return the statistics, the bins, their counts, and where those of each row end."""
+        columns = {**self.figures, "is_exact": self.is_exact.bool()}
+        figures = {name: column.tolist() for name, column in columns.items()}
+        ends = self.sizes.cumsum(0).tolist()
+        bins, counts = self.bins.tolist(), self.counts.tolist()
+        return figures, bins, counts, ends
 
     def figures_of(self, row: int) -> dict[str, Any]:
         """Return the values of a row by their names in :class:`Distribution`."""
-        here = slice(self._ends[row] - self.sizes[row], self._ends[row])
-        counts = dict(zip(self.bins[here], self.counts[here], strict=True))
-        figures = {name: column[row] for name, column in self.figures.items()}
-        return {**figures, "is_exact": bool(self.is_exact[row]), "counts": counts}
+        figures, bins, counts, ends = self._lists
+        here = slice(ends[row - 1] if row else 0, ends[row])
+        values = {name: column[row] for name, column in figures.items()}
+        return {**values, "counts": dict(zip(bins[here], counts[here], strict=True))}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +81,7 @@ class Distributions(Mapping[int, Distribution]):
     columns: Columns
     numbers: Sequence[int]
     rows: Sequence[int]
-    #: what depends on the series, not on its values alone
+    #: depends on the series, not on its values alone
     saturated: Sequence[float]
     can_die: Sequence[bool | int]
     custom: Mapping[str, Sequence[float]] = field(default_factory=dict)
@@ -74,6 +91,7 @@ class Distributions(Mapping[int, Distribution]):
         return {number: place for place, number in enumerate(self.numbers)}
 
     def __getitem__(self, number: int) -> Distribution:
+        """Return the distribution of a series."""
         place = self._places[number]
         custom = {name: column[place] for name, column in self.custom.items()}
         figures = self.columns.figures_of(self.rows[place])
@@ -81,9 +99,11 @@ class Distributions(Mapping[int, Distribution]):
         return Distribution(**figures, saturated=self.saturated[place], custom=custom)
 
     def __iter__(self) -> Iterator[int]:
+        """Return the numbers of the series."""
         return iter(self._places)
 
     def __len__(self) -> int:
+        """Return the number of series."""
         return len(self.numbers)
 
 
@@ -92,191 +112,295 @@ def side_by_side(distributions: Mapping[int, Distribution]) -> Distributions:
     if isinstance(distributions, Distributions):
         return distributions
     every = list(distributions.values())
+    figures = {}
+    for name in (*WHOLE, *REAL):
+        values = [getattr(each, name) for each in every]
+        figures[name] = _integers(values) if name in WHOLE else _reals(values)
+    bins = []
+    for each in every:
+        bins += sorted(each.counts.items())
     columns = Columns(
-        figures={name: [getattr(each, name) for each in every] for name in WHOLE + REAL},
-        is_exact=[each.is_exact for each in every],
-        sizes=[len(each.counts) for each in every],
-        bins=[number for each in every for number in each.counts],
-        counts=[count for each in every for count in each.counts.values()],
+        figures=figures,
+        is_exact=torch.tensor([each.is_exact for each in every], dtype=torch.bool),
+        sizes=_integers([len(each.counts) for each in every]),
+        bins=_integers([number for number, _ in bins]),
+        counts=_integers([count for _, count in bins]),
     )
-    names = dict.fromkeys(name for each in every for name in each.custom)
     return Distributions(
         columns=columns,
         numbers=list(distributions),
         rows=range(len(every)),
         saturated=[each.saturated for each in every],
         can_die=[True] * len(every),
-        custom={name: [each.custom.get(name, _NAN) for each in every] for name in names},
+        custom=_custom_of(every),
     )
+
+
+def _custom_of(every: Sequence[Distribution]) -> dict[str, list[float]]:
+    """Return the user's statistics, NaN where a series has none of this name."""
+    custom: dict[str, list[float]] = {}
+    for each in every:
+        for name in each.custom:
+            custom.setdefault(name, [])
+    for name, column in custom.items():
+        column += [each.custom.get(name, _NAN) for each in every]
+    return custom
+
+
+def estimate_norms(figures: Mapping[str, Tensor]) -> Tensor:
+    """Return L2 norms as the means and standard deviations of sampled values suggest."""
+    deviation = figures["mean"].double().hypot(figures["std"].double())
+    return (figures["numel"].double().sqrt() * deviation).float()
+
+
+def entries_of(columns: Columns, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the indices of the bins of these rows, and which of the rows each belongs to."""
+    sizes = columns.sizes[rows]
+    starts = columns.sizes.cumsum(0)[rows] - sizes
+    owners = torch.repeat_interleave(torch.arange(len(rows)), sizes)
+    first = sizes.cumsum(0) - sizes
+    return torch.arange(len(owners)) - first[owners] + starts[owners], owners
 
 
 def packed(distributions: Mapping[int, Distribution]) -> bytes:
-    """Return distributions as bytes."""
+    """Return distributions as bytes. Rows that no series has are left out."""
     found = side_by_side(distributions)
-    columns = found.columns
-    sizes = {"series": len(found), "rows": len(columns.sizes), "bins": len(columns.bins)}
-    names = {"custom": list(found.custom), "real": list(REAL)}
-    header = json.dumps({**sizes, **names}).encode()
+    used = list(dict.fromkeys(found.rows))
+    columns = _rows_of(found.columns, used)
+    places = {row: place for place, row in enumerate(used)}
+    rows = [places[row] for row in found.rows]
+    norms = columns.figures["norm"]
+    # that of most rows follows from the others
+    is_known = norms.ne(estimate_norms(columns.figures)) & norms.isnan().logical_not()
+    figures = {**columns.figures, "norm": norms.where(is_known, _NAN)}
+    names = json.dumps(list(found.custom)).encode()
     parts = [
-        _bytes("Q", found.numbers),
-        _bytes("I", found.rows),
-        _bytes("B", found.can_die),
-        *(_bytes("d", column) for column in (found.saturated, *found.custom.values())),
-        *(_bytes("Q", columns.figures[name]) for name in WHOLE),
-        *(_bytes("d", columns.figures[name]) for name in REAL),
-        _bytes("B", columns.is_exact),
-        _bytes("H", columns.sizes),
-        _bytes("H", columns.bins),
-        _bytes("I", columns.counts),
+        names,
+        to_planes(_steps_between(torch.tensor([list(found.numbers), rows], dtype=torch.int64))),
+        bytes(map(bool, found.can_die)),
+        to_planes(_reals(found.saturated)),
+        *(to_planes(torch.tensor(each, dtype=torch.float64)) for each in found.custom.values()),
+        to_planes(torch.stack([figures[name].long() for name in WHOLE])),
+        to_planes(torch.stack([figures[name].float() for name in REAL])),
+        to_planes(columns.is_exact.to(torch.uint8)),
+        to_planes(columns.sizes.short()),
     ]
-    return zlib.compress(b"".join([struct.pack("<I", len(header)), header, *parts]), _LEVEL)
+    bins = to_planes(_steps_between(columns.bins).short())
+    counts = to_planes(columns.counts.int())
+    num_bins = len(columns.bins)
+    streams = [
+        deflate(b"".join(parts)),
+        deflate(bins[:num_bins], zlib.Z_HUFFMAN_ONLY),
+        deflate(counts[:num_bins], zlib.Z_HUFFMAN_ONLY),
+        deflate(bins[num_bins:] + counts[num_bins:]),
+    ]
+    sizes = (len(found), len(used), num_bins, *map(len, streams))
+    return b"".join([_HEAD.pack(_FORMAT, len(names), *sizes), *streams])
 
 
-def unpacked(data: object) -> Distributions:
-    """Return the distributions again, if the bytes hold what their header says and no more."""
+def unpacked(data: object, *, has_counts: bool = True) -> Distributions:
+    """Return the distributions again, if the bytes hold what their header promises and no more.
+
+    Without ``has_counts``, no row has counts, which takes a third of the time.
+    """
     if not isinstance(data, bytes):
         raise BrokenRunError(f"has a step of type {type(data).__name__}")
     try:
-        reader = _Reader(data)
-        found = reader.distributions()
+        found = _read(data, has_counts=has_counts)
     except (zlib.error, struct.error, ValueError, RecursionError) as error:
         raise BrokenRunError(f"has a step that cannot be read ({str(error)[:80]})") from error
-    _require_consistent(found)
+    if not _is_consistent(found):
+        raise BrokenRunError("has a step with statistics that no tensor can have")
     return found
 
 
-def _require_consistent(found: Distributions) -> None:
-    """Refuse numbers that no tensor has."""
+def _read(data: bytes, *, has_counts: bool) -> Distributions:
+    if data[:1] != bytes([_FORMAT]):
+        from torchscan.live.packing_3 import read_version_3
+
+        return read_version_3(data)
+    reader = _Reader(data)
+    return reader.distributions(has_counts=has_counts)
+
+
+def _is_consistent(found: Distributions) -> bool:
+    """Return whether tensors can have such statistics."""
     columns = found.columns
     numel, sampled, *parts = (columns.figures[name] for name in WHOLE)
-    is_right = (
-        max(found.rows, default=-1) < len(columns.sizes)
-        and sum(columns.sizes) == len(columns.bins)
-        and max(columns.bins, default=0) < BINS
-        and min(columns.counts, default=1) > 0
-        and max(numel, default=0) <= MAX_INTEGER
-        and not any(map(operator.gt, sampled, numel))
-        and not any(
-            size and not number for size, number in zip(columns.sizes, sampled, strict=True)
-        )
-        and not any(map(operator.gt, map(_sum, *parts), sampled))
-        and all(_greatest(columns.figures[name]) <= _MAX_REAL for name in REAL)
+    whole = torch.stack([numel, sampled, *parts])
+    if whole.numel() and not 0 <= int(whole.min()) <= int(whole.max()) <= MAX_INTEGER:
+        return False
+    if max(found.rows, default=-1) >= len(columns.sizes) or min(found.rows, default=0) < 0:
+        return False
+    reals = torch.stack([columns.figures[name].double() for name in REAL]).nan_to_num(0, 0, 0)
+    checks = [
+        sampled <= numel,
+        sum(parts) <= sampled,
+        (columns.sizes == 0) | (sampled > 0),
+        columns.bins < BINS,
+        columns.bins >= 0,
+        columns.counts > 0,
+        reals.abs() <= _MAX_REAL,
+    ]
+    return int(columns.sizes.sum()) == len(columns.bins) and all(
+        bool(each.all()) for each in checks
     )
-    if not is_right:
-        raise BrokenRunError("has a step with statistics that no tensor can have")
-
-
-def _sum(*values: int) -> int:
-    return sum(values)
-
-
-def _greatest(column: Column) -> float:
-    """Return the greatest of the finite values, without their signs."""
-    return max(map(abs, filter(math.isfinite, column)), default=0.0)
 
 
 class _Reader:
-    """Reads compressed columns. It makes no more of them than their header announces, whatever they would expand to."""
+    """A reader of streams, which expand to no more than the header promises."""
 
     def __init__(self, data: bytes) -> None:
-        inflater = zlib.decompressobj()
-        self._start = inflater.decompress(data, 4 + MAX_HEADER)
-        (size,) = struct.unpack_from("<I", self._start)
-        if size > len(self._start) - 4:
-            raise ValueError("its header is incomplete")
-        self._header = _header_of(self._start[4 : 4 + size])
-        length = self._length()
-        if length > MAX_STEP:
+        _, self._num_names, *sizes = _HEAD.unpack_from(data)
+        self._num_series, self._num_rows, self._num_bins, *lengths = sizes
+        if self._num_names > MAX_HEADER or max(sizes) > MAX_STEP:
             raise ValueError("it is too long")
-        end = 4 + size + length
-        if len(self._start) <= end:  # one byte more than announced shows that there are more
-            self._start += inflater.decompress(inflater.unconsumed_tail, end - len(self._start) + 1)
-        if len(self._start) != end:
+        if len(data) != _HEAD.size + sum(lengths):
             raise ValueError("its length is not the one in its header")
-        self._data = memoryview(self._start)[4 + size :]
+        self._streams = []
+        start = _HEAD.size
+        for length in lengths:
+            self._streams.append(memoryview(data)[start : start + length])
+            start += length
 
-    def _length(self) -> int:
-        """Return the bytes of all columns, by the header."""
-        series, rows, bins = self._sizes
-        of_series = 8 + 4 + 1 + 8 * (1 + len(self._header["custom"]))
-        of_row = 8 * len((*WHOLE, *self._header["real"])) + 1 + 2
-        return series * of_series + rows * of_row + bins * (2 + 4)
-
-    @property
-    def _sizes(self) -> tuple[int, int, int]:
-        header = self._header
-        return header["series"], header["rows"], header["bins"]
-
-    def distributions(self) -> Distributions:
-        """Return what the columns hold."""
-        series, rows, bins = self._sizes
-        numbers, places, can_die = (
-            self._take("Q", series),
-            self._take("I", series),
-            self._take("B", series),
-        )
-        saturated = self._take("d", series)
-        custom = {name: self._take("d", series) for name in self._header["custom"]}
-        whole = {name: self._take("Q", rows) for name in WHOLE}
-        real = {name: self._take("d", rows) for name in self._header["real"]}
-        if "norm" not in real:
-            real["norm"] = estimate_norms(whole["numel"], real["mean"], real["std"])
+    def distributions(self, *, has_counts: bool) -> Distributions:
+        """Return what the streams hold."""
+        names, self._data = self._inflate_names(self._streams[0])
+        numbers, rows = self._take("q", 2, self._num_series).cumsum(1).tolist()
+        (can_die,) = self._take("B", 1, self._num_series).tolist()
+        (saturated,) = self._take("f", 1, self._num_series).tolist()
+        custom = self._take("d", len(names), self._num_series).tolist()
+        whole = dict(zip(WHOLE, self._take("q", len(WHOLE), self._num_rows), strict=True))
+        real = dict(zip(REAL, self._take("f", len(REAL), self._num_rows), strict=True))
+        (is_exact,) = self._take("B", 1, self._num_rows)
+        (sizes,) = self._take("h", 1, self._num_rows).long()
+        real["norm"] = real["norm"].where(~real["norm"].isnan(), estimate_norms(whole | real))
+        bins = counts = torch.empty(0, dtype=torch.int64)
+        if has_counts:
+            bins, counts = self._inflate_counts()
         columns = Columns(
             figures=whole | real,
-            is_exact=self._take("B", rows),
-            sizes=self._take("H", rows),
-            bins=self._take("H", bins),
-            counts=self._take("I", bins),
+            is_exact=is_exact,
+            sizes=sizes if has_counts else torch.zeros_like(sizes),
+            bins=bins,
+            counts=counts,
         )
         return Distributions(
             columns=columns,
             numbers=numbers,
-            rows=places,
+            rows=rows,
             saturated=saturated,
             can_die=can_die,
-            custom=custom,
+            custom=dict(zip(names, custom, strict=True)),
         )
 
-    def _take(self, kind: str, count: int) -> array[Any]:
-        """The next numbers."""
-        column = array(kind)
-        size = count * column.itemsize
-        column.frombytes(self._data[:size])
+    def _inflate_counts(self) -> tuple[Tensor, Tensor]:
+        """Return the bins and their counts."""
+        _, *streams = self._streams
+        number = self._num_bins
+        low, low_of_counts = (inflate(each, number) for each in streams[:2])
+        high = inflate(streams[2], 4 * number)
+        steps = from_planes("h", low + high[:number], 1)
+        counts = from_planes("i", low_of_counts + high[number:], 1)
+        return steps[0].long().cumsum(0), counts[0].long()
+
+    def _inflate_names(self, stream: memoryview) -> tuple[list[str], memoryview]:
+        """Return the names of the user's statistics, and the columns."""
+        inflater = zlib.decompressobj()
+        start = inflater.decompress(stream, max(1, self._num_names))
+        names = json.loads(start)
+        are_texts = isinstance(names, list) and all(isinstance(each, str) for each in names)
+        if not are_texts or len(set(names)) < len(names):
+            raise ValueError("its header is malformed")
+        of_series = 8 + 8 + 1 + 4 + 8 * len(names)
+        of_row = 8 * len(WHOLE) + 4 * len(REAL) + 1 + 2
+        length = self._num_series * of_series + self._num_rows * of_row
+        return names, memoryview(inflate(inflater.unconsumed_tail, length, inflater))
+
+    def _take(self, kind: str, num_columns: int, length: int) -> Tensor:
+        """Return the next columns, of this length."""
+        size = num_columns * length * _DTYPES[kind].itemsize
+        columns = from_planes(kind, self._data[:size], num_columns)
         self._data = self._data[size:]
-        return _in_this_order(column)
+        return columns
 
 
-def estimate_norms(numels: Column, means: Column, deviations: Column) -> array[float]:
-    """Return L2 norms as the means and standard deviations of sampled values suggest."""
-    rows = zip(numels, means, deviations, strict=True)
-    return array("d", (math.sqrt(numel) * math.hypot(mean, std) for numel, mean, std in rows))
+def inflate(
+    stream: bytes | memoryview, length: int, inflater: zlib._Decompress | None = None
+) -> bytes:
+    """Return exactly ``length`` bytes."""
+    if length > MAX_STEP:
+        raise ValueError("it is too long")
+    inflater = inflater or zlib.decompressobj()
+    data = inflater.decompress(stream, length + 1)  # one more shows that there are more
+    if len(data) != length or not inflater.eof or inflater.unused_data:
+        raise ValueError("its length is not the one in its header")
+    return data
 
 
-def _header_of(data: bytes) -> dict[str, Any]:
-    header: Any = json.loads(data)
-    names = header.get("custom") if isinstance(header, dict) else None
-    if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
-        raise ValueError("its header is malformed")
-    sizes = [header.get(name) for name in ("series", "rows", "bins")]
-    if not all(type(each) is int and 0 <= each <= MAX_STEP for each in sizes) or len(
-        set(names)
-    ) < len(names):
-        raise ValueError("its header is malformed")
-    # files of version 3 and earlier have no norms, and do not name their columns
-    real = header.get("real", list(_REAL_OF_VERSION_3))
-    if real not in (list(_REAL_OF_VERSION_3), list(REAL)):
-        raise ValueError("its header is malformed")
-    return {**header, "real": real}
+def deflate(data: bytes, strategy: int = zlib.Z_DEFAULT_STRATEGY) -> bytes:
+    """Return compressed bytes."""
+    deflater = zlib.compressobj(_LEVEL, strategy=strategy)
+    return deflater.compress(data) + deflater.flush()
 
 
-def _bytes(kind: str, column: Column) -> bytes:
-    same = column if isinstance(column, array) and column.typecode == kind else array(kind, column)
-    return _in_this_order(same).tobytes()
+def to_planes(columns: Tensor) -> bytes:
+    """Return, for each column, all lowest bytes of the numbers, then all second ones, and so on."""
+    if not columns.numel():
+        return b""
+    size = columns.element_size()
+    data = columns.contiguous().view(torch.uint8).view(-1, columns.shape[-1], size)
+    data = data.flip(2) if sys.byteorder == "big" else data
+    memory = bytearray(data.numel())
+    planes = torch.frombuffer(memory, dtype=torch.uint8)
+    planes.view(-1, size, columns.shape[-1]).copy_(data.transpose(1, 2))
+    return bytes(memory)
 
 
-def _in_this_order(column: array[Any]) -> array[Any]:
-    """Files have the lowest byte first."""
-    if sys.byteorder == "big":
-        column = array(column.typecode, column)
-        column.byteswap()
-    return column
+def from_planes(kind: str, data: bytes | memoryview, num_columns: int) -> Tensor:
+    """Return the columns that :func:`to_planes` has turned into bytes."""
+    dtype = _DTYPES[kind]
+    if not len(data):
+        return torch.empty(num_columns, 0, dtype=dtype)
+    planes = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    planes = planes.view(num_columns, dtype.itemsize, -1)
+    planes = planes.flip(1) if sys.byteorder == "big" else planes
+    return planes.transpose(1, 2).flatten().contiguous().view(dtype).view(num_columns, -1)
+
+
+_DTYPES = {
+    "q": torch.int64,
+    "i": torch.int32,
+    "h": torch.int16,
+    "B": torch.uint8,
+    "f": torch.float32,
+    "d": torch.float64,
+}
+
+
+def _rows_of(columns: Columns, rows: Sequence[int]) -> Columns:
+    """Return only these rows."""
+    if list(rows) == list(range(len(columns.sizes))):
+        return columns
+    chosen = _integers(rows)
+    entries, _ = entries_of(columns, chosen)
+    return Columns(
+        figures={name: column[chosen] for name, column in columns.figures.items()},
+        is_exact=columns.is_exact[chosen],
+        sizes=columns.sizes[chosen],
+        bins=columns.bins[entries],
+        counts=columns.counts[entries],
+    )
+
+
+def _steps_between(column: Tensor) -> Tensor:
+    """Return the first number, and by how much each other number is above the one before it."""
+    return column.diff(prepend=torch.zeros_like(column[..., :1]))
+
+
+def _integers(values: Sequence[int]) -> Tensor:
+    return torch.tensor(list(values), dtype=torch.int64)
+
+
+def _reals(values: Sequence[float]) -> Tensor:
+    return torch.tensor(list(values), dtype=torch.float32)

@@ -143,7 +143,7 @@ class StepSampler:
         kinds: Collection[Kind],
         sample_norms: bool,
         note_backward: Callable[[], None],
-        end_root: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None],
+        end_root: Callable[[nn.Module, tuple[Any, ...], dict[str, Any], object], None],
         fail: Callable[[Exception], None],
     ) -> None:
         rows.clear()
@@ -261,7 +261,7 @@ class StepSampler:
                 self._sample_end(site, args, kwargs, result, begun)
             if not self._open:
                 self.is_aside = False
-                self._end_root(module, args, kwargs)
+                self._end_root(module, args, kwargs, result)
         except Exception as error:
             self.fail(error)
         self.took += perf_counter_ns() - start

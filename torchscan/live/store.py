@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchscan.errors import InputError
 from torchscan.escapes import printable
 from torchscan.live.curves import THINNING_INTERVAL, points_to_drop
-from torchscan.live.packing import packed, unpacked
 from torchscan.live.schema import CurvePoint, Phase, RunEvent, SampledStep, Series
 from torchscan.live.validation import (
     MAX_INSTRUCTIONS,
@@ -35,6 +33,9 @@ from torchscan.live.validation import (
     time_of,
 )
 from torchscan.notes import Note
+
+if TYPE_CHECKING:
+    from torchscan.live.layer_columns import ColumnOfLayers, LayerReader
 
 #: of the tables; it grows where a reader of the one before would misread them.
 #: Events and reasons are notes from 3 on; before, they were sentences, which still open.
@@ -57,8 +58,9 @@ _REMOTE = (
     "ncpfs",
     "davfs",
 )
-#: the newest steps of a phase, which are all kept; twice as old ones are thinned out to half, and so on
-KEPT = 1024
+#: the newest steps of a phase, which are all kept; twice as old ones are thinned out to half, and so on.
+#: As many as a picture has columns. What layers did in the others stays in their columns
+KEPT = 320
 #: under which name what is said of the run has the data of the model's page, which is long
 _GRAPH = "graph"
 #: between two looks at how long a question takes, in steps of SQLite's virtual machine
@@ -71,6 +73,7 @@ _PATIENCE = 5.0
 PATIENCE_OF_WRITERS = 120.0
 _SELECT_SERIES = "SELECT number, path, type_name, kind, name, invocation FROM series"
 _SELECT_STEP = "SELECT step, number, time, data FROM steps"
+_SELECT_COLUMNS = "SELECT first, last, step, num_steps, data FROM layers WHERE phase = ?"
 _SELECT_CURVES = (
     "SELECT step, number, time, loss, learning_rate, gradient_norm FROM curves "
     "WHERE phase = ? ORDER BY number"
@@ -93,6 +96,10 @@ CREATE TABLE IF NOT EXISTS curves (
     phase TEXT NOT NULL, step INTEGER NOT NULL, number INTEGER NOT NULL, time REAL NOT NULL,
     loss REAL, learning_rate REAL, gradient_norm REAL, PRIMARY KEY (phase, number)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS layers (
+    phase TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL, step INTEGER NOT NULL,
+    num_steps INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (phase, first)
+);
 PRAGMA user_version = {VERSION};
 """
 
@@ -126,6 +133,7 @@ class Store:
             self._database.executescript(_TABLES)
             self.write_metadata(about)
         self._numbers = {each: number for number, each in self._known().items()}
+        self._layers: LayerReader | None = None
 
     def _upgrade(self) -> None:
         """Turn the events of a file of version 2, which are sentences, into notes."""
@@ -180,11 +188,53 @@ class Store:
                 written = self._write(watched)
                 self._write_about(about or {})
                 if thins_out:
-                    self._thin_out(watched.phase, written)
+                    old = [(watched.phase, number) for number in thinned_out(written)]
+                    delete = "DELETE FROM steps WHERE phase = ? AND written = ?"
+                    self._database.executemany(delete, old)
+                    self._write_column(watched, written)
         except StoreError:
             with contextlib.suppress(StoreError):
                 self._numbers = {each: number for number, each in self._known().items()}
             raise
+
+    def _write_column(self, watched: SampledStep, written: int) -> None:
+        from torchscan.live.layer_columns import MERGING_INTERVAL, LayerReader
+        from torchscan.live.packing import side_by_side
+
+        self._layers = self._layers or LayerReader()
+        series = {number: each for each, number in self._numbers.items()}
+        found = side_by_side(watched.distributions)
+        place = watched.phase, watched.step, watched.number
+        self._write_columns(watched.phase, [self._layers.read(found, series, *place)])
+        if not (written + 1) % MERGING_INTERVAL:
+            self._merge_columns(watched.phase)
+
+    def _write_columns(self, phase: Phase, columns: Sequence[ColumnOfLayers]) -> None:
+        from torchscan.live.layer_columns import pack_column
+
+        insert = "INSERT OR REPLACE INTO layers VALUES (?, ?, ?, ?, ?, ?)"
+        for each in columns:
+            place = phase, each.first, each.last, each.step, each.num_steps
+            self._database.execute(insert, (*place, pack_column(each)))
+
+    def _merge_columns(self, phase: Phase) -> None:
+        from torchscan.live.layer_columns import merge_steps, spans_to_merge
+
+        select = "SELECT first FROM layers WHERE phase = ? ORDER BY first"
+        firsts = [first for (first,) in self._database.execute(select, (phase,))]
+        for first, *others in spans_to_merge(firsts):
+            span = phase, first, others[-1]
+            select = f"{_SELECT_COLUMNS} AND first BETWEEN ? AND ? ORDER BY first"
+            rows = self._database.execute(select, span)
+            merged = merge_steps([layer_column_of(row) for row in rows])
+            delete = "DELETE FROM layers WHERE phase = ? AND first BETWEEN ? AND ?"
+            self._database.execute(delete, span)
+            self._write_columns(phase, [merged])
+
+    def write_columns(self, phase: Phase, columns: Sequence[ColumnOfLayers]) -> None:
+        """Write columns of layers, as of a run whose files are merged."""
+        with _explain_errors(self._path), self._database:
+            self._write_columns(phase, columns)
 
     def write_curves(
         self, points: Mapping[Phase, Sequence[CurvePoint]], *, thins_out: bool = True
@@ -195,22 +245,27 @@ class Store:
         """
         with _explain_errors(self._path), self._database:
             for phase, found in points.items():
-                rows = [(phase, *map(_to_column, point)) for point in found]
+                rows = []
+                for point in found:
+                    # SQLite would make NULL of NaN
+                    values = [NOT_A_NUMBER if value != value else value for value in point]
+                    rows.append((phase, *values))
                 insert = "INSERT OR REPLACE INTO curves VALUES (?, ?, ?, ?, ?, ?, ?)"
                 self._database.executemany(insert, rows)
                 if thins_out and any(not point.number % THINNING_INTERVAL for point in found):
-                    self._thin_out_curves(phase)
-
-    def _thin_out_curves(self, phase: Phase) -> None:
-        points = map(curve_point_of, self._database.execute(_SELECT_CURVES, (phase,)))
-        dropped = [(phase, number) for number in points_to_drop(list(points))]
-        self._database.executemany("DELETE FROM curves WHERE phase = ? AND number = ?", dropped)
+                    kept = self._database.execute(_SELECT_CURVES, (phase,))
+                    numbers = points_to_drop(list(map(curve_point_of, kept)))
+                    dropped = [(phase, number) for number in numbers]
+                    delete = "DELETE FROM curves WHERE phase = ? AND number = ?"
+                    self._database.executemany(delete, dropped)
 
     def _known(self) -> dict[int, Series]:
         with _explain_errors(self._path):
             return _series(self._database)
 
     def _write(self, watched: SampledStep) -> int:
+        from torchscan.live.packing import packed  # torch, which takes long to import
+
         phase = watched.phase
         row = self._database.execute(
             "SELECT max(written) FROM steps WHERE phase = ?", (phase,)
@@ -227,19 +282,13 @@ class Store:
         self._database.execute("INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?)", values)
         return written
 
-    def _thin_out(self, phase: Phase, written: int) -> None:
-        for old in thinned_out(written):
-            self._database.execute(
-                "DELETE FROM steps WHERE phase = ? AND written = ?", (phase, old)
-            )
-
     def forget_from(self, step: int) -> None:
         """Training goes on from a checkpoint of an earlier step: what came after it comes again.
 
         An evaluation that stands at this step ran before it, and stays.
         """
         with _explain_errors(self._path), self._database:
-            for table in ("steps", "curves"):
+            for table in ("steps", "curves", "layers"):
                 delete = f"DELETE FROM {table} WHERE step >= ? AND (phase = 'train' OR step > ?)"  # noqa: S608
                 self._database.execute(delete, (step, step))
         self.write_metadata({"reached": step})
@@ -323,10 +372,10 @@ class Reader:
         with _explain_errors(self.path):
             return {integer_of(number, "step number"): time_of(when) for number, when in rows}
 
-    def step(self, phase: Phase, written: int) -> SampledStep | None:
-        """One of them; None: it is not there any more."""
+    def step(self, phase: Phase, written: int, *, has_counts: bool = True) -> SampledStep | None:
+        """One of them, without counts if they are not needed; None: it is not there any more."""
         rows = self._all(f"{_SELECT_STEP} WHERE phase = ? AND written = ?", phase, written)
-        return next((self._watched(phase, row) for row in rows), None)
+        return next((self._watched(phase, row, has_counts=has_counts) for row in rows), None)
 
     def times(self, phase: Phase) -> list[tuple[int, float]]:
         """The steps that are kept, and when each was written, without what is in them."""
@@ -346,6 +395,21 @@ class Reader:
                 ),
                 None,
             )
+
+    def layer_columns(self, phase: Phase) -> list[ColumnOfLayers]:
+        """Return the columns of layers, in order; none of steps that earlier versions have written."""
+        if self._version < _FIRST_WITH_CURVES:
+            return []
+        found = self._all(f"{_SELECT_COLUMNS} ORDER BY first", phase)
+        with _explain_errors(self.path):
+            return [layer_column_of(row) for row in found]
+
+    def places(self, phase: Phase) -> list[tuple[int, int]]:
+        """Return the place in time of each kept step, and its number in the file."""
+        rows = self._all("SELECT step, number, written FROM steps WHERE phase = ?", phase)
+        at = 0 if phase == "train" else 1
+        with _explain_errors(self.path):
+            return [(integer_of(row[at], "step"), integer_of(row[2], "number")) for row in rows]
 
     def last_pass(self, phase: Phase, up_to: int | None = None) -> tuple[int, int] | None:
         """Return the last step up to this one, sampled or not, and its number of its phase."""
@@ -379,7 +443,9 @@ class Reader:
         """Read no more."""
         self._database.close()
 
-    def _watched(self, phase: Phase, row: Sequence[Any]) -> SampledStep:
+    def _watched(self, phase: Phase, row: Sequence[Any], *, has_counts: bool = True) -> SampledStep:
+        from torchscan.live.packing import unpacked  # torch, which takes long to import
+
         step, number, when, data = row
         with _explain_errors(self.path):
             return SampledStep(
@@ -387,7 +453,7 @@ class Reader:
                 phase=phase,
                 number=integer_of(number, "step number"),
                 time=time_of(when),
-                distributions=unpacked(data),
+                distributions=unpacked(data, has_counts=has_counts),
             )
 
     def _all(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
@@ -439,9 +505,13 @@ def thinned_out(written: int) -> Iterator[int]:
         span, spacing = 2 * span, 2 * spacing
 
 
-def _to_column(value: float | None) -> float | str | None:
-    """Return a value as it is stored: SQLite would make NULL of NaN."""
-    return NOT_A_NUMBER if value is not None and math.isnan(value) else value
+def layer_column_of(row: Sequence[Any]) -> ColumnOfLayers:
+    """Return a column of layers."""
+    from torchscan.live.layer_columns import unpack_column
+
+    *counts, data = row
+    first, last, step, num_steps = (integer_of(each, "column of layers") for each in counts)
+    return unpack_column(first, last, step, num_steps, data)
 
 
 def is_remote(path: Path) -> bool:

@@ -17,24 +17,28 @@ def merge_distributions(parts: Sequence[Distribution]) -> Distribution:
     """Each part weighs as much as it has values, of which as many may be sampled as of a larger one."""
     if len(parts) == 1:
         return parts[0]
-    mean, spread = _moments(parts)
-    sums: dict[str, Any] = {name: sum(getattr(part, name) for part in parts) for name in _SUMS}
+    sums: dict[str, Any] = {}
+    for name in _SUMS:
+        sums[name] = sum(getattr(part, name) for part in parts)
+    mean, deviation = _moments(parts)
+    dead = [part.dead for part in parts if not math.isnan(part.dead)]
+    custom: dict[str, float] = {}
+    for part in parts:
+        for name in part.custom:
+            custom.setdefault(name, _mean(parts, partial(_custom, name)))
     return Distribution(
         **sums,
         mean=mean,
-        std=spread,
+        std=deviation,
         min=min(part.min for part in parts),
         max=max(part.max for part in parts),
         is_exact=all(part.is_exact for part in parts),
         update=_update(parts),
         saturated=_mean(parts, lambda part: part.saturated),
-        dead=min((part.dead for part in parts if not math.isnan(part.dead)), default=math.nan),
+        dead=min(dead, default=math.nan),
         sample_norm=_mean(parts, lambda part: part.sample_norm),
         norm=_norm(parts),
-        custom={
-            name: _mean(parts, partial(_custom, name))
-            for name in dict.fromkeys(each for part in parts for each in part.custom)
-        },
+        custom=custom,
         counts=_counts(parts),
     )
 
@@ -74,12 +78,12 @@ def _norm(parts: Sequence[Distribution]) -> float:
 
 
 def _mean(parts: Sequence[Distribution], figure: Callable[[Distribution], float]) -> float:
-    known = [(part.numel, value) for part in parts if not math.isnan(value := figure(part))]
-    return (
-        sum(size * value for size, value in known) / sum(size for size, _ in known)
-        if known
-        else math.nan
-    )
+    known = [(part.numel, figure(part)) for part in parts]
+    known = [(size, value) for size, value in known if not math.isnan(value)]
+    if not known:
+        return math.nan
+    total = sum(size * value for size, value in known)
+    return total / sum(size for size, _ in known)
 
 
 def _custom(name: str, part: Distribution) -> float:
@@ -91,14 +95,11 @@ def _counts(parts: Sequence[Distribution]) -> dict[int, int]:
 
     If fewer values of a larger tensor were sampled, they count several times.
     """
-    known = [(part, part.numel / number) for part in parts if (number := sum(part.counts.values()))]
-    least = min((each for _, each in known), default=1.0)
+    known = [(part, part.numel / sum(part.counts.values())) for part in parts if part.counts]
+    min_weight = min((weight for _, weight in known), default=1.0)
     counts: Counter[int] = Counter()
-    for part, each in known:
-        times = each / least
-        counts.update(
-            part.counts
-            if times == 1
-            else {number: round(count * times) for number, count in part.counts.items()}
-        )
+    for part, weight in known:
+        times = weight / min_weight
+        for number, count in part.counts.items():
+            counts[number] += count if times == 1 else round(count * times)
     return dict(counts)

@@ -41,9 +41,10 @@ _COLUMNS = {
     "steps": ("phase", "written", "step", "number", "time", "data"),
     "events": ("time", "what"),
     "curves": ("phase", "step", "number", "time", "loss", "learning_rate", "gradient_norm"),
+    "layers": ("phase", "first", "last", "step", "num_steps", "data"),
 }
 #: the tables that only newer versions have, with the first version
-_SINCE = {"curves": 4}
+_SINCE = {"curves": 4, "layers": 4}
 #: a value that is not a number: SQLite would store it as NULL
 NOT_A_NUMBER = "NaN"
 

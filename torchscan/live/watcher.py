@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from torchscan.errors import InputError
 from torchscan.live.about import about_of
-from torchscan.live.accepting import choice, flag, path
+from torchscan.live.accepting import choice, flag, path, quote
 from torchscan.live.call_sites import CallSites, SeriesNumbers
 from torchscan.live.curve_log import CurveLog
 from torchscan.live.frequency import Frequency
@@ -67,6 +68,8 @@ if TYPE_CHECKING:
 _watchers: weakref.WeakSet[Watcher] = weakref.WeakSet()
 #: seconds to wait, when everything is over, for the graph of a run that was short
 _PATIENCE = 10.0
+#: characters of a note
+_MAX_NOTE = 200
 
 
 class Watcher:
@@ -155,9 +158,11 @@ class Watcher:
             if self._awaits_gradients:
                 self._note_backward()
             if not is_in_backward_pass():
-                losses, _ = scales.unscale(tensors)
+                losses, scale = scales.unscale(tensors)
                 if len(losses) == 1 and losses[0].numel() == 1:
                     self._curves.add_loss(losses[0])
+                    if scale is not None:
+                        self._curves.note_scale(tensors[0], losses[0])
 
     def _note_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Note the step of an optimizer, which may be that of another model."""
@@ -199,8 +204,7 @@ class Watcher:
             self._thread = threading.get_ident()
             self._model_hook.note_entry(module, is_first=not self._has_begun)
             self._has_begun = True
-            if not self._is_paused:
-                self._begin_pass(module, args)
+            self._begin_pass(module, args)
 
     def _begin_pass(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         phase: Phase = "train" if module.training and torch.is_grad_enabled() else "eval"
@@ -214,10 +218,12 @@ class Watcher:
             return
 
         self._finish()
+        self._curves.end()
         begun = self._steps.begin(phase, part)
         self._first_node = next_node()
         self._awaits_gradients = False
-        self._curves.begin(phase, begun.step, begun.number)
+        if not self._is_paused:
+            self._curves.begin(phase, begun.step, begun.number)
         if self._is_due(begun):
             self._arm(module, args)
         elif phase == "train" and not self._steps.is_manual:
@@ -232,6 +238,8 @@ class Watcher:
             self._model_hook.sleep()
 
     def _is_due(self, begun: Pass) -> bool:
+        if self._is_paused:
+            return False
         frequency = self._frequencies[begun.phase]
         if begun.phase == "train":
             return frequency.is_due(begun.step)
@@ -260,8 +268,14 @@ class Watcher:
         self._sampler.took += time.perf_counter_ns() - start
         self._process.begin(phase, self._steps.current.step)
 
-    def _note_root_end(self, module: nn.Module, args: tuple[Any, ...], kwargs: Any) -> None:
+    def _note_root_end(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: object
+    ) -> None:
         self._model_hook.note_entry(module, is_first=False)
+        if self._steps.current.phase == "eval":
+            loss = getattr(result, "loss", None)
+            if isinstance(loss, Tensor) and loss.numel() == 1:
+                self._curves.add_loss(loss)
         if self._awaits_graph and self._model_hook.is_model(module):
             self._draw_graph((args, kwargs))
 
@@ -379,6 +393,52 @@ class Watcher:
     def dropped(self) -> int:
         """Steps that were sampled and are not in the run: without room, not written, or not yet when close() ended."""
         return self._process.dropped
+
+    def note(self, text: str) -> None:
+        """Write a note that the run shows at the current step: ``watcher.note("epoch 3")``.
+
+        Notes of the form "epoch 3" also mark epochs on the time axis of the HTML report.
+        """
+        if not isinstance(text, str) or not text.strip():
+            raise InputError(f"text is {quote(text)}: give a sentence such as 'epoch 3'")
+        if len(text) > _MAX_NOTE:
+            raise InputError(f"text has {len(text)} characters: give at most {_MAX_NOTE}")
+        self._write_event(Note.of("user-note", text=text.strip(), step=self._steps.next))
+
+    def log_evaluation(self, loss: float | Tensor) -> None:
+        """Record the loss of an evaluation at the current step, beside those of training.
+
+        Losses of training are recorded without a call, and so are those of an evaluation if the
+        model returns an object with the attribute ``loss``, as models of transformers do.
+        """
+        value = loss.item() if isinstance(loss, Tensor) and loss.numel() == 1 else loss
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InputError(f"loss is {quote(loss)}: give a number")
+        self._require_open()
+        if not self._curves.set_evaluation_loss(float(value)):
+            step, number = self._steps.next, self._steps.add_evaluation()
+            self._send_curves([["eval", step, number, time.time(), float(value), None, None]])
+
+    def pause(self) -> None:
+        """Sample nothing until :meth:`resume`. Steps are still counted."""
+        if not self._is_paused:
+            self._write_event(Note.of("paused", step=self._steps.next))
+            self._is_paused = True
+
+    def resume(self) -> None:
+        """End a pause: the next step may be sampled."""
+        if self._is_paused:
+            self._write_event(Note.of("resumed", step=self._steps.next))
+            self._is_paused = False
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise InputError("this watcher is closed: call watch(model, run) again")
+
+    def _write_event(self, note: Note) -> None:
+        self._require_open()
+        if os.getpid() == self._pid:
+            self._process.send({"is": "note", "note": note.to_data()})
 
     def state_dict(self) -> dict[str, int]:
         """For a checkpoint: ``watch(model, run, step=state["step"])`` goes on from there."""

@@ -30,7 +30,6 @@ from torchscan.live.losses import (
     missing_at_end,
     note_of_error,
 )
-from torchscan.live.packing import Distributions
 from torchscan.live.parent import Parent
 from torchscan.live.pulse import Pulse
 from torchscan.live.schema import Announced, CurvePoint, Phase, SampledStep, Series
@@ -42,6 +41,7 @@ from torchscan.notes import Note
 
 if TYPE_CHECKING:
     from torchscan.live.digest import Digest
+    from torchscan.live.packing import Distributions
 
 #: seconds after which it looks for the end of its parent, and without a step until torch is imported
 _LOOKS, _PATIENCE = 0.25, 1.0
@@ -268,7 +268,7 @@ class Worker:
 
     def _look_for_nan(self, step: int, found: Distributions, series: list[Series]) -> None:
         """Report the first NaN, once."""
-        if self._has_nan or not any(found.columns.figures["nan"]):
+        if self._has_nan or not found.columns.figures["nan"].any():
             return
         self._has_nan = True
         wrong = [

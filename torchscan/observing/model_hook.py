@@ -12,12 +12,12 @@ from typing import Any, Literal, Protocol
 
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.utils.hooks import RemovableHandle
 
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.call_tree import is_running
 from torchscan.torch_versions import (
     compiled_from,
+    forget_hooks,
     has_compiler,
     not_compiled,
     without_torch_function,
@@ -60,7 +60,7 @@ class ModelHook:
         self._listener: CallListener | None = None
         self._state: State = "closed"
         self._is_paused = False
-        self._handles: list[RemovableHandle] = []
+        self._registered: tuple[Callable[..., None], ...] = ()
         self._make_hooks()
 
     def is_model(self, module: nn.Module) -> bool:
@@ -123,21 +123,21 @@ class ModelHook:
 
     def _become(self, state: State) -> None:
         self._state = state
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        # handles of torch leave a trace of hooks that take keyword arguments
+        forget_hooks(*self._registered)
+        self._registered = ()
         if self._is_paused or state == "closed":
             return
         if state == "waiting":
-            self._handles.append(register_module_forward_pre_hook(self._before))
+            self._registered = (self._before,)
+            register_module_forward_pre_hook(self._before)
         elif state == "following":
-            self._handles.append(register_module_forward_pre_hook(self._before_followed))
-            after = register_module_forward_hook(
-                self._after_followed, with_kwargs=True, always_call=True
-            )
-            self._handles.append(after)
+            self._registered = (self._before_followed, self._after_followed)
+            register_module_forward_pre_hook(self._before_followed)
+            register_module_forward_hook(self._after_followed, with_kwargs=True, always_call=True)
         else:
-            self._handles.append(register_module_forward_hook(self._after, always_call=True))
+            self._registered = (self._after,)
+            register_module_forward_hook(self._after, always_call=True)
 
     # -- hooks -----------------------------------------------------------------------------------
 

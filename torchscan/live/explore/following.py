@@ -12,8 +12,10 @@ from torchscan.live.by_call import place_of
 from torchscan.live.by_step import OverSteps
 from torchscan.live.explore.run_page import data_of_run, measured_by_key, wrong_in
 from torchscan.live.history import WatchedRun, ranks_in, readers_of
+from torchscan.live.packing import side_by_side
 from torchscan.live.schema import Phase, Series
 from torchscan.live.store import Reader
+from torchscan.live.threads import single_thread
 from torchscan.report.paging.layer_rows import key_of
 
 #: calls whose distributions are kept at hand
@@ -76,7 +78,7 @@ class Followed:
             self._calls.move_to_end(key)
             while len(self._calls) > _CALLS:
                 self._calls.popitem(last=False)
-        with call.lock:
+        with call.lock, single_thread():
             call.read(self._run)
             return {
                 "histories": [self._to_page_data(*each) for each in call.over.columns_by_series()],
@@ -136,12 +138,8 @@ class _CallHistory:
         }
         for number in wanted:
             if (watched := reader.step(self._phase, number)) is not None:
-                found = {
-                    each: watched.distributions[at]
-                    for at, each in series.items()
-                    if at in watched.distributions
-                }
-                self.over.add(place_of(watched), found)
+                found = side_by_side(watched.distributions)
+                self.over.add_sampled(place_of(watched), found, series)
             read[number] = written[number]
         for number in read.keys() - written.keys():  # which is there no more, but in the picture
             del read[number]

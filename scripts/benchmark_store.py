@@ -1,0 +1,83 @@
+"""Size of the file of a long run, and the time to read it and to write its page."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from torchscan.live.explore.run_page import page_of_run
+from torchscan.live.history import WatchedRun
+from torchscan.live.watcher import watch
+
+_STEPS = 4000
+_WIDTH, _NUM_BLOCKS, _BATCH = 96, 8, 32
+#: seconds between two looks whether the worker has written the steps so far
+_PAUSE = 0.001
+
+
+def measure_store(steps: int = _STEPS) -> None:
+    """Print the size of a run with every step sampled, and how long reading it takes."""
+    torch.manual_seed(0)
+    model = _model()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run"
+        worker = _train(model, path, steps)
+        run = WatchedRun(path)
+        size = sum(file.stat().st_size for file in path.iterdir())
+        parameters = sum(each.numel() for each in model.parameters())
+        print(f"{parameters:,} parameters, {len(list(model.modules()))} modules, {steps:,} steps")
+        print(f"{len(run.series)} series; {len(run.steps())} steps are kept")
+        print(f"store            {size / 1e6:8.1f} MB")
+        print(f"worker           {1e3 * worker / steps:8.2f} ms a step, in CPU time")
+        output = Path(folder) / "run.html"
+        _print_seconds("page", lambda: page_of_run(path).save(output))
+        _print_seconds("layers over steps", lambda: run.layers_over_steps())
+        _print_seconds("one history", lambda: run.history("0.0.weight"))
+        _print_seconds("curves", lambda: run.curves())
+
+
+def _model() -> nn.Module:
+    blocks = [
+        nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.LayerNorm(_WIDTH), nn.ReLU())
+        for _ in range(_NUM_BLOCKS)
+    ]
+    return nn.Sequential(*blocks, nn.Linear(_WIDTH, 10))
+
+
+def _train(model: nn.Module, path: Path, steps: int) -> float:
+    """Train, and return the CPU time of the worker. Training waits for it, so that nothing is lost."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    centers = torch.randn(10, _WIDTH)
+    with watch(model, path, every=1, graph=False) as watcher:
+        for _ in range(steps):
+            target = torch.randint(10, (_BATCH,))
+            x = centers[target] + torch.randn(_BATCH, _WIDTH)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), target).backward()
+            optimizer.step()
+            while watcher._process._outlet.num_steps_left > 4:
+                time.sleep(_PAUSE)
+        while watcher._process._outlet.num_steps_left:
+            time.sleep(_PAUSE)
+        worker = _cpu_seconds(watcher._process.number)
+    if watcher.dropped:
+        raise RuntimeError(f"{watcher.dropped} steps were dropped")
+    return worker
+
+
+def _cpu_seconds(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    user, system = fields[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def _print_seconds(what: str, read: Callable[[], object]) -> None:
+    start = time.perf_counter()
+    read()
+    print(f"{what:17}{time.perf_counter() - start:8.2f} s", flush=True)

@@ -1,0 +1,179 @@
+"""Observed training programs compute the same, and observers count what a reader counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+import torch
+from _pytest.mark.structures import ParameterSet
+
+from tests.observing.outcomes import Observer, outcome_of
+from tests.observing.programs import PROGRAMS, Program
+from tests.observing.training_program import MODEL
+
+OBSERVERS: tuple[tuple[Observer, ...], ...] = (
+    ("inspect",),
+    ("watch",),
+    ("watch seldom",),
+    ("inspect", "watch"),
+)
+#: counts that differ today, by program, model and observer
+DIFFERENT: dict[tuple[str, str, Observer], str] = {
+    ("compiled", MODEL, "inspect"): "inspect counts 0 steps, watch and a reader 3",
+    ("smaller batch after a failure", MODEL, "inspect"): (
+        "inspect counts the failed pass as an evaluation: 3 steps and 1 evaluation; "
+        "watch and a reader 3 and 0"
+    ),
+    ("penalty before other calls", MODEL, "inspect"): "inspect counts 6 steps, a reader 3",
+    ("penalty before other calls", MODEL, "watch"): "watch counts 6 steps, a reader 3",
+    ("adversarial examples", MODEL, "inspect"): "inspect counts 6 steps, a reader 3",
+    ("adversarial examples", MODEL, "watch"): "watch counts 6 steps, a reader 3",
+    ("functional gradients", MODEL, "watch"): "watch counts 0 steps, inspect and a reader 3",
+    ("gradients of samples", MODEL, "watch"): "watch counts 0 steps, inspect and a reader 3",
+    ("trained in eval mode", MODEL, "watch"): (
+        "watch counts 0 steps and 3 evaluations, inspect and a reader 3 and 0"
+    ),
+    ("optimized input", MODEL, "inspect"): (
+        "inspect counts 3 steps, watch and a reader 3 evaluations: the model does not train"
+    ),
+    ("shared trunk", "first", "inspect"): "inspect counts 6 steps, watch and a reader 3",
+    ("shared trunk", "second", "inspect"): "inspect counts 6 steps, watch 4, a reader 3",
+    ("shared trunk", "second", "watch"): "watch counts 4 steps, inspect 6, a reader 3",
+    ("gan with frozen parts", "generator", "watch"): (
+        "watch counts 2 steps and 0 evaluations, inspect and a reader 2 and 2"
+    ),
+}
+#: training steps that differ if they are not sampled, by program and model
+UNSAMPLED = {
+    (program, model): reason
+    for (program, model, observer), reason in DIFFERENT.items()
+    if observer == "watch" and program != "gan with frozen parts"
+}
+#: programs and observers that cause warnings today
+NOISY: dict[tuple[str, tuple[Observer, ...]], str] = {
+    ("compiled", ("inspect",)): "torch warns that global hooks fire for the compiled module",
+    ("compiled checkpoint", ("inspect",)): (
+        "torch warns that global hooks fire for the compiled module"
+    ),
+    **{
+        ("reentrant checkpoint", observers): (
+            "inspect runs the model on shapes; torch warns that no input requires gradients"
+        )
+        for observers in OBSERVERS
+        if "inspect" in observers
+    },
+    **{
+        ("inner loop", observers): (
+            "watch takes the tensors of functional_call for parameters; torch warns of their .grad"
+        )
+        for observers in OBSERVERS
+        if "watch" in observers
+    },
+}
+
+
+def _marks_of(program: Program, reason: str | None = None) -> list[pytest.MarkDecorator]:
+    slow = [pytest.mark.slow] if program.is_slow else []
+    return slow if reason is None else [*slow, pytest.mark.xfail(strict=True, reason=reason)]
+
+
+def _programs_and_observers(*, is_quiet: bool) -> Iterable[ParameterSet]:
+    """Yield the cases of a test, of which some fail if it is about messages."""
+    for program in PROGRAMS.values():
+        for observers in OBSERVERS:
+            reason = NOISY.get((program.name, observers)) if is_quiet else None
+            yield pytest.param(
+                program.name,
+                observers,
+                id=f"{program.name}-{' and '.join(observers)}",
+                marks=_marks_of(program, reason),
+            )
+
+
+def _models_and_observers() -> Iterable[ParameterSet]:
+    for program in PROGRAMS.values():
+        for model in program.expected:
+            for observer in ("inspect", "watch"):
+                reason = DIFFERENT.get((program.name, model, observer))
+                yield pytest.param(
+                    program.name,
+                    model,
+                    observer,
+                    id=f"{program.name}-{model}-{observer}",
+                    marks=_marks_of(program, reason),
+                )
+
+
+observed = pytest.mark.parametrize(
+    ("name", "observers"), [*_programs_and_observers(is_quiet=False)]
+)
+
+
+@observed
+def test_losses_and_parameters_are_the_same_bit_by_bit(
+    name: str, observers: tuple[Observer, ...]
+) -> None:
+    plain, found = outcome_of(name), outcome_of(name, observers)
+    assert found.losses == plain.losses
+    assert found.tensors.keys() == plain.tensors.keys()
+    for key, tensor in plain.tensors.items():
+        assert torch.equal(found.tensors[key], tensor), key
+
+
+@observed
+def test_nothing_stays_on_models_or_in_the_process(
+    name: str, observers: tuple[Observer, ...]
+) -> None:
+    plain, found = outcome_of(name), outcome_of(name, observers)
+    assert found.attributes == plain.attributes
+    assert found.process == plain.process
+
+
+@pytest.mark.parametrize(("name", "observers"), [*_programs_and_observers(is_quiet=True)])
+def test_healthy_training_has_no_findings_and_no_messages(
+    name: str, observers: tuple[Observer, ...]
+) -> None:
+    plain, found = outcome_of(name), outcome_of(name, observers)
+    assert list(found.findings) == []
+    assert [each for each in found.messages if each not in plain.messages] == []
+
+
+@pytest.mark.parametrize(("name", "model", "observer"), [*_models_and_observers()])
+def test_steps_and_evaluations_are_those_of_the_program(
+    name: str, model: str, observer: Observer
+) -> None:
+    counted = outcome_of(name, (observer,)).counts[observer, model]
+    assert counted == PROGRAMS[name].expected[model]
+
+
+@pytest.mark.parametrize(("name", "model", "observer"), [*_models_and_observers()])
+def test_steps_are_the_same_under_both_observers(name: str, model: str, observer: Observer) -> None:
+    counted = outcome_of(name, ("inspect", "watch")).counts[observer, model]
+    assert counted == PROGRAMS[name].expected[model]
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        pytest.param(
+            each.name,
+            model,
+            id=f"{each.name}-{model}",
+            marks=_marks_of(each, UNSAMPLED.get((each.name, model))),
+        )
+        for each in PROGRAMS.values()
+        for model in each.expected
+    ],
+)
+def test_steps_that_are_not_sampled_are_counted(name: str, model: str) -> None:
+    found = outcome_of(name, ("watch seldom",)).num_steps[model]
+    assert found == PROGRAMS[name].expected[model].training
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each.name, marks=_marks_of(each)) for each in PROGRAMS.values()]
+)
+def test_only_steps_with_overflow_are_skipped(name: str) -> None:
+    skipped = outcome_of(name, ("inspect",)).skipped
+    assert set(skipped.values()) == {PROGRAMS[name].num_skipped}
