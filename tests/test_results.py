@@ -125,6 +125,14 @@ def _watched() -> Any:
     return torchscan.open_run(folder)
 
 
+def _curves() -> Any:
+    from torchscan.live.curves import curves_of
+    from torchscan.live.schema import CurvePoint
+
+    points = [CurvePoint(step, step, 1.8e9, 0.5, 0.1, None) for step in range(2)]
+    return curves_of("train", [points])
+
+
 _folder = tempfile.TemporaryDirectory()
 
 RESULTS: Mapping[str, Callable[[], Any]] = {
@@ -153,6 +161,7 @@ RESULTS: Mapping[str, Callable[[], Any]] = {
     "table": lambda: record(block(), SHAPE).table(),
     "models": lambda: _models(),
     "watched run": lambda: _watched(),
+    "curves": _curves,
 }
 #: a word of each
 SAYS = {
@@ -179,6 +188,7 @@ SAYS = {
     "table": "Operator",
     "models": "Parameters",
     "watched run": "conv output",
+    "curves": "Learning rate",
 }
 
 

@@ -39,6 +39,8 @@ class _ColumnPart(NamedTuple):
 
 
 _FIGURES = _ColumnPart._fields[3:]
+#: statistics of a step that go into columns
+_USED = ("numel", "sampled", "nan", "inf", "mean", "min", "max")
 
 
 class OverSteps:
@@ -57,6 +59,12 @@ class OverSteps:
         self._columns: dict[int, list[_ColumnPart]] = {}
         #: the first and the last step of each column
         self._steps: dict[int, tuple[int, int]] = {}
+        #: of the last step, which most others resemble: its numbers, the series that were asked
+        #: for, their places in the step and their indices here
+        self._numbers: Sequence[int] = ()
+        self._series: Mapping[int, Series] = {}
+        self._places: list[int] = []
+        self._indices_of_places = torch.empty(0, dtype=torch.int64)
 
     def add(self, step: int, distributions: Mapping[Series, Distribution]) -> None:
         """Add a step of one rank, also if there is nothing in it, since that is to be seen."""
@@ -66,12 +74,18 @@ class OverSteps:
 
     def add_sampled(self, step: int, found: Distributions, series: Mapping[int, Series]) -> None:
         """Add a step of one rank: those of its distributions that are in ``series``."""
-        places = [place for place, each in enumerate(found.numbers) if each in series]
-        for place in places:
-            self._indices.setdefault(series[found.numbers[place]], len(self._indices))
-        indices = [self._indices[series[found.numbers[place]]] for place in places]
-        parts = [_part_of(found, places, indices)] if places else []
-        self._put(step // self._width, (step, step), parts)
+        if found.numbers != self._numbers or series is not self._series:
+            self._numbers, self._series = found.numbers, series
+            known = [place for place, each in enumerate(found.numbers) if each in series]
+            for place in known:
+                self._indices.setdefault(series[found.numbers[place]], len(self._indices))
+            self._places = known
+            self._indices_of_places = torch.tensor(
+                [self._indices[series[found.numbers[place]]] for place in known],
+                dtype=torch.int64,
+            )
+        part = _part_of(found, self._places, self._indices_of_places)
+        self._put(step // self._width, (step, step), [part] if self._places else [])
         while max(self._steps) - min(self._steps) >= _MAX_COLUMNS:
             columns, steps = self._columns, self._steps
             self._width, self._columns, self._steps = 2 * self._width, {}, {}
@@ -144,11 +158,11 @@ class OverSteps:
         return dict(zip(places, [*firsts[1:], end], strict=True))
 
 
-def _part_of(found: Distributions, places: Sequence[int], indices: Sequence[int]) -> _ColumnPart:
+def _part_of(found: Distributions, places: Sequence[int], series: Tensor) -> _ColumnPart:
     """Return the series at some places of a step, under these indices."""
-    columns, series = found.columns, torch.tensor(indices)
-    rows = torch.tensor([found.rows[place] for place in places])
-    figures = {name: column[rows].double() for name, column in columns.figures.items()}
+    columns = found.columns
+    rows = torch.tensor([found.rows[place] for place in places], dtype=torch.int64)
+    figures = {name: columns.figures[name][rows].double() for name in _USED}
     entries, owners = entries_of(columns, rows)
     times = figures["numel"] / figures["sampled"].clamp(min=1)
     finite = times * (figures["sampled"] - figures["nan"] - figures["inf"])

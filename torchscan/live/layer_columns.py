@@ -203,13 +203,19 @@ def _joined(columns: Sequence[ColumnOfLayers]) -> tuple[Tensor, Tensor]:
     return modules, values
 
 
-def renumber(column: ColumnOfLayers, numbers: Mapping[int, int]) -> ColumnOfLayers:
-    """Return a column with other numbers for its modules; unknown ones are left out."""
-    lookup = torch.full((max([*numbers, *column.modules.tolist()], default=0) + 1,), -1)
+def renumber(columns: Sequence[ColumnOfLayers], numbers: Mapping[int, int]) -> list[ColumnOfLayers]:
+    """Return columns with other numbers for their modules; unknown ones are left out."""
+    size = max(numbers, default=-1) + 1
+    lookup = torch.full((size + 1,), -1)
     lookup[list(numbers)] = torch.tensor(list(numbers.values()), dtype=torch.int64)
-    modules = lookup[column.modules]
-    is_known = modules >= 0
-    return replace(column, modules=modules[is_known], values=column.values[:, is_known])
+    found = []
+    for column in columns:
+        is_there = (column.modules >= 0) & (column.modules < size)
+        modules = lookup[column.modules.where(is_there, size)]
+        is_known = modules >= 0
+        known = replace(column, modules=modules[is_known], values=column.values[:, is_known])
+        found.append(known)
+    return found
 
 
 def width_of_columns(firsts: Sequence[int], max_columns: int) -> int:

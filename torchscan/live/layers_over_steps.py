@@ -92,7 +92,7 @@ def _number_by_path(
     numbers = {}
     for number, each in series.items():
         numbers[number] = indices[each.path]
-    return [renumber(column, numbers) for column in columns]
+    return renumber(columns, numbers)
 
 
 def _merge(ranks: Sequence[Sequence[ColumnOfLayers]], width: int) -> list[ColumnOfLayers]:

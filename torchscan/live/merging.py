@@ -91,8 +91,8 @@ def _united_columns(readers: list[Reader], phase: Phase, store: Store) -> list[C
     by_first: dict[int, list[ColumnOfLayers]] = defaultdict(list)
     for reader in readers:
         numbers = {number: store.number_of(each) for number, each in reader.series().items()}
-        for column in columns_of_reader(reader, phase):
-            by_first[column.first].append(renumber(column, numbers))
+        for column in renumber(columns_of_reader(reader, phase), numbers):
+            by_first[column.first].append(column)
     return [merge_ranks(by_first[first]) for first in sorted(by_first)]
 
 

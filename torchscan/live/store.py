@@ -133,6 +133,7 @@ class Store:
             self._database.executescript(_TABLES)
             self.write_metadata(about)
         self._numbers = {each: number for number, each in self._known().items()}
+        self._series: dict[int, Series] = {}
         self._layers: LayerReader | None = None
 
     def _upgrade(self) -> None:
@@ -195,6 +196,8 @@ class Store:
         except StoreError:
             with contextlib.suppress(StoreError):
                 self._numbers = {each: number for number, each in self._known().items()}
+            self._series = {}
+            self._layers = None
             raise
 
     def _write_column(self, watched: SampledStep, written: int) -> None:
@@ -202,10 +205,11 @@ class Store:
         from torchscan.live.packing import side_by_side
 
         self._layers = self._layers or LayerReader()
-        series = {number: each for each, number in self._numbers.items()}
+        if len(self._series) != len(self._numbers):
+            self._series = {number: each for each, number in self._numbers.items()}
         found = side_by_side(watched.distributions)
         place = watched.phase, watched.step, watched.number
-        self._write_columns(watched.phase, [self._layers.read(found, series, *place)])
+        self._write_columns(watched.phase, [self._layers.read(found, self._series, *place)])
         if not (written + 1) % MERGING_INTERVAL:
             self._merge_columns(watched.phase)
 

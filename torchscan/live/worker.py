@@ -17,6 +17,7 @@ from selectors import EVENT_READ, EVENT_WRITE
 from typing import TYPE_CHECKING, Any
 
 from torchscan.live.channel import Inlet, Message, MessageSocket, take_files
+from torchscan.live.curves import NUM_KEPT
 from torchscan.live.descriptors import open_standard_files
 from torchscan.live.guests import Guests
 from torchscan.live.ledger import Ledger
@@ -90,6 +91,7 @@ class Worker:
         self._own_losses = Losses()
         #: what the store has not taken yet
         self._unwritten: dict[str, Any] = {}
+        self._points: dict[Phase, list[CurvePoint]] = {}
         self.guests = Guests((), {}, self._report_event)
         self._answers: dict[str, Callable[[Message], None]] = {
             "series": self._take_series,
@@ -180,15 +182,25 @@ class Worker:
         self._keep(self._accounts())
 
     def _take_curves(self, message: Message) -> None:
-        points: dict[Phase, list[CurvePoint]] = {}
+        new: dict[Phase, list[CurvePoint]] = {}
         for phase, *values in message["rows"]:
-            points.setdefault(phase, []).append(CurvePoint(*values))
+            new.setdefault(phase, []).append(CurvePoint(*values))
+        for phase, points in new.items():
+            kept = self._points.setdefault(phase, [])
+            kept += points
+            del kept[:-NUM_KEPT]
         try:
-            self._place.require()
-            self._store.write_curves(points)
+            self._write_points()
         finally:
-            for phase, some in points.items():
-                self.guests.show_curves(phase, some)
+            for phase, points in new.items():
+                self.guests.show_curves(phase, points)
+
+    def _write_points(self) -> None:
+        """Write the points of the curves; if that fails, they are written with the next ones."""
+        if self._points:
+            self._place.require()
+            self._store.write_curves(self._points)
+            self._points = {}
 
     def _take_note(self, message: Message) -> None:
         note = Note.from_data(message["note"])
@@ -298,6 +310,8 @@ class Worker:
 
     def _finish(self) -> None:
         self._count_unput()
+        with contextlib.suppress(StoreError):
+            self._write_points()
         self._session["is_settled"] = True
         ended: dict[str, Any] = {}
         if not self._is_over:
