@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import torchscan
+from torchscan.notes import Note
 from torchscan.plain import (
     NOT_FINITE,
     field_types,
@@ -49,12 +50,13 @@ def schema() -> dict[str, Any]:
     defs: dict[str, Any] = {}
     top = _object(RunFacts, defs)
     said = {"type": "string", "description": f"{RUN.name}/ and the version of the schema"}
+    verdict = {**_of(Note | None, defs), "description": inspect.getdoc(RunFacts.verdict)}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "torchscan run",
         "description": "What run.save writes. Keys that are not listed may be there, and are to be left alone.",
         "type": "object",
-        "properties": {"schema": said, **top["properties"]},
+        "properties": {"schema": said, **top["properties"], "verdict": verdict},
         "required": ["schema", *top["required"]],
         "$defs": {"float": _FLOAT, **defs},
     }

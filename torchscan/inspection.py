@@ -23,6 +23,7 @@ from torchscan.errors import (
 )
 from torchscan.expectation import Expectation, expectation_of
 from torchscan.hardware.device_specs import device_named
+from torchscan.notes import Note
 from torchscan.recording.bookkeeping.inventory import is_on_cuda
 from torchscan.recording.call_tree import Begun
 from torchscan.recording.request import require_module
@@ -36,7 +37,7 @@ from torchscan.runtime.inspector import Inspector
 from torchscan.runtime.nonfinite_guard import NonFiniteGuard
 from torchscan.runtime.provenance import provenance_of
 from torchscan.runtime.root_calls import RootCall
-from torchscan.runtime.run import Inspected, Observations, RunFacts, run_of
+from torchscan.runtime.run import Inspected, Names, Observations, RunFacts, run_of
 from torchscan.runtime.step import StepCounts
 from torchscan.wrong_arguments import explain_wrong_types
 
@@ -192,6 +193,7 @@ class Run(RowsResult, Inspected):
             costs=expectation.costs,
             roofline=expectation.roofline,
             inner=expectation.inner,
+            others=() if self._guard is None else tuple(self._guard.other_calls),
         )
 
     def _with_refined(self, watched: Observations) -> Observations:
@@ -259,13 +261,18 @@ class Run(RowsResult, Inspected):
             reported=self._reported,
         )
 
+    @property
+    def verdict(self) -> Note | None:
+        """The fact that limits the run most, with the next step, or None without a step."""
+        return self.facts.verdict
+
     def table(self, *, max_depth: int | None = 3) -> Table:
         """Return modules with times and memory, down to ``max_depth`` (None: all)."""
         return self.facts.table(max_depth=max_depth)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return what was found as plain data."""
-        return self.facts.to_dict()
+    def to_dict(self, names: Names = "torchscan") -> dict[str, Any]:
+        """Call :meth:`RunFacts.to_dict`."""
+        return self.facts.to_dict(names)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write what was found as JSON, which :func:`open_run` reads; what is there is replaced when all is written."""

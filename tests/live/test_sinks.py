@@ -11,7 +11,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,8 +27,11 @@ from tests.live.watching import watch
 from tests.opening import watched_run
 from torchscan import InputError
 from torchscan.live.bins import bounds, quantiles
-from torchscan.live.sinks import colormaps, figures, frames, weights_and_biases
-from torchscan.sinks import MLflow, Sink, SinkData, TensorBoard, Video, WandB
+from torchscan.live.schema import CurvePoint, Phase
+from torchscan.live.sinks import colormaps, figures, frames
+from torchscan.live.store import Store
+from torchscan.notes import Note
+from torchscan.sinks import Aim, MLflow, Sink, SinkData, TensorBoard, Video, WandB
 from torchscan.types import Distribution, Series, WatchedRun
 
 if TYPE_CHECKING:
@@ -161,6 +164,176 @@ def test_a_package_that_is_missing_is_told_of_where_the_user_is(
     )
     with pytest.raises(InputError, match=r"TensorBoard needs tensorboard: pip install tensorboard"):
         TensorBoard("folder")
+
+
+# -- curves and notes ----------------------------------------------------------------------------------------------------
+
+#: of three steps, of which the first was sampled
+POINTS = [
+    CurvePoint(0, 0, 1e9, 2.0, 0.1, 3.0),
+    CurvePoint(1, 1, 1e9 + 1, 1.5, 0.1, None),
+    CurvePoint(2, 2, 1e9 + 2, 1.25, 0.05, None),
+]
+LOSSES = [(0, 2.0), (1, 1.5), (2, 1.25)]
+
+
+def show_curves(sink: Sink, folder: Path) -> None:
+    """A step, the curves up to the third one, an evaluation and a note, as a worker hands them over."""
+    sink.on_open(folder)
+    sink.on_data(SinkData(step=0, phase="train", number=0, time=1e9, distributions={}))
+    sink.on_curves("train", POINTS)
+    sink.on_curves("eval", [CurvePoint(3, 0, 1e9 + 3, 1.75, None, None)])
+    sink.on_note(Note.of("user-note", text="epoch 1", step=3))
+    sink.on_close()
+
+
+def test_curves_and_notes_in_tensorboard(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    show_curves(TensorBoard(tmp_path / "board"), tmp_path)
+    read = events_in(tmp_path / "board")
+    assert [(each.step, each.value) for each in read.Scalars("train/loss")] == LOSSES
+    assert [each.step for each in read.Scalars("train/gradient_norm")] == [0]
+    assert read.Scalars("train/learning_rate")[2].value == pytest.approx(0.05)
+    assert read.Scalars("eval/loss")[0].value == 1.75
+    (note,) = read.Tensors("notes")
+    assert (note.step, note.tensor_proto.string_val[0]) == (3, b"epoch 1")
+
+
+def test_curves_and_notes_in_weights_and_biases(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    show_curves(WandB(mode="offline", dir=str(tmp_path), page_every=None), tmp_path)
+    until(lambda: len(rows_in(tmp_path)) == 4)  # its own process writes the file
+    rows = rows_in(tmp_path)
+    assert [(step, row["train/loss"]) for step, row in sorted(rows.items())[:3]] == LOSSES
+    assert rows[0]["train/gradient_norm"] == 3.0
+    assert "train/gradient_norm" not in rows[1]
+    assert (rows[3]["eval/loss"], rows[3]["note"]) == (1.75, "epoch 1")
+
+
+def test_curves_and_notes_in_mlflow(tmp_path: Path) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    show_curves(MLflow((tmp_path / "mlruns").as_uri(), "curves"), tmp_path)
+    client = mlflow.MlflowClient((tmp_path / "mlruns").as_uri())
+    (run,) = client.search_runs([client.get_experiment_by_name("curves").experiment_id])
+    history = client.get_metric_history(run.info.run_id, "train/loss")
+    assert [(each.step, each.value) for each in history] == LOSSES
+    assert run.data.metrics["eval/loss"] == 1.75
+    assert run.data.tags["note.3"] == "epoch 1"
+
+
+def test_curves_and_notes_in_trackio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trackio reads its folder from the environment, once."""
+    pytest.importorskip("trackio", reason="Trackio is not installed")
+    code = f"""
+        import json
+        from pathlib import Path
+        from trackio.sqlite_storage import SQLiteStorage
+        from tests.live.test_sinks import show_curves
+        from torchscan.sinks import Trackio
+        show_curves(Trackio("curves", name="first"), Path({str(tmp_path)!r}))
+        print(json.dumps(SQLiteStorage.get_logs("curves", "first")))
+    """
+    rows = json.loads(in_trackio(code, tmp_path))
+    losses = [(row["step"], row["train/loss"]) for row in rows if "train/loss" in row]
+    assert losses == LOSSES
+    assert [row["train/gradient_norm"] for row in rows if "train/gradient_norm" in row] == [3.0]
+    assert [row["eval/loss"] for row in rows if "eval/loss" in row] == [1.75]
+    assert [row["note"]["_value"] for row in rows if "note" in row] == ["epoch 1"]
+
+
+def in_trackio(code: str, folder: Path) -> str:
+    """What a program prints whose Trackio writes to this folder."""
+    return subprocess.run(  # noqa: S603
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)],
+        env={**os.environ, "TRACKIO_DIR": str(folder / "trackio")},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=600,
+    ).stdout
+
+
+def test_trackio_has_what_the_run_has(tmp_path: Path) -> None:
+    pytest.importorskip("trackio", reason="Trackio is not installed")
+    code = f"""
+        import json
+        from pathlib import Path
+        from trackio.sqlite_storage import SQLiteStorage
+        from tests.live.test_sinks import watched
+        from torchscan.sinks import Trackio
+        if __name__ == "__main__":
+            watched(Path({str(tmp_path)!r}), Trackio("values", name="first"))
+            print(json.dumps(SQLiteStorage.get_logs("values", "first")))
+    """
+    rows = json.loads(in_trackio(code, tmp_path))
+    run = watched_run(tmp_path / "run")
+    for phase in ("train", "eval"):
+        for label, step, found in each_step(run, phase):
+            name = f"{phase}/{label}"
+            (row,) = (each for each in rows if each["step"] == step and name in each)
+            edges, counts = figures.limited_histogram(found)
+            assert row[name]["values"] == counts
+            assert row[name]["bins"] == pytest.approx(edges)
+            for statistic, value in figures.to_statistics(found).items():
+                assert row[f"{name}/{statistic}"] == pytest.approx(value)
+
+
+def tracked_in(repo: Path) -> Callable[..., dict[int, Any]]:
+    """The values of a series in the only run of a repository, which ``aim up`` would index, by step."""
+    aim = pytest.importorskip("aim", reason="Aim is not installed")
+    contexts = pytest.importorskip("aim.storage.context", reason="Aim is not installed")
+    indexing = pytest.importorskip("aim.sdk.index_manager", reason="Aim is not installed")
+    opened_repo = aim.Repo(str(repo))
+    (name,) = opened_repo.list_all_runs()
+    indexing.RepoIndexManager.get_index_manager(opened_repo).index(name)
+    run = aim.Run(name, repo=str(repo), read_only=True)
+
+    def of(name: str, phase: str, kind: str = "metric") -> dict[int, Any]:
+        found = getattr(run, f"get_{kind}")(name, contexts.Context({"subset": phase}))
+        if kind == "metric":  # its values are stored under hashes of the steps
+            frame = found.dataframe()
+            return dict(zip(frame["step"], frame["value"], strict=True))
+        return dict(zip(*found.values.sparse_list(), strict=True))
+
+    return of
+
+
+def test_curves_and_notes_in_aim(tmp_path: Path) -> None:
+    pytest.importorskip("aim", reason="Aim is not installed")
+    show_curves(Aim(tmp_path / "aim", experiment="curves"), tmp_path)
+    tracked = tracked_in(tmp_path / "aim")
+    assert tracked("loss", "train") == dict(LOSSES)
+    assert tracked("gradient_norm", "train") == {0: 3.0}
+    assert tracked("loss", "eval") == {3: 1.75}
+    (note,) = tracked("note", "train", "text_sequence").values()
+    assert note.data == "epoch 1"
+
+
+def test_aim_has_what_the_run_has(tmp_path: Path) -> None:
+    pytest.importorskip("aim", reason="Aim is not installed")
+    watched(tmp_path, Aim(tmp_path / "aim"))
+    run = watched_run(tmp_path / "run")
+    tracked = tracked_in(tmp_path / "aim")
+    for phase in ("train", "eval"):
+        for label, step, found in each_step(run, phase):
+            kept = tracked(label, phase, "distribution_sequence")[step]
+            edges, counts = figures.histogram(found)
+            assert kept.range == pytest.approx([edges[0], edges[-1]])
+            assert kept.weights.sum() == pytest.approx(sum(counts))
+            for statistic, value in figures.to_statistics(found).items():
+                assert tracked(f"{label}/{statistic}", phase)[step] == pytest.approx(value)
+
+
+def test_curves_of_a_run_that_is_there(tmp_path: Path) -> None:
+    run = watched(tmp_path)
+    store = Store(run.path / "rank0.sqlite", {})
+    store.write_curves({"train": POINTS})
+    store.note(Note.of("user-note", text="epoch 1", step=3))
+    store.close()
+    run.export(sink := Remembers())
+    assert [point for phase, point in sink.points if phase == "train"] == POINTS
+    assert {phase for phase, _ in sink.points} == {"train", "eval"}
+    assert [note.values["text"] for note in sink.notes] == ["epoch 1"]
 
 
 # -- TensorBoard ---------------------------------------------------------------------------------------------------------
@@ -334,7 +507,7 @@ def test_weights_and_biases_takes_no_step_twice(tmp_path: Path) -> None:
 
 def test_histograms_with_more_bars_than_there_may_be() -> None:
     counts = dict.fromkeys(range(508), 1) | dict.fromkeys(range(512, 512 + 508), 2)
-    edges, few = weights_and_biases._few_bars(distribution(counts, min=-3e38, max=3e38))
+    edges, few = figures.limited_histogram(distribution(counts, min=-3e38, max=3e38))
     assert len(edges) - 1 == len(few) == 512
     assert sum(few) == 3 * 508
     assert few[-3:] == [1, 1, 1]
@@ -363,6 +536,12 @@ def test_weights_and_biases_has_the_page_of_the_run(browser: Browser, tmp_path: 
         page.keyboard.press("Enter")
         inside.locator(".card").nth(1).locator("figure").first.wait_for()
         assert "run: step " in inside.locator(".question").inner_text()
+
+
+def test_a_short_run_has_its_page_in_weights_and_biases(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    watched(tmp_path, WandB(mode="offline", dir=str(tmp_path)), steps=20)
+    assert '"last_step": 19' in pages_in(tmp_path)[-1] or "step 19" in pages_in(tmp_path)[-1]
 
 
 def pages_in(folder: Path) -> list[str]:
@@ -489,6 +668,8 @@ def test_a_run_that_is_there_as_a_video(tmp_path: Path) -> None:
     pytest.importorskip("av")
     run.export(Video(tmp_path / "eval.mp4", "* output", phase="eval"))
     assert len(frames_in(tmp_path / "eval.mp4")) == 3
+    run.export(Video(tmp_path / "parts.mp4", "* output", max_frames=2))
+    assert [len(frames_in(tmp_path / name)) for name in ("parts.mp4", "parts-2.mp4")] == [2, 1]
 
 
 def test_a_video_of_a_trainer_that_was_killed_plays_to_its_end(tmp_path: Path) -> None:
@@ -614,10 +795,18 @@ def test_wrong_arguments_of_a_video() -> None:
 class Remembers(Sink):
     def __init__(self) -> None:
         self.seen: list[SinkData] = []
+        self.points: list[tuple[Phase, CurvePoint]] = []
+        self.notes: list[Note] = []
         self.is_closed = False
 
     def on_data(self, seen: SinkData) -> None:
         self.seen.append(seen)
+
+    def on_curves(self, phase: Phase, points: Sequence[CurvePoint]) -> None:
+        self.points += [(phase, point) for point in points]
+
+    def on_note(self, note: Note) -> None:
+        self.notes.append(note)
 
     def on_close(self) -> None:
         self.is_closed = True
@@ -655,7 +844,11 @@ def test_a_run_that_is_there_for_tensorboard(tmp_path: Path) -> None:
     run = watched(tmp_path, TensorBoard(tmp_path / "live"))
     run.export(TensorBoard(tmp_path / "later"))
     live, later = events_in(tmp_path / "live"), events_in(tmp_path / "later")
-    assert live.Tags() == later.Tags()
+    for kind in ("scalars", "histograms"):
+        assert sorted(live.Tags()[kind]) == sorted(later.Tags()[kind])
+    assert [(each.step, each.value) for each in live.Scalars("train/loss")] == [
+        (each.step, each.value) for each in later.Scalars("train/loss")
+    ]
     assert live.Histograms("eval/0 output") == later.Histograms("eval/0 output")
 
 

@@ -50,6 +50,9 @@ or to --output. The first --steps steps of the largest module that trains are ti
 step of every module is checked for NaN and Inf until the script ends. torch is imported before the
 script starts. If the script ends by os._exit or by a signal other than Ctrl-C, no table is
 written."""
+_VERDICT = """\
+The table ends with a verdict: the one thing that limits the run most, such as the data loader, and
+the next step. It takes five timed steps."""
 _EXAMPLES = """\
 examples
   torchscan inspect torchvision:resnet50 --training -b 8
@@ -74,7 +77,7 @@ _USUAL_DEPTH = 3
 def add_to(commands: Any) -> None:
     """Register the command."""
     help_ = "Measure time and memory of each module in real steps of a model or a script."
-    texts = (help_, _REAL, _SCRIPT, _FOUND, _EXAMPLES)
+    texts = (help_, _REAL, _SCRIPT, _VERDICT, _FOUND, _EXAMPLES)
     parser = model_command(commands, "inspect", *texts, run=_run, models="?", step=True)
     parser.usage = _USAGE
     add_options(parser, "run_on", "steps", "on_nonfinite")

@@ -16,6 +16,7 @@ from torchscan.notes import Note
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from torchscan.live.schema import CurvePoint, Phase
     from torchscan.live.sinks.sink import Sink, SinkData
     from torchscan.live.task import Statistic
 
@@ -82,6 +83,16 @@ class Guests:
             if not sink.frequency or now >= last + 1 / sink.frequency:
                 self._sinks[id(sink)] = sink, now
                 self._call(sink, sink.on_data, seen)
+
+    def show_curves(self, phase: Phase, points: Sequence[CurvePoint]) -> None:
+        """Show each sink points of the curves."""
+        for sink, _ in list(self._sinks.values()):
+            self._call(sink, sink.on_curves, phase, points)
+
+    def show_note(self, note: Note) -> None:
+        """Show each sink a note of the user's program."""
+        for sink, _ in list(self._sinks.values()):
+            self._call(sink, sink.on_note, note)
 
     def close(self, *, is_orphan: bool = False) -> None:
         """End the run. If training ended without closing it (``is_orphan``), sinks have little time for it."""

@@ -12,16 +12,17 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from torchscan.errors import InputError
 from torchscan.escapes import printable
 from torchscan.files import path_of
 from torchscan.live.bins import quantiles
 from torchscan.live.by_call import measured_in, place_of
-from torchscan.live.curves import Curves, curves_of
+from torchscan.live.curves import Curves, curves_of, merge_points
 from torchscan.live.losses import LostSteps, note_of_lost
 from torchscan.live.missing import missing_in, rank_of_file
 from torchscan.live.schema import KINDS, STATISTICS, Distribution, Kind, Phase, RunEvent, Series
@@ -329,17 +330,24 @@ class WatchedRun(Result):
         }
 
     def export(self, sink: Sink) -> None:
-        """Show a sink what is there, in the order of time, in this process: ``run.export(TensorBoard("board"))``.
+        """Show a sink what is there, in the order of time: ``run.export(TensorBoard("board"))``.
 
-        It sees no values, which are not kept, and all ranks together; its ``frequency`` and ``timeout`` don't count.
+        The sink runs in this process. It gets the steps of all ranks together, the curves and the
+        user's notes, but no values, which are not kept. Its ``frequency`` and ``timeout`` don't count.
         """
+        calls: list[Iterable[tuple[float, Callable[[], None]]]] = []
+        for phase in get_args(Phase):
+            show = partial(sink.on_curves, phase)
+            points = merge_points(list(self._read(partial(Reader.curves, phase=phase))))
+            calls.append([(point.time, partial(show, [point])) for point in points])
+            calls.append((seen.time, partial(sink.on_data, seen)) for seen in self._seen(phase))
+        notes = [event for event in self.events if event.note.code == "user-note"]
+        calls.append([(event.time, partial(sink.on_note, event.note)) for event in notes])
         with contextlib.ExitStack() as last:
             last.callback(sink.on_close)
             sink.on_open(self.path)
-            for seen in heapq.merge(
-                self._seen("train"), self._seen("eval"), key=lambda seen: seen.time
-            ):
-                sink.on_data(seen)
+            for _, call in heapq.merge(*calls, key=lambda timed: timed[0]):
+                call()
 
     def _seen(self, phase: Phase) -> Iterator[SinkData]:
         """Steps one by one, as each rank has written them in this order."""

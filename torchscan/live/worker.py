@@ -99,7 +99,7 @@ class Worker:
             "reached": self._note_end,
             "raised": self._note_error,
             "lost": self._note_lost,
-            "note": lambda message: self._store.note(Note.from_data(message["note"])),
+            "note": self._take_note,
             "curves": self._take_curves,
             "about": lambda message: self._keep(message["about"]),
         }
@@ -182,11 +182,18 @@ class Worker:
         self._keep(self._accounts())
 
     def _take_curves(self, message: Message) -> None:
+        new: dict[Phase, list[CurvePoint]] = {}
         for phase, *values in message["rows"]:
-            points = self._points.setdefault(phase, [])
-            points.append(CurvePoint(*values))
-            del points[:-NUM_KEPT]
-        self._write_points()
+            new.setdefault(phase, []).append(CurvePoint(*values))
+        for phase, points in new.items():
+            kept = self._points.setdefault(phase, [])
+            kept += points
+            del kept[:-NUM_KEPT]
+        try:
+            self._write_points()
+        finally:
+            for phase, points in new.items():
+                self.guests.show_curves(phase, points)
 
     def _write_points(self) -> None:
         """Write the points of the curves; if that fails, they are written with the next ones."""
@@ -194,6 +201,14 @@ class Worker:
             self._place.require()
             self._store.write_curves(self._points)
             self._points = {}
+
+    def _take_note(self, message: Message) -> None:
+        note = Note.from_data(message["note"])
+        try:
+            self._store.note(note)
+        finally:
+            if note.code == "user-note":
+                self.guests.show_note(note)
 
     def _count_lost(self, lost: LostSteps) -> None:
         self._losses.add(lost)

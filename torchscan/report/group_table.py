@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 from torchscan.errors import InputError
+from torchscan.report import verdict_texts  # noqa: F401 - registers sentences of verdicts
 from torchscan.report.make_table import ColumnOf, durations, make_table, number, words
 from torchscan.report.run_texts import to_remark
-from torchscan.report.table import Cell, FullRemark, Table
+from torchscan.report.table import Cell, Conclusion, FullRemark, Table
 from torchscan.runtime.group_run import GroupRun
 from torchscan.runtime.run import RunFacts
 from torchscan.wrong_arguments import explain_wrong_types
@@ -99,7 +100,8 @@ def _remarks(group: GroupRun) -> list[str]:
     if group.missing:
         ranks = f"{_name_ranks(group.missing)} of {group.num_ranks}"
         missing.append(f"Missing: {ranks}, which saved nothing.")
-    return [*missing, *stragglers, *_notes_on_lags(group)]
+    verdict = [] if group.verdict is None else [Conclusion(f"Verdict: {group.verdict}.")]
+    return [*missing, *stragglers, *_notes_on_lags(group), *verdict]
 
 
 def _notes_on_lags(group: GroupRun) -> list[str]:

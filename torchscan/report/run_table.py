@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchscan import units
+from torchscan.report import verdict_texts  # noqa: F401 - registers sentences of verdicts
 from torchscan.report.make_table import (
     ColumnOf,
     counts,
@@ -18,7 +19,7 @@ from torchscan.report.make_table import (
     words,
 )
 from torchscan.report.run_remarks import remarks_of
-from torchscan.report.table import NONE, Cell, Table
+from torchscan.report.table import NONE, Cell, Conclusion, Table
 from torchscan.runtime.expected import Expected
 from torchscan.runtime.run import CallRun, Inspected, Latency, RunFacts
 from torchscan.wrong_arguments import explain_wrong_types
@@ -41,6 +42,7 @@ def run_table(run: Inspected, *, max_depth: int | None = 3) -> Table:
     CSV and JSON always have all columns.
     """
     run = run.facts
+    verdict = [] if run.verdict is None else [Conclusion(f"Verdict: {run.verdict}.")]
     shown = [call for call in run.calls if max_depth is None or call.depth <= max_depth]
     return make_table(
         "Measured steps",
@@ -48,7 +50,7 @@ def run_table(run: Inspected, *, max_depth: int | None = 3) -> Table:
         shown,
         [{"depth": call.depth, "full_name": call.path} for call in shown],
         totals=_totals(run),
-        remarks=[*remarks_of(run), *_deeper(run, max_depth)],
+        remarks=[*remarks_of(run), *_deeper(run, max_depth), *verdict],
         noun="calls",
     )
 

@@ -69,6 +69,12 @@ class FullRemark(str):
     __slots__ = ()
 
 
+class Conclusion(FullRemark):
+    """A remark that ends the text, also after the names of hidden columns."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """One column: its key in data, and its heading."""

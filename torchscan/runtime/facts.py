@@ -87,6 +87,9 @@ class StepFacts:
     owned: int
     #: storing gradients
     leaves: int
+    #: number of autograd nodes, and what they took together
+    num_nodes: int
+    in_nodes: int
     #: what optimizers took
     optimizer: int
     #: when it began and was over, in nanoseconds since 1970
@@ -127,6 +130,8 @@ def facts_of(
         backward_span=times.backward_span,
         owned=sum(own),
         leaves=times.backward.get(LEAVES, 0),
+        num_nodes=len(times.nodes),
+        in_nodes=times.in_nodes,
         optimizer=times.optimizer,
         began=times.began_at,
         over=times.over_at,

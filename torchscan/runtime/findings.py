@@ -11,6 +11,7 @@ from torch import Tensor
 from torchscan.notes import Note, describe
 from torchscan.plain import stored_as
 from torchscan.runtime.finiteness import check_values, range_of
+from torchscan.runtime.memory_log import MemoryTrend
 
 #: in a module's forward pass; in the backward pass of what it made; in what the model was given; in the gradient that it was
 #: given, by a loss; in gradients, between the backward pass and the optimizer's step; in parameters, by the optimizer; in
@@ -164,3 +165,5 @@ class GuardFacts:
     nonfinite_steps: int = 0
     #: names of threads that trained as well and were not checked
     unchecked_threads: tuple[str, ...] = ()
+    #: memory after optimizer steps, or None with too few
+    memory: MemoryTrend | None = None

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from torchscan.errors import InputError
 from torchscan.measured import Measured
+from torchscan.notes import Note
+from torchscan.plain import to_plain
 from torchscan.results import RowsResult, table_of
 from torchscan.runtime.exchanges import Process
 from torchscan.runtime.run import RunFacts
 from torchscan.runtime.stragglers import Straggler, lateness, stragglers
+from torchscan.runtime.verdicts import find_group_verdict
 
 if TYPE_CHECKING:
     from torchscan.report.table import Table
@@ -35,6 +38,11 @@ class GroupRun(RowsResult):
     lags: tuple[float | None, ...]
     #: ranks that the others wait for, the largest lag first
     stragglers: tuple[Straggler, ...]
+
+    @property
+    def verdict(self) -> Note | None:
+        """The fact that limits the run most, with the next step, or None without a step."""
+        return find_group_verdict(self)
 
     def table(self, by: str = "process") -> Table:
         """Return one row per "process" or per "layer"."""
@@ -64,6 +72,7 @@ class GroupRun(RowsResult):
         }
         return {
             **plain,
+            "verdict": to_plain(self.verdict),
             "stragglers": [asdict(each) for each in self.stragglers],
             "runs": [each.to_dict() for each in self.runs],
         }

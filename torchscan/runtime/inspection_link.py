@@ -28,6 +28,10 @@ class InspectionLink:
         """Return the module that is or was inspected closely, or None."""
         return None if self._model is None else self._model()
 
+    def is_beside(self, module: nn.Module) -> bool:
+        """Return whether a running inspection is of another module than this one."""
+        return self._running_inspector() is not None and self.inspected() is not module
+
     def has_found(self) -> bool:
         """Return whether the inspection has reported something in its current step."""
         if self._is_guard_first:

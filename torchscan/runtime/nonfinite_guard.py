@@ -12,8 +12,10 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from time import time_ns
 from typing import Any
 
 import torch
@@ -36,6 +38,7 @@ from torchscan.runtime.finding_log import FindingLog
 from torchscan.runtime.findings import CheckedModule, GuardFacts, NonFinite
 from torchscan.runtime.inspection_link import InspectionLink
 from torchscan.runtime.line_notes import LineNotes
+from torchscan.runtime.memory_log import MemoryLog, MemoryTrend
 from torchscan.runtime.root_calls import RootCall, RootCalls, is_capturing_now
 from torchscan.runtime.root_names import RootNames
 from torchscan.runtime.second_look import is_looking_again
@@ -53,6 +56,8 @@ from torchscan.torch_versions import (
 
 #: characters of an internal error that are shown
 _MAX_MESSAGE = 300
+#: calls of other modules than the inspected one whose times are kept
+_MAX_OTHER_CALLS = 8192
 
 
 class NonFiniteGuard:
@@ -69,6 +74,10 @@ class NonFiniteGuard:
         self._log = FindingLog(listener, self._calls, self._tensors, self._names, self.inspection)
         self._checks = TrainingChecks(self._calls, self._tensors, self._names, self._log)
         self._lines = LineNotes()
+        #: memory after each optimizer step
+        self.memory = MemoryLog()
+        #: start and end of calls of other modules than the inspected one, in nanoseconds since 1970
+        self.other_calls: deque[tuple[int, int]] = deque(maxlen=_MAX_OTHER_CALLS)
         #: optimizers whose steps go on
         self._stepping: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         #: the optimizer whose step a GradScaler runs or skips
@@ -126,6 +135,7 @@ class NonFiniteGuard:
             findings=tuple(self._log.findings),
             nonfinite_steps=self._log.num_bad_steps,
             unchecked_threads=tuple(sorted(self._thread.unchecked)),
+            memory=MemoryTrend.of(self.memory.sizes),
         )
 
     # -- lifetime ------------------------------------------------------------------------------------------------------
@@ -237,6 +247,7 @@ class NonFiniteGuard:
 
     def _begin_root(self, call: RootCall, module: nn.Module) -> None:
         """Prepare for a call of a module that trains."""
+        call.began = time_ns()
         self._lines.switch_off()
         self._compiler.listen()
         if not self._has_compiler and compile_callbacks():  # it has been loaded since
@@ -253,8 +264,12 @@ class NonFiniteGuard:
         *kwargs, result = rest
         try:
             call = self._calls.end(module, kwargs[0] if kwargs else {}, result)
-            if call is not None and call.has_graph:
+            if call is None:
+                return
+            if call.has_graph:
                 self._lines.switch_on()
+            if call.began and self.inspection.is_beside(module):
+                self.other_calls.append((call.began, time_ns()))
         except Exception as error:
             self._give_up(error)
 
@@ -313,6 +328,7 @@ class NonFiniteGuard:
             return
         with self._check_safely():
             self._checks.check_update(optimizer)
+            self.memory.note(optimizer)
 
     # -- GradScaler ----------------------------------------------------------------------------------------------------
 

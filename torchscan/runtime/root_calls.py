@@ -93,6 +93,8 @@ class RootCall:
         self.steps = steps
         self.step = steps.begin()
         self.thread = threading.get_ident()
+        #: nanoseconds since 1970, or 0 if the module has no parameters
+        self.began = 0
         self.has_grad = torch.is_grad_enabled()
         self.random_state = torch.get_rng_state()
         self.cuda_random_state = torch.cuda.get_rng_state() if _uses_cuda() else None

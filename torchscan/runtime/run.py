@@ -6,31 +6,35 @@ import json
 import os
 import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from torchscan import units
 from torchscan.analyses.roofline import Roofline
 from torchscan.errors import InputError
 from torchscan.files import write_text
 from torchscan.measured import Figure, Key, Measured, Verdict
+from torchscan.notes import Note
 from torchscan.observing.compiling import Compilation
 from torchscan.ops import OpCost
 from torchscan.plain import stored_as, to_plain
 from torchscan.results import RowsResult, table_of
 from torchscan.runtime.checks import CheckResult
 from torchscan.runtime.chrome_trace import chrome_trace
+from torchscan.runtime.evidence import Evidence, Interval, evidence_of
 from torchscan.runtime.exchanges import Exchange, Process
 from torchscan.runtime.expected import Expected, ExpectedTimes, expected_of, expected_times
 from torchscan.runtime.facts import COUNTED, InspectedCall, StepFacts
 from torchscan.runtime.findings import CheckedModule, FindingKey, GuardFacts, NonFinite
+from torchscan.runtime.inspector_names import to_inspector_names
 from torchscan.runtime.provenance import RunProvenance
 from torchscan.runtime.step_time import require_step_time
 from torchscan.runtime.timeline import Timeline
+from torchscan.runtime.verdicts import find_verdict
 
 if TYPE_CHECKING:
     from torchscan.report.table import Table
@@ -38,8 +42,11 @@ if TYPE_CHECKING:
 _NANOSECONDS = 1e-9
 #: named where a step takes too long
 _MAX_LAYERS = 5
-#: what files say that they are, and the version of their schema: it grows where a reader of the one before would misread them
+#: what files say that they are, and the version of their schema: it grows where a reader of the
+#: one before would misread them
 KIND, SCHEMA = "torchscan/run", 2
+#: the tool whose keys plain data has
+Names = Literal["torchscan", "torch_inspector"]
 
 
 @stored_as(min="least", max="most")
@@ -233,6 +240,8 @@ class RunFacts(RowsResult, Inspected):
     process: Process | None = None
     #: collectives of each step, in the order of this rank's arrivals
     exchanges: tuple[Exchange, ...] = ()
+    #: what the verdict is derived from, or None if not saved
+    evidence: Evidence | None = None
 
     def table(self, *, max_depth: int | None = 3) -> Table:
         """Return modules with times and memory, down to ``max_depth`` (None: all)."""
@@ -262,8 +271,10 @@ class RunFacts(RowsResult, Inspected):
         else:
             close = list(self.nonfinite)
             nonfinite_steps = max(self.nonfinite_steps, checked.nonfinite_steps)
+        evidence = None if self.evidence is None else replace(self.evidence, memory=checked.memory)
         return replace(
             self,
+            evidence=evidence,
             nonfinite=_first_in_each_step(close, checked.findings),
             nonfinite_steps=nonfinite_steps,
             checked_steps=checked.checked_steps,
@@ -294,6 +305,11 @@ class RunFacts(RowsResult, Inspected):
         return None if self.expected is None or not took else self.expected.at_peak / took
 
     @property
+    def verdict(self) -> Note | None:
+        """The fact that limits the run most, with the next step, or None without a step."""
+        return find_verdict(self)
+
+    @property
     def facts(self) -> RunFacts:
         """These."""
         return self
@@ -301,8 +317,12 @@ class RunFacts(RowsResult, Inspected):
     @property
     def info(self) -> dict[str, Any]:
         """Nested: ``{name: {"info": {…}, "children": {…}}}``; the second call of a module has a number behind its name."""
+        return self._nest(_plain)
+
+    def _nest(self, describe: Callable[[CallRun], dict[str, Any]]) -> dict[str, Any]:
+        """Return the calls, nested as the modules are."""
         nested: list[dict[str, Any]] = [
-            {"info": _plain(call), "children": {}} for call in self.calls
+            {"info": describe(call), "children": {}} for call in self.calls
         ]
         top: dict[str, Any] = {}
         for call, entry in zip(self.calls, nested, strict=True):
@@ -310,10 +330,18 @@ class RunFacts(RowsResult, Inspected):
             siblings[_name(call, call.name_in(self.calls), siblings)] = entry
         return top
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON-serialisable data."""
-        content: dict[str, Any] = to_plain(self)
-        return content
+    def to_dict(self, names: Names = "torchscan") -> dict[str, Any]:
+        """Return plain data for JSON.
+
+        Args:
+            names: ``"torch_inspector"``: the calls, nested, with the keys and units of Inspector
+                Gadgets.
+        """
+        if names not in get_args(Names):
+            raise InputError.of_choice("names", names, get_args(Names))
+        if names == "torch_inspector":
+            return self._nest(to_inspector_names)
+        return {**to_plain(self), "verdict": to_plain(self.verdict)}
 
     @property
     def step_time(self) -> float:
@@ -443,6 +471,7 @@ def run_of(
     costs: Mapping[Key, OpCost] = MappingProxyType({}),
     roofline: Roofline | None = None,
     inner: str = "",
+    others: Sequence[Interval] = (),
 ) -> RunFacts:
     """The facts of several steps together.
 
@@ -487,6 +516,7 @@ def run_of(
         timeline=usual.timeline or Timeline(),
         process=watched.process,
         exchanges=usual.exchanges,
+        evidence=evidence_of(measured, others),
     )
 
 
@@ -615,7 +645,11 @@ def _measured_by(facts: RunFacts) -> Measured:
         source=f"{steps} measured on {facts.provenance.device}",
         figures=figures,
         types={call.path: call.type_name for call in facts.calls},
-        verdicts=[*_time_of(facts, steps), *_nonfinite_of(facts, producer)],
+        verdicts=[
+            *_time_of(facts, steps),
+            *_nonfinite_of(facts, producer),
+            *_limit_of(facts.verdict),
+        ],
         producers={} if first is None or producer is None else {producer: first.description},
     )
 
@@ -668,3 +702,14 @@ def _time_of(facts: RunFacts, steps: str) -> Iterator[Verdict]:
 def _nonfinite_of(facts: RunFacts, producer: Key | None) -> Iterator[Verdict]:
     for first in facts.nonfinite[:1]:
         yield f"First {first.kind}", first.path or first.type_name, str(first), producer
+
+
+def _limit_of(verdict: Note | None) -> Iterator[Verdict]:
+    """Yield the verdict, unless it is the source of a NaN, which is shown anyway."""
+    if verdict is None or verdict.code in ("verdict-too-few-steps", "verdict-nonfinite"):
+        return
+    name = str(Note.of("verdict-name", verdict=verdict.code))
+    key = None
+    if "path" in verdict.values:
+        key = verdict.values["path"], 0
+    yield "Verdict", name, str(verdict), key

@@ -8,11 +8,14 @@ from importlib.util import find_spec
 
 from torchscan.errors import InputError
 from torchscan.live.bins import bounds, is_finite
-from torchscan.live.schema import Distribution
+from torchscan.live.schema import CurvePoint, Distribution, Phase
 
 _ALWAYS = ("mean", "std", "min", "max")
 _IF_KNOWN = ("update", "saturated", "dead", "sample_norm")
 _IF_ANY = ("nan", "inf")
+#: bars that a histogram may have in W&B and Trackio
+_MAX_BARS = 512
+_OF_CURVES = ("loss", "learning_rate", "gradient_norm")
 
 
 def require(package: str, what: str, project: str) -> None:
@@ -33,6 +36,12 @@ def to_statistics(found: Distribution) -> dict[str, float]:
     return {name: value for name, value in known.items() if math.isfinite(value)} | there
 
 
+def to_scalars(phase: Phase, point: CurvePoint) -> dict[str, float]:
+    """Return the known values of a step's curves by name, such as ``train/loss``."""
+    values = {name: getattr(point, name) for name in _OF_CURVES}
+    return {f"{phase}/{name}": value for name, value in values.items() if value is not None}
+
+
 def number_of_finite(found: Distribution) -> int:
     """Return the number of finite values among the sampled ones."""
     return found.sampled - found.nan - found.inf
@@ -48,6 +57,15 @@ def histogram(found: Distribution) -> tuple[list[float], list[int]]:
     edges[0] = first if first < edges[1] else edges[0]
     edges[-1] = last if last > edges[-2] else edges[-1]
     return edges, [count for *_, count in bars]
+
+
+def limited_histogram(found: Distribution) -> tuple[list[float], list[int]]:
+    """Return a histogram with at most 512 bars. The narrowest ones, near zero, are merged."""
+    edges, counts = histogram(found)
+    if not counts:
+        return [], []
+    inner = sorted(edges[1:-1], key=abs, reverse=True)
+    return regrouped(edges, counts, {edges[0], *inner[: _MAX_BARS - 1], edges[-1]})
 
 
 def merged(edges: list[float], counts: list[int], width: float) -> tuple[list[float], list[int]]:

@@ -5,16 +5,23 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlparse
 
 from torchscan.errors import InputError
 from torchscan.live.accepting import flag, quote
 from torchscan.live.bins import quantiles
-from torchscan.live.schema import Distribution
-from torchscan.live.sinks.figures import histogram, number_of_finite, require, to_statistics
+from torchscan.live.schema import CurvePoint, Distribution, Phase
+from torchscan.live.sinks.figures import (
+    histogram,
+    number_of_finite,
+    require,
+    to_scalars,
+    to_statistics,
+)
 from torchscan.live.sinks.sink import Sink, SinkData
+from torchscan.notes import Note
 
 #: metrics that MLflow takes at once
 _BATCH = 1000
@@ -59,17 +66,36 @@ class MLflow(Sink):
 
     def on_data(self, seen: SinkData) -> None:
         """Log the step."""
-        if self._client is None:
-            self._open()
-        metrics = list(_metrics(seen))
-        for first in range(0, len(metrics), _BATCH):
-            self._client.log_batch(self.run_id, metrics[first : first + _BATCH])
+        self._log(list(_metrics(seen)))
         if self.histograms:
             self._client.log_dict(
                 self.run_id,
                 _histograms(seen),
                 f"histograms/{seen.phase}/{seen.step}-{seen.number}.json",
             )
+
+    def on_curves(self, phase: Phase, points: Sequence[CurvePoint]) -> None:
+        """Log the loss, the learning rate and the gradient norm of each step."""
+        from mlflow.entities import Metric
+
+        self._log(
+            [
+                Metric(name, value, int(point.time * 1000), point.step)
+                for point in points
+                for name, value in to_scalars(phase, point).items()
+            ]
+        )
+
+    def on_note(self, note: Note) -> None:
+        """Set a tag with the text, such as ``note.12`` after 12 steps."""
+        self._log([])
+        self._client.set_tag(self.run_id, f"note.{note.values['step']}", str(note.values["text"]))
+
+    def _log(self, metrics: Sequence[Any]) -> None:
+        if self._client is None:
+            self._open()
+        for first in range(0, len(metrics), _BATCH):
+            self._client.log_batch(self.run_id, metrics[first : first + _BATCH])
 
     def on_close(self) -> None:
         """End the run, if it is ours."""

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 #: seconds until the first, and of the last one at most
-_FIRST, PATIENCE = 30.0, 60.0
+_FIRST, PATIENCE = 5.0, 60.0
 #: of a processor's time a page takes one part in so many
 _SHARE = 10
 _PROGRAM = """import sys; sys.path[:] = {path!r}

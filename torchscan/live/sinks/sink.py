@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchscan.live.schema import Distribution, Phase, Series
+from torchscan.live.schema import CurvePoint, Distribution, Phase, Series
+from torchscan.notes import Note
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,6 +53,12 @@ class Sink:
 
     def on_data(self, seen: SinkData) -> None:
         """A step was looked at."""
+
+    def on_curves(self, phase: Phase, points: Sequence[CurvePoint]) -> None:
+        """Take the loss, learning rate and gradient norm of steps, sampled or not, in order."""
+
+    def on_note(self, note: Note) -> None:
+        """Take a note of the user's program, such as ``watcher.note("epoch 3")``: text and step."""
 
     def on_close(self) -> None:
         """The run is over."""

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from time import time
 from typing import Any
 
 from torchscan.live.accepting import path
-from torchscan.live.schema import Distribution
-from torchscan.live.sinks.figures import histogram, number_of_finite, require, to_statistics
+from torchscan.live.schema import CurvePoint, Distribution, Phase
+from torchscan.live.sinks.figures import (
+    histogram,
+    number_of_finite,
+    require,
+    to_scalars,
+    to_statistics,
+)
 from torchscan.live.sinks.sink import Sink, SinkData
+from torchscan.notes import Note
 
 
 class TensorBoard(Sink):
-    """Histograms and figures for TensorBoard, under ``train/…`` and ``eval/…``. After each step they are in the file.
+    """A sink for TensorBoard: histograms, scalars under ``train/…`` and ``eval/…``, and notes.
+
+    After each step they are in the file.
 
     Args:
         folder: what ``tensorboard --logdir`` is given.
@@ -29,10 +39,51 @@ class TensorBoard(Sink):
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
+        event = Event(wall_time=seen.time, step=seen.step, summary=Summary(value=_values(seen)))
+        self._write([event])
+
+    def on_curves(self, phase: Phase, points: Sequence[CurvePoint]) -> None:
+        """Write the scalars of each step."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        self._write(
+            Event(
+                wall_time=point.time,
+                step=point.step,
+                summary=Summary(
+                    value=[
+                        Summary.Value(tag=tag, simple_value=value)
+                        for tag, value in to_scalars(phase, point).items()
+                    ]
+                ),
+            )
+            for point in points
+        )
+
+    def on_note(self, note: Note) -> None:
+        """Write a note for the tab Text."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+        from tensorboard.compat.proto.tensor_pb2 import TensorProto
+        from tensorboard.compat.proto.types_pb2 import DT_STRING
+
+        text = str(note.values["text"]).encode()
+        plugin = SummaryMetadata.PluginData(plugin_name="text")
+        value = Summary.Value(
+            tag="notes",
+            metadata=SummaryMetadata(plugin_data=plugin),
+            tensor=TensorProto(dtype=DT_STRING, string_val=[text]),
+        )
+        step = note.values["step"]
+        self._write([Event(wall_time=time(), step=step, summary=Summary(value=[value]))])
+
+    def _write(self, events: Iterable[Any]) -> None:
+        """Add events to the file."""
         if self._writer is None:
             self._writer = self._opened()
-        event = Event(wall_time=seen.time, step=seen.step, summary=Summary(value=_values(seen)))
-        self._writer.add_event(event)
+        for event in events:
+            self._writer.add_event(event)
         self._writer.flush()
 
     def on_close(self) -> None:

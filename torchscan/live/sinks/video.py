@@ -48,6 +48,7 @@ class Video(Sink):
         fps: frames in a second.
         codec: "h264", "vp9", "av1" or whatever encoder of FFmpeg's PyAV has.
         max_elements: tensors that have more values are histograms.
+        max_frames: frames of a file, after which the next one begins. None: one file has all.
         phase: the steps that are shown: "train" or "eval".
     """
 
@@ -60,6 +61,7 @@ class Video(Sink):
         fps: int = 10,
         codec: str = "h264",
         max_elements: int = 65_536,
+        max_frames: int | None = None,
         phase: Phase = "train",
     ) -> None:
         require("av", "Video", "av")
@@ -74,9 +76,13 @@ class Video(Sink):
         self.fps = whole_number("fps", fps, 1, _MAX_FPS)
         self.codec = _codec_of(codec)
         self.max_elements = whole_number("max_elements", max_elements, 0, sys.maxsize)
+        self.max_frames = sys.maxsize
+        if max_frames is not None:
+            self.max_frames = whole_number("max_frames", max_frames, 1, sys.maxsize)
         choice("phase", phase, get_args(Phase))
         self.phase: Phase = phase
         self._frames = Frames(self.size)
+        self._num_frames = 0
         self._file: Any = None
         self._stream: Any = None
 
@@ -117,8 +123,12 @@ class Video(Sink):
     def _write(self, picture: Any) -> None:
         import av
 
+        if self._num_frames == self.max_frames:
+            self.on_close()
         if self._file is None:
             self._open()
+            self._num_frames = 0
+        self._num_frames += 1
         self._file.mux(self._stream.encode(av.VideoFrame.from_image(picture)))
 
     def _open(self) -> None:

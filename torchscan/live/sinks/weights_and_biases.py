@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from torchscan.errors import InputError
 from torchscan.live.accepting import number_above_zero, quote
-from torchscan.live.schema import Distribution
-from torchscan.live.sinks.figures import histogram, regrouped, require, to_statistics
+from torchscan.live.schema import CurvePoint, Phase
+from torchscan.live.sinks.figures import limited_histogram, require, to_scalars, to_statistics
 from torchscan.live.sinks.paged import PATIENCE, Paged
 from torchscan.live.sinks.sink import Sink, SinkData
-
-#: bars that a histogram there may have
-_BARS = 512
+from torchscan.notes import Note
 
 
 class WandB(Sink):
-    """Histograms and figures for Weights & Biases, under ``train/…`` and ``eval/…``, and the page of the run, in a run there.
+    """A sink for Weights & Biases: histograms, scalars, notes, and the page of the run.
+
+    They are in a new run there, under ``train/…`` and ``eval/…``. A step is logged once the curves
+    have reached it, or with the next one.
 
     Args:
         project: where the run goes.
@@ -39,6 +41,10 @@ class WandB(Sink):
             None if page_every is None else number_above_zero("page_every", page_every, what)
         )
         self._pages: Paged | None = None
+        #: values of steps that are not logged yet, by step
+        self._rows: dict[int, dict[str, Any]] = {}
+        self._newest = 0
+        self._has_curves = False
         self.init = {"project": project, "settings": {"console": "off", "quiet": True}, **init}
         self._run: Any = None
 
@@ -48,21 +54,51 @@ class WandB(Sink):
 
     def on_data(self, seen: SinkData) -> None:
         """Log the step. Passes of one step are one there: of several evaluations the last one stays."""
+        if seen.step < self._newest:
+            raise ValueError(
+                f"step {seen.step} comes after step {self._newest}, and W&B accepts only later "
+                "steps: start a new W&B run"
+            )
+        self._newest = seen.step
+        page = _panel(self._pages.newest() if self._pages else None)
+        self._add(seen.step, {**_values(seen), **page})
+        if not self._has_curves:
+            self._log_before(seen.step)
+
+    def on_curves(self, phase: Phase, points: Sequence[CurvePoint]) -> None:
+        """Log the loss, the learning rate and the gradient norm of each step."""
+        self._has_curves = True
+        for point in points:
+            self._add(point.step, to_scalars(phase, point))
+        if phase == "train" and points:
+            self._log_before(points[-1].step + 1)
+
+    def on_note(self, note: Note) -> None:
+        """Log the text with the step, or with the last one that is logged."""
+        step = max(note.values["step"], self._opened().step)
+        self._add(step, {"note": str(note.values["text"])})
+
+    def _opened(self) -> Any:
         import wandb
 
         if self._run is None:
             self._run = wandb.init(**self.init)
-        if seen.step < self._run.step:
-            raise ValueError(
-                f"step {seen.step} comes after step {self._run.step}, and W&B accepts only later steps: start a new W&B run"
-            )
-        self._run.log(
-            {**_values(seen), **_panel(self._pages.newest() if self._pages else None)},
-            step=seen.step,
-        )
+        return self._run
+
+    def _add(self, step: int, values: dict[str, Any]) -> None:
+        """Add values to a row, unless later ones are logged: W&B accepts only later steps."""
+        if step >= self._opened().step:
+            self._rows.setdefault(step, {}).update(values)
+
+    def _log_before(self, end: int | None) -> None:
+        """Log the rows of steps before ``end``, or all."""
+        for step in sorted(self._rows):
+            if end is None or step < end:
+                self._opened().log(self._rows.pop(step), step=step)
 
     def on_close(self) -> None:
         """Finish the run."""
+        self._log_before(None)
         run, pages = self._run, self._pages
         self._run = self._pages = None
         if run is None:
@@ -90,17 +126,8 @@ def _values(seen: SinkData) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for series, found in seen.distributions.items():
         name = f"{seen.phase}/{series.label}"
-        edges, counts = _few_bars(found)
+        edges, counts = limited_histogram(found)
         if counts:
             values[name] = wandb.Histogram(np_histogram=(counts, edges))
         values |= {f"{name}/{figure}": value for figure, value in to_statistics(found).items()}
     return values
-
-
-def _few_bars(found: Distribution) -> tuple[list[float], list[int]]:
-    """Return a histogram with W&B's maximum of bars. The narrowest ones, near zero, are merged."""
-    edges, counts = histogram(found)
-    inner = sorted(edges[1:-1], key=abs, reverse=True)
-    return (
-        regrouped(edges, counts, {edges[0], *inner[: _BARS - 1], edges[-1]}) if counts else ([], [])
-    )
