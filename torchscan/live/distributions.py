@@ -19,13 +19,13 @@ _AT_A_TIME = 64
 
 def columns_of(sampled: Sampled, rows: Sequence[int] | None = None) -> Columns:
     """Return the statistics of sampled rows, or of these rows, as columns."""
-    updates = _updates(sampled)
+    updates, matrix = _updates(sampled), sampled.matrix
     if rows is not None:
         chosen = torch.tensor(rows)
         updates = updates[chosen]
+        matrix = matrix[chosen]
         sampled = replace(
             sampled,
-            samples=sampled.samples[chosen],
             exact=sampled.exact[chosen],
             numels=sampled.numels[chosen],
             sizes=sampled.sizes[chosen],
@@ -33,7 +33,7 @@ def columns_of(sampled: Sampled, rows: Sequence[int] | None = None) -> Columns:
     least, most, dead, sample_norm, norm = sampled.exact.double().unbind(1)
     is_looked_for = ~(least > most)
     is_exact = is_looked_for & least.isfinite() & most.isfinite()
-    figures, (sizes, bins, counts) = _of_samples(sampled.matrix, sampled.sizes)
+    figures, (sizes, bins, counts) = _of_samples(matrix, sampled.sizes)
     figures |= {
         "numel": sampled.numels.clone(),  # the memory is overwritten
         "update": updates,
