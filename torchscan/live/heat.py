@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -127,7 +127,7 @@ class Heatmap(NamedTuple):
         return low + (high - low) * share
 
 
-@cache
+@lru_cache(maxsize=1)
 def _edges() -> tuple[Tensor, Tensor, Tensor]:
     """Return the edges of all bins, and the finite ones in the order of their values.
 
