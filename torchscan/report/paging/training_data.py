@@ -23,7 +23,6 @@ from torchscan.report.paging.training_record import (
     CurveData,
     LayerData,
     NanData,
-    RowData,
     TrainingRecord,
 )
 
@@ -171,7 +170,8 @@ def _nan(nan: NanData, layers: LayerData) -> dict[str, Any]:
     reached = []
     for number, bits in enumerate(layers.not_finite):
         if not layers.is_inner(number) and any(bits):
-            reached.append(_first_wrong_step(bits, layers.first))
+            column = list(map(bool, bits)).index(True)
+            reached.append(layers.first[column])
     later = [step for step in reached if step > nan.step]
     return {
         "step": nan.step,
@@ -190,14 +190,6 @@ def _nan(nan: NanData, layers: LayerData) -> dict[str, Any]:
     }
 
 
-def _first_wrong_step(bits: Sequence[int], first: Sequence[int]) -> int:
-    """Return the first step of the first column with a value that is not finite."""
-    for column, each in enumerate(bits):
-        if each:
-            return first[column]
-    raise ValueError("all values are finite")
-
-
 def _values_of_layers(layers: LayerData) -> list[LayerValues]:
     """Return the modules without modules inside them."""
     found = []
@@ -205,14 +197,9 @@ def _values_of_layers(layers: LayerData) -> list[LayerValues]:
         if layers.is_inner(number):
             continue
         gradient, update, dead = (layers.values[name][number] for name in _OF_LAYERS)
-        name = _name_of(row)
+        name = printable(row.path or row.name)
+        if name.rpartition(".")[2].isdigit():
+            name = f"{name} ({printable(row.type_name)})"
         values = LayerValues(path=row.path, name=name, gradient=gradient, update=update, dead=dead)
         found.append(values)
     return found
-
-
-def _name_of(row: RowData) -> str:
-    """Return the path of a module; of one with a number, the type, too."""
-    path = printable(row.path or row.name)
-    has_number = path.rpartition(".")[2].isdigit()
-    return f"{path} ({printable(row.type_name)})" if has_number else path

@@ -115,12 +115,15 @@ def find_trend_over_depth(layers: Sequence[LayerValues]) -> list[Note]:
     if len(known) < _MIN_LAYERS:
         return []
     norms = [norm for _, norm in known]
-    slope, explained = _fit_line(norms)
-    decades = slope * (len(norms) - 1)
+    if max(norms) - min(norms) < _MIN_DECADES:
+        return []
+    places = range(len(norms))
+    decades = statistics.linear_regression(places, norms).slope * (len(norms) - 1)
+    explained = statistics.correlation(places, norms) ** 2
     if abs(decades) < _MIN_DECADES or explained < _MIN_EXPLAINED:
         return []
-    ends = _extremes(known) if decades > 0 else _extremes([(each, -norm) for each, norm in known])
-    (inner, _), (outer, _) = ends
+    sign = 1 if decades > 0 else -1
+    (inner, _), (outer, _) = _extremes([(layer, sign * norm) for layer, norm in known])
     by_layer = {layer.path: 10**norm for layer, norm in known}
     code = "gradients-vanish" if decades > 0 else "gradients-explode"
     values = {
@@ -141,15 +144,6 @@ def _extremes(
     early = min(known[:half], key=lambda each: each[1])
     late = max(known[half:], key=lambda each: each[1])
     return early, late
-
-
-def _fit_line(values: Sequence[float]) -> tuple[float, float]:
-    """Return the slope over the positions, and the share of the variance that the line explains."""
-    places = list(range(len(values)))
-    if statistics.pvariance(values) == 0:
-        return 0.0, 0.0
-    slope = statistics.linear_regression(places, values).slope
-    return slope, statistics.correlation(places, values) ** 2
 
 
 def find_dead_layers(layers: Sequence[LayerValues], first: Sequence[int]) -> list[Note]:
