@@ -18,7 +18,7 @@ from torchscan.live.packing import Distributions, side_by_side
 from torchscan.live.schema import SampledStep, Series
 
 #: values of modules that are kept for a page: more modules have fewer columns
-_MAX_VALUES = 300_000
+_MAX_VALUES = 160_000
 _MAX_COLUMNS, _MIN_COLUMNS = 1024, 64
 #: quantities with a value between 0 and infinity
 QUANTITIES = ("gradient", "update", "std", "dead")

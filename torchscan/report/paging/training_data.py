@@ -142,7 +142,8 @@ def _marks_of_rates(curve: CurveData) -> list[dict[str, Any]]:
         before = known[at - 1][1]
         if max(rate, before) < _RATE_FACTOR * min(rate, before):
             continue
-        if _is_constant(known[max(0, at - 3) : at]) or _is_constant(known[at : at + 3]):
+        start = max(0, at - 3)
+        if _is_constant(known[start:at]) or _is_constant(known[at : at + 3]):
             text = "lr drop" if rate < before else "lr rise"
             marks.append({"step": step, "text": text, "kind": "rate"})
     return marks
@@ -150,7 +151,10 @@ def _marks_of_rates(curve: CurveData) -> list[dict[str, Any]]:
 
 def _is_constant(points: Sequence[tuple[int, float]]) -> bool:
     rates = [rate for _, rate in points]
-    return len(rates) > 1 and max(rates) - min(rates) <= _CONSTANT * max(rates)
+    if len(rates) < 2:
+        return False
+    highest = max(rates)
+    return highest - min(rates) <= _CONSTANT * highest
 
 
 def _evaluations(curve: CurveData) -> list[dict[str, Any]]:
@@ -173,6 +177,10 @@ def _nan(nan: NanData, layers: LayerData) -> dict[str, Any]:
             column = list(map(bool, bits)).index(True)
             reached.append(layers.first[column])
     later = [step for step in reached if step > nan.step]
+    carried = {"modules": len(reached), "atOnce": len(reached) - len(later)}
+    carried["later"] = min(later, default=0)
+    about_input = {"isInputFinite": nan.is_input_finite, "beforeStep": nan.before_step}
+    largest, before = to_json(nan.input_largest), to_json(nan.input_before)
     return {
         "step": nan.step,
         "series": truncate_text(nan.series),
@@ -180,13 +188,10 @@ def _nan(nan: NanData, layers: LayerData) -> dict[str, Any]:
         "key": key_of(nan.path, nan.invocation),
         "count": nan.count,
         "numel": nan.numel,
-        "isInputFinite": nan.is_input_finite,
-        "inputLargest": to_json(nan.input_largest),
-        "inputBefore": to_json(nan.input_before),
-        "beforeStep": nan.before_step,
-        "modules": len(reached),
-        "atOnce": len(reached) - len(later),
-        "later": min(later, default=None),
+        "inputLargest": largest,
+        "inputBefore": before,
+        **about_input,
+        **carried,
     }
 
 

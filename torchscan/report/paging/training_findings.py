@@ -107,11 +107,7 @@ def find_growing_gradients(curves: CurveValues) -> list[Note]:
 
 def find_trend_over_depth(layers: Sequence[LayerValues]) -> list[Note]:
     """Return vanishing or exploding gradients: norms that fall or rise steadily over the depth."""
-    known = []
-    for layer in layers:
-        gradient = recent_median(layer.gradient)
-        if gradient is not None and gradient > 0:
-            known.append((layer, math.log10(gradient)))
+    known = _recent_norms(layers)
     if len(known) < _MIN_LAYERS:
         return []
     norms = [norm for _, norm in known]
@@ -134,6 +130,16 @@ def find_trend_over_depth(layers: Sequence[LayerValues]) -> list[Note]:
         "path": inner.path,
     }
     return [Note.of(code, **values)]
+
+
+def _recent_norms(layers: Sequence[LayerValues]) -> list[tuple[LayerValues, float]]:
+    """Return the layers that have gradients, with the logarithm of their present norm."""
+    known = []
+    for layer in layers:
+        gradient = recent_median(layer.gradient)
+        if gradient is not None and gradient > 0:
+            known.append((layer, math.log10(gradient)))
+    return known
 
 
 def _extremes(
