@@ -68,9 +68,9 @@ def _find_all(record: TrainingRecord, train: CurveData) -> list[Note]:
 def _facts(record: TrainingRecord) -> dict[str, Any]:
     about = record.about
     batch = about.get("batch")
-    steps = record.train.steps or record.layers.last
+    steps = [*record.train.steps[-1:], *record.layers.last[-1:]]
     speed = round_value(_steps_per_second(record.train))
-    step = steps[-1] if steps else None
+    step = max(steps, default=None)
     shape = " × ".join(map(str, batch)) if isinstance(batch, list) else ""
     return {
         "run": truncate_text(record.run),
