@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import torchscan
 from tests.browsing import opened
 from tests.live.watching import watch
 from torchscan.live.explore.run_page import page_of_run
@@ -330,6 +331,23 @@ def test_a_page_without_training_is_as_before(runs: Path, browser: Browser) -> N
     with opened(browser, runs / "evaluated.html") as page:
         assert page.locator(".training").count() == 0
         assert page.locator("tbody tr").first.is_visible()
+
+
+def test_a_live_page_follows_the_training(browser: Browser, tmp_path: Path) -> None:
+    model = Net(2)
+    record(tmp_path / "run", model, 10)
+    with torchscan.serve(tmp_path / "run", port=0) as server, opened(browser, server.url) as page:
+        page.locator(f"{LAYERS} .heat-row").first.wait_for()
+        assert "step 9" in page.locator("header .question").inner_text()
+        page.evaluate("document.querySelector('svg.tracks').kept = true")
+        page.get_by_role("slider", name="first step shown").focus()
+        with watch(model, tmp_path / "run", every=1, step=10):
+            for _ in range(5):
+                model(torch.randn(4, 8)).sum().backward()
+        page.locator("header .question", has_text="step 14").wait_for()
+        assert page.evaluate("document.querySelector('svg.tracks').kept")
+        focused = page.evaluate("document.activeElement.getAttribute('aria-label')")
+        assert focused == "first step shown"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -74,7 +74,12 @@ class Followed:
         """Return the amount of data. If the value changes, there are new data."""
         phase = self._run.shown_phase
         return tuple(
-            (reader.last(phase), len(reader.events()), reader.has_graph())
+            (
+                reader.last(phase),
+                reader.last_pass(phase),
+                len(reader.events()),
+                reader.has_graph(),
+            )
             for reader in self._readers()
         )
 

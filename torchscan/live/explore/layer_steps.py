@@ -18,7 +18,7 @@ from torchscan.live.packing import Distributions, side_by_side
 from torchscan.live.schema import SampledStep, Series
 
 #: values of modules that are kept for a page: more modules have fewer columns
-_MAX_VALUES = 300_000
+_MAX_VALUES = 160_000
 _MAX_COLUMNS, _MIN_COLUMNS = 1024, 64
 #: quantities with a value between 0 and infinity
 QUANTITIES = ("gradient", "update", "std", "dead")
@@ -107,19 +107,16 @@ class LayerSteps:
         column = self._plans[key].column_of(place, found)
         self._put(place // self._width, column)
         while len(self._columns) > self._max_columns:
-            self._widen()
+            columns = self._columns
+            self._width, self._columns = 2 * self._width, {}
+            for number, each in columns.items():
+                self._put(number // 2, each)
 
     def _put(self, number: int, column: _Column) -> None:
         if number in self._columns:
             self._columns[number].add(column)
         else:
             self._columns[number] = column
-
-    def _widen(self) -> None:
-        columns = self._columns
-        self._width, self._columns = 2 * self._width, {}
-        for number, column in columns.items():
-            self._put(number // 2, column)
 
     def columns(self) -> LayerColumns:
         """Return the values so far."""

@@ -62,16 +62,13 @@ class LayerTree:
                 self._put_range(node, around, prefix)
                 inside: Sequence[_Node | list[_Node]] = node
             else:
-                self._put_module(node, around, prefix)
+                name = node.path.removeprefix(f"{prefix}.") if prefix else node.path
+                kind, depth = node.type_name, self._depth(around)
+                self.row_by_path[node.path] = number
+                self.rows.append(LayerRow(node.path, name or kind, kind, around, depth))
                 inside = _fold(_visible_children(node))
                 prefix = node.path
             waiting += [(each, number, prefix) for each in reversed(inside)]
-
-    def _put_module(self, node: _Node, parent: int | None, above: str) -> None:
-        name = node.path.removeprefix(f"{above}.") if above else node.path
-        self.row_by_path[node.path] = len(self.rows)
-        name = name or node.type_name
-        self.rows.append(LayerRow(node.path, name, node.type_name, parent, self._depth(parent)))
 
     def _put_range(self, nodes: Sequence[_Node], parent: int | None, above: str) -> None:
         prefix = f"{above}." if above else ""

@@ -166,10 +166,8 @@ def _describe_nan(run: WatchedRun, note: Note) -> NanData:
     if tensor is None:
         return NanData(**{name: note.values[name] for name in NAN_VALUES})
     call = (tensor.path, tensor.invocation)
-    inputs = []
-    for each in run.find(kind="input"):
-        if (each.path, each.invocation) == call:
-            inputs.append(each)
+    known = run.find(kind="input")
+    inputs = [each for each in known if (each.path, each.invocation) == call]
     history, *before = run.histories([tensor, *inputs])
     at_step = dict(zip(history.steps, history.distributions, strict=True))[step]
     about_input = _describe_input(before, step) if tensor.kind == "output" and before else {}

@@ -23,7 +23,6 @@ from torchscan.report.paging.training_record import (
     CurveData,
     LayerData,
     NanData,
-    RowData,
     TrainingRecord,
 )
 
@@ -69,9 +68,9 @@ def _find_all(record: TrainingRecord, train: CurveData) -> list[Note]:
 def _facts(record: TrainingRecord) -> dict[str, Any]:
     about = record.about
     batch = about.get("batch")
-    steps = record.train.steps or record.layers.last
+    steps = [*record.train.steps[-1:], *record.layers.last[-1:]]
     speed = round_value(_steps_per_second(record.train))
-    step = steps[-1] if steps else None
+    step = max(steps, default=None)
     shape = " × ".join(map(str, batch)) if isinstance(batch, list) else ""
     return {
         "run": truncate_text(record.run),
@@ -143,7 +142,8 @@ def _marks_of_rates(curve: CurveData) -> list[dict[str, Any]]:
         before = known[at - 1][1]
         if max(rate, before) < _RATE_FACTOR * min(rate, before):
             continue
-        if _is_constant(known[max(0, at - 3) : at]) or _is_constant(known[at : at + 3]):
+        start = max(0, at - 3)
+        if _is_constant(known[start:at]) or _is_constant(known[at : at + 3]):
             text = "lr drop" if rate < before else "lr rise"
             marks.append({"step": step, "text": text, "kind": "rate"})
     return marks
@@ -151,7 +151,10 @@ def _marks_of_rates(curve: CurveData) -> list[dict[str, Any]]:
 
 def _is_constant(points: Sequence[tuple[int, float]]) -> bool:
     rates = [rate for _, rate in points]
-    return len(rates) > 1 and max(rates) - min(rates) <= _CONSTANT * max(rates)
+    if len(rates) < 2:
+        return False
+    highest = max(rates)
+    return highest - min(rates) <= _CONSTANT * highest
 
 
 def _evaluations(curve: CurveData) -> list[dict[str, Any]]:
@@ -171,8 +174,13 @@ def _nan(nan: NanData, layers: LayerData) -> dict[str, Any]:
     reached = []
     for number, bits in enumerate(layers.not_finite):
         if not layers.is_inner(number) and any(bits):
-            reached.append(_first_wrong_step(bits, layers.first))
+            column = list(map(bool, bits)).index(True)
+            reached.append(layers.first[column])
     later = [step for step in reached if step > nan.step]
+    carried = {"modules": len(reached), "atOnce": len(reached) - len(later)}
+    carried["later"] = min(later, default=0)
+    about_input = {"isInputFinite": nan.is_input_finite, "beforeStep": nan.before_step}
+    largest, before = to_json(nan.input_largest), to_json(nan.input_before)
     return {
         "step": nan.step,
         "series": truncate_text(nan.series),
@@ -180,22 +188,11 @@ def _nan(nan: NanData, layers: LayerData) -> dict[str, Any]:
         "key": key_of(nan.path, nan.invocation),
         "count": nan.count,
         "numel": nan.numel,
-        "isInputFinite": nan.is_input_finite,
-        "inputLargest": to_json(nan.input_largest),
-        "inputBefore": to_json(nan.input_before),
-        "beforeStep": nan.before_step,
-        "modules": len(reached),
-        "atOnce": len(reached) - len(later),
-        "later": min(later, default=None),
+        "inputLargest": largest,
+        "inputBefore": before,
+        **about_input,
+        **carried,
     }
-
-
-def _first_wrong_step(bits: Sequence[int], first: Sequence[int]) -> int:
-    """Return the first step of the first column with a value that is not finite."""
-    for column, each in enumerate(bits):
-        if each:
-            return first[column]
-    raise ValueError("all values are finite")
 
 
 def _values_of_layers(layers: LayerData) -> list[LayerValues]:
@@ -205,14 +202,9 @@ def _values_of_layers(layers: LayerData) -> list[LayerValues]:
         if layers.is_inner(number):
             continue
         gradient, update, dead = (layers.values[name][number] for name in _OF_LAYERS)
-        name = _name_of(row)
+        name = printable(row.path or row.name)
+        if name.rpartition(".")[2].isdigit():
+            name = f"{name} ({printable(row.type_name)})"
         values = LayerValues(path=row.path, name=name, gradient=gradient, update=update, dead=dead)
         found.append(values)
     return found
-
-
-def _name_of(row: RowData) -> str:
-    """Return the path of a module; of one with a number, the type, too."""
-    path = printable(row.path or row.name)
-    has_number = path.rpartition(".")[2].isdigit()
-    return f"{path} ({printable(row.type_name)})" if has_number else path

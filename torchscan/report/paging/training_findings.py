@@ -107,20 +107,19 @@ def find_growing_gradients(curves: CurveValues) -> list[Note]:
 
 def find_trend_over_depth(layers: Sequence[LayerValues]) -> list[Note]:
     """Return vanishing or exploding gradients: norms that fall or rise steadily over the depth."""
-    known = []
-    for layer in layers:
-        gradient = recent_median(layer.gradient)
-        if gradient is not None and gradient > 0:
-            known.append((layer, math.log10(gradient)))
+    known = _recent_norms(layers)
     if len(known) < _MIN_LAYERS:
         return []
     norms = [norm for _, norm in known]
-    slope, explained = _fit_line(norms)
-    decades = slope * (len(norms) - 1)
+    if max(norms) - min(norms) < _MIN_DECADES:
+        return []
+    places = range(len(norms))
+    decades = statistics.linear_regression(places, norms).slope * (len(norms) - 1)
+    explained = statistics.correlation(places, norms) ** 2
     if abs(decades) < _MIN_DECADES or explained < _MIN_EXPLAINED:
         return []
-    ends = _extremes(known) if decades > 0 else _extremes([(each, -norm) for each, norm in known])
-    (inner, _), (outer, _) = ends
+    sign = 1 if decades > 0 else -1
+    (inner, _), (outer, _) = _extremes([(layer, sign * norm) for layer, norm in known])
     by_layer = {layer.path: 10**norm for layer, norm in known}
     code = "gradients-vanish" if decades > 0 else "gradients-explode"
     values = {
@@ -133,6 +132,16 @@ def find_trend_over_depth(layers: Sequence[LayerValues]) -> list[Note]:
     return [Note.of(code, **values)]
 
 
+def _recent_norms(layers: Sequence[LayerValues]) -> list[tuple[LayerValues, float]]:
+    """Return the layers that have gradients, with the logarithm of their present norm."""
+    known = []
+    for layer in layers:
+        gradient = recent_median(layer.gradient)
+        if gradient is not None and gradient > 0:
+            known.append((layer, math.log10(gradient)))
+    return known
+
+
 def _extremes(
     known: Sequence[tuple[LayerValues, float]],
 ) -> tuple[tuple[LayerValues, float], tuple[LayerValues, float]]:
@@ -141,15 +150,6 @@ def _extremes(
     early = min(known[:half], key=lambda each: each[1])
     late = max(known[half:], key=lambda each: each[1])
     return early, late
-
-
-def _fit_line(values: Sequence[float]) -> tuple[float, float]:
-    """Return the slope over the positions, and the share of the variance that the line explains."""
-    places = list(range(len(values)))
-    if statistics.pvariance(values) == 0:
-        return 0.0, 0.0
-    slope = statistics.linear_regression(places, values).slope
-    return slope, statistics.correlation(places, values) ** 2
 
 
 def find_dead_layers(layers: Sequence[LayerValues], first: Sequence[int]) -> list[Note]:
