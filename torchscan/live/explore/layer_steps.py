@@ -230,7 +230,7 @@ class _StepPlan:
         """Return the standard deviation of each module's own output; of ranges, the largest."""
         found = torch.full((size,), -math.inf, dtype=torch.float64)
         for at, rows in (self._outputs, self._ranges):
-            spreads = stds[at]
+            spreads = stds[at].double()
             spreads = spreads.where(spreads.isfinite(), -math.inf)
             found.scatter_reduce_(0, rows, spreads, "amax")
         has_value = found > -math.inf
