@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,7 +74,7 @@ def record(
     *,
     rate: float = 0.05,
     notes: dict[int, str] | None = None,
-    evaluations: dict[int, tuple[float, ...]] | None = None,
+    evaluations: Mapping[int, tuple[float, ...]] | None = None,
 ) -> Path:
     """Train a model to tell the sign of a sum, and record it with its curves."""
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)

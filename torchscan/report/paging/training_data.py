@@ -165,8 +165,8 @@ def _evaluations(curve: CurveData) -> list[dict[str, Any]]:
             found[step].append(loss)
     evaluations = []
     for step, losses in sorted(found.items()):
-        loss = to_json(statistics.fmean(losses))
-        evaluations.append({"step": step, "loss": loss, "passes": len(losses)})
+        mean = to_json(statistics.fmean(losses))
+        evaluations.append({"step": step, "loss": mean, "passes": len(losses)})
     return evaluations
 
 
