@@ -142,15 +142,14 @@ class Rows:
     def _places_of(self, values: Tensor) -> Tensor | None:
         key = values.numel(), values.device
         if key not in self._places:
-            self._places[key] = self._choose_places(*key)
+            numel, device = key
+            if not numel or device.type == "meta":
+                self._places[key] = None
+            elif numel <= self._max_width:
+                self._places[key] = torch.arange(numel, device=device)
+            else:
+                self._places[key] = places_in(numel, self._max_width, device)
         return self._places[key]
-
-    def _choose_places(self, numel: int, device: torch.device) -> Tensor | None:
-        if not numel or device.type == "meta":
-            return None
-        if numel <= self._max_width:
-            return torch.arange(numel, device=device)
-        return places_in(numel, self._max_width, device)
 
     def _add_extremes(self, row: int, values: Tensor, unit_dim: int | None) -> None:
         if unit_dim is None:

@@ -200,16 +200,12 @@ def _views(
     memory: mmap.mmap, at: int, shapes: Iterable[tuple[tuple[int, ...], torch.dtype]]
 ) -> Iterator[Tensor]:
     for shape, dtype in shapes:
-        yield _view(memory, at, shape, dtype)
-        at += _aligned(prod(shape) * dtype.itemsize)
-
-
-def _view(
-    memory: mmap.mmap, at: int, shape: tuple[int, ...] | torch.Size, dtype: torch.dtype
-) -> Tensor:
-    if not prod(shape):
-        return torch.empty(shape, dtype=dtype, device="cpu")
-    return torch.frombuffer(memory, dtype=dtype, count=prod(shape), offset=at).view(shape)
+        size = prod(shape)
+        if size:
+            yield torch.frombuffer(memory, dtype=dtype, count=size, offset=at).view(shape)
+        else:
+            yield torch.empty(shape, dtype=dtype, device="cpu")
+        at += _aligned(size * dtype.itemsize)
 
 
 def _aligned(size: int) -> int:

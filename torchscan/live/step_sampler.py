@@ -320,11 +320,7 @@ class StepSampler:
             if node is None:
                 continue
             number = site.number("output_grad", site.output_grads, index)
-            if row in self._gradients:  # several modules return the tensor
-                self._add_series(row, number)
-                continue
-            self._gradients[row] = number
-            node.register_prehook(partial(self._note_gradient, row, tensor.output_nr))
+            self._await_gradient(row, number, node, tensor.output_nr)
 
     @_guarded
     def note_attached(self, module: nn.Module, name: str, tensor: Tensor, alias: Tensor) -> None:
@@ -332,28 +328,21 @@ class StepSampler:
 
         Its gradient flows through its alias.
         """
-        current, open_site = self._open[-1] if self._open else (None, None)
-        is_current = open_site is not None and current is module
-        invocation = open_site.invocation if open_site is not None and is_current else 0
-        site = self._sites.site(module, invocation)
-        if site is None or not site.is_sampled or self.is_aside:
-            return
-        if backward_pass() != NO_BACKWARD_PASS:
+        site = self._sites.site(module, 0)
+        if self._open and self._open[-1][0] is module:
+            site = self._open[-1][1]
+        is_again = backward_pass() != NO_BACKWARD_PASS
+        if site is None or not site.is_sampled or self.is_aside or is_again:
             return
         row = self._row_of(alias, None)
         if row is None:
             return
-        path = site.path
+        path, invocation = site.path, site.invocation
         self._keep(self._numbers.of(path, "attached", name, invocation, module), row, alias)
         if alias.grad_fn is None:
             return
         number = self._numbers.of(path, "attached_grad", name, invocation, module)
-        if row in self._gradients:
-            self._add_series(row, number)
-        else:
-            self._gradients[row] = number
-            alias_node: Any = alias.grad_fn
-            alias_node.register_prehook(partial(self._note_gradient, row, alias.output_nr))
+        self._await_gradient(row, number, alias.grad_fn, alias.output_nr)
         if tensor.grad_fn is not None and alias is not tensor:
             self._await_whole_gradient(number, tensor, alias)
 
@@ -381,10 +370,13 @@ class StepSampler:
 
     # -- the backward pass -----------------------------------------------------------------------
 
-    def _add_series(self, row: int, number: int) -> None:
-        """Add a series to those of a tensor's gradient."""
-        series = self._gradients[row]
-        if isinstance(series, int):
+    def _await_gradient(self, row: int, number: int, node: Any, output_nr: int) -> None:
+        """Wait for the gradient of a tensor, which several modules may take or return."""
+        series = self._gradients.get(row)
+        if series is None:
+            self._gradients[row] = number
+            node.register_prehook(partial(self._note_gradient, row, output_nr))
+        elif isinstance(series, int):
             self._gradients[row] = [series, number]
         else:
             series.append(number)
@@ -412,10 +404,12 @@ class StepSampler:
         self.took += perf_counter_ns() - start
 
     def _await_contributions(self, begun: BegunCall, outputs: Sequence[Tensor]) -> None:
-        for number, edges in (edges_of_call(begun, outputs) or {}).items():
+        edges_by_number = edges_of_call(begun, outputs) or {}
+        for number, edges in edges_by_number.items():
             contribution = Contribution(len(edges))
+            note = partial(self._note_contribution, contribution, number)
             for node, index in edges:
-                node.register_hook(partial(self._note_contribution, contribution, number, index))
+                node.register_hook(partial(note, index))
 
     @_guarded
     def _note_contribution(

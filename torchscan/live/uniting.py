@@ -22,6 +22,7 @@ def merge_distributions(parts: Sequence[Distribution]) -> Distribution:
         sums[name] = sum(getattr(part, name) for part in parts)
     mean, deviation = _moments(parts)
     dead = [part.dead for part in parts if not math.isnan(part.dead)]
+    norms = [part.norm for part in parts if not math.isnan(part.norm)]
     custom: dict[str, float] = {}
     for part in parts:
         for name in part.custom:
@@ -37,7 +38,7 @@ def merge_distributions(parts: Sequence[Distribution]) -> Distribution:
         saturated=_mean(parts, lambda part: part.saturated),
         dead=min(dead, default=math.nan),
         sample_norm=_mean(parts, lambda part: part.sample_norm),
-        norm=_norm(parts),
+        norm=math.hypot(*norms) if norms else math.nan,
         custom=custom,
         counts=_counts(parts),
     )
@@ -69,12 +70,6 @@ def _update(parts: Sequence[Distribution]) -> float:
     ]
     whole = sum(size for size, _ in known if not math.isnan(size))
     return math.sqrt(sum(size * update**2 for size, update in known) / whole) if whole else math.nan
-
-
-def _norm(parts: Sequence[Distribution]) -> float:
-    """Return the norm of all values of the parts, of which each has others."""
-    known = [part.norm for part in parts if not math.isnan(part.norm)]
-    return math.hypot(*known) if known else math.nan
 
 
 def _mean(parts: Sequence[Distribution], figure: Callable[[Distribution], float]) -> float:

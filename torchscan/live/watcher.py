@@ -119,7 +119,7 @@ class Watcher:
             lambda optimizer, *_: self._note_optimizer(optimizer)
         )
         self._knows_compiler = False
-        self._compiler = CompileWatch(self._pause_hooks, self._go_on)
+        self._compiler = CompileWatch(self._model_hook.pause, self._go_on)
         self._compiler.listen()
         self._model_hook.await_call()
         self._go_on()
@@ -136,9 +136,6 @@ class Watcher:
             self._compiler.listen()
             self._model_hook.keep_compiler_out()
         self._model_hook.go_on()
-
-    def _pause_hooks(self) -> None:
-        self._model_hook.pause()
 
     def _note_backward(self) -> None:
         """Note that gradients arrive: the next forward pass may begin another step."""

@@ -1,4 +1,4 @@
-"""Backward passes as they start: the tensor that ``backward()`` is called on, and whom it trains."""
+"""Backward passes as they start: the tensor that ``backward()`` is called on, and the model."""
 
 from __future__ import annotations
 
@@ -79,6 +79,7 @@ class BackwardWatch:
     def _scale(self, scale: Callable[..., Any], scaler: Any, outputs: Any) -> Any:
         scaled = scale(scaler, outputs)
         is_loss = isinstance(outputs, Tensor) and isinstance(scaled, Tensor)
+        # a disabled scaler returns the loss itself
         if is_loss and scaled is not outputs:
             self._scales.note(scaled, outputs, scaler)
         return scaled

@@ -53,7 +53,7 @@ class Compilation:
 
 
 class CompileWatch:
-    """Has something done when a compilation begins and ends, and knows what was compiled since it was made."""
+    """Calls functions when a compilation begins and ends, and reports what was compiled."""
 
     def __init__(self, at_start: Callable[[], object], at_end: Callable[[], object]) -> None:
         self._hooks = (lambda *_: at_start(), lambda *_: at_end())
@@ -62,7 +62,7 @@ class CompileWatch:
         self._breaks = Counter(graph_breaks())
 
     def listen(self) -> None:
-        """From now on. The compiler is loaded when it is first needed, and forgets who listens when it is reset."""
+        """Listen to the compiler, which forgets its listeners when it is reset."""
         for heard, hook in zip(compile_callbacks(), self._hooks, strict=False):
             if hook not in heard:
                 heard.append(hook)

@@ -6,7 +6,7 @@ import math
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -31,11 +31,12 @@ class LossScales:
 
     def note(self, scaled: Tensor, loss: Tensor, scaler: object) -> None:
         """Remember the loss that a scaler has scaled."""
-        scale = math.nan if scaled.is_cuda else float(scaler.get_scale())  # type: ignore[attr-defined] # of a GradScaler
+        of_scaler: Any = scaler
+        scale = math.nan if scaled.is_cuda else float(of_scaler.get_scale())
         self._losses.append(ScaledLoss(weakref.ref(scaled), loss.detach(), scale))
 
     def unscale(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], float | None]:
-        """Return the losses as they were before they were scaled, and their scale, or None if they were not."""
+        """Return the losses before they were scaled, and their scale, or None if there is none."""
         losses, scale = [], None
         for tensor in tensors:
             known = next((each for each in self._losses if each.scaled() is tensor), None)

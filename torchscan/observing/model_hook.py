@@ -142,11 +142,15 @@ class ModelHook:
     # -- hooks -----------------------------------------------------------------------------------
 
     def _make_hooks(self) -> None:
-        keep = not_compiled if has_compiler() else _keep
-        self._before = keep(self._note_call)
-        self._after = keep(self._note_result)
-        self._before_followed = keep(self._note_followed_start)
-        self._after_followed = keep(self._note_followed_end)
+        self._before: Callable[..., None] = self._note_call
+        self._after: Callable[..., None] = self._note_result
+        self._before_followed: Callable[..., None] = self._note_followed_start
+        self._after_followed: Callable[..., None] = self._note_followed_end
+        if has_compiler():
+            self._before = not_compiled(self._before)
+            self._after = not_compiled(self._after)
+            self._before_followed = not_compiled(self._before_followed)
+            self._after_followed = not_compiled(self._after_followed)
 
     def _is_entry(self, module: nn.Module) -> bool:
         entries = self._entries
@@ -187,7 +191,3 @@ class ModelHook:
             nodes = {tensor.grad_fn for tensor in tensors_in(result) if tensor.grad_fn is not None}
         for node in nodes:
             node.register_prehook(lambda *_: self._note_backward())
-
-
-def _keep(function: Callable[..., Any]) -> Callable[..., Any]:
-    return function

@@ -20,10 +20,13 @@ def wrap_function(
     wrapper: Callable[..., Any],
     assign: Callable[[str, Any], object],
 ) -> Callable[[], None]:
-    """Replace a function by one that passes it to ``wrapper``, with its arguments; return what undoes that.
+    """Replace a function by one that passes it to ``wrapper``, with its arguments.
 
-    All wrappers of a function share one replacement, so that they can be removed in any order. With the last one the function
-    is put back, unless something else has replaced it since: that may call what it found here.
+    Return a function that undoes this.
+
+    All wrappers of a function share one replacement, so that they can be removed in any order.
+    With the last one the function is put back, unless something else has replaced it since: that
+    may call what it found here.
     """
     replacement = names[name]
     if replacement not in _WRAPPERS:

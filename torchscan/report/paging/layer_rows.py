@@ -126,7 +126,10 @@ class Paging:
         """
         call = row.node.calls[0]
         graph = self._graphs.folded(self._graphs.in_call(call))
-        boxes = [_box(graph, at) for at in range(len(graph.nodes))]
+        boxes: list[dict[str, Any]] = []
+        for at, node in enumerate(graph.nodes):
+            name = truncate_text(node.name)
+            boxes.append({"kind": node.kind, "name": name, "shape": shape_of(graph, at)})
         inside = [
             _PendingRow(node, self._places_of(node, call, row.places), number, row.depth + 1, box)
             for node, box in zip(graph.nodes, boxes, strict=True)
@@ -290,11 +293,6 @@ def _most(times: Sequence[Mapping[str, float]]) -> str:
         for limiter, time in each.items():
             found[limiter] = found.get(limiter, 0.0) + time
     return max(found, key=found.__getitem__, default="")
-
-
-def _box(graph: ModuleGraph, at: int) -> dict[str, Any]:
-    node = graph.nodes[at]
-    return {"kind": node.kind, "name": truncate_text(node.name), "shape": shape_of(graph, at)}
 
 
 def _carried(graph: ModuleGraph, tensors: Sequence[int]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchscan.report.paging.layer_rows import key_of, truncate_text
-from torchscan.report.paging.training_record import CurveData, LayerData, RowData
+from torchscan.report.paging.training_record import CurveData, LayerData
 
 #: points of a curve, at most; more are thinned out to the extremes of equal spans
 _MAX_POINTS = 4096
@@ -46,7 +46,14 @@ def thin_out(curve: CurveData) -> CurveData:
     kept = set(range(0, size, width))
     for start in range(0, size, width):
         for values in (curve.losses, curve.gradient_norms):
-            kept |= _extremes(values, range(start, min(size, start + width)))
+            span = range(start, min(size, start + width))
+            known = []
+            for at in span:
+                value = values[at]
+                if value is not None:
+                    known.append((value, at))
+            if known:
+                kept |= {min(known)[1], max(known)[1]}
     places = sorted(kept)
     columns: dict[str, list[Any]] = {}
     for name in ("steps", "times", "losses", "learning_rates", "gradient_norms"):
@@ -55,26 +62,23 @@ def thin_out(curve: CurveData) -> CurveData:
     return CurveData(**columns)
 
 
-def _extremes(values: Sequence[float | None], span: range) -> set[int]:
-    """Return where the smallest and the largest value of a span are."""
-    known = [(value, at) for at in span if (value := values[at]) is not None]
-    return {min(known)[1], max(known)[1]} if known else set()
-
-
 def pack_training(curve: CurveData, layers: LayerData) -> str:
     """Return the arrays: a JSON text and its length, then codes of two bytes, all compressed."""
     header: dict[str, Any] = {"curve": _pack_curve(curve), "quantities": []}
-    header["rows"] = [_pack_row(row) for row in layers.rows]
+    header["rows"] = []
+    for row in layers.rows:
+        names = [truncate_text(row.name), key_of(row.path, 0), truncate_text(row.type_name)]
+        header["rows"].append([*names, row.parent, row.num_folded])
     header["first"] = _differences(layers.first)
     header["last"] = _differences(layers.last)
     header["until"] = _differences(layers.until)
     codes = bytearray()
     for name, rows in layers.values.items():
-        known = [row for row, values in enumerate(rows) if any(map(math.isfinite, values))]
-        low, high = _find_range([rows[row] for row in known])
-        header["quantities"].append({"name": name, "rows": known, "low": low, "high": high})
-        for row in known:
-            codes += _encode(rows[row], low, high)
+        known_rows = [row for row, values in enumerate(rows) if any(map(math.isfinite, values))]
+        low, high = _find_range([rows[row] for row in known_rows])
+        header["quantities"].append({"name": name, "rows": known_rows, "low": low, "high": high})
+        for place in known_rows:
+            codes += _encode(rows[place], low, high)
     header["wrong"] = [row for row, bits in enumerate(layers.not_finite) if any(bits)]
     for row in header["wrong"]:
         codes += bytes(layers.not_finite[row])
@@ -91,11 +95,6 @@ def _pack_curve(curve: CurveData) -> dict[str, list[Any]]:
     found["rates"] = [to_json(value) for value in curve.learning_rates]
     found["norms"] = [to_json(value) for value in curve.gradient_norms]
     return found
-
-
-def _pack_row(row: RowData) -> list[Any]:
-    names = [truncate_text(row.name), key_of(row.path, 0), truncate_text(row.type_name)]
-    return [*names, row.parent, row.num_folded]
 
 
 def _differences(values: Sequence[int]) -> list[int]:
