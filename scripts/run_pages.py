@@ -10,7 +10,7 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,52 +21,17 @@ from torch.nn import functional
 
 import torchscan
 from torchscan.live.explore.run_page import page_of_run
-from torchscan.live.schema import CurvePoint, Phase
-from torchscan.live.store import Store
-from torchscan.notes import Note
+from torchscan.types import Watcher
 
 WIDTHS = (1280, 380)
 SCHEMES = ("light", "dark")
 VOCABULARY, LENGTH, SIZE = 64, 32, 64
 
 
-class Run:
-    """A watched run with its curves and notes."""
-
-    def __init__(self, folder: Path, model: nn.Module, about: dict[str, Any], every: int = 1):
-        shutil.rmtree(folder, ignore_errors=True)
-        self._folder, self._about = folder, about
-        self._watcher = torchscan.watch(model, folder, every=every)
-        self._points: dict[Phase, list[CurvePoint]] = {"train": [], "eval": []}
-        self._notes: list[tuple[Note, float]] = []
-        self.step = 0
-
-    def note(self, text: str) -> None:
-        """Note something at the present step."""
-        self._notes.append((Note.of("user-note", text=text, step=self.step), time.time()))
-
-    def trained(self, loss: Tensor, rate: float, parameters: Iterator[nn.Parameter]) -> None:
-        """Record a training step, whose gradients are still there."""
-        gradients = [each.grad.norm() for each in parameters if each.grad is not None]
-        norm = torch.stack(gradients).norm().item()
-        point = CurvePoint(self.step, self.step, time.time(), loss.item(), rate, norm)
-        self._points["train"].append(point)
-        self.step += 1
-
-    def evaluated(self, loss: Tensor) -> None:
-        """Record an evaluation pass."""
-        number = len(self._points["eval"])
-        point = CurvePoint(self.step, number, time.time(), loss.item(), None, None)
-        self._points["eval"].append(point)
-
-    def close(self) -> None:
-        """End the run."""
-        self._watcher.close()
-        store = Store(self._folder / "rank0.sqlite", self._about)
-        store.write_curves(self._points)
-        for note, when in self._notes:
-            store.note(note, when)
-        store.close()
+def recorded(folder: Path, model: nn.Module) -> Watcher:
+    """Watch every step of a model, in a folder without an earlier run."""
+    shutil.rmtree(folder, ignore_errors=True)
+    return torchscan.watch(model, folder, every=1)
 
 
 # -- models ----------------------------------------------------------------------------------------
@@ -170,12 +135,6 @@ def language_loss(model: nn.Module, tokens: Tensor) -> Tensor:
     return functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
 
-def about(optimizer: str, *batch: int, precision: str = "float32") -> dict[str, Any]:
-    """Return the metadata that a run has of its training."""
-    shape = list(batch)
-    return {"optimizer": optimizer, "batch": shape, "precision": precision, "device": "CPU"}
-
-
 # -- runs ------------------------------------------------------------------------------------------
 
 
@@ -183,7 +142,7 @@ def healthy(folder: Path, num_steps: int = 600) -> None:
     """Train a transformer with a warmup, evaluations and a drop of the learning rate."""
     model = GPT(6)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    run = Run(folder, model, about("AdamW", 16, LENGTH))
+    run = recorded(folder, model)
     for step in range(num_steps):
         if step % 200 == 0:
             run.note(f"epoch {1 + step // 200}")
@@ -191,14 +150,13 @@ def healthy(folder: Path, num_steps: int = 600) -> None:
         optimizer.param_groups[0]["lr"] = rate
         loss = language_loss(model, sentences(16, step))
         loss.backward()
-        run.trained(loss, rate, model.parameters())
         optimizer.step()
         optimizer.zero_grad()
-        if run.step % 100 == 0:
+        if step % 100 == 99:
             model.eval()
             with torch.no_grad():
                 for seed in range(2):
-                    run.evaluated(language_loss(model, sentences(16, 10_000 + seed)))
+                    run.log_evaluation(language_loss(model, sentences(16, 10_000 + seed)))
             model.train()
     run.close()
 
@@ -207,14 +165,12 @@ def classify(
     folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, num_steps: int
 ) -> None:
     """Train a classifier of points: which of four quarters they lie in."""
-    rate = optimizer.param_groups[0]["lr"]
-    run = Run(folder, model, about(type(optimizer).__name__, 64, 2))
+    run = recorded(folder, model)
     for step in range(num_steps):
         points = torch.randn(64, 2, generator=torch.Generator().manual_seed(step))
         labels = 2 * (points[:, 0] > 0).long() + (points[:, 1] > 0).long()
         loss = functional.cross_entropy(model(points), labels)
         loss.backward()
-        run.trained(loss, rate, model.parameters())
         optimizer.step()
         optimizer.zero_grad()
     run.close()
@@ -247,11 +203,10 @@ def nan(folder: Path, num_steps: int = 45) -> None:
     half.load_state_dict(linear.state_dict())
     model.h[4].attn.qkv = half
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    run = Run(folder, model, about("SGD", 16, LENGTH, precision="fp16"))
+    run = recorded(folder, model)
     for step in range(num_steps):
         loss = language_loss(model, sentences(16, step))
         loss.backward()
-        run.trained(loss, 0.05, model.parameters())
         optimizer.step()
         optimizer.zero_grad()
         with torch.no_grad():
@@ -272,7 +227,7 @@ def gan(folder: Path, num_steps: int = 300) -> None:
     )
     of_generator = torch.optim.Adam(generator.parameters(), lr=1e-3, betas=(0.5, 0.99))
     of_critic = torch.optim.Adam(critic.parameters(), lr=1e-3, betas=(0.5, 0.99))
-    run = Run(folder, generator, about("Adam", 64, 8))
+    run = recorded(folder, generator)
     for _ in range(num_steps):
         angles = 2 * math.pi * torch.rand(64)
         real = torch.stack([angles.cos(), angles.sin()], 1)
@@ -284,7 +239,6 @@ def gan(folder: Path, num_steps: int = 300) -> None:
         of_critic.zero_grad()
         loss = functional.softplus(-critic(generator(torch.randn(64, 8)))).mean()
         loss.backward()
-        run.trained(loss, 1e-3, generator.parameters())
         of_generator.step()
         of_generator.zero_grad()
         of_critic.zero_grad()
@@ -295,12 +249,11 @@ def many(folder: Path, num_steps: int = 60) -> None:
     """Train a model of 2,401 modules: 800 residual blocks of two modules."""
     model = nn.Sequential(*(Residual() for _ in range(800)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    run = Run(folder, model, about("AdamW", 32, 8))
+    run = recorded(folder, model)
     for step in range(num_steps):
         points = torch.randn(32, 8, generator=torch.Generator().manual_seed(step))
         loss = functional.mse_loss(model(points), points.roll(1, 1))
         loss.backward()
-        run.trained(loss, 1e-3, model.parameters())
         optimizer.step()
         optimizer.zero_grad()
     run.close()
