@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from torchscan.live.bands import Bands
+from torchscan.live.bands import Cells
 from torchscan.live.bins import BINS
 from torchscan.live.packing import Distributions, entries_of, side_by_side
 from torchscan.live.schema import Distribution, Phase, Series
 
-#: columns, at most
-_MAX_COLUMNS = 160
+#: columns of a series, at most
+MAX_COLUMNS = 160
 #: parts of a column after which they are added up, so that memory does not grow with the run
 _MAX_PARTS = 16
 
@@ -88,7 +88,7 @@ class OverSteps:
             )
         part = _part_of(found, self._places, self._indices_of_places)
         self._put(step // self._width, (step, step), [part] if self._places else [])
-        while max(self._steps) - min(self._steps) >= _MAX_COLUMNS:
+        while max(self._steps) - min(self._steps) >= MAX_COLUMNS:
             columns, steps = self._columns, self._steps
             self._width, self._columns, self._steps = 2 * self._width, {}, {}
             for column, span in steps.items():
@@ -112,38 +112,46 @@ class OverSteps:
         if not places:
             return []
         parts = [_add_up(self._columns[place]) for place in places]
+        is_seen, cells = self._cells(parts)
+        pages = cells.to_page_data()
         found = []
-        for series, seen, bands in self._bands(parts):
-            spans = [(*self._steps[places[at]], until[places[at]]) for at in seen]
-            first, last, end = (list(each) for each in zip(*spans, strict=True))
-            steps = {"phase": self._phase, "first": first, "last": last, "until": end}
-            found.append((series, {**steps, **bands.to_page_data()}))
+        # most series were seen in the same columns
+        spans: dict[bytes, dict[str, Any]] = {}
+        for series, seen, bands in zip(self._indices, is_seen.tolist(), pages, strict=True):
+            key = bytes(seen)
+            if key not in spans:
+                known = [place for place, is_there in zip(places, seen, strict=True) if is_there]
+                firsts, lasts = ([self._steps[place][end] for place in known] for end in (0, 1))
+                ends = [until[place] for place in known]
+                spans[key] = {"first": firsts, "last": lasts, "until": ends}
+            found.append((series, {"phase": self._phase, **spans[key], **bands}))
         return found
 
-    def _bands(self, parts: Sequence[_ColumnPart]) -> Iterator[tuple[Series, list[int], Bands]]:
-        """Yield each series, the columns in which it was seen, and its bands."""
-        num_series, size = len(self._indices), len(parts) * BINS
-        keys = torch.cat([part.keys for part in parts])
-        columns = torch.arange(len(parts)).repeat_interleave(
-            torch.tensor([len(part.keys) for part in parts])
-        )
-        # bins of a column side by side, then columns of a series
-        keys = keys.div(BINS, rounding_mode="floor") * size + columns * BINS + keys % BINS
-        order = keys.argsort()
-        keys, counts = keys[order], torch.cat([part.counts for part in parts])[order]
-        ends = torch.searchsorted(keys, size * torch.arange(num_series + 1)).tolist()
-        figures = torch.full((num_series, len(_FIGURES), len(parts)), torch.nan).double()
+    def _cells(self, parts: Sequence[_ColumnPart]) -> tuple[Tensor, Cells]:
+        """Return which series were seen in which columns, and what was seen there."""
+        num_series = len(self._indices)
+        figures = torch.full((len(_FIGURES), num_series, len(parts)), torch.nan).double()
         for at, part in enumerate(parts):
-            figures[part.series, :, at] = torch.stack(part[-len(_FIGURES) :], 1)
-        for series, index in self._indices.items():
-            here = slice(ends[index], ends[index + 1])
-            dense = torch.zeros(size, dtype=torch.float64)
-            dense[keys[here] - size * index] = counts[here]
-            seen = (~figures[index, _FIGURES.index("nan")].isnan()).nonzero().flatten()
-            least, most, nan, inf, dead, num_dead, update, num_update = figures[index][:, seen]
-            counts_seen = dense.view(-1, BINS)[seen]
-            bands = Bands(counts_seen, least, most, nan, inf, dead / num_dead, update / num_update)
-            yield series, seen.tolist(), bands
+            figures[:, part.series, at] = torch.stack(part[-len(_FIGURES) :])
+        is_seen = ~figures[_FIGURES.index("nan")].isnan()
+        numbers = (is_seen.flatten().cumsum(0) - 1).view_as(is_seen)
+        bins = torch.cat([part.keys % BINS for part in parts])
+        cells = [
+            numbers[part.keys.div(BINS, rounding_mode="floor"), at] for at, part in enumerate(parts)
+        ]
+        least, most, nan, inf, dead, num_dead, update, num_update = figures[:, is_seen]
+        return is_seen, Cells(
+            sizes=is_seen.sum(1).tolist(),
+            cells=torch.cat(cells),
+            bins=bins,
+            counts=torch.cat([part.counts for part in parts]),
+            min=least,
+            max=most,
+            nan=nan,
+            inf=inf,
+            dead=dead / num_dead,
+            update=update / num_update,
+        )
 
     def _until(self) -> dict[int, int]:
         """Return where each column ends: where the next recorded one begins. The last one is as wide as the others."""
@@ -185,6 +193,8 @@ def _part_of(found: Distributions, places: Sequence[int], series: Tensor) -> _Co
 
 def _add_up(parts: Sequence[_ColumnPart]) -> _ColumnPart:
     """Return one part."""
+    if len(parts) == 1:
+        return parts[0]
     joined = _ColumnPart(*map(torch.cat, zip(*parts, strict=True)))
     counts = torch.bincount(joined.keys, joined.counts)
     keys = counts.nonzero().flatten()

@@ -47,8 +47,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: what the file of a rank is called
 _RANK_FILE = re.compile(r"rank(0|[1-9][0-9]{0,6})\.sqlite")
-#: series whose columns are in memory at once, when a page is made: the run is read once for each so many
-_AT_ONCE = 2048
+#: distributions whose columns are in memory at once, when a page is made: the run is read once for
+#: each so many
+_AT_ONCE = 2048 * 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,11 +269,15 @@ class WatchedRun(Result):
 
     def measured(self) -> Measured:
         """Return the same and the distributions over the steps, for ``html_report(scan, run=run)``."""
+        from torchscan.live.by_step import MAX_COLUMNS
+
         series = self.series
         histories = []
         with single_thread():
-            for at in range(0, len(series), _AT_ONCE):
-                part = frozenset(series[at : at + _AT_ONCE])
+            num_steps = max(1, len(self.steps(self.shown_phase)))
+            size = max(1, _AT_ONCE // min(num_steps, MAX_COLUMNS))
+            for at in range(0, len(series), size):
+                part = frozenset(series[at : at + size])
                 columns = self._over_steps(part).columns_by_series()
                 histories += [_to_page_data(*each) for each in columns]
         return replace(self.last(), histories=histories)

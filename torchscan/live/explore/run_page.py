@@ -24,11 +24,11 @@ from torchscan.wrong_arguments import explain_wrong_types
 
 def data_of_run(run: WatchedRun, measured: Measured, *others: WatchedRun) -> dict[str, Any]:
     """The graph that was drawn of its model, or else the tree of its modules, with what the run has measured."""
-    graph = run.graph or _without_graph(run)
-    calls = dict.fromkeys([("", 0), *((each.path, each.invocation) for each in run.series)])
+    graph, series = run.graph or _without_graph(run), run.series
+    calls = dict.fromkeys([("", 0), *((each.path, each.invocation) for each in series)])
     types = {
         "": str(run.about.get("model", "model")),
-        **{each.path: each.type_name for each in run.series},
+        **{each.path: each.type_name for each in series},
     }
     return {
         **graph,

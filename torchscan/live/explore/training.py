@@ -16,6 +16,7 @@ from torchscan.live.history import History, WatchedRun, ranks_in, readers_of
 from torchscan.live.ledger import has_worker
 from torchscan.live.schema import Distribution, RunEvent, Series
 from torchscan.live.store import Reader
+from torchscan.live.threads import single_thread
 from torchscan.notes import Note
 from torchscan.report.paging.training_data import training_data
 from torchscan.report.paging.training_record import (
@@ -46,7 +47,7 @@ class FollowedTraining:
 
     def data(self) -> dict[str, Any] | None:
         """Return the training part of the page, or None if the run has no training step."""
-        with self._lock:
+        with self._lock, single_thread():
             self._update()
             if self._steps is None or self._run.shown_phase == "eval":
                 return None
@@ -100,7 +101,7 @@ class FollowedTraining:
         """Read the new steps of one rank."""
         read = self._read.setdefault(reader.path, {})
         for number in sorted(written.keys() - read.keys()):
-            watched = reader.step("train", number)
+            watched = reader.step("train", number, has_counts=False)
             if watched is not None:
                 steps.add(place_of(watched), watched, self._series[reader.path])
             read[number] = written[number]
