@@ -40,6 +40,7 @@ ROOMS = [
     {"ops", "hardware"},
     {"recording"},
     {"analyses"},
+    {"observing"},
     {"runtime"},
     {"report"},
     {"suggestions", "size_search"},
@@ -251,6 +252,7 @@ def test_who_writes_and_reads_runs_knows_nothing_of_models() -> None:
         "garbage",
         "measured",
         "notes",
+        "observing",
         "plain",
         "results",
     }

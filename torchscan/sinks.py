@@ -1,5 +1,6 @@
 """Destinations of a watched run besides its own file."""
 
+from torchscan.live.schema import CurvePoint as CurvePoint
 from torchscan.live.sinks.aim import Aim as Aim
 from torchscan.live.sinks.mlflow import MLflow as MLflow
 from torchscan.live.sinks.sink import Sink as Sink
@@ -10,4 +11,4 @@ from torchscan.live.sinks.video import Video as Video
 from torchscan.live.sinks.weights_and_biases import WandB as WandB
 
 __all__ = ["Aim", "MLflow", "TensorBoard", "Trackio", "Video", "WandB"]
-__all__ += ["Sink", "SinkData"]
+__all__ += ["CurvePoint", "Sink", "SinkData"]

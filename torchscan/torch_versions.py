@@ -496,7 +496,9 @@ def accumulator_of(parameter: Tensor) -> Any:
 
 
 #: of many tensors by one kernel, where they are alike and dense
-norms_of: Callable[[list[Tensor], float], tuple[Tensor, ...]] = torch._foreach_norm
+norms_of: Callable[..., tuple[Tensor, ...]] = torch._foreach_norm
+#: all values of many tensors in one, by one kernel; of a single tensor it is a view
+join_values: Callable[[list[Tensor]], Tensor] = _C._nn.flatten_dense_tensors
 
 
 def at_end_of_backward_pass(call: Callable[[], object]) -> None:

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from torchscan.live.bins import BINS, bounds, is_finite, quantiles
+from torchscan.live.distribution_columns import Distributions
 from torchscan.live.distributions import columns_of
-from torchscan.live.packing import Distributions, packed, unpacked
+from torchscan.live.packing import packed, unpacked
 from torchscan.live.sampled import Sampled
 from torchscan.live.schema import Distribution
 

@@ -535,7 +535,7 @@ def test_weights_and_biases_has_the_page_of_the_run(browser: Browser, tmp_path: 
         inside.locator(".node[data-name='0']").focus()
         page.keyboard.press("Enter")
         inside.locator(".card").nth(1).locator("figure").first.wait_for()
-        assert "run: step " in inside.locator(".question").inner_text()
+        assert "· step " in inside.locator(".question").inner_text()
 
 
 def test_a_short_run_has_its_page_in_weights_and_biases(tmp_path: Path) -> None:

@@ -64,20 +64,25 @@ class Cells(NamedTuple):
         """
         powers, digits = self._scales()
         sizes = torch.tensor(self.sizes)
-        quantiles, near = self._shares(torch.tensor(powers).repeat_interleave(sizes))
+        powers_of_cells = torch.tensor(powers).repeat_interleave(sizes)
         digits_of_cells = torch.tensor(digits).repeat_interleave(sizes)
-        reals = [*quantiles, self.min, self.max, self.dead, self.update]
-        rows = [to_finite(round_to_digits(row, digits_of_cells)) for row in reals]
+        quantiles, near = self._shares(powers_of_cells)
+        rows: list[list[float | None]] = []
+        for row in (*quantiles, self.min, self.max, self.dead, self.update):
+            rounded = round_to_digits(row, digits_of_cells)
+            rows.append(to_finite(rounded))
         percents = near.mul(100).round().int().tolist()
-        nan, inf = self.nan.long().tolist(), self.inf.long().tolist()
+        nan = self.nan.long().tolist()
+        inf = self.inf.long().tolist()
         start = 0
         for size, power in zip(self.sizes, powers, strict=True):
             here = slice(start, start + size)
-            start += size
+            start = here.stop
             *shares, low, high, dead, update = (row[here] for row in rows)
+            percent = [row[here] for row in percents]
             found: dict[str, Any] = {
                 "quantiles": shares,
-                "near": {"power": power, "percent": [row[here] for row in percents]},
+                "near": {"power": power, "percent": percent},
                 "nan": nan[here],
                 "inf": inf[here],
                 "min": low,
@@ -92,12 +97,20 @@ class Cells(NamedTuple):
     def _scales(self) -> tuple[list[int], list[int]]:
         """Return the first power and the significant digits of each series."""
         parts = zip(self.min.split(self.sizes), self.max.split(self.sizes), strict=True)
-        powers, digits = [], []
+        powers: list[int] = []
+        digits: list[int] = []
         for part in parts:
             extremes = torch.cat(part)
-            known = extremes[extremes.isfinite()].tolist()
-            powers.append(_power_of(known) - NUM_POWERS + 1)
-            digits.append(_DIGITS_IN_DECADE if _is_within_a_decade(known) else _DIGITS)
+            is_finite = extremes.isfinite()
+            known = extremes[is_finite].tolist() or [0.0]
+            smallest, largest = min(known), max(known)
+            near, far = sorted((abs(smallest), abs(largest)))
+            power = math.floor(math.log10(far)) if far else 0
+            powers.append(power - NUM_POWERS + 1)
+            # such as weights of normalization around 1
+            has_one_sign = smallest * largest > 0
+            is_decade = has_one_sign and far <= 10 * near
+            digits.append(_DIGITS_IN_DECADE if is_decade else _DIGITS)
         return powers, digits
 
     def _shares(self, powers: Tensor) -> tuple[Tensor, Tensor]:
@@ -105,9 +118,12 @@ class Cells(NamedTuple):
         num_cells = len(self.min)
         places = _PLACES[self.bins]
         is_known = places >= 0
-        order = (self.cells[is_known] * BINS + places[is_known]).sort()
-        counts = self.counts[is_known][order.indices]
-        cells, places = order.values.div(BINS, rounding_mode="floor"), order.values % BINS
+        keys = self.cells[is_known] * BINS + places[is_known]
+        keys, order = keys.sort()
+        counts = self.counts[is_known]
+        counts = counts[order]
+        cells = keys.div(BINS, rounding_mode="floor")
+        places = keys % BINS
         starts = torch.searchsorted(cells, torch.arange(num_cells + 1))
         first_powers, which = powers.unique(return_inverse=True)
         limits = _limits_from(first_powers.tolist())
@@ -117,16 +133,20 @@ class Cells(NamedTuple):
             part = slice(start, start + _MAX_CELLS)
             ends = starts[start : start + _MAX_CELLS + 1]
             entries = slice(int(ends[0]), int(ends[-1]))
+            rows = cells[entries]
+            numbers = torch.arange(entries.start, entries.stop)
             found = _Counts(
-                rows=cells[entries] - start,
-                indices=torch.arange(entries.start, entries.stop) - starts[cells[entries]],
+                rows=rows - start,
+                indices=numbers - starts[rows],
                 places=places[entries],
                 counts=counts[entries],
                 extremes=(self.min[part], self.max[part]),
             )
             quantiles[:, part] = found.quantiles(SHARES)
             near[0, part] = found.zeros()
-            near[1:, part] = found.shares_within(*(each[which[part]] for each in limits))
+            chosen = which[part]
+            upper, above, below = (each[chosen] for each in limits)
+            near[1:, part] = found.shares_within(upper, above, below)
         return quantiles, near
 
 
@@ -143,7 +163,7 @@ def _limits_from(powers: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class _Counts:
-    """Counts of the finite values of some cells: those of a cell in a row, in the order of values."""
+    """Counts of the finite values of some cells: a row for each, in the order of values."""
 
     def __init__(
         self,
@@ -212,16 +232,3 @@ class _Counts:
 
     def _share(self, counts: Tensor) -> Tensor:
         return counts / self._wholes.clamp(min=1e-300)
-
-
-def _power_of(values: Sequence[float]) -> int:
-    """Return the largest power of ten that is not above the largest magnitude."""
-    largest = max(map(abs, values), default=0.0)
-    return math.floor(math.log10(largest)) if largest else 0
-
-
-def _is_within_a_decade(values: Sequence[float]) -> bool:
-    if not values:
-        return False
-    near, far = sorted((abs(min(values)), abs(max(values))))
-    return min(values) * max(values) > 0 and far <= 10 * near

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torchscan.live.bands import Cells
 from torchscan.live.bins import BINS
-from torchscan.live.packing import Distributions, entries_of, side_by_side
+from torchscan.live.distribution_columns import Distributions, entries_of, side_by_side
 from torchscan.live.schema import Distribution, Phase, Series
 
 #: columns of a series, at most

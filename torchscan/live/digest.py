@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from torchscan.live.channel import Message
+from torchscan.live.distribution_columns import Distributions
 from torchscan.live.distributions import columns_of, saturated
 from torchscan.live.guests import Guests
-from torchscan.live.packing import Distributions
 from torchscan.live.sampled import Sampled, SampledValues
 from torchscan.live.schema import Announced, Series
 from torchscan.live.sinks.sink import SinkData

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torchscan.live.bins import BINS, SHIFT
-from torchscan.live.packing import REAL, WHOLE, Columns, estimate_norms
+from torchscan.live.distribution_columns import REAL, WHOLE, Columns, estimate_norms
 from torchscan.live.sampled import Sampled
 
 _NEAR = 0.01

@@ -284,7 +284,7 @@ class WatchedRun(Result):
 
     def _over_steps(self, series: Collection[Series]) -> OverSteps:
         from torchscan.live.by_step import OverSteps
-        from torchscan.live.packing import side_by_side
+        from torchscan.live.distribution_columns import side_by_side
 
         phase = self.shown_phase
         over = OverSteps(phase)

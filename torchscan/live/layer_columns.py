@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from torchscan.live.packing import Distributions, deflate, from_planes, inflate, to_planes
+from torchscan.live.distribution_columns import Distributions
+from torchscan.live.packing import deflate, from_planes, inflate, to_planes
 from torchscan.live.schema import Phase, Series
 from torchscan.live.validation import MAX_STEP, BrokenRunError
 

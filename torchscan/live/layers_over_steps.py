@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchscan.live.distribution_columns import side_by_side
 from torchscan.live.layer_columns import (
     QUANTITIES,
     ColumnOfLayers,
@@ -21,7 +22,6 @@ from torchscan.live.layer_columns import (
     renumber,
     width_of_columns,
 )
-from torchscan.live.packing import side_by_side
 from torchscan.live.schema import Phase, Series
 from torchscan.live.store import Reader
 

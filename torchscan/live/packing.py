@@ -1,4 +1,4 @@
-"""Distributions of a step side by side, as columns of numbers; and those as bytes, compressed.
+"""Columns of distributions as bytes, compressed.
 
 A step is some kilobytes, most of them noise that does not compress: the counts of values, and the
 lower bits of its statistics. So there is nothing in it twice, and numbers that resemble each other
@@ -13,22 +13,26 @@ import math
 import struct
 import sys
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from torchscan.live.bins import BINS
+from torchscan.live.distribution_columns import (
+    REAL,
+    WHOLE,
+    Columns,
+    Distributions,
+    entries_of,
+    estimate_norms,
+    side_by_side,
+    to_integers,
+    to_reals,
+)
 from torchscan.live.schema import Distribution
 from torchscan.live.validation import MAX_HEADER, MAX_INTEGER, MAX_STEP, BrokenRunError
 
-#: statistics that are whole numbers and those that are not, of each row
-WHOLE = ("numel", "sampled", "nan", "inf", "zero")
-REAL = ("mean", "std", "min", "max", "update", "dead", "sample_norm", "norm")
-_NAN = math.nan
 #: the first byte of a step; that of version 3 and earlier is 0x78, with which zlib begins
 _FORMAT = 4
 #: the format, the bytes of the names of custom statistics, how many series, rows and bins there
@@ -41,127 +45,6 @@ _LEVEL = 6
 _MAX_REAL = 1e100
 
 
-@dataclass(frozen=True, kw_only=True)
-class Columns:
-    """Rows of statistics.
-
-    ``counts`` of all rows lie one behind the other; ``sizes`` has how many belong to each row.
-    """
-
-    figures: Mapping[str, Tensor]
-    is_exact: Tensor
-    sizes: Tensor
-    bins: Tensor
-    counts: Tensor
-
-    @cached_property
-    def _lists(self) -> tuple[dict[str, list[Any]], list[int], list[int], list[int]]:
-        """Return the statistics, the bins, their counts, and where those of each row end."""
-        columns = {**self.figures, "is_exact": self.is_exact.bool()}
-        figures = {name: column.tolist() for name, column in columns.items()}
-        ends = self.sizes.cumsum(0).tolist()
-        bins, counts = self.bins.tolist(), self.counts.tolist()
-        return figures, bins, counts, ends
-
-    def figures_of(self, row: int) -> dict[str, Any]:
-        """Return the values of a row by their names in :class:`Distribution`."""
-        figures, bins, counts, ends = self._lists
-        here = slice(ends[row - 1] if row else 0, ends[row])
-        values = {name: column[row] for name, column in figures.items()}
-        return {**values, "counts": dict(zip(bins[here], counts[here], strict=True))}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Distributions(Mapping[int, Distribution]):
-    """Distributions by the number of their series, each of them created on access.
-
-    Several series may share a row.
-    """
-
-    columns: Columns
-    numbers: Sequence[int]
-    rows: Sequence[int]
-    #: depends on the series, not on its values alone
-    saturated: Sequence[float]
-    can_die: Sequence[bool | int]
-    custom: Mapping[str, Sequence[float]] = field(default_factory=dict)
-
-    @cached_property
-    def _places(self) -> dict[int, int]:
-        return {number: place for place, number in enumerate(self.numbers)}
-
-    def __getitem__(self, number: int) -> Distribution:
-        """Return the distribution of a series."""
-        place = self._places[number]
-        custom = {name: column[place] for name, column in self.custom.items()}
-        figures = self.columns.figures_of(self.rows[place])
-        figures["dead"] = figures["dead"] if self.can_die[place] else _NAN
-        return Distribution(**figures, saturated=self.saturated[place], custom=custom)
-
-    def __iter__(self) -> Iterator[int]:
-        """Return the numbers of the series."""
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        """Return the number of series."""
-        return len(self.numbers)
-
-
-def side_by_side(distributions: Mapping[int, Distribution]) -> Distributions:
-    """Return distributions as columns."""
-    if isinstance(distributions, Distributions):
-        return distributions
-    every = list(distributions.values())
-    figures = {}
-    for name in (*WHOLE, *REAL):
-        values = [getattr(each, name) for each in every]
-        figures[name] = _integers(values) if name in WHOLE else _reals(values)
-    bins = []
-    for each in every:
-        bins += sorted(each.counts.items())
-    columns = Columns(
-        figures=figures,
-        is_exact=torch.tensor([each.is_exact for each in every], dtype=torch.bool),
-        sizes=_integers([len(each.counts) for each in every]),
-        bins=_integers([number for number, _ in bins]),
-        counts=_integers([count for _, count in bins]),
-    )
-    return Distributions(
-        columns=columns,
-        numbers=list(distributions),
-        rows=range(len(every)),
-        saturated=[each.saturated for each in every],
-        can_die=[True] * len(every),
-        custom=_custom_of(every),
-    )
-
-
-def _custom_of(every: Sequence[Distribution]) -> dict[str, list[float]]:
-    """Return the user's statistics, NaN where a series has none of this name."""
-    custom: dict[str, list[float]] = {}
-    for each in every:
-        for name in each.custom:
-            custom.setdefault(name, [])
-    for name, column in custom.items():
-        column += [each.custom.get(name, _NAN) for each in every]
-    return custom
-
-
-def estimate_norms(figures: Mapping[str, Tensor]) -> Tensor:
-    """Return L2 norms as the means and standard deviations of sampled values suggest."""
-    deviation = figures["mean"].double().hypot(figures["std"].double())
-    return (figures["numel"].double().sqrt() * deviation).float()
-
-
-def entries_of(columns: Columns, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the indices of the bins of these rows, and which of the rows each belongs to."""
-    sizes = columns.sizes[rows]
-    starts = columns.sizes.cumsum(0)[rows] - sizes
-    owners = torch.repeat_interleave(torch.arange(len(rows)), sizes)
-    first = sizes.cumsum(0) - sizes
-    return torch.arange(len(owners)) - first[owners] + starts[owners], owners
-
-
 def packed(distributions: Mapping[int, Distribution]) -> bytes:
     """Return distributions as bytes. Rows that no series has are left out."""
     found = side_by_side(distributions)
@@ -172,13 +55,13 @@ def packed(distributions: Mapping[int, Distribution]) -> bytes:
     norms = columns.figures["norm"]
     # that of most rows follows from the others
     is_known = norms.ne(estimate_norms(columns.figures)) & norms.isnan().logical_not()
-    figures = {**columns.figures, "norm": norms.where(is_known, _NAN)}
+    figures = {**columns.figures, "norm": norms.where(is_known, math.nan)}
     names = json.dumps(list(found.custom)).encode()
     parts = [
         names,
         to_planes(_steps_between(torch.tensor([list(found.numbers), rows], dtype=torch.int64))),
         bytes(map(bool, found.can_die)),
-        to_planes(_reals(found.saturated)),
+        to_planes(to_reals(found.saturated)),
         *(to_planes(torch.tensor(each, dtype=torch.float64)) for each in found.custom.values()),
         to_planes(torch.stack([figures[name].long() for name in WHOLE])),
         to_planes(torch.stack([figures[name].float() for name in REAL])),
@@ -383,7 +266,7 @@ def _rows_of(columns: Columns, rows: Sequence[int]) -> Columns:
     """Return only these rows."""
     if list(rows) == list(range(len(columns.sizes))):
         return columns
-    chosen = _integers(rows)
+    chosen = to_integers(rows)
     entries, _ = entries_of(columns, chosen)
     return Columns(
         figures={name: column[chosen] for name, column in columns.figures.items()},
@@ -397,11 +280,3 @@ def _rows_of(columns: Columns, rows: Sequence[int]) -> Columns:
 def _steps_between(column: Tensor) -> Tensor:
     """Return the first number, and by how much each other number is above the one before it."""
     return column.diff(prepend=torch.zeros_like(column[..., :1]))
-
-
-def _integers(values: Sequence[int]) -> Tensor:
-    return torch.tensor(list(values), dtype=torch.int64)
-
-
-def _reals(values: Sequence[float]) -> Tensor:
-    return torch.tensor(list(values), dtype=torch.float32)

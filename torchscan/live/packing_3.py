@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchscan.live.packing import REAL, WHOLE, Columns, Distributions, estimate_norms
+from torchscan.live.distribution_columns import REAL, WHOLE, Columns, Distributions, estimate_norms
 from torchscan.live.validation import MAX_HEADER, MAX_STEP
 
 _REAL = [name for name in REAL if name != "norm"]

@@ -22,6 +22,8 @@ from torchscan.runtime.finiteness import is_plain
 from torchscan.torch_versions import (
     count_dispatch_modes,
     count_function_modes,
+    join_values,
+    norms_of,
     without_dispatch,
     without_torch_function,
 )
@@ -213,7 +215,7 @@ class Rows:
     def _add_small(self, tensors: Sequence[Tensor]) -> None:
         """Sample tensors of which all values are taken."""
         sizes = [tensor.numel() for tensor in tensors]
-        piece = torch._C._nn.flatten_dense_tensors(list(tensors))
+        piece = join_values(list(tensors))
         if len(tensors) == 1:  # then it is a view, which training will write to
             piece = piece.clone()
         with self._lock:
@@ -249,7 +251,7 @@ class Rows:
             for dtype, pairs in by_dtype.items():
                 # squares of float16 overflow, and sums of bfloat16 have three digits
                 wide = None if dtype.itemsize > 2 else torch.float32
-                norms = torch._foreach_norm([tensor for _, tensor in pairs], 2.0, wide)
+                norms = norms_of([tensor for _, tensor in pairs], 2.0, wide)
                 self._norms.append(([row for row, _ in pairs], norms))
                 every.append(torch.stack(norms).to(self._device, torch.float32))
             if not every:

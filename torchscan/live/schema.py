@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 from torchscan.notes import Note
+from torchscan.observing.steps import Phase as Phase
 
 Kind = Literal[
     "input",
@@ -22,7 +23,6 @@ Kind = Literal[
     "attached_grad",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-Phase = Literal["train", "eval"]
 #: what is known of one series in one step, besides its counts and the user's own statistics
 STATISTICS = (
     *("numel", "sampled", "nan", "inf", "zero", "mean", "std", "min", "max", "is_exact"),

@@ -9,7 +9,8 @@ from torch import Tensor
 _TIE = 1e-9
 #: powers of ten that a float64 holds exactly
 _MAX_POWER = 22
-_POWERS = torch.tensor([10.0**power for power in range(_MAX_POWER + 1)], dtype=torch.float64)
+_EXACT_POWERS = [10.0**power for power in range(_MAX_POWER + 1)]
+_POWERS = torch.tensor(_EXACT_POWERS, dtype=torch.float64)
 
 
 def round_to_digits(values: Tensor, digits: Tensor) -> Tensor:
@@ -19,19 +20,27 @@ def round_to_digits(values: Tensor, digits: Tensor) -> Tensor:
     """
     size = values.abs()
     is_normal = size.isfinite() & (size > 0)
-    exponents = size.where(is_normal, 1.0).log10().floor().long()
+    size = size.where(is_normal, 1.0)
+    exponents = size.log10().floor().long()
     powers = digits - 1 - exponents
-    up, down = (_POWERS[each.clamp(0, _MAX_POWER)] for each in (powers, -powers))
+    up = _POWERS[powers.clamp(0, _MAX_POWER)]
+    down = _POWERS[powers.neg().clamp(0, _MAX_POWER)]
     scaled = values * up / down
     # whole numbers times or divided by exact powers are rounded once
-    rounded = (scaled.round() * down / up).where(is_normal, values)
-    is_tie = (scaled.abs() % 1 - 0.5).abs() < _TIE
-    is_special = is_normal & (is_tie | (powers.abs() > _MAX_POWER))
+    whole = scaled.round()
+    rounded = (whole * down / up).where(is_normal, values)
+
+    fractions = scaled.abs() % 1
+    is_tie = (fractions - 0.5).abs() < _TIE
+    is_far = powers.abs() > _MAX_POWER
+    is_special = is_normal & (is_tie | is_far)
     places = is_special.nonzero().flatten()
-    exact = [
-        float(f"{value:.{number}g}")
-        for value, number in zip(values[places].tolist(), digits[places].tolist(), strict=True)
-    ]
+    special = values[places].tolist()
+    numbers = digits[places].tolist()
+    exact = []
+    for value, number in zip(special, numbers, strict=True):
+        text = f"{value:.{number}g}"
+        exact.append(float(text))
     rounded[places] = torch.tensor(exact, dtype=torch.float64)
     return rounded
 
@@ -39,6 +48,8 @@ def round_to_digits(values: Tensor, digits: Tensor) -> Tensor:
 def to_finite(values: Tensor) -> list[float | None]:
     """Return plain values, with None for those that are not finite."""
     found: list[float | None] = values.tolist()
-    for index in (~values.isfinite()).nonzero().flatten().tolist():
+    is_wrong = values.isfinite().logical_not()
+    places = is_wrong.nonzero().flatten()
+    for index in places.tolist():
         found[index] = None
     return found

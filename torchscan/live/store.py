@@ -201,8 +201,8 @@ class Store:
             raise
 
     def _write_column(self, watched: SampledStep, written: int) -> None:
+        from torchscan.live.distribution_columns import side_by_side
         from torchscan.live.layer_columns import MERGING_INTERVAL, LayerReader
-        from torchscan.live.packing import side_by_side
 
         self._layers = self._layers or LayerReader()
         if len(self._series) != len(self._numbers):

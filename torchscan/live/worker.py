@@ -42,7 +42,7 @@ from torchscan.notes import Note
 
 if TYPE_CHECKING:
     from torchscan.live.digest import Digest
-    from torchscan.live.packing import Distributions
+    from torchscan.live.distribution_columns import Distributions
 
 #: seconds after which it looks for the end of its parent, and without a step until torch is imported
 _LOOKS, _PATIENCE = 0.25, 1.0

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchscan.runtime.run import CallRun
-
+#: ``CallRun``, whose ``to_dict`` calls this module
+CallRun = Any
 _MEGABYTE, _MILLISECONDS = 1e6, 1e3
 #: their name -> ours
 _COUNTS = {

@@ -7,15 +7,14 @@ run is not a verdict.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Any
 
 from torchscan.notes import Note
 from torchscan.runtime.run_parts import NUM_PARTS
 
-if TYPE_CHECKING:
-    from torchscan.runtime.group_run import GroupRun
-    from torchscan.runtime.run import RunFacts
-
+#: ``RunFacts`` and ``GroupRun``, whose property ``verdict`` calls this module
+RunFacts = Any
+GroupRun = Any
 #: share of the time between steps: without it, a run would take a fifth less
 _MIN_BETWEEN = 0.2
 #: the same on CUDA, where the optimizer's kernels, which have no events, run in that time

@@ -10,10 +10,10 @@ from typing import Any
 
 from torchscan.live.by_call import place_of
 from torchscan.live.by_step import OverSteps
+from torchscan.live.distribution_columns import side_by_side
 from torchscan.live.explore.run_page import data_of_run, measured_by_key, wrong_in
 from torchscan.live.explore.training import FollowedTraining
 from torchscan.live.history import WatchedRun, ranks_in, readers_of
-from torchscan.live.packing import side_by_side
 from torchscan.live.schema import Phase, Series
 from torchscan.live.store import Reader
 from torchscan.live.threads import single_thread

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchscan.live.distribution_columns import Distributions, side_by_side
 from torchscan.live.explore.layer_tree import LayerTree
-from torchscan.live.packing import Distributions, side_by_side
 from torchscan.live.schema import SampledStep, Series
 
 #: values of modules that are kept for a page: more modules have fewer columns
@@ -35,7 +35,7 @@ _PLACES = {
 _TYPES = {"d": torch.float64, "Q": torch.int64, "I": torch.int32, "B": torch.uint8}
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Column:
     """Some neighboring steps. Each tensor has a value for each row."""
 

@@ -13,7 +13,7 @@ _MAX_RANGES = 32
 _RANGE_SIZES = (5, 10, 20, 25, 50, 100, 200, 250, 500, 1000, 2000, 5000, 10_000)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class LayerRow:
     """A row: a module, or a range of children of one."""
 
@@ -28,7 +28,7 @@ class LayerRow:
     num_folded: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Node:
     path: str
     type_name: str = ""
@@ -65,7 +65,10 @@ class LayerTree:
                 name = node.path.removeprefix(f"{prefix}.") if prefix else node.path
                 kind, depth = node.type_name, self._depth(around)
                 self.row_by_path[node.path] = number
-                self.rows.append(LayerRow(node.path, name or kind, kind, around, depth))
+                row = LayerRow(
+                    path=node.path, name=name or kind, type_name=kind, parent=around, depth=depth
+                )
+                self.rows.append(row)
                 inside = _fold(_visible_children(node))
                 prefix = node.path
             waiting += [(each, number, prefix) for each in reversed(inside)]
@@ -102,7 +105,7 @@ def _nodes_of(series: Sequence[Series]) -> dict[str, _Node]:
     """Return the modules that have series, and those around them, by path."""
     outputs = [each for each in series if each.kind == "output"]
     others = [each for each in series if each.kind != "output"]
-    nodes: dict[str, _Node] = {"": _Node("")}
+    nodes: dict[str, _Node] = {"": _Node(path="")}
     for place, each in enumerate([*outputs, *others]):
         node = _node_at(nodes, each.path, place)
         node.is_recorded = True
@@ -117,7 +120,7 @@ def _node_at(nodes: dict[str, _Node], path: str, place: int) -> _Node:
     inner: _Node | None = None
     wanted = path
     while path not in nodes:
-        node = nodes[path] = _Node(path, place=place)
+        node = nodes[path] = _Node(path=path, place=place)
         if inner is not None:
             node.children.append(inner)
         inner = node

@@ -121,15 +121,28 @@ def find_trend_over_depth(layers: Sequence[LayerValues]) -> list[Note]:
     sign = 1 if decades > 0 else -1
     (inner, _), (outer, _) = _extremes([(layer, sign * norm) for layer, norm in known])
     by_layer = {layer.path: 10**norm for layer, norm in known}
-    code = "gradients-vanish" if decades > 0 else "gradients-explode"
-    values = {
-        "late": outer.name,
-        "late_norm": by_layer[outer.path],
-        "early": inner.name,
-        "early_norm": by_layer[inner.path],
-        "path": inner.path,
-    }
-    return [Note.of(code, **values)]
+    late_norm, early_norm = by_layer[outer.path], by_layer[inner.path]
+    if decades > 0:
+        return [
+            Note.of(
+                "gradients-vanish",
+                late=outer.name,
+                late_norm=late_norm,
+                early=inner.name,
+                early_norm=early_norm,
+                path=inner.path,
+            )
+        ]
+    return [
+        Note.of(
+            "gradients-explode",
+            late=outer.name,
+            late_norm=late_norm,
+            early=inner.name,
+            early_norm=early_norm,
+            path=inner.path,
+        )
+    ]
 
 
 def _recent_norms(layers: Sequence[LayerValues]) -> list[tuple[LayerValues, float]]:
@@ -164,8 +177,16 @@ def find_dead_layers(layers: Sequence[LayerValues], first: Sequence[int]) -> lis
     if not found:
         return []
     layer, share, since = found[0]
-    values = {"layer": layer.name, "path": layer.path, "share": share, "step": since}
-    return [Note.of("layer-dead", **values, others=len(found) - 1)]
+    return [
+        Note.of(
+            "layer-dead",
+            layer=layer.name,
+            path=layer.path,
+            share=share,
+            step=since,
+            others=len(found) - 1,
+        )
+    ]
 
 
 def _step_since(dead: Sequence[float], first: Sequence[int]) -> int:
@@ -196,8 +217,16 @@ def find_slow_layers(layers: Sequence[LayerValues]) -> list[Note]:
     if not slow:
         return []
     layer, value = min(slow, key=lambda each: each[1])
-    values = {"layer": layer.name, "path": layer.path, "update": value, "typical": typical}
-    return [Note.of("layer-does-not-learn", **values, others=len(slow) - 1)]
+    return [
+        Note.of(
+            "layer-does-not-learn",
+            layer=layer.name,
+            path=layer.path,
+            update=value,
+            typical=typical,
+            others=len(slow) - 1,
+        )
+    ]
 
 
 def find_spike(curves: CurveValues) -> list[Note]:
