@@ -35,7 +35,7 @@ from torchscan.live.explore.run_page import page_of_run
 from torchscan.types import Server
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Locator, Page
 
 pytestmark = pytest.mark.slow  # each has processes of its own
 Answer = tuple[int, dict[str, str], str]
@@ -487,6 +487,20 @@ def _follow(browser: Browser, training: subprocess.Popen[str]) -> None:
             assert page.locator(".question").inner_text() != before
 
 
+def drag_to_distributions(page: Page, dragged: Locator) -> None:
+    """Drag a box of the graph or a row of the table to the place that opens for it."""
+    dragged.scroll_into_view_if_needed()
+    box = dragged.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 8, box["y"] + 8)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 40, box["y"] + 60, steps=4)
+    target = page.locator(".target").bounding_box()
+    assert target is not None
+    page.mouse.move(target["x"] + 60, target["y"] + 20, steps=4)
+    page.mouse.up()
+
+
 def test_layers_are_kept_in_view_by_enter_and_by_dragging(
     browser: Browser, run: Path, tmp_path: Path
 ) -> None:
@@ -499,17 +513,9 @@ def test_layers_are_kept_in_view_by_enter_and_by_dragging(
         page.locator(".card").nth(1).get_by_text("4 more").click()
         assert {"input", "weight gradient"} <= set(pictures(page))
         page.locator(".node[data-name='2']").scroll_into_view_if_needed()
-        box = page.locator(".node[data-name='2']").bounding_box()
-        assert box is not None
-        page.mouse.move(box["x"] + 8, box["y"] + 8)
-        page.mouse.down()
-        page.mouse.move(box["x"] + 40, box["y"] + 60, steps=4)
-        target = page.locator(".target").bounding_box()
-        assert target is not None
-        page.mouse.move(target["x"] + 60, target["y"] + 20, steps=4)
-        page.mouse.up()
+        drag_to_distributions(page, page.locator(".node[data-name='2']"))
         page.locator(".card").nth(2).locator("figure").first.wait_for()
-        page.locator("tr", has_text="ReLU").drag_to(page.locator(".distributions"))
+        drag_to_distributions(page, page.locator("tr", has_text="ReLU"))
         names = page.locator(".card.pinned .which b")
         assert names.all_inner_texts() == ["0", "2", "1"]
         assert page.locator(".card.pinned .tag").all_inner_texts() == ["A", "B", "C"]
