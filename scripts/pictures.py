@@ -177,7 +177,7 @@ def _train(run: Path) -> None:
     torch.manual_seed(0)
     model = Classifier()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    with torchscan.watch(model, run, every=2, log=("outputs", "output_grads")):
+    with torchscan.watch(model, run, every=2):
         for _ in range(200):
             optimizer.zero_grad()
             model(*_stripes(32)).backward()
@@ -196,7 +196,6 @@ def take_watch_pictures() -> None:
             page.evaluate(f"location.hash = '#{layer}'")
             page.wait_for_timeout(500)
             page.get_by_role("button", name="keep").first.click()
-        page.get_by_label("columns").select_option("3")
         page.evaluate("location.hash = ''")
         page.wait_for_timeout(1500)
         _fit_graph(page)
