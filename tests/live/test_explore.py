@@ -517,12 +517,14 @@ def test_layers_are_kept_in_view_by_enter_and_by_dragging(
         page.locator(".card").nth(2).locator("figure").first.wait_for()
         drag_to_distributions(page, page.locator("tr", has_text="ReLU"))
         names = page.locator(".card.pinned .which b")
+        names.nth(2).wait_for()
         assert names.all_inner_texts() == ["0", "2", "1"]
         assert page.locator(".card.pinned .tag").all_inner_texts() == ["A", "B", "C"]
         page.locator(".card").nth(1).get_by_label("close").click()
         assert names.all_inner_texts() == ["2", "1"]
         page.locator(".node[data-name='0']").focus()
         page.keyboard.press("Enter")
+        names.nth(2).wait_for()
         assert page.locator(".card.pinned .tag").all_inner_texts() == ["B", "C", "A"]
 
 

@@ -61,8 +61,23 @@ NOISY: dict[tuple[str, tuple[Observer, ...]], str] = {
 }
 
 
+#: programs that are much like another one
+SIMILAR = frozenset(
+    {
+        *("averaged weights", "cell called in a loop", "contrastive", "copies while training"),
+        *("features of a frozen backbone", "gan in one module", "hooks of the program"),
+        *("lazy layers", "list of losses", "optimizers of parts", "policy gradient"),
+        *("pseudo labels before a step", "q learning", "recalibrated batch norm"),
+        *("schedule free", "sharpness aware", "skipped optimizer steps", "sparse embedding"),
+        *("spectral normalization", "validation with gradients on"),
+    }
+)
+
+
 def _marks_of(program: Program, reason: str | None = None) -> list[pytest.MarkDecorator]:
     slow = [pytest.mark.slow] if program.is_slow else []
+    if program.name in SIMILAR:
+        slow.append(pytest.mark.sweep)
     return slow if reason is None else [*slow, pytest.mark.xfail(strict=True, reason=reason)]
 
 
