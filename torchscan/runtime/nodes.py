@@ -34,6 +34,12 @@ from torchscan.runtime.values import (
 )
 from torchscan.torch_versions import NO_BACKWARD_PASS, at_end_of_backward_pass, backward_pass
 
+#: nodes that return a view of the gradient that they are given
+_VIEWS = frozenset(
+    f"{name}Backward0"
+    for name in ("Alias", "Permute", "Squeeze", "T", "Transpose", "UnsafeView", "Unsqueeze", "View")
+)
+
 
 class _Origin(NamedTuple):
     """The node that produces a gradient: the index of its call, and its name."""
@@ -176,6 +182,10 @@ class NodeWatch:
             is_moved = (
                 makes_none_backward(node) and uses[node] <= 1
             )  # else gradients are added up for it
+            is_inner = uses[node] and node not in last
+            if is_moved and is_inner and self._is_negligible(node, owner):
+                self.times.num_untimed += 1
+                continue
             looked_at = (
                 None if is_moved else (self._unseen(node, uses, owner, sources), sources.get(node))
             )
@@ -185,6 +195,18 @@ class NodeWatch:
             if node in last or not uses[node]:  # its gradient comes from outside
                 node.register_prehook(partial(self._note_loss, _index_of(owner)))
         return alive
+
+    def _is_negligible(self, node: Node, owner: Call | None) -> bool:
+        """Return whether a node only returns a view, so that it takes no time, within its call.
+
+        Once anything was found, all gradients are counted. On CUDA, memory is read at each node.
+        """
+        if node.name() not in _VIEWS or self.values.sees_all or self.times.device is not None:
+            return False
+        ((following, _),) = node.next_functions
+        if following is None or hasattr(following, "variable"):
+            return True
+        return self._tree.maker_of(following) is owner
 
     def give_up(self, error: Exception) -> None:
         """End the inspection, and not the run, after an internal error."""
@@ -272,11 +294,19 @@ class NodeWatch:
 
     def note_stored(self, variable: Tensor, leaf: Leaf, given: Gradients, start: int) -> None:
         """A gradient was stored."""
-        with self._looking():
-            self.times.note_node(LEAVES, start, 0)
+        times = self.times  # whoever is told may end the inspection
+        looking = times.begin_looking()
+        try:
+            times.note_node(LEAVES, start, 0)
             self.memory.note_stored(variable)
             self.checks.note_stored(variable)
             self.values.note_stored(leaf, variable, given)
+        except TorchscanError:
+            raise
+        except Exception as error:
+            self.give_up(error)
+        finally:  # whoever is told may raise
+            times.end_looking(looking)
 
 
 class _Followed:
