@@ -151,7 +151,7 @@ class _Thread:
             return
         if not self.is_home and not self._numbers and is_in_backward_pass():
             self.interrupted = backward_pass()
-            engine().queue_callback(self._forget_nodes)
+            engine().queue_callback(self.forget_nodes)
         number = next_node()
         if self._numbers and self._numbers[-1] == number:  # the call before has made none
             self._owners[-1] = call
@@ -159,7 +159,8 @@ class _Thread:
             self._numbers.append(number)
             self._owners.append(call)
 
-    def _forget_nodes(self) -> None:
+    def forget_nodes(self) -> None:
+        """Forget which calls own the nodes of this thread."""
         self._numbers.clear()
         self._owners.clear()
 

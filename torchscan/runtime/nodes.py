@@ -172,6 +172,26 @@ class NodeWatch:
         uses = Counter(following for node in nodes for following, _ in node.next_functions)
         sources: dict[Node, _Origin] = {}
         alive: list[weakref.ref[object]] = []
+        for node, owner in self._follow_leaves(nodes):
+            is_moved = (
+                makes_none_backward(node) and uses[node] <= 1
+            )  # else gradients are added up for it
+            has_taker = uses[node] == 1 and node not in last
+            if has_taker and self._is_negligible(node, owner):
+                self.times.num_untimed += 1
+                continue
+            looked_at = None
+            if not is_moved:
+                looked_at = self._unseen(node, uses, owner, sources), sources.get(node)
+            followed = _Followed(self, owner, looked_at)
+            _follow(node, followed)
+            alive += [weakref.ref(followed)] if node in last else []
+            if node in last or not uses[node]:  # its gradient comes from outside
+                node.register_prehook(partial(self._note_loss, _index_of(owner)))
+        return alive
+
+    def _follow_leaves(self, nodes: Iterable[Node]) -> Iterator[tuple[Node, Call | None]]:
+        """Follow the nodes that accumulate gradients, and yield the others with their calls."""
         for node in nodes:
             if hasattr(node, "variable"):
                 if not self._leaves.hold(node):
@@ -179,22 +199,7 @@ class NodeWatch:
                 continue
             owner = self._tree.maker_of(node)
             self.memory.note_made(owner, node)
-            is_moved = (
-                makes_none_backward(node) and uses[node] <= 1
-            )  # else gradients are added up for it
-            is_inner = uses[node] and node not in last
-            if is_moved and is_inner and self._is_negligible(node, owner):
-                self.times.num_untimed += 1
-                continue
-            looked_at = (
-                None if is_moved else (self._unseen(node, uses, owner, sources), sources.get(node))
-            )
-            followed = _Followed(self, owner, looked_at)
-            _follow(node, followed)
-            alive += [weakref.ref(followed)] if node in last else []
-            if node in last or not uses[node]:  # its gradient comes from outside
-                node.register_prehook(partial(self._note_loss, _index_of(owner)))
-        return alive
+            yield node, owner
 
     def _is_negligible(self, node: Node, owner: Call | None) -> bool:
         """Return whether a node only returns a view, so that it takes no time, within its call.
