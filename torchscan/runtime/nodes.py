@@ -176,8 +176,7 @@ class NodeWatch:
             is_moved = (
                 makes_none_backward(node) and uses[node] <= 1
             )  # else gradients are added up for it
-            has_taker = uses[node] == 1 and node not in last
-            if has_taker and self._is_negligible(node, owner):
+            if self._is_negligible(node, owner, 0 if node in last else uses[node]):
                 self.times.num_untimed += 1
                 continue
             looked_at = None
@@ -201,12 +200,14 @@ class NodeWatch:
             self.memory.note_made(owner, node)
             yield node, owner
 
-    def _is_negligible(self, node: Node, owner: Call | None) -> bool:
+    def _is_negligible(self, node: Node, owner: Call | None, num_uses: int) -> bool:
         """Return whether a node only returns a view, so that it takes no time, within its call.
 
         Once anything was found, all gradients are counted. On CUDA, memory is read at each node.
         """
-        if node.name() not in _VIEWS or self.values.sees_all or self.times.device is not None:
+        if num_uses != 1 or node.name() not in _VIEWS:
+            return False
+        if self.values.sees_all or self.times.device is not None:
             return False
         ((following, _),) = node.next_functions
         if following is None or hasattr(following, "variable"):
