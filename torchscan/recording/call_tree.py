@@ -127,19 +127,20 @@ def is_in_backward_pass() -> bool:
 class _Thread:
     """The state of one thread: the innermost open call, and the owners of its nodes."""
 
-    __slots__ = ("current", "interrupted", "is_home", "ranges")
+    __slots__ = ("_numbers", "_owners", "current", "interrupted", "is_home")
 
     def __init__(self, *, is_home: bool) -> None:
         self.is_home = is_home
         self.current: Call | None = None
-        #: from which number on nodes belong to which call
-        self.ranges: list[tuple[int, Call]] = []
+        #: from which numbers on nodes belong to which calls
+        self._numbers: list[int] = []
+        self._owners: list[Call] = []
         #: in a thread of autograd's: the backward pass in which it made the first of them
         self.interrupted = NO_BACKWARD_PASS
 
     def owner_of(self, number: int) -> Call | None:
-        position = bisect.bisect_right(self.ranges, number, key=lambda each: each[0])
-        return self.ranges[position - 1][1] if position else None
+        position = bisect.bisect_right(self._numbers, number)
+        return self._owners[position - 1] if position else None
 
     def assign_nodes_to(self, call: Call | None) -> None:
         """Assign the nodes that this thread creates from now on to ``call``.
@@ -148,10 +149,20 @@ class _Thread:
         """
         if call is None or not torch.is_grad_enabled():
             return
-        if not self.is_home and not self.ranges and is_in_backward_pass():
+        if not self.is_home and not self._numbers and is_in_backward_pass():
             self.interrupted = backward_pass()
-            engine().queue_callback(self.ranges.clear)
-        self.ranges.append((next_node(), call))
+            engine().queue_callback(self.forget_nodes)
+        number = next_node()
+        if self._numbers and self._numbers[-1] == number:  # the call before has made none
+            self._owners[-1] = call
+        else:
+            self._numbers.append(number)
+            self._owners.append(call)
+
+    def forget_nodes(self) -> None:
+        """Forget which calls own the nodes of this thread."""
+        self._numbers.clear()
+        self._owners.clear()
 
     def runs_its_own_nodes(self) -> bool:
         """Return whether autograd runs nodes that were created in this thread.
@@ -159,7 +170,7 @@ class _Thread:
         Otherwise its threads run nodes of the forward pass, until a checkpoint starts a backward
         pass of the part that it has recomputed.
         """
-        return self.is_home or (bool(self.ranges) and backward_pass() != self.interrupted)
+        return self.is_home or (bool(self._numbers) and backward_pass() != self.interrupted)
 
 
 _CALL = nn.Module._call_impl.__code__

@@ -12,7 +12,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +61,7 @@ class StorageBlock(NamedTuple):
 Blocks = dict[int, StorageBlock]
 #: a call, given tensors of these shapes, with or without a graph
 Key = tuple[str, int, Shapes, bool]
+_Value = TypeVar("_Value")
 #: as many are known at a time
 _MAX_CALLS = 10_000
 
@@ -125,6 +126,8 @@ class MemoryWatch:
         self._model = model
         self._known: dict[Key, CallMemory] = {}
         self._own: Blocks = {}
+        #: keys and shapes of calls, each once for all steps, because new tuples set off collections
+        self._shared: dict[Any, Any] = {}
         self._begin()
 
     def _begin(self) -> None:
@@ -153,9 +156,13 @@ class MemoryWatch:
 
     def note_start(self, call: Call, shapes: Shapes) -> None:
         """A call has started."""
-        key = self._keys[call.index] = _key(call, shapes)
+        key = self._keys[call.index] = self.share(_key(call, shapes))
         if key not in self._known:
             self._unread[call.index] = _Unread(call, self.allocated())
+
+    def share(self, value: _Value) -> _Value:
+        """Return the first value that equals this one, so that steps have it in common."""
+        return cast("_Value", self._shared.setdefault(value, value))
 
     def note_end(self, call: Call, given: Sequence[Tensor], returned: Sequence[Tensor]) -> None:
         """A call has ended."""
@@ -199,6 +206,8 @@ class MemoryWatch:
         known = {index: self._known[key] for index, key in self._keys.items()}
         if len(self._known) > _MAX_CALLS:
             self._known.clear()
+        if len(self._shared) > 2 * _MAX_CALLS:
+            self._shared.clear()
         self._begin()
         return known
 

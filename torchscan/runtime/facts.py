@@ -130,7 +130,7 @@ def facts_of(
         backward_span=times.backward_span,
         owned=sum(own),
         leaves=times.backward.get(LEAVES, 0),
-        num_nodes=len(times.nodes),
+        num_nodes=times.num_nodes,
         in_nodes=times.in_nodes,
         optimizer=times.optimizer,
         began=times.began_at,

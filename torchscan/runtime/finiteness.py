@@ -29,7 +29,8 @@ from torchscan.torch_versions import (
 
 _PLAIN = frozenset({Tensor, nn.Parameter})
 _NARROW = frozenset({torch.float16, torch.bfloat16})
-_USUAL = _NARROW | {torch.float32, torch.float64}
+_WIDE = frozenset({torch.float32, torch.float64})
+_USUAL = _NARROW | _WIDE
 _COMPRESSED = frozenset({torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
 
 
@@ -57,6 +58,8 @@ FINE = NonFiniteCount()
 
 def is_readable(tensor: Tensor) -> bool:
     """Return whether a tensor can have non-finite values and can be read."""
+    if type(tensor) is Tensor and tensor.is_cpu and tensor.dtype in _USUAL:  # most tensors
+        return not is_functorch_wrapped(tensor)
     if (
         not (tensor.is_floating_point() or tensor.is_complex())
         or tensor.is_meta
@@ -106,9 +109,10 @@ def max_magnitudes_of(tensors: Iterable[Tensor]) -> list[Tensor]:
 
 def check_values(tensor: Tensor) -> NonFiniteCount:
     """Count what is not finite. What cannot be added up cannot be looked at, and passes."""
-    if is_plain(tensor) and tensor.dtype not in _NARROW:
+    if tensor.dtype in _WIDE and is_plain(tensor):
         with without_dispatch():  # half the time of the other way
-            total = tensor.detach().sum().item()
+            values = tensor.detach() if tensor.requires_grad else tensor
+            total = values.sum().item()
         if cmath.isfinite(total):
             return FINE
     return _look_closely_at(tensor)
@@ -160,6 +164,20 @@ def _counted(values: Tensor) -> NonFiniteCount:
     return FINE if look.is_fine else look
 
 
+class _KnownTensor(weakref.ref[Tensor]):
+    """A tensor that was checked. One object for each keeps garbage collections rare."""
+
+    __slots__ = ("counts", "version")
+
+    #: number of writes to the tensor when it was checked
+    version: int
+    counts: NonFiniteCount
+
+    def is_still(self, tensor: Tensor) -> bool:
+        """Return whether this is the tensor, and nothing was written to it since."""
+        return self.version == tensor._version and self() is tensor
+
+
 class KnownTensors:
     """The tensors that were checked, so that none is checked twice.
 
@@ -168,7 +186,7 @@ class KnownTensors:
 
     def __init__(self) -> None:
         #: by identity, which others may have once the tensor is gone
-        self._looks: dict[int, tuple[weakref.ref[Tensor], int, NonFiniteCount]] = {}
+        self._looks: dict[int, _KnownTensor] = {}
 
     def check_all_values(self, tensors: Iterable[Tensor]) -> NonFiniteCount:
         """All of them together."""
@@ -192,24 +210,20 @@ class KnownTensors:
         if tensor.is_inference():
             return None
         known = self._looks.get(id(tensor))
-        if known is not None and known[1] == tensor._version and known[0]() is tensor:
-            return known[2]
+        if known is not None and known.is_still(tensor):
+            return known.counts
         base = tensor._base
         if base is None or base.is_inference():
             return None
         known = self._looks.get(id(base))
-        is_fine = (
-            known is not None
-            and known[2] is FINE
-            and known[1] == base._version
-            and known[0]() is base
-        )
+        is_fine = known is not None and known.counts is FINE and known.is_still(base)
         return FINE if is_fine else None  # who knows which part is not
 
     def note(self, tensor: Tensor, look: NonFiniteCount) -> NonFiniteCount:
         """This is so until it is written to."""
         if not tensor.is_inference():
-            self._looks[id(tensor)] = weakref.ref(tensor), tensor._version, look
+            known = self._looks[id(tensor)] = _KnownTensor(tensor)
+            known.version, known.counts = tensor._version, look
         return look
 
 

@@ -330,7 +330,7 @@ class ImmediateValues(Values):
         """A node has run, and made gradients of what it was given."""
         seen = (
             made
-            if not unseen or self._sees_all
+            if not unseen or self.sees_all
             else [each for n, each in enumerate(made) if n not in unseen]
         )
         if self._check_all_values(seen) is FINE:
@@ -343,7 +343,7 @@ class ImmediateValues(Values):
                 source is not None
                 and source.owner is not None
                 and before is not FINE
-                and not self._sees_all
+                and not self.sees_all
             ):
                 self._find_source(source, source.owner, owner, given, before)
             else:
@@ -358,13 +358,8 @@ class ImmediateValues(Values):
 
     def note_moved(self, owner: Call | None, made: Gradients, given: Gradients) -> None:
         """Count the gradients of a node that are finite if its inputs are, once anything is not finite."""
-        if self._sees_all:
+        if self.sees_all:
             self.note_node(owner, made, given, (), None)
-
-    @property
-    def _sees_all(self) -> bool:
-        """True if every gradient is checked, because this step or an earlier one has a finding."""
-        return self.first is not None or self._memory.has_found
 
     def _find_source(
         self, source: Source, owner: Call, taker: Call, made: Gradients, look: NonFiniteCount

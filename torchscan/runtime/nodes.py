@@ -34,6 +34,12 @@ from torchscan.runtime.values import (
 )
 from torchscan.torch_versions import NO_BACKWARD_PASS, at_end_of_backward_pass, backward_pass
 
+#: nodes that return a view of the gradient that they are given
+_VIEWS = frozenset(
+    f"{name}Backward0"
+    for name in ("Alias", "Permute", "Squeeze", "T", "Transpose", "UnsafeView", "Unsqueeze", "View")
+)
+
 
 class _Origin(NamedTuple):
     """The node that produces a gradient: the index of its call, and its name."""
@@ -166,6 +172,25 @@ class NodeWatch:
         uses = Counter(following for node in nodes for following, _ in node.next_functions)
         sources: dict[Node, _Origin] = {}
         alive: list[weakref.ref[object]] = []
+        for node, owner in self._follow_leaves(nodes):
+            is_moved = (
+                makes_none_backward(node) and uses[node] <= 1
+            )  # else gradients are added up for it
+            if self._is_negligible(node, owner, 0 if node in last else uses[node]):
+                self.times.num_untimed += 1
+                continue
+            looked_at = None
+            if not is_moved:
+                looked_at = self._unseen(node, uses, owner, sources), sources.get(node)
+            followed = _Followed(self, owner, looked_at)
+            _follow(node, followed)
+            alive += [weakref.ref(followed)] if node in last else []
+            if node in last or not uses[node]:  # its gradient comes from outside
+                node.register_prehook(partial(self._note_loss, _index_of(owner)))
+        return alive
+
+    def _follow_leaves(self, nodes: Iterable[Node]) -> Iterator[tuple[Node, Call | None]]:
+        """Follow the nodes that accumulate gradients, and yield the others with their calls."""
         for node in nodes:
             if hasattr(node, "variable"):
                 if not self._leaves.hold(node):
@@ -173,18 +198,21 @@ class NodeWatch:
                 continue
             owner = self._tree.maker_of(node)
             self.memory.note_made(owner, node)
-            is_moved = (
-                makes_none_backward(node) and uses[node] <= 1
-            )  # else gradients are added up for it
-            looked_at = (
-                None if is_moved else (self._unseen(node, uses, owner, sources), sources.get(node))
-            )
-            followed = _Followed(self, owner, looked_at)
-            _follow(node, followed)
-            alive += [weakref.ref(followed)] if node in last else []
-            if node in last or not uses[node]:  # its gradient comes from outside
-                node.register_prehook(partial(self._note_loss, _index_of(owner)))
-        return alive
+            yield node, owner
+
+    def _is_negligible(self, node: Node, owner: Call | None, num_uses: int) -> bool:
+        """Return whether a node only returns a view, so that it takes no time, within its call.
+
+        Once anything was found, all gradients are counted. On CUDA, memory is read at each node.
+        """
+        if num_uses != 1 or node.name() not in _VIEWS:
+            return False
+        if self.values.sees_all or self.times.device is not None:
+            return False
+        ((following, _),) = node.next_functions
+        if following is None or hasattr(following, "variable"):
+            return True
+        return self._tree.maker_of(following) is owner
 
     def give_up(self, error: Exception) -> None:
         """End the inspection, and not the run, after an internal error."""
@@ -272,11 +300,19 @@ class NodeWatch:
 
     def note_stored(self, variable: Tensor, leaf: Leaf, given: Gradients, start: int) -> None:
         """A gradient was stored."""
-        with self._looking():
-            self.times.note_node(LEAVES, start, 0)
+        times = self.times  # whoever is told may end the inspection
+        looking = times.begin_looking()
+        try:
+            times.note_node(LEAVES, start, 0)
             self.memory.note_stored(variable)
             self.checks.note_stored(variable)
             self.values.note_stored(leaf, variable, given)
+        except TorchscanError:
+            raise
+        except Exception as error:
+            self.give_up(error)
+        finally:  # whoever is told may raise
+            times.end_looking(looking)
 
 
 class _Followed:

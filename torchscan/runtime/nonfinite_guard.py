@@ -236,6 +236,8 @@ class NonFiniteGuard:
     # -- calls of modules ----------------------------------------------------------------------------------------------
 
     def _note_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if self._calls.is_inside_trained(module):  # most calls
+            return
         if self._is_blind() or not self._thread.begin_call(module):
             return
         try:
@@ -259,7 +261,7 @@ class NonFiniteGuard:
                 self._tensors.note_masks(module)
 
     def _note_end(self, module: nn.Module, _args: tuple[Any, ...], *rest: Any) -> None:
-        if self._is_blind():
+        if self._calls.is_inside_trained(module) or self._is_blind():
             return
         *kwargs, result = rest
         try:

@@ -96,6 +96,8 @@ class RootCall:
         #: nanoseconds since 1970, or 0 if the module has no parameters
         self.began = 0
         self.has_grad = torch.is_grad_enabled()
+        #: True if it is of a model that trains: calls inside it need no attention
+        self.is_trained = self.has_grad and steps.has_parameters
         self.random_state = torch.get_rng_state()
         self.cuda_random_state = torch.cuda.get_rng_state() if _uses_cuda() else None
         self.autocast = _autocast_now()
@@ -192,6 +194,15 @@ class RootCalls:
         self._lock = threading.Lock()
         #: the first and last node of calls that were dropped before their gradients were used
         self._dropped: deque[tuple[int, int]] = deque(maxlen=_MAX_DROPPED)
+
+    def is_inside_trained(self, module: nn.Module) -> bool:
+        """Return whether a call of another module with parameters goes on in the checked thread."""
+        thread = threading.get_ident()
+        opened = self._open.get(thread)
+        if opened is None or thread != self.thread.number:
+            return False
+        call, _ = opened
+        return call.is_trained and call.module() is not module
 
     def begin(self, module: nn.Module, args: tuple[Any, ...]) -> RootCall | None:
         """Record a call and return it, or return None if it is inside another one."""

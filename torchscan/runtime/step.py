@@ -23,7 +23,7 @@ from torchscan.runtime.nodes import NodeWatch
 from torchscan.runtime.timeline import Timeline, timeline_of
 from torchscan.torch_versions import next_node
 
-_Sizes = Sequence[tuple[int, ...]]
+_Sizes = tuple[tuple[int, ...], ...]
 _MEMORY = tuple(each.name for each in fields(CallMemory))
 _Found = TypeVar("_Found", NonFinite, CheckResult)
 
@@ -149,7 +149,7 @@ class Step:
             if call.outer is None and call.parent is not None:
                 self._run_again[call.index] = next_node()
             tensors = tensors_in(args)
-            sizes = tuple(_sizes(tensors))
+            sizes = _sizes(tensors)
             if self._memory.is_new(call, sizes):
                 self._values.let_go()
             self._memory.note_start(call, sizes)
@@ -174,7 +174,8 @@ class Step:
             inputs = [*inputs, *tensors_in(kwargs)]
         given_sizes, sizes = _sizes(inputs), _sizes(outputs)
         grad_in, grad_out = _differentiable(inputs, given_sizes), _differentiable(outputs, sizes)
-        self._shapes[call.index] = given_sizes, grad_in, sizes, grad_out
+        shapes = given_sizes, grad_in, sizes, grad_out
+        self._shapes[call.index] = self._memory.share(shapes)
         self._memory.note_end(call, inputs, outputs)
         self._output_nodes += [each.grad_fn for each in outputs if each.grad_fn is not None]
         if call.outer is None:
@@ -273,11 +274,14 @@ class Step:
 
 
 def _sizes(tensors: Sequence[Tensor]) -> _Sizes:
-    return [shape_of(tensor) if tensor.is_nested else tensor.shape for tensor in tensors]
+    return tuple([shape_of(each) if each.is_nested else each.shape for each in tensors])
 
 
 def _differentiable(tensors: Sequence[Tensor], sizes: _Sizes) -> _Sizes:
-    return [size for size, tensor in zip(sizes, tensors, strict=True) if tensor.requires_grad]
+    if all(tensor.requires_grad for tensor in tensors):
+        return sizes
+    pairs = zip(sizes, tensors, strict=True)
+    return tuple([size for size, tensor in pairs if tensor.requires_grad])
 
 
 def _plain(sizes: _Sizes) -> Shapes:

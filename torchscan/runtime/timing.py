@@ -10,8 +10,9 @@ The time of torchscan's own checks belongs to no call: the clock stands still me
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter_ns, time_ns
 
@@ -36,8 +37,11 @@ class StepTimes:
         self.in_nodes = 0
         #: what checkpoints took to compute again, by index of the call that was run again
         self.again: set[int] = set()
-        #: each node as it ran: the call that made it, its start and its end
-        self.nodes: list[tuple[int, int, int]] = []
+        #: three numbers for each node as it ran: the call that made it, its start and its end.
+        #: Arrays, not tuples, of which thousands would set off garbage collections
+        self._nodes = array("q")
+        #: nodes that only move values and are not timed
+        self.num_untimed = 0
         #: None: nothing runs on CUDA
         self.device = device
         self._first_node = self._last_node = 0
@@ -46,8 +50,8 @@ class StepTimes:
         self._began = self._last = self._over = self._optimizer_start = 0
         #: nanoseconds that were spent on looking, which are nobody's, and when the looking that goes on began
         self.looking = self._looking_since = 0
-        #: when looking ended, and how much there had been by then
-        self.looked: list[tuple[int, int]] = []
+        #: two numbers for each time that looking ended: when, and how much there had been by then
+        self._looked_until = array("q")
         #: when it began and was over, in nanoseconds since 1970
         self.began_at = self.over_at = 0
 
@@ -64,8 +68,25 @@ class StepTimes:
         """Until now."""
         end = perf_counter_ns()
         self.looking += end - start
-        self.looked.append((end, self.looking))
+        self._looked_until.extend((end, self.looking))
         self._looking_since = 0
+
+    @property
+    def looked(self) -> Sequence[tuple[int, int]]:
+        """Return when looking ended, and how much there had been by then."""
+        numbers = self._looked_until
+        return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+    @property
+    def nodes(self) -> Sequence[tuple[int, int, int]]:
+        """Return the call that made each node, in the order in which they ran, its start and end."""
+        numbers = self._nodes
+        return list(zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True))
+
+    @property
+    def num_nodes(self) -> int:
+        """Return the number of nodes that have run, or 0 without a backward pass."""
+        return len(self._nodes) // 3 + self.num_untimed if self._nodes else 0
 
     @contextmanager
     def as_overhead(self) -> Iterator[None]:
@@ -161,7 +182,7 @@ class StepTimes:
         self._last = self._last_node = max(self._last_node, end)
         self.backward[call] += end - start - inside
         self.in_nodes += end - start - inside
-        self.nodes.append((call, start, end))
+        self._nodes.extend((call, start, end))
 
     @property
     def is_captured(self) -> bool:

@@ -170,6 +170,11 @@ class Values(ABC):
         If another step follows, parameters are read there.
         """
 
+    @property
+    def sees_all(self) -> bool:
+        """True if every gradient is checked, because this step or an earlier one has a finding."""
+        return self.first is not None or self._memory.has_found
+
     def let_go(self) -> None:  # noqa: B027 - most keep none
         """Memory is read next: keep none that its owner does not."""
 
