@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torchscan.live.schema import Phase
+from torchscan.runtime.root_calls import is_capturing_now
 
 #: steps whose values may be on their way from a device, and seconds between two transfers
 _MAX_PENDING, _PERIOD = 256, 0.25
@@ -124,6 +125,8 @@ class CurveLog:
 
     def _transfer(self) -> None:
         """Start a transfer from the device now and then, and send the rows of those that ended."""
+        if is_capturing_now():  # events may not be read then
+            return
         while self._transfers and self._transfers[0].is_over:
             self._finish_transfer()
         now = time.monotonic()

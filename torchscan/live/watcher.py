@@ -52,6 +52,8 @@ from torchscan.recording.bookkeeping.inventory import tensors_of
 from torchscan.recording.call_tree import Given, is_in_backward_pass, is_open
 from torchscan.recording.request import require_module
 from torchscan.recording.undo import is_recording
+from torchscan.runtime.finiteness import is_plain
+from torchscan.runtime.root_calls import is_capturing_now
 from torchscan.torch_versions import (
     has_compiler,
     next_node,
@@ -147,7 +149,7 @@ class Watcher:
         """Note a backward pass that begins, if it trains the model."""
         if self._is_closed or not self._has_begun or not self._is_here:
             return
-        if is_recording() or is_transformed():
+        if is_recording() or is_transformed() or is_capturing_now():
             return
         with self._guarded():
             # a pass that seemed to be an evaluation trains only if its own graph leads to parameters
@@ -161,7 +163,9 @@ class Watcher:
                 self._promote()
             self._note_backward()
             losses, scale = backward.scales.unscale(backward.tensors)
-            if not is_in_backward_pass() and len(losses) == 1 and losses[0].numel() == 1:
+            # reading a distributed tensor would communicate
+            has_loss = len(losses) == 1 and losses[0].numel() == 1 and is_plain(losses[0])
+            if has_loss and not is_in_backward_pass():
                 self._curves.add_loss(losses[0])
                 if scale is not None:
                     self._curves.note_scale(backward.tensors[0], losses[0])
@@ -294,7 +298,7 @@ class Watcher:
         self._model_hook.note_entry(module, is_first=False)
         if self._steps.current.phase == "eval":
             loss = getattr(result, "loss", None)
-            if isinstance(loss, Tensor) and loss.numel() == 1:
+            if isinstance(loss, Tensor) and loss.numel() == 1 and is_plain(loss):
                 self._curves.add_loss(loss)
         if self._awaits_graph and self._model_hook.is_model(module):
             self._draw_graph((args, kwargs))
