@@ -1,7 +1,7 @@
 """How faults planted in training programs are named by the default command: ``python scripts/benchmark_faults.py [FOLDER]``.
 
-Each program runs by ``torchscan inspect -- python PROGRAM``: those of ``tests/runtime/planted.py`` and, without an expectation
-other than those below, those of a folder.
+Each program runs by ``torchscan inspect -- python PROGRAM``: those of ``tests/inspecting/planted.py`` and, without an
+expectation other than those below, those of a folder.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import torchscan
-from tests.runtime.planted import PLANTED
+from tests.inspecting.planted import PLANTED
 
 #: by the stem of a program: the step (None: nothing may be reported), and parts of the sentence
 KNOWN: dict[str, tuple[int | None, tuple[str, ...]]] = {

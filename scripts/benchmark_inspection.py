@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tests.torchvision_cpu import torchvision
 from torchscan import inspect
-from torchscan.runtime.run import RunFacts
+from torchscan.inspecting.run import RunFacts
 
 _ROUNDS, _BLOCK = 12, 4
 Note = Callable[[], None]

@@ -19,8 +19,8 @@ import torch
 from torch import nn
 
 import torchscan
-from torchscan.live.ledger import has_worker
-from torchscan.live.watcher import watch
+from torchscan.watching.ledger import has_worker
+from torchscan.watching.watcher import watch
 
 RUNS, _SEED, _AT_ONCE = 100, 0, 4
 #: seconds of life at most, in turn: while the worker starts, and while it works

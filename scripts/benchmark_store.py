@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from torchscan.live.explore.run_page import page_of_run
-from torchscan.live.history import WatchedRun
-from torchscan.live.watcher import watch
+from torchscan.watching.explore.run_page import page_of_run
+from torchscan.watching.history import WatchedRun
+from torchscan.watching.watcher import watch
 
 _STEPS = 4000
 _WIDTH, _NUM_BLOCKS, _NUM_TOKENS = 44, 3, 64

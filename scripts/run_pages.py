@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import torchscan
-from torchscan.live.explore.run_page import page_of_run
 from torchscan.types import Watcher
+from torchscan.watching.explore.run_page import page_of_run
 
 WIDTHS = (1280, 380)
 SCHEMES = ("light", "dark")

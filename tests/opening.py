@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from torchscan import open_run
-from torchscan.live.opening import OpenedRun
 from torchscan.types import GroupRun, RunFacts, WatchedRun
+from torchscan.watching.opening import OpenedRun
 
 _R = TypeVar("_R", bound=OpenedRun)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import torchscan
+from torchscan.inspecting.run import RunFacts
 from torchscan.notes import Note
 from torchscan.plain import (
     NOT_FINITE,
@@ -23,7 +24,6 @@ from torchscan.plain import (
     stored_key,
 )
 from torchscan.report.saved import RUN
-from torchscan.runtime.run import RunFacts
 
 PLACE = Path(torchscan.__file__).parent / "report" / "run.schema.json"
 _LARGEST = 10**30

@@ -41,7 +41,7 @@ ROOMS = [
     {"recording"},
     {"analyses"},
     {"observing"},
-    {"runtime"},
+    {"inspecting"},
     {"report"},
     {"suggestions", "size_search"},
     {"question"},
@@ -50,7 +50,7 @@ ROOMS = [
     {"crawler", "estimator", "generation", "inspection", "targets"},
     {"metrics", "modules", "process", "utils"},
     {"budgets", "tables"},
-    {"live", "ranks"},
+    {"watching", "ranks"},
     {"parallel", "sinks"},
     {"cli", "pytest_plugin"},
     {"__main__", "types"},
@@ -238,12 +238,12 @@ def test_importing_does_not_wait_for_torch() -> None:
 @pytest.mark.slow
 def test_who_writes_and_reads_runs_knows_nothing_of_models() -> None:
     """The worker of a run that is watched, its store, and those who read that."""
-    code = "import sys, torchscan.live.worker, torchscan.live.history; print(*sys.modules)"
+    code = "import sys, torchscan.watching.worker, torchscan.watching.history; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
     loaded = done.stdout.split()
     ours = {name.split(".")[1] for name in loaded if name.startswith("torchscan.")}
     assert ours <= {
-        "live",
+        "watching",
         "errors",
         "escapes",
         "files",

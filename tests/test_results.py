@@ -33,11 +33,11 @@ from torchscan import (
 )
 from torchscan.analyses.module_graph import module_graph
 from torchscan.hardware.device_specs import device_named
+from torchscan.inspecting.exchanges import Process
+from torchscan.inspecting.group_run import group_run_of
 from torchscan.report.info import Info
 from torchscan.report.table import FORMATS, Table
 from torchscan.results import Result, RowsResult, register_formatters
-from torchscan.runtime.exchanges import Process
-from torchscan.runtime.group_run import group_run_of
 
 SHAPE = (3, 8, 8)
 
@@ -126,8 +126,8 @@ def _watched() -> Any:
 
 
 def _curves() -> Any:
-    from torchscan.live.curves import curves_of
-    from torchscan.live.schema import CurvePoint
+    from torchscan.watching.curves import curves_of
+    from torchscan.watching.schema import CurvePoint
 
     points = [CurvePoint(step, step, 1.8e9, 0.5, 0.1, None) for step in range(2)]
     return curves_of("train", [points])

@@ -31,8 +31,10 @@ _SUBMODULES = ("parallel", "sinks", "types")
 __all__ = sorted({*_HOMES, *_SUBMODULES} - {"inspect", "types"})
 
 results.load_writers_by(lambda: _imported("torchscan.report.result_display"))
-results.load_writers_by(lambda: _imported("torchscan.live.run_display"), "torchscan.live")
-results.load_writers_by(lambda: _imported("torchscan.live.curves_display"), "torchscan.live.curves")
+results.load_writers_by(lambda: _imported("torchscan.watching.run_display"), "torchscan.watching")
+results.load_writers_by(
+    lambda: _imported("torchscan.watching.curves_display"), "torchscan.watching.curves"
+)
 if hints.HintFinder not in sys.meta_path:
     sys.meta_path.append(hints.HintFinder)
 

@@ -33,10 +33,6 @@ from torchscan.generation import symbolic_costs as symbolic_costs
 from torchscan.hardware.device_specs import register_device as register_device
 from torchscan.hardware.process_memory import get_process_gpu_ram as get_process_gpu_ram
 from torchscan.inspection import inspect as inspect
-from torchscan.live.explore.serving import serve as serve
-from torchscan.live.opening import open_run as open_run
-from torchscan.live.watcher import attach as attach
-from torchscan.live.watcher import watch as watch
 from torchscan.ops import cost_of as cost_of
 from torchscan.ops import window_of as window_of
 from torchscan.ops import windows as windows
@@ -48,5 +44,9 @@ from torchscan.report.export import format_info as format_info
 from torchscan.report.select import select_layers as select_layers
 from torchscan.scan import Scan as Scan
 from torchscan.tables import model_table as model_table
+from torchscan.watching.explore.serving import serve as serve
+from torchscan.watching.opening import open_run as open_run
+from torchscan.watching.watcher import attach as attach
+from torchscan.watching.watcher import watch as watch
 
 __all__: list[str]

@@ -23,6 +23,14 @@ from torchscan.errors import (
 )
 from torchscan.expectation import Expectation, expectation_of
 from torchscan.hardware.device_specs import device_named
+from torchscan.inspecting.checks import Check, CheckResult
+from torchscan.inspecting.findings import FindingKey, NonFinite
+from torchscan.inspecting.inspector import Inspector
+from torchscan.inspecting.nonfinite_guard import NonFiniteGuard
+from torchscan.inspecting.provenance import provenance_of
+from torchscan.inspecting.root_calls import RootCall
+from torchscan.inspecting.run import Inspected, Names, Observations, RunFacts, run_of
+from torchscan.inspecting.step import StepCounts
 from torchscan.notes import Note
 from torchscan.recording.bookkeeping.inventory import is_on_cuda
 from torchscan.recording.call_tree import Begun
@@ -31,14 +39,6 @@ from torchscan.report.run_data import run_document
 from torchscan.report.run_table import run_table
 from torchscan.report.table import Table
 from torchscan.results import RowsResult, register_formatters
-from torchscan.runtime.checks import Check, CheckResult
-from torchscan.runtime.findings import FindingKey, NonFinite
-from torchscan.runtime.inspector import Inspector
-from torchscan.runtime.nonfinite_guard import NonFiniteGuard
-from torchscan.runtime.provenance import provenance_of
-from torchscan.runtime.root_calls import RootCall
-from torchscan.runtime.run import Inspected, Names, Observations, RunFacts, run_of
-from torchscan.runtime.step import StepCounts
 from torchscan.wrong_arguments import explain_wrong_types
 
 Reaction = Literal["record", "warn", "raise"]

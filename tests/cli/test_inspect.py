@@ -19,7 +19,7 @@ from torch.torch_version import TorchVersion
 
 from tests.opening import inspected_run
 from torchscan.cli.main import main
-from torchscan.runtime.step_execution import local_device
+from torchscan.inspecting.step_execution import local_device
 
 ROOT = Path(__file__).parent.parent.parent
 NETS = """
@@ -802,7 +802,7 @@ def test_a_mistake_of_ours_does_not_stop_the_script(
             raise ZeroDivisionError("of ours")
         return sizes.pop()
 
-    monkeypatch.setattr("torchscan.runtime.script._Sizes.of", broken)
+    monkeypatch.setattr("torchscan.inspecting.script._Sizes.of", broken)
     code = "step(net(8))\nprint(hooks() > 0)\nstep(net(9))\nprint(hooks())\nraise SystemExit(5)"
     (folder / "script.py").write_text(TRAINING + code)
     status, out, err = run("--", "script.py")

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.live.test_store import ONE, watched
 from tests.opening import watched_run
+from tests.watching.test_store import ONE, watched
 from torchscan.cli.main import main
-from torchscan.live.store import Store
 from torchscan.notes import Note
+from torchscan.watching.store import Store
 
 
 @pytest.fixture

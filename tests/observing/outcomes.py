@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 
-from tests.live.watching import watch
 from tests.observing.programs import PROGRAMS, Counts, Program
 from tests.opening import watched_run
+from tests.watching.watching import watch
 from torchscan import inspect
 from torchscan.sinks import Sink, SinkData
 from torchscan.types import Run, Watcher

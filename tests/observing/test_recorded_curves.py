@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.live.watching import watch
+from tests.watching.watching import watch
 from torchscan.errors import InputError
-from torchscan.live.history import WatchedRun
+from torchscan.watching.history import WatchedRun
 
 
 def model() -> nn.Sequential:

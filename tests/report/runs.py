@@ -11,7 +11,7 @@ from torch import nn
 
 from tests.report.samples import Chain
 from torchscan import inspect
-from torchscan.runtime.run import DeviceRun, Latency, RunFacts
+from torchscan.inspecting.run import DeviceRun, Latency, RunFacts
 
 #: least, median and most, in milliseconds
 Times = tuple[float, float, float]

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from tests.browsing import opened
-from tests.live.watching import watch
 from tests.report.test_page import box, boxes
+from tests.watching.watching import watch
 from torchscan import Scan, html_report
-from torchscan.live.explore.run_page import page_of_run
 from torchscan.measured import Measured
+from torchscan.watching.explore.run_page import page_of_run
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -19,11 +19,11 @@ from tests.marked import rows_of
 from tests.recording.test_record import Calls
 from tests.report.runs import NO_TIME, Times, inspected, latency, on_device, run
 from torchscan import inspect
+from torchscan.inspecting.checks import CheckResult
+from torchscan.inspecting.expected import Expected
+from torchscan.inspecting.findings import CheckedModule, NonFinite
 from torchscan.observing.compiling import Compilation, CompiledFrame
 from torchscan.report.table import FORMATS
-from torchscan.runtime.checks import CheckResult
-from torchscan.runtime.expected import Expected
-from torchscan.runtime.findings import CheckedModule, NonFinite
 from torchscan.types import RunFacts
 
 #: a model of 10 ms, a tenth of it in the first layer, half of what that takes forward

@@ -20,11 +20,11 @@ from torch.utils.checkpoint import checkpoint
 
 import torchscan
 from tests.browsing import least_contrast, opened
-from tests.live.watching import watch
 from tests.opening import watched_run
 from tests.recording.test_record import Calls
 from tests.report.test_graphs import a_graph, lay_out_graph
 from tests.torchvision_cpu import torchvision
+from tests.watching.watching import watch
 from torchscan import InputError, Scan, TorchscanError, html_report, inspect
 from torchscan.measured import Measured
 from torchscan.report.paging.model_page import SCRIPTS

@@ -11,13 +11,13 @@ from torchscan import units
 from torchscan.budgets.budget_file import Budget
 from torchscan.budgets.outcome import basis_of
 from torchscan.hardware.device_specs import is_part
+from torchscan.inspecting.provenance import name_of_device
+from torchscan.inspecting.run import RunFacts, slowest_modules
+from torchscan.inspecting.step_execution import RealSteps, local_device
+from torchscan.inspecting.step_time import StepExcess
 from torchscan.inspection import inspect
 from torchscan.notes import Note
 from torchscan.recording.request import PassRequest
-from torchscan.runtime.provenance import name_of_device
-from torchscan.runtime.run import RunFacts, slowest_modules
-from torchscan.runtime.step_execution import RealSteps, local_device
-from torchscan.runtime.step_time import StepExcess
 from torchscan.targets import Built, Target, inputs_of, with_model
 
 #: measured, after one that warms up

@@ -22,8 +22,8 @@ from torchscan.cli.options import (
 from torchscan.errors import InputError
 
 if TYPE_CHECKING:
+    from torchscan.inspecting.run import RunFacts
     from torchscan.report.info import Info
-    from torchscan.runtime.run import RunFacts
 
 _REPORTS = """\
 A report is a file that torchscan summary TARGET --format json writes, to_json() returns, or

@@ -32,10 +32,10 @@ from torchscan.progress import progress
 if TYPE_CHECKING:
     from torch import nn
 
+    from torchscan.inspecting.nonfinite_guard import NonFiniteGuard
+    from torchscan.inspecting.run import RunFacts
+    from torchscan.inspecting.script import LargestModule
     from torchscan.inspection import Run
-    from torchscan.runtime.nonfinite_guard import NonFiniteGuard
-    from torchscan.runtime.run import RunFacts
-    from torchscan.runtime.script import LargestModule
     from torchscan.targets import Built
 
 _USAGE = """\
@@ -139,8 +139,8 @@ def _is_first(facts: RunFacts) -> bool:
 
 def _put_group(facts: RunFacts, options: argparse.Namespace) -> None:
     """Print the table of all ranks if they save their results, else a note about ``--save``."""
-    from torchscan.live.opening import await_group
     from torchscan.report.group_table import group_table
+    from torchscan.watching.opening import await_group
 
     assert facts.process is not None  # noqa: S101 - it is one of several
     if options.save is None:
@@ -178,9 +178,9 @@ def _of_target(options: argparse.Namespace) -> tuple[RunFacts, NonFiniteError | 
 
 def _measured(options: argparse.Namespace, built: Built) -> tuple[RunFacts, NonFiniteError | None]:
     """Run the inspection, and return its results and the error that ended it."""
+    from torchscan.inspecting.step_execution import RealSteps, local_device
     from torchscan.inspection import inspect
     from torchscan.recording.request import PassRequest
-    from torchscan.runtime.step_execution import RealSteps, local_device
     from torchscan.targets import inputs_of, parse_input
 
     inputs = inputs_of(
@@ -213,8 +213,8 @@ def _measured(options: argparse.Namespace, built: Built) -> tuple[RunFacts, NonF
 
 def _of_program(options: argparse.Namespace) -> int | None:
     """Run it and show what was seen. Its exit status is kept, unless it is fine and what was seen is not."""
+    from torchscan.inspecting.script import LargestModule, program_of, run_program
     from torchscan.inspection import guard_of
-    from torchscan.runtime.script import LargestModule, program_of, run_program
 
     _refuse_what_is_for_targets(options)
     program = program_of(options.program)

@@ -36,8 +36,8 @@ def add_to(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from torchscan.hardware.device_specs import can_estimate_for, device_named
-    from torchscan.live.opening import open_run
     from torchscan.pages import html_report
+    from torchscan.watching.opening import open_run
 
     if can_estimate_for(options.device):
         device_named(options.device)

@@ -15,8 +15,8 @@ from torchscan.cli.output import print_answer
 from torchscan.errors import InputError
 
 if TYPE_CHECKING:
-    from torchscan.live.history import WatchedRun
     from torchscan.report.table import Row, Table
+    from torchscan.watching.history import WatchedRun
 
 _LIST_EXAMPLES = """\
 examples
@@ -72,12 +72,12 @@ def with_default_command(words: Sequence[str]) -> Sequence[str]:
 
 def _open(options: argparse.Namespace) -> None:
     if options.output is None:
-        from torchscan.live.explore.serving import PORT, explore
+        from torchscan.watching.explore.serving import PORT, explore
 
         port = PORT if options.port is None else options.port
         explore(options.runs, options.host, port, _put_url)
         return
-    from torchscan.live.explore.run_page import page_of_run
+    from torchscan.watching.explore.run_page import page_of_run
 
     page_of_run(*options.runs).save(options.output)
     print_answer(f"written to {options.output}")
@@ -89,13 +89,13 @@ def _put_url(url: str) -> None:
 
 
 def _merge(options: argparse.Namespace) -> None:
-    from torchscan.live.merging import merge
+    from torchscan.watching.merging import merge
 
     merge(options.folder, options.file)
 
 
 def _list_runs(options: argparse.Namespace) -> None:
-    from torchscan.live.history import runs_in
+    from torchscan.watching.history import runs_in
 
     if not options.folder.is_dir():
         raise InputError(

@@ -9,11 +9,11 @@ from itertools import count
 from typing import Any, Literal
 
 from torchscan import units
+from torchscan.inspecting.run import CallRun, Latency, RunFacts
 from torchscan.plain import to_plain
 from torchscan.report.make_table import ColumnOf, make_table, number, totals_table, words
 from torchscan.report.table import Cell, Table
 from torchscan.results import RowsResult
-from torchscan.runtime.run import CallRun, Latency, RunFacts
 
 CallKind = Literal["added", "removed", "changed"]
 

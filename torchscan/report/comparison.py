@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args, overload
 
 from torchscan import units
 from torchscan.errors import InputError
+from torchscan.inspecting.run import Inspected
 from torchscan.report.columns import full_name_of
 from torchscan.report.compare_runs import (
     RunComparison,
@@ -20,7 +21,6 @@ from torchscan.report.make_table import make_table, number, totals_table, words
 from torchscan.report.remarks import unknown_cost_text
 from torchscan.report.table import Cell, Table
 from torchscan.results import RowsResult
-from torchscan.runtime.run import Inspected
 from torchscan.wrong_arguments import explain_wrong_types
 
 Change = Literal["added", "removed", "changed"]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from torchscan.inspecting.checks import CheckResult
+from torchscan.inspecting.findings import Bad, NonFinite, Range
+from torchscan.inspecting.stragglers import Straggler
 from torchscan.notes import register_description
 from torchscan.report import run_texts  # noqa: F401 - registers the sentences of reasons
-from torchscan.runtime.checks import CheckResult
-from torchscan.runtime.findings import Bad, NonFinite, Range
-from torchscan.runtime.stragglers import Straggler
 from torchscan.units import duration, share
 
 #: what a check that is read later comes before or after

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 from torchscan.errors import InputError
+from torchscan.inspecting.group_run import GroupRun
+from torchscan.inspecting.run import RunFacts
 from torchscan.report import verdict_texts  # noqa: F401 - registers sentences of verdicts
 from torchscan.report.make_table import ColumnOf, durations, make_table, number, words
 from torchscan.report.run_texts import to_remark
 from torchscan.report.table import Cell, Conclusion, FullRemark, Table
-from torchscan.runtime.group_run import GroupRun
-from torchscan.runtime.run import RunFacts
 from torchscan.wrong_arguments import explain_wrong_types
 
 GroupRows = Literal["process", "layer"]

@@ -17,6 +17,8 @@ from torchscan.analyses.receptive_field import LayerField, ReceptiveField
 from torchscan.analyses.roofline import Roofline
 from torchscan.analyses.suggestions_result import Suggestions
 from torchscan.hardware.device_specs import Device
+from torchscan.inspecting.group_run import GroupRun
+from torchscan.inspecting.run import RunFacts
 from torchscan.report import (  # noqa: F401 - each registers what it writes
     csv,
     finding_texts,
@@ -65,8 +67,6 @@ from torchscan.report.run_table import run_table
 from torchscan.report.suggestions_table import suggestions_table
 from torchscan.report.table import Cut, ModelTable, Table
 from torchscan.results import Result, register_formatters, register_page_writer
-from torchscan.runtime.group_run import GroupRun
-from torchscan.runtime.run import RunFacts
 from torchscan.trace.trace import Trace
 
 

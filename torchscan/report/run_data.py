@@ -9,13 +9,13 @@ from typing import Any, Literal
 
 from torchscan.errors import InputError
 from torchscan.files import path_of
+from torchscan.inspecting.run import RunFacts
 from torchscan.notes import Note
 from torchscan.plain import from_plain
 from torchscan.report.data import info_of
 from torchscan.report.info import Info
 from torchscan.report.saved import REPORT, RUN, is_run, read_saved
 from torchscan.report.schema_validation import mismatch
-from torchscan.runtime.run import RunFacts
 from torchscan.wrong_arguments import explain_wrong_types
 
 #: keys of version 1 -> those of version 2

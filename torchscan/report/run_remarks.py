@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
+from torchscan.inspecting.findings import NonFinite
+from torchscan.inspecting.run import RunFacts
 from torchscan.observing.compiling import CompiledFrame
 from torchscan.report import finding_texts  # noqa: F401 - registers the sentences of findings
 from torchscan.report.table import FullRemark
-from torchscan.runtime.findings import NonFinite
-from torchscan.runtime.run import RunFacts
 
 #: notes of one kind, before the rest is only counted
 _MAX_NOTES = 5

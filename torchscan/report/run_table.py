@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from torchscan import units
+from torchscan.inspecting.expected import Expected
+from torchscan.inspecting.run import CallRun, Inspected, Latency, RunFacts
 from torchscan.report import verdict_texts  # noqa: F401 - registers sentences of verdicts
 from torchscan.report.make_table import (
     ColumnOf,
@@ -20,8 +22,6 @@ from torchscan.report.make_table import (
 )
 from torchscan.report.run_remarks import remarks_of
 from torchscan.report.table import NONE, Cell, Conclusion, Table
-from torchscan.runtime.expected import Expected
-from torchscan.runtime.run import CallRun, Inspected, Latency, RunFacts
 from torchscan.wrong_arguments import explain_wrong_types
 
 #: a call that takes a smaller share of the step is not worth a mark

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from torchscan.errors import InputError
 from torchscan.files import read_text
-from torchscan.runtime import run
+from torchscan.inspecting import run
 
 T = TypeVar("T")
 

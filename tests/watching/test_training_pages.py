@@ -1,0 +1,384 @@
+"""The training of a run on its page: findings, curves with a range, and layers over the steps."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchscan
+from tests.browsing import opened
+from tests.watching.watching import watch
+from torchscan.notes import Note
+from torchscan.watching.explore.run_page import page_of_run
+from torchscan.watching.explore.training import training_of
+from torchscan.watching.history import WatchedRun
+from torchscan.watching.schema import CurvePoint
+from torchscan.watching.store import Store
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+Visit = Callable[..., AbstractContextManager["Page"]]
+LAYERS = "section[aria-label='Layers over the steps']"
+LOSS = "section[aria-label='Loss']"
+
+
+class Block(nn.Module):
+    """A residual block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.act = nn.Linear(8, 8), nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.act(self.linear(x))
+
+
+class Net(nn.Module):
+    """Blocks that a list holds, so that the list has no row."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.h = nn.ModuleList(Block() for _ in range(depth))
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.h:
+            x = block(x)
+        return self.head(x)
+
+
+class Overflow(nn.Module):
+    """A module that returns an infinity in one step."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.step, self.calls = step, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return x * (math.inf if self.calls == self.step + 1 else 1.0)
+
+
+def record(
+    folder: Path,
+    model: nn.Module,
+    num_steps: int = 30,
+    *,
+    rate: float = 0.05,
+    notes: dict[int, str] | None = None,
+    evaluations: Mapping[int, tuple[float, ...]] | None = None,
+) -> Path:
+    """Train a model to tell the sign of a sum, and record it with its curves."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    points = []
+    with watch(model, folder, every=1):
+        for step in range(num_steps):
+            x = torch.randn(16, 8, generator=torch.Generator().manual_seed(step))
+            loss = nn.functional.cross_entropy(model(x), (x.sum(1) > 0).long())
+            loss.backward()
+            gradients = [each.grad.norm() for each in model.parameters() if each.grad is not None]
+            norm = torch.stack(gradients).norm().item()
+            points.append(CurvePoint(step, step, 100.0 + 2 * step, loss.item(), rate, norm))
+            optimizer.step()
+            optimizer.zero_grad()
+    store = Store(folder / "rank0.sqlite", {"optimizer": "SGD", "batch": [16, 8]})
+    passes = [(step, loss) for step, each in (evaluations or {}).items() for loss in each]
+    evals = [
+        CurvePoint(step, number, 100.0 + 2 * step, loss, None, None)
+        for number, (step, loss) in enumerate(passes)
+    ]
+    store.write_curves({"train": points, "eval": evals})
+    for step, text in (notes or {}).items():
+        store.note(Note.of("user-note", step=step, text=text))
+    store.close()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def healthy(runs: Path) -> Path:
+    torch.manual_seed(0)
+    notes = {0: "epoch 1", 10: "epoch 2", 20: "epoch 3"}
+    evaluations = {10: (0.7, 0.5), 20: (0.4, 0.4)}
+    return record(runs / "healthy", Net(4), notes=notes, evaluations=evaluations)
+
+
+@pytest.fixture(scope="module")
+def vanishing(runs: Path) -> Path:
+    torch.manual_seed(0)
+    layers = [each for _ in range(12) for each in (nn.Linear(8, 8), nn.Sigmoid())]
+    return record(runs / "vanishing", nn.Sequential(*layers, nn.Linear(8, 2)))
+
+
+@pytest.fixture(scope="module")
+def dead(runs: Path) -> Path:
+    torch.manual_seed(0)
+    model = Net(3)
+    nn.init.constant_(model.h[1].linear.bias, -50.0)  # type: ignore[union-attr, arg-type]
+    return record(runs / "dead", model)
+
+
+@pytest.fixture(scope="module")
+def broken(runs: Path) -> Path:
+    torch.manual_seed(0)
+    model = Net(3)
+    model.h[1].act = Overflow(20)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run = record(runs / "broken", model, 26)
+    assert any("NaN" in str(each.message) for each in caught)
+    return run
+
+
+@pytest.fixture(scope="module")
+def visit(runs: Path, browser: Browser) -> Visit:
+    def visited(run: Path, **options: Any) -> AbstractContextManager[Page]:
+        file = runs / f"{run.name}.html"
+        if not file.exists():
+            page_of_run(run).save(file)
+        return opened(browser, file, **options)
+
+    return visited
+
+
+def findings(run: Path) -> list[str]:
+    """Return the codes of what was found."""
+    training = training_of(WatchedRun(run))
+    assert training is not None
+    return [each["code"] for each in training["findings"]]
+
+
+# -- what is found ---------------------------------------------------------------------------------
+
+
+def test_a_healthy_run_has_no_findings(healthy: Path) -> None:
+    assert findings(healthy) == []
+
+
+def test_gradients_that_vanish_over_the_depth_are_found(vanishing: Path) -> None:
+    assert findings(vanishing) == ["gradients-vanish"]
+
+
+def test_a_dead_layer_is_found(dead: Path) -> None:
+    training = training_of(WatchedRun(dead))
+    assert training is not None
+    (finding,) = training["findings"]
+    assert finding["code"] == "layer-dead"
+    assert finding["text"].startswith("Dead layer: all units of h.1.act")
+    assert finding["key"] == "h.1.act"
+
+
+def test_the_module_that_produced_the_first_infinity_is_found(broken: Path) -> None:
+    training = training_of(WatchedRun(broken))
+    assert training is not None
+    assert {"nan-seen", "loss-not-finite"} <= {each["code"] for each in training["findings"]}
+    nan = training["nan"]
+    assert (nan["key"], nan["step"], nan["isInputFinite"]) == ("h.1.act", 20, True)
+
+
+def test_an_evaluation_is_the_mean_of_its_passes(healthy: Path) -> None:
+    training = training_of(WatchedRun(healthy))
+    assert training is not None
+    assert training["evaluations"] == [
+        {"step": 10, "loss": 0.6, "passes": 2},
+        {"step": 20, "loss": 0.4, "passes": 2},
+    ]
+    assert training["facts"]["speed"] == 0.5
+    assert training["facts"]["batch"] == "16 × 8"
+
+
+# -- what is shown ---------------------------------------------------------------------------------
+
+
+def test_the_page_opens_with_cards_loss_and_layers(visit: Visit, healthy: Path) -> None:
+    with visit(healthy) as page:
+        line = page.locator("header .question").inner_text()
+        assert line.startswith("run healthy · finished · step 29 · 0.500 steps/s · SGD · batch 16")
+        cards = page.locator(".facts .label").all_inner_texts()
+        assert cards == [
+            "Loss",
+            "Gradient norm",
+            "Slowest to learn",
+            "Dead units",
+            "First NaN or Inf",
+        ]
+        assert page.locator(".findings").is_hidden()
+        assert page.locator(f"{LOSS} .evaluations tbody tr").all_inner_texts() == [
+            "10\t0.600\t–",
+            "20\t0.400\t−0.200",
+        ]
+        rows = page.locator(f"{LAYERS} .heat-row b").all_inner_texts()
+        assert rows[:3] == ["h.0", "linear", "act"]  # few modules are shown open
+
+
+def test_findings_stand_above_the_loss(visit: Visit, vanishing: Path) -> None:
+    with visit(vanishing) as page:
+        text = page.locator(".findings li").inner_text()
+        assert text.startswith("Vanishing gradients: the gradient norm falls from")
+        page.locator(".findings a").click()
+        assert page.evaluate("decodeURIComponent(location.hash)") == "#0"
+
+
+def test_the_range_changes_the_steps_of_the_heat_map(visit: Visit, healthy: Path) -> None:
+    with visit(healthy) as page:
+        ticks = f"{LAYERS} .heat-foot .soft"
+        before = page.locator(ticks).all_text_contents()
+        handle = page.get_by_role("slider", name="first step shown")
+        handle.focus()
+        for _ in range(2):
+            handle.press("PageUp")
+        assert handle.get_attribute("aria-valuenow") == "20"
+        assert page.locator(ticks).all_text_contents() != before
+        assert "steps 20 … 29" in page.locator(f"{LOSS} svg.tracks").text_content()  # type: ignore[operator]
+        page.keyboard.press("Escape")
+        assert handle.get_attribute("aria-valuenow") == "0"
+        assert page.locator(ticks).all_text_contents() == before
+
+
+def test_the_range_is_dragged_with_the_pointer(visit: Visit, healthy: Path) -> None:
+    with visit(healthy) as page:
+        handle = page.get_by_role("slider", name="last step shown")
+        box = handle.bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + 3, box["y"] + 5)
+        page.mouse.down()
+        page.mouse.move(box["x"] - 200, box["y"] + 5, steps=4)
+        page.mouse.up()
+        assert int(handle.get_attribute("aria-valuenow") or 0) < 29
+
+
+def test_rows_open_by_click_and_select_their_module(visit: Visit, healthy: Path) -> None:
+    with visit(healthy) as page:
+        row = page.locator(f"{LAYERS} .heat-row[data-key='h.1']")
+        assert row.get_attribute("aria-expanded") == "true"
+        number = page.locator(f"{LAYERS} .heat-row").count()
+        row.click(position={"x": 30, "y": 8})
+        assert row.get_attribute("aria-expanded") == "false"
+        assert page.locator(f"{LAYERS} .heat-row").count() == number - 2
+        assert page.evaluate("decodeURIComponent(location.hash)") == "#h.1"
+        assert row.get_attribute("aria-selected") == "true"
+
+
+def test_rows_are_reached_by_keyboard(visit: Visit, healthy: Path) -> None:
+    with visit(healthy) as page:
+        page.locator(f"{LAYERS} .heat-row").first.focus()
+        focused = "document.activeElement.dataset.key"
+        page.keyboard.press("ArrowDown")
+        assert page.evaluate(focused) == "h.0.linear"
+        page.keyboard.press("ArrowLeft")
+        assert page.evaluate(focused) == "h.0"
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.press("ArrowDown")
+        assert page.evaluate(focused) == "h.1"
+        page.keyboard.press("End")
+        assert page.evaluate(focused) == "head"
+        page.keyboard.press("Enter")
+        assert page.evaluate("decodeURIComponent(location.hash)") == "#head"
+
+
+def test_the_axis_shows_epochs_and_time(visit: Visit, healthy: Path) -> None:
+    with visit(healthy) as page:
+        page.get_by_role("button", name="epoch", exact=True).click()
+        page.locator("svg.tracks").focus()
+        page.keyboard.press("Home")
+        readout = page.locator(f"{LOSS} .readout")
+        assert readout.inner_text().startswith("epoch 1.00 (step 0)")
+        page.keyboard.press("End")
+        assert readout.inner_text().startswith("epoch 3.90 (step 29)")
+        page.get_by_role("button", name="time", exact=True).click()
+        assert readout.inner_text().startswith("58.0 s (step 29)")
+
+
+def test_another_quantity_is_shown_with_its_reason_where_it_has_no_value(
+    visit: Visit, healthy: Path
+) -> None:
+    with visit(healthy) as page:
+        page.get_by_role("button", name="dead units", exact=True).click()
+        row = page.locator(f"{LAYERS} .heat-row[data-key='h.0.linear']")
+        assert row.locator(".why").inner_text() == "no units that can die"
+        assert page.locator(f"{LAYERS} .heat-key .about").inner_text().startswith("a column:")
+
+
+def test_a_run_that_broke_shows_where_and_how_it_went_on(visit: Visit, broken: Path) -> None:
+    with visit(broken) as page:
+        page.set_viewport_size({"width": 1280, "height": 900})
+        page.reload()
+        cards = page.locator(".broken-facts .fact")
+        assert cards.nth(0).locator("b").inner_text() == "h.1.act"
+        assert cards.nth(1).locator("b").inner_text() == "finite"
+        assert cards.nth(2).locator("b").inner_text() == "NaN"
+        side = page.locator(".broken .heat-side").text_content() or ""
+        assert "produced it, step 20" in side
+        assert "through the input" in side
+        assert page.locator(".broken .heat-row.producer").get_attribute("data-key") == "h.1.act"
+        assert page.locator(".facts .fact.bad").count() == 2
+
+
+def test_a_page_without_training_is_as_before(runs: Path, browser: Browser) -> None:
+    model = Net(1).eval()
+    with watch(model, runs / "evaluated", every=1), torch.no_grad():
+        model(torch.randn(2, 8))
+    page_of_run(runs / "evaluated").save(runs / "evaluated.html")
+    with opened(browser, runs / "evaluated.html") as page:
+        assert page.locator(".training").count() == 0
+        assert page.locator("tbody tr").first.is_visible()
+
+
+def test_a_live_page_follows_the_training(browser: Browser, tmp_path: Path) -> None:
+    model = Net(2)
+    record(tmp_path / "run", model, 10)
+    with torchscan.serve(tmp_path / "run", port=0) as server, opened(browser, server.url) as page:
+        page.locator(f"{LAYERS} .heat-row").first.wait_for()
+        assert "step 9" in page.locator("header .question").inner_text()
+        page.evaluate("document.querySelector('svg.tracks').kept = true")
+        page.get_by_role("slider", name="first step shown").focus()
+        with watch(model, tmp_path / "run", every=1, step=10):
+            for _ in range(5):
+                model(torch.randn(4, 8)).sum().backward()
+        page.locator("header .question", has_text="step 14").wait_for()
+        assert page.evaluate("document.querySelector('svg.tracks').kept")
+        focused = page.evaluate("document.activeElement.getAttribute('aria-label')")
+        assert focused == "first step shown"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["healthy", "broken", "dead"])
+def test_no_page_is_wider_than_a_phone(
+    visit: Visit, request: pytest.FixtureRequest, name: str, scheme: str
+) -> None:
+    with visit(request.getfixturevalue(name), color_scheme=scheme) as page:
+        page.set_viewport_size({"width": 380, "height": 800})
+        page.reload()
+        page.locator(f"{LAYERS} .heat-row").first.wait_for()
+        assert page.evaluate("document.scrollingElement.scrollWidth") <= 380
+
+
+def test_thousands_of_modules_make_few_elements(runs: Path, visit: Visit) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(1200)))
+    run = runs / "many"
+    with watch(model, run, every=1, log=["param_grads"]):
+        for _ in range(2):
+            model(torch.randn(2, 4)).sum().backward()
+    with visit(run) as page:
+        rows = page.locator(f"{LAYERS} .heat-row")
+        assert rows.first.locator("b").inner_text() == "0 … 49"
+        page.get_by_role("button", name="all modules").click()
+        assert rows.count() < 60
+        page.locator(f"{LAYERS} .heat-row").first.focus()
+        page.keyboard.press("End")
+        assert page.evaluate("document.activeElement.dataset.key") == "1199"
+        assert rows.count() < 60

@@ -1,0 +1,153 @@
+"""The user's checks: functions that are called with the tensors of real steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import Node
+
+from torchscan.errors import InputError, TorchscanError
+from torchscan.inspecting.timing import StepTimes
+from torchscan.notes import describe
+from torchscan.recording.call_tree import Call
+
+#: what a module returned and its gradient, or a parameter after the step and its gradient
+Kind = Literal["output", "output_gradient", "parameter", "parameter_gradient"]
+
+
+class Alarm(NamedTuple):
+    """The result of a check that found a problem."""
+
+    message: str
+
+
+#: of the path of a module or parameter, what the tensor is, and the tensor: a value to note, an alarm, or neither
+Check = Callable[[str, Kind, Tensor], float | Alarm | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """The result of a check for one tensor."""
+
+    step: int
+    check: str
+    path: str
+    kind: Kind
+    #: number that the check returned, or None if it raised an alarm
+    value: float | None
+    #: message of the alarm, or None
+    message: str | None
+    #: True if gradients were off; then ``step`` counts such passes
+    is_evaluation: bool = False
+
+    def __str__(self) -> str:
+        """``step 3: norm of layers.0, output: 12.5``."""
+        return (
+            f"{'evaluation pass' if self.is_evaluation else 'step'} {self.step}: {self.description}"
+        )
+
+    @property
+    def description(self) -> str:
+        """The sentence about the value or alarm, without the step."""
+        return describe(self)
+
+
+class StepChecks:
+    """Calls the checks of one step."""
+
+    def __init__(
+        self,
+        step: int,
+        checks: Sequence[Check],
+        names: Mapping[int, str],
+        listener: Callable[[CheckResult], None],
+        times: StepTimes,
+    ) -> None:
+        self._times = times
+        self._step = step
+        self._checks = checks
+        #: of parameters, by identity
+        self._names = names
+        self._listener = listener
+        self.reports: list[CheckResult] = []
+        #: the inspection is: nodes of a graph that somebody keeps keep their hooks
+        self.is_over = False
+
+    def note_end(self, call: Call, tensors: Sequence[Tensor]) -> None:
+        """A module has returned these."""
+        for tensor in tensors if self._checks else ():
+            self._ask(call.path, "output", tensor)
+            if tensor.grad_fn is not None:
+                self._wait_for_gradient(call.path, tensor.grad_fn, tensor.output_nr)
+
+    def note_stored(self, parameter: Tensor) -> None:
+        """A gradient was added to ``.grad``."""
+        name = self._names.get(id(parameter))
+        if self._checks and name is not None and parameter.grad is not None:
+            self._ask(name, "parameter_gradient", parameter.grad)
+
+    def note_update(self, parameters: Mapping[str, Tensor]) -> None:
+        """The step is over."""
+        for name, parameter in parameters.items() if self._checks else ():
+            self._ask(name, "parameter", parameter)
+
+    def _wait_for_gradient(self, path: str, node: Node, number: int) -> None:
+        def ask(gradients: Sequence[Tensor | None]) -> None:
+            gradient = gradients[number] if number < len(gradients) else None
+            if gradient is not None and not self.is_over:
+                start = self._times.begin_looking()
+                try:
+                    self._ask(path, "output_gradient", gradient)
+                finally:  # whoever is told may raise
+                    self._times.end_looking(start)
+
+        node.register_prehook(ask)
+
+    def _ask(self, path: str, kind: Kind, tensor: Tensor) -> None:
+        for check in self._checks:
+            value = _run_check(check, path, kind, tensor)
+            if value is not None:
+                self._note(_name_of(check), path, kind, value)
+
+    def _note(self, check: str, path: str, kind: Kind, value: float | Alarm) -> None:
+        number, message = (
+            (None, value.message)
+            if isinstance(value, Alarm)
+            else (_number(check, path, value), None)
+        )
+        checked = CheckResult(
+            step=self._step, check=check, path=path, kind=kind, value=number, message=message
+        )
+        self.reports.append(checked)
+        if message is not None:
+            self._listener(checked)
+
+
+def _run_check(check: Check, path: str, kind: Kind, tensor: Tensor) -> float | Alarm | None:
+    try:
+        with torch.no_grad():
+            return check(path, kind, tensor.detach())
+    except TorchscanError:
+        raise
+    except Exception as error:
+        where = f"{path or 'the model'}, {kind.replace('_', ' ')}"
+        raise InputError(
+            f"check {_name_of(check)} raised {type(error).__name__} on {where}: {error}"
+        ) from error
+
+
+def _number(check: str, path: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"check {check} returned {type(value).__name__} for {path or 'the model'}: return a number, an Alarm or None"
+        ) from error
+
+
+def _name_of(check: Any) -> str:
+    return str(getattr(check, "__name__", type(check).__name__))

@@ -1,0 +1,346 @@
+"""Follows the calls of a model through real steps."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.hooks import RemovableHandle
+
+from torchscan.errors import InputError, TorchscanError, warn_user
+from torchscan.inspecting.call_memory import MemoryWatch, Shapes
+from torchscan.inspecting.checks import Check, CheckResult, StepChecks
+from torchscan.inspecting.deferred import DeferredValues
+from torchscan.inspecting.device_times import DeviceTimes, EventPool
+from torchscan.inspecting.facts import StepFacts
+from torchscan.inspecting.immediate import ImmediateValues
+from torchscan.inspecting.kept import KeptSteps
+from torchscan.inspecting.nodes import HeldLeaves, NodeWatch
+from torchscan.inspecting.replay import what_is_shared
+from torchscan.inspecting.run import Observations
+from torchscan.inspecting.step import Step, StepCounts, StepLabel
+from torchscan.inspecting.timing import StepTimes
+from torchscan.inspecting.values import Listener, Memory, Values, masks_in
+from torchscan.observing.compiling import Compilation, CompileWatch
+from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
+from torchscan.recording.bookkeeping.inventory import device_of, is_on_cuda, modules_of
+from torchscan.recording.bookkeeping.tensors import own_copy, shape_of
+from torchscan.recording.call_tree import Begun, Call, CallTree, Given, with_autograd_threads
+from torchscan.recording.undo import is_recording
+from torchscan.torch_versions import (
+    compiled_from,
+    has_compiled_parts,
+    has_compiler,
+    without_tracing,
+)
+
+#: shapes of inputs that are remembered
+_MAX_EXAMPLES = 64
+
+
+class Inspector:
+    """Follows the calls of one model while it is started. It puts nothing on the model."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        listener: Listener,
+        checks: Sequence[Check] = (),
+        alarmed: Callable[[CheckResult], None] = lambda _: None,
+        *,
+        at_step: Callable[[StepCounts], object] | None = None,
+        warm_up: int = 0,
+        is_second_look: bool = False,
+    ) -> None:
+        """Call ``at_step`` with the counts of finished steps when another step begins.
+
+        In a second look, within a pass of torchscan itself, all values are checked where they are produced.
+        """
+        self._is_second_look = is_second_look
+        self._at_step = at_step
+        #: with the modules, whose identity others could have after them
+        self._paths = {id(module): (path, module) for path, module in modules_of(model)}
+        self.model = model
+        self._tree = CallTree(self._path_of, with_autograd_threads())
+        self._kept = KeptSteps(warm_up)
+        #: steps that the device has not finished yet
+        self._closed: deque[Step] = deque()
+        self._listener = listener
+        self._checks = checks
+        self._alarmed = alarmed
+        self._parameters: dict[str, Tensor] = dict(model.named_parameters()) if checks else {}
+        self._guard_memory = Memory()
+        self._guard_memory.is_alarmed = self._guard_memory.has_found = is_second_look
+        self._memory = MemoryWatch(model)
+        self._pool = EventPool()
+        #: what the model was called with, without data, by its shapes; None: it must not be used once more
+        self._examples: dict[Shapes, Given | None] = {}
+        #: the type that products are computed in, if it was called under autocast
+        self.autocast: torch.dtype | None = None
+        self.is_started = False
+        #: False if the model is known not to train: then no step is treated as an evaluation
+        self.awaits_training = True
+        self._has_compiler = self._has_compiled_parts = False
+        self._optimizer_hooks: tuple[RemovableHandle, ...] = ()
+        self._compilation: Compilation | None = None
+        self._has_failed = self._has_begun = False
+
+    def start(self, under_way: Begun | None = None) -> None:
+        """Follow what the model does from now on, with the call that is ``under_way`` where one of its hooks starts this."""
+        if self.is_started:
+            raise InputError("this inspection has already started: call finish() first")
+        self.is_started = True
+        self._compiler = CompileWatch(self._tree.pause, self._tree.go_on)
+        self._guard_memory.reported |= masks_in(self._paths.values())
+        self._leaves = HeldLeaves(self._paths.values(), self._give_up)
+        self._begin()
+        self._optimizer_hooks = (
+            register_optimizer_step_pre_hook(lambda *_: self._step.note_optimizer(is_start=True)),
+            register_optimizer_step_post_hook(lambda *_: self._step.note_optimizer(is_start=False)),
+        )
+        self._tree.start(self._note_end, at_start=self._note_start, at_root=self._begin_pass)
+        self._keep_off_compiler()
+        if under_way is not None:
+            self._tree.join(*under_way)
+
+    def finish(self) -> None:
+        """Follow it no longer."""
+        if not self.is_started:
+            return
+        self.is_started = False
+        self._tree.stop()
+        self._compiler.close()
+        for hook in self._optimizer_hooks:
+            hook.remove()
+        try:
+            if not self._has_failed:
+                self._close_last()
+        finally:  # whoever is told may raise
+            self._settle(waits=True)
+            self._compilation = self._compiler.compiled(self._paths.values())
+            self._leaves.close()
+            self._paths.clear()
+            self._parameters = {}
+
+    def watched(self) -> Observations:
+        """Return the observations."""
+        return self._kept.watched(self._compilation)
+
+    @property
+    def steps(self) -> Sequence[StepFacts]:
+        """Facts of the steps, or of a sample of thousands."""
+        return self._kept.facts
+
+    @property
+    def has_found(self) -> bool:
+        """True if the current step has a finding."""
+        return self._has_begun and self._step.nonfinite is not None
+
+    @contextlib.contextmanager
+    def as_overhead(self) -> Iterator[None]:
+        """Exclude what runs in this context from the times of the current step."""
+        if not self._has_begun:  # another thread starts it just now
+            yield
+            return
+        step = self._step
+        start = step.begin_looking()
+        try:
+            yield
+        finally:
+            step.end_looking(start)
+
+    @property
+    def looking(self) -> int:
+        """Nanoseconds that were spent on looking in the current step."""
+        return self._step.looking if self._has_begun else 0
+
+    def _path_of(self, module: nn.Module) -> str | None:
+        if (
+            is_recording() and not self._is_second_look
+        ):  # a pass of torchscan's own, of the same model
+            return None
+        if self._step.is_captured:  # to be run later; nodes of other streams would stop that
+            self._leaves.let_go()
+            return None
+        if not self._has_compiler and has_compiler():
+            self._keep_off_compiler()
+        known = self._paths.get(id(module))
+        if known is None and not self._has_compiled_parts and compiled_from(module) is not None:
+            self._keep_hooks_from_compiler()
+        return None if known is None else known[0]
+
+    def _give_up(self, error: Exception) -> None:
+        """End the inspection, and not the run, after an internal error."""
+        if not self._has_failed:
+            self._has_failed = True
+            self._tree.pause()
+            self._leaves.watch = None
+            text = f"{type(error).__name__}: {error}"[:300]
+            warn_user(
+                "torchscan hit an internal error and stopped inspecting; training is not affected: "
+                f"{text}"
+            )
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._tree.reset()
+        device = device_of(self.model)
+        times = StepTimes(
+            DeviceTimes(self._pool, device)
+            if device is not None and device.type == "cuda"
+            else None
+        )
+        names = {id(parameter): name for name, parameter in self._parameters.items()}
+        label = StepLabel(self._number)
+        checks = StepChecks(
+            self._number,
+            self._checks,
+            names,
+            lambda found: self._alarmed(label.put_on(found)),
+            times,
+        )
+        values = self._values(times)
+        values.tell_as(label.put_on)
+        self._step = Step(
+            NodeWatch(self._tree, self._leaves, times, values, self._memory, checks), label
+        )
+        self._has_begun = True
+
+    @property
+    def counts(self) -> StepCounts:
+        """Counts of finished steps."""
+        counts = self._kept.counts
+        for step in self._closed:
+            counts = counts.add(step)
+        return counts
+
+    @property
+    def _number(self) -> int:
+        """The number of the next step if it trains."""
+        return self.counts.num_training
+
+    def _values(self, times: StepTimes) -> Values:
+        """On a device everything is looked at after the step, until something is found."""
+        number = self._number
+        if times.device is not None and not self._guard_memory.is_alarmed:
+            place = times.device.device
+            return DeferredValues(
+                number,
+                self._guard_memory,
+                self._listener,
+                device=place,
+                allocated=self._memory,
+                times=times,
+            )
+        return ImmediateValues(number, self._tree, self._guard_memory, self._listener)
+
+    def _begin_pass(self) -> None:
+        try:
+            self._begin_step_or_pass()
+        except TorchscanError:
+            raise
+        except Exception as error:
+            self._give_up(error)
+
+    def _begin_step_or_pass(self) -> None:
+        """A forward pass begins. It is in the step of the one before if that one's gradients are still to come."""
+        is_training = self.model.training
+        if self._tree.calls and self._step.is_complete(is_training=is_training):
+            self._close_step(is_followed=True)
+            if self._at_step is not None:
+                self._at_step(self.counts)
+            if not self.is_started:  # enough has been seen
+                return
+        if not self._tree.calls:
+            self._step.label.set(
+                self.counts, is_evaluation=self.awaits_training and not torch.is_grad_enabled()
+            )
+        self._keep_off_compiler()
+        self._step.begin_pass(is_training=is_training)
+
+    def _keep_off_compiler(self) -> None:
+        """It may be loaded, or reset, at any time."""
+        self._has_compiler = has_compiler()
+        self._compiler.listen()
+        if not self._has_compiled_parts and has_compiled_parts(self.model):
+            self._keep_hooks_from_compiler()
+
+    def _keep_hooks_from_compiler(self) -> None:
+        self._has_compiled_parts = True
+        self._tree.keep_compiler_out()
+        self._compiler.ignore_hooks()
+
+    def _close_step(self, *, is_followed: bool) -> None:
+        step, calls = self._step, self._tree.calls
+        if calls:
+            self._closed.append(step)
+            try:
+                step.close(calls, self._paths.values(), self._parameters, is_followed=is_followed)
+                self._settle(waits=False)
+            finally:  # whoever is told may raise
+                self._begin()
+
+    def _close_last(self) -> None:
+        try:
+            self._close_step(is_followed=False)
+        except TorchscanError:  # what was asked for
+            raise
+        except Exception as error:
+            self._give_up(error)
+
+    def _settle(self, *, waits: bool) -> None:
+        while self._closed and (waits or self._closed[0].is_known):
+            step = self._closed.popleft()
+            try:
+                step.settle()
+            finally:  # whoever is told may raise
+                self._kept.keep(step)
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    def _note_start(self, call: Call, args: tuple[object, ...]) -> None:
+        try:
+            self._step.note_start(call, args)
+        except TorchscanError:  # what was asked for
+            raise
+        except Exception as error:
+            self._give_up(error)
+
+    def _note_end(self, call: Call, given: Given, result: object) -> None:
+        try:
+            if call.outer is None and call.parent is None:
+                self._note_example(given)
+            self._step.note_end(call, given, result)
+        except TorchscanError:
+            raise
+        except Exception as error:
+            self._give_up(error)
+
+    def _note_example(self, given: Given) -> None:
+        """Keep example arguments for the cost estimate, unless they cannot be copied."""
+        shapes = tuple(shape_of(tensor) for tensor in tensors_in(given))
+        if shapes not in self._examples and len(self._examples) < _MAX_EXAMPLES:
+            is_own = what_is_shared(given) is None
+            with without_tracing():
+                self._examples[shapes] = (
+                    copy_arguments(given, lambda each: own_copy(each, on_meta=True))
+                    if is_own
+                    else None
+                )
+            kind = "cuda" if is_on_cuda(self.model) else "cpu"
+            self.autocast = (
+                torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+            )
+
+    def example_of(self, watched: Observations) -> Given | None:
+        """Return the arguments of the model in the steps of the table, without data."""
+        calls = watched.usual.calls
+        return self._examples.get(calls[0].input_shapes) if calls else None

@@ -1,0 +1,401 @@
+"""Follows the nodes of the graph that a step makes, as the backward pass runs them.
+
+A hook on a node takes a few microseconds to put there, and there are hundreds in a step. Those that store gradients of the
+model's parameters are held, with their hooks, for as long as the inspection goes on, as DistributedDataParallel does.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from torch.autograd.graph import Node
+from torch.utils.hooks import RemovableHandle
+
+from torchscan.errors import TorchscanError
+from torchscan.inspecting.call_memory import Allocator, MemoryWatch
+from torchscan.inspecting.checks import StepChecks
+from torchscan.inspecting.timing import LEAVES, StepTimes
+from torchscan.inspecting.values import (
+    Gradients,
+    Leaf,
+    Source,
+    Values,
+    makes_none_backward,
+    moves,
+    reveals,
+)
+from torchscan.recording.bookkeeping.inventory import type_name_of
+from torchscan.recording.call_tree import Call, CallTree
+from torchscan.torch_versions import NO_BACKWARD_PASS, at_end_of_backward_pass, backward_pass
+
+#: nodes that return a view of the gradient that they are given
+_VIEWS = frozenset(
+    f"{name}Backward0"
+    for name in ("Alias", "Permute", "Squeeze", "T", "Transpose", "UnsafeView", "Unsqueeze", "View")
+)
+
+
+class _Origin(NamedTuple):
+    """The node that produces a gradient: the index of its call, and its name."""
+
+    call: int
+    name: str
+    #: indices of the calls that made the nodes which move the gradient on before it is seen
+    through: tuple[int, ...]
+
+
+def _index_of(owner: Call | None) -> int:
+    return LEAVES if owner is None else owner.index
+
+
+class HeldLeaves:
+    """The nodes that accumulate gradients of parameters, and the step to notify when one runs."""
+
+    def __init__(
+        self, modules: Iterable[tuple[str, nn.Module]], give_up: Callable[[Exception], None]
+    ) -> None:
+        #: told of a mistake of ours
+        self.give_up = give_up
+        self._parameters: dict[int, tuple[Tensor, Leaf]] = {}
+        for path, module in modules:
+            for name, each in module._parameters.items():
+                if each is not None:
+                    self._parameters.setdefault(
+                        id(each), (each, Leaf(path, type_name_of(module), name))
+                    )
+        self._held: dict[int, tuple[Node, tuple[RemovableHandle, ...]]] = {}
+        #: of the step that goes on; None once the inspection is over
+        self.watch: NodeWatch | None = None
+        #: of all steps whose graphs are there
+        self.watches: weakref.WeakSet[NodeWatch] = weakref.WeakSet()
+        self._start = 0
+
+    def hold(self, node: Any) -> bool:
+        """Return whether a node accumulates a parameter's gradient, and follow it if so."""
+        variable = node.variable
+        known = self._parameters.get(id(variable))
+        if known is None:
+            return False
+        held = self._held.get(id(variable))
+        if held is None or held[0] is not node:
+            self._held[id(variable)] = (
+                node,
+                (
+                    node.register_prehook(self._before),
+                    node.register_hook(partial(self._after, variable, known[1])),
+                ),
+            )
+        return True
+
+    def let_go(self) -> None:
+        """Release the nodes: the next pass creates others."""
+        for _, handles in self._held.values():
+            for handle in handles:
+                handle.remove()
+        self._held.clear()
+
+    def close(self) -> None:
+        """Follow none any more."""
+        self.let_go()
+        self._parameters.clear()
+        self.watch = None
+        self.give_up = lambda _: None
+        for watch in self.watches:
+            watch.forget()
+
+    def _before(self, *_: Any) -> None:
+        if self.watch is not None and not self.watch.times.is_captured:
+            times = self.watch.times
+            looking = times.begin_looking()
+            try:
+                self._start = self.watch.note_node_start(LEAVES, looking)
+            except Exception as error:
+                times.end_looking(looking)
+                self.give_up(error)
+
+    def _after(self, variable: Tensor, leaf: Leaf, _: Gradients, given: Gradients) -> None:
+        if self.watch is not None and self._start:
+            self.watch.note_stored(variable, leaf, given, self._start)
+        self._start = 0
+
+
+class NodeWatch:
+    """Tells those that watch a step of each node behind its results."""
+
+    def __init__(
+        self,
+        tree: CallTree,
+        leaves: HeldLeaves,
+        times: StepTimes,
+        values: Values,
+        memory: MemoryWatch,
+        checks: StepChecks,
+    ) -> None:
+        self._tree = tree
+        self._leaves = leaves
+        self.times = times
+        self.values = values
+        self.memory = memory
+        self.checks = checks
+        self._calls = tree.calls
+        #: the backward pass whose end is awaited
+        self._awaited = NO_BACKWARD_PASS
+        leaves.watch = self
+        leaves.watches.add(self)
+
+    def forget(self) -> None:
+        """Release the model at the end of the inspection, because a kept graph keeps its hooks."""
+        leaves = self._leaves
+        vars(self).clear()
+        self._leaves = leaves
+
+    @property
+    def is_over(self) -> bool:
+        """True if the inspection has ended. Nodes of a kept graph keep their hooks."""
+        return self._leaves.watch is None
+
+    def watch(
+        self, results: Sequence[Tensor], made: Iterable[Node], oldest: int
+    ) -> list[weakref.ref[object]]:
+        """Follow the nodes numbered from ``oldest`` on that are behind results, or behind what else modules made.
+
+        What is returned lives as long as the results' nodes do.
+        """
+        last = {tensor.grad_fn for tensor in results}
+        nodes = _nodes_behind([*last, *made], oldest)
+        uses = Counter(following for node in nodes for following, _ in node.next_functions)
+        sources: dict[Node, _Origin] = {}
+        alive: list[weakref.ref[object]] = []
+        for node, owner in self._follow_leaves(nodes):
+            is_moved = (
+                makes_none_backward(node) and uses[node] <= 1
+            )  # else gradients are added up for it
+            if self._is_negligible(node, owner, 0 if node in last else uses[node]):
+                self.times.num_untimed += 1
+                continue
+            looked_at = None
+            if not is_moved:
+                looked_at = self._unseen(node, uses, owner, sources), sources.get(node)
+            followed = _Followed(self, owner, looked_at)
+            _follow(node, followed)
+            alive += [weakref.ref(followed)] if node in last else []
+            if node in last or not uses[node]:  # its gradient comes from outside
+                node.register_prehook(partial(self._note_loss, _index_of(owner)))
+        return alive
+
+    def _follow_leaves(self, nodes: Iterable[Node]) -> Iterator[tuple[Node, Call | None]]:
+        """Follow the nodes that accumulate gradients, and yield the others with their calls."""
+        for node in nodes:
+            if hasattr(node, "variable"):
+                if not self._leaves.hold(node):
+                    _follow(node, _Followed(self, None, None))
+                continue
+            owner = self._tree.maker_of(node)
+            self.memory.note_made(owner, node)
+            yield node, owner
+
+    def _is_negligible(self, node: Node, owner: Call | None, num_uses: int) -> bool:
+        """Return whether a node only returns a view, so that it takes no time, within its call.
+
+        Once anything was found, all gradients are counted. On CUDA, memory is read at each node.
+        """
+        if num_uses != 1 or node.name() not in _VIEWS:
+            return False
+        if self.values.sees_all or self.times.device is not None:
+            return False
+        ((following, _),) = node.next_functions
+        if following is None or hasattr(following, "variable"):
+            return True
+        return self._tree.maker_of(following) is owner
+
+    def give_up(self, error: Exception) -> None:
+        """End the inspection, and not the run, after an internal error."""
+        self._leaves.give_up(error)
+
+    def call_at(self, index: int) -> Call | None:
+        """The call of this index. Hooks hold no call: it has the module."""
+        return self._calls[index] if index >= 0 else None
+
+    def source_at(self, origin: _Origin) -> Source:
+        """Return the call, node and path that a gradient comes from."""
+        through = tuple(self.call_at(each) for each in origin.through)
+        return Source(self.call_at(origin.call), origin.name, through)
+
+    def _unseen(
+        self,
+        node: Node,
+        uses: Counter[Node | None],
+        owner: Call | None,
+        sources: dict[Node, _Origin],
+    ) -> Collection[int]:
+        """Return the positions of the node's gradients that need no check.
+
+        The only node that takes one shows in its own whether it is finite.
+        """
+        unseen = []
+        for number, (following, _) in enumerate(node.next_functions):
+            through = []
+            while (
+                following is not None
+                and uses[following] == 1
+                and moves(following)
+                and len(following.next_functions) == 1
+            ):
+                through.append(_index_of(self._tree.maker_of(following)))
+                following = following.next_functions[0][0]
+            if following is not None and uses[following] == 1 and reveals(following):
+                sources[following] = _Origin(_index_of(owner), node.name(), tuple(through))
+                unseen.append(number)
+        return unseen
+
+    def _note_loss(self, index: int, gradients: Gradients) -> None:
+        if not self.is_over:
+            self.values.note_loss(self.call_at(index), gradients)
+
+    @property
+    def entered(self) -> int:
+        """When torch last came to a hook of a module."""
+        return self._tree.entered
+
+    def note_node_start(self, index: int, looking: int) -> int:
+        """A node of a call starts, after what has been looked at since then. The time."""
+        if self.values.awaits_end_of_backward and self._awaited != (going_on := backward_pass()):
+            self._awaited = (
+                going_on  # not that of an earlier one, which may have been left by an exception
+            )
+            at_end_of_backward_pass(self._note_end)
+        self.times.end_looking(looking)
+        return self.times.note_node_start(index)
+
+    def _note_end(self) -> None:
+        """A backward pass is over; another may follow, or go on around it."""
+        if self.is_over:
+            return
+        self._awaited = NO_BACKWARD_PASS
+        with self._looking():
+            self.values.note_end_of_backward()
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        """Exclude the time inside the context.
+
+        An internal error ends the inspection, not the run.
+        """
+        times = self.times  # whoever is told may end the inspection
+        start = times.begin_looking()
+        try:
+            yield
+        except TorchscanError:
+            raise
+        except Exception as error:
+            self.give_up(error)
+        finally:  # whoever is told may raise
+            times.end_looking(start)
+
+    def note_stored(self, variable: Tensor, leaf: Leaf, given: Gradients, start: int) -> None:
+        """A gradient was stored."""
+        times = self.times  # whoever is told may end the inspection
+        looking = times.begin_looking()
+        try:
+            times.note_node(LEAVES, start, 0)
+            self.memory.note_stored(variable)
+            self.checks.note_stored(variable)
+            self.values.note_stored(leaf, variable, given)
+        except TorchscanError:
+            raise
+        except Exception as error:
+            self.give_up(error)
+        finally:  # whoever is told may raise
+            times.end_looking(looking)
+
+
+class _Followed:
+    """Follows the runs of one node. It does not hold the node, which holds it."""
+
+    __slots__ = (
+        "__weakref__",
+        "_allocated",
+        "_before",
+        "_index",
+        "_looked_at",
+        "_reads",
+        "_start",
+        "_watch",
+    )
+
+    def __init__(
+        self,
+        watch: NodeWatch,
+        owner: Call | None,
+        looked_at: tuple[Collection[int], _Origin | None] | None,
+    ) -> None:
+        self._watch = watch
+        self._index = _index_of(owner)
+        #: which of the gradients that it makes are seen later, and whose is the one that is seen here; None: none is looked at
+        self._looked_at = looked_at
+        self._reads = watch.memory.follows(owner)
+        self._allocated: Allocator | None = None
+        self._start = self._before = 0
+
+    def before(self, *_gradients: Any) -> None:
+        """The node starts."""
+        if self._watch.is_over:
+            return
+        times = self._watch.times
+        looking = times.begin_looking()
+        try:
+            if self._reads:
+                self._allocated = self._watch.memory.allocated()
+            self._before = times.in_nodes
+            self._start = self._watch.note_node_start(self._index, looking)
+        except Exception as error:
+            times.end_looking(looking)
+            self._watch.give_up(error)
+
+    def after(self, made: Gradients, given: Gradients) -> None:
+        """The node has ended."""
+        watch = self._watch
+        if watch.is_over or not self._start:
+            return
+        times = watch.times  # whoever is told may end the inspection
+        looking = times.begin_looking()
+        try:
+            times.note_node(self._index, self._start, times.in_nodes - self._before)
+            owner = watch.call_at(self._index)
+            if self._allocated is not None and owner is not None:
+                watch.memory.note_node(owner, self._allocated)
+            if self._looked_at is None:
+                watch.values.note_moved(owner, made, given)
+            else:
+                unseen, origin = self._looked_at
+                source = None if origin is None else watch.source_at(origin)
+                watch.values.note_node(owner, made, given, unseen, source)
+        except TorchscanError:
+            raise
+        except Exception as error:
+            watch.give_up(error)
+        finally:  # whoever is told may raise
+            times.end_looking(looking)
+
+
+def _follow(node: Node, followed: _Followed) -> None:
+    node.register_prehook(followed.before)
+    node.register_hook(followed.after)
+
+
+def _nodes_behind(last: Sequence[Node | None], oldest: int) -> list[Node]:
+    """Each once; what is older was made in an earlier pass, and watched then."""
+    found: dict[Node, None] = {}
+    waiting = [*last]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in found and node._sequence_nr() >= oldest:
+            found[node] = None
+            waiting.extend([following for following, _ in node.next_functions])
+    return list(found)

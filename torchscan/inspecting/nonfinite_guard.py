@@ -1,0 +1,365 @@
+"""A cheap check of every training step to the end of a run: the loss, the gradients, and the parameters after the optimizer.
+
+Each is one sum or one fused norm. On a CUDA device nothing waits for it: it is read when it has arrived, up to a step later.
+When a check fails, the call that is to blame is repeated on a copy and inspected closely, until module, operator and line are
+known. The guard puts nothing on models. It takes the place of the function that runs backward passes, and of two methods of
+``GradScaler``, and listens to hooks of all modules and optimizers. This file knows *when* something is checked; *what* is
+checked is in ``training_checks``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from time import time_ns
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.compiler import is_dynamo_compiling
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.hooks import RemovableHandle
+
+from torchscan.errors import TorchscanError, warn_user
+from torchscan.inspecting.finding_log import FindingLog
+from torchscan.inspecting.findings import CheckedModule, GuardFacts, NonFinite
+from torchscan.inspecting.inspection_link import InspectionLink
+from torchscan.inspecting.line_notes import LineNotes
+from torchscan.inspecting.memory_log import MemoryLog, MemoryTrend
+from torchscan.inspecting.root_calls import RootCall, RootCalls, is_capturing_now
+from torchscan.inspecting.root_names import RootNames
+from torchscan.inspecting.second_look import is_looking_again
+from torchscan.inspecting.trained_tensors import TrainedTensors
+from torchscan.inspecting.training_checks import TrainingChecks
+from torchscan.inspecting.training_thread import TrainingThread
+from torchscan.inspecting.values import Listener
+from torchscan.observing.compiling import CompileWatch
+from torchscan.observing.wrapped_functions import wrap_function
+from torchscan.recording.call_tree import is_in_backward_pass, is_running
+from torchscan.recording.undo import is_recording
+from torchscan.torch_versions import (
+    RUNS_BACKWARD,
+    compile_callbacks,
+    forget_hooks,
+    is_transforming,
+    not_compiled,
+)
+
+#: characters of an internal error that are shown
+_MAX_MESSAGE = 300
+#: calls of other modules than the inspected one whose times are kept
+_MAX_OTHER_CALLS = 8192
+
+
+class NonFiniteGuard:
+    """The check of training steps. It is at work while it is started."""
+
+    def __init__(self, listener: Listener, model: nn.Module | None = None) -> None:
+        """``model`` is the only one whose training is checked; None: every one."""
+        #: the inspection of one module that goes on beside the guard
+        self.inspection = InspectionLink()
+        self._thread = TrainingThread(model)
+        self._calls = RootCalls(self._thread)
+        self._tensors = TrainedTensors(self._calls, model)
+        self._names = RootNames(self._calls, self.inspection)
+        self._log = FindingLog(listener, self._calls, self._tensors, self._names, self.inspection)
+        self._checks = TrainingChecks(self._calls, self._tensors, self._names, self._log)
+        self._lines = LineNotes()
+        #: memory after each optimizer step
+        self.memory = MemoryLog()
+        #: start and end of calls of other modules than the inspected one, in nanoseconds since 1970
+        self.other_calls: deque[tuple[int, int]] = deque(maxlen=_MAX_OTHER_CALLS)
+        #: optimizers whose steps go on
+        self._stepping: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        #: the optimizer whose step a GradScaler runs or skips
+        self._scaled_optimizer: Optimizer | None = None
+        self._has_stepped = False
+        #: optimizer steps that have begun
+        self._num_updates = 0
+        #: True while the guard itself calls torch
+        self._is_busy = False
+        self._process = os.getpid()
+        self._handles: tuple[RemovableHandle, ...] = ()
+        self._wrapped: list[Callable[[], None]] = []
+        self._at_start: Callable[..., None] = self._note_start
+        self._at_end: Callable[..., None] = self._note_end
+        self.is_started = False
+        #: True once the compiler is loaded, which may try to compile whatever is called in what it compiles
+        self._has_compiler = False
+
+    @property
+    def is_scaled(self) -> bool:
+        """True while a backward pass goes on whose loss a GradScaler has scaled: it skips steps whose gradients overflow."""
+        return self._checks.is_scaled
+
+    @property
+    def is_checking_here(self) -> bool:
+        """True if backward passes that this thread runs are checked."""
+        return self.is_started and self._thread.is_current()
+
+    def open_call(self) -> RootCall | None:
+        """Return the call of a root that goes on in this thread, or None."""
+        return self._calls.open_call()
+
+    def refine(self, found: NonFinite) -> NonFinite | None:
+        """Return what an inspection has found, with what the guard knows about parameters, or None if it has reported it."""
+        return self._log.refine(found)
+
+    def facts(self) -> GuardFacts:
+        """Return what was checked and found so far."""
+        self._checks.on_device.read(waits=True)
+        trained = self._calls.trained()
+        module = self.inspection.inspected()
+        main = None if module is None else self._calls.steps_of(module)
+        if main is None or not main.begun:
+            main = max(trained, key=lambda steps: steps.begun, default=None)
+        modules = [
+            CheckedModule(name=self._names.format_name(steps), steps=steps.num_checked)
+            for steps in trained
+        ]
+        skipped = self._checks.skipped
+        return GuardFacts(
+            checked_steps=0 if main is None else main.num_checked,
+            trained_modules=tuple(modules) if len(modules) > 1 else (),
+            skipped_steps=len(skipped),
+            first_skipped=skipped[0] if skipped else None,
+            findings=tuple(self._log.findings),
+            nonfinite_steps=self._log.num_bad_steps,
+            unchecked_threads=tuple(sorted(self._thread.unchecked)),
+            memory=MemoryTrend.of(self.memory.sizes),
+        )
+
+    # -- lifetime ------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Check from now on."""
+        if self.is_started:
+            return
+        self.is_started = True
+        self._compiler = CompileWatch(self._pause, self._go_on)
+        self._go_on()
+        self._handles = (
+            register_optimizer_step_pre_hook(self._before_update),
+            register_optimizer_step_post_hook(self._after_update),
+        )
+        self._lines.start()
+        names, name = RUNS_BACKWARD
+        scaler: Any = torch.amp.GradScaler
+        assign_method = partial(setattr, scaler)
+        self._wrapped = [
+            wrap_function(names, name, self._run_backward, names.__setitem__),
+            wrap_function(vars(scaler), "scale", self._scale_loss, assign_method),
+            wrap_function(vars(scaler), "step", self._run_scaled_step, assign_method),
+        ]
+
+    def finish(self) -> None:
+        """Check no longer."""
+        if not self.is_started:
+            return
+        self.is_started = False
+        self._pause()
+        self._compiler.close()
+        for handle in self._handles:
+            handle.remove()
+        self._lines.finish()
+        for undo in self._wrapped:
+            undo()
+        self._wrapped.clear()
+        self._checks.on_device.read(waits=True)
+        self._calls.recent.clear()
+        self._stepping.clear()
+
+    def _go_on(self) -> None:
+        if not self.is_started:
+            return
+        self._at_start, self._at_end = self._note_start, self._note_end
+        self._has_compiler = bool(compile_callbacks())
+        if self._has_compiler:
+            self._at_start = not_compiled(self._note_start)
+            self._at_end = not_compiled(self._note_end)
+        register_module_forward_pre_hook(self._at_start)
+        register_module_forward_hook(self._at_end, with_kwargs=True, always_call=True)
+
+    def _pause(self) -> None:
+        """Take the hooks of modules away, until the compiler is done."""
+        self._lines.switch_off()
+        forget_hooks(self._at_start, self._at_end)
+
+    def _is_off(self) -> bool:
+        return self._is_blind() or not self._thread.is_here()
+
+    def _is_blind(self) -> bool:
+        """Return whether what runs now is not part of a training step of the user's."""
+        return (
+            self._is_busy
+            or not self.is_started
+            or os.getpid() != self._process
+            or is_dynamo_compiling()
+            or is_recording()
+            or is_looking_again()
+            or is_transforming()
+            or is_capturing_now()
+        )
+
+    @contextlib.contextmanager
+    def _check_safely(self) -> Iterator[None]:
+        """Keep an internal error from ending the user's run."""
+        self._is_busy = True
+        try:
+            with self.inspection.as_overhead():
+                yield
+        except TorchscanError:
+            raise
+        except Exception as error:
+            self._give_up(error)
+        finally:
+            self._is_busy = False
+
+    def _give_up(self, error: Exception) -> None:
+        """End the checks, not the run, after an internal error."""
+        self._checks.on_device.forget()
+        self.finish()
+        message = f"{type(error).__name__}: {error}"[:_MAX_MESSAGE]
+        warn_user(
+            f"torchscan hit an internal error and stopped checking for NaN; training is not affected: {message}"
+        )
+
+    # -- calls of modules ----------------------------------------------------------------------------------------------
+
+    def _note_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if self._calls.is_inside_trained(module):  # most calls
+            return
+        if self._is_blind() or not self._thread.begin_call(module):
+            return
+        try:
+            call = self._calls.begin(module, args)
+            if call is not None and call.steps.has_parameters:
+                self._begin_root(call, module)
+        except Exception as error:
+            self._give_up(error)
+
+    def _begin_root(self, call: RootCall, module: nn.Module) -> None:
+        """Prepare for a call of a module that trains."""
+        call.began = time_ns()
+        self._lines.switch_off()
+        self._compiler.listen()
+        if not self._has_compiler and compile_callbacks():  # it has been loaded since
+            self._pause()
+            self._go_on()
+        if call.steps.is_new:
+            call.steps.is_new = False
+            with self.inspection.as_overhead():
+                self._tensors.note_masks(module)
+
+    def _note_end(self, module: nn.Module, _args: tuple[Any, ...], *rest: Any) -> None:
+        if self._calls.is_inside_trained(module) or self._is_blind():
+            return
+        *kwargs, result = rest
+        try:
+            call = self._calls.end(module, kwargs[0] if kwargs else {}, result)
+            if call is None:
+                return
+            if call.has_graph:
+                self._lines.switch_on()
+            if call.began and self.inspection.is_beside(module):
+                self.other_calls.append((call.began, time_ns()))
+        except Exception as error:
+            self._give_up(error)
+
+    # -- backward passes -----------------------------------------------------------------------------------------------
+
+    def _run_backward(
+        self, run: Callable[..., Any], tensors: Sequence[Tensor], *args: Any, **kwargs: Any
+    ) -> Any:
+        """Run a backward pass, in place of torch's function, and check the loss before and the gradients after it."""
+        if self._is_off() or is_in_backward_pass():
+            self._thread.note_unchecked()
+            return run(tensors, *args, **kwargs)
+        self._lines.switch_off()
+        keeps_graph = bool(kwargs.get("retain_graph", args[1] if len(args) > 1 else False))
+        graph = None
+        is_stored = kwargs.get("accumulate_grad", True)
+        with self._check_safely():
+            if self._calls.is_open() and not any(map(is_running, self._calls.open_modules())):
+                self._calls.forget_open()
+            losses = [each for each in tensors if isinstance(each, Tensor)]
+            given = [each for each in (args[0] if args else ()) if isinstance(each, Tensor)]
+            graph = self._checks.check_loss(losses, given, is_stored=is_stored)
+        try:
+            result = run(tensors, *args, **kwargs)
+            if graph is not None and is_stored:
+                with self._check_safely():
+                    self._checks.check_gradients(graph)
+        finally:
+            if graph is not None:
+                graph.close()
+        if keeps_graph or self._calls.await_gradient():
+            self._lines.switch_on()
+        return result
+
+    # -- optimizers ----------------------------------------------------------------------------------------------------
+
+    def _before_update(self, optimizer: Optimizer, *_: Any) -> None:
+        if self._is_off():
+            return
+        self._has_stepped = True
+        self._num_updates += 1
+        self._log.update = self._num_updates
+        self._stepping.add(optimizer)
+        self._tensors.add_optimizer(optimizer)
+        if optimizer is self._scaled_optimizer or not self._checks.is_trained_by(optimizer):
+            return
+        with self._check_safely():
+            self._checks.check_unread(optimizer)
+
+    def _after_update(self, optimizer: Optimizer, *_: Any) -> None:
+        if self._is_off() or optimizer not in self._stepping:
+            return
+        self._stepping.discard(optimizer)
+        self._log.update = None
+        if not self._tensors.is_trained_by(optimizer):
+            return
+        with self._check_safely():
+            self._checks.check_update(optimizer)
+            self.memory.note(optimizer)
+
+    # -- GradScaler ----------------------------------------------------------------------------------------------------
+
+    def _scale_loss(self, scale: Callable[..., Any], scaler: Any, outputs: Any) -> Any:
+        """Scale a loss, in place of the scaler's method, and remember it unscaled."""
+        scaled = scale(scaler, outputs)
+        is_loss = (
+            isinstance(outputs, Tensor) and isinstance(scaled, Tensor) and scaled is not outputs
+        )
+        if is_loss and not self._is_off():
+            self._checks.scales.note(scaled, outputs, scaler)
+        return scaled
+
+    def _run_scaled_step(
+        self,
+        step: Callable[..., Any],
+        scaler: Any,
+        optimizer: Optimizer,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Run an optimizer's step, in place of the scaler's method, and count it if it is skipped."""
+        if self._is_off():
+            return step(scaler, optimizer, *args, **kwargs)
+        self._has_stepped, self._scaled_optimizer = False, optimizer
+        try:
+            result = step(scaler, optimizer, *args, **kwargs)
+        finally:
+            self._scaled_optimizer = None
+        with self._check_safely():
+            self._checks.note_scaler_step(optimizer, has_stepped=self._has_stepped)
+        return result

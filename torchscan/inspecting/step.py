@@ -1,0 +1,288 @@
+"""One step while it goes on, and what is known of it when it is over."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple, TypeVar
+
+from torch import Tensor, nn
+from torch.autograd.graph import Node
+
+from torchscan.inspecting.call_memory import CallMemory, Shapes
+from torchscan.inspecting.checks import CheckResult
+from torchscan.inspecting.exchanges import Clock, Exchange, Group, find_exchanges
+from torchscan.inspecting.facts import COUNTED, InspectedCall, StepFacts, facts_of
+from torchscan.inspecting.findings import NonFinite
+from torchscan.inspecting.nodes import NodeWatch
+from torchscan.inspecting.timeline import Timeline, timeline_of
+from torchscan.recording.bookkeeping.containers import tensors_in
+from torchscan.recording.bookkeeping.inventory import type_name_of
+from torchscan.recording.bookkeeping.tensors import shape_of
+from torchscan.recording.call_tree import Call, Given
+from torchscan.torch_versions import next_node
+
+_Sizes = tuple[tuple[int, ...], ...]
+_MEMORY = tuple(each.name for each in fields(CallMemory))
+_Found = TypeVar("_Found", NonFinite, CheckResult)
+
+
+class StepCounts(NamedTuple):
+    """Counts of finished steps, by kind."""
+
+    #: with a backward pass
+    trained: int = 0
+    #: without one, with gradients off
+    evaluated: int = 0
+    #: without one, with gradients on: steps that an exception ended, passes whose results were only read
+    unfinished: int = 0
+
+    def add(self, step: Step) -> StepCounts:
+        """Return the counts with this step added."""
+        if step.trains:
+            return self._replace(trained=self.trained + 1)
+        if step.label.is_evaluation:
+            return self._replace(evaluated=self.evaluated + 1)
+        return self._replace(unfinished=self.unfinished + 1)
+
+    @property
+    def num_training(self) -> int:
+        """Steps that train. Of a model that has not trained yet, passes with gradients on, which may have been meant to."""
+        return self.trained or self.unfinished
+
+
+@dataclass(slots=True)
+class StepLabel:
+    """The number and kind of a step, as findings name it."""
+
+    #: which of its kind it is, from 0
+    number: int
+    #: True if it began with gradients off
+    is_evaluation: bool = False
+
+    def set(self, before: StepCounts, *, is_evaluation: bool) -> None:
+        """Set the label as the step begins, from the counts of earlier steps."""
+        self.number = before.evaluated if is_evaluation else before.num_training
+        self.is_evaluation = is_evaluation
+
+    def put_on(self, found: _Found) -> _Found:
+        """Return the finding with this label."""
+        return replace(found, step=self.number, is_evaluation=self.is_evaluation)
+
+
+class Step:
+    """Watches one step, from the model's call to its next one."""
+
+    def __init__(self, nodes: NodeWatch, label: StepLabel) -> None:
+        self._nodes = nodes
+        self.label = label
+        self._times, self._values, self._memory, self._checks = (
+            nodes.times,
+            nodes.values,
+            nodes.memory,
+            nodes.checks,
+        )
+        #: of what was given and returned; of those that a gradient is computed for
+        self._shapes: dict[int, tuple[_Sizes, _Sizes, _Sizes, _Sizes]] = {}
+        self._calls: tuple[Call, ...] = ()
+        self._known_memory: dict[int, CallMemory] = {}
+        #: the first node that a checkpoint can make when it runs a call again, by index
+        self._run_again: dict[int, int] = {}
+        #: of each pass that has a graph, what lives as long as the nodes of its results
+        self._graphs: list[list[weakref.ref[object]]] = []
+        #: True if its last pass was in training mode
+        self._was_training = True
+        #: what modules made in the pass that goes on: not everything need be in its result
+        self._output_nodes: list[Node] = []
+        #: the number of the first node that the forward pass can make, and when it began
+        self._oldest = self._began = 0
+
+    @property
+    def trains(self) -> bool:
+        """True if it has a backward pass."""
+        return self._times.has_begun_backward
+
+    def is_complete(self, *, is_training: bool) -> bool:
+        """Return whether a forward pass that begins now, in training mode or not, is of another step.
+
+        It is if gradients have come in this one, or none can come. A validation may leave gradients on, and hold each result
+        until the next pass has returned: the results before that are gone, and training mode comes back before training does.
+        """
+        if self.trains or (is_training and not self._was_training):
+            return True
+        alive = [any(each() is not None for each in graph) for graph in self._graphs]
+        return not all(alive) or not alive
+
+    @property
+    def looking(self) -> int:
+        """Nanoseconds that were spent on looking."""
+        return self._times.looking
+
+    def begin_looking(self) -> int:
+        """Begin something that the times of the step exclude, and return when."""
+        return self._times.begin_looking()
+
+    def end_looking(self, start: int) -> None:
+        """End it."""
+        self._times.end_looking(start)
+
+    @property
+    def is_captured(self) -> bool:
+        """True if the device's work is being captured, so that it does not run in this step."""
+        return self._times.is_captured
+
+    def begin_pass(self, *, is_training: bool) -> None:
+        """Note that a forward pass begins, in training mode or not."""
+        self._was_training = is_training
+        self._oldest = next_node()
+        self._began = self._times.begin()
+
+    def note_optimizer(self, *, is_start: bool) -> None:
+        """An optimizer starts its step, or has ended it."""
+        self._times.note_optimizer(is_start=is_start)
+
+    def note_start(self, call: Call, args: tuple[Any, ...]) -> None:
+        """A call starts."""
+        start = self._times.begin_looking(max(self._nodes.entered, self._began))
+        try:
+            if call.outer is None and call.parent is not None:
+                self._run_again[call.index] = next_node()
+            tensors = tensors_in(args)
+            sizes = _sizes(tensors)
+            if self._memory.is_new(call, sizes):
+                self._values.let_go()
+            self._memory.note_start(call, sizes)
+            self._values.note_start(call, args, tensors)
+        finally:  # whoever is told may raise
+            self._times.end_looking(start)
+            self._times.note_start(call)
+
+    def note_end(self, call: Call, given: Given, result: object) -> None:
+        """A call has ended."""
+        start = self._times.begin_looking(self._nodes.entered)
+        try:
+            self._times.note_end(call)
+            self._look_at_end(call, given, result)
+        finally:
+            self._times.end_looking(start)
+
+    def _look_at_end(self, call: Call, given: Given, result: object) -> None:
+        args, kwargs = given
+        inputs, outputs = tensors_in(args), tensors_in(result)
+        if kwargs:
+            inputs = [*inputs, *tensors_in(kwargs)]
+        given_sizes, sizes = _sizes(inputs), _sizes(outputs)
+        grad_in, grad_out = _differentiable(inputs, given_sizes), _differentiable(outputs, sizes)
+        shapes = given_sizes, grad_in, sizes, grad_out
+        self._shapes[call.index] = self._memory.share(shapes)
+        self._memory.note_end(call, inputs, outputs)
+        self._output_nodes += [each.grad_fn for each in outputs if each.grad_fn is not None]
+        if call.outer is None:
+            self._watch_graph(call, outputs)
+        self._values.note_end(call, given, outputs)
+        self._checks.note_end(call, outputs)
+
+    def _watch_graph(self, call: Call, result: Sequence[Tensor]) -> None:
+        """The model has returned, or what a checkpoint has run again."""
+        oldest = self._oldest if call.parent is None else self._run_again[call.index]
+        alive = self._nodes.watch(result, self._output_nodes, oldest)
+        self._output_nodes.clear()
+        if call.parent is None and alive:
+            self._graphs.append(alive)
+
+    def close(
+        self,
+        calls: Iterable[Call],
+        modules: Iterable[tuple[str, nn.Module]],
+        parameters: Mapping[str, Tensor],
+        *,
+        is_followed: bool,
+    ) -> None:
+        """The step is over, and another begins or not."""
+        self._times.close(is_followed=is_followed)
+        self._calls = tuple(calls)
+        self._known_memory = self._memory.close_step()
+        self._values.note_update(modules, is_followed=is_followed)
+        self._checks.note_update(parameters)
+
+    # -- afterwards ----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_known(self) -> bool:
+        """True if reading the device's results no longer waits."""
+        device = self._times.device
+        return (device is None or device.is_over) and self._values.is_known
+
+    def settle(self) -> None:
+        """Wait for the device, and tell what was found."""
+        if self._times.device is not None:
+            self._times.device.read()
+        self._values.settle()
+
+    def facts(self, number: int, before: StepFacts | None) -> StepFacts:
+        """Return the facts of the step. Values that equal those of the step before are shared."""
+        keys = tuple([(call.path, call.invocation) for call in self._calls])
+        keys = before.keys if before is not None and before.keys == keys else keys
+        shapes = _plain(self._shapes[0][0]) if 0 in self._shapes else ()
+        return facts_of(number, self._calls, keys, shapes, self._times, self._values)
+
+    def exchanges(
+        self, alike: Sequence[StepFacts], timeline: Timeline, group: Group
+    ) -> tuple[Exchange, ...]:
+        """Return the collectives of this step and of similar ones."""
+        return find_exchanges(
+            alike, timeline, Clock(Clock.ahead_now(), self._times.looked), self._times.zero, group
+        )
+
+    def timeline(self) -> Timeline:
+        """When what ran in it, on the host."""
+        return timeline_of(self._calls, self._times)
+
+    @property
+    def nonfinite(self) -> NonFinite | None:
+        """The first producer of what is not finite, if anything is."""
+        return None if self._values.first is None else self.label.put_on(self._values.first)
+
+    @property
+    def checked(self) -> Sequence[CheckResult]:
+        """Results of the user's checks."""
+        return [self.label.put_on(each) for each in self._checks.reports]
+
+    def calls(self) -> tuple[InspectedCall, ...]:
+        """Its calls, without their times."""
+        return tuple(map(self._described, self._calls))
+
+    def _described(self, call: Call) -> InspectedCall:
+        index = call.index
+        inputs, grad_in, outputs, grad_out = map(_plain, self._shapes.get(index, ((), (), (), ())))
+        has_gradients = self._times.has_begun_backward
+        return InspectedCall(
+            **dict.fromkeys(COUNTED, 0),
+            **{name: getattr(self._known_memory[index], name) for name in _MEMORY},
+            path=call.path,
+            type_name=type_name_of(call.module),
+            invocation=call.invocation,
+            depth=call.depth,
+            parent=None if call.parent is None else call.parent.index,
+            input_shapes=inputs,
+            output_shapes=outputs,
+            grad_in_shapes=grad_in if has_gradients else (),
+            grad_out_shapes=grad_out if has_gradients else (),
+            is_again=index in self._times.again,
+        )
+
+
+def _sizes(tensors: Sequence[Tensor]) -> _Sizes:
+    return tuple([shape_of(each) if each.is_nested else each.shape for each in tensors])
+
+
+def _differentiable(tensors: Sequence[Tensor], sizes: _Sizes) -> _Sizes:
+    if all(tensor.requires_grad for tensor in tensors):
+        return sizes
+    pairs = zip(sizes, tensors, strict=True)
+    return tuple([size for size, tensor in pairs if tensor.requires_grad])
+
+
+def _plain(sizes: _Sizes) -> Shapes:
+    return tuple(map(tuple, sizes))

@@ -1,0 +1,229 @@
+"""The checks of one training step: the loss, the gradients, and the parameters after the optimizer.
+
+Each is one sum or one fused norm. A check that fails is explained by the modules ``loss_explainer``, ``gradient_explainer`` and
+``update_explainer``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer
+
+from torchscan.inspecting.backward_state import BackwardState
+from torchscan.inspecting.device_checks import DeviceChecks
+from torchscan.inspecting.finding_log import FindingLog
+from torchscan.inspecting.finiteness import FINE, check_values, is_on_device, is_plain, is_readable
+from torchscan.inspecting.gradient_explainer import GradientExplainer
+from torchscan.inspecting.loss_explainer import LossExplainer
+from torchscan.inspecting.loss_graph import LossGraph
+from torchscan.inspecting.root_calls import RootCalls
+from torchscan.inspecting.root_names import RootNames
+from torchscan.inspecting.trained_tensors import TrainedTensors, parameters_of, updated_rows_of
+from torchscan.inspecting.update_explainer import UpdateExplainer
+from torchscan.observing.loss_scales import LossScales
+from torchscan.recording.places import place_of_user
+from torchscan.torch_versions import norms_of, without_tracing
+
+
+class TrainingChecks:
+    """The checks around a backward pass and an optimizer's step."""
+
+    def __init__(
+        self, calls: RootCalls, tensors: TrainedTensors, names: RootNames, log: FindingLog
+    ) -> None:
+        self._calls = calls
+        self._tensors = tensors
+        self._loss_explainer = LossExplainer(calls, log, names)
+        self._gradient_explainer = GradientExplainer(calls, tensors, log)
+        self._update_explainer = UpdateExplainer(tensors, log)
+        self.on_device = DeviceChecks(tensors, names, log)
+        self.scales = LossScales()
+        #: steps that a GradScaler has skipped
+        self.skipped: list[int] = []
+        self._state = BackwardState()
+
+    @property
+    def is_scaled(self) -> bool:
+        """True while a backward pass goes on whose loss a GradScaler has scaled."""
+        return self._state.scale is not None
+
+    # -- around the backward pass ----------------------------------------------------------------------------------------
+
+    def check_loss(
+        self,
+        tensors: Sequence[Tensor],
+        given: Sequence[Tensor],
+        *,
+        is_stored: bool,
+    ) -> LossGraph | None:
+        """Check what a backward pass starts at, and the gradients that it is ``given`` for that.
+
+        Return the graph between that and the models, or None if the pass trains none of them.
+        Gradients of parameters are stored if ``is_stored``; ``torch.autograd.grad`` returns them.
+        """
+        self.on_device.read(waits=False)
+        self._state.scale = None
+        graph = LossGraph(tensors, self._calls.is_inside_model)
+        if not self._tensors.is_reached_by(graph):
+            return None
+        self._calls.note_checked(graph.reached)
+        if is_stored or self._state.has_finite_gradients is False:
+            self._state.has_finite_gradients = None
+        self._state.line = place_of_user()
+        losses, self._state.scale = self.scales.unscale(tensors)
+        if any(map(is_on_device, losses)):
+            self.on_device.send("loss", [(None, each) for each in losses], is_scaled=self.is_scaled)
+        else:
+            look = sum(map(check_values, filter(is_readable, losses)), FINE)
+            if not look.is_fine:
+                self._loss_explainer.explain(graph, look, losses)
+                self._state.has_finite_gradients = False
+                return graph
+            look = sum(map(check_values, filter(is_readable, given)), FINE)
+            if not look.is_fine and not self.is_scaled:
+                self._gradient_explainer.report_given(given, self._state.line)
+                self._state.has_finite_gradients = False
+                return graph
+        graph.follow()
+        return graph
+
+    def check_gradients(self, graph: LossGraph) -> None:
+        """Check the gradients that a backward pass has stored."""
+        state = self._state
+        pairs = [
+            (each, each.grad) for each in self._tensors.list_parameters() if each.grad is not None
+        ]
+        if state.has_finite_gradients is False:  # nor is the loss finite
+            state.note_spoilt(pairs)
+            return
+        state.note_stored(pairs)
+        if any(is_on_device(gradient) for _, gradient in pairs):
+            self.on_device.send("backward", pairs, is_scaled=self.is_scaled)
+            return
+
+        checked = []
+        for parameter, gradient in pairs:
+            if not self._tensors.is_reported(parameter) and not state.is_spoilt(gradient):
+                checked.append((parameter, gradient))
+        state.has_finite_gradients = _are_finite([gradient for _, gradient in checked])
+        if state.has_finite_gradients:
+            # What an earlier pass has left was reported then, and the optimizer will read it.
+            state.has_finite_gradients = not state.has_spoilt(pairs)
+            return
+        state.note_spoilt(checked)
+        if state.scale is None:
+            self._gradient_explainer.explain(graph)
+        else:
+            self._gradient_explainer.explain_overflow(graph)
+
+    # -- around the optimizer's step -------------------------------------------------------------------------------------
+
+    def check_unread(self, optimizer: Optimizer) -> None:
+        """Check gradients that were written to since they were last read."""
+        state = self._state
+        if state.has_finite_gradients is False:  # it has been reported, or a scaler skips the step
+            return
+        unread = state.find_unread(parameters_of(optimizer))
+        state.note_read(unread)
+        unread = [
+            (each, gradient) for each, gradient in unread if not self._tensors.is_reported(each)
+        ]
+        if any(is_on_device(gradient) for _, gradient in unread):
+            self.on_device.send("gradient", unread, is_scaled=self.is_scaled)
+        elif not _are_finite([gradient for _, gradient in unread]):
+            self._update_explainer.explain_written(optimizer, unread, state)
+
+    def is_trained_by(self, optimizer: Optimizer) -> bool:
+        """Return whether an optimizer updates parameters that are checked."""
+        return self._tensors.is_trained_by(optimizer)
+
+    def check_update(self, optimizer: Optimizer) -> None:
+        """Check the parameters that an optimizer has updated, and buffers."""
+        parameters, parameter_masks = self._split_masks(parameters_of(optimizer))
+        buffers, buffer_masks = self._split_masks(self._tensors.iter_buffers())
+        masks = parameter_masks + buffer_masks
+        if any(map(is_on_device, parameters)):
+            is_scaled = self.is_scaled
+            pairs = [(each, updated_rows_of(each)) for each in parameters]
+            self.on_device.send("optimizer", pairs, is_scaled=is_scaled)
+            self.on_device.send("update", _with_themselves(buffers + masks), is_scaled=is_scaled)
+        else:
+            self._check_parameters(optimizer, parameters, buffers, masks)
+        self._tensors.note_update(optimizer)
+        self._calls.release()
+
+    def _split_masks(self, tensors: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the tensors that have not been reported, without and with infinities from the start."""
+        usual: list[Tensor] = []
+        masks: list[Tensor] = []
+        for tensor in tensors:
+            if not self._tensors.is_reported(tensor):
+                (masks if self._tensors.is_mask(tensor) else usual).append(tensor)
+        return usual, masks
+
+    def _check_parameters(
+        self,
+        optimizer: Optimizer,
+        parameters: list[Tensor],
+        buffers: list[Tensor],
+        masks: list[Tensor],
+    ) -> None:
+        explainer, state = self._update_explainer, self._state
+        if not _are_finite(list(map(updated_rows_of, parameters))):
+            bad = [each for each in parameters if not check_values(each).is_fine]
+            explainer.explain_update(optimizer, bad, state)
+        if not _are_finite(buffers):  # infinities may be a mask that was made anew
+            explainer.explain_buffers([each for each in buffers if check_values(each).nan], state)
+        explainer.explain_buffers(
+            [each for each in masks if self._tensors.has_new_nan(each)], state
+        )
+        self._tensors.has_seen_finite = True
+
+    def note_scaler_step(self, optimizer: Optimizer, *, has_stepped: bool) -> None:
+        """Count a step that a GradScaler has skipped. A fused optimizer skips it within ``step()``."""
+        is_fused = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+        if has_stepped and not (is_fused and self._state.has_finite_gradients is False):
+            return
+        main = self._tensors.find_root(parameters_of(optimizer))
+        self.skipped.append(
+            self._tensors.num_updates_by(optimizer) if main is None else max(main.begun - 1, 0)
+        )
+        scale = self._state.scale
+        if self._state.has_finite_gradients is False and scale is not None and math.isfinite(scale):
+            self._gradient_explainer.explain_skipped(scale)
+        self._calls.release()
+
+
+def _are_finite(tensors: Sequence[Tensor]) -> bool:
+    """Return whether all values are finite, by one fused norm where that is possible."""
+    plain, others = [], []
+    for tensor in tensors:
+        if is_plain(tensor):
+            plain.append(tensor)
+        elif is_readable(tensor):
+            others.append(tensor)
+    if (
+        plain
+        and not math.isfinite(_sum_of_norms(plain))
+        and any(not check_values(each).is_fine for each in plain)
+    ):
+        return False
+    return all(check_values(each).is_fine for each in others)
+
+
+def _with_themselves(tensors: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    return [(each, each) for each in tensors]
+
+
+def _sum_of_norms(tensors: list[Tensor]) -> float:
+    """Return a number that is not finite if any value is not. It may also overflow."""
+    has_one_type = len({each.dtype for each in tensors}) == 1
+    with without_tracing():
+        norms = list(norms_of(tensors, 2.0))
+        if not has_one_type:
+            norms = [norm.double() for norm in norms]
+        return float(torch.stack(norms).sum().item())

@@ -1,0 +1,319 @@
+"""Memory shared by the training process and its worker, and a socket that wakes the other side.
+
+All data from training is in the memory, so nothing is lost when training is killed: what was put
+is still there for the worker. Training never waits; a step without room is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import socket
+import tempfile
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torchscan.watching.descriptors import above_standard
+
+if TYPE_CHECKING:
+    from torchscan.watching.sampled import StepSamples
+
+#: min bytes for records, and the number of steps that fit. Memory is taken only when it is used
+_MIN_SIZE, _NUM_STEPS = 2**26, 8
+#: records that may lie in the memory at once: its first part lists them
+_NUM_RECORDS = 2**15
+#: bytes of the counters, and of these with the list of records
+_COUNTERS_SIZE = 4096
+CONTROL_SIZE = _COUNTERS_SIZE + 16 * _NUM_RECORDS
+_CHUNK = 2**16
+_ALIGNMENT = 8
+
+Message = dict[str, Any]
+
+
+class Counters:
+    """Whole numbers in shared memory. Each is written by one of the two processes only."""
+
+    _PUT, _BEGUN, _BEGUN_STEP, _BEGUN_PHASE, _TAKEN, _BEAT, _FAILED = range(7)
+
+    def __init__(self, file: int) -> None:
+        self._memory = mmap.mmap(file, CONTROL_SIZE)
+        self._numbers = memoryview(self._memory).cast("Q")
+
+    @property
+    def put(self) -> int:
+        """Records put into the memory since the run began."""
+        return self._numbers[self._PUT]
+
+    @property
+    def taken(self) -> int:
+        """Records that the worker has finished with."""
+        return self._numbers[self._TAKEN]
+
+    @taken.setter
+    def taken(self, number: int) -> None:
+        self._numbers[self._TAKEN] = number
+
+    @property
+    def beat(self) -> int:
+        """Signs of life of the worker."""
+        return self._numbers[self._BEAT]
+
+    def note_beat(self) -> None:
+        """Add a sign of life."""
+        self._numbers[self._BEAT] += 1
+
+    @property
+    def failed(self) -> int:
+        """Steps that the worker has taken and could not write."""
+        return self._numbers[self._FAILED]
+
+    def note_failed(self) -> None:
+        """Count a step that could not be written."""
+        self._numbers[self._FAILED] += 1
+
+    @property
+    def num_begun(self) -> int:
+        """Steps of which sampling has begun."""
+        return self._numbers[self._BEGUN]
+
+    @property
+    def last_begun(self) -> tuple[bool, int]:
+        """The last of these: True if it is an evaluation, and its training step."""
+        return bool(self._numbers[self._BEGUN_PHASE]), self._numbers[self._BEGUN_STEP]
+
+    def note_begun(self, number: int, *, is_evaluation: bool, step: int) -> None:
+        """Set the number of steps that were begun, and the last of them."""
+        self._numbers[self._BEGUN_STEP] = step
+        self._numbers[self._BEGUN_PHASE] = int(is_evaluation)
+        self._numbers[self._BEGUN] = number
+
+    def place_of(self, record: int) -> tuple[int, int]:
+        """Return where a record begins, and the bytes of its message."""
+        index = self._index_of(record)
+        return self._numbers[index], self._numbers[index + 1]
+
+    def add(self, at: int, size: int) -> None:
+        """List one more record; its bytes are there already."""
+        put = self.put
+        index = self._index_of(put)
+        self._numbers[index] = at
+        self._numbers[index + 1] = size
+        self._numbers[self._PUT] = put + 1
+
+    def _index_of(self, record: int) -> int:
+        return (_COUNTERS_SIZE // 8) + 2 * (record % _NUM_RECORDS)
+
+
+def shared_memory() -> int:
+    """Return a new file in memory, if the system has such files. It ends with its last process."""
+    if hasattr(os, "memfd_create"):
+        return above_standard(os.memfd_create("torchscan", os.MFD_CLOEXEC))
+    number, name = tempfile.mkstemp(prefix="torchscan-")
+    os.unlink(name)
+    return above_standard(number)
+
+
+def take_files(end: socket.socket) -> tuple[int, int]:
+    """Return the files that an outlet sends before all else: the memory and the worker's lock."""
+    _, numbers, _, _ = socket.recv_fds(end, 1, 2)
+    if len(numbers) != 2:
+        raise EOFError("the training process has ended")
+    for number in numbers:  # what a sink starts would keep the lock
+        os.set_inheritable(number, False)
+    return numbers[0], numbers[1]
+
+
+class MessageSocket:
+    """A socket that never waits: bytes without room are sent later."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.socket = end
+        self.socket.setblocking(False)
+        self._waiting = bytearray()
+        self._received = bytearray()
+        self.is_open = True
+
+    def send(self, message: Message) -> None:
+        """Send a message as soon as there is room."""
+        self._waiting += json.dumps(message).encode() + b"\n"
+        self.flush()
+
+    def wake(self) -> None:
+        """Wake the other side. A full socket means that it has not noticed earlier calls yet."""
+        if not self._waiting:
+            try:
+                self.socket.send(b"\n")
+            except OSError:  # full, or closed
+                return
+
+    def flush(self) -> None:
+        """Send what waits, as far as there is room."""
+        try:
+            while self._waiting:
+                sent = self.socket.send(self._waiting[:_CHUNK])
+                del self._waiting[:sent]
+        except BlockingIOError:
+            pass
+        except OSError:  # the other side has closed; what it sent before can still be read
+            self._waiting.clear()
+
+    @property
+    def is_drained(self) -> bool:
+        """True if nothing waits."""
+        return not self._waiting
+
+    def heard(self) -> Iterator[Message]:
+        """Yield the messages that have come since the last call."""
+        try:
+            while self.is_open:
+                data = self.socket.recv(_CHUNK)
+                self.is_open = bool(data)
+                self._received += data
+        except BlockingIOError:
+            pass
+        except OSError:  # a connection that was reset
+            self.is_open = False
+        *lines, self._received = self._received.split(b"\n")
+        for line in lines:
+            if line:
+                yield json.loads(line)
+
+    def close(self) -> None:
+        """Send and receive no more."""
+        self.is_open = False
+        self.socket.close()
+
+
+class _Placed(NamedTuple):
+    """The bytes of a record."""
+
+    at: int
+    size: int
+    is_step: bool
+
+
+class Outlet:
+    """The training process's end of the memory, which is a ring of records."""
+
+    def __init__(self) -> None:
+        self._file = shared_memory()
+        os.ftruncate(self._file, CONTROL_SIZE)
+        self.counters = Counters(self._file)
+        self._memory: mmap.mmap | None = None
+        #: bytes for records, which begin behind the control part
+        self._size = 0
+        #: where the next record goes, and those that the worker has not finished with
+        self._at = CONTROL_SIZE
+        self._unread: deque[_Placed] = deque()
+        self._num_freed = 0
+        #: messages for which there was no room yet
+        self._waiting: deque[Message] = deque()
+
+    def send_files(self, end: socket.socket, lock: int) -> None:
+        """Send a worker its files over a new socket."""
+        socket.send_fds(end, [b"m"], [self._file, lock])
+
+    def send(self, message: Message) -> None:
+        """Put a message, as soon as there is room."""
+        self._waiting.append(message)
+        self.flush()
+
+    def flush(self) -> bool:
+        """Put waiting messages into the memory, and return whether there was room for all."""
+        while self._waiting and self._put(self._waiting[0], None):
+            self._waiting.popleft()
+        return not self._waiting
+
+    def put(self, sampled: StepSamples) -> bool:
+        """Put a step into the memory, and return whether there was room."""
+        return self.flush() and self._put({"is": "step", **sampled.header}, sampled)
+
+    @property
+    def num_steps_left(self) -> int:
+        """Steps that the worker has not finished with."""
+        self._free_taken()
+        return sum(each.is_step for each in self._unread)
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether the worker has processed everything that was sent or is waiting."""
+        self._free_taken()
+        return not self._unread and not self._waiting
+
+    def close(self) -> None:
+        """Close the memory; nothing can be put after that."""
+        os.close(self._file)
+
+    def _put(self, message: Message, sampled: StepSamples | None) -> bool:
+        data = json.dumps(message).encode()
+        head = aligned(len(data))
+        size = head + (0 if sampled is None else sampled.nbytes)
+        self._free_taken()
+        self._make_room(size)
+        at = self._place(size)
+        if at is None or self._memory is None or len(self._unread) >= _NUM_RECORDS:
+            return False
+        self._memory[at : at + len(data)] = data
+        if sampled is not None:
+            sampled.write(self._memory, at + head)
+        self._unread.append(_Placed(at, size, sampled is not None))
+        self._at = at + size
+        self.counters.add(at, len(data))
+        return True
+
+    def _free_taken(self) -> None:
+        taken = self.counters.taken
+        while self._num_freed < taken and self._unread:
+            self._unread.popleft()
+            self._num_freed += 1
+
+    def _make_room(self, size: int) -> None:
+        """Grow for steps of this size. Records in the memory stay where they are."""
+        if size > self._size:
+            self._size = max(_MIN_SIZE, _NUM_STEPS * size)
+            os.ftruncate(self._file, CONTROL_SIZE + self._size)
+            self._memory = mmap.mmap(self._file, CONTROL_SIZE + self._size)
+
+    def _place(self, size: int) -> int | None:
+        """Return the start of ``size`` free bytes, or None if there are none."""
+        end = CONTROL_SIZE + self._size
+        if not self._unread:
+            return CONTROL_SIZE if size <= self._size else None
+        oldest = self._unread[0].at
+        if self._at > oldest:
+            if self._at + size <= end:
+                return self._at
+            return CONTROL_SIZE if CONTROL_SIZE + size < oldest else None
+        return self._at if self._at + size < oldest else None
+
+
+class Inlet:
+    """The worker's end of the memory."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self.counters = Counters(file)
+        self.memory = mmap.mmap(file, CONTROL_SIZE)
+
+    def next(self) -> tuple[Message, int] | None:
+        """Return the message of the oldest record and the position of its step, or None."""
+        taken = self.counters.taken
+        if taken == self.counters.put:
+            return None
+        size = os.fstat(self._file).st_size
+        if size > len(self.memory):
+            self.memory = mmap.mmap(self._file, size)
+        at, length = self.counters.place_of(taken)
+        return json.loads(self.memory[at : at + length]), at + aligned(length)
+
+    def free(self) -> None:
+        """Report the oldest record as handled."""
+        self.counters.taken += 1
+
+
+def aligned(size: int) -> int:
+    """Return the next multiple of the alignment of numbers."""
+    return -(-size // _ALIGNMENT) * _ALIGNMENT

@@ -1,0 +1,159 @@
+"""Loss, learning rate and gradient norm of each step, on their way to the worker."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchscan.inspecting.root_calls import is_capturing_now
+from torchscan.watching.schema import Phase
+
+#: steps whose values may be on their way from a device, and seconds between two transfers
+_MAX_PENDING, _PERIOD = 256, 0.25
+Row = list[Any]
+#: columns of a row
+_PHASE, _STEP, _NUMBER, _TIME, _LOSS, _LEARNING_RATE, _GRADIENT_NORM = range(7)
+
+
+class _Transfer:
+    """Values that are copied from a device without waiting for it."""
+
+    def __init__(self, rows: list[Row], places: list[tuple[int, int]], values: Tensor) -> None:
+        self.rows = rows
+        #: row and column of each value
+        self._places = places
+        self._values = torch.empty(len(places), pin_memory=True)
+        self._values.copy_(values, non_blocking=True)
+        self._event = torch.cuda.Event()
+        self._event.record()
+
+    @property
+    def is_over(self) -> bool:
+        """True if reading the values does not wait."""
+        return bool(self._event.query())
+
+    def read(self) -> None:
+        """Put the values into the rows. This waits for the device."""
+        self._event.synchronize()
+        for (row, column), value in zip(self._places, self._values.tolist(), strict=True):
+            self.rows[row][column] = value
+
+
+class CurveLog:
+    """Collects a row for each pass. Training never waits for a device."""
+
+    def __init__(self, send: Callable[[list[Row]], None]) -> None:
+        self._send = send
+        self._row: Row | None = None
+        self._loss: Tensor | float | None = None
+        self._gradient_norm: Tensor | None = None
+        #: factor by which the loss was scaled, or None
+        self._scale: Tensor | None = None
+        #: rows with values that are still on a device: row, column and value
+        self._rows: list[Row] = []
+        self._values: list[tuple[int, int, Tensor]] = []
+        self._transfers: deque[_Transfer] = deque()
+        self._sent_at = 0.0
+
+    def begin(self, phase: Phase, step: int, number: int) -> None:
+        """Begin the row of another pass. The row before is complete."""
+        self.end()
+        self._row = [phase, step, number, time.time(), None, None, None]
+
+    def relabel(self, phase: Phase, step: int, number: int) -> None:
+        """Change the pass of the current row."""
+        if self._row is not None:
+            self._row[:_TIME] = [phase, step, number]
+
+    def add_loss(self, loss: Tensor) -> None:
+        """Add the loss of a backward pass: a step with several has their sum."""
+        if self._row is None:
+            return
+        # a copy, as the program may go on to write to the loss
+        value = loss.detach().clone() if loss.is_cuda else loss.item()
+        self._loss = value if self._loss is None else self._loss + value
+
+    def set_evaluation_loss(self, loss: float) -> bool:
+        """Set the loss of the evaluation pass that was last, or return False if there was none."""
+        if self._row is None or self._row[_PHASE] != "eval":
+            return False
+        self._loss = loss
+        return True
+
+    def note_learning_rate(self, rate: object) -> None:
+        """Set the learning rate of the current pass, unless reading it would wait."""
+        if (self._row is not None and isinstance(rate, int | float)) or (
+            self._row is not None and isinstance(rate, Tensor) and not rate.is_cuda
+        ):
+            self._row[_LEARNING_RATE] = float(rate)
+
+    def note_scale(self, scaled: Tensor, loss: Tensor) -> None:
+        """Note that gradients are those of a scaled loss, as a ``GradScaler`` makes it."""
+        self._scale = scaled.detach() / loss.detach()
+
+    def note_gradient_norm(self, norm: Tensor) -> None:
+        """Set the gradient norm of the current pass."""
+        self._gradient_norm = norm if self._scale is None else norm / self._scale
+
+    def end(self) -> None:
+        """End the current pass."""
+        row, self._row = self._row, None
+        self._scale = None
+        loss, self._loss = self._loss, None
+        norm, self._gradient_norm = self._gradient_norm, None
+        if row is None:
+            return
+        is_complete = True
+        for column, value in ((_LOSS, loss), (_GRADIENT_NORM, norm)):
+            if value is None:
+                continue
+            if isinstance(value, Tensor) and value.is_cuda:
+                is_complete = False
+                self._values.append((len(self._rows), column, value))
+            else:
+                row[column] = float(value)
+        if is_complete and not self._rows and not self._transfers:
+            self._send([row])
+            return
+        self._rows.append(row)
+        self._transfer()
+
+    def _transfer(self) -> None:
+        """Start a transfer from the device now and then, and send the rows of those that ended."""
+        if is_capturing_now():  # events may not be read then
+            return
+        while self._transfers and self._transfers[0].is_over:
+            self._finish_transfer()
+        now = time.monotonic()
+        is_due = now - self._sent_at > _PERIOD or len(self._rows) >= _MAX_PENDING
+        if is_due and self._values:
+            self._start_transfer()
+            self._sent_at = now
+
+    def _start_transfer(self) -> None:
+        places = [(row, column) for row, column, _ in self._values]
+        device = self._values[0][2].device
+        values = torch.stack([value.to(device, torch.float32) for *_, value in self._values])
+        self._transfers.append(_Transfer(self._rows, places, values))
+        self._rows, self._values = [], []
+
+    def _finish_transfer(self) -> None:
+        transfer = self._transfers.popleft()
+        transfer.read()
+        self._send(transfer.rows)
+
+    def close(self) -> None:
+        """Send all rows, and wait for the device if values are still on it."""
+        self.end()
+        if self._values:
+            self._start_transfer()
+        while self._transfers:
+            self._finish_transfer()
+        if self._rows:
+            self._send(self._rows)
+            self._rows = []

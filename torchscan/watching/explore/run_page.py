@@ -1,0 +1,150 @@
+"""The contents of a watched run's page."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torchscan._version import __version__
+from torchscan.files import path_of
+from torchscan.measured import Measured
+from torchscan.notes import Note
+from torchscan.pages import Page
+from torchscan.report.paging.late import with_all_calls
+from torchscan.report.paging.layer_rows import key_of, truncate_text
+from torchscan.report.paging.model_page import document
+from torchscan.report.paging.page_data import by_key
+from torchscan.watching.explore.training import first_nan, training_of
+from torchscan.watching.history import WatchedRun
+from torchscan.wrong_arguments import explain_wrong_types
+
+
+def data_of_run(run: WatchedRun, measured: Measured, *others: WatchedRun) -> dict[str, Any]:
+    """The graph that was drawn of its model, or else the tree of its modules, with what the run has measured."""
+    graph, series = run.graph or _without_graph(run), run.series
+    calls = dict.fromkeys([("", 0), *((each.path, each.invocation) for each in series)])
+    types = {
+        "": str(run.about.get("model", "model")),
+        **{each.path: each.type_name for each in series},
+    }
+    return {
+        **graph,
+        **with_all_calls(graph["rows"], graph["levels"], calls, types),
+        "question": [
+            measured.source,
+            *graph["question"],
+            *(f"beside {each.path.name}" for each in others),
+        ],
+        "verdicts": [*wrong_in([run, *others]), *graph["verdicts"]],
+        "measured": measured_by_key(run, measured),
+    }
+
+
+def measured_by_key(run: WatchedRun, measured: Measured) -> dict[str, Any]:
+    """Return what the run has measured, with the call that its first NaN was seen in."""
+    event, producers = first_nan(run.events), dict(measured.producers)
+    if event is not None and _has_call(run, event.note):
+        values = event.note.values
+        producers.setdefault(_call_of(event.note), f"{values['series']}, step {values['step']}")
+    return by_key(replace(measured, producers=producers))
+
+
+@explain_wrong_types
+def page_of_run(run: str | os.PathLike[str], *others: str | os.PathLike[str]) -> Page:
+    """A run that is, or was, watched as one HTML file: ``page_of_run("runs/first").save("run.html")``. A notebook shows it.
+
+    Args:
+        run: its folder.
+        others: runs whose distributions are shown beside.
+    """
+    runs = [WatchedRun(path_of(each).resolve()) for each in (run, *others)]
+    measured = [each.measured() for each in runs]
+    names = names_of([each.path for each in runs])
+    histories = [
+        {**each, "run": name}
+        for name, found in zip(names, measured, strict=True)
+        for each in found.histories
+    ]
+    data = data_of_run(runs[0], replace(measured[0], histories=histories), *runs[1:])
+    return Page(document({**data, "training": training_of(runs[0])}))
+
+
+def names_of(runs: Sequence[Path]) -> list[str]:
+    """Return the names of folders: the shortest ends of their paths that differ."""
+    longest = max(len(each.parts) for each in runs)
+    ends = ([str(Path(*each.parts[-size:])) for each in runs] for size in range(1, longest + 1))
+    return next(
+        (names for names in ends if len(set(names)) == len(set(runs))), [str(each) for each in runs]
+    )
+
+
+def _without_graph(run: WatchedRun) -> dict[str, Any]:
+    return {
+        "title": truncate_text(str(run.about.get("model", run.path.name))),
+        "question": [],
+        "verdicts": [],
+        "rows": [],
+        "levels": [],
+        "memory": None,
+        "roofline": None,
+        "error": "",
+        "version": __version__,
+        "remarks": ["This run has no graph of its model, so modules are shown without edges."],
+    }
+
+
+def wrong_in(runs: Sequence[WatchedRun]) -> list[dict[str, Any]]:
+    """Return what went wrong: the first NaN of each run, and missing ranks and steps.
+
+    The first NaN of the first run links to the call that it was seen in. Events of old files are
+    sentences, which are shown without a judgment.
+    """
+    has_others = len(runs) > 1
+    nans = [
+        _nan_verdict(event.note, run, is_linked=run is runs[0], has_others=has_others)
+        for run in runs
+        if (event := first_nan(run.events)) is not None
+    ]
+    old = [
+        {**_verdict("Event", run, event, has_others=has_others), "isWrong": False}
+        for run in runs
+        for event in run.events
+        if event.note.code == "text"
+    ]
+    missing = [
+        _verdict("Missing", run, note, has_others=has_others)
+        for run in runs
+        for note in run.missing
+    ]
+    return [*nans, *old, *missing]
+
+
+def _verdict(
+    label: str, run: WatchedRun, fact: object, *, has_others: bool, value: str = ""
+) -> dict[str, Any]:
+    name = f"{label} in {truncate_text(run.path.name)}" if has_others else label
+    return {"label": name, "value": value, "said": str(fact), "isWrong": True}
+
+
+def _nan_verdict(
+    note: Note, run: WatchedRun, *, is_linked: bool, has_others: bool
+) -> dict[str, Any]:
+    values = note.values
+    series = truncate_text(str(values["series"]))
+    step = f"step {values['step']}"
+    verdict = _verdict("First NaN", run, step, has_others=has_others, value=series)
+    if not is_linked or not _has_call(run, note):
+        return verdict
+    return {**verdict, "path": key_of(*_call_of(note))}
+
+
+def _has_call(run: WatchedRun, note: Note) -> bool:
+    return any((each.path, each.invocation) == _call_of(note) for each in run.series)
+
+
+def _call_of(note: Note) -> tuple[str, int]:
+    """Return the call of a module that a NaN was seen in."""
+    return note.values["path"], note.values["invocation"]

@@ -1,0 +1,235 @@
+"""The training of a run as its page shows it, read once or step by step."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from torchscan.notes import Note
+from torchscan.report.paging.training_data import training_data
+from torchscan.report.paging.training_record import (
+    CurveData,
+    LayerData,
+    NanData,
+    RowData,
+    TrainingRecord,
+)
+from torchscan.watching.by_call import place_of
+from torchscan.watching.curves import Curves
+from torchscan.watching.explore.layer_steps import LayerColumns, LayerSteps
+from torchscan.watching.history import History, WatchedRun, ranks_in, readers_of
+from torchscan.watching.ledger import has_worker
+from torchscan.watching.schema import Distribution, RunEvent, Series
+from torchscan.watching.store import Reader
+from torchscan.watching.threads import single_thread
+
+#: values of a "nan-seen" note, with their types
+NAN_VALUES = {"step": int, "series": str, "path": str, "invocation": int}
+#: steps before the first NaN with which its input is compared
+_STEPS_BEFORE = 8
+
+
+class FollowedTraining:
+    """The training of a run, for any number of readers. Each step is read once."""
+
+    def __init__(self, run: WatchedRun) -> None:
+        self._run = run
+        self._lock = threading.Lock()
+        self._steps: LayerSteps | None = None
+        self._series: dict[Path, dict[int, Series]] = {}
+        #: when each step was written, by rank and its number in the file
+        self._read: dict[Path, dict[int, float]] = {}
+        self._nan: NanData | None = None
+
+    def data(self) -> dict[str, Any] | None:
+        """Return the training part of the page, or None if the run has no training step."""
+        with self._lock, single_thread():
+            self._update()
+            if self._steps is None or self._run.shown_phase == "eval":
+                return None
+            train = self._run.curves()
+            columns = self._steps.columns()
+            if not train.steps and not columns.first:
+                return None
+            return training_data(self._record(train, columns))
+
+    def _record(self, train: Curves, columns: LayerColumns) -> TrainingRecord:
+        run = self._run
+        events = run.events
+        if self._nan is None and (event := first_nan(events)) is not None:
+            self._nan = _describe_nan(run, event.note)
+        num_dropped = sum(lost.count for lost in run.lost)
+        notes = [event.note for event in events]
+        evaluation = _curve_data(run.curves("eval"))
+        layers = _layer_data(columns)
+        return TrainingRecord(
+            run=run.path.name,
+            state=_state_of(run),
+            about=run.about,
+            num_dropped=num_dropped,
+            train=_curve_data(train),
+            evaluation=evaluation,
+            layers=layers,
+            notes=notes,
+            nan=self._nan,
+        )
+
+    def _update(self) -> None:
+        """Read new steps; read all again if there are new series, or if steps were replaced."""
+        files = ranks_in(self._run.path)
+        series = {reader.path: reader.series() for reader in readers_of(files)}
+        written = {reader.path: reader.written("train") for reader in readers_of(files)}
+        is_same = self._steps is not None and series == self._series
+        for path, read in self._read.items():
+            # the last step that was read may have been removed or replaced
+            if read and written.get(path, {}).get(max(read)) != read[max(read)]:
+                is_same = False
+        if self._steps is None or not is_same:
+            every: dict[Series, None] = {}
+            for found in series.values():
+                every |= dict.fromkeys(found.values())
+            self._steps = LayerSteps(list(every))
+            self._series, self._read, self._nan = series, {}, None
+        for reader in readers_of(files):
+            self._read_steps(self._steps, reader, written[reader.path])
+
+    def _read_steps(self, steps: LayerSteps, reader: Reader, written: Mapping[int, float]) -> None:
+        """Read the new steps of one rank."""
+        read = self._read.setdefault(reader.path, {})
+        for number in sorted(written.keys() - read.keys()):
+            watched = reader.step("train", number, has_counts=False)
+            if watched is not None:
+                steps.add(place_of(watched), watched, self._series[reader.path])
+            read[number] = written[number]
+
+
+def training_of(run: WatchedRun) -> dict[str, Any] | None:
+    """Return the training part of the page, or None if the run has no training step."""
+    return FollowedTraining(run).data()
+
+
+def first_nan(events: tuple[RunEvent, ...]) -> RunEvent | None:
+    """Return the first event about a NaN."""
+    for event in events:
+        values = event.note.values
+        # a file may hold values of any type
+        is_right = all(isinstance(values.get(name), kind) for name, kind in NAN_VALUES.items())
+        if event.note.code == "nan-seen" and is_right:
+            return event
+    return None
+
+
+def _state_of(run: WatchedRun) -> str:
+    if any(map(has_worker, ranks_in(run.path))):
+        return "recording"
+    about = run.about
+    is_closed = about.get("closed", True) and about.get("raised") is None
+    return "finished" if is_closed else "stopped"
+
+
+def _curve_data(curves: Curves) -> CurveData:
+    return CurveData(
+        steps=curves.steps,
+        times=curves.times,
+        losses=curves.losses,
+        learning_rates=curves.learning_rates,
+        gradient_norms=curves.gradient_norms,
+    )
+
+
+def _layer_data(columns: LayerColumns) -> LayerData:
+    rows = [RowData(**asdict(row)) for row in columns.tree.rows]
+    values = {name: found.tolist() for name, found in columns.values.items()}
+    not_finite = columns.not_finite.tolist()
+    return LayerData(
+        rows=rows,
+        first=columns.first,
+        last=columns.last,
+        until=columns.until,
+        num_sampled=columns.num_sampled,
+        values=values,
+        not_finite=not_finite,
+    )
+
+
+def _describe_nan(run: WatchedRun, note: Note) -> NanData:
+    """Return the first value that is not finite, with its tensor and the input of its module.
+
+    The event has the first tensor with a NaN. The module that produced it may have returned an
+    infinity: then that is the first tensor of the same step with a value that is not finite.
+    """
+    step = note.values["step"]
+    tensor = _find_source(_not_finite_in(run, step), note.values["series"])
+    if tensor is None:
+        return NanData(**{name: note.values[name] for name in NAN_VALUES})
+    call = (tensor.path, tensor.invocation)
+    known = run.find(kind="input")
+    inputs = [each for each in known if (each.path, each.invocation) == call]
+    history, *before = run.histories([tensor, *inputs])
+    at_step = dict(zip(history.steps, history.distributions, strict=True))[step]
+    about_input = _describe_input(before, step) if tensor.kind == "output" and before else {}
+    return NanData(
+        step=step,
+        path=tensor.path,
+        invocation=tensor.invocation,
+        series=tensor.label,
+        count=_count_wrong(at_step),
+        numel=at_step.numel,
+        **about_input,
+    )
+
+
+def _find_source(found: Sequence[Series], label: str) -> Series | None:
+    """Return the first output that is not finite; for gradients and weights, the tensor itself."""
+    tensor = next((each for each in found if each.label == label), None)
+    if tensor is not None and tensor.kind not in ("input", "output"):
+        return tensor
+    return next((each for each in found if each.kind == "output"), tensor)
+
+
+def _not_finite_in(run: WatchedRun, step: int) -> list[Series]:
+    """Return the tensors of a step that are not finite, as the first rank has them in order."""
+    for reader in readers_of(ranks_in(run.path)):
+        series = reader.series()
+        steps = [each for each, _ in reader.times("train")]
+        places = zip(sorted(reader.written("train")), steps, strict=False)
+        number = next((number for number, each in places if each == step), None)
+        watched = None if number is None else reader.step("train", number)
+        known = {} if watched is None else watched.distributions
+        wrong = [series[at] for at, found in known.items() if at in series and _count_wrong(found)]
+        if wrong:
+            return wrong
+    return []
+
+
+def _describe_input(inputs: Sequence[History], step: int) -> dict[str, Any]:
+    """Return whether the input of a module is finite in a step, and how large it is and was."""
+    by_step = [dict(zip(each.steps, each.distributions, strict=True)) for each in inputs]
+    now = [found[step] for found in by_step if step in found]
+    if not now:
+        return {}
+    about: dict[str, Any] = {
+        "is_input_finite": not any(map(_count_wrong, now)),
+        "input_largest": max(map(_largest, now)),
+    }
+    earlier = [each for each in inputs[0].steps if each <= step - _STEPS_BEFORE]
+    if earlier:
+        before_step = earlier[-1]
+        before = [found[before_step] for found in by_step if before_step in found]
+        about["before_step"] = before_step
+        about["input_before"] = max(map(_largest, before))
+    return about
+
+
+def _count_wrong(found: Distribution) -> int:
+    """Return the number of values that are not finite, estimated from the sampled ones."""
+    return round((found.nan + found.inf) * found.numel / max(1, found.sampled))
+
+
+def _largest(found: Distribution) -> float:
+    largest = max(abs(found.min), abs(found.max))
+    return largest if math.isfinite(largest) else math.nan

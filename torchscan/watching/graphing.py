@@ -1,0 +1,180 @@
+"""The graph of the model that is watched, made once, by a process that is forked for it.
+
+A fork has a copy of everything: whatever the model, its hooks and the user's modes do there, the training process sees nothing
+of it and waits for nothing, and it needs no data, only shapes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from torchscan.errors import TorchscanError
+from torchscan.notes import Note
+from torchscan.recording.call_tree import Given
+from torchscan.torch_versions import strip_hooks
+from torchscan.watching.about import fingerprint_of
+from torchscan.watching.losses import format_error
+from torchscan.watching.parent import Parent
+from torchscan.watching.store import PATIENCE_OF_WRITERS, Reader, Store, StoreError
+from torchscan.watching.waiting import is_ready
+
+#: seconds after which it gives up
+_PATIENCE = 300
+#: seconds after which the first fork should have ended, and between two looks at something
+_SHORTLY, _GLANCE = 10.0, 0.002
+#: how much less important than training it is to the machine
+_NICE = 10
+
+
+def draw_apart(model: nn.Module, given: Given, path: Path) -> int | None:
+    """Write the data of the model's page into the run's file, from what the model was called with. Training does not wait.
+
+    Returns:
+        A file that ends when it is done, for :func:`await_end`. None: it is not drawn here.
+    """
+    if (
+        not hasattr(os, "fork") or sys.platform == "darwin"
+    ):  # whose own libraries do not survive a fork
+        return None
+    trainer = os.getpid()
+    done, drawing = os.pipe()
+    try:
+        child = _forked()
+    except OSError:  # no memory for a second process, or no number for it
+        os.close(done)
+        os.close(drawing)
+        return None
+    if child:
+        os.close(drawing)  # the others hold it until they end
+        _await_first(child)
+        return done
+    try:
+        thread = threading.Thread(
+            target=_fork_once_more, args=(model, given, path, trainer, drawing)
+        )
+        thread.start()
+        thread.join()
+    finally:
+        os._exit(0)
+
+
+def _forked() -> int:
+    """A fork in which none of the user's signal handlers will ever run."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        child = os.fork()
+        if child == 0:
+            _forget_handlers()
+        return child
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _forget_handlers() -> None:
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _await_first(child: int) -> None:
+    """It ends at once, unless something that the user has registered for forks does not come back there."""
+    until = time.monotonic() + _SHORTLY
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(child, os.WNOHANG) == (0, 0):
+            if time.monotonic() > until:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                return
+            time.sleep(_GLANCE)
+
+
+def await_end(file: int, seconds: float) -> None:
+    """Wait for the end of the drawing process, up to a time limit."""
+    is_ready(file, seconds)
+    os.close(file)
+
+
+def _fork_once_more(model: nn.Module, given: Given, path: Path, trainer: int, drawing: int) -> None:
+    """Fork from a new thread, which has entered no modes and is the only one in the fork.
+
+    The parent ends at once, so that the trainer need not wait for the child.
+    """
+    if os.fork() == 0:
+        try:
+            _keep_no_file_open_but(drawing)
+            _draw(model, given, path, trainer)
+        finally:
+            os._exit(0)
+
+
+def _keep_no_file_open_but(drawing: int) -> None:
+    """Close all files but one, so that readers of the trainer's pipes and sockets see their end."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for file in (0, 1, 2):
+        os.dup2(nothing, file)
+    os.closerange(3, drawing)
+    os.closerange(drawing + 1, os.sysconf("SC_OPEN_MAX"))
+
+
+def _draw(model: nn.Module, given: Given, path: Path, trainer: int) -> None:
+    """Draw the graph with low priority and a time limit."""
+    signal.alarm(_PATIENCE)
+    gc.disable()  # what it would free may be on a device that a fork must not touch
+    os.nice(_NICE)
+    Parent(trainer).end_with_it()
+    _write(model, given, path)
+
+
+def _write(model: nn.Module, given: Given, path: Path) -> None:
+    graph, failure = None, ""
+    try:
+        graph = _graph_of(model, given)
+    except Exception as error:
+        failure = format_error(error)
+    if not _is_run_of(model, path):
+        return
+    with contextlib.closing(Store(path, {}, patience=PATIENCE_OF_WRITERS)) as store:
+        if graph is None:
+            store.note(Note.of("graph-not-drawn", error=failure))
+        else:
+            store.keep_graph(graph)
+
+
+def _is_run_of(model: nn.Module, path: Path) -> bool:
+    """Another run may be where the one was that this model was watched in, whose folder was removed."""
+    while not (about := _about(path)):  # the process that writes the run has not begun
+        time.sleep(_GLANCE)
+    return about.get("fingerprint") in (None, fingerprint_of(model))
+
+
+def _about(path: Path) -> dict[str, Any]:
+    try:
+        with contextlib.closing(Reader(path)) as reader:
+            return reader.about()
+    except StoreError:
+        return {}
+
+
+def _graph_of(model: nn.Module, given: Given) -> dict[str, Any]:
+    """The data of its page, of a training step if that can be worked out."""
+    from torchscan.pages import data_of_page
+
+    strip_hooks(model)
+    args, kwargs = given
+    try:
+        return data_of_page(model, args, kwargs, training=True)
+    except TorchscanError:
+        return data_of_page(model, args, kwargs, training=False)

@@ -1,0 +1,481 @@
+"""A run that was watched, or still is, as those see it who read it."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import fnmatch
+import heapq
+import math
+import os
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
+
+from torchscan.errors import InputError
+from torchscan.escapes import printable
+from torchscan.files import path_of
+from torchscan.measured import Measured
+from torchscan.notes import Note
+from torchscan.plain import to_plain
+from torchscan.results import PlotSize, Result, draw, table_of
+from torchscan.watching.bins import quantiles
+from torchscan.watching.by_call import measured_in, place_of
+from torchscan.watching.curves import Curves, curves_of, merge_points
+from torchscan.watching.losses import LostSteps, note_of_lost
+from torchscan.watching.missing import missing_in, rank_of_file
+from torchscan.watching.schema import KINDS, STATISTICS, Distribution, Kind, Phase, RunEvent, Series
+from torchscan.watching.settling import lost_in, settled_about
+from torchscan.watching.sinks.sink import Sink, SinkData
+from torchscan.watching.store import Reader
+from torchscan.watching.threads import single_thread
+from torchscan.watching.uniting import merge_distributions
+from torchscan.watching.validation import is_plain_file
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from torchscan.report.table import Table
+    from torchscan.watching.by_step import OverSteps
+    from torchscan.watching.layers_over_steps import LayersOverSteps
+
+T = TypeVar("T")
+#: what the file of a rank is called
+_RANK_FILE = re.compile(r"rank(0|[1-9][0-9]{0,6})\.sqlite")
+#: distributions whose columns are in memory at once, when a page is made: the run is read once for
+#: each so many
+_AT_ONCE = 2048 * 160
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """One series over the steps that were kept."""
+
+    series: Series
+    phase: Phase
+    steps: tuple[int, ...]
+    distributions: tuple[Distribution, ...]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __repr__(self) -> str:
+        span = f", {self.steps[0]} … {self.steps[-1]}" if self.steps else ""
+        return f"<History of {self.series.label!r}, {self.phase}: {len(self)} steps{span}>"
+
+    def statistic(self, name: str) -> list[float]:
+        """One figure of a :class:`Distribution` in each step, by its name: ``"mean"``, ``"min"``, or a statistic of yours."""
+        if name in STATISTICS:
+            return [getattr(each, name) for each in self.distributions]
+        custom = dict.fromkeys(known for each in self.distributions for known in each.custom)
+        if name not in custom:
+            raise InputError(
+                f"{name!r} is not a statistic: choose from {', '.join([*STATISTICS, *custom])}"
+            )
+        return [each.custom.get(name, math.nan) for each in self.distributions]
+
+    def quantiles(self, *shares: float) -> list[list[float]]:
+        """Return quantiles of each step's finite values: ``quantiles(0.05, 0.5, 0.95)``."""
+        wrong = next((share for share in shares if not 0 <= share <= 1), None)
+        if wrong is not None:
+            raise InputError(
+                f"quantile {wrong!r} is out of range: give shares from 0 to 1, such as 0.05 for 5 %"
+            )
+        by_step = [_quantiles(each, shares) for each in self.distributions]
+        return [list(by_share) for by_share in zip(*by_step, strict=True)]
+
+
+def _history(
+    series: Series, phase: Phase, found: Mapping[tuple[int, int], Sequence[Distribution]]
+) -> History:
+    keys = sorted(found)
+    distributions = tuple(merge_distributions(found[key]) for key in keys)
+    return History(
+        series=series,
+        phase=phase,
+        steps=tuple(step for step, _ in keys),
+        distributions=distributions,
+    )
+
+
+def _quantiles(distribution: Distribution, shares: Iterable[float]) -> list[float]:
+    return quantiles(distribution.counts, shares, (distribution.min, distribution.max))
+
+
+class WatchedRun(Result):
+    """A watched run. Data are read on access, also while the run continues."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """``path``: the folder of a run, or the file of one of its processes."""
+        self.path = path_of(path)
+        if not self._files:
+            raise InputError(f"{str(self.path)!r} has no watched run: {_advice(self.path)}")
+
+    @property
+    def _files(self) -> list[Path]:
+        """The files of all ranks that have started."""
+        return ranks_in(self.path)
+
+    def __repr__(self) -> str:
+        missing = "".join(f"; {each}" for each in self.missing)
+        steps = "evaluations only" if self.has_only_evaluations else f"{len(self.steps())} steps"
+        return f"<WatchedRun {str(self.path)!r}: {steps}, {len(self.series)} series{printable(missing)}>"
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The model and what wrote the run."""
+        return next(self._read(lambda reader: settled_about(reader.path, reader.about())))
+
+    @property
+    def graph(self) -> dict[str, Any] | None:
+        """The data of the model's page, as it was drawn in the first step; None: it was not."""
+        return next(filter(None, self._read(lambda reader: reader.graph())), None)
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks that trained."""
+        return int(self.about.get("ranks", len(self._files)))
+
+    @property
+    def missing(self) -> tuple[Note, ...]:
+        """Notes: which ranks recorded nothing or left the run open, and which sampled steps were lost."""
+        if not self.path.is_file():
+            return tuple(missing_in(self._files))
+        merged = self.about.get("missing")
+        if merged is not None:
+            return tuple(map(Note.from_data, merged))
+        lost = note_of_lost(self.lost)
+        return () if lost is None else (lost,)
+
+    @property
+    def lost(self) -> tuple[LostSteps, ...]:
+        """Steps that were sampled and are not in the run: which, how many and why."""
+        found = self._read(lambda reader: lost_in(settled_about(reader.path, reader.about())))
+        return tuple(each for lost in found for each in lost)
+
+    @property
+    def series(self) -> tuple[Series, ...]:
+        """Everything that was recorded."""
+        return tuple(
+            dict.fromkeys(
+                each
+                for found in self._read(lambda reader: reader.series())
+                for each in found.values()
+            )
+        )
+
+    @property
+    def events(self) -> tuple[RunEvent, ...]:
+        """Events of the run, such as its first NaN, in the order of time."""
+        events: list[RunEvent] = []
+        for path, found in self._read(lambda reader: (reader.path, reader.events())):
+            rank = rank_of_file(path) if _RANK_FILE.fullmatch(path.name) else None
+            events += [each if rank is None else replace(each, rank=rank) for each in found]
+        return tuple(sorted(events, key=lambda event: event.time))
+
+    @property
+    def written(self) -> float | None:
+        """When the last step was written, in seconds since 1970; None: there is none."""
+        times = self._read(lambda reader: [*reader.times("train"), *reader.times("eval")])
+        return max((when for found in times for _, when in found), default=None)
+
+    def find(self, path: str = "*", kind: Kind | None = None) -> list[Series]:
+        """Series of modules whose paths match a pattern: ``find("layer4.*", "output_grad")``."""
+        if kind is not None and kind not in KINDS:
+            raise InputError(f"kind is {kind!r}: choose from {', '.join(KINDS)}")
+        return [
+            each
+            for each in self.series
+            if fnmatch.fnmatchcase(each.path, path) and kind in (None, each.kind)
+        ]
+
+    def steps(self, phase: Phase = "train") -> list[int]:
+        """The training steps that are kept; of evaluations, those after which they ran."""
+        steps: set[int] = set()
+        for times in self._read(lambda reader: reader.times(phase)):
+            steps.update(step for step, _ in times)
+        return sorted(steps)
+
+    def curves(self, phase: Phase = "train") -> Curves:
+        """Return loss, learning rate and gradient norm of each step, sampled or not."""
+        require_phase(phase)
+        return curves_of(phase, list(self._read(lambda reader: reader.curves(phase))))
+
+    def layers_over_steps(self, phase: Phase = "train", max_columns: int = 320) -> LayersOverSteps:
+        """Return what each module did over the steps, in at most so many columns of equal width."""
+        require_phase(phase)
+        if max_columns < 1:
+            raise InputError(f"max_columns is {max_columns}: give at least 1")
+        from torchscan.watching.layers_over_steps import columns_of_reader, layers_over_steps
+
+        with single_thread():
+            ranks = [(columns_of_reader(each, phase), each.series()) for each in self._readers()]
+            return layers_over_steps(ranks, phase, self._paths(), max_columns)
+
+    def _paths(self) -> list[str]:
+        """Return the paths of the modules with series, in the order of the model."""
+        from torchscan.watching.layers_over_steps import order_paths
+
+        graph = self.graph
+        drawn = [] if graph is None else [str(row["path"]) for row in graph["rows"]]
+        found = {each.path for each in self.series}
+        first = [path for path in dict.fromkeys(drawn) if path in found]
+        return [*first, *(path for path in order_paths(self.series) if path not in set(first))]
+
+    def history(self, series: Series | str, phase: Phase = "train") -> History:
+        """One series over time, of all ranks together. A text is what :attr:`Series.label` is: ``"fc.weight gradient"``."""
+        wanted = self._find_by_label(series) if isinstance(series, str) else series
+        require_phase(phase)
+        return self.histories([wanted], phase)[0]
+
+    def histories(self, series: Sequence[Series], phase: Phase = "train") -> list[History]:
+        """Several series, for which the run is read once."""
+        require_phase(phase)
+        found: dict[Series, dict[tuple[int, int], list[Distribution]]] = {
+            each: defaultdict(list) for each in series
+        }
+        with single_thread():
+            for reader in self._readers():
+                numbers = {
+                    number: found[each] for number, each in reader.series().items() if each in found
+                }
+                for watched in reader.steps(phase):
+                    place = watched.step, watched.number
+                    for number in numbers.keys() & watched.distributions.keys():
+                        numbers[number][place].append(watched.distributions[number])
+        return [_history(each, phase, steps) for each, steps in found.items()]
+
+    @property
+    def shown_phase(self) -> Phase:
+        """The phase that a page shows: evaluations only if the run has no training step."""
+        return shown_phase(self._readers())
+
+    @property
+    def has_only_evaluations(self) -> bool:
+        """True if evaluation passes were recorded and no training step."""
+        return not self.steps() and bool(self.steps("eval"))
+
+    def last(self) -> Measured:
+        """Return what the last training step measured, by call; without training, the last evaluation pass."""
+        phase = self.shown_phase
+        return measured_in(
+            self.path, [(reader.series(), reader.newest(phase)) for reader in self._readers()]
+        )
+
+    def measured(self) -> Measured:
+        """Return the same and the distributions over the steps, for ``html_report(scan, run=run)``."""
+        from torchscan.watching.by_step import MAX_COLUMNS
+
+        series = self.series
+        histories = []
+        with single_thread():
+            num_steps = max(1, len(self.steps(self.shown_phase)))
+            size = max(1, _AT_ONCE // min(num_steps, MAX_COLUMNS))
+            for at in range(0, len(series), size):
+                part = frozenset(series[at : at + size])
+                columns = self._over_steps(part).columns_by_series()
+                histories += [_to_page_data(*each) for each in columns]
+        return replace(self.last(), histories=histories)
+
+    def _over_steps(self, series: Collection[Series]) -> OverSteps:
+        from torchscan.watching.by_step import OverSteps
+        from torchscan.watching.distribution_columns import side_by_side
+
+        phase = self.shown_phase
+        over = OverSteps(phase)
+        for reader in self._readers():
+            numbers = {number: each for number, each in reader.series().items() if each in series}
+            for watched in reader.steps(phase):
+                found = side_by_side(watched.distributions)
+                over.add_sampled(place_of(watched), found, numbers)
+        return over
+
+    def table(self, phase: Phase | None = None) -> Table:
+        """Return one row per series, with the statistics of its last sampled step.
+
+        ``phase`` is "train" or "eval"; by default training, unless only evaluations were recorded.
+        """
+        return table_of(self, phase=phase)
+
+    def plot(
+        self,
+        ax: Axes | None = None,
+        *,
+        series: str | Sequence[str] | None = None,
+        statistic: str = "mean",
+        phase: Phase | None = None,
+        size: PlotSize = "screen",
+    ) -> Axes:
+        """Draw a statistic over the steps.
+
+        Args:
+            ax: where to draw; by default in a new figure.
+            series: labels of series; by default the outputs of the outermost modules.
+            statistic: a name of :class:`Distribution`'s, or of a custom statistic.
+            phase: "train" or "eval".
+            size: of a new figure.
+        """
+        return draw(self, ax=ax, series=series, statistic=statistic, phase=phase, size=size)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what is known of the run, without its statistics: ``to_pandas`` has these."""
+        return {
+            "path": str(self.path),
+            "about": self.about,
+            "steps": self.steps(),
+            "evaluations": self.steps("eval"),
+            "series": [each.label for each in self.series],
+            "events": [to_plain(each) for each in self.events],
+            "missing": [each.to_data() for each in self.missing],
+        }
+
+    def export(self, sink: Sink) -> None:
+        """Show a sink what is there, in the order of time: ``run.export(TensorBoard("board"))``.
+
+        The sink runs in this process. It gets the steps of all ranks together, the curves and the
+        user's notes, but no values, which are not kept. Its ``frequency`` and ``timeout`` don't count.
+        """
+        calls: list[Iterable[tuple[float, Callable[[], None]]]] = []
+        for phase in get_args(Phase):
+            show = partial(sink.on_curves, phase)
+            points = merge_points(list(self._read(partial(Reader.curves, phase=phase))))
+            calls.append([(point.time, partial(show, [point])) for point in points])
+            calls.append((seen.time, partial(sink.on_data, seen)) for seen in self._seen(phase))
+        notes = [event for event in self.events if event.note.code == "user-note"]
+        calls.append([(event.time, partial(sink.on_note, event.note)) for event in notes])
+        with contextlib.ExitStack() as last:
+            last.callback(sink.on_close)
+            sink.on_open(self.path)
+            for _, call in heapq.merge(*calls, key=lambda timed: timed[0]):
+                call()
+
+    def _seen(self, phase: Phase) -> Iterator[SinkData]:
+        """Steps one by one, as each rank has written them in this order."""
+        ranks = [_seen_by(file, phase) for file in self._files]
+        ordered = heapq.merge(*ranks, key=lambda seen: (seen.step, seen.number))
+        for _, parts in groupby(ordered, key=lambda seen: (seen.step, seen.number)):
+            yield _joined(list(parts))
+
+    def _rows(self, phase: Phase) -> Iterator[dict[str, Any]]:
+        for seen in self._seen(phase):
+            for each, found in seen.distributions.items():
+                place = {
+                    "step": seen.step,
+                    "path": each.path,
+                    "kind": each.kind,
+                    "name": each.name,
+                    "invocation": each.invocation,
+                }
+                yield {
+                    **place,
+                    **{name: getattr(found, name) for name in STATISTICS},
+                    **found.custom,
+                }
+
+    def _find_by_label(self, label: str) -> Series:
+        found = next((each for each in self.series if each.label == label), None)
+        if found is None:
+            labels = [each.label for each in self.series]
+            near = difflib.get_close_matches(label, labels, 3, 0.5) or labels[:3]
+            some = ", ".join(map(repr, near)) or "none"
+            raise InputError(f"{label!r} is not a series: choose from {some}, …; find() lists all")
+        return found
+
+    def _readers(self) -> Iterator[Reader]:
+        return readers_of(self._files)
+
+    def _read(self, ask: Callable[[Reader], T]) -> Iterator[T]:
+        for reader in self._readers():
+            yield ask(reader)
+
+
+def _to_page_data(series: Series, picture: Mapping[str, Any]) -> dict[str, Any]:
+    """For a page."""
+    return {
+        "call": [series.path, series.invocation],
+        "kind": series.kind,
+        "name": series.what,
+        **picture,
+    }
+
+
+def shown_phase(readers: Iterable[Reader]) -> Phase:
+    """Return the phase that a page shows: evaluations only if no rank has written a training step."""
+    found = [
+        reader.has_steps("train") for reader in readers
+    ]  # to the end, so that each reader is closed
+    return "train" if any(found) else "eval"
+
+
+def readers_of(files: Iterable[Path]) -> Iterator[Reader]:
+    """Each open until the next is asked for."""
+    for file in files:
+        with contextlib.closing(Reader(file)) as reader:
+            yield reader
+
+
+def _seen_by(file: Path, phase: Phase) -> Iterator[SinkData]:
+    """Yield the steps of one rank."""
+    with contextlib.closing(Reader(file)) as reader:
+        series = reader.series()
+        for each in reader.steps(phase):
+            # a run that is written meanwhile may have series that were not there before
+            found = {
+                series[number]: known
+                for number, known in each.distributions.items()
+                if number in series
+            }
+            yield SinkData(
+                step=each.step, phase=phase, number=each.number, time=each.time, distributions=found
+            )
+
+
+def _joined(parts: Sequence[SinkData]) -> SinkData:
+    """Merge the data of all ranks for one pass, with the time of the first rank."""
+    if len(parts) == 1:
+        return parts[0]
+    found: dict[Series, list[Distribution]] = defaultdict(list)
+    for part in parts:
+        for series, distribution in part.distributions.items():
+            found[series].append(distribution)
+    distributions = {series: merge_distributions(each) for series, each in found.items()}
+    return replace(parts[0], time=min(part.time for part in parts), distributions=distributions)
+
+
+def require_phase(phase: str) -> None:
+    """Raise an InputError for anything but "train" and "eval"."""
+    if phase not in ("train", "eval"):
+        raise InputError(f"phase is {phase!r}: give 'train' or 'eval'")
+
+
+def _advice(path: Path) -> str:
+    runs = [str(each.path) for each in runs_in(path)]
+    if runs:
+        return f"choose from {', '.join(map(repr, runs[:5]))}{', …' if len(runs) > 5 else ''}"
+    return f"record one with watch(model, {str(path)!r})"
+
+
+def ranks_in(path: Path) -> list[Path]:
+    """Return the files of a run's ranks, in their order; other files in its folder, such as copies, are left out."""
+    if is_plain_file(path):
+        return [path]
+    return sorted(
+        _rank_files(path.glob("rank*.sqlite")), key=lambda file: (len(file.name), file.name)
+    )
+
+
+def runs_in(folder: Path) -> list[WatchedRun]:
+    """All runs in a folder and in those in it."""
+    return [
+        WatchedRun(each)
+        for each in sorted({file.parent for file in _rank_files(folder.rglob("rank*.sqlite"))})
+    ]
+
+
+def _rank_files(paths: Iterable[Path]) -> Iterator[Path]:
+    return (path for path in paths if _RANK_FILE.fullmatch(path.name) and is_plain_file(path))

@@ -1,0 +1,514 @@
+"""The writer process as the training process uses it: start it, send to it, wait for its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torchscan.errors import InputError
+from torchscan.notes import Note
+from torchscan.watching.call_sites import SeriesNumbers
+from torchscan.watching.channel import Message, MessageSocket, Outlet
+from torchscan.watching.descriptors import socket_pair
+from torchscan.watching.launched import current_rank, current_world_size
+from torchscan.watching.ledger import Entry, Ledger, lock_for_worker, read_ledger
+from torchscan.watching.lock import Lock
+from torchscan.watching.losses import (
+    RUN_REMOVED,
+    TOO_SLOW,
+    WRITER_ENDED,
+    Losses,
+    LostSteps,
+    lost_from,
+    lost_step,
+    note_of_lost,
+)
+from torchscan.watching.lost_peers import is_of_lost_peer
+from torchscan.watching.sampled import StepSamples
+from torchscan.watching.schema import Announced, Phase
+from torchscan.watching.settling import is_settled, settled_about, settled_by
+from torchscan.watching.sinks.sink import Sink
+from torchscan.watching.starting import StartMethod, start_worker
+from torchscan.watching.store import Reader, Store, StoreError, is_remote
+from torchscan.watching.task import Guest, WorkerTask
+from torchscan.watching.telling import sentence_of, warn_or_print
+
+if TYPE_CHECKING:
+    from torchscan.watching.task import Statistic
+
+#: seconds to wait for a worker that makes no progress
+_PATIENCE = 20.0
+#: seconds after which a wait is mentioned first, and then again
+_FIRST_WORD, _NEXT_WORD = 10.0, 30.0
+#: seconds between two looks; a longer pause is not the worker's
+_LOOK, _LONGEST_LOOK = 0.01, 0.5
+#: seconds after a worker's end in which its lock may be held by whoever looks whether there is a worker
+_LOCK_PATIENCE = 10.0
+#: seconds between two exchanges with the worker: each takes longer than a small step
+_WAKE_PERIOD = 0.02
+#: series in a message
+_NUM_SERIES = 2000
+
+
+class WriterProcess:
+    """The training process's end of a separate process that writes the run."""
+
+    def __init__(
+        self,
+        folder: Path,
+        about: dict[str, Any],
+        *,
+        sinks: Sequence[Sink],
+        custom: Mapping[str, Statistic],
+        start: StartMethod,
+        step: int | None,
+    ) -> None:
+        """``step``: what was recorded from there on is recorded anew."""
+        self.folder = folder
+        #: of what this process writes
+        self.path = folder / f"rank{current_rank()}.sqlite"
+        #: of the processes that train together
+        self.is_first = current_rank() == 0
+        #: the training step that would have come next when the run was closed
+        self.reached = 0
+        self._start, self._guest = start, Guest(sinks=sinks, custom=custom)
+        self._session = os.urandom(8).hex()
+        self._announced: list[Announced] = []
+        #: steps whose sampling has begun; those that had no room, in all and not yet told to the worker
+        self._num_begun = self._num_dropped = 0
+        self._woken_at = 0.0
+        self._unsent_losses = Losses()
+        #: steps that are not written when close() ends
+        self._num_left = 0
+        self._lost: list[LostSteps] | None = None
+        self._is_gone = self._is_closed = self._has_ended = False
+        self._num_restarts, self._taken_at_start = 0, 0
+        #: until when another worker may be started in place of the one that has ended
+        self._may_restart_until: float | None = None
+        #: whether writing to the folder may wait for another machine, which training must not
+        self._is_remote = is_remote(self.path)
+        with contextlib.ExitStack() as undo:
+            with _refused(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+                self._lock = Lock(self.path.with_suffix(".lock"))
+                undo.callback(self._lock.release)
+                lock = self._awaited_lock()
+                undo.callback(_close_quietly, lock)
+            #: of each phase the last step that is there, and its number
+            self.last = self._last(about, step)
+            with _refused(folder):
+                self._ledger = self._open_store(about)
+            undo.callback(self._ledger.close)
+            self._outlet = Outlet()
+            undo.callback(self._outlet.close)
+            self._start_worker(lock)
+            undo.pop_all()
+
+    # -- the beginning -------------------------------------------------------------------------------
+
+    def _awaited_lock(self) -> int:
+        """Return the worker's lock, as soon as the worker of an earlier process has written all it has."""
+        idle, seen = 0.0, self._written_at()
+        word = _Word(
+            f"waiting for steps of an earlier process to be written to {str(self.folder)!r}"
+        )
+        while (lock := lock_for_worker(self.path)) is None:
+            word.remind()
+            time.sleep(_LOOK)
+            now = self._written_at()
+            idle = idle + _LOOK if now == seen else 0.0
+            seen = now
+            if idle > _PATIENCE:
+                raise InputError(
+                    f"run {str(self.folder)!r} is still being written by {self._earlier_worker()}, which "
+                    "makes no progress: end that process, or give another folder"
+                )
+        return lock
+
+    def _written_at(self) -> tuple[int, ...]:
+        files = (self.path, self.path.with_name(f"{self.path.name}-wal"))
+        return tuple(each.stat().st_mtime_ns for each in files if each.exists())
+
+    def _earlier_worker(self) -> str:
+        with contextlib.suppress(StoreError), contextlib.closing(Reader(self.path)) as reader:
+            session = reader.about().get("session")
+            if isinstance(session, dict) and "worker" in session:
+                return f"process {session['worker']}"
+        return "the writer of an earlier process"
+
+    def _last(self, about: Mapping[str, Any], step: int | None) -> dict[Phase, tuple[int, int]]:
+        if not self.path.exists():
+            return {}
+        try:
+            with contextlib.closing(Reader(self.path)) as reader:
+                phases: tuple[Phase, ...] = ("train", "eval")
+                found = {phase: reader.last_pass(phase, step) for phase in phases}
+                of = settled_about(self.path, reader.about())
+            self.reached = int(of.get("reached", 0))
+        except StoreError as error:
+            raise InputError(
+                f"run {str(self.folder)!r} cannot be continued: {error}; give another folder"
+            ) from error
+        if (
+            None not in (of.get("fingerprint"), about["fingerprint"])
+            and of["fingerprint"] != about["fingerprint"]
+        ):
+            model = f"a {of['model']} with other parameters"
+            raise InputError(
+                f"{str(self.path.parent)!r} is the run of {model}: give another folder"
+            )
+        return {phase: last for phase, last in found.items() if last is not None}
+
+    def _open_store(self, about: Mapping[str, Any]) -> Ledger:
+        """Write the run's beginning here, so that it is there whatever happens to the worker."""
+        session = {"id": self._session, "handled": 0, "written": 0, "lost": 0, "last": None}
+        earlier = self._lost_earlier()
+        begun = {
+            "processes": current_world_size(),
+            "closed": False,
+            "ended": None,
+            "raised": None,
+            "lost_peer": False,
+            "session": session,
+        }
+        is_new = not self.path.exists()
+        try:
+            Store(self.path, {**about, **begun, "lost": earlier}).close()
+            ledger = Ledger(self.path)
+            ledger.begin(self._session)
+        except (OSError, StoreError):
+            if is_new:  # and would be no run
+                for each in self.path.parent.glob(f"{self.path.stem}.*"):
+                    each.unlink(missing_ok=True)
+            raise
+        return ledger
+
+    def _lost_earlier(self) -> list[dict[str, Any]]:
+        """Return the steps that earlier sessions lost; the last of them may not have recorded its own."""
+        if not self.path.exists():
+            return []
+        with contextlib.closing(Reader(self.path)) as reader:
+            about = reader.about()
+        # this process has the worker's lock by now, so that none is at work
+        entry = None if is_settled(about) else read_ledger(self.path)
+        settled = about if entry is None else settled_by(entry, about)
+        return Losses(lost_from(settled.get("lost"))).to_data()
+
+    def _start_worker(self, lock: int) -> None:
+        ours, theirs = socket_pair()
+        try:
+            self._outlet.send_files(ours, lock)
+            self.line = MessageSocket(ours)
+            task = WorkerTask(
+                path=self.path.absolute(),
+                parent=os.getpid(),
+                session=self._session,
+                announced=tuple(self._announced),
+            )
+            with theirs:
+                self.number, self._wait, self._leave = start_worker(
+                    self._start, ours, theirs, task, self._guest
+                )
+        except BaseException:
+            ours.close()
+            raise
+        os.close(lock)  # the worker's own copy holds it from now on
+        self._taken_at_start = self._outlet.counters.taken
+
+    # -- while training goes on ----------------------------------------------------------------------
+
+    @property
+    def dropped(self) -> int:
+        """Steps that were sampled and are not in the run."""
+        lost = self._num_dropped + self._outlet.counters.failed
+        if self._lost is not None:
+            lost = max(lost, sum(each.count for each in self._lost))
+        return lost + self._num_left
+
+    def send(self, message: Message) -> None:
+        """Send the worker a message; it is put into the shared memory, and training never waits.
+
+        ``message["is"]`` names its kind. The watcher sends:
+
+        - ``{"is": "curves", "rows": [[phase, step, number, time, loss, learning_rate,
+          gradient_norm], …]}`` for every training step and evaluation pass; the last three are
+          None if they are not known;
+        - ``{"is": "about", "about": {"optimizer": "AdamW", …}}`` for entries of
+          :attr:`WatchedRun.about` that are known after training has begun;
+        - ``{"is": "note", "note": …}`` with the plain data of a note, which becomes an event;
+        - ``{"is": "from", "step": n}`` before training goes on from an earlier step.
+        """
+        self._outlet.send(message)
+        self.line.wake()
+
+    def send_later(self, message: Message) -> None:
+        """Put a message into the memory, where the worker looks a few times a second."""
+        self._outlet.send(message)
+
+    def begin(self, phase: Phase, step: int) -> None:
+        """Note that sampling of a step begins: if the process is killed in it, the step counts as lost."""
+        self._num_begun += 1
+        self._note_begun(phase, step)
+
+    def _note_begun(self, phase: Phase, step: int) -> None:
+        is_evaluation = phase == "eval"
+        self._outlet.counters.note_begun(self._num_begun, is_evaluation=is_evaluation, step=step)
+        if not self._is_remote:
+            self._ledger.note_begun(
+                self._session, self._num_begun, is_evaluation=is_evaluation, step=step
+            )
+
+    def put(self, sampled: StepSamples, numbers: SeriesNumbers) -> None:
+        """Hand over a step, or count it as dropped. Training never waits."""
+        is_late = time.monotonic() - self._woken_at > _WAKE_PERIOD
+        if is_late:
+            self._receive()
+        if not len(sampled.sizes):  # nothing was chosen in it
+            self._num_begun -= 1
+            self._note_begun(sampled.phase, sampled.step)
+            return
+        if self._is_gone:
+            self._drop(sampled.phase, sampled.step, WRITER_ENDED)
+            return
+        self._announce(numbers)
+        if not self._outlet.put(sampled):
+            self._drop(sampled.phase, sampled.step, TOO_SLOW)
+        elif self._unsent_losses.ranges:
+            self._send_losses()
+        if is_late:
+            self._woken_at = time.monotonic()
+            self.line.wake()
+
+    def lose(self, phase: Phase, step: int, why: Note) -> None:
+        """Count a step that was begun and is not handed over."""
+        self._drop(phase, step, why)
+
+    def _announce(self, numbers: SeriesNumbers) -> None:
+        for start in range(0, len(numbers.new), _NUM_SERIES):
+            new = numbers.new[start : start + _NUM_SERIES]
+            series = [(asdict(each.series), *each[1:]) for each in new]
+            self._outlet.send({"is": "series", "first": len(self._announced), "series": series})
+            self._announced += new
+        numbers.new.clear()
+
+    def _drop(self, phase: Phase, step: int, why: Note) -> None:
+        self._num_dropped += 1
+        self._unsent_losses.add(lost_step(phase, step, why))
+
+    def _send_losses(self) -> None:
+        if self._unsent_losses.ranges:
+            self._outlet.send({"is": "lost", "lost": self._unsent_losses.to_data()})
+            self._unsent_losses = Losses()
+
+    def _receive(self) -> None:
+        self._take_messages()
+        if self._is_gone:
+            return
+        if self._has_ended and not self._is_closed:
+            self._give_up(" too early")
+        elif not self.line.is_open and not self._has_ended:
+            self._note_end_of_worker()
+
+    def _take_messages(self) -> None:
+        for message in self.line.heard():
+            if message["is"] == "failed":
+                self._is_gone |= bool(message.get("is_final"))
+                why = sentence_of(Note.from_data(message["why"]))
+                warn_or_print(f"writing the run has stopped: {why}; training is not affected")
+            elif message["is"] == "warning":
+                warn_or_print(sentence_of(Note.from_data(message["note"])))
+            elif message["is"] == "end":
+                self._has_ended, self._lost = True, lost_from(message["lost"])
+
+    def _note_end_of_worker(self) -> None:
+        """Start another worker, which continues with the memory, unless a restarted one made no progress."""
+        is_new = self._may_restart_until is None
+        status = self._wait(0.1 if is_new else 0.0)
+        how = f" ({_signal_name(-status)})" if status is not None and status < 0 else ""
+        has_got_on = self._outlet.counters.taken > self._taken_at_start
+        if (self._num_restarts and not has_got_on) or not self.path.exists():
+            self._give_up(how)
+            return
+        lock = self._lock_again()
+        if lock is not None:
+            self._may_restart_until = None
+            self._restart(lock, how)
+        elif is_new:
+            self._may_restart_until = time.monotonic() + _LOCK_PATIENCE
+        elif time.monotonic() > (self._may_restart_until or 0.0):
+            self._give_up(how)
+
+    def _give_up(self, how: str) -> None:
+        self._is_gone = True
+        warn_or_print(
+            f"the writer process has ended{how}, so no more steps are recorded; training is not affected"
+        )
+
+    def _lock_again(self) -> int | None:
+        """Return the worker's lock, or None if it is still held. Pages find a worker by it."""
+        with contextlib.suppress(OSError):
+            return lock_for_worker(self.path)
+        return None
+
+    def _restart(self, lock: int, how: str) -> None:
+        self._num_restarts += 1
+        self.line.close()
+        try:
+            self._start_worker(lock)
+        except (OSError, InputError):
+            _close_quietly(lock)
+            self._give_up(how)
+        else:
+            warn_or_print(
+                f"the writer process has ended{how}, and a new one continues where it stopped; training is not affected"
+            )
+
+    # -- the end -------------------------------------------------------------------------------------
+
+    def close(self, step: int, error: BaseException | None = None) -> None:
+        """Wait until everything is written, as long as there is progress.
+
+        ``step`` would come next; ``error``: why it does not.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if error is not None:
+            said = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
+            is_lost = is_of_lost_peer(error)
+            self._outlet.send(
+                {"is": "raised", "what": said, "when": time.time(), "lost_peer": is_lost}
+            )
+        self._send_losses()
+        self.send({"is": "reached", "step": step})
+        why = ""
+        try:
+            why = self._await_end()
+        except KeyboardInterrupt:
+            why = "close() was interrupted"
+        if why:
+            self._warn_of_unwritten(why)
+        elif self._is_gone or not self._has_ended or not self._outlet.is_empty:
+            self._settle(step)
+        self._warn_of_losses()
+        self.line.close()
+        self._outlet.close()
+        self._ledger.close()
+        self._lock.release()
+
+    def _await_end(self) -> str:
+        """Return why the wait ended before the worker did, or an empty text."""
+        word = _Word(
+            f"run {str(self.folder)!r} is still being written; press Ctrl-C to stop waiting"
+        )
+        idle, life, last, shut = 0.0, self._life(), time.monotonic(), None
+        while not self._is_gone and idle < _PATIENCE:
+            if self._outlet.flush() and shut is not self.line:
+                shut = self.line
+                with contextlib.suppress(OSError):
+                    shut.socket.shutdown(socket.SHUT_WR)
+            status = self._wait(_LOOK)
+            self._receive()
+            if status is not None and self._has_ended:
+                return ""
+            now, alive = time.monotonic(), self._life()
+            idle = idle + min(now - last, _LONGEST_LOOK) if alive == life else 0.0
+            last, life = now, alive
+            word.remind()
+        return "" if self._is_gone else f"the writer process made no progress for {_PATIENCE:.0f} s"
+
+    def _life(self) -> tuple[int, int]:
+        counters = self._outlet.counters
+        return counters.taken, counters.beat
+
+    def _warn_of_unwritten(self, why: str) -> None:
+        """Leave the worker, which goes on alone, and warn of what it still has to write."""
+        self._leave()
+        self._num_left = self._outlet.num_steps_left
+        if self._num_left:
+            noun = "sampled step is" if self._num_left == 1 else "sampled steps are"
+            what = f"{self._num_left} {noun} not written to {str(self.folder)!r} yet"
+        else:
+            what = f"run {str(self.folder)!r} is not complete yet"
+        warn_or_print(
+            f"{what}, because {why}: leave process {self.number} running, it writes the rest when it can"
+        )
+
+    def _settle(self, step: int) -> None:
+        """Count what the worker has lost, because it has ended."""
+        is_evaluation, last = self._outlet.counters.last_begun
+        phase: Phase = "eval" if is_evaluation else "train"
+        entry = Entry(session=self._session, num_begun=self._num_begun, phase=phase, step=last)
+        about: dict[str, Any] = {"session": {"id": self._session}}
+        why = WRITER_ENDED if self.path.exists() else RUN_REMOVED
+        with contextlib.suppress(StoreError), contextlib.closing(Reader(self.path)) as reader:
+            about = reader.about()
+        if isinstance(about.get("session"), dict):  # a worker may have settled it too early
+            about["session"].pop("is_settled", None)
+        settled = {**settled_by(entry, about, why), "closed": True, "reached": step}
+        if not settled.get("raised"):
+            settled["ended"] = None
+        before = lost_from(about.get("lost"))
+        new = [each for each in lost_from(settled.get("lost")) if each not in before]
+        self._lost = [*(self._lost or ()), *new]
+        if why != RUN_REMOVED:
+            with contextlib.suppress(StoreError):
+                Store(
+                    self.path,
+                    {
+                        name: settled[name]
+                        for name in ("session", "lost", "closed", "ended", "reached")
+                    },
+                ).close()
+
+    def _warn_of_losses(self) -> None:
+        lost = self._unsent_losses.ranges if self._lost is None else self._lost
+        note = note_of_lost(lost)
+        if note is not None:
+            warn_or_print(f"{sentence_of(note)}; training is not affected")
+
+
+class _Word:
+    """A line on standard error that explains a long wait."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._next = time.monotonic() + _FIRST_WORD
+
+    def remind(self) -> None:
+        """Write the line if it is time."""
+        if time.monotonic() > self._next:
+            self._next = time.monotonic() + _NEXT_WORD
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                sys.stderr.write(f"torchscan: {self._what}\n")
+                sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def _refused(folder: Path) -> Any:
+    try:
+        yield
+    except (OSError, StoreError) as error:
+        raise InputError(
+            f"run {str(folder)!r} cannot be written: {error}; give another folder"
+        ) from error
+
+
+def _close_quietly(number: int) -> None:
+    with contextlib.suppress(OSError):
+        os.close(number)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,368 @@
+"""Values of tensors that one step collects: a row for each tensor, one behind the other.
+
+Training runs ahead of what is collected here, so a tensor is sampled by one gather at once, and
+everything else waits for the end of the step: all rows are joined there by one operator.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchscan.inspecting.finiteness import is_plain
+from torchscan.torch_versions import (
+    count_dispatch_modes,
+    count_function_modes,
+    join_values,
+    norms_of,
+    without_dispatch,
+    without_torch_function,
+)
+from torchscan.watching.sampled import EXACT
+from torchscan.watching.sampling import places_in, values_of
+
+_MIN, _MAX, _DEAD, _SAMPLE_NORM, _NORM = range(len(EXACT))
+_BARE = frozenset({Tensor, torch.nn.Parameter})
+
+
+class RowGroup(NamedTuple):
+    """Rows of several tensors, which can be added to another step again."""
+
+    #: values of one row or of several adjacent rows
+    pieces: Sequence[Tensor]
+    numels: Sequence[int]
+    sizes: Sequence[int]
+    #: for each tensor the index of its row in the group, or None if it cannot be read
+    indices: Sequence[int | None]
+
+
+class Rows:
+    """The rows of one step."""
+
+    def __init__(self, max_width: int, device: torch.device) -> None:
+        """Sample up to ``max_width`` values of a tensor, and join them on ``device``."""
+        self._max_width = max_width
+        self._device = device
+        self._lock = threading.Lock()
+        #: positions to sample, by the number of values and the device; None on devices without data
+        self._places: dict[tuple[int, torch.device], Tensor | None] = {}
+        #: statistics of all values are computed for one row in ``period``, from ``turn`` on
+        self.turn, self.period = 0, 1
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin another step."""
+        self._pieces: list[Tensor] = []
+        self.numels: list[int] = []
+        self.sizes: list[int] = []
+        #: row, column of ``EXACT`` and value
+        self._exact: list[tuple[int, int, Tensor]] = []
+        #: rows and their norms
+        self._norms: list[tuple[Sequence[int], Sequence[Tensor]]] = []
+        #: all values of a tensor, by the number of its series
+        self.wholes: dict[int, Tensor] = {}
+
+    def __len__(self) -> int:
+        return len(self.numels)
+
+    # -- one tensor ------------------------------------------------------------------------------
+
+    def add(self, tensor: Tensor, unit_dim: int | None = None) -> int | None:
+        """Sample a tensor and return its row, or None if it has no values that can be read.
+
+        ``unit_dim`` is the dimension of its units, if dead ones are counted.
+        """
+        numel = tensor.numel()
+        if (
+            type(tensor) in _BARE
+            and tensor.dtype is torch.float32
+            and tensor.layout is torch.strided
+            and ((numel <= self._max_width and unit_dim is None) or not self._is_in_turn())
+            and not (count_dispatch_modes() or count_function_modes())
+        ):
+            places = self._places.get((numel, tensor.device))
+            if places is not None and places.device == self._device:
+                try:
+                    piece = torch.take(tensor.detach(), places)
+                except RuntimeError:  # a nested tensor
+                    return None
+                with self._lock:  # autograd has a thread for each device
+                    row = len(self.numels)
+                    self._pieces.append(piece)
+                    self.numels.append(numel)
+                    self.sizes.append(len(piece))
+                return row
+        with without_dispatch(), without_torch_function():
+            return self._add(tensor, unit_dim)
+
+    def _is_in_turn(self) -> bool:
+        """Return whether statistics of all values are computed for the next row."""
+        return (len(self.numels) + self.turn) % self.period == 0
+
+    def _add(self, tensor: Tensor, unit_dim: int | None) -> int | None:
+        is_in_turn = self._is_in_turn()
+        try:
+            values = values_of(tensor)
+            piece = None if values is None else self._sample(values)
+        except RuntimeError:  # values that no kernel reads, such as quantized ones
+            return None
+        if values is None or piece is None:
+            return None
+
+        row = self._append(piece, values.numel())
+        has_all = values.numel() <= self._max_width
+        if is_in_turn and not (has_all and unit_dim is None):
+            with contextlib.suppress(RuntimeError):  # eight-bit floats have no kernel for it
+                self._add_extremes(row, values, unit_dim)
+        return row
+
+    def _append(self, piece: Tensor, numel: int) -> int:
+        with self._lock:  # autograd has a thread for each device
+            row = len(self.numels)
+            self._pieces.append(piece)
+            self.numels.append(numel)
+            self.sizes.append(piece.numel())
+        return row
+
+    def _sample(self, values: Tensor) -> Tensor | None:
+        """Return some of the values, or None if there are none."""
+        places = self._places_of(values)
+        if places is None:
+            return None
+        piece = torch.take(values, places)
+        if piece.dtype.itemsize < 2 and piece.is_floating_point():  # cannot be joined with others
+            piece = piece.float()
+        return piece if piece.device == self._device else piece.to(self._device, non_blocking=True)
+
+    def _places_of(self, values: Tensor) -> Tensor | None:
+        key = values.numel(), values.device
+        if key not in self._places:
+            numel, device = key
+            if not numel or device.type == "meta":
+                self._places[key] = None
+            elif numel <= self._max_width:
+                self._places[key] = torch.arange(numel, device=device)
+            else:
+                self._places[key] = places_in(numel, self._max_width, device)
+        return self._places[key]
+
+    def _add_extremes(self, row: int, values: Tensor, unit_dim: int | None) -> None:
+        if unit_dim is None:
+            minimum, maximum = torch.aminmax(values)
+        else:
+            others = [dim for dim in range(values.dim()) if dim != unit_dim % values.dim()]
+            lows, highs = values.amin(others), values.amax(others)
+            is_dead = (lows == 0) & (highs == 0)
+            self._exact.append((row, _DEAD, is_dead.float().mean()))
+            minimum, maximum = lows.amin(), highs.amax()
+        self._exact.append((row, _MIN, minimum))
+        self._exact.append((row, _MAX, maximum))
+
+    # -- many tensors ----------------------------------------------------------------------------
+
+    def add_all(self, tensors: Sequence[Tensor]) -> tuple[list[int | None], RowGroup]:
+        """Sample tensors, and return their rows and a group that another step can take over."""
+        start, first_piece = len(self), len(self._pieces)
+        with _bare_operators():
+            is_small = list(map(self._is_small, tensors))
+            if tensors and all(is_small):
+                self._add_small(tensors)
+                indices: list[int | None] = list(range(len(tensors)))
+            else:
+                indices = self._add_mixed(tensors, is_small)
+        group = RowGroup(
+            pieces=self._pieces[first_piece:],
+            numels=self.numels[start:],
+            sizes=self.sizes[start:],
+            indices=indices,
+        )
+        return _rows_from(start, indices), group
+
+    def _add_mixed(self, tensors: Sequence[Tensor], is_small: Sequence[bool]) -> list[int | None]:
+        """Sample small tensors and others, and return their places behind the first one."""
+        start = len(self)
+        indices: list[int | None] = [None] * len(tensors)
+        small = [index for index, each in enumerate(is_small) if each]
+        if small:
+            self._add_small([tensors[index] for index in small])
+            for row, index in enumerate(small):
+                indices[index] = row
+        for index, tensor in enumerate(tensors):
+            if not is_small[index]:
+                added = self._add(tensor, None)
+                indices[index] = None if added is None else added - start
+        return indices
+
+    def _is_small(self, tensor: Tensor) -> bool:
+        """Return whether all values of a tensor are taken, by one operator for all such tensors."""
+        return (
+            0 < tensor.numel() <= self._max_width
+            and type(tensor) in _BARE
+            and tensor.dtype is torch.float32
+            and tensor.layout is torch.strided
+            and tensor.device == self._device
+            and not tensor.is_nested
+            and not tensor.is_meta
+        )
+
+    def _add_small(self, tensors: Sequence[Tensor]) -> None:
+        """Sample tensors of which all values are taken."""
+        sizes = [tensor.numel() for tensor in tensors]
+        piece = join_values(list(tensors))
+        if len(tensors) == 1:  # then it is a view, which training will write to
+            piece = piece.clone()
+        with self._lock:
+            self._pieces.append(piece)
+            self.numels += sizes
+            self.sizes += sizes
+
+    def add_group(self, group: RowGroup) -> list[int | None]:
+        """Add the rows of an earlier step, and return the row of each tensor."""
+        with self._lock:
+            start = len(self.numels)
+            self._pieces += group.pieces
+            self.numels += group.numels
+            self.sizes += group.sizes
+        return _rows_from(start, group.indices)
+
+    # -- other statistics ------------------------------------------------------------------------
+
+    def note_norms(
+        self, group: RowGroup, rows: Sequence[int | None], tensors: Sequence[Tensor]
+    ) -> Tensor | None:
+        """Compute the L2 norms of tensors of which not all values are sampled.
+
+        Return the norm of all tensors of the group, or None if there are none.
+        """
+        by_dtype: dict[torch.dtype, list[tuple[int, Tensor]]] = {}
+        for row, tensor in zip(rows, tensors, strict=True):
+            is_complete = row is None or self.numels[row] <= self._max_width
+            if row is not None and not is_complete and is_plain(tensor):
+                by_dtype.setdefault(tensor.dtype, []).append((row, tensor.detach()))
+        with _bare_operators():
+            every = self._norms_of_complete(group)
+            for dtype, pairs in by_dtype.items():
+                # squares of float16 overflow, and sums of bfloat16 have three digits
+                wide = None if dtype.itemsize > 2 else torch.float32
+                norms = norms_of([tensor for _, tensor in pairs], 2.0, wide)
+                self._norms.append(([row for row, _ in pairs], norms))
+                every.append(torch.stack(norms).to(self._device, torch.float32))
+            if not every:
+                return None
+            total: Tensor = (torch.cat(every) if len(every) > 1 else every[0]).norm()
+            if self._device.type == "cpu" and not math.isfinite(total.item()):
+                self._explain_infinite(by_dtype)
+            return total
+
+    def _norms_of_complete(self, group: RowGroup) -> list[Tensor]:
+        """Return the norms of pieces that hold all values of their rows."""
+        norms: list[Tensor] = []
+        row = 0
+        for piece in group.pieces:
+            first, size = row, 0
+            while size < piece.numel():
+                size += group.sizes[row]
+                row += 1
+            if group.numels[first] <= self._max_width:
+                norms.append(piece.float().norm().view(1))
+        return norms
+
+    def _explain_infinite(
+        self, by_dtype: Mapping[torch.dtype, Sequence[tuple[int, Tensor]]]
+    ) -> None:
+        """Compute the extremes of tensors whose norm is not finite: it may have overflowed."""
+        for pairs in by_dtype.values():
+            for row, tensor in pairs:
+                if not tensor.norm().isfinite():
+                    self._add_extremes(row, tensor, None)
+
+    def note_sample_norm(self, row: int, tensor: Tensor) -> None:
+        """Compute the mean over a batch of the L2 norms of its elements."""
+        with without_dispatch(), without_torch_function():
+            values = values_of(tensor)
+            if values is None or not values.is_floating_point() or not values.dim():
+                return
+            values = values.float()
+            norms = values.flatten(1).norm(dim=1) if values.dim() > 1 else values.abs()
+            self._exact.append((row, _SAMPLE_NORM, norms.mean()))
+
+    def add_whole(self, number: int, tensor: Tensor) -> None:
+        """Copy all values of a tensor, for a series."""
+        with without_dispatch(), without_torch_function(), torch.inference_mode(False):
+            values = values_of(tensor)
+            if values is not None:
+                self.wholes[number] = values.to("cpu", torch.float32, copy=True).contiguous()
+
+    def add_to(self, row: int, number: int, tensor: Tensor) -> None:
+        """Add the values of another tensor of the same size to a row and to its series.
+
+        The row must have been added alone, and not as one of many.
+        """
+        with without_dispatch(), without_torch_function(), torch.no_grad():
+            values = values_of(tensor)
+            if values is None or values.numel() != self.numels[row]:
+                return
+            piece = self._sample(values)
+            if piece is not None:
+                index = self._piece_of(row)
+                self._pieces[index] = self._pieces[index].float() + piece.float()
+            if number in self.wholes:
+                self.wholes[number] += values.to("cpu", torch.float32)
+
+    def _piece_of(self, row: int) -> int:
+        """Return the index of the piece that holds a row."""
+        offset = sum(self.sizes[:row])
+        for index, piece in enumerate(self._pieces):
+            if not offset:
+                return index
+            offset -= piece.numel()
+        raise IndexError(row)
+
+    # -- the end of the step ---------------------------------------------------------------------
+
+    def samples(self) -> Tensor:
+        """Return the values of all rows, one row behind the other, on the host."""
+        with _bare_operators():
+            if not self._pieces:
+                return torch.zeros(0, dtype=torch.float32, device="cpu")
+            return torch.cat(self._pieces).to("cpu", torch.float32)
+
+    def exact(self) -> tuple[array[int], Tensor]:
+        """Return places and values of the statistics of all values of a row, on the host.
+
+        A place is the row times the number of columns of ``EXACT``, plus the column.
+        """
+        width = len(EXACT)
+        places = array("q", [row * width + column for row, column, _ in self._exact])
+        values = [each.to(self._device) for *_, each in self._exact]
+        for rows, norms in self._norms:
+            places.extend(row * width + _NORM for row in rows)
+            values += [each.to(self._device) for each in norms]
+        if not values:
+            return places, torch.empty(0, dtype=torch.float32, device="cpu")
+        with _bare_operators():
+            return places, torch.stack(values).to("cpu", torch.float32)
+
+
+@contextlib.contextmanager
+def _bare_operators() -> Iterator[None]:
+    """Run operators without gradients, and without modes of the user's if there are some."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        if count_dispatch_modes():
+            stack.enter_context(without_dispatch())
+        if count_function_modes():
+            stack.enter_context(without_torch_function())
+        yield
+
+
+def _rows_from(start: int, indices: Sequence[int | None]) -> list[int | None]:
+    """Return the rows at indices behind a first row."""
+    return [None if index is None else start + index for index in indices]

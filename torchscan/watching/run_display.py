@@ -1,0 +1,136 @@
+"""Formatters of watched runs: a table of series, lines over steps, and the page of the run."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from operator import methodcaller
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from torchscan import units
+from torchscan.errors import InputError
+from torchscan.report.make_table import make_table, number, words
+from torchscan.report.pictures.style import Size, drawing, escape_name, inks_of
+from torchscan.report.run_texts import to_remark
+from torchscan.report.table import NONE, Table
+from torchscan.results import register_formatters
+from torchscan.watching.explore.run_page import page_of_run
+from torchscan.watching.history import WatchedRun, require_phase
+from torchscan.watching.schema import STATISTICS, Distribution, Phase, Series
+from torchscan.watching.uniting import merge_distributions
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_SHOWN = ("mean", "std", "min", "max", "nan", "inf", "update")
+_HEADINGS = {"nan": "NaN", "inf": "Inf"}
+_MAX_LINES = 8
+
+
+def series_table(run: WatchedRun, phase: Phase | None = None) -> Table:
+    """Return one row per series, with the statistics of its last sampled step."""
+    phase = _choose_phase(run, phase)
+    columns = [
+        words("series", "Series", min_width=12),
+        number("step", "Step", text=units.exact),
+    ]
+
+    def write(value: float) -> str:
+        return NONE if math.isnan(value) else f"{value:.4g}"
+
+    for priority, name in enumerate(_SHOWN):
+        heading = _HEADINGS.get(name, name.capitalize())
+        columns.append(number(name, heading, text=write, priority=priority))
+    name = str(run.about.get("model", run.path.name))
+    passes = "training steps" if phase == "train" else "evaluations"
+    return make_table(
+        f"Last values of {name}",
+        columns,
+        _last_values(run, phase),
+        summary=[f"{len(run.steps(phase)):,} sampled {passes} of {name} in {run.path}"],
+        remarks=[to_remark(note) for note in run.missing],
+        noun="series",
+    )
+
+
+def _choose_phase(run: WatchedRun, phase: Phase | None) -> Phase:
+    """Return the phase that was asked for, or training unless only evaluations were recorded."""
+    if phase is None:
+        return run.shown_phase
+    require_phase(phase)
+    return phase
+
+
+def _last_values(run: WatchedRun, phase: Phase) -> list[SimpleNamespace]:
+    """Return the label, the last sampled step and its statistics of each series."""
+    found: dict[Series, list[tuple[int, Distribution]]] = defaultdict(list)
+    for reader in run._readers():
+        sampled = reader.newest(phase)
+        if sampled is not None:
+            for number, series in reader.series().items():
+                if number in sampled.distributions:
+                    found[series].append((sampled.step, sampled.distributions[number]))
+    last = []
+    for series, parts in found.items():
+        step = max(each for each, _ in parts)
+        ranks = [distribution for each, distribution in parts if each == step]
+        distribution = merge_distributions(ranks)
+        statistics = {name: getattr(distribution, name) for name in _SHOWN}
+        last.append(SimpleNamespace(series=series.label, step=step, **statistics))
+    return last
+
+
+def steps_table(run: WatchedRun, phase: Phase | None = None) -> Table:
+    """Return one row per series and step, with all statistics."""
+    rows = list(run._rows(_choose_phase(run, phase)))
+    keys = ["step", "path", "kind", "name", "invocation", *STATISTICS]
+    keys += dict.fromkeys(key for row in rows for key in row if key not in keys)
+    columns = [number(key, key, methodcaller("get", key)) for key in keys]
+    return make_table("Statistics of all steps", columns, rows)
+
+
+def draw_series(
+    run: WatchedRun,
+    series: str | Sequence[str] | None = None,
+    statistic: str = "mean",
+    *,
+    phase: Phase | None = None,
+    ax: Axes | None = None,
+    size: Size = "screen",
+) -> Axes:
+    """Draw a statistic of series over the steps, by default of the outputs of outer modules."""
+    phase = _choose_phase(run, phase)
+    outputs = [each for each in run.series if each.kind == "output"]
+    outputs.sort(key=lambda each: each.path.count(".") + bool(each.path))
+    chosen = (outputs or list(run.series))[:_MAX_LINES]
+    if series is not None:
+        labels = [series] if isinstance(series, str) else series
+        chosen = [run.history(label, phase).series for label in labels]
+    histories = run.histories(chosen, phase)
+    if not any(len(history) for history in histories):
+        raise InputError("these series have no recorded step: choose others from run.series")
+    with drawing(ax, size) as ax:
+        ax.grid(color=inks_of(ax).hair, linewidth=0.5, alpha=0.6)
+        for history in histories:
+            label = escape_name(history.series.label)
+            ax.plot(history.steps, history.statistic(statistic), label=label, linewidth=1.2)
+        ax.set(xlabel="step", ylabel=statistic)
+        ax.legend()
+    return ax
+
+
+def run_page(run: WatchedRun, others: Sequence[Any] = ()) -> str:
+    """Return the page of a run, with distributions of ``others``, paths of runs, beside it."""
+    return page_of_run(run.path, *others)
+
+
+register_formatters(
+    WatchedRun,
+    series_table,
+    page=run_page,
+    page_part=lambda run: series_table(run)._repr_html_(),
+    data_table=steps_table,
+    plot=draw_series,
+)

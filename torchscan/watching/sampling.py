@@ -1,0 +1,53 @@
+"""Some values of a tensor, spread over all of it, without reading the others."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from torchscan.inspecting.finiteness import is_plain, keeps_values
+from torchscan.torch_versions import is_functorch_wrapped, local_part
+
+#: sizes of tensors whose places are remembered
+_REMEMBERED = 1024
+#: besides those that are plain
+_WITH_KERNELS = frozenset(
+    {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+)
+
+
+def values_of(tensor: Tensor) -> Tensor | None:
+    """Return this rank's values, magnitudes of complex ones, or None if they cannot be read."""
+    if is_plain(tensor) and not tensor.is_meta:
+        return tensor.detach()
+    part = local_part(tensor)
+    if part.is_meta or is_functorch_wrapped(part) or not keeps_values(type(part)):
+        return None
+    values = part.detach()
+    return values if is_plain(values) else _dense(values)
+
+
+@lru_cache(_REMEMBERED)
+def places_in(numel: int, most: int, device: torch.device) -> Tensor:
+    """Return the positions to sample: one in each of equal parts, at a random place in it.
+
+    Equal distances would fall in step with a dimension and sample only a few of its places. The
+    positions are the same each time.
+    """
+    somewhere = torch.rand(
+        most, generator=torch.Generator().manual_seed(numel), dtype=torch.float64, device="cpu"
+    )
+    places = (torch.arange(most, device="cpu") + somewhere) * (numel / most)
+    return places.long().clamp(max=numel - 1).to(device)
+
+
+def _dense(tensor: Tensor) -> Tensor | None:
+    if tensor.is_nested or tensor.layout is torch.sparse_csr:
+        return tensor.values()
+    if tensor.layout is not torch.strided:
+        return None
+    if tensor.is_complex():
+        return tensor.abs()
+    return tensor if tensor.dtype in _WITH_KERNELS else tensor.float()

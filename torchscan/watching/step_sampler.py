@@ -1,0 +1,579 @@
+"""Samples the tensors of one step, in the training process.
+
+Its cost is the cost of watching: torch calls it for each module and each gradient. So everything
+that is the same in every step is known from :mod:`torchscan.watching.call_sites`, each tensor takes
+one gather of a few hundred values, and the rest is done at once at the end of the step.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from array import array
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from itertools import chain
+from threading import get_ident
+from time import perf_counter_ns
+from typing import Any, Concatenate, ParamSpec
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+
+from torchscan.observing.steps import Pass
+from torchscan.recording.bookkeeping.containers import tensors_in
+from torchscan.torch_versions import (
+    NO_BACKWARD_PASS,
+    at_end_of_backward_pass,
+    backward_pass,
+    count_function_modes,
+    is_tracing,
+    is_transforming,
+    next_node,
+    without_torch_function,
+)
+from torchscan.watching.activation_bounds import unit_dim_of
+from torchscan.watching.call_sites import CallSite, CallSites, Parameter, SeriesNumbers
+from torchscan.watching.contributions import (
+    BegunCall,
+    Contribution,
+    Source,
+    edges_of_call,
+    source_of,
+)
+from torchscan.watching.rows import RowGroup, Rows
+from torchscan.watching.sampled import AllValues, StepSamples
+from torchscan.watching.schema import Kind
+
+#: kinds of tensors that users choose, in the plural
+LOGGED: dict[str, Kind] = {
+    "inputs": "input",
+    "outputs": "output",
+    "input_grads": "input_grad",
+    "output_grads": "output_grad",
+    "params": "param",
+    "param_grads": "param_grad",
+}
+#: rows of a step; a model that is called without end, and without gradients, has more
+_MAX_ROWS = 20_000
+#: above every row
+_MAX_ROW = 2**32
+
+
+def is_transformed() -> bool:
+    """Return whether this call is traced or transformed, so that it is not a real pass."""
+    return is_tracing() or is_transforming()
+
+
+class ParameterMemory:
+    """The sampled parameters after a step, which are those before the next one.
+
+    They are sampled again if a parameter was written to meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._group: RowGroup | None = None
+        self._versions: list[tuple[int, int]] = []
+        self._number = -1
+
+    def keep(self, number: int, parameters: Sequence[Parameter], group: RowGroup) -> None:
+        """Keep the rows of parameters after the step with this number."""
+        self._number, self._group = number, group
+        self._versions = _versions_of(parameters)
+
+    def take(self, number: int, parameters: Sequence[Parameter]) -> RowGroup | None:
+        """Return the rows before the step with this number, or None if they must be sampled."""
+        group, self._group = self._group, None
+        is_next = number == self._number + 1
+        if group is None or not is_next or _versions_of(parameters) != self._versions:
+            return None
+        return group
+
+
+def _versions_of(parameters: Sequence[Parameter]) -> list[tuple[int, int]]:
+    return [
+        (id(each.tensor), -1 if each.tensor.is_inference() else each.tensor._version)
+        for each in parameters
+    ]
+
+
+class _Use:
+    """A hook without effect, which lives as long as the node that it was put on."""
+
+    def note(self, *_: object) -> None:
+        """Do nothing."""
+
+
+#: a module that is called, and what is known of the call
+_OpenCall = tuple[nn.Module, CallSite]
+
+
+P = ParamSpec("P")
+
+
+def _guarded(
+    method: Callable[Concatenate[StepSampler, P], None],
+) -> Callable[Concatenate[StepSampler, P], None]:
+    """Keep internal errors from torch and users, and add up the time that the method takes."""
+
+    @functools.wraps(method)
+    def guarded(sampler: StepSampler, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        if sampler.is_over or is_transformed():
+            return
+        start = perf_counter_ns()
+        try:
+            if count_function_modes():
+                with without_torch_function():
+                    method(sampler, *args, **kwargs)
+            else:
+                method(sampler, *args, **kwargs)
+        except Exception as error:
+            sampler.fail(error)
+        sampler.took += perf_counter_ns() - start
+
+    return guarded
+
+
+class StepSampler:
+    """Collects the samples of one step. The calls of one thread are followed."""
+
+    def __init__(
+        self,
+        of: Pass,
+        rows: Rows,
+        numbers: SeriesNumbers,
+        sites: CallSites,
+        memory: ParameterMemory,
+        *,
+        kinds: Collection[Kind],
+        sample_norms: bool,
+        note_backward: Callable[[], None],
+        end_root: Callable[[nn.Module, tuple[Any, ...], dict[str, Any], object], None],
+        fail: Callable[[Exception], None],
+    ) -> None:
+        rows.clear()
+        self._pass, self._rows, self._numbers, self._sites = of, rows, numbers, sites
+        self._memory = memory
+        self._sample_norms = sample_norms
+        self._begin_backward, self._end_root, self.fail = note_backward, end_root, fail
+        self._thread = get_ident()
+        self._takes_params = of.phase == "train" and "param" in kinds
+        self._takes_param_grads = of.phase == "train" and "param_grad" in kinds
+        self._takes_inputs = "input" in kinds
+        self._takes_input_grads = "input_grad" in kinds
+        self._takes_outputs = "output" in kinds
+        self._takes_output_grads = "output_grad" in kinds
+        self._takes_calls_inputs = self._takes_inputs or self._takes_input_grads
+        self._takes_calls_outputs = self._takes_outputs or self._takes_output_grads
+        #: what is known of open calls, by their number, if gradients of inputs are sampled
+        self._begun: dict[int, BegunCall] = {}
+        #: the innermost open call is the last one
+        self._open: list[_OpenCall] = []
+        #: calls of modules in this step, by the identity of the module
+        self._num_calls: dict[int, int] = {}
+        self._rows_by_series: dict[int, int] = {}
+        #: tensors that were sampled, by identity, and their versions and rows as one number:
+        #: thousands of tuples that live until the end of the step keep Python's collector busy
+        self._known: dict[int, ref[Tensor]] = {}
+        self._versions: dict[int, int] = {}
+        #: series of the gradients of such tensors, by the row of the tensor; of most there is one
+        self._gradients: dict[int, int | list[int]] = {}
+        self._is_channels_first: bool | None = None
+        self._awaited = NO_BACKWARD_PASS
+        #: True during a call that belongs to another pass
+        self.is_aside = False
+        self.is_over = False
+        #: nanoseconds that sampling has taken
+        self.took = 0
+        #: L2 norm of all gradients that were sampled, on the device, or None
+        self.gradient_norm: Tensor | None = None
+        self._before: list[int | None] = []
+        self._after: list[int | None] = []
+        self._after_group: RowGroup | None = None
+        parameters = sites.parameters if self._takes_params else []
+        if parameters:
+            group = memory.take(of.number, parameters)
+            if group is None:
+                self._before, _ = rows.add_all(_tensors_of(parameters))
+            else:
+                self._before = rows.add_group(group)
+
+    def relabel(self, as_pass: Pass) -> None:
+        """Note that the step is another pass than it seemed to be."""
+        self._pass = as_pass
+
+    # -- calls -----------------------------------------------------------------------------------
+
+    @property
+    def open_module(self) -> nn.Module | None:
+        """The outermost module whose call has started and not ended, or None."""
+        return self._open[0][0] if self._open else None
+
+    def forget_open(self) -> None:
+        """Forget calls that were interrupted: torch does not report their end."""
+        self._open.clear()
+        self._begun.clear()
+
+    def note_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """Note the start of a call, and sample its inputs, which the call may write to."""
+        if get_ident() != self._thread or backward_pass() != NO_BACKWARD_PASS:
+            return  # a checkpoint runs a module again
+        start = perf_counter_ns()
+        try:
+            identity = id(module)
+            invocation = self._num_calls.get(identity, 0)
+            site = self._sites.site(module, invocation)
+            if site is None or self.is_over or is_transformed():
+                return
+            self._num_calls[identity] = invocation + 1
+            self._open.append((module, site))
+            if site.is_sampled and self._takes_calls_inputs:
+                if count_function_modes():
+                    with without_torch_function():
+                        self._sample_inputs(site, tensors_in(args), 0)
+                else:
+                    self._sample_inputs(site, tensors_in(args), 0)
+        except Exception as error:
+            self.fail(error)
+        self.took += perf_counter_ns() - start
+
+    def _sample_inputs(self, site: CallSite, tensors: Sequence[Tensor], first: int) -> None:
+        if self.is_aside or len(self._rows.numels) >= _MAX_ROWS:
+            return
+        if self._takes_inputs:
+            numbers = site.inputs
+            for index, tensor in enumerate(tensors, first):
+                row = self._row_of(tensor, None)
+                if row is not None:
+                    self._keep(site.number("input", numbers, index), row, tensor)
+        if self._takes_input_grads:
+            begun = self._begun.setdefault(len(self._open), BegunCall(next_node(), {}))
+            begun.sources.update(_sources_of(site, tensors, first))
+
+    def note_end(self, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
+        """Note that a call has returned, or was left by an exception, and sample its outputs."""
+        if get_ident() != self._thread or backward_pass() != NO_BACKWARD_PASS:
+            return
+        start = perf_counter_ns()
+        try:
+            begun = self._begun.pop(len(self._open), None) if self._begun else None
+            site = self._pop(module)
+            if site is None or is_transformed() or self.is_over:
+                return
+            # torch leaves out the keyword arguments if an exception has left the call
+            result = rest[-1]
+            kwargs = rest[0] if len(rest) > 1 else {}
+            if count_function_modes():
+                with without_torch_function():
+                    self._sample_end(site, args, kwargs, result, begun)
+            else:
+                self._sample_end(site, args, kwargs, result, begun)
+            if not self._open:
+                self.is_aside = False
+                self._end_root(module, args, kwargs, result)
+        except Exception as error:
+            self.fail(error)
+        self.took += perf_counter_ns() - start
+
+    def _pop(self, module: nn.Module) -> CallSite | None:
+        """Return the site of the innermost open call of a module, which has ended, or None."""
+        calls = self._open
+        if calls and calls[-1][0] is module:
+            return calls.pop()[1]
+        for index in range(len(calls) - 1, -1, -1):
+            open_module, site = calls[index]
+            if open_module is module:  # calls inside it were interrupted
+                del calls[index:]
+                return site
+        return None
+
+    def _sample_end(
+        self,
+        site: CallSite,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: object,
+        begun: BegunCall | None,
+    ) -> None:
+        outputs = tensors_in(result)
+        if site.is_sampled and not self.is_aside and len(self._rows.numels) < _MAX_ROWS:
+            if kwargs and self._takes_calls_inputs:
+                self._sample_inputs(site, tensors_in(kwargs), len(tensors_in(args)))
+            if begun is not None:
+                self._await_contributions(begun, outputs)
+            if self._takes_calls_outputs:
+                self._sample_outputs(site, outputs)
+        if not self._open:
+            for node in {each.grad_fn for each in outputs if each.grad_fn is not None}:
+                node.register_prehook(self._note_backward)
+
+    def _sample_outputs(self, site: CallSite, outputs: Sequence[Tensor]) -> None:
+        if site.has_channels_first is not None:
+            self._is_channels_first = site.has_channels_first
+        unit_dim = None
+        if site.can_die and outputs:
+            unit_dim = unit_dim_of(outputs[0], self._is_channels_first)
+        for index, tensor in enumerate(outputs):
+            row = self._row_of(tensor, unit_dim)
+            if row is None:
+                continue
+            if self._takes_outputs:
+                self._keep(site.number("output", site.outputs, index), row, tensor)
+            if not self._takes_output_grads:
+                continue
+            node: Any = tensor.grad_fn
+            if node is None:
+                continue
+            number = site.number("output_grad", site.output_grads, index)
+            self._await_gradient(row, number, node, tensor.output_nr)
+
+    @_guarded
+    def note_attached(self, module: nn.Module, name: str, tensor: Tensor, alias: Tensor) -> None:
+        """Sample a tensor that the user has attached to a module.
+
+        Its gradient flows through its alias.
+        """
+        site = self._sites.site(module, 0)
+        if self._open and self._open[-1][0] is module:
+            site = self._open[-1][1]
+        is_again = backward_pass() != NO_BACKWARD_PASS
+        if site is None or not site.is_sampled or self.is_aside or is_again:
+            return
+        row = self._row_of(alias, None)
+        if row is None:
+            return
+        path, invocation = site.path, site.invocation
+        self._keep(self._numbers.of(path, "attached", name, invocation, module), row, alias)
+        if alias.grad_fn is None:
+            return
+        number = self._numbers.of(path, "attached_grad", name, invocation, module)
+        self._await_gradient(row, number, alias.grad_fn, alias.output_nr)
+        if tensor.grad_fn is not None and alias is not tensor:
+            self._await_whole_gradient(number, tensor, alias)
+
+    # -- rows ------------------------------------------------------------------------------------
+
+    def _row_of(self, tensor: Tensor, unit_dim: int | None) -> int | None:
+        """Return the row of a tensor, which is new unless the tensor was sampled as it is."""
+        identity = id(tensor)
+        known = self._known.get(identity)
+        if known is not None and known() is tensor:
+            version, row_known = divmod(self._versions[identity], _MAX_ROW)
+            if version == tensor._version:
+                return row_known
+        row = self._rows.add(tensor, unit_dim)
+        if row is not None and not tensor.is_inference():
+            self._known[identity] = ref(tensor)
+            self._versions[identity] = tensor._version * _MAX_ROW + row
+        return row
+
+    def _keep(self, number: int, row: int, tensor: Tensor) -> None:
+        self._rows_by_series[number] = row
+        limits = self._numbers.wholes
+        if limits and tensor.numel() <= limits.get(number, -1):
+            self._rows.add_whole(number, tensor)
+
+    # -- the backward pass -----------------------------------------------------------------------
+
+    def _await_gradient(self, row: int, number: int, node: Any, output_nr: int) -> None:
+        """Wait for the gradient of a tensor, which several modules may take or return."""
+        series = self._gradients.get(row)
+        if series is None:
+            self._gradients[row] = number
+            node.register_prehook(partial(self._note_gradient, row, output_nr))
+        elif isinstance(series, int):
+            self._gradients[row] = [series, number]
+        else:
+            series.append(number)
+
+    def _note_gradient(self, row: int, index: int, gradients: tuple[Tensor | None, ...]) -> None:
+        """Sample the gradient of a tensor that was sampled, for all series that wait for it."""
+        if self.is_over or is_transformed():
+            return
+        start = perf_counter_ns()
+        try:
+            if self._awaited != backward_pass():
+                self._await_end()
+            gradient = gradients[index] if index < len(gradients) else None
+            rows = self._rows
+            if gradient is not None:
+                found = rows.add(gradient)
+                if found is not None:
+                    if self._sample_norms:
+                        rows.note_sample_norm(found, gradient)
+                    series = self._gradients[row]
+                    for number in [series] if isinstance(series, int) else series:
+                        self._keep(number, found, gradient)
+        except Exception as error:
+            self.fail(error)
+        self.took += perf_counter_ns() - start
+
+    def _await_contributions(self, begun: BegunCall, outputs: Sequence[Tensor]) -> None:
+        edges_by_number = edges_of_call(begun, outputs) or {}
+        for number, edges in edges_by_number.items():
+            contribution = Contribution(len(edges))
+            note = partial(self._note_contribution, contribution, number)
+            for node, index in edges:
+                node.register_hook(partial(note, index))
+
+    @_guarded
+    def _note_contribution(
+        self,
+        contribution: Contribution,
+        number: int,
+        index: int,
+        gradients: tuple[Tensor | None, ...],
+        _: object,
+    ) -> None:
+        """Sample the gradient that an operator of a call has computed for an input."""
+        self._await_end()
+        gradient = gradients[index] if index < len(gradients) else None
+        if gradient is None:
+            return
+        if contribution.row is not None and contribution.backward_pass == backward_pass():
+            self._rows.add_to(contribution.row, number, gradient)
+            return
+
+        is_only = contribution.num_edges == 1
+        contribution.backward_pass = backward_pass()
+        contribution.row = self._rows.add(gradient)
+        if contribution.row is None:
+            return
+        if self._sample_norms and is_only:
+            self._rows.note_sample_norm(contribution.row, gradient)
+        self._keep(number, contribution.row, gradient)
+
+    def _await_whole_gradient(self, number: int, tensor: Tensor, alias: Tensor) -> None:
+        """Record the gradient of the tensor itself if its alias is not used.
+
+        A hook lives as long as its node, and the node as long as something uses its result.
+        """
+        use = _Use()
+        alias_node: Any = alias.grad_fn
+        alias_node.register_prehook(use.note)
+        node: Any = tensor.grad_fn
+        note = partial(self._note_whole, ref(use), number, tensor.output_nr)
+        node.register_prehook(note)
+
+    @_guarded
+    def _note_whole(
+        self, use: ref[_Use], number: int, index: int, gradients: tuple[Tensor | None, ...]
+    ) -> None:
+        gradient = gradients[index] if index < len(gradients) else None
+        if use() is not None or number in self._rows_by_series or gradient is None:
+            return
+        self._await_end()
+        row = self._rows.add(gradient)
+        if row is not None:
+            self._keep(number, row, gradient)
+
+    @_guarded
+    def _note_backward(self, *_: object) -> None:
+        self._await_end()
+
+    def _await_end(self) -> None:
+        if self._awaited != backward_pass():
+            self._awaited = backward_pass()
+            self._begin_backward()
+            # behind the callbacks of others, such as those that reduce gradients over ranks
+            at_end_of_backward_pass(lambda: at_end_of_backward_pass(self._note_end_of_backward))
+
+    @_guarded
+    def _note_end_of_backward(self) -> None:
+        """Sample the gradients of parameters: they may be scaled, clipped or cleared next."""
+        self._awaited = NO_BACKWARD_PASS
+        if not self._takes_param_grads:
+            return
+        numbers: list[int] = []
+        gradients: list[Tensor] = []
+        every = self._sites.parameter_numbers("param_grad")
+        for number, each in zip(every, self._sites.parameters, strict=True):
+            # functional_call puts tensors that are not leaves in the place of parameters
+            gradient = each.tensor.grad if each.tensor.is_leaf else None
+            if gradient is not None:
+                numbers.append(number)
+                gradients.append(gradient)
+        rows, group = self._rows.add_all(gradients)
+        self.gradient_norm = self._rows.note_norms(group, rows, gradients)
+        self._keep_all(numbers, gradients, rows)
+
+    @_guarded
+    def note_updated(self) -> None:
+        """Sample the parameters after an optimizer's step: later writes belong to no step."""
+        if self._before:
+            self._sample_parameters()
+
+    def _sample_parameters(self) -> None:
+        tensors = _tensors_of(self._sites.parameters)
+        self._after, self._after_group = self._rows.add_all(tensors)
+
+    def _keep_all(
+        self, numbers: Sequence[int], tensors: Sequence[Tensor], rows: Sequence[int | None]
+    ) -> None:
+        if not self._numbers.wholes and None not in rows:
+            self._rows_by_series.update(zip(numbers, rows, strict=True))  # type: ignore[arg-type]
+            return
+        for number, tensor, row in zip(numbers, tensors, rows, strict=True):
+            if row is not None:
+                self._keep(number, row, tensor)
+
+    # -- the end of the step ---------------------------------------------------------------------
+
+    def finish(self) -> StepSamples:
+        """Return the samples, with the parameters as they are now if no optimizer has stepped."""
+        start = perf_counter_ns()
+        self.is_over = True
+        if self._before:
+            self._finish_parameters()
+        rows = self._rows
+        pairs = array("q")
+        for old, new in zip(self._before, self._after, strict=False):
+            if old is not None and new is not None:
+                pairs.append(old)
+                pairs.append(new)
+        with torch.inference_mode(False):
+            places, values = rows.exact()
+            samples = StepSamples(
+                step=self._pass.step,
+                phase=self._pass.phase,
+                number=self._pass.number,
+                time=time.time(),
+                series=array("q", chain.from_iterable(self._rows_by_series.items())),
+                numels=array("q", rows.numels),
+                sizes=array("q", rows.sizes),
+                exact_places=places,
+                exact_values=values,
+                pairs=pairs,
+                samples=rows.samples(),
+                wholes=tuple(AllValues(number, values) for number, values in rows.wholes.items()),
+            )
+        self._known.clear()
+        self._versions.clear()
+        self._gradients.clear()
+        self._open.clear()
+        self.took += perf_counter_ns() - start
+        return samples
+
+    def _finish_parameters(self) -> None:
+        parameters = self._sites.parameters
+        if self._after_group is None:
+            self._sample_parameters()
+        numbers = self._sites.parameter_numbers("param")
+        self._keep_all(numbers, _tensors_of(parameters), self._after)
+        if self._after_group is not None:
+            self._memory.keep(self._pass.number, parameters, self._after_group)
+
+
+def _sources_of(site: CallSite, inputs: Sequence[Tensor], first: int) -> dict[int, Source]:
+    """Return the nodes that the gradients of inputs flow to, by the numbers of their series."""
+    found: dict[int, Source] = {}
+    for index, tensor in enumerate(inputs, first):
+        source = source_of(tensor)
+        if source is not None:
+            found[site.number("input_grad", site.input_grads, index)] = source
+    return found
+
+
+def _tensors_of(parameters: Sequence[Parameter]) -> list[Tensor]:
+    return [each.tensor for each in parameters]

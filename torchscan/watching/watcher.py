@@ -1,0 +1,638 @@
+"""``watch(model)``: from now on the distributions of its tensors are recorded while it trains."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from torchscan.errors import InputError
+from torchscan.inspecting.finiteness import is_plain
+from torchscan.inspecting.root_calls import is_capturing_now
+from torchscan.notes import Note
+from torchscan.observing.backward_watch import BackwardPass, BackwardWatch
+from torchscan.observing.compiling import CompileWatch
+from torchscan.observing.model_hook import ModelHook
+from torchscan.observing.steps import Pass, StepCounter
+from torchscan.recording.bookkeeping.containers import tensors_in
+from torchscan.recording.bookkeeping.inventory import tensors_of
+from torchscan.recording.call_tree import Given, is_in_backward_pass, is_open
+from torchscan.recording.request import require_module
+from torchscan.recording.undo import is_recording
+from torchscan.torch_versions import (
+    has_compiler,
+    next_node,
+    without_torch_function,
+)
+from torchscan.watching.about import about_of
+from torchscan.watching.accepting import choice, flag, path, quote
+from torchscan.watching.call_sites import CallSites, SeriesNumbers
+from torchscan.watching.curve_log import CurveLog
+from torchscan.watching.frequency import Frequency
+from torchscan.watching.graphing import await_end, draw_apart
+from torchscan.watching.losses import INTERNAL_ERROR, format_error
+from torchscan.watching.process import WriterProcess
+from torchscan.watching.rows import Rows
+from torchscan.watching.schema import Phase
+from torchscan.watching.sinks.sink import Sink
+from torchscan.watching.starting import START_METHODS, StartMethod
+from torchscan.watching.step_sampler import ParameterMemory, StepSampler, is_transformed
+from torchscan.watching.telling import warn_or_print
+from torchscan.watching.wanted import (
+    Chosen,
+    Wanted,
+    is_chosen,
+    log_of,
+    sinks_of,
+    statistics_of,
+    step_of,
+    wanted_of,
+)
+from torchscan.wrong_arguments import explain_wrong_types
+
+if TYPE_CHECKING:
+    from torchscan.watching.explore.serving import Server
+    from torchscan.watching.task import Statistic
+
+#: the watchers at work, for attach() and for processes that are forked
+_watchers: weakref.WeakSet[Watcher] = weakref.WeakSet()
+#: seconds to wait, when everything is over, for the graph of a run that was short
+_PATIENCE = 10.0
+#: characters of a note
+_MAX_NOTE = 200
+
+
+class Watcher:
+    """Records what a model does while it trains. It puts nothing on the model, and changes nothing that it computes."""
+
+    def __init__(
+        self, module: nn.Module, process: WriterProcess, wanted: Wanted, step: int | None
+    ) -> None:
+        self._model, self._process, self._wanted = module, process, wanted
+        self._frequencies: dict[Phase, Frequency] = {
+            phase: Frequency(wanted.every, wanted.overhead_budget) for phase in ("train", "eval")
+        }
+        self._rows = Rows(
+            wanted.sample_n,
+            next((tensor.device for tensor in tensors_of(module)), torch.device("cpu")),
+        )
+        self._numbers = SeriesNumbers(wanted.whole)
+        self._memory = ParameterMemory()
+        self._sites = CallSites(
+            self._numbers, lambda path, each: is_chosen(wanted.modules, path, each)
+        )
+        self._steps = StepCounter(process.last, process.reached, step)
+        self._rewrite_from(step)
+        if step is None and process.last:
+            self._warn_of_continuation(self._steps.next)
+        self._sampler: StepSampler | None = None
+        self._curves = CurveLog(self._send_curves)
+        self._is_closed = self._has_begun = self._is_paused = False
+        #: the first process of a run draws the graph of the model in the first sampled step
+        self._awaits_graph = wanted.graph and process.is_first
+        self._drawing: int | None = None
+        #: server that shows the run in the browser, or None
+        self.server: Server | None = None
+        self._pid = os.getpid()
+        #: the thread that trains: the first that calls the model
+        self._thread: int | None = None
+        #: number of the first node that autograd can make in the current pass
+        self._first_node = 0
+        #: True once gradients have reached a pass in evaluation mode
+        self._trains_in_eval_mode = False
+        self._facts: dict[str, Any] = {}
+        #: the module that is called from outside: the model, or a compiled version of it
+        self._called = module
+        self._sites.update(module, module)
+        self._model_hook = ModelHook(module, self._begin, self._note_backward)
+        self._backward_watch = BackwardWatch(self._note_backward_pass)
+        self._optimizers = register_optimizer_step_post_hook(
+            lambda optimizer, *_: self._note_optimizer(optimizer)
+        )
+        self._knows_compiler = False
+        self._compiler = CompileWatch(self._model_hook.pause, self._go_on)
+        self._compiler.listen()
+        self._model_hook.await_call()
+        self._go_on()
+        self._backward_watch.start()
+        _watchers.add(self)
+        atexit.register(self._close_at_exit)
+
+    # -- hooks ---------------------------------------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        if self._knows_compiler != has_compiler():
+            self._knows_compiler = True
+            self._compiler.ignore_hooks()
+            self._compiler.listen()
+            self._model_hook.keep_compiler_out()
+        self._model_hook.go_on()
+
+    def _note_backward(self) -> None:
+        """Note that gradients arrive: the next forward pass may begin another step."""
+        if not self._is_closed:
+            self._steps.note_backward()
+            self._model_hook.await_call()
+
+    def _note_backward_pass(self, backward: BackwardPass) -> None:
+        """Note a backward pass that begins, if it trains the model."""
+        if self._is_closed or not self._has_begun or not self._is_here:
+            return
+        if is_recording() or is_transformed() or is_capturing_now():
+            return
+        with self._guarded():
+            # a pass that seemed to be an evaluation trains only if its own graph leads to parameters
+            is_evaluation = self._steps.current.phase == "eval"
+            first_node = self._first_node if is_evaluation else 0
+            if not backward.trains(self._sites.parameter_ids, first_node):
+                has_changed = self._sites.update(self._model, self._called)
+                if not has_changed or not backward.trains(self._sites.parameter_ids, first_node):
+                    return
+            if is_evaluation:
+                self._promote()
+            self._note_backward()
+            losses, scale = backward.scales.unscale(backward.tensors)
+            # reading a distributed tensor would communicate
+            has_loss = len(losses) == 1 and losses[0].numel() == 1 and is_plain(losses[0])
+            if has_loss and not is_in_backward_pass():
+                self._curves.add_loss(losses[0])
+                if scale is not None:
+                    self._curves.note_scale(backward.tensors[0], losses[0])
+
+    def _promote(self) -> None:
+        """Note that a pass in evaluation mode trains, as of a model with frozen batch norms."""
+        self._trains_in_eval_mode = True
+        begun = self._steps.promote()
+        self._curves.relabel(begun.phase, begun.step, begun.number)
+        if self._sampler is not None:
+            self._sampler.relabel(begun)
+
+    def _note_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note the step of an optimizer, which may be that of another model."""
+        parameter_ids = self._sites.parameter_ids
+        if not any(
+            id(each) in parameter_ids
+            for group in optimizer.param_groups
+            for each in group["params"]
+        ):
+            return
+        self._note_backward()
+        if not self._is_here:
+            return
+        if self._steps.current.phase == "train":
+            self._curves.note_learning_rate(optimizer.param_groups[0].get("lr"))
+        if "optimizer" not in self._facts:
+            self._note_facts(optimizer=type(optimizer).__name__)
+        if self._sampler is not None:
+            self._sampler.note_updated()
+
+    @property
+    def _is_here(self) -> bool:
+        """True in the process and the thread that train."""
+        return os.getpid() == self._pid and self._thread in (None, threading.get_ident())
+
+    # -- steps -----------------------------------------------------------------------------------
+
+    def _begin(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """Note that the model is called, or a part of it."""
+        if (
+            not self._is_here
+            or is_in_backward_pass()
+            or is_recording()
+            or is_transformed()
+            or is_open(module)
+        ):
+            return
+        with self._guarded():
+            self._thread = threading.get_ident()
+            self._model_hook.note_entry(module, is_first=not self._has_begun)
+            self._has_begun = True
+            self._begin_pass(module, args)
+
+    def _begin_pass(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        phase = self._phase_of(module)
+        part = None if self._model_hook.is_model(module) else id(module)
+        relation = self._steps.relation_of(phase, part)
+        if self._sampler is not None:
+            self._sampler.is_aside = relation == "aside"
+        elif relation == "same" and phase == "train":
+            self._await_gradients(module)
+        if relation != "new":
+            return
+
+        self._finish()
+        self._curves.end()
+        begun = self._steps.begin(phase, part)
+        self._first_node = next_node()
+        if not self._is_paused:
+            self._curves.begin(phase, begun.step, begun.number)
+        if self._is_due(begun):
+            self._arm(module, args)
+        elif phase == "train" and not self._steps.is_manual:
+            self._await_gradients(module)
+
+    def _phase_of(self, module: nn.Module) -> Phase:
+        """Return the phase of a pass that begins, as far as can be told before its gradients."""
+        if not torch.is_grad_enabled() or not self._sites.has_trained_parameters:
+            return "eval"
+        return "train" if module.training or self._trains_in_eval_mode else "eval"
+
+    def _await_gradients(self, module: nn.Module) -> None:
+        """Wait for the gradients of a step that is not sampled."""
+        if self._sites.has_unreachable_parameters:
+            self._model_hook.await_result(module)
+        else:
+            self._model_hook.sleep()
+
+    def _is_due(self, begun: Pass) -> bool:
+        if self._is_paused:
+            return False
+        frequency = self._frequencies[begun.phase]
+        if begun.phase == "train":
+            return frequency.is_due(begun.step)
+        return frequency.is_evaluation_due(begun.number, begun.place, begun.step + begun.number)
+
+    def _arm(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        start = time.perf_counter_ns()
+        self._called = module
+        self._sites.update(self._model, module)
+        phase = self._steps.current.phase
+        self._rows.turn, self._rows.period = self._frequencies[phase].turn
+        self._sampler = StepSampler(
+            self._steps.current,
+            self._rows,
+            self._numbers,
+            self._sites,
+            self._memory,
+            kinds=self._wanted.kinds,
+            sample_norms=self._wanted.sample_norms,
+            note_backward=self._note_sampled_gradients,
+            end_root=self._note_root_end,
+            fail=self._give_up,
+        )
+        self._model_hook.follow(self._sampler)
+        if "batch" not in self._facts:
+            self._note_inputs(args)
+        self._sampler.took += time.perf_counter_ns() - start
+        self._process.begin(phase, self._steps.current.step)
+
+    def _note_sampled_gradients(self) -> None:
+        """Note gradients of a sampled step, if no graph shows whether they train the model."""
+        if self._sites.has_unreachable_parameters:
+            self._note_backward()
+
+    def _note_root_end(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: object
+    ) -> None:
+        self._model_hook.note_entry(module, is_first=False)
+        if self._steps.current.phase == "eval":
+            loss = getattr(result, "loss", None)
+            if isinstance(loss, Tensor) and loss.numel() == 1 and is_plain(loss):
+                self._curves.add_loss(loss)
+        if self._awaits_graph and self._model_hook.is_model(module):
+            self._draw_graph((args, kwargs))
+
+    def _finish(self) -> None:
+        """Hand over the samples of the step that has ended, if it was sampled."""
+        sampler, self._sampler = self._sampler, None
+        self._model_hook.follow(None)
+        if sampler is None:
+            return
+        sampled = sampler.finish()
+        start = time.perf_counter_ns()
+        if sampler.gradient_norm is not None:
+            self._curves.note_gradient_norm(sampler.gradient_norm)
+        self._process.put(sampled, self._numbers)
+        self._rows.clear()
+        spent = sampler.took + time.perf_counter_ns() - start
+        self._frequencies[sampled.phase].note_cost(spent)
+
+    def _draw_graph(self, given: Given) -> None:
+        if self._steps.current.phase != "train":
+            return
+        self._awaits_graph = False
+        try:
+            self._drawing = draw_apart(self._model, given, self._process.path)
+        except Exception as error:  # the graph is not worth the watching
+            note = Note.of("graph-not-drawn", error=format_error(error))
+            self._process.send({"is": "note", "note": note.to_data()})
+
+    # -- facts of the run ------------------------------------------------------------------------
+
+    def _send_curves(self, rows: list[list[Any]]) -> None:
+        self._process.send_later({"is": "curves", "rows": rows})
+
+    def _note_inputs(self, args: tuple[Any, ...]) -> None:
+        """Note the shape of the first input, the precision and the device."""
+        shape = next((list(each.shape) for each in tensors_in(args)), None)
+        tensor = next(tensors_of(self._model), None)
+        device = torch.device("cpu") if tensor is None else tensor.device
+        dtype = torch.float32 if tensor is None else tensor.dtype
+        precision = str(dtype).removeprefix("torch.")
+        if torch.is_autocast_enabled(device.type):
+            narrow = str(torch.get_autocast_dtype(device.type)).removeprefix("torch.")
+            precision = {"bfloat16": "bf16", "float16": "fp16"}.get(narrow, narrow) + "-mixed"
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type.upper()
+        self._note_facts(batch=shape, precision=precision, device=name)
+
+    def _note_facts(self, **facts: Any) -> None:
+        self._facts |= facts
+        self._process.send({"is": "about", "about": facts})
+
+    def step(self, number: int | None = None) -> None:
+        """End a training step by hand, from now on. ``number`` is that of the next step."""
+        number = None if number is None else step_of(number)
+        if self._is_closed or not self._is_here:
+            return
+        with self._guarded():
+            self._model_hook.await_call()
+            self._finish()
+            if number is not None and number < self._steps.next:
+                self._rewrite_from(number)
+            self._steps.end(number)
+
+    def _warn_of_continuation(self, step: int) -> None:
+        note = Note.of("run-continued", step=step)
+        self._process.send({"is": "note", "note": note.to_data()})
+        advice = f"give step={step} to confirm, or another folder"
+        folder = str(self._process.folder)
+        warn_or_print(f"run {folder!r} already exists and continues at step {step}: {advice}")
+
+    def _rewrite_from(self, step: int | None) -> None:
+        if step is not None:
+            self._process.send({"is": "from", "step": step})
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """End the watching, and not the training, after an internal error."""
+        try:
+            with without_torch_function():
+                yield
+        except Exception as error:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        if self._is_closed:
+            return
+        sampler, self._sampler = self._sampler, None
+        self._unfollow()
+        text = format_error(error)
+        if sampler is not None:
+            self._process.lose(
+                self._steps.current.phase,
+                self._steps.current.step,
+                INTERNAL_ERROR,
+            )
+        warn_or_print(
+            f"torchscan hit an internal error and stopped watching; training is not affected: {text}"
+        )
+
+    def forget(self) -> None:
+        """In a process that was forked: the run is the other's."""
+        self._is_closed = True
+        self._sampler = None
+        self._model_hook.close()
+        self._backward_watch.close()
+
+    # -- the user's ----------------------------------------------------------------------------------------------------
+
+    def attach(self, tensor: Tensor, alias: Tensor, module: nn.Module, name: str) -> None:
+        """Record an attached tensor, with the ``alias`` that :func:`attach` returns for it."""
+        sampler = self._sampler
+        if sampler is not None and self._is_here and isinstance(tensor, Tensor):
+            sampler.note_attached(module, name, tensor, alias)
+
+    @property
+    def dropped(self) -> int:
+        """Steps that were sampled and are not in the run: without room, not written, or not yet when close() ended."""
+        return self._process.dropped
+
+    def note(self, text: str) -> None:
+        """Write a note that the run shows at the current step: ``watcher.note("epoch 3")``.
+
+        Notes of the form "epoch 3" also mark epochs on the time axis of the HTML report.
+        """
+        if not isinstance(text, str) or not text.strip():
+            raise InputError(f"text is {quote(text)}: give a sentence such as 'epoch 3'")
+        if len(text) > _MAX_NOTE:
+            raise InputError(f"text has {len(text)} characters: give at most {_MAX_NOTE}")
+        self._write_event(Note.of("user-note", text=text.strip(), step=self._steps.next))
+
+    def log_evaluation(self, loss: float | Tensor) -> None:
+        """Record the loss of an evaluation at the current step, beside those of training.
+
+        Losses of training are recorded without a call, and so are those of an evaluation if the
+        model returns an object with the attribute ``loss``, as models of transformers do.
+        """
+        value = loss.item() if isinstance(loss, Tensor) and loss.numel() == 1 else loss
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InputError(f"loss is {quote(loss)}: give a number")
+        self._require_open()
+        if not self._curves.set_evaluation_loss(float(value)):
+            step, number = self._steps.next, self._steps.add_evaluation()
+            self._send_curves([["eval", step, number, time.time(), float(value), None, None]])
+
+    def pause(self) -> None:
+        """Sample nothing until :meth:`resume`. Steps are still counted."""
+        if not self._is_paused:
+            self._write_event(Note.of("paused", step=self._steps.next))
+            self._is_paused = True
+
+    def resume(self) -> None:
+        """End a pause: the next step may be sampled."""
+        if self._is_paused:
+            self._write_event(Note.of("resumed", step=self._steps.next))
+            self._is_paused = False
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise InputError("this watcher is closed: call watch(model, run) again")
+
+    def _write_event(self, note: Note) -> None:
+        self._require_open()
+        if os.getpid() == self._pid:
+            self._process.send({"is": "note", "note": note.to_data()})
+
+    def state_dict(self) -> dict[str, int]:
+        """For a checkpoint: ``watch(model, run, step=state["step"])`` goes on from there."""
+        return {"step": self._steps.next}
+
+    def close(self) -> None:
+        """Watch no longer. What was seen is written."""
+        self._close(None)
+
+    def _close_at_exit(self) -> None:
+        """The program is over, by an exception perhaps."""
+        self._close(getattr(sys, "last_value", None))
+
+    def _close(self, error: BaseException | None) -> None:
+        if os.getpid() != self._pid:
+            return
+        if not self._is_closed:
+            with self._guarded():
+                self._finish()
+                self._curves.close()
+        if not self._is_closed:
+            self._unfollow()
+            self._warn_of_unmatched()
+        atexit.unregister(self._close_at_exit)
+        self._process.close(self._steps.next, error)
+        if self._drawing is not None:
+            with self._guarded():
+                await_end(self._drawing, _PATIENCE)
+            self._drawing = None
+
+    def _warn_of_unmatched(self) -> None:
+        for pattern in self._numbers.unmet if self._has_begun else ():
+            warn_or_print(
+                f"whole has {pattern!r}, which matched no series: choose from open_run(…).find()"
+            )
+
+    def _unfollow(self) -> None:
+        self._is_closed = True
+        self._backward_watch.close()
+        self._compiler.close()
+        self._model_hook.close()
+        self._optimizers.remove()
+        _watchers.discard(self)
+
+    def __repr__(self) -> str:
+        every = self._frequencies["train"].every
+        return f"<Watcher: {self._steps.next} steps, samples {'every step' if every == 1 else f'one step in {every}'}>"
+
+    def __enter__(self) -> Watcher:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._close(error)
+
+
+@explain_wrong_types
+def watch(
+    module: nn.Module,
+    run: str | os.PathLike[str],
+    *,
+    every: int | Literal["auto"] = "auto",
+    log: Sequence[str] = ("inputs", "outputs", "output_grads", "params", "param_grads"),
+    modules: Iterable[Chosen] | None = None,
+    sample_n: int = 512,
+    sample_norms: bool = False,
+    whole: Iterable[str] = (),
+    custom: Mapping[str, Statistic] | None = None,
+    sinks: Iterable[Sink] = (),
+    overhead_budget: float = 0.01,
+    step: int | None = None,
+    graph: bool = True,
+    serve: bool = False,
+    start: StartMethod = "spawn",
+) -> Watcher:
+    """Record the distributions of a model's tensors while it trains, into the folder ``run``.
+
+    Args:
+        module: what is trained. Nothing of it is changed.
+        run: the folder of the run. If it has one already, that goes on.
+        every: how many steps from one that is looked at to the next; "auto": as few as ``overhead_budget`` allows, or fewer, so
+            that eight are looked at in each doubling of their number.
+        log: what is looked at: "inputs", "outputs", "input_grads", "output_grads", "params", "param_grads".
+        modules: which modules: patterns of paths such as ``"layer*.conv?"``, modules, or functions of a path and a module.
+        sample_n: values that are taken of a tensor in a step; of a tensor with fewer values, all.
+        sample_norms: of gradients of inputs and outputs, also the mean over the batch of an element's L2 norm.
+        whole: series of which all values go to ``custom`` and ``sinks``, as patterns of what :attr:`Series.label` is.
+        custom: statistics of yours, by their names: functions of a series' values, which run in the worker.
+        sinks: where each step goes besides the run's own file.
+        overhead_budget: the share of the time of training that watching may take, with ``every="auto"``.
+        step: the number of the first step. What an earlier process has recorded from there on is recorded anew. None: the one
+            after the last that was recorded.
+        graph: whether a process that is forked in the first step that is looked at works out the graph of the model for the
+            page of the run: on shapes alone, and with no effect here. Only Linux has it.
+        serve: whether to show the run in the browser, at the address that is printed, until this program ends.
+        start: how the worker is started: "spawn", as a program of its own; or "fork", "forkserver", as Python does.
+    """
+    require_module(module)
+    folder = path("run", run, "a folder such as 'runs/first'")
+    choice("start", start, START_METHODS)
+    serve = flag("serve", serve)
+    step = None if step is None else step_of(step)
+    sinks, log = sinks_of(sinks), log_of(log)
+    statistics = statistics_of(custom)
+    wanted = wanted_of(
+        module,
+        every=every,
+        log=log,
+        modules=modules,
+        sample_n=sample_n,
+        sample_norms=sample_norms,
+        whole=whole,
+        sinks=sinks,
+        overhead_budget=overhead_budget,
+        graph=graph,
+    )
+    if serve:
+        from torchscan.watching.explore.serving import require_server
+
+        require_server()
+    process = WriterProcess(
+        folder, about_of(module, log), sinks=sinks, custom=statistics, start=start, step=step
+    )
+    watcher = Watcher(module, process, wanted, step)
+    if serve and process.is_first:
+        from torchscan.watching.explore.serving import serve as served
+
+        try:
+            watcher.server = served(run)
+        except BaseException:
+            watcher.close()  # nobody else could
+            raise
+        print(f"torchscan: {watcher.server.url}")  # noqa: T201 - that is what was asked for
+    return watcher
+
+
+def attach(tensor: Tensor, module: nn.Module, name: str) -> Tensor:
+    """Watch any tensor inside a module's ``forward``: ``x = torchscan.attach(x, self, "after_skip")``.
+
+    Returns:
+        A tensor with the same values. For a tensor that has gradients it is a view of all its values, so that the gradient
+        that flows through it is kept apart from that of other uses of the tensor. It is a view whether anything is watched
+        or not, so watching changes no sum of gradients. If the view is not used, the gradient is that of the tensor itself.
+    """
+    if torch.compiler.is_compiling():  # a compiled program has no tensors to look at
+        return tensor
+    alias = _alias_of(tensor)
+    for watcher in _watchers:
+        watcher.attach(tensor, alias, module, name)
+    return alias
+
+
+def _alias_of(tensor: Tensor) -> Tensor:
+    """Return another tensor with the same values and a separate node, or the same one if it has no gradients."""
+    if not isinstance(tensor, Tensor) or not tensor.requires_grad or not torch.is_grad_enabled():
+        return tensor
+    try:
+        alias: Tensor = torch.ops.aten.alias.default(tensor)
+    except (RuntimeError, NotImplementedError):  # of a layout that has no views
+        return tensor
+    return alias
+
+
+def _forget_in_child() -> None:
+    for watcher in list(_watchers):
+        watcher.forget()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

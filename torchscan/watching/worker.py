@@ -1,0 +1,430 @@
+"""The writer process: it computes distributions and writes them to the store, so that training need not.
+
+It starts without torch, which takes seconds to import, and ends when it has written all that was put
+into the memory, whether its trainer is still there or not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from selectors import EVENT_READ, EVENT_WRITE
+from typing import TYPE_CHECKING, Any
+
+from torchscan.notes import Note
+from torchscan.watching.channel import Inlet, Message, MessageSocket, take_files
+from torchscan.watching.curves import NUM_KEPT
+from torchscan.watching.descriptors import open_standard_files
+from torchscan.watching.guests import Guests
+from torchscan.watching.ledger import Ledger
+from torchscan.watching.losses import (
+    RUN_REMOVED,
+    TRAINING_ENDED,
+    Losses,
+    LostSteps,
+    lost_from,
+    lost_step,
+    missing_at_end,
+    note_of_error,
+)
+from torchscan.watching.parent import Parent
+from torchscan.watching.pulse import Pulse
+from torchscan.watching.schema import Announced, CurvePoint, Phase, SampledStep, Series
+from torchscan.watching.signals import ignore_signals
+from torchscan.watching.store import PATIENCE_OF_WRITERS, Reader, Store, StoreError
+from torchscan.watching.task import Guest, WorkerTask
+from torchscan.watching.waiting import is_ready
+
+if TYPE_CHECKING:
+    from torchscan.watching.digest import Digest
+    from torchscan.watching.distribution_columns import Distributions
+
+#: seconds after which it looks for the end of its parent, and without a step until torch is imported
+_LOOKS, _PATIENCE = 0.25, 1.0
+#: how much less important than training it is to the machine
+_NICE = 10
+#: what is wrong with a folder, by the number of the system's error
+_REASONS = {
+    errno.ENOSPC: Note.of("disk-full"),
+    errno.EDQUOT: Note.of("quota-exceeded"),
+    errno.EROFS: Note.of("read-only-folder"),
+    errno.EACCES: Note.of("not-permitted"),
+    errno.EPERM: Note.of("not-permitted"),
+    errno.EFBIG: Note.of("file-too-large"),
+    errno.ENOENT: RUN_REMOVED,
+}
+#: characters of an error of SQLite's that are kept
+_MAX_ERROR = 300
+#: what is written to find out, longer than what SQLite adds in most steps
+_PROBE = b"\1" * 2**18
+
+
+class Worker:
+    """Handler of the records in the memory, until no more can come."""
+
+    def __init__(
+        self,
+        line: MessageSocket,
+        inlet: Inlet,
+        store: Store,
+        ledger: Ledger,
+        parent: Parent,
+        task: WorkerTask,
+    ) -> None:
+        self._line, self._inlet = line, inlet
+        self._store, self._ledger = store, ledger
+        self._parent, self._folder = parent, task.path.parent
+        self._path, self._place = task.path, Place(task)
+        #: by their numbers on the line
+        self._announced: dict[int, Announced] = dict(enumerate(task.announced))
+        #: their numbers in the file
+        self._known: dict[int, int] = {}
+        self._has_failed = self._has_nan = self._is_over = False
+        self._digest: Digest | None = None
+        self._losses, self._session = _session_of(task)
+        #: those of this worker
+        self._own_losses = Losses()
+        #: what the store has not taken yet
+        self._unwritten: dict[str, Any] = {}
+        self._points: dict[Phase, list[CurvePoint]] = {}
+        self.guests = Guests((), {}, self._report_event)
+        self._answers: dict[str, Callable[[Message], None]] = {
+            "series": self._take_series,
+            "from": self._forget_from,
+            "reached": self._note_end,
+            "raised": self._note_error,
+            "lost": self._note_lost,
+            "note": self._take_note,
+            "curves": self._take_curves,
+            "about": lambda message: self._keep(message["about"]),
+        }
+
+    def work(self, guest: Guest) -> None:
+        """Work until everything is written and nothing more can come."""
+        self.guests = Guests(guest.sinks, guest.custom, self._report_event)
+        self.guests.open(self._folder)
+        begun, is_over = time.monotonic(), False
+        while not is_over:
+            # asked first: what was put before the end is in the memory by then
+            is_over = not self._line.is_open or self._parent.was_gone(0.0)
+            self._take_all()
+            if is_over:
+                break
+            if self._digest is None and time.monotonic() > begun + _PATIENCE:
+                self._load_digest()
+            is_ready(
+                self._line.socket,
+                _LOOKS,
+                EVENT_READ if self._line.is_drained else EVENT_READ | EVENT_WRITE,
+            )
+            self._line.flush()
+            for _ in self._line.heard():  # which only wakes
+                continue
+        self._finish()
+
+    def _take_all(self) -> None:
+        self._skip_handled()
+        while (found := self._inlet.next()) is not None:
+            message, at = found
+            self._session["handled"] = self._inlet.counters.taken + 1
+            if message["is"] == "step":
+                self._take_step(message, at)
+            else:
+                self._answer(message)
+            self._inlet.free()
+
+    def _skip_handled(self) -> None:
+        """Skip a step that an earlier worker of this session wrote before it was killed."""
+        counters = self._inlet.counters
+        counters.taken = max(counters.taken, min(self._session["handled"], counters.put))
+
+    def _answer(self, message: Message) -> None:
+        try:
+            self._answers[message["is"]](message)
+        except Exception as error:
+            self._report_failure(error)
+
+    def _report_failure(self, error: Exception) -> Note:
+        """Tell the trainer once, until a step succeeds, and return the reason."""
+        why = reason_of(self._path, error)
+        if not self._has_failed:
+            self._line.send({"is": "failed", "why": why.to_data()})
+        self._has_failed = True
+        return why
+
+    # -- messages ------------------------------------------------------------------------------------
+
+    def _take_series(self, message: Message) -> None:
+        for number, (series, *rest) in enumerate(message["series"], message["first"]):
+            self._announced[number] = Announced(Series(**series), *rest)
+
+    def _forget_from(self, message: Message) -> None:
+        self._losses.forget_from(message["step"])
+        self._keep({"lost": self._losses.to_data()})
+        self._store.forget_from(message["step"])
+
+    def _note_error(self, message: Message) -> None:
+        what, when, lost_peer = message["what"], message["when"], message["lost_peer"]
+        self._keep({"raised": what, "ended": when, "lost_peer": lost_peer})
+
+    def _note_end(self, message: Message) -> None:
+        self._is_over = True
+        self._keep({"reached": message["step"], "closed": True})
+
+    def _note_lost(self, message: Message) -> None:
+        for lost in lost_from(message["lost"]):
+            self._count_lost(lost)
+        self._keep(self._accounts())
+
+    def _take_curves(self, message: Message) -> None:
+        new: dict[Phase, list[CurvePoint]] = {}
+        for phase, *values in message["rows"]:
+            new.setdefault(phase, []).append(CurvePoint(*values))
+        for phase, points in new.items():
+            kept = self._points.setdefault(phase, [])
+            kept += points
+            del kept[:-NUM_KEPT]
+        try:
+            self._write_points()
+        finally:
+            for phase, points in new.items():
+                self.guests.show_curves(phase, points)
+
+    def _write_points(self) -> None:
+        """Write the points of the curves; if that fails, they are written with the next ones."""
+        if self._points:
+            self._place.require()
+            self._store.write_curves(self._points)
+            self._points = {}
+
+    def _take_note(self, message: Message) -> None:
+        note = Note.from_data(message["note"])
+        try:
+            self._store.note(note)
+        finally:
+            if note.code == "user-note":
+                self.guests.show_note(note)
+
+    def _count_lost(self, lost: LostSteps) -> None:
+        self._losses.add(lost)
+        self._own_losses.add(lost)
+        self._session["lost"] += lost.count
+
+    def _report_event(self, note: Note) -> None:
+        """Record something that happened to the run, and have the trainer warn of it."""
+        self._line.send({"is": "warning", "note": note.to_data()})
+        with contextlib.suppress(StoreError):
+            self._store.note(note)
+
+    def _keep(self, about: Mapping[str, Any]) -> None:
+        """Write facts about the run to the store or, if that fails, to the ledger, whose room is reserved."""
+        self._unwritten |= about
+        try:
+            self._place.require()
+            self._store.write_metadata(self._unwritten)
+            self._unwritten = {}
+        except StoreError as error:
+            self._report_failure(error)
+            brief = {"lost": self._losses.to_brief_data()}
+            self._ledger.write_metadata({**self._unwritten, **self._accounts(), **brief})
+
+    def _accounts(self) -> dict[str, Any]:
+        return {"session": dict(self._session), "lost": self._losses.to_data()}
+
+    # -- steps ---------------------------------------------------------------------------------------
+
+    def _load_digest(self) -> Digest:
+        if self._digest is None:
+            from torchscan.watching.digest import Digest  # torch, for the first time
+
+            self._digest = Digest(self.guests)
+        return self._digest
+
+    def _take_step(self, message: Message, at: int) -> None:
+        try:
+            self._write_step(message, at)
+            self._has_failed = False
+        except Exception as error:  # the disk may be full now and not later; or an internal error
+            why = self._report_failure(error)
+            self._inlet.counters.note_failed()
+            self._count_lost(lost_step(message["phase"], message["step"], why))
+            self._keep(self._accounts())
+
+    def _write_step(self, message: Message, at: int) -> None:
+        digested = self._load_digest().read(self._inlet.memory, at, message, self._announced)
+        times: Any = {name: message[name] for name in ("step", "phase", "number", "time")}
+        before = dict(self._session)
+        try:
+            self._place.require()
+            numbers = self._stored(digested.numbers)
+            self._session |= {
+                "written": before["written"] + 1,
+                "last": [message["phase"], message["step"]],
+            }
+            step = SampledStep(**times, distributions=digested.numbered(numbers))
+            self._store.write(step, about={**self._unwritten, "session": self._session})
+            self._unwritten = {}
+        except StoreError:
+            self._session = before
+            self._known.clear()  # what was new may not be there
+            raise
+        finally:
+            self._look_for_nan(message["step"], digested.found, digested.series)
+            if self.guests.has_sinks:
+                self.guests.show(digested.seen(times))
+
+    def _look_for_nan(self, step: int, found: Distributions, series: list[Series]) -> None:
+        """Report the first NaN, once."""
+        if self._has_nan or not found.columns.figures["nan"].any():
+            return
+        self._has_nan = True
+        wrong = [
+            each
+            for place, each in enumerate(series)
+            if found.columns.figures["nan"][found.rows[place]]
+        ]
+        first = wrong[0]
+        note = Note.of(
+            "nan-seen",
+            step=step,
+            series=first.label,
+            path=first.path,
+            invocation=first.invocation,
+            others=len(wrong) - 1,
+        )
+        self._report_event(note)
+
+    def _stored(self, numbers: list[int]) -> list[int]:
+        """Return the numbers that series have in the file."""
+        for number in numbers:
+            if number not in self._known:
+                self._known[number] = self._store.number_of(self._announced[number].series)
+        return [self._known[number] for number in numbers]
+
+    # -- the end -------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        self._count_unput()
+        with contextlib.suppress(StoreError):
+            self._write_points()
+        self._session["is_settled"] = True
+        ended: dict[str, Any] = {}
+        if not self._is_over:
+            self._parent.note_gone()
+            ended = {"ended": self._parent.ended_at}
+            with contextlib.suppress(StoreError):
+                self._store.note(Note.of("run-not-closed"))
+        self._keep({**ended, **self._accounts()})
+        self._line.send({"is": "end", "lost": self._own_losses.to_data()})
+        self.guests.close(is_orphan=not self._is_over)
+        self._store.close()
+        self._ledger.close()
+        self._line.flush()
+
+    def _count_unput(self) -> None:
+        """Count steps that were begun and that the trainer could not hand over."""
+        counters, session = self._inlet.counters, self._session
+        count = counters.num_begun - session["written"] - session["lost"]
+        if count > 0:
+            is_evaluation, step = counters.last_begun
+            phase: Phase = "eval" if is_evaluation else "train"
+            self._count_lost(missing_at_end(session, phase, step, count, TRAINING_ENDED))
+
+
+def _session_of(task: WorkerTask) -> tuple[Losses, dict[str, Any]]:
+    """Return what the store knows of the losses and of this session, of which it may be a later worker."""
+    with contextlib.closing(Reader(task.path)) as reader:
+        about = reader.about()
+    session = {"id": task.session, "handled": 0, "written": 0, "lost": 0, "last": None}
+    known = about.get("session")
+    if isinstance(known, dict) and known.get("id") == task.session:
+        session |= known
+    session["worker"] = os.getpid()
+    return Losses(lost_from(about.get("lost"))), session
+
+
+class Place:
+    """The file that is written, which may be removed meanwhile."""
+
+    def __init__(self, task: WorkerTask) -> None:
+        #: open for as long as the process lives: closing it would take locks of SQLite's away
+        self._file = os.open(task.path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def require(self) -> None:
+        """Raise if the file was removed: SQLite would go on writing to a file that cannot be opened again."""
+        if os.fstat(self._file).st_nlink == 0:
+            raise RunRemovedError("the file of the run was removed")
+
+
+class RunRemovedError(StoreError):
+    """The file of the run was removed while it was open."""
+
+
+def reason_of(path: Path, error: Exception) -> Note:
+    """Return the reason of a failure: the error of the system where SQLite has only its own."""
+    if not isinstance(error, StoreError | OSError):
+        return note_of_error(error)
+    if not path.exists() or isinstance(error, RunRemovedError):
+        return RUN_REMOVED
+    number = _try_to_write(path)
+    if number in _REASONS:
+        return _REASONS[number]
+    text = error.reason if isinstance(error, StoreError) else str(error)
+    reason = None if number is None else os.strerror(number)
+    return Note.of("write-failed", error=text[:_MAX_ERROR], reason=reason)
+
+
+def _try_to_write(path: Path) -> int | None:
+    """Return the number of the error that writing to the folder raises, or None if it works."""
+    # a file of its own: nobody can have put a link to another one in its place
+    probe = path.with_name(f".torchscan-{os.urandom(8).hex()}")
+    try:
+        number = os.open(
+            probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+        )
+    except OSError as error:
+        return error.errno
+    try:
+        with open(number, "wb", buffering=0) as file:
+            written = file.write(_PROBE)
+            file.write(_PROBE[written:])  # where a part was written, now the error comes
+        return None
+    except OSError as error:
+        return error.errno
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
+
+
+def serve(
+    end: socket.socket, task: WorkerTask, parent: Parent, load_guest: Callable[[], Guest]
+) -> None:
+    """Work, as a process of its own, with this end of the line."""
+    ignore_signals()
+    open_standard_files()
+    with contextlib.suppress(OSError):
+        os.nice(_NICE)
+    try:
+        file, lock = take_files(end)
+    except (EOFError, OSError):
+        return
+    line, inlet = MessageSocket(end), Inlet(file)
+    try:
+        store, ledger = Store(task.path, {}, patience=PATIENCE_OF_WRITERS), Ledger(task.path)
+        worker = Worker(line, inlet, store, ledger, parent, task)
+    except (StoreError, OSError) as error:
+        line.send({"is": "failed", "why": reason_of(task.path, error).to_data(), "is_final": True})
+        return
+    Pulse(inlet.counters, parent, lambda: worker.guests.deadline)
+    try:
+        guest = load_guest()
+    except Exception as error:
+        line.send({"is": "failed", "why": note_of_error(error).to_data(), "is_final": True})
+        return
+    worker.work(guest)
+    os.close(lock)
