@@ -15,7 +15,7 @@ from torchscan.analyses.roofline.constants import (
     VECTORS,
 )
 from torchscan.analyses.roofline.fusion import begins_kernel, is_fusible
-from torchscan.analyses.roofline.kernels import Kernel, kernel_of
+from torchscan.analyses.roofline.kernels import Kernel, Machine, kernel_of
 from torchscan.analyses.roofline.rates import Format, Numbers, Rates, format_of
 from torchscan.analyses.roofline.roofline_result import Limiter
 from torchscan.ops import OpCost
@@ -128,6 +128,12 @@ class CallTimes:
         self._numbers = numbers
         self._compiled = compiled
         self._turned = turned
+        device = rates.device
+        self._machine = Machine(
+            device.multiprocessors or 1,
+            clock_hz=None if rates.is_host else device.clock_hz,
+            has_async_attention=False,
+        )
         self._kernels: dict[int, tuple[Kernel, Format]] = {}
         self._times: dict[tuple[object, ...], tuple[OpCost, Format, Seconds, int]] = {}
 
@@ -163,7 +169,7 @@ class CallTimes:
         if self._compiled and is_fusible(op, cost) and not begins_kernel(op):
             return Kernel()
         signature = with_channels_last(op.signature) if self._turned else op.signature
-        kernel = kernel_of(signature, cost, self._rates.device.multiprocessors)
+        kernel = kernel_of(signature, cost, self._machine)
         return Kernel(transformed=kernel.transformed) if self._rates.is_host else kernel
 
     def _work(
@@ -186,16 +192,19 @@ class CallTimes:
         others = max(0, cost.flops - 2 * cost.macs) / rates.vector_peak(form)
         apart = kernel.turned_bytes + (0.0 if self._compiled else kernel.bias_bytes)
         quantised = 3 * cost.bytes_read if form == "fp8" else 0  # read in 16 bits, written in 8
+        traffic = (
+            max(0.0, moved.by_memory - EPILOGUES * near.handed_over)
+            / (rates.bandwidth * efficiency)
+            + moved.by_cache / rates.cache_estimate
+        )
         return Seconds(
             min_times=self._least(max(products, others), moved),
             fewest=self._least(max(unavoidable, others), fewest),
             products=unavoidable,
             arithmetic=max(
-                self._products(kernel, cost, form), others / VECTORS, self._cycles(kernel)
+                self._products(kernel, cost, form, traffic), others / VECTORS, self._cycles(kernel)
             ),
-            traffic=max(0.0, moved.by_memory - EPILOGUES * near.handed_over)
-            / (rates.bandwidth * efficiency)
-            + moved.by_cache / rates.cache_estimate,
+            traffic=traffic,
             around=(kernel.more_bytes + apart + quantised)
             / (rates.bandwidth * STREAMING * rates.streamed)
             + UNPACKING * near.unpacked / rates.vector_peak("fp32")
@@ -209,11 +218,14 @@ class CallTimes:
             moved.by_cache / self._rates.cache_bound,
         )
 
-    def _products(self, kernel: Kernel, cost: OpCost, form: Format) -> float:
+    def _products(self, kernel: Kernel, cost: OpCost, form: Format, traffic: float) -> float:
         if not cost.macs:
             return 0.0
         flops = 2 * cost.macs * kernel.executed
-        on_matrices = flops / (self._rates.sustained(form) * kernel.matrices)
+        at_full_clock = flops / (self._rates.reachable(form) * kernel.matrices)
+        overlapped = float((at_full_clock**OVERLAP + traffic**OVERLAP) ** (1 / OVERLAP))
+        utilization = flops / (overlapped * self._rates.peak(form))
+        on_matrices = at_full_clock / self._rates.clock_share(form, utilization)
         on_vectors = flops / (self._rates.vector_peak(form) * kernel.vectors)
         return {
             "matrix": on_matrices,

@@ -19,8 +19,8 @@ SCATTERING = 0.30
 #: how much longer than streaming batch norms take that work out statistics, unless channels are last: a block of threads goes
 #: through one channel, from sample to sample
 BATCH_NORM, BATCH_NORM_BACKWARD = 1.7, 2.2
-#: contractions: loads wait for tiles, stores for sums; with at most this many rows or columns they stream
-CONTRACTIONS, SKINNY = 0.50, 64
+#: convolutions and recurrent layers: loads wait for tiles, stores for sums
+CONTRACTIONS = 0.50
 #: of 64 bytes per cycle and multiprocessor, what the second-level cache gives
 CACHE = 0.30
 #: the share of the cache that survives while as much data streams by
@@ -64,6 +64,20 @@ TILES: Mapping[tuple[int, int], float] = {
     (64, 64): 0.7,
     (32, 32): 0.4,
 }
+#: products of matrices: their tiles, and how much longer a tile takes for loading its edges (see ``product_share``)
+PRODUCT_TILES = (
+    *((256, 128), (128, 256), (128, 128), (256, 64), (64, 256)),
+    *((128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (32, 32)),
+)
+TILE_LOADS = 13.2
+#: summands that a tile takes longer, to begin and to end
+TILE_STEPS = 203
+#: the share of kernels that hand tiles over (persistent ones, stream-K) instead of waiting for a whole wave
+HANDED_OVER = 0.39
+#: products are summed in steps of this many, and split along the sum into pieces of at least this many
+PRODUCT_SUM_STEP, SPLIT_LENGTH = 64, 391
+#: cycles that a product waits for each summand of its chain, up to this many: what no tile can hide
+CHAIN_CYCLES, CHAIN_LENGTH = 2.7, 2180
 #: products are summed in steps of this many; channels of convolutions are padded to multiples of this many
 SUM_STEP, CHANNEL_STEP = 32, 8
 #: a product with fewer tiles than multiprocessors is split along the sum, into pieces of at least this many
@@ -94,7 +108,7 @@ TURNING_AROUND = 0.52
 #: seconds from the end of one kernel until the next is at full speed
 LAUNCH = 5e-6
 #: the same where kernels are launched ahead by compiled code
-LAUNCH_COMPILED = 2e-6
+LAUNCH_COMPILED = 2.3e-6
 #: seconds that Python and torch need to call an operator that launches a kernel, and one that makes a view
 HOST_CALL, HOST_VIEW = 20e-6, 2e-6
 #: the same for autograd's engine, which is C++, and for optimizers, which have no modules; for kernels of compiled code
@@ -110,10 +124,13 @@ SERIAL_THREADS = 512
 #: tensors that a kernel for lists of tensors processes at once
 LIST_LENGTH = 64
 
+#: the share of the peak that warps can issue where the sums of 16-bit products run at full rate in synchronous instructions
+ISSUED: Mapping[str, float] = {"Volta": 0.92, "Ampere GA100": 0.92}
+
 # -- power ---------------------------------------------------------------------------------------------------------------
 
 #: the share of the board's power left for arithmetic after memory, links and leakage
-POWER_SHARE = 0.65
+POWER_SHARE = 0.78
 #: picojoules for one operation of matrix units on 16 bits at boost clock, by architecture. Where the power that the data
 #: sheet's rate takes is more than there is, clocks and voltage go down, and the rate with the square root of the ratio.
 PICOJOULES: Mapping[str, float] = {
@@ -121,7 +138,7 @@ PICOJOULES: Mapping[str, float] = {
     "Turing": 2.2,
     "Ampere GA100": 1.1,
     "Ampere": 1.6,
-    "Ada": 1.0,
+    "Ada": 1.6,
     "Hopper": 0.72,
     "Blackwell GB100": 0.47,
     "Blackwell": 1.5,

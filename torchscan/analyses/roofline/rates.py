@@ -11,6 +11,7 @@ import torch
 
 from torchscan.analyses.roofline.constants import (
     CACHE,
+    ISSUED,
     LOW_POWER,
     PICOJOULES,
     PICOJOULES_SINGLE,
@@ -148,21 +149,36 @@ class Rates:
             return single
         return self.device.flops_per_second.get("fp64", single / _SINGLE_PER_DOUBLE)
 
-    def sustained(self, form: Format) -> float:
-        """The peak, as far as there is power for it. Formats of less than 32 bits take as much as there are bits in them."""
-        if self.device.is_measured or form == "fp64":
+    def reachable(self, form: Format) -> float:
+        """Return the operations per second that instructions can issue at full clock."""
+        if self.device.is_measured or form in ("fp32", "fp64"):
             return self.peak(form)
-        return self.peak(form) * (
-            self._powered("fp32", PICOJOULES_SINGLE) if form == "fp32" else self.power_factor
-        )
+        issued = (share for name, share in ISSUED.items() if self.device.arch.startswith(name))
+        return self.peak(form) * next(issued, 1.0)
+
+    def clock_share(self, form: Format, utilization: float) -> float:
+        """Return the share of the full clock that the power limit allows.
+
+        Formats of less than 32 bits take as much power as there are bits in them.
+
+        Args:
+            form: the format of the operations.
+            utilization: the share of the peak that is computed at full clock. Multiprocessors that
+                wait take little power.
+        """
+        if self.device.is_measured or form == "fp64" or utilization <= 0:
+            return 1.0
+        if form == "fp32":
+            return self._powered("fp32", PICOJOULES_SINGLE, utilization)
+        return self._powered("fp16", PICOJOULES, utilization)
 
     @property
     def power_factor(self) -> float:
         """The share of the matrix units' peak that the power limit allows."""
-        return self._powered("fp16", PICOJOULES)
+        return self.clock_share("fp16", 1.0)
 
-    def _powered(self, form: Format, picojoules: Mapping[str, float]) -> float:
-        """``min(1, (share of power · watts / (joules per operation · peak))^e)``, where these are known.
+    def _powered(self, form: Format, picojoules: Mapping[str, float], utilization: float) -> float:
+        """``min(1, (share of power · watts / (joules per operation · operations))^e)``, where these are known.
 
         ``e`` is 1 for boards of so little power that they have no voltage to give up, and 1/2 from twice as much on.
         """
@@ -174,7 +190,8 @@ class Rates:
         if energy is None or peak is None or watts is None:
             return 1.0
         exponent = 1 - min(1.0, max(0.0, watts / LOW_POWER - 1)) / 2
-        return min(1.0, float((POWER_SHARE * watts / (energy * 1e-12 * peak)) ** exponent))
+        demanded = energy * 1e-12 * peak * utilization
+        return min(1.0, float((POWER_SHARE * watts / demanded) ** exponent))
 
     @property
     def streamed(self) -> float:

@@ -1,7 +1,7 @@
 """Costs of kernels beyond the necessary arithmetic and traffic: tiles, layouts, loops.
 
-A rule is a function of a call's signature, its cost and the number of multiprocessors, registered
-for the operators that it describes.
+A rule is a function of a call's signature, its cost and the :class:`Machine` that runs it,
+registered for the operators that it describes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,21 @@ from torchscan.analyses.roofline.constants import MATRICES, STREAMING, VECTORS
 from torchscan.ops import OpCost
 from torchscan.torch_versions import aten
 from torchscan.trace.events import OpSignature
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The parts of a device that the time of a kernel depends on."""
+
+    multiprocessors: int
+    #: cycles per second, or None if they are not known
+    clock_hz: float | None = None
+    #: True if attention runs as FlashAttention 3, with the asynchronous instructions of Hopper
+    has_async_attention: bool = False
+
+    def seconds(self, cycles: float) -> float:
+        """Return the seconds that one multiprocessor needs for these cycles."""
+        return cycles / self.clock_hz if self.clock_hz else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +64,7 @@ class Kernel:
     transformed: float = 1.0
 
 
-Rule = Callable[[OpSignature, OpCost, int], Kernel]
+Rule = Callable[[OpSignature, OpCost, Machine], Kernel]
 rules: dict[str, Rule] = {}
 
 

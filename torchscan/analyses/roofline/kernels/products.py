@@ -8,16 +8,23 @@ from collections.abc import Sequence
 from torchscan.analyses.roofline.constants import (
     ATTENTION,
     ATTENTION_BLOCK,
+    CHAIN_CYCLES,
+    CHAIN_LENGTH,
     CONTRACTIONS,
+    HANDED_OVER,
     MATRICES,
+    PRODUCT_SUM_STEP,
+    PRODUCT_TILES,
     RECURRENCE,
-    SKINNY,
+    SPLIT_LENGTH,
     SPLIT_STEP,
     STREAMING,
     SUM_STEP,
+    TILE_LOADS,
+    TILE_STEPS,
     TILES,
 )
-from torchscan.analyses.roofline.kernels.kernel_registry import Kernel, rule
+from torchscan.analyses.roofline.kernels.kernel_registry import Kernel, Machine, rule
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpSignature, TensorSpec
 
@@ -38,26 +45,61 @@ def filled(rows: int, columns: int, sums: int, batch: int, multiprocessors: int)
     return rows * columns * sums * batch / least if least else 1.0
 
 
+def product_share(rows: int, columns: int, sums: int, batch: int, multiprocessors: int) -> float:
+    """Return the useful share of what the device computes for ``batch`` products of matrices.
+
+    A tile is computed whole. If there are fewer tiles than multiprocessors, they are split along the
+    sum. A share of the kernels hands over tiles instead of waiting for a whole wave. Each tile takes
+    as long as ``TILE_STEPS`` summands more, to begin and to end::
+
+        max over tiles of  rows · columns · sums / (waves · multiprocessors · tile · (padded sums + steps · pieces)) · share
+    """
+    padded = padded_to(sums, PRODUCT_SUM_STEP)
+    shortest = math.inf
+    for (tall, wide), share in _TILE_SHARES.items():
+        tiles = math.ceil(rows / tall) * math.ceil(columns / wide) * batch
+        pieces = max(1, min(multiprocessors // max(tiles, 1), sums // SPLIT_LENGTH))
+        load = tiles * pieces / multiprocessors
+        waves = HANDED_OVER * max(load, 1.0) + (1 - HANDED_OVER) * math.ceil(load)
+        steps = padded / pieces + TILE_STEPS
+        shortest = min(shortest, waves * multiprocessors * tall * wide * steps / share)
+    return rows * columns * sums * batch / shortest if shortest else 1.0
+
+
+def _share_of_tile(tall: int, wide: int) -> float:
+    """Return the share of the peak that a tile reaches: its loads grow with its edges, its products with its area."""
+    return 1 / (1 + TILE_LOADS * (1 / tall + 1 / wide))
+
+
+_TILE_SHARES = {
+    tile: _share_of_tile(*tile) / _share_of_tile(*PRODUCT_TILES[0]) for tile in PRODUCT_TILES
+}
+
+
+def _latency(sums: int, machine: Machine) -> float:
+    """Return the seconds in which a chain of sums waits for its operands, which no tile can hide."""
+    return machine.seconds(CHAIN_CYCLES * min(sums, CHAIN_LENGTH))
+
+
 def padded_to(count: int, step: int) -> int:
     """The next multiple of ``step``, at least one of them."""
     return -(-max(count, 1) // step) * step
 
 
 @rule("mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "_scaled_mm", "_int_mm")
-def _product(signature: OpSignature, cost: OpCost, multiprocessors: int) -> Kernel:
+def _product(signature: OpSignature, cost: OpCost, machine: Machine) -> Kernel:
     """The last two operands, except for ``linear``, whose weight is transposed."""
     operands = [spec for spec in signature.inputs if len(spec.shape) >= 2]
     if len(operands) < 2 or not cost.macs:
-        return any_product(signature, cost, multiprocessors)
+        return any_product(signature, cost, machine)
     *outer, columns = signature.outputs[0].shape
     if signature.operator in _BATCHED:
         batch, rows, columns = _fold_batch(outer[0], outer[1], columns, operands)
     else:
         batch, rows = 1, math.prod(outer)
     sums = cost.macs // max(rows * columns * batch, 1)
-    traffic = STREAMING if min(rows, columns) <= SKINNY else CONTRACTIONS
-    share = filled(rows, columns, sums, batch, multiprocessors)
-    return Kernel(traffic=traffic, matrices=MATRICES * share)
+    share = product_share(rows, columns, sums, batch, machine.multiprocessors)
+    return Kernel(matrices=MATRICES * share, alone=_latency(sums, machine))
 
 
 _BATCHED = ("aten.bmm", "aten.baddbmm")
@@ -85,26 +127,24 @@ def _is_expanded(factor: TensorSpec) -> bool:
 
 
 @rule("_grouped_mm", "_scaled_grouped_mm")
-def _grouped_product(signature: OpSignature, cost: OpCost, multiprocessors: int) -> Kernel:
+def _grouped_product(signature: OpSignature, cost: OpCost, machine: Machine) -> Kernel:
     """A product for each expert that gets rows: as many experts as possible, with as many rows each."""
     left, right = signature.inputs[:2]
     if (len(left.shape), len(right.shape)) != (2, 3):
-        return any_product(signature, cost, multiprocessors)
+        return any_product(signature, cost, machine)
     (slots, sums), columns = left.shape, right.shape[-1]
     experts = max(1, min(right.shape[0], slots))
     rows = math.ceil(slots / experts)
-    traffic = STREAMING if min(rows, columns) <= SKINNY else CONTRACTIONS
-    return Kernel(
-        traffic=traffic, matrices=MATRICES * filled(rows, columns, sums, experts, multiprocessors)
-    )
+    share = product_share(rows, columns, sums, experts, machine.multiprocessors)
+    return Kernel(matrices=MATRICES * share, alone=_latency(sums, machine))
 
 
 @rule("mv", "addmv", "dot", "vdot")
-def _with_vector(_signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
+def _with_vector(_signature: OpSignature, _cost: OpCost, _machine: Machine) -> Kernel:
     return Kernel(traffic=STREAMING, units="vector")
 
 
-def any_product(_signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
+def any_product(_signature: OpSignature, _cost: OpCost, _machine: Machine) -> Kernel:
     """Products without a rule of their own."""
     return Kernel(traffic=CONTRACTIONS, matrices=MATRICES)
 
@@ -119,7 +159,7 @@ def any_product(_signature: OpSignature, _cost: OpCost, _multiprocessors: int) -
     "_scaled_dot_product_flash_attention_for_cpu_backward",
     "scaled_dot_product_attention",
 )
-def _attention(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
+def _attention(signature: OpSignature, _cost: OpCost, _machine: Machine) -> Kernel:
     """If each query sees only what came before it, blocks beyond that are skipped."""
     query, key = signature.inputs[0].shape[-2], signature.inputs[1].shape[-2]
     if not signature.arguments.get("is_causal", False) or query != key:
@@ -135,7 +175,7 @@ def _attention(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> 
 @rule(
     "_cudnn_rnn", "_cudnn_rnn_backward", "lstm", "gru", "rnn_tanh", "rnn_relu", "mkldnn_rnn_layer"
 )
-def _recurrent(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
+def _recurrent(signature: OpSignature, _cost: OpCost, _machine: Machine) -> Kernel:
     """Each step waits for the previous one, whatever the batch."""
     source = signature.inputs[0].shape
     packed = signature.arguments.get("batch_sizes", None)

@@ -21,12 +21,12 @@ from torchscan.analyses.roofline.constants import (
     SERIAL_TURN,
     STREAMING,
 )
-from torchscan.analyses.roofline.kernels.kernel_registry import Kernel, rule
+from torchscan.analyses.roofline.kernels.kernel_registry import Kernel, Machine, rule
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpSignature, TensorSpec
 
 
-def any_streaming(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
+def any_streaming(signature: OpSignature, _cost: OpCost, _machine: Machine) -> Kernel:
     """Operators without a rule: each element is read and written once; lists are processed several tensors at a time."""
     takes_lists = signature.operator.startswith(("aten._foreach", "aten._fused"))
     lists = sum(1 for _ in _specs(signature.args[:1])) if takes_lists else 1
@@ -65,7 +65,7 @@ def _order(spec: TensorSpec) -> tuple[int, ...]:
 @rule(
     "native_layer_norm", "native_layer_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward"
 )
-def _row_norm(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
+def _row_norm(signature: OpSignature, _cost: OpCost, _machine: Machine) -> Kernel:
     """Operands that do not lie row by row are copied first."""
     source = signature.inputs[0]
     length = math.prod(next(each for each in signature.args if isinstance(each, tuple)))
@@ -81,7 +81,7 @@ def _row_norm(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> K
     "native_batch_norm_backward",
     "cudnn_batch_norm_backward",
 )
-def _statistics(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
+def _statistics(signature: OpSignature, _cost: OpCost, _machine: Machine) -> Kernel:
     """The input is read once for the statistics, and once more; batch norms go through it channel by channel."""
     again = sum(spec.stored_bytes for spec in signature.distinct_inputs if len(spec.shape) > 1)
     slower = 1.0
@@ -93,14 +93,14 @@ def _statistics(signature: OpSignature, _cost: OpCost, _multiprocessors: int) ->
 @rule(
     "native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update"
 )
-def _batch_norm(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
+def _batch_norm(signature: OpSignature, _cost: OpCost, _machine: Machine) -> Kernel:
     """Statistics of the batch take another pass over the data."""
     of_batch = signature.arguments.get("training", True)
-    return _statistics(signature, _cost, _multiprocessors) if of_batch else Kernel()
+    return _statistics(signature, _cost, _machine) if of_batch else Kernel()
 
 
 @rule("cat", "stack")
-def _joining(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
+def _joining(signature: OpSignature, _cost: OpCost, _machine: Machine) -> Kernel:
     return Kernel(cycles=signature.outputs[0].numel * CYCLES_OF_JOINING)
 
 
@@ -111,7 +111,7 @@ def _joining(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Ke
         for back in ("", "_backward")
     ),
 )
-def _average(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
+def _average(signature: OpSignature, _cost: OpCost, _machine: Machine) -> Kernel:
     places = max(spec.numel for spec in (*signature.inputs, *signature.outputs))
     return Kernel(cycles=places * CYCLES_OF_AVERAGE)
 
@@ -133,7 +133,7 @@ _INTERPOLATED += [
     "grid_sampler_2d",
     "grid_sampler_3d",
 )
-def _interpolation(signature: OpSignature, _cost: OpCost, multiprocessors: int) -> Kernel:
+def _interpolation(signature: OpSignature, _cost: OpCost, machine: Machine) -> Kernel:
     """One thread for each place of the result goes through samples and channels, unless these are innermost."""
     out = signature.outputs[0]
     loops = signature.operator.removeprefix("aten.") in {
@@ -144,12 +144,12 @@ def _interpolation(signature: OpSignature, _cost: OpCost, multiprocessors: int) 
     if not loops or 1 in signature.inputs[0].stride[1:2]:
         return Kernel(cycles=out.numel * CYCLES_OF_INTERPOLATION)
     places, turns = math.prod(out.shape[2:]), math.prod(out.shape[:2])
-    rounds = max(1, math.ceil(places / (multiprocessors * SERIAL_THREADS)))
+    rounds = max(1, math.ceil(places / (machine.multiprocessors * SERIAL_THREADS)))
     return Kernel(cycles=out.numel * CYCLES_OF_INTERPOLATION, alone=turns * rounds * SERIAL_TURN)
 
 
 @rule("im2col")
-def _unfolded(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
+def _unfolded(signature: OpSignature, _cost: OpCost, _machine: Machine) -> Kernel:
     return Kernel(alone=signature.inputs[0].shape[0] * HOST_LOOP)
 
 
@@ -162,18 +162,18 @@ def _unfolded(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> K
     "index_add",
     "index_add_",
 )
-def _scattering(_signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
+def _scattering(_signature: OpSignature, _cost: OpCost, _machine: Machine) -> Kernel:
     return Kernel(traffic=SCATTERING)
 
 
 @rule("embedding_dense_backward")
-def _sorted_scattering(_signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
+def _sorted_scattering(_signature: OpSignature, _cost: OpCost, _machine: Machine) -> Kernel:
     """Positions are sorted first."""
     return Kernel(traffic=SCATTERING, launches=4)
 
 
 @rule("sort", "topk", "argsort")
-def _sorting(signature: OpSignature, cost: OpCost, _multiprocessors: int) -> Kernel:
+def _sorting(signature: OpSignature, cost: OpCost, _machine: Machine) -> Kernel:
     """Digit by digit; each digit reads and writes everything again."""
     passes = signature.inputs[0].dtype.itemsize * 2
     return Kernel(more_bytes=(passes - 1) * (cost.bytes_read + cost.bytes_written), launches=passes)
