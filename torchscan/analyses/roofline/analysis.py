@@ -71,7 +71,13 @@ def roofline_of(
     handed = handed_over(trace, costs, kernels, needed) if needed else [0] * len(costs)
     cached, cached_at_least = _in_cache(trace, rates, costs, served.appends)
     turned = compiled and makes_channels_last(trace, costs)
-    device = CallTimes(rates, numbers or Numbers(), compiled=compiled, turned=turned)
+    device = CallTimes(
+        rates,
+        numbers or Numbers(),
+        compiled=compiled,
+        turned=turned,
+        async_attention=serving is not None and not serving.eager,
+    )
     runs = [
         device.run(
             index,

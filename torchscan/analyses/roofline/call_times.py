@@ -122,8 +122,24 @@ def _moved(read: int, cost: OpCost, cached: tuple[int, int]) -> _Moved:
 class CallTimes:
     """Times calls on a device."""
 
-    def __init__(self, rates: Rates, numbers: Numbers, *, compiled: bool, turned: bool) -> None:
-        """``turned``: convolutions find and leave their operands with the channels last."""
+    def __init__(
+        self,
+        rates: Rates,
+        numbers: Numbers,
+        *,
+        compiled: bool,
+        turned: bool,
+        async_attention: bool = False,
+    ) -> None:
+        """Prepare to time calls.
+
+        Args:
+            rates: the rates of the device.
+            numbers: the arithmetic of the pass.
+            compiled: True if a compiler has fused the calls.
+            turned: True if convolutions find and leave their operands with the channels last.
+            async_attention: True if attention runs as FlashAttention 3 where the device can.
+        """
         self._rates = rates
         self._numbers = numbers
         self._compiled = compiled
@@ -132,7 +148,8 @@ class CallTimes:
         self._machine = Machine(
             device.multiprocessors or 1,
             clock_hz=None if rates.is_host else device.clock_hz,
-            has_async_attention=False,
+            flops_per_cycle=None if rates.is_host else rates.flops_per_cycle,
+            has_async_attention=async_attention and device.arch.startswith("Hopper"),
         )
         self._kernels: dict[int, tuple[Kernel, Format]] = {}
         self._times: dict[tuple[object, ...], tuple[OpCost, Format, Seconds, int]] = {}

@@ -34,8 +34,23 @@ SLOWER_MEMORY = 0.84
 MATRICES = 1.0
 POINTWISE_CONVOLUTIONS = 0.95
 GROUPED_ON_MATRIX_UNITS, GROUPED_ON_VECTOR_UNITS = 0.90, 0.90
-#: fused attention: between its two products stands a softmax on vector units
-ATTENTION = 0.75
+#: the share of the peak that fused attention reaches, with synchronous and asynchronous instructions (FlashAttention 2 and 3):
+#: between its two products stands a softmax on vector units
+ATTENTION_PEAK: Mapping[str, float] = {"sync": 0.59, "async": 0.603}
+#: the same of its backward pass
+ATTENTION_BACKWARD = 0.45
+#: cycles of a launch until the first tile begins, with the update of the cache; of a tile of 128 queries
+ATTENTION_FLOOR_CYCLES, ATTENTION_TILE_CYCLES = 10.2e3, 4200.0
+#: the tiles of a prompt and its longest tile add up as ``(a^p + b^p)^(1/p)``
+ATTENTION_TAIL = 1.55
+#: of one query a head: seconds of a tile, and for each key of a tile, with heads of 128
+ATTENTION_TILE_START = 4e-6
+ATTENTION_KEY: Mapping[str, float] = {"sync": 18.3e-9, "async": 6e-9}
+#: keys of a piece at least, and tiles of a multiprocessor at a time
+ATTENTION_SPLIT_KEYS, ATTENTION_RESIDENT_TILES = 147, 4.8
+#: cycles to combine pieces, and to copy results into the order of heads
+COMBINE_CYCLES: Mapping[str, float] = {"sync": 10.1e3, "async": 3.0e3}
+COPY_CYCLES = 7.5e3
 #: keys that it takes at a time: of a causal mask, blocks that lie beyond the diagonal are left out
 ATTENTION_BLOCK = 128
 #: gates of recurrent layers, one step at a time

@@ -149,6 +149,15 @@ class Rates:
             return single
         return self.device.flops_per_second.get("fp64", single / _SINGLE_PER_DOUBLE)
 
+    @property
+    def flops_per_cycle(self) -> float | None:
+        """16-bit operations of one multiprocessor in a cycle, or None if they are not known."""
+        device = self.device
+        peak = device.flops_per_second.get("bf16", device.flops_per_second.get("fp16"))
+        if peak is None or not device.multiprocessors or not device.clock_hz:
+            return None
+        return peak / (device.multiprocessors * device.clock_hz)
+
     def reachable(self, form: Format) -> float:
         """Return the operations per second that instructions can issue at full clock."""
         if self.device.is_measured or form in ("fp32", "fp64"):

@@ -23,6 +23,8 @@ class Machine:
     multiprocessors: int
     #: cycles per second, or None if they are not known
     clock_hz: float | None = None
+    #: 16-bit operations of a multiprocessor in a cycle, or None if they are not known
+    flops_per_cycle: float | None = None
     #: True if attention runs as FlashAttention 3, with the asynchronous instructions of Hopper
     has_async_attention: bool = False
 

@@ -1,4 +1,4 @@
-"""Products of matrices, attention and recurrent layers."""
+"""Products of matrices, and recurrent layers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 
 from torchscan.analyses.roofline.constants import (
-    ATTENTION,
-    ATTENTION_BLOCK,
     CHAIN_CYCLES,
     CHAIN_LENGTH,
     CONTRACTIONS,
@@ -147,29 +145,6 @@ def _with_vector(_signature: OpSignature, _cost: OpCost, _machine: Machine) -> K
 def any_product(_signature: OpSignature, _cost: OpCost, _machine: Machine) -> Kernel:
     """Products without a rule of their own."""
     return Kernel(traffic=CONTRACTIONS, matrices=MATRICES)
-
-
-@rule(
-    *(
-        f"_scaled_dot_product_{name}_attention{back}"
-        for name in ("flash", "efficient", "cudnn")
-        for back in ("", "_backward")
-    ),
-    "_scaled_dot_product_flash_attention_for_cpu",
-    "_scaled_dot_product_flash_attention_for_cpu_backward",
-    "scaled_dot_product_attention",
-)
-def _attention(signature: OpSignature, _cost: OpCost, _machine: Machine) -> Kernel:
-    """If each query sees only what came before it, blocks beyond that are skipped."""
-    query, key = signature.inputs[0].shape[-2], signature.inputs[1].shape[-2]
-    if not signature.arguments.get("is_causal", False) or query != key:
-        return Kernel(traffic=STREAMING, matrices=ATTENTION)
-    return Kernel(
-        traffic=STREAMING,
-        matrices=ATTENTION,
-        min_share=(key + 1) / (2 * key),
-        executed=min(1.0, (key + ATTENTION_BLOCK) / (2 * key)),
-    )
 
 
 @rule(
