@@ -40,7 +40,8 @@ ATTENTION_PEAK: Mapping[str, float] = {"sync": 0.59, "async": 0.603}
 #: the same of its backward pass
 ATTENTION_BACKWARD = 0.45
 #: cycles of a launch until the first tile begins, with the update of the cache; of a tile of 128 queries
-ATTENTION_FLOOR_CYCLES, ATTENTION_TILE_CYCLES = 10.2e3, 4200.0
+ATTENTION_FLOOR_CYCLES = 10.2e3
+ATTENTION_TILE_CYCLES: Mapping[str, float] = {"sync": 4400.0, "async": 7500.0}
 #: the tiles of a prompt and its longest tile add up as ``(a^p + b^p)^(1/p)``
 ATTENTION_TAIL = 1.55
 #: of one query a head: seconds of a tile, and for each key of a tile, with heads of 128

@@ -101,14 +101,15 @@ def _of_prompt(
 ) -> Kernel:
     """Return the kernel of many queries: tiles fill the device, but for the longest one at the end."""
     min_share, executed = causal_share
-    peak = ATTENTION_PEAK["async" if machine.has_async_attention else "sync"]
+    kind = "async" if machine.has_async_attention else "sync"
+    peak, tile_cycles = ATTENTION_PEAK[kind], ATTENTION_TILE_CYCLES[kind]
     tiles = shape.batch * shape.heads * math.ceil(shape.queries / TILE_QUERIES)
     floor = machine.seconds(ATTENTION_FLOOR_CYCLES)
     if machine.flops_per_cycle is None:
         return Kernel(matrices=peak, min_share=min_share, executed=executed, alone=floor)
     cycles_of_key = 4 * TILE_QUERIES * shape.width / (machine.flops_per_cycle * peak)
-    mean = ATTENTION_TILE_CYCLES + executed * shape.keys * cycles_of_key
-    longest = ATTENTION_TILE_CYCLES + shape.keys * cycles_of_key
+    mean = tile_cycles + executed * shape.keys * cycles_of_key
+    longest = tile_cycles + shape.keys * cycles_of_key
     total = tiles * mean / machine.multiprocessors
     elapsed = float((total**ATTENTION_TAIL + longest**ATTENTION_TAIL) ** (1 / ATTENTION_TAIL))
     flops = 4 * shape.batch * shape.heads * shape.queries * shape.keys * shape.width * executed
