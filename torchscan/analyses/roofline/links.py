@@ -4,7 +4,11 @@ A collective waits for its slowest link. With ``n`` devices in ``N`` machines, `
 device sends ``b`` bytes: all of them over the links of its machine, and its share of the machine's
 traffic over its network card::
 
-    time = latency + max(b / link, b · (N − 1)/N · n/(n − 1) / g / network)
+    time = latency + pipeline + max(b / link, b · (N − 1)/N · n/(n − 1) / g / network)
+
+The latency grows with the steps of a ring: ``2 (n − 1)`` of an all-reduce, ``n − 1`` of the others. A
+pipeline of pieces takes a while until it is full. Links reach a smaller share with few devices,
+because each drives fewer of them; PCIe is shared by all.
 
 In an all-gather, ``b`` is ``(n − 1)/n`` of the complete tensor, so the network carries ``(N −
 1)/N`` of it into each machine. In an all-to-all, each byte is for one device only, so its time has
@@ -25,11 +29,22 @@ from torchscan.ops.communication import COLLECTIVES, Kind, group_of, sent_bytes,
 from torchscan.trace.events import GroupSpec, OpCall, Phase
 from torchscan.trace.trace import Trace
 
-#: of what links and networks carry by their data sheets, what collectives reach
-LINKS, NETWORK = 0.8, 0.9
-#: seconds until the smallest collective is done: of two devices of a machine, for each doubling of these, and of machines. The
-#: first is chosen by two rows of gpt-fast's table, of two and eight cards; that of four was left out, and the last is a guess
-LATENCY, LATENCY_OF_DEVICES, LATENCY_OF_MACHINES = 7e-6, 0.5e-6, 8e-6
+#: of what links carry by their data sheets, what collectives reach among 2, 4 and 8 devices, and from there on
+LINK_SHARES = {2: 0.52, 4: 0.65, 8: 0.69}
+#: the same of PCIe, which devices share, and cross between sockets
+PCIE_SHARES = {2: 0.62, 4: 0.17, 8: 0.047}
+#: of an all-reduce of eight devices or more that the switch of NVLink adds up, on Hopper and later
+SWITCH_SHARE = 0.95
+#: of what networks carry
+NETWORK = 0.9
+#: cycles of a collective's kernel, and seconds of each step of a ring, and of each doubling of machines
+LATENCY_CYCLES, LATENCY_OF_STEP, LATENCY_OF_MACHINES = 9e3, 1.0e-6, 8e-6
+#: the same where the clock is not known
+LATENCY = 6e-6
+#: seconds until a pipeline is full, and the bytes from which half of that counts
+PIPELINE, PIPELINE_BYTES = 20e-6, 2e6
+#: seconds of an all-reduce that each device computes from what it reads of the others, up to so many bytes, as engines do
+ONE_SHOT, ONE_SHOT_BYTES = 5e-6, 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +55,8 @@ class Fabric:
     #: devices in a machine
     per_machine: int = 8
     network: float = 50e9
+    #: True if an inference engine reduces small tensors in one step
+    is_engine: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what no machine has."""
@@ -71,7 +88,7 @@ class Fabric:
             per_machine=self.per_machine,
             joined_by="links" if is_linked else "PCIe",
             network_gbs=self.network / 1e9,
-            link_share=LINKS,
+            link_share=LINK_SHARES[8] if is_linked else PCIE_SHARES[8],
             network_share=NETWORK,
         )
 
@@ -81,39 +98,68 @@ class Fabric:
         group = None if kind is None else group_of(op.signature)
         if kind is None or group is None or group.size < 2:
             return None
-        return self._latency(group) + self._transfer(
-            kind, group, sent_bytes(kind, whole_bytes(op.signature), group.size)
-        )
+        size = whole_bytes(op.signature)
+        sent = sent_bytes(kind, size, group.size)
+        if self.is_engine and kind == "all-reduce" and self._is_one_shot(group, size):
+            return ONE_SHOT + sent / (LINK_SHARES[8] * self._link(group))
+        return self._latency(group, kind) + self._transfer(kind, group, sent)
+
+    def _is_one_shot(self, group: GroupSpec, size: int) -> bool:
+        """Return whether an engine reads all other devices' data at once, instead of going round a ring."""
+        is_one_machine = len(self._machines(group)) == 1
+        return is_one_machine and self._has_links(group) and size <= ONE_SHOT_BYTES
 
     def transfer_time(self, sender: int, receiver: int, size: int) -> float:
         """Seconds that so many bytes take from one device to another."""
         pair = GroupSpec(name="", purpose="", ranks=(sender, receiver))
-        return self._latency(pair) + self._transfer("send", pair, size)
+        return self._latency(pair, "send") + self._transfer("send", pair, size)
 
     def _machines(self, group: GroupSpec) -> list[int]:
         """Return the number of the group's devices in each machine."""
         places = [rank // self.per_machine for rank in group.ranks]
         return [places.count(each) for each in dict.fromkeys(places)]
 
-    def _latency(self, group: GroupSpec) -> float:
+    def _latency(self, group: GroupSpec, kind: Kind) -> float:
         machines = self._machines(group)
         devices = max(machines)
-        within = LATENCY + LATENCY_OF_DEVICES * max(0.0, math.log2(max(devices, 2)) - 1)
-        return within + LATENCY_OF_MACHINES * math.log2(len(machines))
+        clock = self.device.clock_hz
+        kernel = LATENCY_CYCLES / clock if clock else LATENCY
+        steps = 1 if kind in ("send", "receive") else devices - 1
+        if kind == "all-reduce":
+            steps *= 2
+        return kernel + LATENCY_OF_STEP * steps + LATENCY_OF_MACHINES * math.log2(len(machines))
 
     def _transfer(self, kind: Kind, group: GroupSpec, sent: int) -> float:
         machines = self._machines(group)
-        within = sent / (LINKS * self._link(group)) if max(machines) > 1 else 0.0
+        within = 0.0
+        if max(machines) > 1:
+            within = sent / (self._link_share(kind, group) * self._link(group))
+            within += PIPELINE * sent / (sent + PIPELINE_BYTES)
         return max(within, _between(kind, machines, group.size, sent) / (NETWORK * self.network))
+
+    def _link_share(self, kind: Kind, group: GroupSpec) -> float:
+        """Return the share of the data sheet's rate that a collective reaches inside a machine."""
+        devices = max(self._machines(group))
+        if not self._has_links(group):
+            return _share_of(PCIE_SHARES, devices)
+        has_switch = (self.device.capability or 0) >= 9 and devices >= 8
+        if kind == "all-reduce" and has_switch:
+            return SWITCH_SHARE
+        return _share_of(LINK_SHARES, devices)
+
+    def _has_links(self, group: GroupSpec) -> bool:
+        """Return whether links join all devices of the group that are in one machine."""
+        joined = self.device.link_devices or self.per_machine
+        islands = {
+            (rank // self.per_machine, rank % self.per_machine // joined) for rank in group.ranks
+        }
+        has_links = self.device.link_bytes_per_second is not None
+        return has_links and len(islands) == len(self._machines(group))
 
     def _link(self, group: GroupSpec) -> float:
         """Return the rate of the slowest link that a device needs inside its machine."""
         device = self.device
-        joined = device.link_devices or self.per_machine
-        islands = {
-            (rank // self.per_machine, rank % self.per_machine // joined) for rank in group.ranks
-        }
-        if device.link_bytes_per_second is not None and len(islands) == len(self._machines(group)):
+        if device.link_bytes_per_second is not None and self._has_links(group):
             return device.link_bytes_per_second / 2
         if device.pcie_bytes_per_second is None:
             raise InputError(
@@ -121,6 +167,19 @@ class Fabric:
                 "link_gbs=...)"
             )
         return device.pcie_bytes_per_second
+
+
+def _share_of(shares: Mapping[int, float], devices: int) -> float:
+    """Return the share for a number of devices, interpolated between those that were measured."""
+    known = sorted(shares)
+    if devices >= known[-1]:
+        return shares[known[-1]]
+    below = max(each for each in known if each <= max(devices, known[0]))
+    above = min(each for each in known if each >= devices)
+    if below >= above:
+        return shares[above]
+    part = math.log(devices / below) / math.log(above / below)
+    return float(shares[below] * (shares[above] / shares[below]) ** part)
 
 
 def _between(kind: Kind, machines: Sequence[int], size: int, sent: int) -> float:
