@@ -65,7 +65,7 @@ def roofline_of(
     served = Repriced(trace, serving or AS_IT_IS).served(call_costs(trace, routed=routed))
     costs = served.costs
     times = {} if fabric is None else link_times(trace, fabric)
-    kernels = fused_kernels(trace, costs) if compiled else _each_its_own(trace)
+    kernels = fused_kernels(trace, costs, served.appends) if compiled else _each_its_own(trace)
     needed = Needed(trace, kernels) if compiled else None
     moved = traffic_when_fused(trace, costs, kernels, needed) if needed else costs
     handed = handed_over(trace, costs, kernels, needed) if needed else [0] * len(costs)
