@@ -288,7 +288,12 @@ def _joined(
 ) -> _Setting:
     if mesh is None:
         return setting
-    fabric = Fabric(device=setting.device, per_machine=per_machine, network=1e9 * network_gbs)
+    fabric = Fabric(
+        device=setting.device,
+        per_machine=per_machine,
+        network=1e9 * network_gbs,
+        is_engine=not setting.serving.eager,
+    )
     return replace(setting, mesh=mesh, fabric=fabric)
 
 
