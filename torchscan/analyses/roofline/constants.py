@@ -85,15 +85,15 @@ PRODUCT_TILES = (
     *((256, 128), (128, 256), (128, 128), (256, 64), (64, 256)),
     *((128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (32, 32)),
 )
-TILE_LOADS = 13.2
-#: summands that a tile takes longer, to begin and to end
-TILE_STEPS = 203
+TILE_LOADS = 10.9
+#: cycles that the largest tile takes to begin and to end
+TILE_START_CYCLES = 4900.0
 #: the share of kernels that hand tiles over (persistent ones, stream-K) instead of waiting for a whole wave
-HANDED_OVER = 0.39
+HANDED_OVER = 0.15
 #: products are summed in steps of this many, and split along the sum into pieces of at least this many
-PRODUCT_SUM_STEP, SPLIT_LENGTH = 64, 391
+PRODUCT_SUM_STEP, SPLIT_LENGTH = 64, 193
 #: cycles that a product waits for each summand of its chain, up to this many: what no tile can hide
-CHAIN_CYCLES, CHAIN_LENGTH = 2.7, 2180
+CHAIN_CYCLES, CHAIN_LENGTH = 2.85, 2260
 #: products are summed in steps of this many; channels of convolutions are padded to multiples of this many
 SUM_STEP, CHANNEL_STEP = 32, 8
 #: a product with fewer tiles than multiprocessors is split along the sum, into pieces of at least this many
@@ -124,7 +124,7 @@ TURNING_AROUND = 0.52
 #: seconds from the end of one kernel until the next is at full speed
 LAUNCH = 5e-6
 #: the same where kernels are launched ahead by compiled code
-LAUNCH_COMPILED = 2.3e-6
+LAUNCH_COMPILED = 2.1e-6
 #: seconds that Python and torch need to call an operator that launches a kernel, and one that makes a view
 HOST_CALL, HOST_VIEW = 20e-6, 2e-6
 #: the same for autograd's engine, which is C++, and for optimizers, which have no modules; for kernels of compiled code
@@ -141,7 +141,7 @@ SERIAL_THREADS = 512
 LIST_LENGTH = 64
 
 #: the share of the peak that warps can issue where the sums of 16-bit products run at full rate in synchronous instructions
-ISSUED: Mapping[str, float] = {"Volta": 0.92, "Ampere GA100": 0.92}
+ISSUED: Mapping[str, float] = {"Volta": 0.92, "Ampere GA100": 0.90}
 
 # -- power ---------------------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from torchscan.analyses.roofline.constants import (
     STREAMING,
     SUM_STEP,
     TILE_LOADS,
-    TILE_STEPS,
+    TILE_START_CYCLES,
     TILES,
 )
 from torchscan.analyses.roofline.kernels.kernel_registry import Kernel, Machine, rule
@@ -43,24 +43,26 @@ def filled(rows: int, columns: int, sums: int, batch: int, multiprocessors: int)
     return rows * columns * sums * batch / least if least else 1.0
 
 
-def product_share(rows: int, columns: int, sums: int, batch: int, multiprocessors: int) -> float:
+def product_share(rows: int, columns: int, sums: int, batch: int, machine: Machine) -> float:
     """Return the useful share of what the device computes for ``batch`` products of matrices.
 
     A tile is computed whole. If there are fewer tiles than multiprocessors, they are split along the
     sum. A share of the kernels hands over tiles instead of waiting for a whole wave. Each tile takes
-    as long as ``TILE_STEPS`` summands more, to begin and to end::
+    some cycles to begin and to end, more if it is larger::
 
-        max over tiles of  rows · columns · sums / (waves · multiprocessors · tile · (padded sums + steps · pieces)) · share
+        rows · columns · sums / min over tiles of (waves · multiprocessors · (tile · padded sums / share + start))
     """
     padded = padded_to(sums, PRODUCT_SUM_STEP)
+    macs_per_cycle = (machine.flops_per_cycle or 0.0) / 2
     shortest = math.inf
     for (tall, wide), share in _TILE_SHARES.items():
         tiles = math.ceil(rows / tall) * math.ceil(columns / wide) * batch
-        pieces = max(1, min(multiprocessors // max(tiles, 1), sums // SPLIT_LENGTH))
-        load = tiles * pieces / multiprocessors
+        pieces = max(1, min(machine.multiprocessors // max(tiles, 1), sums // SPLIT_LENGTH))
+        load = tiles * pieces / machine.multiprocessors
         waves = HANDED_OVER * max(load, 1.0) + (1 - HANDED_OVER) * math.ceil(load)
-        steps = padded / pieces + TILE_STEPS
-        shortest = min(shortest, waves * multiprocessors * tall * wide * steps / share)
+        start = macs_per_cycle * TILE_START_CYCLES * math.sqrt(tall * wide / _LARGEST_TILE)
+        macs = tall * wide * padded / (pieces * share) + start
+        shortest = min(shortest, waves * machine.multiprocessors * macs)
     return rows * columns * sums * batch / shortest if shortest else 1.0
 
 
@@ -69,6 +71,7 @@ def _share_of_tile(tall: int, wide: int) -> float:
     return 1 / (1 + TILE_LOADS * (1 / tall + 1 / wide))
 
 
+_LARGEST_TILE = math.prod(PRODUCT_TILES[0])
 _TILE_SHARES = {
     tile: _share_of_tile(*tile) / _share_of_tile(*PRODUCT_TILES[0]) for tile in PRODUCT_TILES
 }
@@ -96,7 +99,7 @@ def _product(signature: OpSignature, cost: OpCost, machine: Machine) -> Kernel:
     else:
         batch, rows = 1, math.prod(outer)
     sums = cost.macs // max(rows * columns * batch, 1)
-    share = product_share(rows, columns, sums, batch, machine.multiprocessors)
+    share = product_share(rows, columns, sums, batch, machine)
     return Kernel(matrices=MATRICES * share, alone=_latency(sums, machine))
 
 
@@ -133,7 +136,7 @@ def _grouped_product(signature: OpSignature, cost: OpCost, machine: Machine) -> 
     (slots, sums), columns = left.shape, right.shape[-1]
     experts = max(1, min(right.shape[0], slots))
     rows = math.ceil(slots / experts)
-    share = product_share(rows, columns, sums, experts, machine.multiprocessors)
+    share = product_share(rows, columns, sums, experts, machine)
     return Kernel(matrices=MATRICES * share, alone=_latency(sums, machine))
 
 
