@@ -15,7 +15,7 @@ import torch
 
 import torchscan
 from tests.opening import watched_run
-from tests.watching.test_bins import of
+from tests.watching.test_distributions import of
 from tests.watching.watching import watch
 from torchscan import InputError
 from torchscan.types import LayersOverSteps

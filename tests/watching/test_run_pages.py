@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from tests.browsing import opened
-from tests.watching.test_bins import of
+from tests.watching.test_distributions import of
 from torchscan.watching.explore.run_page import page_of_run
 from torchscan.watching.schema import Phase, SampledStep, Series
 from torchscan.watching.store import Store

@@ -1,10 +1,16 @@
-"""Modules over the steps of a run: gradients, updates, outputs, dead units and NaN, in columns."""
+"""Modules over the steps of a run: gradients, updates, outputs, dead units and NaN, in columns.
+
+The worker keeps the columns beside the steps. Steps are thinned out and columns are merged, so that
+an extreme of any sampled step stays. A page reads them without the distributions.
+"""
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -12,18 +18,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchscan.watching.distribution_columns import side_by_side
-from torchscan.watching.layer_columns import (
-    QUANTITIES,
-    ColumnOfLayers,
-    LayerReader,
-    merge_ranks,
-    merge_steps,
-    renumber,
-    width_of_columns,
-)
+from torchscan.watching.distribution_columns import Distributions
+from torchscan.watching.packing import deflate, from_planes, inflate, to_planes
 from torchscan.watching.schema import Phase, Series
-from torchscan.watching.store import Reader
+from torchscan.watching.validation import MAX_STEP, BrokenRunError
+
+#: the rows of the values of a column. Standard deviations are summed up with their number
+QUANTITIES = ("gradient", "update", "std", "num_stds", "dead", "nonfinite")
+_GRADIENT, _UPDATE, _STD, _NUM_STDS, _DEAD, _NONFINITE = range(len(QUANTITIES))
+_SUMS = [_STD, _NUM_STDS]
+_MAXIMA = [_GRADIENT, _UPDATE, _DEAD, _NONFINITE]
+#: the newest columns, which hold a step each; older ones are divided into at most so many spans
+NUM_SINGLE = 512
+_MAX_SPANS = 512
+#: columns after which older ones are merged again
+MERGING_INTERVAL = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,28 +123,6 @@ def _quantities(columns: Sequence[ColumnOfLayers], num_paths: int) -> dict[str, 
     return {name: tuple(map(tuple, each.tolist())) for name, each in found.items()}
 
 
-def columns_of_reader(reader: Reader, phase: Phase) -> list[ColumnOfLayers]:
-    """Return the columns of one rank. Steps that an older version has written are read."""
-    columns = reader.layer_columns(phase)
-    first = columns[0].first if columns else None
-    return [*_columns_of_older_steps(reader, phase, first), *columns]
-
-
-def _columns_of_older_steps(
-    reader: Reader, phase: Phase, end: int | None
-) -> Iterator[ColumnOfLayers]:
-    """Yield a column for each step before the one at ``end``."""
-    series, layers = reader.series(), LayerReader()
-    for place, written in sorted(reader.places(phase)):
-        if end is not None and place >= end:
-            continue
-        step = reader.step(phase, written, has_counts=False)
-        if step is not None:
-            yield layers.read(
-                side_by_side(step.distributions), series, phase, step.step, step.number
-            )
-
-
 def order_paths(series: Collection[Series]) -> list[str]:
     """Return the paths of modules with parents before their children, in the order of outputs."""
     outputs = [each.path for each in series if each.kind == "output"]
@@ -154,3 +141,241 @@ def order_paths(series: Collection[Series]) -> list[str]:
         if path in known:
             ordered.append(path)
     return ordered
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnOfLayers:
+    """The quantities of all modules in some consecutive sampled steps."""
+
+    #: training steps, or the numbers of evaluation passes
+    first: int
+    last: int
+    #: last training step, also of an evaluation
+    step: int
+    num_steps: int
+    #: for each module the smallest number of its series
+    modules: Tensor
+    #: a row for each of ``QUANTITIES``; NaN if it is not known, and 0 for sums of nothing
+    values: Tensor
+
+
+class LayerReader:
+    """A reader of the quantities of modules from distributions.
+
+    Most steps have the same series, so where each quantity comes from is worked out once.
+    """
+
+    def __init__(self) -> None:
+        self._layout: tuple[Sequence[object], ...] = ()
+        self._plan: _SeriesPlan | None = None
+
+    def read(
+        self,
+        found: Distributions,
+        series: Mapping[int, Series],
+        phase: Phase,
+        step: int,
+        number: int,
+    ) -> ColumnOfLayers:
+        """Return the column of a step."""
+        layout = found.numbers, found.rows, found.can_die
+        if self._plan is None or layout != self._layout:
+            self._layout, self._plan = layout, _SeriesPlan(found, series)
+        place = step if phase == "train" else number
+        return ColumnOfLayers(
+            first=place,
+            last=place,
+            step=step,
+            num_steps=1,
+            modules=self._plan.modules,
+            values=self._plan.quantities(found),
+        )
+
+
+class _SeriesPlan:
+    """Indices of modules and rows for one set of series."""
+
+    def __init__(self, found: Distributions, series: Mapping[int, Series]) -> None:
+        known = [each for each in zip(found.numbers, found.rows, strict=True) if each[0] in series]
+        can_die = dict(zip(found.numbers, found.can_die, strict=True))
+        smallest: dict[str, int] = {}
+        for number, _ in sorted(known):
+            smallest.setdefault(series[number].path, number)
+        indices = {path: index for index, path in enumerate(smallest)}
+        pairs: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        for number, row in known:
+            each = series[number]
+            pair = indices[each.path], row
+            pairs["all"].append(pair)
+            pairs[each.kind].append(pair)
+            if can_die[number]:  # rows are shared with series that cannot
+                pairs["can die"].append(pair)
+            if (each.kind, each.name, each.invocation) == ("output", "0", 0):
+                pairs["first output"].append(pair)
+        self.modules = torch.tensor(list(smallest.values()), dtype=torch.int64)
+        self._pairs = {
+            name: torch.tensor(found, dtype=torch.int64).T for name, found in pairs.items()
+        }
+
+    def _modules_and_rows(self, name: str) -> tuple[Tensor, Tensor]:
+        nothing = torch.empty(2, 0, dtype=torch.int64)
+        modules, rows = self._pairs.get(name, nothing)
+        return modules, rows
+
+    def quantities(self, found: Distributions) -> Tensor:
+        """Return the values of a column."""
+        figures = found.columns.figures
+        values = torch.full((len(QUANTITIES), len(self.modules)), torch.nan, dtype=torch.float64)
+        gradients, updates, stds, num_stds, dead, nonfinite = values
+        modules, rows = self._modules_and_rows("param_grad")
+        squares = figures["norm"][rows].double().square()
+        gradients[modules] = 0.0
+        gradients.index_add_(0, modules, squares).sqrt_()
+
+        modules, rows = self._modules_and_rows("param")
+        norms, changes = figures["norm"][rows].double(), figures["update"][rows].double()
+        is_known = ~changes.isnan()
+        modules, norms, changes = modules[is_known], norms[is_known], changes[is_known]
+        of_weights, of_changes = torch.zeros_like(values[:2])
+        of_weights.index_add_(0, modules, norms.square())
+        of_changes.index_add_(0, modules, (changes * norms).square())
+        updates[:] = (of_changes / of_weights).sqrt()
+
+        modules, rows = self._modules_and_rows("first output")
+        outputs = figures["std"][rows].double()
+        is_known = ~outputs.isnan()
+        stds[:] = num_stds[:] = 0.0
+        stds[modules[is_known]] = outputs[is_known]
+        num_stds[modules[is_known]] = 1.0
+
+        modules, rows = self._modules_and_rows("can die")
+        shares = figures["dead"][rows].double()
+        is_known = ~shares.isnan()
+        dead[modules[is_known]] = 0.0
+        dead.scatter_reduce_(0, modules[is_known], shares[is_known], "amax")
+
+        nonfinite[:] = 0.0
+        counts = figures["nan"] + figures["inf"]
+        if counts.any():
+            modules, rows = self._modules_and_rows("all")
+            shares = counts.double() / figures["sampled"].clamp(min=1)
+            nonfinite.index_add_(0, modules, (shares * figures["numel"]).round()[rows])
+        return values.float()
+
+
+def merge_steps(columns: Sequence[ColumnOfLayers]) -> ColumnOfLayers:
+    """Return one column for steps that follow each other."""
+    modules, values = _joined(columns)
+    merged = torch.full_like(values[0], torch.nan)
+    merged[_SUMS] = values[:, _SUMS].sum(0)
+    for each in values:
+        merged[_MAXIMA] = merged[_MAXIMA].fmax(each[_MAXIMA])
+    return _merged(columns, modules, merged, sum(each.num_steps for each in columns))
+
+
+def merge_ranks(columns: Sequence[ColumnOfLayers]) -> ColumnOfLayers:
+    """Return one column for the same steps of several ranks.
+
+    Norms and updates are the largest of a rank, as ranks have the same parameters or a part of
+    them. A unit is dead if it is for all ranks, so no more can be than in the rank with fewest.
+    """
+    modules, values = _joined(columns)
+    merged = torch.full_like(values[0], torch.nan)
+    merged[_SUMS] = values[:, _SUMS].sum(0)
+    merged[_NONFINITE] = values[:, _NONFINITE].nan_to_num(0).sum(0)
+    for each in values:
+        for name in (_GRADIENT, _UPDATE):
+            merged[name] = merged[name].fmax(each[name])
+        merged[_DEAD] = merged[_DEAD].fmin(each[_DEAD])
+    return _merged(columns, modules, merged, max(each.num_steps for each in columns))
+
+
+def _merged(
+    columns: Sequence[ColumnOfLayers], modules: Tensor, values: Tensor, num_steps: int
+) -> ColumnOfLayers:
+    return ColumnOfLayers(
+        first=min(each.first for each in columns),
+        last=max(each.last for each in columns),
+        step=max(each.step for each in columns),
+        num_steps=num_steps,
+        modules=modules,
+        values=values,
+    )
+
+
+def _joined(columns: Sequence[ColumnOfLayers]) -> tuple[Tensor, Tensor]:
+    """Return all modules of some columns, and the values of each column for all of them."""
+    first, *others = columns
+    if all(first.modules.equal(each.modules) for each in others):
+        return first.modules, torch.stack([each.values for each in columns])
+    modules = torch.cat([each.modules for each in columns]).unique()
+    values = torch.full((len(columns), len(QUANTITIES), len(modules)), torch.nan)
+    values[:, _SUMS] = 0.0
+    for index, each in enumerate(columns):
+        values[index][:, torch.searchsorted(modules, each.modules)] = each.values
+    return modules, values
+
+
+def renumber(columns: Sequence[ColumnOfLayers], numbers: Mapping[int, int]) -> list[ColumnOfLayers]:
+    """Return columns with other numbers for their modules; unknown ones are left out."""
+    size = max(numbers, default=-1) + 1
+    lookup = torch.full((size + 1,), -1)
+    lookup[list(numbers)] = torch.tensor(list(numbers.values()), dtype=torch.int64)
+    found = []
+    for column in columns:
+        is_there = (column.modules >= 0) & (column.modules < size)
+        modules = lookup[column.modules.where(is_there, size)]
+        is_known = modules >= 0
+        known = replace(column, modules=modules[is_known], values=column.values[:, is_known])
+        found.append(known)
+    return found
+
+
+def width_of_columns(firsts: Sequence[int], max_columns: int) -> int:
+    """Return the smallest power of two with which places lie in so many columns."""
+    width = 1
+    while firsts and max(firsts) // width - min(firsts) // width >= max_columns:
+        width *= 2
+    return width
+
+
+def spans_to_merge(firsts: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the beginnings of columns that become one, of all columns in order."""
+    old = firsts[:-NUM_SINGLE]
+    width = width_of_columns(old, _MAX_SPANS)
+    spans: dict[int, list[int]] = defaultdict(list)
+    for first in old:
+        spans[first // width].append(first)
+    yield from (span for span in spans.values() if len(span) > 1)
+
+
+_HEAD = struct.Struct("<I")
+
+
+def pack_column(column: ColumnOfLayers) -> bytes:
+    """Return the modules and values of a column as bytes."""
+    modules = column.modules.diff(prepend=torch.zeros(1, dtype=torch.int64))
+    data = to_planes(modules) + to_planes(column.values)
+    return _HEAD.pack(len(column.modules)) + deflate(data)
+
+
+def unpack_column(first: int, last: int, step: int, num_steps: int, data: object) -> ColumnOfLayers:
+    """Return the column again, if the bytes hold what their header promises."""
+    if not isinstance(data, bytes):
+        raise BrokenRunError(f"has a column of layers of type {type(data).__name__}")
+    try:
+        (number,) = _HEAD.unpack_from(data)
+        of_modules, of_values = 8 * number, 4 * len(QUANTITIES) * number
+        if of_modules + of_values > MAX_STEP:
+            raise ValueError("it is too long")
+        planes = inflate(memoryview(data)[_HEAD.size :], of_modules + of_values)
+    except (zlib.error, struct.error, ValueError) as error:
+        raise BrokenRunError(f"has a column of layers that cannot be read ({error})") from error
+    return ColumnOfLayers(
+        first=first,
+        last=last,
+        step=step,
+        num_steps=num_steps,
+        modules=from_planes("q", planes[:of_modules], 1)[0].cumsum(0),
+        values=from_planes("f", planes[of_modules:], len(QUANTITIES)),
+    )

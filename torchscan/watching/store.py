@@ -35,7 +35,7 @@ from torchscan.watching.validation import (
 )
 
 if TYPE_CHECKING:
-    from torchscan.watching.layer_columns import ColumnOfLayers, LayerReader
+    from torchscan.watching.layers_over_steps import ColumnOfLayers, LayerReader
 
 #: of the tables; it grows where a reader of the one before would misread them.
 #: Events and reasons are notes from 3 on; before, they were sentences, which still open.
@@ -202,7 +202,7 @@ class Store:
 
     def _write_column(self, watched: SampledStep, written: int) -> None:
         from torchscan.watching.distribution_columns import side_by_side
-        from torchscan.watching.layer_columns import MERGING_INTERVAL, LayerReader
+        from torchscan.watching.layers_over_steps import MERGING_INTERVAL, LayerReader
 
         self._layers = self._layers or LayerReader()
         if len(self._series) != len(self._numbers):
@@ -214,7 +214,7 @@ class Store:
             self._merge_columns(watched.phase)
 
     def _write_columns(self, phase: Phase, columns: Sequence[ColumnOfLayers]) -> None:
-        from torchscan.watching.layer_columns import pack_column
+        from torchscan.watching.layers_over_steps import pack_column
 
         insert = "INSERT OR REPLACE INTO layers VALUES (?, ?, ?, ?, ?, ?)"
         for each in columns:
@@ -222,7 +222,7 @@ class Store:
             self._database.execute(insert, (*place, pack_column(each)))
 
     def _merge_columns(self, phase: Phase) -> None:
-        from torchscan.watching.layer_columns import merge_steps, spans_to_merge
+        from torchscan.watching.layers_over_steps import merge_steps, spans_to_merge
 
         select = "SELECT first FROM layers WHERE phase = ? ORDER BY first"
         firsts = [first for (first,) in self._database.execute(select, (phase,))]
@@ -401,14 +401,30 @@ class Reader:
             )
 
     def layer_columns(self, phase: Phase) -> list[ColumnOfLayers]:
-        """Return the columns of layers, in order; none of steps that earlier versions have written."""
-        if self._version < _FIRST_WITH_CURVES:
-            return []
-        found = self._all(f"{_SELECT_COLUMNS} ORDER BY first", phase)
-        with _explain_errors(self.path):
-            return [layer_column_of(row) for row in found]
+        """Return the columns of layers, in order; one for each kept step of earlier versions."""
+        columns: list[ColumnOfLayers] = []
+        if self._version >= _FIRST_WITH_CURVES:
+            found = self._all(f"{_SELECT_COLUMNS} ORDER BY first", phase)
+            with _explain_errors(self.path):
+                columns = [layer_column_of(row) for row in found]
+        end = columns[0].first if columns else None
+        return [*self._columns_of_older_steps(phase, end), *columns]
 
-    def places(self, phase: Phase) -> list[tuple[int, int]]:
+    def _columns_of_older_steps(self, phase: Phase, end: int | None) -> Iterator[ColumnOfLayers]:
+        """Yield a column for each kept step before the one at ``end``."""
+        from torchscan.watching.distribution_columns import side_by_side
+        from torchscan.watching.layers_over_steps import LayerReader
+
+        series, layers = self.series(), LayerReader()
+        for place, written in sorted(self._places(phase)):
+            if end is not None and place >= end:
+                continue
+            step = self.step(phase, written, has_counts=False)
+            if step is not None:
+                found = side_by_side(step.distributions)
+                yield layers.read(found, series, phase, step.step, step.number)
+
+    def _places(self, phase: Phase) -> list[tuple[int, int]]:
         """Return the place in time of each kept step, and its number in the file."""
         rows = self._all("SELECT step, number, written FROM steps WHERE phase = ?", phase)
         at = 0 if phase == "train" else 1
@@ -511,7 +527,7 @@ def thinned_out(written: int) -> Iterator[int]:
 
 def layer_column_of(row: Sequence[Any]) -> ColumnOfLayers:
     """Return a column of layers."""
-    from torchscan.watching.layer_columns import unpack_column
+    from torchscan.watching.layers_over_steps import unpack_column
 
     *counts, data = row
     first, last, step, num_steps = (integer_of(each, "column of layers") for each in counts)

@@ -18,14 +18,13 @@ from torchscan.report.paging.training_record import (
     RowData,
     TrainingRecord,
 )
-from torchscan.watching.by_call import place_of
 from torchscan.watching.curves import Curves
 from torchscan.watching.explore.layer_steps import LayerColumns, LayerSteps
-from torchscan.watching.history import History, WatchedRun, ranks_in, readers_of
-from torchscan.watching.ledger import has_worker
+from torchscan.watching.history import History, WatchedRun, readers_of
+from torchscan.watching.processes import single_thread
+from torchscan.watching.run_files import has_worker, ranks_in
 from torchscan.watching.schema import Distribution, RunEvent, Series
 from torchscan.watching.store import Reader
-from torchscan.watching.threads import single_thread
 
 #: values of a "nan-seen" note, with their types
 NAN_VALUES = {"step": int, "series": str, "path": str, "invocation": int}
@@ -103,7 +102,7 @@ class FollowedTraining:
         for number in sorted(written.keys() - read.keys()):
             watched = reader.step("train", number, has_counts=False)
             if watched is not None:
-                steps.add(place_of(watched), watched, self._series[reader.path])
+                steps.add(watched.place, watched, self._series[reader.path])
             read[number] = written[number]
 
 
