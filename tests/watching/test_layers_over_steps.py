@@ -21,6 +21,7 @@ from torchscan import InputError
 from torchscan.types import LayersOverSteps
 from torchscan.watching.layers_over_steps import order_paths
 from torchscan.watching.merging import merge
+from torchscan.watching.packing import to_planes
 from torchscan.watching.schema import Distribution, Kind, SampledStep, Series
 from torchscan.watching.store import Store, StoreError
 
@@ -119,6 +120,27 @@ def test_older_files_are_read_step_by_step(path: Path) -> None:
     with closing(sqlite3.connect(path)) as old, old:
         old.execute("DELETE FROM layers WHERE first < 4")
     assert watched_run(path).layers_over_steps().gradient == ((0.0, 1.0, 2.0, 3.0, 4.0),)
+
+
+def test_gradients_whose_squares_are_zero_with_32_bits_have_a_norm(path: Path) -> None:
+    """Four values of 1e-25 have the norm 2e-25, which the device computed as 0."""
+    tiny = replace(of(torch.full((4,), 1e-25)), norm=0.0)
+    write(path, [{series("a", "param_grad", "weight"): tiny}])
+    assert watched_run(path).layers_over_steps().gradient[0][0] == pytest.approx(2e-25, abs=1e-28)
+
+
+def test_columns_with_fewer_quantities_open(path: Path) -> None:
+    """They had gradient, update, the sum and the number of deviations, dead and non-finite."""
+    write(path, [{series("a", "output"): some(std=0.5)}, {series("a", "output"): some(std=0.25)}])
+    values = torch.tensor([[1.0], [2.0], [6.0], [2.0], [0.5], [7.0]])
+    data = to_planes(torch.tensor([1])) + to_planes(values)
+    with closing(sqlite3.connect(path)) as old, old:
+        packed = struct.pack("<I", 1) + zlib.compress(data)
+        old.execute("UPDATE layers SET data = ? WHERE first = 0", [packed])
+    found = watched_run(path).layers_over_steps()
+    assert (found.gradient[0][0], found.update[0][0], found.dead[0][0]) == (1.0, 2.0, 0.5)
+    assert found.std == ((3.0, 0.25),)
+    assert found.nonfinite == ((7.0, 0.0),)
 
 
 def test_ranks_have_the_largest_norms_and_the_dead_units_of_all(tmp_path: Path) -> None:

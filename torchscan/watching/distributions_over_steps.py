@@ -162,18 +162,23 @@ class OverSteps:
         )
 
     def _until(self) -> dict[int, int]:
-        """Return where each column ends: where the next recorded one begins.
-
-        The last one is as wide as most of the others.
-        """
-        if not self._steps:
-            return {}
+        """Return where each column ends."""
         places = sorted(self._steps)
         firsts = [self._steps[place][0] for place in places]
-        widths = [after - before for before, after in pairwise(firsts)] or [1]
         _, last = self._steps[places[-1]]
-        end = max(last + 1, firsts[-1] + statistics.median_low(widths))
-        return dict(zip(places, [*firsts[1:], end], strict=True))
+        return dict(zip(places, ends_of_columns(firsts, last), strict=True))
+
+
+def ends_of_columns(firsts: Sequence[int], last: int) -> list[int]:
+    """Return where each column ends: where the next recorded one begins.
+
+    The last one, of which ``last`` is the last step, is as wide as most of the others.
+    """
+    if not firsts:
+        return []
+    widths = [after - before for before, after in pairwise(firsts)] or [1]
+    end = max(last + 1, firsts[-1] + statistics.median_low(widths))
+    return [*firsts[1:], end]
 
 
 def _part_of(found: Distributions, places: Sequence[int], series: Tensor) -> _ColumnPart:

@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,18 +20,37 @@ from torch import Tensor
 from torchscan.watching.distribution_columns import Distributions
 from torchscan.watching.packing import deflate, from_planes, inflate, to_planes
 from torchscan.watching.schema import Phase, Series
-from torchscan.watching.validation import MAX_STEP, BrokenRunError
+from torchscan.watching.validation import BrokenRunError
 
-#: the rows of the values of a column. Standard deviations are summed up with their number
-QUANTITIES = ("gradient", "update", "std", "num_stds", "dead", "nonfinite")
-_GRADIENT, _UPDATE, _STD, _NUM_STDS, _DEAD, _NONFINITE = range(len(QUANTITIES))
+#: the rows of the values of a column: standard deviations are summed up with their number; norms of
+#: weights and numbers of units are the weights of means over several modules
+QUANTITIES = (
+    *("gradient", "update", "weight", "std", "num_stds", "dead", "units"),
+    *("nonfinite", "places"),
+)
+_GRADIENT, _UPDATE, _WEIGHT, _STD, _NUM_STDS, _DEAD, _UNITS, _NONFINITE, _PLACES = range(9)
 _SUMS = [_STD, _NUM_STDS]
-_MAXIMA = [_GRADIENT, _UPDATE, _DEAD, _NONFINITE]
+_MAXIMA = [_GRADIENT, _UPDATE, _WEIGHT, _DEAD, _UNITS, _NONFINITE]
+#: the rows of columns that were written before the others came
+_FIRST_ROWS = [_GRADIENT, _UPDATE, _STD, _NUM_STDS, _DEAD, _NONFINITE]
+#: quantities that users see
+_SHOWN = ("gradient", "update", "std", "dead", "nonfinite")
+#: where values are not finite: a sum of these
+IN_OUTPUTS, IN_GRADIENTS, IN_WEIGHTS = 1, 2, 4
+_PLACE_OF_KIND: Mapping[str, int] = {
+    "output": IN_OUTPUTS,
+    "output_grad": IN_GRADIENTS,
+    "param_grad": IN_GRADIENTS,
+    "param": IN_WEIGHTS,
+}
 #: the newest columns, which hold a step each; older ones are divided into at most so many spans
 NUM_SINGLE = 512
 _MAX_SPANS = 512
 #: columns after which older ones are merged again
 MERGING_INTERVAL = 128
+#: first and last place of a column, and its number of steps
+Span = tuple[int, int, int]
+_HEAD = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +98,8 @@ def layers_over_steps(
     types = {each.path: each.type_name for _, series in ranks for each in series.values()}
     renumbered = [_number_by_path(columns, series, paths) for columns, series in ranks]
     width = width_of_columns([each.first for found in renumbered for each in found], max_columns)
-    merged = _merge(renumbered, width)
+    merged = merge_columns(renumbered, width)
+    found = quantities_of(merged, len(paths))
     return LayersOverSteps(
         phase=phase,
         paths=tuple(paths),
@@ -89,7 +108,7 @@ def layers_over_steps(
         first=tuple(map(attrgetter("first"), merged)),
         last=tuple(map(attrgetter("last"), merged)),
         num_steps=tuple(map(attrgetter("num_steps"), merged)),
-        **_quantities(merged, len(paths)),
+        **{name: tuple(map(tuple, found[name].tolist())) for name in _SHOWN},
     )
 
 
@@ -104,7 +123,7 @@ def _number_by_path(
     return renumber(columns, numbers)
 
 
-def _merge(ranks: Sequence[Sequence[ColumnOfLayers]], width: int) -> list[ColumnOfLayers]:
+def merge_columns(ranks: Sequence[Sequence[ColumnOfLayers]], width: int) -> list[ColumnOfLayers]:
     """Return the columns of this width, of all ranks together."""
     by_place: dict[int, list[ColumnOfLayers]] = defaultdict(list)
     for columns in ranks:
@@ -113,14 +132,14 @@ def _merge(ranks: Sequence[Sequence[ColumnOfLayers]], width: int) -> list[Column
     return [merge_ranks(by_place[place]) for place in sorted(by_place)]
 
 
-def _quantities(columns: Sequence[ColumnOfLayers], num_paths: int) -> dict[str, Any]:
-    """Return each quantity as rows for paths, with a value for each column."""
-    values = torch.full((len(QUANTITIES), num_paths, len(columns)), torch.nan)
+def quantities_of(columns: Sequence[ColumnOfLayers], num_modules: int) -> dict[str, Tensor]:
+    """Return each quantity as rows for modules, with a value for each column."""
+    values = torch.full((len(QUANTITIES), num_modules, len(columns)), torch.nan)
     for index, column in enumerate(columns):
         values[:, column.modules, index] = column.values
-    found: dict[str, Tensor] = dict(zip(QUANTITIES, values, strict=True))
-    found["std"] = found["std"] / found.pop("num_stds")
-    return {name: tuple(map(tuple, each.tolist())) for name, each in found.items()}
+    found = dict(zip(QUANTITIES, values, strict=True))
+    found["std"] = found["std"] / found["num_stds"]
+    return found
 
 
 def order_paths(series: Collection[Series]) -> list[str]:
@@ -157,6 +176,11 @@ class ColumnOfLayers:
     modules: Tensor
     #: a row for each of ``QUANTITIES``; NaN if it is not known, and 0 for sums of nothing
     values: Tensor
+
+    @property
+    def span(self) -> Span:
+        """The steps of the column."""
+        return self.first, self.last, self.num_steps
 
 
 class LayerReader:
@@ -226,20 +250,21 @@ class _SeriesPlan:
         """Return the values of a column."""
         figures = found.columns.figures
         values = torch.full((len(QUANTITIES), len(self.modules)), torch.nan, dtype=torch.float64)
-        gradients, updates, stds, num_stds, dead, nonfinite = values
+        gradients, updates, weights, stds, num_stds, dead, units, nonfinite, places = values
         modules, rows = self._modules_and_rows("param_grad")
-        squares = figures["norm"][rows].double().square()
+        squares = _norms_of(figures, rows).square()
         gradients[modules] = 0.0
         gradients.index_add_(0, modules, squares).sqrt_()
 
         modules, rows = self._modules_and_rows("param")
-        norms, changes = figures["norm"][rows].double(), figures["update"][rows].double()
+        norms, changes = _norms_of(figures, rows), figures["update"][rows].double()
         is_known = ~changes.isnan()
         modules, norms, changes = modules[is_known], norms[is_known], changes[is_known]
-        of_weights, of_changes = torch.zeros_like(values[:2])
-        of_weights.index_add_(0, modules, norms.square())
+        weights[modules] = 0.0
+        weights.index_add_(0, modules, norms.square()).sqrt_()
+        of_changes = torch.zeros_like(updates)
         of_changes.index_add_(0, modules, (changes * norms).square())
-        updates[:] = (of_changes / of_weights).sqrt()
+        updates[:] = of_changes.sqrt() / weights
 
         modules, rows = self._modules_and_rows("first output")
         outputs = figures["std"][rows].double()
@@ -253,14 +278,36 @@ class _SeriesPlan:
         is_known = ~shares.isnan()
         dead[modules[is_known]] = 0.0
         dead.scatter_reduce_(0, modules[is_known], shares[is_known], "amax")
+        units[modules] = 0.0
+        units.scatter_reduce_(0, modules, figures["numel"][rows].double(), "amax")
 
-        nonfinite[:] = 0.0
+        nonfinite[:] = places[:] = 0.0
         counts = figures["nan"] + figures["inf"]
         if counts.any():
             modules, rows = self._modules_and_rows("all")
             shares = counts.double() / figures["sampled"].clamp(min=1)
             nonfinite.index_add_(0, modules, (shares * figures["numel"]).round()[rows])
+            places[:] = self._places_of(counts > 0)
         return values.float()
+
+    def _places_of(self, is_wrong: Tensor) -> Tensor:
+        """Return where the values of each module are not finite."""
+        found = torch.zeros(len(self.modules), dtype=torch.int64)
+        for kind, place in _PLACE_OF_KIND.items():
+            modules, rows = self._modules_and_rows(kind)
+            found[modules[is_wrong[rows]]] |= place
+        return found
+
+
+def _norms_of(figures: Mapping[str, Tensor], rows: Tensor) -> Tensor:
+    """Return the L2 norms of rows, or estimates from their sampled values.
+
+    Squares of values below 1e-23 are 0 with 32 bits, and so is the norm that the device computed.
+    """
+    norms = figures["norm"][rows].double()
+    numel, mean, std = (figures[name][rows].double() for name in ("numel", "mean", "std"))
+    estimates = numel.sqrt() * mean.hypot(std)
+    return norms.where(norms != 0, estimates.nan_to_num(0))
 
 
 def merge_steps(columns: Sequence[ColumnOfLayers]) -> ColumnOfLayers:
@@ -270,6 +317,7 @@ def merge_steps(columns: Sequence[ColumnOfLayers]) -> ColumnOfLayers:
     merged[_SUMS] = values[:, _SUMS].sum(0)
     for each in values:
         merged[_MAXIMA] = merged[_MAXIMA].fmax(each[_MAXIMA])
+    merged[_PLACES] = _unite_places(values[:, _PLACES])
     return _merged(columns, modules, merged, sum(each.num_steps for each in columns))
 
 
@@ -283,11 +331,20 @@ def merge_ranks(columns: Sequence[ColumnOfLayers]) -> ColumnOfLayers:
     merged = torch.full_like(values[0], torch.nan)
     merged[_SUMS] = values[:, _SUMS].sum(0)
     merged[_NONFINITE] = values[:, _NONFINITE].nan_to_num(0).sum(0)
+    merged[_PLACES] = _unite_places(values[:, _PLACES])
     for each in values:
-        for name in (_GRADIENT, _UPDATE):
+        for name in (_GRADIENT, _UPDATE, _WEIGHT, _UNITS):
             merged[name] = merged[name].fmax(each[name])
         merged[_DEAD] = merged[_DEAD].fmin(each[_DEAD])
     return _merged(columns, modules, merged, max(each.num_steps for each in columns))
+
+
+def _unite_places(columns: Tensor) -> Tensor:
+    """Return where values are not finite in any of the columns."""
+    found = columns.new_zeros(columns.shape[1], dtype=torch.uint8)
+    for each in columns.nan_to_num(0).to(torch.uint8):
+        found |= each
+    return found.to(columns.dtype)
 
 
 def _merged(
@@ -311,6 +368,7 @@ def _joined(columns: Sequence[ColumnOfLayers]) -> tuple[Tensor, Tensor]:
     modules = torch.cat([each.modules for each in columns]).unique()
     values = torch.full((len(columns), len(QUANTITIES), len(modules)), torch.nan)
     values[:, _SUMS] = 0.0
+    values[:, _PLACES] = 0.0
     for index, each in enumerate(columns):
         values[index][:, torch.searchsorted(modules, each.modules)] = each.values
     return modules, values
@@ -349,9 +407,6 @@ def spans_to_merge(firsts: Sequence[int]) -> Iterator[list[int]]:
     yield from (span for span in spans.values() if len(span) > 1)
 
 
-_HEAD = struct.Struct("<I")
-
-
 def pack_column(column: ColumnOfLayers) -> bytes:
     """Return the modules and values of a column as bytes."""
     modules = column.modules.diff(prepend=torch.zeros(1, dtype=torch.int64))
@@ -364,18 +419,26 @@ def unpack_column(first: int, last: int, step: int, num_steps: int, data: object
     if not isinstance(data, bytes):
         raise BrokenRunError(f"has a column of layers of type {type(data).__name__}")
     try:
-        (number,) = _HEAD.unpack_from(data)
-        of_modules, of_values = 8 * number, 4 * len(QUANTITIES) * number
-        if of_modules + of_values > MAX_STEP:
-            raise ValueError("it is too long")
-        planes = inflate(memoryview(data)[_HEAD.size :], of_modules + of_values)
+        modules, values = _unpack(data)
     except (zlib.error, struct.error, ValueError) as error:
         raise BrokenRunError(f"has a column of layers that cannot be read ({error})") from error
     return ColumnOfLayers(
-        first=first,
-        last=last,
-        step=step,
-        num_steps=num_steps,
-        modules=from_planes("q", planes[:of_modules], 1)[0].cumsum(0),
-        values=from_planes("f", planes[of_modules:], len(QUANTITIES)),
+        first=first, last=last, step=step, num_steps=num_steps, modules=modules, values=values
     )
+
+
+def _unpack(data: bytes) -> tuple[Tensor, Tensor]:
+    """Return the modules and the values of a column, also of one with fewer quantities."""
+    (number,) = _HEAD.unpack_from(data)
+    stream = memoryview(data)[_HEAD.size :]
+    of_modules, of_row = 8 * number, 4 * number
+    rows = list(range(len(QUANTITIES)))
+    try:
+        planes = inflate(stream, of_modules + len(rows) * of_row)
+    except ValueError:
+        rows = _FIRST_ROWS
+        planes = inflate(stream, of_modules + len(rows) * of_row)
+    values = torch.full((len(QUANTITIES), number), torch.nan)
+    values[_PLACES] = 0.0
+    values[rows] = from_planes("f", planes[of_modules:], len(rows))
+    return from_planes("q", planes[:of_modules], 1)[0].cumsum(0), values

@@ -6,7 +6,7 @@ import contextlib
 import json
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,7 @@ from torchscan.watching.validation import (
 )
 
 if TYPE_CHECKING:
-    from torchscan.watching.layers_over_steps import ColumnOfLayers, LayerReader
+    from torchscan.watching.layers_over_steps import ColumnOfLayers, LayerReader, Span
 
 #: of the tables; it grows where a reader of the one before would misread them.
 #: Events and reasons are notes from 3 on; before, they were sentences, which still open.
@@ -400,29 +400,50 @@ class Reader:
                 None,
             )
 
-    def layer_columns(self, phase: Phase) -> list[ColumnOfLayers]:
-        """Return the columns of layers, in order; one for each kept step of earlier versions."""
-        columns: list[ColumnOfLayers] = []
-        if self._version >= _FIRST_WITH_CURVES:
-            found = self._all(f"{_SELECT_COLUMNS} ORDER BY first", phase)
-            with _explain_errors(self.path):
-                columns = [layer_column_of(row) for row in found]
-        end = columns[0].first if columns else None
-        return [*self._columns_of_older_steps(phase, end), *columns]
+    def layer_spans(self, phase: Phase) -> list[Span]:
+        """Return the steps of each column of layers, in order, as :meth:`layer_columns` does."""
+        stored = self._stored_spans(phase)
+        older = [(place, place, 1) for place, _ in self._older_places(phase, stored)]
+        return [*older, *stored]
 
-    def _columns_of_older_steps(self, phase: Phase, end: int | None) -> Iterator[ColumnOfLayers]:
-        """Yield a column for each kept step before the one at ``end``."""
+    def layer_columns(self, phase: Phase, skip: Collection[Span] = ()) -> list[ColumnOfLayers]:
+        """Return the columns of layers in order, without those of the spans in ``skip``.
+
+        Steps that an older version has written, without columns, have one each.
+        """
         from torchscan.watching.distribution_columns import side_by_side
         from torchscan.watching.layers_over_steps import LayerReader
 
         series, layers = self.series(), LayerReader()
-        for place, written in sorted(self._places(phase)):
-            if end is not None and place >= end:
-                continue
-            step = self.step(phase, written, has_counts=False)
+        stored = self._stored_spans(phase)
+        columns = []
+        for place, written in self._older_places(phase, stored):
+            step = None
+            if (place, place, 1) not in skip:
+                step = self.step(phase, written, has_counts=False)
             if step is not None:
                 found = side_by_side(step.distributions)
-                yield layers.read(found, series, phase, step.step, step.number)
+                columns.append(layers.read(found, series, phase, step.step, step.number))
+        for span in stored:
+            if span not in skip:
+                rows = self._all(f"{_SELECT_COLUMNS} AND first = ?", phase, span[0])
+                with _explain_errors(self.path):
+                    columns += [layer_column_of(row) for row in rows]
+        return columns
+
+    def _stored_spans(self, phase: Phase) -> list[Span]:
+        if self._version < _FIRST_WITH_CURVES:
+            return []
+        select = "SELECT first, last, num_steps FROM layers WHERE phase = ? ORDER BY first"
+        found = self._all(select, phase)
+        with _explain_errors(self.path):
+            rows = [[integer_of(each, "column of layers") for each in row] for row in found]
+        return [(first, last, num_steps) for first, last, num_steps in rows]
+
+    def _older_places(self, phase: Phase, stored: Sequence[Span]) -> list[tuple[int, int]]:
+        """Return the steps before the first stored column, each with its number in the file."""
+        end = stored[0][0] if stored else _MAX_INTEGER
+        return [each for each in sorted(self._places(phase)) if each[0] < end]
 
     def _places(self, phase: Phase) -> list[tuple[int, int]]:
         """Return the place in time of each kept step, and its number in the file."""

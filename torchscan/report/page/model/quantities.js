@@ -23,9 +23,9 @@ const CODES = ["outputs", "gradients", "weights"];
 /** @type {Shown[]} */
 export const QUANTITIES = [
   { name: "gradient", label: "gradient norm", short: "gradient", pick: "largest", folded: "the norm over all its weights", none: "no weights", missing: "gradients of weights were not recorded", text: digits },
-  { name: "update", label: "update ÷ weight", short: "update", pick: "mean", folded: "the ratio over all its weights", none: "no weights", missing: "weights were not recorded before and after a step", text: digits, limit: 1e-5 },
-  { name: "std", label: "std of outputs", short: "std", pick: "largest", folded: "its own output", none: "no output of floating point numbers", missing: "outputs were not recorded", text: digits },
-  { name: "dead", label: "dead units", short: "dead", pick: "mean", folded: "the share of all its units", none: "no units that can die", missing: "there is no ReLU whose outputs were recorded", text: percent },
+  { name: "update", label: "update ÷ weight", short: "update", pick: "largest", folded: "the ratio over all its weights", none: "no weights", missing: "weights were not recorded before and after a step", text: digits, limit: 1e-5 },
+  { name: "std", label: "std of outputs", short: "std", pick: "mean", folded: "its own output", none: "no output of floating point numbers", missing: "outputs were not recorded", text: digits },
+  { name: "dead", label: "dead units", short: "dead", pick: "largest", folded: "the share of all its units", none: "no units that can die", missing: "there is no ReLU whose outputs were recorded", text: percent },
   { name: "nan", label: "NaN", short: "NaN", pick: "largest", folded: "any of its modules", none: "", missing: "", text: () => "" },
 ];
 
