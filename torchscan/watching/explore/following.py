@@ -12,7 +12,12 @@ from torchscan.report.paging.layer_rows import key_of
 from torchscan.watching.by_call import place_of
 from torchscan.watching.by_step import OverSteps
 from torchscan.watching.distribution_columns import side_by_side
-from torchscan.watching.explore.run_page import data_of_run, measured_by_key, wrong_in
+from torchscan.watching.explore.run_page import (
+    data_of_run,
+    measured_by_key,
+    with_training,
+    wrong_in,
+)
 from torchscan.watching.explore.training import FollowedTraining
 from torchscan.watching.history import WatchedRun, ranks_in, readers_of
 from torchscan.watching.schema import Phase, Series
@@ -40,11 +45,8 @@ class Followed:
         is_drawn = (
             self._is_drawn
         )  # asked first: a graph that comes in between is then asked for once more, and not missed
-        return {
-            **data_of_run(self._run, self._run.last(), *(each._run for each in others)),
-            "isDrawn": is_drawn,
-            "training": self.training(),
-        }
+        data = data_of_run(self._run, self._run.last(), *(each._run for each in others))
+        return with_training({**data, "isDrawn": is_drawn}, self.training())
 
     def training(self) -> dict[str, Any] | None:
         """Return the curves and the layers over the steps, or None before the first training step."""

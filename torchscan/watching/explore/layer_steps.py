@@ -273,10 +273,17 @@ def _tensor_of(column: Any) -> Tensor:
 
 
 def _norms_of(figures: Mapping[str, Tensor]) -> Tensor:
-    """Return the L2 norm of each tensor, or an estimate from the sampled values."""
-    estimates = (figures["numel"] * (figures["mean"] ** 2 + figures["std"] ** 2)).sqrt()
+    """Return the L2 norm of each tensor, or an estimate from the sampled values.
+
+    Squares of values below 1e-23 are 0 with 32 bits, and so is the norm that the device computed.
+    """
+    mean, std = figures["mean"].double(), figures["std"].double()
+    estimates = (figures["numel"] * (mean**2 + std**2)).sqrt()
     exact = figures.get("norm")
-    return estimates if exact is None else exact.where(exact.isfinite(), estimates)
+    if exact is None:
+        return estimates
+    is_known = exact.isfinite() & (exact > 0)
+    return exact.double().where(is_known, estimates)
 
 
 def _add_up(size: int, rows: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,14 @@ def page_of_run(run: str | os.PathLike[str], *others: str | os.PathLike[str]) ->
         for each in found.histories
     ]
     data = data_of_run(runs[0], replace(measured[0], histories=histories), *runs[1:])
-    return Page(document({**data, "training": training_of(runs[0])}))
+    return Page(document(with_training(data, training_of(runs[0]))))
+
+
+def with_training(data: Mapping[str, Any], training: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the data of a page with its training; then it has no memory and time of a pass."""
+    if training is None:
+        return {**data, "training": None}
+    return {**data, "training": training, "memory": None, "roofline": None}
 
 
 def names_of(runs: Sequence[Path]) -> list[str]:

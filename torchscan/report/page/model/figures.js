@@ -42,7 +42,7 @@ const always = (/** @type {string} */ name) => () => name;
 const ALL = [
   { key: "nonfinite", label: "NaN and Inf", value: of("nonfinite"), text: measured("nonfinite", count), colour: (row) => (row.producer === undefined ? "launch" : "wrong"), adds: false, isMeasured: true },
   { key: "latency", label: "measured time", value: of("latency"), text: measured("latency", duration), colour: always("compute"), adds: true, isMeasured: true },
-  { key: "gradient", label: "gradient norm", value: of("gradient"), text: measured("gradient", scientific), colour: always("memory"), adds: false, isMeasured: true, scale: "log" },
+  { key: "gradient", label: "output gradient", value: of("gradient"), text: measured("gradient", scientific), colour: always("memory"), adds: false, isMeasured: true, scale: "log" },
   { key: "update", label: "update ÷ weight", value: of("update"), text: measured("update", scientific), colour: always("parameters"), adds: false, isMeasured: true, scale: "log" },
   { key: "std", label: "std of outputs", value: of("std"), text: measured("std", scientific), colour: always("activations"), adds: false, isMeasured: true, scale: "log" },
   { key: "dead", label: "dead units", value: of("dead"), text: measured("dead", percent), colour: always("temporary"), adds: false, isMeasured: true, scale: "linear" },

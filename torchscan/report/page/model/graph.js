@@ -365,12 +365,12 @@ export class GraphView {
     this.move();
   }
 
-  /** The height that the graph may take: what is left of the window, or about half of it further down the page. */
+  /** The height that the graph may take: what is left of the window, or most of one further down the page. */
   tallest() {
     const top = this.host.getBoundingClientRect().top + scrollY;
     const left = innerHeight - top - 2 * MARGIN;
-    const share = this.data.measured ? 0.5 : 0.66;
-    return Math.min(TALLEST, Math.max(LOWEST, Math.min(left, share * innerHeight), 0.5 * innerHeight));
+    const share = (top > innerHeight ? 0.62 : 0.5) * innerHeight;
+    return Math.min(TALLEST, Math.max(LOWEST, Math.min(left, 0.66 * innerHeight), share));
   }
 
   /** The window has another size. */

@@ -54,6 +54,8 @@ export function describeLayer(view) {
   const compared = Math.min(COMPARED, Math.max(1, Math.round((last - first) / 10)));
   const before = heat.columns.at(cross - compared);
   const earlier = before < 0 ? "" : ` · ${whole(compared)} ${compared === 1 ? "step" : "steps"} before ${heat.textAt(row, before)}`;
+  const counted = heat.countedIn(row, column);
+  const held = counted >= 0 && counted < column ? ` (counted in step ${whole(arrays.last[counted])})` : "";
   const end = view.range[1] < last ? `step ${whole(view.range[1])}` : "last";
-  return [...start, ` · ${quantity.label} `, make("b", {}, heat.textAt(row, column)), `${earlier} · ${end} ${heat.textAt(row, heat.lastColumn)}`];
+  return [...start, ` · ${quantity.label} `, make("b", {}, heat.textAt(row, column)), `${held}${earlier} · ${end} ${heat.textAt(row, heat.lastColumn)}`];
 }

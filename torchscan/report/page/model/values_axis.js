@@ -39,7 +39,8 @@ export function differMuch(values) {
 
 /** @param {number} low @param {number} high @param {number} number */
 function evenTicks(low, high, number) {
-  const distance = roundUp((high - low) / number);
+  let distance = roundUp((high - low) / number);
+  if (Math.floor(high / distance) - Math.ceil(low / distance) < 1) distance = roundUp((high - low) / (2 * number)); // a single tick says nothing
   const found = [];
   for (let at = Math.ceil(low / distance - 1e-9); at * distance <= high * (1 + 1e-12) + 1e-12; at += 1) found.push(Number((at * distance).toPrecision(10)));
   return found;
