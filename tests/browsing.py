@@ -17,18 +17,23 @@ if TYPE_CHECKING:
 _ROWS = """table => Array.from(table.tBodies[0].rows).filter(row => row.offsetParent !== null)
     .map(row => Array.from(row.cells).map(cell => cell.innerText.trim()))"""
 
-#: of each element with a text of its own that is seen: its colour, how opaque it is, and where it stands
+#: of each text that is seen: its color, how opaque it is, and where it stands
 _TEXTS = """roots => roots.flatMap(root => Array.from(root.querySelectorAll("*"))).filter(
-    each => each.offsetParent !== null && Array.from(each.childNodes).some(node => node.nodeType === 3 && node.data.trim())
-).map(each => {
+    each => each.offsetParent !== null
+).flatMap(each => {
     let opacity = 1;
     for (let at = each; at; at = at.parentElement) opacity *= Number(getComputedStyle(at).opacity);
-    const box = each.getBoundingClientRect();
     const style = getComputedStyle(each);
     const color = (each instanceof SVGElement ? style.fill : style.color).match(/[\\d.]+/g).map(Number);
     const seen = opacity * (color[3] ?? 1);
-    const edges = [box.x, box.y, box.right, box.bottom];
-    return {text: each.innerText ?? each.textContent, color: color.slice(0, 3), opacity: seen, box: edges};
+    const texts = Array.from(each.childNodes).filter(node => node.nodeType === 3 && node.data.trim());
+    return texts.map(node => {
+        const range = document.createRange();
+        range.selectNodeContents(node);
+        const box = range.getBoundingClientRect();
+        const edges = [box.x, box.y, box.right, box.bottom];
+        return {text: node.data, color: color.slice(0, 3), opacity: seen, box: edges};
+    });
 })"""
 
 

@@ -1,8 +1,8 @@
 // Loss, gradient norm and learning rate over the steps, on one time axis with the range below it.
 
 import { frameOf, labeledMarks } from "./axis.js";
-import { Brush, place } from "./brush.js";
-import { make } from "./elements.js";
+import { Brush } from "./brush.js";
+import { make, place } from "./elements.js";
 import { digits, tick, whole } from "./numbers.js";
 import { valueScale } from "./values_axis.js";
 

@@ -93,7 +93,7 @@ export class Dock {
     view.titleOf = (history) => titleOf(history, this.textOf(history.call));
     /** @type {Card} */
     const card = { element, head, calls, keys, view, isKept };
-    if (isKept) this.kept.keep(keys[0]);
+    if (isKept) this.kept.keep(keys[0], chosen);
     this.offer(card, keys, chosen);
     this.cards.push(card);
     this.host.append(element);
@@ -111,6 +111,7 @@ export class Dock {
   /** Another of the equal calls. @param {Card} card */
   choose(card) {
     card.view.show(card.calls.value);
+    if (card.isKept) this.kept.show(card.keys[0], card.calls.value);
     this.redrawSoon();
   }
 

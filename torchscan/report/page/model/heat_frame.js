@@ -1,8 +1,7 @@
 // What stands around a heat map: notes above it, steps and a legend below it, brackets beside it.
 
 import { labeledMarks } from "./axis.js";
-import { place } from "./brush.js";
-import { make } from "./elements.js";
+import { make, place } from "./elements.js";
 import { tick, whole } from "./numbers.js";
 
 /** @typedef {import("./layers_heat.js").LayersHeat} LayersHeat */

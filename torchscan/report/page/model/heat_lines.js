@@ -1,7 +1,6 @@
 // The elements of the heat map's rows in view: name, letter, type, and the last value.
 
-import { place } from "./brush.js";
-import { make } from "./elements.js";
+import { make, place } from "./elements.js";
 import { keepTag } from "./keep.js";
 
 /** @typedef {import("./layers_heat.js").LayersHeat} LayersHeat */

@@ -76,7 +76,7 @@ export class LayersView {
     this.drawnFigure = figure.key;
     if (this.drawn !== drawnBefore) this.redraw(figure);
     else this.mark();
-    if (isNew) this.bring();
+    if (isNew) this.bring(selected);
   }
 
   /** Other figures in the same rows. Rows stay, so that one can go on dragging one; but their order may be another. */
@@ -124,8 +124,8 @@ export class LayersView {
     this.window.elementOf(Math.max(this.selected, 0))?.setAttribute("tabindex", "0");
   }
 
-  /** Scroll to what is selected. */
-  bring() { this.window.bring(this.selected, this.host.querySelector("thead")?.offsetHeight ?? 0); }
+  /** Scroll to a row. @param {number} at */
+  bring(at) { this.window.bring(at, this.host.querySelector("thead")?.offsetHeight ?? 0); }
 
   /** @param {Figure} figure */
   redraw(figure) {
@@ -237,7 +237,7 @@ export class LayersView {
   /** @param {KeyboardEvent} event @param {number} at */
   key(event, at) {
     const seen = this.seen(), place = seen.indexOf(at), isTree = !this.sorted && !this.wanted;
-    const go = (/** @type {number | undefined} */ to) => { if (to === undefined) return; this.on.select(to); this.window.elementOf(to)?.focus({ preventScroll: true }); };
+    const go = (/** @type {number | undefined} */ to) => { if (to === undefined) return; this.on.select(to); this.bring(to); this.window.elementOf(to)?.focus({ preventScroll: true }); };
     const page = Math.max(1, Math.floor(this.host.clientHeight / this.window.tall) - 2);
     const far = { Home: 0, End: seen.length - 1, PageUp: Math.max(0, place - page), PageDown: Math.min(seen.length - 1, place + page) }[event.key];
     if (far !== undefined) go(seen[far]);

@@ -1,25 +1,13 @@
 // What is pointed at, in words: a line under each heading.
 
 import { make } from "./elements.js";
-import { digits, whole } from "./numbers.js";
+import { digits, lastUpTo, whole } from "./numbers.js";
 import { placesOf } from "./quantities.js";
 
 /** @typedef {import("./training.js").TrainingView} TrainingView */
 
 /** steps between which a value is compared: a tenth of the run, at most so many */
 const COMPARED = 100;
-
-/** The last point of a curve up to a step. @param {number[]} steps @param {number} step */
-function pointBefore(steps, step) {
-  let low = 0;
-  let high = steps.length - 1;
-  while (low < high) {
-    const middle = Math.ceil((low + high) / 2);
-    if (steps[middle] <= step) low = middle;
-    else high = middle - 1;
-  }
-  return low;
-}
 
 /** The last known value up to a point. @param {(number | null)[]} values @param {number} at */
 function known(values, at) {
@@ -30,7 +18,7 @@ function known(values, at) {
 /** Loss, gradient norm and learning rate of a step. @param {TrainingView} view @returns {(string | Node)[]} */
 export function describeStep({ arrays, axis, cross, data }) {
   const { steps, losses, norms, rates } = arrays.curve;
-  const at = pointBefore(steps, cross);
+  const at = Math.max(0, lastUpTo(steps, cross));
   const evaluation = data.evaluations.filter((/** @type {any} */ each) => each.step <= cross + 1).at(-1);
   const values = /** @type {[string, number | null | undefined][]} */ ([["loss", losses[at]], ["gradient norm", known(norms, at)], ["learning rate", known(rates, at)], ["last evaluation", evaluation?.loss]]);
   const parts = values.filter(([, value]) => value !== null && value !== undefined);

@@ -213,7 +213,7 @@ export class TrainingView {
   /** The letter of a kept module. @param {number} row */
   markOf(row) {
     const { key, folded } = this.arrays.rows[row];
-    return folded ? null : this.on.kept.markOf(key);
+    return folded ? null : this.on.kept.markOfCall(key);
   }
 
   /** @param {number} step */

@@ -1,11 +1,12 @@
 // How much a step changes a weight, relative to its size, over the steps.
 
 import { make } from "./elements.js";
+import { least, most } from "./format.js";
 import { runsOf, stepsText } from "./histories.js";
 import { tick } from "./numbers.js";
 import { numberText } from "./scales.js";
 import { SLOW } from "./summary.js";
-import { PLOT_HEIGHT, TimePanel } from "./time_panel.js";
+import { joinPoints, PLOT_HEIGHT, TimePanel } from "./time_panel.js";
 
 /** @typedef {import("./histories.js").History} History */
 
@@ -28,8 +29,8 @@ export class UpdatePanel extends TimePanel {
     const all = [this.history, ...this.beside].flatMap((each) => each.update ?? []);
     const logs = all.filter((value) => value > 0).map(Math.log10);
     if (!logs.length) return [-MIN_DECADES, 0];
-    const high = Math.ceil(logs.reduce((found, each) => Math.max(found, each)) + 1e-9);
-    const low = Math.floor(logs.reduce((found, each) => Math.min(found, each)));
+    const high = Math.ceil(most(logs) + 1e-9);
+    const low = Math.floor(least(logs));
     return [Math.max(high - MAX_DECADES, Math.min(low, high - MIN_DECADES)), high];
   }
 
@@ -52,7 +53,7 @@ export class UpdatePanel extends TimePanel {
     const runs = runsOf(this.history, this.columns, (at) => update[at] !== null);
     const lines = runs.map((run) => {
       const points = this.through(run, (at) => this.y(update[at]));
-      return make("path", { class: "change", d: `M${points.map(([x, y]) => `${x.toFixed(1)} ${y.toFixed(1)}`).join("L")}` });
+      return make("path", { class: "change", d: `M${joinPoints(points)}` });
     });
     return [...this.limit(), ...lines];
   }

@@ -1,6 +1,7 @@
 // Scales of values, upwards: linear or logarithmic, with few round ticks.
 
 import { roundUp } from "./axis.js";
+import { least, most } from "./format.js";
 
 /** @typedef {{y: (value: number) => number, ticks: number[], isLog: boolean}} ValueScale */
 
@@ -12,8 +13,7 @@ import { roundUp } from "./axis.js";
  */
 export function valueScale(values, top, bottom, options = {}) {
   const known = /** @type {number[]} */ (values.filter((each) => each !== null && Number.isFinite(each)));
-  let low = known.reduce((found, each) => Math.min(found, each), Infinity);
-  let high = known.reduce((found, each) => Math.max(found, each), -Infinity);
+  let low = least(known), high = most(known);
   if (low > high) [low, high] = [0, 1];
   const isLog = low > 0 && (options.isLog ?? differMuch(known));
   if (options.hasZero) low = Math.min(0, low);
