@@ -21,12 +21,13 @@ _ROWS = """table => Array.from(table.tBodies[0].rows).filter(row => row.offsetPa
 _TEXTS = """roots => roots.flatMap(root => Array.from(root.querySelectorAll("*"))).filter(
     each => each.offsetParent !== null
 ).flatMap(each => {
+    const texts = Array.from(each.childNodes).filter(node => node.nodeType === 3 && node.data.trim());
+    if (!texts.length) return [];
     let opacity = 1;
     for (let at = each; at; at = at.parentElement) opacity *= Number(getComputedStyle(at).opacity);
     const style = getComputedStyle(each);
     const color = (each instanceof SVGElement ? style.fill : style.color).match(/[\\d.]+/g).map(Number);
     const seen = opacity * (color[3] ?? 1);
-    const texts = Array.from(each.childNodes).filter(node => node.nodeType === 3 && node.data.trim());
     return texts.map(node => {
         const range = document.createRange();
         range.selectNodeContents(node);

@@ -211,7 +211,7 @@ def test_a_measured_zero_is_not_absent(visit: Visit) -> None:
         assert page.get_by_label("color by").input_value() != "nonfinite", "there are none"
         page.get_by_label("color by").select_option("dead")
         texts = page.locator("svg.graph .figure").all_text_contents()
-        assert texts == ["0", "25 %", "–"]
+        assert texts == ["0", "25.0 %", "–"]
         absent = page.locator(".chip.absent").evaluate_all(
             "all => all.map(each => each.closest('.node').dataset.name)"
         )

@@ -49,8 +49,9 @@ def shown(*runs: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     found = re.search(r'id="data">(.*?)</script>', document, re.DOTALL)
     assert found is not None
     data = json.loads(found[1])
-    packed = data["measured"].get("histories")
-    pictures = [] if packed is None else json.loads(zlib.decompress(base64.b64decode(packed)))
+    pictures = []
+    for packed in data["measured"].get("histories", {}).values():
+        pictures += json.loads(zlib.decompress(base64.b64decode(packed)))
     return data, pictures
 
 

@@ -25,10 +25,16 @@ export function describeStep({ arrays, axis, cross, data }) {
   return [make("b", {}, axis.describe(cross)), ...parts.flatMap(([name, value]) => [` · ${name} `, make("b", {}, digits(value))])];
 }
 
+/** The first row that has a value, or else the first. @param {import("./layers_heat.js").LayersHeat | undefined} heat */
+function firstKnown(heat) {
+  const seen = heat?.rows.seen ?? [];
+  return seen.find((row) => heat?.values?.has(row)) ?? seen[0] ?? -1;
+}
+
 /** The value of a layer in a step, before it and in the end. @param {TrainingView} view @returns {(string | Node)[]} */
 export function describeLayer(view) {
   const { heat, arrays, cross } = view;
-  const row = view.pointed >= 0 ? view.pointed : heat?.rows.seen[0] ?? -1;
+  const row = view.pointed >= 0 ? view.pointed : firstKnown(heat);
   const found = arrays.rows[row];
   if (!heat || !found) return [];
   const { quantity } = heat;

@@ -15,7 +15,7 @@ import { cellsOf, cellsOfRows, drawStrip } from "./tones.js";
 const STRIP_WIDE = 84, STRIP_TALL = 8;
 
 /** What stands beside the chosen figure of a watched run, instead of the costs of its model. */
-const WATCHED = /** @type {[string, string][]} */ ([["std", "Std"], ["update", "Update"], ["dead", "Dead"]]);
+const WATCHED = /** @type {[string, string][]} */ ([["std", "Std"], ["update", "Update"]]);
 
 /** The name, the output, costs or what a watched run has measured, and the chosen figure. @param {Figure} figure @param {Figure[]} figures of the page @param {Row[]} rows @returns {Column[]} */
 export function columnsOf(figure, figures, rows) {
