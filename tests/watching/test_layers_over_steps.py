@@ -107,19 +107,19 @@ def test_an_extreme_of_a_step_that_is_no_longer_kept_stays(path: Path) -> None:
 
 def test_from_a_checkpoint_on_columns_come_again(path: Path) -> None:
     gradient = series("a", "param_grad", "weight")
-    write(path, [{gradient: some(norm=float(step))} for step in range(5)])
+    write(path, [{gradient: some(norm=float(step))} for step in range(1, 6)])
     store = Store(path, {})
     store.forget_from(3)
     store.close()
-    assert watched_run(path).layers_over_steps().gradient == ((0.0, 1.0, 2.0),)
+    assert watched_run(path).layers_over_steps().gradient == ((1.0, 2.0, 3.0),)
 
 
 def test_older_files_are_read_step_by_step(path: Path) -> None:
     gradient = series("a", "param_grad", "weight")
-    write(path, [{gradient: some(norm=float(step))} for step in range(5)])
+    write(path, [{gradient: some(norm=float(step))} for step in range(1, 6)])
     with closing(sqlite3.connect(path)) as old, old:
         old.execute("DELETE FROM layers WHERE first < 4")
-    assert watched_run(path).layers_over_steps().gradient == ((0.0, 1.0, 2.0, 3.0, 4.0),)
+    assert watched_run(path).layers_over_steps().gradient == ((1.0, 2.0, 3.0, 4.0, 5.0),)
 
 
 def test_gradients_whose_squares_are_zero_with_32_bits_have_a_norm(path: Path) -> None:

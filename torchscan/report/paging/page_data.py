@@ -103,15 +103,19 @@ def by_key(measured: Measured) -> dict[str, Any]:
     }
 
 
-def _packed(histories: Sequence[Mapping[str, Any]]) -> str:
-    """Compressed, since there may be hundreds; the page unpacks them when it is asked for one."""
-    found = [
-        {**each, "call": key_of(*each["call"]), "name": printable(each["name"])}
-        for each in histories
-    ]
-    return b64encode(
-        zlib.compress(json.dumps(found, separators=(",", ":"), allow_nan=False).encode(), 9)
-    ).decode()
+def _packed(histories: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the histories of each call, compressed: the page unpacks those that it shows."""
+    by_call: dict[str, list[dict[str, Any]]] = {}
+    for each in histories:
+        key = key_of(*each["call"])
+        found = {**each, "call": key, "name": printable(each["name"])}
+        by_call.setdefault(key, []).append(found)
+    return {key: _compress(found) for key, found in by_call.items()}
+
+
+def _compress(data: Any) -> str:
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
 def _of_run(label: str, value: str, said: str, place: Key | None) -> dict[str, Any]:

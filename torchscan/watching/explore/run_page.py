@@ -82,7 +82,14 @@ def page_of_run(run: str | os.PathLike[str], *others: str | os.PathLike[str]) ->
         for each in found.histories
     ]
     data = data_of_run(runs[0], replace(measured[0], histories=histories), *runs[1:])
-    return Page(document({**data, "training": training_of(runs[0])}))
+    return Page(document(with_training(data, training_of(runs[0]))))
+
+
+def with_training(data: Mapping[str, Any], training: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the data of a page with its training; then it has no memory and time of a pass."""
+    if training is None:
+        return {**data, "training": None}
+    return {**data, "training": training, "memory": None, "roofline": None}
 
 
 def names_of(runs: Sequence[Path]) -> list[str]:
@@ -175,14 +182,10 @@ class Followed:
 
     def page(self, *others: Followed) -> dict[str, Any]:
         """All but the distributions. ``others`` are shown beside."""
-        is_drawn = (
-            self._is_drawn
-        )  # asked first: a graph that comes in between is then asked for once more, and not missed
-        return {
-            **data_of_run(self._run, self._run.last(), *(each._run for each in others)),
-            "isDrawn": is_drawn,
-            "training": self.training(),
-        }
+        # asked first: a graph that comes in between is then asked for again, and not missed
+        is_drawn = self._is_drawn
+        data = data_of_run(self._run, self._run.last(), *(each._run for each in others))
+        return with_training({**data, "isDrawn": is_drawn}, self.training())
 
     def training(self) -> dict[str, Any] | None:
         """Return the curves and the layers over the steps, or None before the first training step."""

@@ -16,11 +16,10 @@ async function unpacked(packed) {
   return new Response(stream).json();
 }
 
-/** Histories that the page has brought with it. @param {string} packed @returns {Source} */
+/** Histories that the page has brought with it, compressed by call. @param {Record<string, string>} packed @returns {Source} */
 export function sourceOf(packed) {
-  const all = unpacked(packed);
   return async (key) => {
-    const histories = (await all).filter((each) => each.call === key);
+    const histories = Object.hasOwn(packed, key) ? await unpacked(packed[key]) : [];
     return { histories, isWhole: true };
   };
 }

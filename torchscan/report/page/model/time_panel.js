@@ -17,6 +17,11 @@ const MIN_DISTANCE = 64, MARK = 4;
 /** the height of what is drawn */
 export const PLOT_HEIGHT = TALL - TOP - BOTTOM;
 
+/** A line through points, without its begin. @param {[number, number][]} points */
+export function joinPoints(points) {
+  return points.map(([x, y]) => `${x.toFixed(1)} ${y.toFixed(1)}`).join("L");
+}
+
 export class TimePanel {
   /** @param {History} history @param {string} title @param {string} run whose name is shown; "": none @param {(step: number | null) => void} pointed at a step, or no longer */
   constructor(history, title, run, pointed) {
