@@ -102,9 +102,10 @@ def take_pictures(
 
 
 def reduce_colors(path: Path) -> None:
-    """Write a picture again with a palette, which makes a smaller file."""
+    """Write a picture again with a palette, which makes a smaller file. Rare colors stay."""
     picture = Image.open(path).convert("RGB")
-    picture.quantize(_COLORS, dither=Image.Dither.NONE).save(path, optimize=True)
+    palette = picture.quantize(_COLORS, method=Image.Quantize.MAXCOVERAGE)
+    picture.quantize(palette=palette, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 class _Layer(nn.Module):

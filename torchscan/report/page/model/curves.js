@@ -150,7 +150,8 @@ export class CurvesView {
     const { y } = loss.scale;
     const { evaluations, spike } = this.view.data;
     const drawn = evaluations.filter((/** @type {any} */ each) => Number.isFinite(each.loss)).map((/** @type {any} */ each) => make("circle", { class: "evaluation", cx: scale(each.step), cy: y(each.loss), r: 3.5 }));
-    const label = (/** @type {number} */ x, /** @type {number} */ at, /** @type {string} */ text, /** @type {string} */ kind) => make("text", { class: `small halo ${kind}`, x: x - left > 170 ? x - 8 : x + 8, y: at, "text-anchor": x - left > 170 ? "end" : "start" }, text);
+    const middle = Math.min(left + 170, this.host.clientWidth / 2);
+    const label = (/** @type {number} */ x, /** @type {number} */ at, /** @type {string} */ text, /** @type {string} */ kind) => make("text", { class: `small halo ${kind}`, x: x > middle ? x - 8 : x + 8, y: at, "text-anchor": x > middle ? "end" : "start" }, text);
     if (spike) drawn.push(make("circle", { class: "peak", cx: scale(spike.step), cy: y(spike.loss), r: 3 }), label(scale(spike.step), Math.max(loss.top + 8, y(spike.loss) + 4), `spike ${digits(spike.loss)}, step ${whole(spike.step)}`, ""));
     const { curve } = this.view.arrays;
     const wrong = curve.losses.findIndex((value) => value !== null && !Number.isFinite(value));
