@@ -50,7 +50,7 @@ def shown(*runs: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     assert found is not None
     data = json.loads(found[1])
     pictures = []
-    for packed in data["measured"].get("histories", {}).values():
+    for packed in data["measured"].get("histories", {"chunks": []})["chunks"]:
         pictures += json.loads(zlib.decompress(base64.b64decode(packed)))
     return data, pictures
 

@@ -24,6 +24,8 @@ from torchscan.report.paging.layer_rows import Paging, Settings, key_of, rounded
 from torchscan.trace.trace import Trace
 
 _DIGITS = 3
+#: characters of histories that are compressed together, before the next call begins another chunk
+_CHUNK = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,18 +105,28 @@ def by_key(measured: Measured) -> dict[str, Any]:
     }
 
 
-def _packed(histories: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the histories of each call, compressed: the page unpacks those that it shows."""
-    by_call: dict[str, list[dict[str, Any]]] = {}
+def _packed(histories: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the histories in compressed chunks, and the chunk of each call.
+
+    The page unpacks the chunks of the calls that it shows.
+    """
+    chunk_by_call: dict[str, int] = {}
+    chunks: list[list[str]] = [[]]
+    size = 0
     for each in histories:
         key = key_of(*each["call"])
         found = {**each, "call": key, "name": printable(each["name"])}
-        by_call.setdefault(key, []).append(found)
-    return {key: _compress(found) for key, found in by_call.items()}
+        text = json.dumps(found, separators=(",", ":"), allow_nan=False)
+        if size > _CHUNK and key not in chunk_by_call:
+            chunks.append([])
+            size = 0
+        number = chunk_by_call.setdefault(key, len(chunks) - 1)
+        chunks[number].append(text)
+        size += len(text)
+    return {"calls": chunk_by_call, "chunks": [_compress(f"[{','.join(each)}]") for each in chunks]}
 
 
-def _compress(data: Any) -> str:
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+def _compress(text: str) -> str:
     return b64encode(zlib.compress(text.encode(), 9)).decode()
 
 

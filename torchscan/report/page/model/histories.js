@@ -16,11 +16,11 @@ async function unpacked(packed) {
   return new Response(stream).json();
 }
 
-/** Histories that the page has brought with it, compressed by call. @param {Record<string, string>} packed @returns {Source} */
-export function sourceOf(packed) {
+/** Histories that the page has brought with it, in compressed chunks. @param {{calls: Record<string, number>, chunks: string[]}} packed @returns {Source} */
+export function sourceOf({ calls, chunks }) {
   return async (key) => {
-    const histories = Object.hasOwn(packed, key) ? await unpacked(packed[key]) : [];
-    return { histories, isWhole: true };
+    const all = Object.hasOwn(calls, key) ? await unpacked(chunks[calls[key]]) : [];
+    return { histories: all.filter((each) => each.call === key), isWhole: true };
   };
 }
 
