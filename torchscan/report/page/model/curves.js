@@ -124,7 +124,7 @@ export class CurvesView {
     if (!isRate) drawn.push(line(track.values, { "stroke-width": 1, opacity: 0.32 }));
     drawn.push(line(isRate ? track.values : smooth(track.values, number), { "stroke-width": 1.4 }));
     const isNamed = track.top > TOP; // the first one stands below the heading
-    if (isNarrow && isNamed) drawn.push(make("text", { class: "soft", x: left, y: track.top - 8 }, track.title.toLowerCase()));
+    if (isNarrow && isNamed) drawn.push(make("text", { class: "soft halo", x: left + 4, y: track.top - 8 }, track.title.toLowerCase()));
     if (!isNarrow) drawn.push(make("text", { class: "bold", x: 0, y: track.top + 11 }, track.title), make("text", { class: "soft", x: 0, y: track.top + 26 }, track.about), ...this.ends(track, right));
     return drawn;
   }
