@@ -374,30 +374,46 @@ def test_dead_units_say_in_which_step_they_were_counted(visit: Visit, dead: Path
         assert 29 - 16 < int(found[1]) < 29
 
 
-def test_a_page_without_finer_columns_says_so(visit: Visit, runs: Path) -> None:
-    """Of 2,000 steps, a page has at most 1,024 columns."""
-    store = Store(runs / "long" / "rank0.sqlite", {"model": "Net", "closed": True})
-    series = store.number_of(
-        Series(path="fc", type_name="Linear", kind="param_grad", name="weight")
-    )
-    for step in range(2000):
-        found = {series: of(torch.ones(4))}
+def write_steps(run: Path, num_layers: int, num_steps: int) -> Path:
+    """Write a run in which the weights of each layer have a gradient."""
+    store = Store(run / "rank0.sqlite", {"model": "Net", "closed": True})
+    gradient = of(torch.ones(4))
+    numbers = [
+        store.number_of(
+            Series(path=f"fc{layer}", type_name="Linear", kind="param_grad", name="weight")
+        )
+        for layer in range(num_layers)
+    ]
+    found = dict.fromkeys(numbers, gradient)
+    for step in range(num_steps):
         sampled = SampledStep(step=step, phase="train", number=step, time=1.0, distributions=found)
         store.write(sampled)
     store.close()
-    with visit(runs / "long") as page:
+    return run
+
+
+def columns_after_zoom(visit: Visit, run: Path) -> tuple[str, str]:
+    """Return what a column holds: of all steps, and of the last tenth."""
+    with visit(run) as page:
         about = page.locator(f"{LAYERS} .heat-key .about")
         before = about.inner_text()
         page.get_by_role("slider", name="first step shown").focus()
         for _ in range(9):
             page.keyboard.press("PageUp")
-        after = about.inner_text()
-    widths = [re.match(r"a column: ([\d,]+) steps", text) for text in (before, after)]
-    numbers = [int(each[1].replace(",", "")) for each in widths if each is not None]
-    assert len(numbers) == 2
-    assert numbers[1] < numbers[0]
+        return before, about.inner_text()
+
+
+def test_fewer_steps_are_shown_in_finer_columns(visit: Visit, runs: Path) -> None:
+    before, after = columns_after_zoom(visit, write_steps(runs / "fine", 1, 800))
+    assert before.startswith("a column: 4 steps, their largest ·")
+    assert after.startswith("a column: one step ·")
+
+
+def test_a_page_without_finer_columns_says_so(visit: Visit, runs: Path) -> None:
+    """With many layers, a page has half as many columns as steps."""
+    before, after = columns_after_zoom(visit, write_steps(runs / "coarse", 200, 300))
     assert "no finer ones" in after
-    assert "no finer ones" not in before
+    assert before.startswith("a column: 2 steps, their largest")
 
 
 def test_a_page_without_training_is_as_before(runs: Path, browser: Browser) -> None:

@@ -124,7 +124,7 @@ export class CurvesView {
     if (!isRate) drawn.push(line(track.values, { "stroke-width": 1, opacity: 0.32 }));
     drawn.push(line(isRate ? track.values : smooth(track.values, number), { "stroke-width": 1.4 }));
     const isNamed = track.top > TOP; // the first one stands below the heading
-    if (isNarrow && isNamed) drawn.push(make("text", { class: "soft", x: left, y: track.top - 8 }, track.title.toLowerCase()));
+    if (isNarrow && isNamed) drawn.push(make("text", { class: "soft halo", x: left + 4, y: track.top - 8 }, track.title.toLowerCase()));
     if (!isNarrow) drawn.push(make("text", { class: "bold", x: 0, y: track.top + 11 }, track.title), make("text", { class: "soft", x: 0, y: track.top + 26 }, track.about), ...this.ends(track, right));
     return drawn;
   }
@@ -150,7 +150,8 @@ export class CurvesView {
     const { y } = loss.scale;
     const { evaluations, spike } = this.view.data;
     const drawn = evaluations.filter((/** @type {any} */ each) => Number.isFinite(each.loss)).map((/** @type {any} */ each) => make("circle", { class: "evaluation", cx: scale(each.step), cy: y(each.loss), r: 3.5 }));
-    const label = (/** @type {number} */ x, /** @type {number} */ at, /** @type {string} */ text, /** @type {string} */ kind) => make("text", { class: `small halo ${kind}`, x: x - left > 170 ? x - 8 : x + 8, y: at, "text-anchor": x - left > 170 ? "end" : "start" }, text);
+    const middle = Math.min(left + 170, this.host.clientWidth / 2);
+    const label = (/** @type {number} */ x, /** @type {number} */ at, /** @type {string} */ text, /** @type {string} */ kind) => make("text", { class: `small halo ${kind}`, x: x > middle ? x - 8 : x + 8, y: at, "text-anchor": x > middle ? "end" : "start" }, text);
     if (spike) drawn.push(make("circle", { class: "peak", cx: scale(spike.step), cy: y(spike.loss), r: 3 }), label(scale(spike.step), Math.max(loss.top + 8, y(spike.loss) + 4), `spike ${digits(spike.loss)}, step ${whole(spike.step)}`, ""));
     const { curve } = this.view.arrays;
     const wrong = curve.losses.findIndex((value) => value !== null && !Number.isFinite(value));

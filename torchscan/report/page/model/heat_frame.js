@@ -106,14 +106,19 @@ export class HeatFrame {
 
   /** How many steps a column holds, which of their values it shows, and whether there are finer ones. */
   holds() {
-    const { columns, range, quantity, view } = this.heat;
-    const steps = Math.max(1, Math.round((range[1] - range[0] + 1) / Math.max(1, columns.from.length)), columns.width);
-    const share = view.facts.passes ? view.facts.sampled / view.facts.passes : 1;
-    const seldom = share < 0.6 ? ` (1 in ${Math.round(1 / share)} was sampled)` : "";
-    const finest = columns.width > 1 && steps === columns.width ? "; this page has no finer ones" : "";
-    const every = (view.arrays.quantities.get(quantity.name)?.every ?? 1) * columns.width;
+    const { columns, range: [from, to], quantity, view } = this.heat;
+    const { facts, arrays } = view;
+    const size = to - from + 1;
+    const number = Math.max(1, columns.before(to) - Math.max(0, columns.before(from)) + 1);
+    const isFinest = number <= columns.from.length;
+    const steps = Math.max(1, Math.round(size / Math.min(number, columns.from.length)));
+    const hasAll = facts.sampled <= arrays.first.length;
+    const every = (arrays.quantities.get(quantity.name)?.every ?? 1) * columns.width;
     const counted = every > columns.width ? `; counted in every ${every}th step, held until the next` : "";
-    return `${steps === 1 ? "one step" : `${whole(steps)} steps${seldom}, their ${quantity.pick}`}${finest}${counted}`;
+    if (isFinest && hasAll) return `${steps === 1 ? "one step" : `one recorded step of ${whole(steps)}`}${counted}`;
+    const share = facts.passes ? facts.sampled / facts.passes : 1;
+    const seldom = share < 0.6 ? ` (1 in ${Math.round(1 / share)} was recorded)` : "";
+    return `${whole(steps)} steps${seldom}, their ${quantity.pick}${isFinest ? "; this page has no finer ones" : ""}${counted}`;
   }
 
   /** Brackets beside rows that have something in common. */

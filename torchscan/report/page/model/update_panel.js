@@ -22,7 +22,7 @@ export class UpdatePanel extends TimePanel {
   /** @param {History} history */
   static isIn(history) { return history.kind === "param" && history.update !== undefined; }
 
-  nameOfScale() { return "norm of the change ÷ norm"; }
+  nameOfScale() { return "log, ratio of norms"; }
 
   /** Logarithms of the lowest and the highest value, in whole decades. @returns {[number, number]} */
   get decades() {
