@@ -31,6 +31,7 @@ from torchscan.recording.call_tree import Given, is_in_backward_pass, is_open
 from torchscan.recording.request import require_module
 from torchscan.recording.undo import is_recording
 from torchscan.torch_versions import (
+    GradientHook,
     has_compiler,
     next_node,
     without_torch_function,
@@ -89,6 +90,7 @@ class Watcher:
         )
         self._numbers = SeriesNumbers(wanted.whole)
         self._memory = ParameterMemory()
+        self._gradient_hook = GradientHook()
         self._sites = CallSites(
             self._numbers, lambda path, each: is_chosen(wanted.modules, path, each)
         )
@@ -241,6 +243,8 @@ class Watcher:
             self._arm(module, args)
         elif phase == "train" and not self._steps.is_manual:
             self._await_gradients(module)
+        else:
+            self._model_hook.await_call()
 
     def _phase_of(self, module: nn.Module) -> Phase:
         """Return the phase of a pass that begins, as far as can be told before its gradients."""
@@ -275,6 +279,7 @@ class Watcher:
             self._numbers,
             self._sites,
             self._memory,
+            self._gradient_hook,
             kinds=self._wanted.kinds,
             sample_norms=self._wanted.sample_norms,
             note_backward=self._note_sampled_gradients,
@@ -306,9 +311,9 @@ class Watcher:
     def _finish(self) -> None:
         """Hand over the samples of the step that has ended, if it was sampled."""
         sampler, self._sampler = self._sampler, None
-        self._model_hook.follow(None)
         if sampler is None:
             return
+        self._model_hook.forget_listener()
         sampled = sampler.finish()
         start = time.perf_counter_ns()
         if sampler.gradient_norm is not None:
@@ -356,8 +361,8 @@ class Watcher:
         if self._is_closed or not self._is_here:
             return
         with self._guarded():
-            self._model_hook.await_call()
             self._finish()
+            self._model_hook.await_call()
             if number is not None and number < self._steps.next:
                 self._rewrite_from(number)
             self._steps.end(number)
