@@ -28,6 +28,7 @@ from torch.utils._python_dispatch import _pop_mode as pop_mode
 __all__ = [
     "FORMATS_STACK",
     "FUSES_GROUPED_QUERIES",
+    "LEAF_NODE",
     "NO_BACKWARD_PASS",
     "RUNS_BACKWARD",
     "TELLS_UNPACKING",
@@ -528,6 +529,10 @@ class GradientHook:
 norms_of: Callable[..., tuple[Tensor, ...]] = torch._foreach_norm
 #: all values of many tensors in one, by one kernel; of a single tensor it is a view
 join_values: Callable[[list[Tensor]], Tensor] = _C._nn.flatten_dense_tensors
+
+
+#: the type of the nodes that add gradients to leaves, such as parameters
+LEAF_NODE: Any = _C._functions.AccumulateGrad
 
 
 def at_end_of_backward_pass(call: Callable[[], object]) -> None:

@@ -61,8 +61,8 @@ class Rows:
         self._max_width = max_width
         self._device = device
         self._lock = threading.Lock()
-        #: positions to sample, by the number of values and the device; None on devices without data
-        self._places: dict[tuple[int, torch.device], Tensor | None] = {}
+        #: positions to sample, by the number of values and the device
+        self._places: dict[tuple[int, torch.device], Tensor] = {}
         #: those on the device of the rows, by the number of values
         self._ready_places: dict[int, Tensor] = {}
         #: the same among joined tensors, by their sizes; None if all values are taken
@@ -143,23 +143,18 @@ class Rows:
 
     def _sample(self, values: Tensor) -> Tensor | None:
         """Return some of the values, or None if there are none."""
-        places = self._places_of(values)
-        if places is None:
+        numel, device = values.numel(), values.device
+        if not numel or device.type == "meta":
             return None
+        places = self._places.get((numel, device))
+        if places is None:
+            places = self._places[numel, device] = self._places_among(numel, device)
+            if device == self._device:
+                self._ready_places[numel] = places
         piece = torch.take(values, places)
         if piece.dtype.itemsize < 2 and piece.is_floating_point():  # cannot be joined with others
             piece = piece.float()
         return piece if piece.device == self._device else piece.to(self._device, non_blocking=True)
-
-    def _places_of(self, values: Tensor) -> Tensor | None:
-        key = values.numel(), values.device
-        if key not in self._places:
-            numel, device = key
-            has_values = numel > 0 and device.type != "meta"
-            places = self._places[key] = self._places_among(numel, device) if has_values else None
-            if places is not None and device == self._device:
-                self._ready_places[numel] = places
-        return self._places[key]
 
     def _places_among(self, numel: int, device: torch.device | None = None) -> Tensor:
         """Return the positions to sample among this number of values."""
@@ -190,7 +185,9 @@ class Rows:
             is_joined = self._choose_joined(tensors)
             if any(is_joined):
                 joined = self._add_joined(list(compress(tensors, is_joined)))
-            indices: list[int | None] = list(_count_up(is_joined))
+            indices: list[int | None] = [None] * len(tensors)
+            for number, index in enumerate(compress(range(len(tensors)), is_joined)):
+                indices[index] = number
             if joined is None or not all(is_joined):
                 self._add_others(tensors, is_joined, indices, start)
         group = RowGroup(
@@ -414,11 +411,3 @@ def _bare_operators() -> Iterator[None]:
 def _rows_from(start: int, indices: Sequence[int | None]) -> list[int | None]:
     """Return the rows at indices behind a first row."""
     return [None if index is None else start + index for index in indices]
-
-
-def _count_up(is_counted: Sequence[bool]) -> Iterator[int | None]:
-    """Yield the number of true values before each true value, and None for the others."""
-    count = 0
-    for is_true in is_counted:
-        yield count if is_true else None
-        count += is_true

@@ -187,7 +187,7 @@ class StepSampler:
         #: rows of tensors by the number of the node that produced them, if one hook serves them all
         self._rows_by_node: dict[int, int] = {}
         self._gradient_hook = gradient_hook
-        gradient_hook.call(self._note_flowing)
+        gradient_hook.call(self.note_gradient)
         self._is_channels_first: bool | None = None
         self._awaited = NO_BACKWARD_PASS
         #: True during a call that belongs to another pass
@@ -227,6 +227,7 @@ class StepSampler:
         try:
             identity = id(module)
             invocation = self._num_calls.get(identity, 0)
+            site: CallSite | None
             try:
                 site = self._known_sites[identity][invocation]
             except (KeyError, IndexError):
@@ -399,7 +400,7 @@ class StepSampler:
             self._gradients[row] = number
             node_number = node._sequence_nr()
             if output_nr or node_number in self._rows_by_node:
-                node.register_prehook(partial(self._note_gradients, row, output_nr))
+                node.register_prehook(partial(self._note_gradient, row, output_nr))
             else:
                 self._rows_by_node[node_number] = row
                 self._gradient_hook.put_on(node)
@@ -408,18 +409,14 @@ class StepSampler:
         else:
             series.append(number)
 
-    def _note_flowing(self, gradient: Tensor | None) -> None:
+    def note_gradient(self, gradient: Tensor | None) -> None:
         """Sample the gradient of the first result of the current node."""
         node = current_node()
         row = None if node is None else self._rows_by_node.get(node._sequence_nr())
         if row is not None:
-            self._note_gradient(row, gradient)
+            self._note_gradient(row, 0, (gradient,))
 
-    def _note_gradients(self, row: int, index: int, gradients: tuple[Tensor | None, ...]) -> None:
-        """Sample the gradient of one of several results of a node."""
-        self._note_gradient(row, gradients[index] if index < len(gradients) else None)
-
-    def _note_gradient(self, row: int, gradient: Tensor | None) -> None:
+    def _note_gradient(self, row: int, index: int, gradients: tuple[Tensor | None, ...]) -> None:
         """Sample the gradient of a tensor that was sampled, for all series that wait for it."""
         if self.is_over or is_transformed():
             return
@@ -427,8 +424,9 @@ class StepSampler:
         try:
             if self._awaited != backward_pass():
                 self._await_end()
+            gradient = gradients[index] if index < len(gradients) else None
             found = None if gradient is None else self._rows.add(gradient)
-            if found is not None:
+            if gradient is not None and found is not None:
                 if self._sample_norms:
                     self._rows.note_sample_norm(found, gradient)
                 series = self._gradients[row]
