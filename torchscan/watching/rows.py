@@ -10,7 +10,7 @@ import contextlib
 import math
 import threading
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, compress
 from typing import NamedTuple
 
@@ -36,6 +36,25 @@ _BARE = frozenset({Tensor, torch.nn.Parameter})
 _MAX_JOINED, _MAX_TOTAL = 2**14, 2**22
 #: orders of sizes whose positions are remembered
 _MAX_ORDERS = 64
+
+
+class _BareOperators:
+    """A context in which operators run without gradients and without modes of the user's.
+
+    Context managers of torch that are written in Python take several times as long.
+    """
+
+    def __enter__(self) -> None:
+        self._had_gradients = torch.is_grad_enabled()
+        self._contexts = without_dispatch(), without_torch_function()
+        for context in self._contexts:
+            context.__enter__()
+        torch.set_grad_enabled(False)
+
+    def __exit__(self, *error: object) -> None:
+        torch.set_grad_enabled(self._had_gradients)
+        for context in reversed(self._contexts):
+            context.__exit__(*error)
 
 
 class RowGroup(NamedTuple):
@@ -181,7 +200,7 @@ class Rows:
         """Sample tensors, and return their rows and a group that another step can take over."""
         start, first_piece = len(self), len(self._pieces)
         joined = None
-        with _bare_operators():
+        with _BareOperators():
             is_joined = self._choose_joined(tensors)
             if any(is_joined):
                 joined = self._add_joined(list(compress(tensors, is_joined)))
@@ -292,15 +311,17 @@ class Rows:
         """
         by_dtype: dict[torch.dtype, list[tuple[int, Tensor]]] = {}
         #: those whose values are not among the joined ones
-        separate: list[int] = []
+        separate: set[int] = set()
         for row, tensor, is_joined in zip(rows, tensors, group.is_joined, strict=True):
             has_all = row is None or self.numels[row] <= self._max_width
             if row is not None and (not has_all or not is_joined) and is_plain(tensor):
                 by_dtype.setdefault(tensor.dtype, []).append((row, tensor.detach()))
                 if not is_joined:
-                    separate.append(row)
-        with _bare_operators():
-            every = [] if group.joined is None else [group.joined.norm().view(1)]
+                    separate.add(row)
+        with _BareOperators():
+            every: list[Tensor] = []
+            if group.joined is not None:
+                every += norms_of([group.joined])
             for dtype, pairs in by_dtype.items():
                 # squares of float16 overflow, and sums of bfloat16 have three digits
                 wide = None if dtype.itemsize > 2 else torch.float32
@@ -308,11 +329,10 @@ class Rows:
                 numbers = [row for row, _ in pairs]
                 self._norms.append((numbers, norms))
                 others = [norm for row, norm in zip(numbers, norms, strict=True) if row in separate]
-                if others:
-                    every.append(torch.stack(others).to(self._device, torch.float32))
+                every += [norm.to(self._device, torch.float32) for norm in others]
             if not every:
                 return None
-            total: Tensor = torch.cat(every).norm() if len(every) > 1 else every[0].norm()
+            total: Tensor = torch.stack(every).norm() if len(every) > 1 else every[0]
             if self._device.type == "cpu" and not math.isfinite(total.item()):
                 self._explain_infinite(by_dtype)
             return total
@@ -372,7 +392,7 @@ class Rows:
 
     def samples(self) -> Tensor:
         """Return the values of all rows, one row behind the other, on the host."""
-        with _bare_operators():
+        with _BareOperators():
             if not self._pieces:
                 return torch.zeros(0, dtype=torch.float32, device="cpu")
             return torch.cat(self._pieces).to("cpu", torch.float32)
@@ -390,22 +410,10 @@ class Rows:
             values += norms
         if not values:
             return places, torch.empty(0, dtype=torch.float32, device="cpu")
-        with _bare_operators():
+        with _BareOperators():
             if self._device.type != "cpu" or not all(each.is_cpu for each in values):
                 values = [each.to(self._device) for each in values]
             return places, torch.stack(values).to("cpu", torch.float32)
-
-
-@contextlib.contextmanager
-def _bare_operators() -> Iterator[None]:
-    """Run operators without gradients, and without modes of the user's if there are some."""
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.no_grad())
-        if count_dispatch_modes():
-            stack.enter_context(without_dispatch())
-        if count_function_modes():
-            stack.enter_context(without_torch_function())
-        yield
 
 
 def _rows_from(start: int, indices: Sequence[int | None]) -> list[int | None]:
