@@ -28,11 +28,13 @@ from torch.utils._python_dispatch import _pop_mode as pop_mode
 __all__ = [
     "FORMATS_STACK",
     "FUSES_GROUPED_QUERIES",
+    "LEAF_NODE",
     "NO_BACKWARD_PASS",
     "RUNS_BACKWARD",
     "TELLS_UNPACKING",
     "WRITTEN_IN_PYTHON",
     "CustomOpDef",
+    "GradientHook",
     "HigherOrderOperator",
     "MissingOperator",
     "OpOverload",
@@ -101,6 +103,7 @@ __all__ = [
     "set_version",
     "share_memory",
     "shortened_to_tf32",
+    "skip_in_compiler",
     "stands_for_itself",
     "strip_hooks",
     "sum_up_in_python",
@@ -495,10 +498,41 @@ def accumulator_of(parameter: Tensor) -> Any:
     return None if node is None else node.next_functions[0][0]
 
 
+class GradientHook:
+    """One hook for the gradients of many nodes, called with the gradient of a node's first result.
+
+    A hook of a node costs torch a table, a handle and a weak reference. Nodes can also share the
+    table of a tensor, which torch reads the hooks of that tensor from.
+    """
+
+    def __init__(self) -> None:
+        with torch.enable_grad(), making_ordinary_tensors(), without_dispatch():
+            self._carrier: Any = torch.zeros((), requires_grad=True, device="cpu")
+        self._table: dict[int, Callable[[Tensor], None]] = {}
+
+    def call(self, note: Callable[[Tensor], None]) -> None:
+        """Call a function for the nodes that the hook is put on from now on, and not for others."""
+        self.forget()
+        self._table = {0: note}
+        self._carrier._backward_hooks = self._table
+
+    def put_on(self, node: Any) -> None:
+        """Have the hook called for a node; :func:`current_node` is the node then."""
+        node._register_hook_dict(self._carrier)
+
+    def forget(self) -> None:
+        """Remove the hook from all nodes."""
+        self._table.clear()
+
+
 #: of many tensors by one kernel, where they are alike and dense
 norms_of: Callable[..., tuple[Tensor, ...]] = torch._foreach_norm
 #: all values of many tensors in one, by one kernel; of a single tensor it is a view
 join_values: Callable[[list[Tensor]], Tensor] = _C._nn.flatten_dense_tensors
+
+
+#: the type of the nodes that add gradients to leaves, such as parameters
+LEAF_NODE: Any = _C._functions.AccumulateGrad
 
 
 def at_end_of_backward_pass(call: Callable[[], object]) -> None:
@@ -898,6 +932,22 @@ def not_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that the compiler leaves alone, and everything that it calls."""
     left_alone: Callable[..., Any] = torch.compiler.disable(function)
     return left_alone
+
+
+def skip_in_compiler(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that the compiler does not compile, nor what it calls.
+
+    ``torch.compiler.disable`` wraps a function, which costs each call a microsecond or more. The
+    compiler can also skip its code, if it reports when it starts: callers remove hooks then.
+    """
+    frames: Any = sys.modules.get("torch._dynamo.eval_frame")
+    skip = getattr(frames, "set_code_exec_strategy", None)
+    code = getattr(function, "__code__", None)
+    if skip is None or code is None or not compile_callbacks():
+        return not_compiled(function)
+    action = frames.FrameAction.SKIP
+    skip(code, frames.FrameExecStrategy(action, action))
+    return function
 
 
 def compile_callbacks() -> tuple[list[Any], ...]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torchscan.observing.loss_scales import LossScales
 from torchscan.observing.wrapped_functions import wrap_function
-from torchscan.torch_versions import RUNS_BACKWARD
+from torchscan.torch_versions import LEAF_NODE, RUNS_BACKWARD
 
 #: nodes of a graph that are searched for a parameter
 _MAX_NODES = 20_000
@@ -89,19 +89,18 @@ def _reaches_parameter(
     tensors: Sequence[Tensor], parameter_ids: Collection[int], first_node: int
 ) -> bool:
     seen: set[Any] = set()
-    pending = [tensor.grad_fn for tensor in tensors if isinstance(tensor, Tensor)]
+    pending: list[Any] = [tensor.grad_fn for tensor in tensors if isinstance(tensor, Tensor)]
     while pending and len(seen) < _MAX_NODES:
         node = pending.pop()
-        if node is None or node in seen:
+        if node is None or node in seen or node._sequence_nr() < first_node:
             continue
         seen.add(node)
+        following: Any
         for following, _ in node.next_functions:
             if following is None:
                 continue
-            variable = getattr(following, "variable", None)
-            if variable is None:
-                if following._sequence_nr() >= first_node:
-                    pending.append(following)
-            elif id(variable) in parameter_ids:
+            if type(following) is not LEAF_NODE:
+                pending.append(following)
+            elif id(following.variable) in parameter_ids:
                 return True
     return bool(pending)

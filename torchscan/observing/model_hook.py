@@ -19,7 +19,7 @@ from torchscan.torch_versions import (
     compiled_from,
     forget_hooks,
     has_compiler,
-    not_compiled,
+    skip_in_compiler,
     without_torch_function,
 )
 
@@ -31,9 +31,8 @@ State = Literal["closed", "waiting", "following", "awaiting-result"]
 class CallListener(Protocol):
     """Follower of all calls of a step that is sampled."""
 
-    @property
-    def open_module(self) -> nn.Module | None:
-        """The outermost module whose call has started and not ended, or None."""
+    #: calls that have started and not ended, each with its module first; the outermost comes first
+    open_calls: list[tuple[nn.Module, Any]]
 
     def forget_open(self) -> None:
         """Forget calls that were interrupted."""
@@ -84,13 +83,14 @@ class ModelHook:
         if self._state != wanted:
             self._become(wanted)
 
-    def follow(self, listener: CallListener | None) -> None:
-        """Report all calls to ``listener``, or none from now on if it is None."""
+    def follow(self, listener: CallListener) -> None:
+        """Report all calls to ``listener`` from now on."""
         self._listener = listener
-        if listener is not None:
-            self.await_call()
-        elif self._state == "following":
-            self._become("waiting")
+        self.await_call()
+
+    def forget_listener(self) -> None:
+        """Report calls to no listener any more. Hooks stay as they are until the next state."""
+        self._listener = None
 
     def sleep(self) -> None:
         """Report nothing until :meth:`await_call`."""
@@ -147,10 +147,10 @@ class ModelHook:
         self._before_followed: Callable[..., None] = self._note_followed_start
         self._after_followed: Callable[..., None] = self._note_followed_end
         if has_compiler():
-            self._before = not_compiled(self._before)
-            self._after = not_compiled(self._after)
-            self._before_followed = not_compiled(self._before_followed)
-            self._after_followed = not_compiled(self._after_followed)
+            self._before = skip_in_compiler(self._before)
+            self._after = skip_in_compiler(self._after)
+            self._before_followed = skip_in_compiler(self._before_followed)
+            self._after_followed = skip_in_compiler(self._after_followed)
 
     def _is_entry(self, module: nn.Module) -> bool:
         entries = self._entries
@@ -167,16 +167,16 @@ class ModelHook:
 
     def _note_followed_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         listener = self._listener
-        if listener is None:
-            return
-        open_module = listener.open_module
-        if open_module is not None and id(module) in self._entries and not is_running(open_module):
+        if listener is not None and listener.open_calls:
+            if id(module) not in self._entries or is_running(listener.open_calls[0][0]):
+                listener.note_start(module, args)
+                return
             listener.forget_open()
-            open_module = None
-        if open_module is None and self._is_entry(module):
+        if self._is_entry(module):
             self._begin(module, args)
-        if self._listener is not None:
-            self._listener.note_start(module, args)
+            listener = self._listener
+        if listener is not None:
+            listener.note_start(module, args)
 
     def _note_followed_end(self, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
         if self._listener is not None:

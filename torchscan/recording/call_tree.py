@@ -178,10 +178,11 @@ _CALL = nn.Module._call_impl.__code__
 
 def _calls_of(module: nn.Module) -> int:
     """Return the number of calls of a module that are open in this thread."""
-    frame, number = sys._getframe(1), 0
-    while frame.f_back is not None:
+    frame, number = sys._getframe(1).f_back, 0
+    while frame is not None:
+        if frame.f_code is _CALL and frame.f_locals.get("self") is module:
+            number += 1
         frame = frame.f_back
-        number += frame.f_code is _CALL and frame.f_locals.get("self") is module
     return number
 
 

@@ -249,9 +249,9 @@ class WriterProcess:
         self._outlet.send(message)
         self.line.wake()
 
-    def send_later(self, message: Message) -> None:
-        """Put a message into the memory, where the worker looks a few times a second."""
-        self._outlet.send(message)
+    def send_row(self, row: Sequence[Any]) -> None:
+        """Put a row of the curves into the memory, where the worker looks a few times a second."""
+        self._outlet.send_row(row)
 
     def begin(self, phase: Phase, step: int) -> None:
         """Note that sampling of a step begins: if the process is killed in it, the step counts as lost."""

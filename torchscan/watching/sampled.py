@@ -84,10 +84,11 @@ class StepSamples:
             size = len(column) * column.itemsize
             memory[at : at + size] = column.tobytes()
             at += _aligned(size)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         for tensor in self._tensors():
             size = tensor.nbytes
             if size:
-                memory[at : at + size] = ctypes.string_at(tensor.data_ptr(), size)
+                ctypes.memmove(start + at, tensor.data_ptr(), size)
             at += _aligned(size)
 
     def _arrays(self) -> tuple[array[int], ...]:

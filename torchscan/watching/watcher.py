@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -31,6 +31,7 @@ from torchscan.recording.call_tree import Given, is_in_backward_pass, is_open
 from torchscan.recording.request import require_module
 from torchscan.recording.undo import is_recording
 from torchscan.torch_versions import (
+    GradientHook,
     has_compiler,
     next_node,
     without_torch_function,
@@ -88,6 +89,7 @@ class Watcher:
         )
         self._numbers = SeriesNumbers(wanted.whole)
         self._memory = ParameterMemory()
+        self._gradient_hook = GradientHook()
         self._sites = CallSites(
             self._numbers, lambda path, each: is_chosen(wanted.modules, path, each)
         )
@@ -115,7 +117,9 @@ class Watcher:
         self._called = module
         self._sites.update(module, module)
         self._model_hook = ModelHook(module, self._begin, self._note_backward)
-        self._backward_watch = BackwardWatch(self._note_backward_pass)
+        self._backward_watch = BackwardWatch(
+            lambda backward: self._run(self._note_backward_pass, backward)
+        )
         self._optimizers = register_optimizer_step_post_hook(
             lambda optimizer, *_: self._note_optimizer(optimizer)
         )
@@ -150,24 +154,34 @@ class Watcher:
             return
         if is_recording() or is_transformed() or is_capturing_now():
             return
-        with self._guarded():
-            # a pass that seemed to be an evaluation trains only if its own graph leads to parameters
-            is_evaluation = self._steps.current.phase == "eval"
-            first_node = self._first_node if is_evaluation else 0
-            if not backward.trains(self._sites.parameter_ids, first_node):
-                has_changed = self._sites.update(self._model, self._called)
-                if not has_changed or not backward.trains(self._sites.parameter_ids, first_node):
-                    return
-            if is_evaluation:
-                self._promote()
-            self._note_backward()
-            losses, scale = backward.scales.unscale(backward.tensors)
-            # reading a distributed tensor would communicate
-            has_loss = len(losses) == 1 and losses[0].numel() == 1 and is_plain(losses[0])
-            if has_loss and not is_in_backward_pass():
-                self._curves.add_loss(losses[0])
-                if scale is not None:
-                    self._curves.note_scale(backward.tensors[0], losses[0])
+        # a pass that seemed to be an evaluation trains only if its own graph leads to parameters
+        is_evaluation = self._steps.current.phase == "eval"
+        first_node = self._first_node if is_evaluation else 0
+        if not backward.trains(self._sites.parameter_ids, first_node):
+            has_changed = self._sites.update(self._model, self._called)
+            if not has_changed or not backward.trains(self._sites.parameter_ids, first_node):
+                return
+        if is_evaluation:
+            self._promote()
+        self._note_backward()
+        losses, scale = backward.scales.unscale(backward.tensors)
+        # reading a distributed tensor would communicate
+        has_loss = len(losses) == 1 and losses[0].numel() == 1 and is_plain(losses[0])
+        if has_loss and not is_in_backward_pass():
+            self._curves.add_loss(losses[0])
+            if scale is not None:
+                self._curves.note_scale(backward.tensors[0], losses[0])
+
+    def _run(self, method: Callable[..., None], *args: Any) -> None:
+        """Call a method, and end the watching, not the training, after an internal error.
+
+        As :meth:`_guarded`, in a fraction of its time.
+        """
+        try:
+            with without_torch_function():
+                method(*args)
+        except Exception as error:
+            self._give_up(error)
 
     def _promote(self) -> None:
         """Note that a pass in evaluation mode trains, as of a model with frozen batch norms."""
@@ -213,13 +227,12 @@ class Watcher:
             or is_open(module)
         ):
             return
-        with self._guarded():
-            self._thread = threading.get_ident()
-            self._model_hook.note_entry(module, is_first=not self._has_begun)
-            self._has_begun = True
-            self._begin_pass(module, args)
+        self._run(self._begin_pass, module, args)
 
     def _begin_pass(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        self._thread = threading.get_ident()
+        self._model_hook.note_entry(module, is_first=not self._has_begun)
+        self._has_begun = True
         phase = self._phase_of(module)
         part = None if self._model_hook.is_model(module) else id(module)
         relation = self._steps.relation_of(phase, part)
@@ -240,6 +253,8 @@ class Watcher:
             self._arm(module, args)
         elif phase == "train" and not self._steps.is_manual:
             self._await_gradients(module)
+        else:
+            self._model_hook.await_call()
 
     def _phase_of(self, module: nn.Module) -> Phase:
         """Return the phase of a pass that begins, as far as can be told before its gradients."""
@@ -274,6 +289,7 @@ class Watcher:
             self._numbers,
             self._sites,
             self._memory,
+            self._gradient_hook,
             kinds=self._wanted.kinds,
             sample_norms=self._wanted.sample_norms,
             note_backward=self._note_sampled_gradients,
@@ -305,9 +321,9 @@ class Watcher:
     def _finish(self) -> None:
         """Hand over the samples of the step that has ended, if it was sampled."""
         sampler, self._sampler = self._sampler, None
-        self._model_hook.follow(None)
         if sampler is None:
             return
+        self._model_hook.forget_listener()
         sampled = sampler.finish()
         start = time.perf_counter_ns()
         if sampler.gradient_norm is not None:
@@ -330,7 +346,8 @@ class Watcher:
     # -- facts of the run ------------------------------------------------------------------------
 
     def _send_curves(self, rows: list[list[Any]]) -> None:
-        self._process.send_later({"is": "curves", "rows": rows})
+        for row in rows:
+            self._process.send_row(row)
 
     def _note_inputs(self, args: tuple[Any, ...]) -> None:
         """Note the shape of the first input, the precision and the device."""
@@ -355,8 +372,8 @@ class Watcher:
         if self._is_closed or not self._is_here:
             return
         with self._guarded():
-            self._model_hook.await_call()
             self._finish()
+            self._model_hook.await_call()
             if number is not None and number < self._steps.next:
                 self._rewrite_from(number)
             self._steps.end(number)

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 #: seconds after which it looks for the end of its parent, and without a step until torch is imported
 _LOOKS, _PATIENCE = 0.25, 1.0
+#: rows of the curves that are written in one transaction
+_MAX_ROWS = 512
 #: how much less important than training it is to the machine
 _NICE = 10
 #: what is wrong with a folder, by the number of the system's error
@@ -152,12 +154,30 @@ class Worker:
         self._skip_handled()
         while (found := self._inlet.next()) is not None:
             message, at = found
-            self._session["handled"] = self._inlet.counters.taken + 1
+            if message["is"] == "curves":
+                message, count = self._join_rows(message)
+            else:
+                count = 1
+            self._session["handled"] = self._inlet.counters.taken + count
             if message["is"] == "step":
                 self._take_step(message, at)
             else:
                 self._answer(message)
-            self._inlet.free()
+            self._inlet.free(count)
+
+    def _join_rows(self, first: Message) -> tuple[Message, int]:
+        """Return the adjacent rows of the curves as one message, and the number of their records.
+
+        They take one transaction, and are freed once they are written.
+        """
+        rows, count = list(first["rows"]), 1
+        while count < _MAX_ROWS:
+            found = self._inlet.next(count)
+            if found is None or found[0]["is"] != "curves":
+                break
+            rows += found[0]["rows"]
+            count += 1
+        return {"is": "curves", "rows": rows}, count
 
     def _skip_handled(self) -> None:
         """Skip a step that an earlier worker of this session wrote before it was killed."""
