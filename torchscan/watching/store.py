@@ -442,15 +442,12 @@ class Reader:
 
     def _older_places(self, phase: Phase, stored: Sequence[Span]) -> list[tuple[int, int]]:
         """Return the steps before the first stored column, each with its number in the file."""
-        end = stored[0][0] if stored else _MAX_INTEGER
-        return [each for each in sorted(self._places(phase)) if each[0] < end]
-
-    def _places(self, phase: Phase) -> list[tuple[int, int]]:
-        """Return the place in time of each kept step, and its number in the file."""
         rows = self._all("SELECT step, number, written FROM steps WHERE phase = ?", phase)
         at = 0 if phase == "train" else 1
+        end = stored[0][0] if stored else _MAX_INTEGER
         with _explain_errors(self.path):
-            return [(integer_of(row[at], "step"), integer_of(row[2], "number")) for row in rows]
+            places = [(integer_of(row[at], "step"), integer_of(row[2], "number")) for row in rows]
+        return [each for each in sorted(places) if each[0] < end]
 
     def last_pass(self, phase: Phase, up_to: int | None = None) -> tuple[int, int] | None:
         """Return the last step up to this one, sampled or not, and its number of its phase."""
