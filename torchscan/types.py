@@ -81,7 +81,7 @@ from torchscan.watching.explore.serving import Server as Server
 from torchscan.watching.history import History as History
 from torchscan.watching.history import WatchedRun as WatchedRun
 from torchscan.watching.layers_over_steps import LayersOverSteps as LayersOverSteps
-from torchscan.watching.losses import LostSteps as LostSteps
+from torchscan.watching.lost_steps import LostSteps as LostSteps
 from torchscan.watching.schema import Distribution as Distribution
 from torchscan.watching.schema import RunEvent as RunEvent
 from torchscan.watching.schema import Series as Series

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.watching.test_bins import KNOWN, of
+from tests.watching.test_distributions import KNOWN, of
 from torchscan.watching.bands import NUM_POWERS, SHARES
-from torchscan.watching.bins import quantiles
-from torchscan.watching.by_step import OverSteps
+from torchscan.watching.distributions import quantiles
+from torchscan.watching.distributions_over_steps import OverSteps
 from torchscan.watching.schema import Series
 
 SERIES = Series(path="0", type_name="ReLU", kind="output", name="0")

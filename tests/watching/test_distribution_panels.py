@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.browsing import least_contrast, opened
-from tests.watching.test_bins import of
+from tests.watching.test_distributions import of
 from tests.watching.watching import watch
 from torchscan.watching.explore.run_page import page_of_run
 from torchscan.watching.schema import Kind, SampledStep, Series

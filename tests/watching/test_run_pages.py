@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from tests.browsing import opened
-from tests.watching.test_bins import of
+from tests.watching.test_distributions import of
 from torchscan.watching.explore.run_page import page_of_run
 from torchscan.watching.schema import Phase, SampledStep, Series
 from torchscan.watching.store import Store
@@ -46,12 +46,14 @@ def shown(*runs: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The data of a page, and the pictures in it."""
     page = page_of_run(*runs)._repr_html_()
     document = html.unescape(page)
-    found = re.search(r'id="data">(.*?)</script>', document, re.DOTALL)
-    assert found is not None
-    data = json.loads(found[1])
+    text = re.search(r'id="data">(.*?)</script>', document, re.DOTALL)
+    assert text is not None
+    data = json.loads(text[1])
     pictures = []
-    for packed in data["measured"].get("histories", {"chunks": []})["chunks"]:
-        pictures += json.loads(zlib.decompress(base64.b64decode(packed)))
+    for group in data["measured"].get("histories", ()):
+        found = json.loads(zlib.decompress(base64.b64decode(group["data"])))
+        assert group["calls"] == list(dict.fromkeys(each["call"] for each in found))
+        pictures += found
     return data, pictures
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.browsing import least_contrast, least_contrast_of_marks, opened
-from tests.watching.test_bins import of
+from tests.watching.test_distributions import of
 from tests.watching.watching import watch
 from torchscan.notes import Note
 from torchscan.watching.explore.run_page import page_of_run
@@ -404,8 +404,8 @@ def columns_after_zoom(visit: Visit, run: Path) -> tuple[str, str]:
 
 
 def test_fewer_steps_are_shown_in_finer_columns(visit: Visit, runs: Path) -> None:
-    before, after = columns_after_zoom(visit, write_steps(runs / "fine", 1, 800))
-    assert before.startswith("a column: 4 steps, their largest ·")
+    before, after = columns_after_zoom(visit, write_steps(runs / "fine", 1, 300))
+    assert before.startswith("a column: 2 steps, their largest ·")
     assert after.startswith("a column: one step ·")
 
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torchscan.watching.descriptors import above_standard
+from torchscan.watching.processes import above_standard
 
 if TYPE_CHECKING:
     from torchscan.watching.sampled import StepSamples

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from torchscan.errors import InputError
+from torchscan.errors import InputError, warn_or_print
 from torchscan.inspecting.finiteness import is_plain
 from torchscan.inspecting.root_calls import is_capturing_now
 from torchscan.notes import Note
@@ -36,19 +36,18 @@ from torchscan.torch_versions import (
     without_torch_function,
 )
 from torchscan.watching.about import about_of
-from torchscan.watching.accepting import choice, flag, path, quote
+from torchscan.watching.argument_checks import choice, flag, path, quote
 from torchscan.watching.call_sites import CallSites, SeriesNumbers
 from torchscan.watching.curve_log import CurveLog
 from torchscan.watching.frequency import Frequency
 from torchscan.watching.graphing import await_end, draw_apart
-from torchscan.watching.losses import INTERNAL_ERROR, format_error
+from torchscan.watching.lost_steps import INTERNAL_ERROR, format_error
 from torchscan.watching.process import WriterProcess
 from torchscan.watching.rows import Rows
 from torchscan.watching.schema import Phase
 from torchscan.watching.sinks.sink import Sink
 from torchscan.watching.starting import START_METHODS, StartMethod
 from torchscan.watching.step_sampler import ParameterMemory, StepSampler, is_transformed
-from torchscan.watching.telling import warn_or_print
 from torchscan.watching.wanted import (
     Chosen,
     Wanted,
@@ -63,7 +62,7 @@ from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
     from torchscan.watching.explore.serving import Server
-    from torchscan.watching.task import Statistic
+    from torchscan.watching.guests import Statistic
 
 #: the watchers at work, for attach() and for processes that are forked
 _watchers: weakref.WeakSet[Watcher] = weakref.WeakSet()

@@ -24,8 +24,8 @@ from torchscan.report.paging.layer_rows import Paging, Settings, key_of, rounded
 from torchscan.trace.trace import Trace
 
 _DIGITS = 3
-#: characters of histories that are compressed together, before the next call begins another chunk
-_CHUNK = 1_000_000
+#: characters of the histories that a page unpacks at once, at least
+_GROUP_SIZE = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,29 +105,32 @@ def by_key(measured: Measured) -> dict[str, Any]:
     }
 
 
-def _packed(histories: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the histories in compressed chunks, and the chunk of each call.
+def _packed(histories: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the histories in compressed groups: a page unpacks those with calls that it shows.
 
-    The page unpacks the chunks of the calls that it shows.
+    Their order is kept, as neighbors often have equal values: a tensor that two modules share.
     """
-    chunk_by_call: dict[str, int] = {}
-    chunks: list[list[str]] = [[]]
+    groups = []
+    texts: list[str] = []
+    calls: dict[str, None] = {}
     size = 0
-    for each in histories:
+    for number, each in enumerate(histories, 1):
         key = key_of(*each["call"])
         found = {**each, "call": key, "name": printable(each["name"])}
         text = json.dumps(found, separators=(",", ":"), allow_nan=False)
-        if size > _CHUNK and key not in chunk_by_call:
-            chunks.append([])
-            size = 0
-        number = chunk_by_call.setdefault(key, len(chunks) - 1)
-        chunks[number].append(text)
+        texts.append(text)
+        calls[key] = None
         size += len(text)
-    return {"calls": chunk_by_call, "chunks": [_compress(f"[{','.join(each)}]") for each in chunks]}
+        if size >= _GROUP_SIZE or number == len(histories):
+            groups.append({"calls": list(calls), "data": _compress(texts)})
+            texts, calls, size = [], {}, 0
+    return groups
 
 
-def _compress(text: str) -> str:
-    return b64encode(zlib.compress(text.encode(), 9)).decode()
+def _compress(texts: Sequence[str]) -> str:
+    """Return a list of JSON texts. More effort makes it 5 % smaller and takes four times as long."""
+    data = f"[{','.join(texts)}]".encode()
+    return b64encode(zlib.compress(data, 6)).decode()
 
 
 def _of_run(label: str, value: str, said: str, place: Key | None) -> dict[str, Any]:

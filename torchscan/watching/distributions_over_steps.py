@@ -1,4 +1,4 @@
-"""The distributions of tensors over the steps of a run, in at most so many columns, while more steps are written."""
+"""Distributions over the steps of a run, in columns that become wider as steps are written."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from torchscan.watching.bands import Cells
-from torchscan.watching.bins import BINS
 from torchscan.watching.distribution_columns import Distributions, entries_of, side_by_side
+from torchscan.watching.distributions import BINS
 from torchscan.watching.schema import Distribution, Phase, Series
 
 #: columns of a series, at most
@@ -79,18 +79,19 @@ class OverSteps:
         if found.numbers != self._numbers or series is not self._series:
             self._numbers, self._series = found.numbers, series
             known = [place for place, each in enumerate(found.numbers) if each in series]
+            indices = []
             for place in known:
-                self._indices.setdefault(series[found.numbers[place]], len(self._indices))
+                each = series[found.numbers[place]]
+                indices.append(self._indices.setdefault(each, len(self._indices)))
             self._places = known
-            self._indices_of_places = torch.tensor(
-                [self._indices[series[found.numbers[place]]] for place in known],
-                dtype=torch.int64,
-            )
+            self._indices_of_places = torch.tensor(indices, dtype=torch.int64)
         part = _part_of(found, self._places, self._indices_of_places)
-        self._put(step // self._width, (step, step), [part] if self._places else [])
+        parts = [part] if self._places else []
+        self._put(step // self._width, (step, step), parts)
         while max(self._steps) - min(self._steps) >= MAX_COLUMNS:
             columns, steps = self._columns, self._steps
-            self._width, self._columns, self._steps = 2 * self._width, {}, {}
+            self._columns, self._steps = {}, {}
+            self._width *= 2
             for column, span in steps.items():
                 self._put(column // 2, span, columns[column])
 
@@ -107,25 +108,30 @@ class OverSteps:
 
         They are plain data for a page.
         """
-        until = self._until()
         places = [place for place in sorted(self._columns) if self._columns[place]]
         if not places:
             return []
         parts = [_add_up(self._columns[place]) for place in places]
         is_seen, cells = self._cells(parts)
         pages = cells.to_page_data()
+        until = self._until()
         found = []
         # most series were seen in the same columns
-        spans: dict[bytes, dict[str, Any]] = {}
+        spans: dict[bytes, dict[str, list[int]]] = {}
         for series, seen, bands in zip(self._indices, is_seen.tolist(), pages, strict=True):
             key = bytes(seen)
             if key not in spans:
                 known = [place for place, is_there in zip(places, seen, strict=True) if is_there]
-                firsts, lasts = ([self._steps[place][end] for place in known] for end in (0, 1))
-                ends = [until[place] for place in known]
-                spans[key] = {"first": firsts, "last": lasts, "until": ends}
+                spans[key] = self._span_of(known, until)
             found.append((series, {"phase": self._phase, **spans[key], **bands}))
         return found
+
+    def _span_of(self, places: Sequence[int], until: Mapping[int, int]) -> dict[str, list[int]]:
+        """Return the first and last step of some columns, and where they end."""
+        steps = [self._steps[place] for place in places]
+        firsts = [first for first, _ in steps]
+        lasts = [last for _, last in steps]
+        return {"first": firsts, "last": lasts, "until": [until[place] for place in places]}
 
     def _cells(self, parts: Sequence[_ColumnPart]) -> tuple[Tensor, Cells]:
         """Return which series were seen in which columns, and what was seen there."""
@@ -136,15 +142,17 @@ class OverSteps:
         is_seen = ~figures[_FIGURES.index("nan")].isnan()
         numbers = (is_seen.flatten().cumsum(0) - 1).view_as(is_seen)
         bins = torch.cat([part.keys % BINS for part in parts])
-        cells = [
-            numbers[part.keys.div(BINS, rounding_mode="floor"), at] for at, part in enumerate(parts)
-        ]
+        counts = torch.cat([part.counts for part in parts])
+        cells = []
+        for at, part in enumerate(parts):
+            series = part.keys.div(BINS, rounding_mode="floor")
+            cells.append(numbers[series, at])
         least, most, nan, inf, dead, num_dead, update, num_update = figures[:, is_seen]
         return is_seen, Cells(
             sizes=is_seen.sum(1).tolist(),
             cells=torch.cat(cells),
             bins=bins,
-            counts=torch.cat([part.counts for part in parts]),
+            counts=counts,
             min=least,
             max=most,
             nan=nan,
@@ -154,16 +162,23 @@ class OverSteps:
         )
 
     def _until(self) -> dict[int, int]:
-        """Return where each column ends: where the next recorded one begins. The last one is as wide as the others."""
-        if not self._steps:
-            return {}
-
+        """Return where each column ends."""
         places = sorted(self._steps)
         firsts = [self._steps[place][0] for place in places]
-        widths = [after - before for before, after in pairwise(firsts)] or [1]
         _, last = self._steps[places[-1]]
-        end = max(last + 1, firsts[-1] + statistics.median_low(widths))
-        return dict(zip(places, [*firsts[1:], end], strict=True))
+        return dict(zip(places, ends_of_columns(firsts, last), strict=True))
+
+
+def ends_of_columns(firsts: Sequence[int], last: int) -> list[int]:
+    """Return where each column ends: where the next recorded one begins.
+
+    The last one, of which ``last`` is the last step, is as wide as most of the others.
+    """
+    if not firsts:
+        return []
+    widths = [after - before for before, after in pairwise(firsts)] or [1]
+    end = max(last + 1, firsts[-1] + statistics.median_low(widths))
+    return [*firsts[1:], end]
 
 
 def _part_of(found: Distributions, places: Sequence[int], series: Tensor) -> _ColumnPart:
@@ -173,12 +188,15 @@ def _part_of(found: Distributions, places: Sequence[int], series: Tensor) -> _Co
     figures = {name: columns.figures[name][rows].double() for name in _USED}
     entries, owners = entries_of(columns, rows)
     times = figures["numel"] / figures["sampled"].clamp(min=1)
-    can_die = torch.tensor([bool(found.can_die[place]) for place in places], dtype=torch.bool)
-    dead = figures["dead"].where(can_die, torch.nan)
+    bins = columns.bins[entries]
+    keys = BINS * series[owners] + bins
+    can_die = [bool(found.can_die[place]) for place in places]
+    is_known = torch.tensor(can_die, dtype=torch.bool)
+    dead = figures["dead"].where(is_known, torch.nan)
     update = figures["update"]
     return _ColumnPart(
         series=series,
-        keys=BINS * series[owners] + columns.bins[entries],
+        keys=keys,
         counts=times[owners] * columns.counts[entries],
         min=figures["min"],
         max=figures["max"],

@@ -111,7 +111,7 @@ def wait_for(happens: Callable[[], object]) -> None:
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What the reader says of each case. A process that has not run autograd yet forks the ranks."""
     folder = tmp_path_factory.mktemp("runs")
-    command = [sys.executable, "-m", "tests.watching.test_lost_peers", str(folder)]
+    command = [sys.executable, "-m", "tests.watching.test_peers", str(folder)]
     done = subprocess.run(  # noqa: S603
         command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
     )

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.watching.test_bins import of
-from torchscan.watching.by_step import OverSteps
+from tests.watching.test_distributions import of
+from torchscan.watching.distributions_over_steps import OverSteps
 from torchscan.watching.schema import Series
 
 SERIES = Series(path="0", type_name="Linear", kind="output", name="0")

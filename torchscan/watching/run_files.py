@@ -1,7 +1,8 @@
-"""A small file beside a run that outlives both of its processes: how many steps were sampled.
+"""Files of a run: those of its ranks, and beside each the lock of its trainer and the ledger.
 
-The store says how many of them were written; the difference is lost. The file has its size from the
-beginning, so that it can be written where the disk is full, and the reason of that stands in it.
+The ledger is a small file that outlives both processes: how many steps were sampled. The store says
+how many of them were written; the difference is lost. The ledger has its size from the beginning,
+so that it can be written where the disk is full, and the reason of that is in it.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ import errno
 import fcntl
 import json
 import os
+import re
 import stat
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torchscan.watching.descriptors import above_standard
+from torchscan.errors import InputError
+from torchscan.watching.processes import above_standard
 from torchscan.watching.schema import Phase
 from torchscan.watching.validation import (
     MAX_INTEGER,
@@ -36,6 +39,34 @@ _HEAD = struct.Struct("<16s16sQQQ")
 _TEXT = 256
 #: without waiting for the other end of a pipe
 _AT_ONCE = os.O_NONBLOCK | os.O_CLOEXEC
+#: file of a rank; copies of it have other names
+_RANK_FILE = re.compile(r"rank(0|[1-9][0-9]{0,6})\.sqlite")
+#: files that this process has locked: the system lets it lock them again
+_held: set[Path] = set()
+
+
+def ranks_in(path: Path) -> list[Path]:
+    """Return the files of a run's ranks in order, without other files in its folder."""
+    if is_plain_file(path):
+        return [path]
+    files = plain_rank_files(path.glob("rank*.sqlite"))
+    return sorted(files, key=lambda file: (len(file.name), file.name))
+
+
+def plain_rank_files(paths: Iterable[Path]) -> list[Path]:
+    """Return the paths that lead to files of ranks."""
+    return [path for path in paths if is_rank_file(path) and is_plain_file(path)]
+
+
+def is_rank_file(file: Path) -> bool:
+    """Return whether the file has the name of a rank's."""
+    return _RANK_FILE.fullmatch(file.name) is not None
+
+
+def rank_of_file(file: Path) -> int:
+    """Return the rank in a file's name; of a file under another name, 0."""
+    digits = file.stem.removeprefix("rank")
+    return int(digits) if digits.isdecimal() else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +197,53 @@ def has_worker(store: Path) -> bool:
         return True
     except OSError:
         return False
+    finally:
+        os.close(number)
+    return False
+
+
+class Lock:
+    """A lock of a file that belongs to this process, and not to its forks."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.resolve()
+        if self._path in _held:
+            raise InputError(
+                f"run {str(path.parent)!r} is being written by this process: close() its watcher "
+                "first"
+            )
+        self._number = above_standard(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+        try:
+            fcntl.lockf(self._number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._number)
+            raise InputError(
+                f"run {str(path.parent)!r} is being written by another process: give each process "
+                "its own folder, or end the other one"
+            ) from error
+        _held.add(self._path)
+
+    def release(self) -> None:
+        """Let other processes write the run."""
+        if self._path in _held:
+            _held.remove(self._path)
+            os.close(self._number)
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a process is writing the run."""
+    if path.resolve() in _held:  # closing any file of it would let go of the lock
+        return True
+    if not is_plain_file(path):  # a pipe would be waited for
+        return False
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.lockf(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
     finally:
         os.close(number)
     return False
