@@ -123,7 +123,8 @@ def columns_of(sampled: Sampled, rows: Sequence[int] | None = None) -> Columns:
     # as in the file, so that sinks are shown the same numbers
     real = {name: figures[name].float() for name in REAL if name != "norm"}
     whole = {name: figures[name].long() for name in WHOLE}
-    real["norm"] = norm.float().where(~norm.isnan(), estimate_norms(whole | real))
+    # squares of values below 1e-23 are 0 with 32 bits, and so is the norm from the device
+    real["norm"] = norm.float().where(norm > 0, estimate_norms(whole | real))
     return Columns(figures=whole | real, is_exact=is_exact, sizes=sizes, bins=bins, counts=counts)
 
 

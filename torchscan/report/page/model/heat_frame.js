@@ -111,7 +111,7 @@ export class HeatFrame {
     const size = to - from + 1;
     const number = Math.max(1, columns.before(to) - Math.max(0, columns.before(from)) + 1);
     const isFinest = number <= columns.from.length;
-    const steps = Math.max(1, Math.round(size / Math.min(number, columns.from.length)));
+    const steps = Math.max(isFinest ? 1 : 2, Math.round(size / Math.min(number, columns.from.length)));
     const hasAll = facts.sampled <= arrays.first.length;
     const every = (arrays.quantities.get(quantity.name)?.every ?? 1) * columns.width;
     const counted = every > columns.width ? `; counted in every ${every}th step, held until the next` : "";
