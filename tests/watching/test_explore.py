@@ -509,7 +509,7 @@ def test_layers_are_kept_in_view_by_enter_and_by_dragging(
         page.keyboard.press("Enter")
         page.locator(".card").nth(1).locator("figure").first.wait_for()
         assert pictures(page) == ["output", "output gradient", "update ÷ weight"]
-        page.locator(".card").nth(1).get_by_text("4 more").click()
+        page.locator(".card").nth(1).get_by_text("5 more").click()
         assert {"input", "weight gradient"} <= set(pictures(page))
         page.locator(".node[data-name='2']").scroll_into_view_if_needed()
         drag_to_distributions(page, page.locator(".node[data-name='2']"))
