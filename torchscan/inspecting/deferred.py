@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from torchscan.inspecting.call_memory import MemoryWatch
 from torchscan.inspecting.findings import NonFinite, Phase
-from torchscan.inspecting.finiteness import FINE, is_readable
+from torchscan.inspecting.finiteness import FINE
 from torchscan.inspecting.peaks import Peak, Peaks
 from torchscan.inspecting.timing import StepTimes
 from torchscan.inspecting.values import (
@@ -29,6 +29,7 @@ from torchscan.inspecting.values import (
     makes_none,
 )
 from torchscan.notes import Note
+from torchscan.observing.readable_tensors import is_readable
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.call_tree import Call, Given

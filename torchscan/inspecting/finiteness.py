@@ -11,15 +11,13 @@ import cmath
 import math
 import weakref
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from torchscan.observing.readable_tensors import is_plain, is_readable
 from torchscan.torch_versions import (
-    is_functorch_wrapped,
-    is_sharded_type,
-    is_transforming,
     local_part,
     norms_of,
     without_dispatch,
@@ -27,10 +25,8 @@ from torchscan.torch_versions import (
     without_tracing,
 )
 
-_PLAIN = frozenset({Tensor, nn.Parameter})
 _NARROW = frozenset({torch.float16, torch.bfloat16})
 _WIDE = frozenset({torch.float32, torch.float64})
-_USUAL = _NARROW | _WIDE
 _COMPRESSED = frozenset({torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
 
 
@@ -54,40 +50,6 @@ class NonFiniteCount(NamedTuple):
 
 
 FINE = NonFiniteCount()
-
-
-def is_readable(tensor: Tensor) -> bool:
-    """Return whether a tensor can have non-finite values and can be read."""
-    if type(tensor) is Tensor and tensor.is_cpu and tensor.dtype in _USUAL:  # most tensors
-        return not is_functorch_wrapped(tensor)
-    if (
-        not (tensor.is_floating_point() or tensor.is_complex())
-        or tensor.is_meta
-        or is_functorch_wrapped(tensor)
-    ):
-        return False
-    return type(tensor) in _PLAIN or keeps_values(type(tensor))
-
-
-def keeps_values(kind: type) -> bool:
-    """Return whether tensors of this type hold their values themselves.
-
-    Others may have no memory, and reading it would end the process.
-    """
-    overridden: Any = kind
-    dispatches = overridden.__torch_dispatch__ is not Tensor.__torch_dispatch__
-    is_function = overridden.__torch_function__ != Tensor.__torch_function__
-    return is_sharded_type(kind) or not (dispatches or is_function)
-
-
-def is_plain(tensor: Tensor) -> bool:
-    """Return whether a tensor is dense, in memory, and of a type that all kernels support."""
-    return (
-        type(tensor) in _PLAIN
-        and tensor.dtype in _USUAL
-        and tensor.layout is torch.strided
-        and not (tensor.is_nested or is_transforming())
-    )
 
 
 def is_on_device(tensor: Tensor) -> bool:

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from torchscan.inspecting.finding_log import FindingLog, describe_values
 from torchscan.inspecting.findings import NonFinite
-from torchscan.inspecting.finiteness import FINE, NonFiniteCount, check_values, is_readable
+from torchscan.inspecting.finiteness import FINE, NonFiniteCount, check_values
 from torchscan.inspecting.loss_graph import LossGraph
 from torchscan.inspecting.root_calls import ModuleSteps, RootCall, RootCalls
 from torchscan.inspecting.trained_tensors import TrainedTensors
 from torchscan.notes import Note
+from torchscan.observing.readable_tensors import is_readable
 
 _TOO_LARGE = Note.of("gradient-too-large")
 

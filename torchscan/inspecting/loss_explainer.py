@@ -9,11 +9,12 @@ from torch import Tensor
 
 from torchscan.inspecting.finding_log import FindingLog, describe_values
 from torchscan.inspecting.findings import NonFinite, ranges_of
-from torchscan.inspecting.finiteness import FINE, NonFiniteCount, check_values, is_readable
+from torchscan.inspecting.finiteness import FINE, NonFiniteCount, check_values
 from torchscan.inspecting.loss_graph import LossGraph, operator_of
 from torchscan.inspecting.root_calls import MAX_CALLS, RootCall, RootCalls
 from torchscan.inspecting.root_names import RootNames
 from torchscan.notes import Note
+from torchscan.observing.readable_tensors import is_readable
 from torchscan.recording.bookkeeping.containers import tensors_in
 
 _REPEAT_FINITE = Note.of("repeat-finite")

@@ -24,9 +24,9 @@ from torchscan.inspecting.finiteness import (
     NonFiniteCount,
     check_values,
     is_on_device,
-    is_readable,
     max_magnitudes_of,
 )
+from torchscan.observing.readable_tensors import is_readable
 from torchscan.torch_versions import without_torch_function, without_tracing
 
 #: nodes that are followed

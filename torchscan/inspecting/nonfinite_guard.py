@@ -35,7 +35,7 @@ from torchscan.inspecting.findings import CheckedModule, GuardFacts, NonFinite
 from torchscan.inspecting.inspection_link import InspectionLink
 from torchscan.inspecting.line_notes import LineNotes
 from torchscan.inspecting.memory_log import MemoryLog, MemoryTrend
-from torchscan.inspecting.root_calls import RootCall, RootCalls, is_capturing_now
+from torchscan.inspecting.root_calls import RootCall, RootCalls
 from torchscan.inspecting.root_names import RootNames
 from torchscan.inspecting.second_look import is_looking_again
 from torchscan.inspecting.trained_tensors import TrainedTensors
@@ -50,6 +50,7 @@ from torchscan.torch_versions import (
     RUNS_BACKWARD,
     compile_callbacks,
     forget_hooks,
+    is_capturing_now,
     is_transforming,
     not_compiled,
 )

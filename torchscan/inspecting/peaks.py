@@ -17,9 +17,10 @@ from typing import Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from torchscan.inspecting.finiteness import is_plain, values_of, version_of
-from torchscan.inspecting.streams import current_stream
+from torchscan.inspecting.finiteness import values_of, version_of
+from torchscan.observing.readable_tensors import is_plain
 from torchscan.torch_versions import (
+    current_stream,
     norms_of,
     without_dispatch,
     without_torch_function,

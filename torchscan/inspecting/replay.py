@@ -26,8 +26,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchscan.inspecting.finiteness import FINE, NonFiniteCount, check_values, is_readable
+from torchscan.inspecting.finiteness import FINE, NonFiniteCount, check_values
 from torchscan.notes import Note
+from torchscan.observing.readable_tensors import is_readable
 from torchscan.recording.bookkeeping.containers import ATOMS, copy_arguments, tensors_in
 from torchscan.recording.call_tree import Given
 from torchscan.recording.places import place_of_user

@@ -337,11 +337,6 @@ def _alive(value: Any) -> Any:
     return value.tensor() if isinstance(value, _Weak) else value
 
 
-def is_capturing_now() -> bool:
-    """Return whether CUDA work is being captured now, to run later."""
-    return torch.cuda.is_initialized() and is_capturing()
-
-
 def _uses_cuda() -> bool:
     return torch.cuda.is_initialized() and not is_capturing()
 

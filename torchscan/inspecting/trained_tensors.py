@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from torchscan.inspecting.finiteness import check_values, is_plain, is_readable, version_of
+from torchscan.inspecting.finiteness import check_values, version_of
 from torchscan.inspecting.loss_graph import LossGraph
 from torchscan.inspecting.root_calls import ModuleSteps, RootCalls
 from torchscan.inspecting.training_thread import is_same_or_part
+from torchscan.observing.readable_tensors import is_plain, is_readable
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.torch_versions import without_torch_function, without_tracing
 

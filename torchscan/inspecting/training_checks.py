@@ -16,7 +16,7 @@ from torch.optim.optimizer import Optimizer
 from torchscan.inspecting.backward_state import BackwardState
 from torchscan.inspecting.device_checks import DeviceChecks
 from torchscan.inspecting.finding_log import FindingLog
-from torchscan.inspecting.finiteness import FINE, check_values, is_on_device, is_plain, is_readable
+from torchscan.inspecting.finiteness import FINE, check_values, is_on_device
 from torchscan.inspecting.gradient_explainer import GradientExplainer
 from torchscan.inspecting.loss_explainer import LossExplainer
 from torchscan.inspecting.loss_graph import LossGraph
@@ -25,6 +25,7 @@ from torchscan.inspecting.root_names import RootNames
 from torchscan.inspecting.trained_tensors import TrainedTensors, parameters_of, updated_rows_of
 from torchscan.inspecting.update_explainer import UpdateExplainer
 from torchscan.observing.loss_scales import LossScales
+from torchscan.observing.readable_tensors import is_plain, is_readable
 from torchscan.recording.places import place_of_user
 from torchscan.torch_versions import norms_of, without_tracing
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 
 from torchscan.inspecting.findings import Bad, NonFinite
-from torchscan.inspecting.finiteness import KnownTensors, NonFiniteCount, check_values, is_readable
+from torchscan.inspecting.finiteness import KnownTensors, NonFiniteCount, check_values
+from torchscan.observing.readable_tensors import is_readable
 from torchscan.recording.call_tree import Call, Given
 
 #: modules whose results are finite if what they are given is

@@ -18,12 +18,11 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from torchscan.errors import InputError
-from torchscan.inspecting.finiteness import is_plain
-from torchscan.inspecting.root_calls import is_capturing_now
 from torchscan.notes import Note
 from torchscan.observing.backward_watch import BackwardPass, BackwardWatch
 from torchscan.observing.compiling import CompileWatch
 from torchscan.observing.model_hook import ModelHook
+from torchscan.observing.readable_tensors import is_plain
 from torchscan.observing.steps import Pass, StepCounter
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import tensors_of
@@ -32,6 +31,7 @@ from torchscan.recording.request import require_module
 from torchscan.recording.undo import is_recording
 from torchscan.torch_versions import (
     has_compiler,
+    is_capturing_now,
     next_node,
     without_torch_function,
 )
