@@ -90,6 +90,8 @@ class KeptSteps:
     def __init__(self, warm_up: int) -> None:
         self.counts = StepCounts()
         self._training, self._evaluation = _StepsOfKind(warm_up), _StepsOfKind(warm_up)
+        #: neither steps nor evaluations: they are shown if there is nothing else
+        self._failed = _StepsOfKind(warm_up)
         self._checked: list[CheckResult] = []
         #: the first producers in the first steps that have any, and how many have
         self._nonfinite: list[NonFinite] = []
@@ -100,13 +102,20 @@ class KeptSteps:
     @property
     def facts(self) -> Sequence[StepFacts]:
         """Facts of the kept steps: those that train, if any does."""
-        return (self._training if self._training.number else self._evaluation).facts
+        return (self._training if self._training.number else self._other).facts
+
+    @property
+    def _other(self) -> _StepsOfKind:
+        return self._evaluation if self._evaluation.number else self._failed
 
     def keep(self, step: Step) -> None:
         """One more."""
         self._group = self._group or current_group()
-        self.counts = self.counts.add(step)
-        (self._training if step.trains else self._evaluation).keep(step)
+        if step.has_failed:
+            self._failed.keep(step)
+        else:
+            self.counts = self.counts.add(step)
+            (self._training if step.trains else self._evaluation).keep(step)
         self._checked += step.checked
         if step.nonfinite is not None:
             self._nonfinite_steps += 1
@@ -122,8 +131,11 @@ class KeptSteps:
         if not trains:
             self._nonfinite = [replace(each, is_evaluation=False) for each in self._nonfinite]
             self._checked = [replace(each, is_evaluation=False) for each in self._checked]
-        evaluation = self._evaluation.usual(None if trains else self._group)
+        evaluation = (self._evaluation if trains else self._other).usual(
+            None if trains else self._group
+        )
         return Observations(
+            trains=trains,
             usual=self._training.usual(self._group) if trains else evaluation,
             evaluation=evaluation if trains and evaluation.number else None,
             process=None if self._group is None else self._group.process,

@@ -191,8 +191,10 @@ class RunFacts(RowsResult, Inspected):
     #: number of timed steps: the most common kind and, of more than a thousand, a sample; None if
     #: not saved
     timed: int | None = None
-    #: forward passes without a backward pass, which no other value includes, or None
+    #: passes that do not train, in a run that does, which no other value includes, or None
     evaluation: EvaluationRun | None = None
+    #: True if gradients of the model's parameters were computed; None if not saved
+    has_trained: bool | None = None
     calls: tuple[CallRun, ...]
     #: times of the model's forward pass
     forward: Latency
@@ -295,7 +297,12 @@ class RunFacts(RowsResult, Inspected):
 
     @property
     def trains(self) -> bool:
-        """True if the measured steps have a backward pass."""
+        """True if the measured steps train the model."""
+        return self.has_backward if self.has_trained is None else self.has_trained
+
+    @property
+    def has_backward(self) -> bool:
+        """True if the measured steps have a backward pass, perhaps to the inputs only."""
         return self.backward.median > 0
 
     @property
@@ -429,6 +436,8 @@ class WatchedSteps:
 class Observations:
     """Observations of a model: its usual steps, evaluations and findings."""
 
+    #: True if gradients of the model's parameters were computed
+    trains: bool
     #: that train, if any does; else all there were
     usual: WatchedSteps
     #: forward passes without a backward pass; None: there was none, or nothing else
@@ -489,6 +498,7 @@ def run_of(
         steps=usual.number - usual.warm_up,
         warm_up=usual.warm_up,
         timed=len(measured),
+        has_trained=watched.trains,
         evaluation=None if watched.evaluation is None else _evaluation_run(watched.evaluation),
         calls=tuple(
             _call_run(

@@ -54,7 +54,7 @@ def find_verdict(run: RunFacts) -> Note | None:
         path=path,
         type_name=type_name,
         share=share,
-        trains=run.trains,
+        trains=run.has_backward,
         between=None if between is None else between.value,
     )
 
@@ -105,7 +105,11 @@ def _slow(run: RunFacts) -> Iterator[Note]:
     inner = {call.path for index, call in enumerate(run.calls) if index not in outer}
     if share >= _MIN_SLOW and len(inner) >= _MIN_MODULES:
         yield Note.of(
-            "verdict-slow-module", path=path, type_name=type_name, share=share, trains=run.trains
+            "verdict-slow-module",
+            path=path,
+            type_name=type_name,
+            share=share,
+            trains=run.has_backward,
         )
 
 
