@@ -17,17 +17,15 @@ from torch.utils.hooks import RemovableHandle
 from torchscan.errors import InputError, TorchscanError, warn_user
 from torchscan.inspecting.call_memory import MemoryWatch, Shapes
 from torchscan.inspecting.checks import Check, CheckResult, StepChecks
-from torchscan.inspecting.deferred import DeferredValues
 from torchscan.inspecting.device_times import DeviceTimes, EventPool
 from torchscan.inspecting.facts import StepFacts
 from torchscan.inspecting.immediate import ImmediateValues
-from torchscan.inspecting.kept import KeptSteps
 from torchscan.inspecting.nodes import HeldLeaves, NodeWatch
 from torchscan.inspecting.replay import what_is_shared
-from torchscan.inspecting.run import Observations
+from torchscan.inspecting.run_summary import KeptSteps, Observations
 from torchscan.inspecting.step import Step, StepCounts, StepLabel
 from torchscan.inspecting.timing import StepTimes
-from torchscan.inspecting.values import Listener, Memory, Values, masks_in
+from torchscan.inspecting.values import DeferredValues, Listener, Memory, Values, masks_in
 from torchscan.observing.compiling import Compilation, CompileWatch
 from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
 from torchscan.recording.bookkeeping.inventory import device_of, is_on_cuda, modules_of

@@ -31,17 +31,19 @@ from torch.utils.hooks import RemovableHandle
 
 from torchscan.errors import TorchscanError, warn_user
 from torchscan.inspecting.finding_log import FindingLog
-from torchscan.inspecting.findings import CheckedModule, GuardFacts, NonFinite
+from torchscan.inspecting.findings import NonFinite
 from torchscan.inspecting.inspection_link import InspectionLink
 from torchscan.inspecting.line_notes import LineNotes
-from torchscan.inspecting.memory_log import MemoryLog, MemoryTrend
 from torchscan.inspecting.root_calls import RootCall, RootCalls
 from torchscan.inspecting.root_names import RootNames
+from torchscan.inspecting.run import CheckedModule
+from torchscan.inspecting.run_summary import GuardFacts
 from torchscan.inspecting.second_look import is_looking_again
 from torchscan.inspecting.trained_tensors import TrainedTensors
 from torchscan.inspecting.training_checks import TrainingChecks
 from torchscan.inspecting.training_thread import TrainingThread
 from torchscan.inspecting.values import Listener
+from torchscan.inspecting.verdicts import MemoryLog, MemoryTrend
 from torchscan.observing.compiling import CompileWatch
 from torchscan.observing.wrapped_functions import wrap_function
 from torchscan.recording.call_tree import is_in_backward_pass, is_running
