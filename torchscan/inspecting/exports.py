@@ -247,7 +247,7 @@ def _find_originals(calls: Sequence[CallRun]) -> dict[Key, Key]:
 def _list_verdicts(run: RunFacts, producer: Key | None) -> Iterator[Verdict]:
     """Yield the times of the run, its first source of a NaN, and the verdict if it is another."""
     if run.steps:
-        passes = "forward and backward" if run.trains else "forward"
+        passes = "forward and backward" if run.backward.median else "forward"
         remark = f"{passes}, the median of {_format_number(run.steps, 'step')}"
         yield "Measured", units.duration(run.step_time), remark, None
     if run.evaluation is not None:

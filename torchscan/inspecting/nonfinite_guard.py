@@ -33,7 +33,7 @@ from torchscan.errors import TorchscanError, warn_user
 from torchscan.inspecting.finding_log import FindingLog
 from torchscan.inspecting.findings import NonFinite
 from torchscan.inspecting.inspection_link import InspectionLink
-from torchscan.inspecting.line_notes import LineNotes
+from torchscan.inspecting.loss_graph import LineNotes
 from torchscan.inspecting.root_calls import RootCall, RootCalls
 from torchscan.inspecting.root_names import RootNames
 from torchscan.inspecting.run import CheckedModule
