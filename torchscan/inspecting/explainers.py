@@ -72,12 +72,7 @@ class LossExplainer:
                 unknown.append((call, reason))
 
         found = self._describe_graph(graph, counts, losses)
-        if found.cause == _CONSTANT:
-            is_gone = any(len(_alive_outputs(call)) < len(call.outputs) for call in suspects)
-            if unknown:
-                found = replace(found, cause=None)
-            elif is_gone:
-                found = replace(found, unsure=_RESULT_GONE_REPEAT_FINITE)
+        found = _doubt_constant(found, suspects, is_unknown=bool(unknown))
         if not unknown or found.unknown != _NOTHING_SAVED:
             self._log.report_step(found, steps)
             return
@@ -188,6 +183,16 @@ def _can_explain(counts: NonFiniteCount, outputs: Sequence[NonFiniteCount]) -> b
     if counts.nan:  # an infinity does not explain a NaN
         return any(each.nan for each in outputs)
     return not all(each.is_fine for each in outputs)
+
+
+def _doubt_constant(found: NonFinite, calls: Sequence[RootCall], *, is_unknown: bool) -> NonFinite:
+    """Return a finding with the doubt that models leave, if it blames an operand."""
+    if found.cause != _CONSTANT:
+        return found
+    if is_unknown:
+        return replace(found, cause=None)
+    is_gone = any(len(_alive_outputs(call)) < len(call.outputs) for call in calls)
+    return replace(found, unsure=_RESULT_GONE_REPEAT_FINITE) if is_gone else found
 
 
 def _alive_outputs(call: RootCall) -> list[Tensor]:
