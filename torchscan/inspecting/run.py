@@ -264,8 +264,10 @@ class RunFacts(RowsResult, Inspected):
     #: number of timed steps: the most common kind and, of more than a thousand, a sample; None if
     #: not saved
     timed: int | None = None
-    #: forward passes without a backward pass, which no other value includes, or None
+    #: passes that do not train, in a run that does, which no other value includes, or None
     evaluation: EvaluationRun | None = None
+    #: True if gradients of the model's parameters were computed; None if not saved
+    has_trained: bool | None = None
     calls: tuple[CallRun, ...]
     #: times of the model's forward pass
     forward: Latency
@@ -331,7 +333,12 @@ class RunFacts(RowsResult, Inspected):
 
     @property
     def trains(self) -> bool:
-        """True if the measured steps have a backward pass."""
+        """True if the measured steps train the model."""
+        return self.has_backward if self.has_trained is None else self.has_trained
+
+    @property
+    def has_backward(self) -> bool:
+        """True if the measured steps have a backward pass, perhaps to the inputs only."""
         return self.backward.median > 0
 
     @property

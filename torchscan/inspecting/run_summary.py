@@ -68,6 +68,8 @@ class WatchedSteps:
 class Observations:
     """Observations of a model: its usual steps, evaluations and findings."""
 
+    #: True if gradients of the model's parameters were computed
+    trains: bool
     #: steps that train, or passes if no step trains
     usual: WatchedSteps
     #: forward passes without a backward pass, or None without any or if no step trains
@@ -111,6 +113,8 @@ class KeptSteps:
         self.counts = StepCounts()
         self._training = _StepLog(warm_up)
         self._evaluation = _StepLog(warm_up)
+        #: steps that exceptions ended, which are shown if there is nothing else
+        self._failed = _StepLog(warm_up)
         self._checked: list[CheckResult] = []
         #: sources of the first steps that have any
         self._nonfinite: list[NonFinite] = []
@@ -122,13 +126,20 @@ class KeptSteps:
     @property
     def facts(self) -> Sequence[StepFacts]:
         """Facts of the kept steps: those that train, if any does."""
-        return (self._training if self._training.number else self._evaluation).facts
+        return (self._training if self._training.number else self._other).facts
+
+    @property
+    def _other(self) -> _StepLog:
+        return self._evaluation if self._evaluation.number else self._failed
 
     def keep(self, step: Step) -> None:
         """Keep a finished step."""
         self._group = self._group or current_group()
-        self.counts = self.counts.add(step)
-        (self._training if step.trains else self._evaluation).keep(step)
+        if step.has_failed:
+            self._failed.keep(step)
+        else:
+            self.counts = self.counts.add(step)
+            (self._training if step.trains else self._evaluation).keep(step)
         self._checked += step.checked
         if step.nonfinite is not None:
             self._nonfinite_steps += 1
@@ -144,10 +155,12 @@ class KeptSteps:
         if not trains:
             self._nonfinite = [replace(each, is_evaluation=False) for each in self._nonfinite]
             self._checked = [replace(each, is_evaluation=False) for each in self._checked]
-        usual = passes = self._evaluation.find_usual(None if trains else self._group)
-        if trains:
+            usual = passes = self._other.find_usual(self._group)
+        else:
             usual = self._training.find_usual(self._group)
+            passes = self._evaluation.find_usual(None)
         return Observations(
+            trains=trains,
             usual=usual,
             evaluation=passes if trains and passes.number else None,
             process=None if self._group is None else self._group.process,
@@ -238,6 +251,7 @@ def run_of(
         steps=usual.number - usual.warm_up,
         warm_up=usual.warm_up,
         timed=len(usual.steps),
+        has_trained=watched.trains,
         evaluation=None if evaluation is None else _evaluation_run(evaluation),
         calls=_call_runs(usual, costs, roofline, inner),
         **_times_of(usual.steps),

@@ -80,7 +80,7 @@ def find_verdict(run: RunFacts) -> Note | None:
         path=path,
         type_name=type_name,
         share=share,
-        trains=run.trains,
+        trains=run.has_backward,
         between=None if between is None else between.value,
     )
 
@@ -130,7 +130,11 @@ def _slow(run: RunFacts) -> Iterator[Note]:
     num_modules = len({path for path, _ in _times_by_module(run)})
     if share >= _MIN_SLOW and num_modules >= _MIN_MODULES:
         yield Note.of(
-            "verdict-slow-module", path=path, type_name=type_name, share=share, trains=run.trains
+            "verdict-slow-module",
+            path=path,
+            type_name=type_name,
+            share=share,
+            trains=run.has_backward,
         )
 
 

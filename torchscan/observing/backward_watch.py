@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,8 +16,8 @@ from torchscan.torch_versions import RUNS_BACKWARD
 
 #: nodes of a graph that are searched for a parameter
 _MAX_NODES = 20_000
-#: index of the tensors whose gradients are asked for, among the arguments after the tensors
-_INPUTS = 3
+#: the arguments of torch's function after the tensors
+_GRADIENTS, _RETAIN_GRAPH, _INPUTS = 0, 1, 3
 
 
 class BackwardPass(NamedTuple):
@@ -28,6 +29,12 @@ class BackwardPass(NamedTuple):
     inputs: Sequence[Tensor]
     #: losses as they were before they were scaled
     scales: LossScales
+    #: gradients that it starts from, by tensor; None for a 1
+    gradients: Sequence[Tensor | None] = ()
+    #: True if the graph can be used again
+    keeps_graph: bool = False
+    #: True if gradients are added to those of parameters; ``torch.autograd.grad`` returns them
+    is_stored: bool = True
 
     def trains(self, parameter_ids: Collection[int], first_node: int) -> bool:
         """Return whether gradients of these parameters are computed.
@@ -39,6 +46,10 @@ class BackwardPass(NamedTuple):
         return _reaches_parameter(self.tensors, parameter_ids, first_node)
 
 
+#: called before a backward pass; what it returns encloses the pass
+Report = Callable[[BackwardPass], AbstractContextManager[object] | None]
+
+
 class BackwardWatch:
     """Reports the tensors that each backward pass starts at, before it runs.
 
@@ -46,7 +57,7 @@ class BackwardWatch:
     ``GradScaler.scale``, since a backward pass starts at the scaled loss.
     """
 
-    def __init__(self, report: Callable[[BackwardPass], None]) -> None:
+    def __init__(self, report: Report) -> None:
         self._report = report
         self._scales = LossScales()
         self._undo: list[Callable[[], None]] = []
@@ -71,10 +82,23 @@ class BackwardWatch:
     def _run(
         self, run: Callable[..., Any], tensors: Sequence[Tensor], *args: Any, **kwargs: Any
     ) -> Any:
+        context = None
         if self._undo:
             inputs = args[_INPUTS] if len(args) > _INPUTS else kwargs.get("inputs", ())
-            self._report(BackwardPass(tensors, inputs or (), self._scales))
-        return run(tensors, *args, **kwargs)
+            keeps_graph = kwargs.get("retain_graph", False)
+            backward = BackwardPass(
+                tensors=tensors,
+                inputs=inputs or (),
+                scales=self._scales,
+                gradients=args[_GRADIENTS] if args else (),
+                keeps_graph=bool(args[_RETAIN_GRAPH] if len(args) > _RETAIN_GRAPH else keeps_graph),
+                is_stored=kwargs.get("accumulate_grad", True),
+            )
+            context = self._report(backward)
+        if context is None:
+            return run(tensors, *args, **kwargs)
+        with context:
+            return run(tensors, *args, **kwargs)
 
     def _scale(self, scale: Callable[..., Any], scaler: Any, outputs: Any) -> Any:
         scaled = scale(scaler, outputs)
