@@ -30,7 +30,7 @@ from torch.optim.optimizer import (
 from torch.utils.hooks import RemovableHandle
 
 from torchscan.errors import TorchscanError, warn_user
-from torchscan.inspecting.finding_log import FindingLog
+from torchscan.inspecting.finding_log import FindingLog, is_looking_again
 from torchscan.inspecting.findings import NonFinite
 from torchscan.inspecting.inspection_link import InspectionLink
 from torchscan.inspecting.loss_graph import LineNotes
@@ -38,7 +38,6 @@ from torchscan.inspecting.root_calls import RootCall, RootCalls
 from torchscan.inspecting.root_names import RootNames
 from torchscan.inspecting.run import CheckedModule
 from torchscan.inspecting.run_summary import GuardFacts
-from torchscan.inspecting.second_look import is_looking_again
 from torchscan.inspecting.trained_tensors import TrainedTensors
 from torchscan.inspecting.training_checks import TrainingChecks
 from torchscan.inspecting.training_thread import TrainingThread
