@@ -34,15 +34,15 @@ from torchscan.hints import PrintedSummary as PrintedSummary
 from torchscan.inspecting.checks import Alarm as Alarm
 from torchscan.inspecting.checks import Check as Check
 from torchscan.inspecting.checks import CheckResult as CheckResult
-from torchscan.inspecting.expected import Expected as Expected
 from torchscan.inspecting.facts import InspectedCall as InspectedCall
 from torchscan.inspecting.findings import NonFinite as NonFinite
 from torchscan.inspecting.group_run import GroupRun as GroupRun
-from torchscan.inspecting.provenance import RunProvenance as RunProvenance
 from torchscan.inspecting.run import CallRun as CallRun
 from torchscan.inspecting.run import DeviceRun as DeviceRun
+from torchscan.inspecting.run import Expected as Expected
 from torchscan.inspecting.run import Latency as Latency
 from torchscan.inspecting.run import RunFacts as RunFacts
+from torchscan.inspecting.run import RunProvenance as RunProvenance
 from torchscan.inspecting.stragglers import Straggler as Straggler
 from torchscan.inspecting.timeline import Slice as Slice
 from torchscan.inspecting.timeline import Timeline as Timeline

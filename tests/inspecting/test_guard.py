@@ -346,13 +346,13 @@ def test_a_graph_that_is_kept_gathers_no_hooks(monkeypatch: pytest.MonkeyPatch) 
     """One row of a Jacobian after the other goes through the same nodes."""
     model, x = nn.Linear(4, 8), torch.rand(4, requires_grad=True)
     ran: list[int] = []
-    note = loss_graph._Noted.__call__
+    note = loss_graph._NodeHook.__call__
 
-    def counted(self: loss_graph._Noted, made: object, given: object) -> None:
+    def counted(self: loss_graph._NodeHook, made: object, given: object) -> None:
         ran.append(1)
         note(self, made, given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(loss_graph._Noted, "__call__", counted)
+    monkeypatch.setattr(loss_graph._NodeHook, "__call__", counted)
     guard = guard_of("record")
     guard.start()
     for row in model(x).tanh():
@@ -377,7 +377,7 @@ def test_gradients_on_a_device_are_not_kept_in_the_backward_pass(
     ]
     assert kept
     assert all(each.numel() == 1 for each in kept)
-    assert graph.gradient_source() is None
+    assert graph.find_gradient_source() is None
     assert finiteness.max_magnitudes_of([torch.tensor([1.0, math.nan]), torch.empty(0)])[0].isnan()
 
 

@@ -13,17 +13,15 @@ from torch.optim.optimizer import Optimizer
 from torchscan.errors import InputError
 from torchscan.inspecting.call_memory import MemoryWatch, Shapes
 from torchscan.inspecting.checks import Check, CheckResult, StepChecks
-from torchscan.inspecting.deferred import DeferredValues
 from torchscan.inspecting.device_times import DeviceTimes, EventPool
 from torchscan.inspecting.facts import StepFacts
 from torchscan.inspecting.immediate import ImmediateValues
-from torchscan.inspecting.kept import KeptSteps
 from torchscan.inspecting.nodes import HeldLeaves, NodeWatch
 from torchscan.inspecting.replay import what_is_shared
-from torchscan.inspecting.run import Observations
+from torchscan.inspecting.run_summary import KeptSteps, Observations
 from torchscan.inspecting.step import Step, StepCounts, StepLabel
 from torchscan.inspecting.timing import StepTimes
-from torchscan.inspecting.values import Listener, Memory, Values, masks_in
+from torchscan.inspecting.values import DeferredValues, Listener, Memory, Values, masks_in
 from torchscan.observing.backward_watch import BackwardPass, BackwardWatch
 from torchscan.observing.compiling import Compilation, CompileWatch
 from torchscan.observing.internal_errors import InternalErrors

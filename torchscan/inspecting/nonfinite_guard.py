@@ -25,19 +25,19 @@ from torch.compiler import is_dynamo_compiling
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer
 
-from torchscan.inspecting.finding_log import FindingLog
-from torchscan.inspecting.findings import CheckedModule, GuardFacts, NonFinite
+from torchscan.inspecting.finding_log import FindingLog, is_looking_again
+from torchscan.inspecting.findings import NonFinite
 from torchscan.inspecting.inspection_link import InspectionLink
-from torchscan.inspecting.line_notes import LineNotes
-from torchscan.inspecting.loss_graph import LossGraph
-from torchscan.inspecting.memory_log import MemoryLog, MemoryTrend
+from torchscan.inspecting.loss_graph import LineNotes, LossGraph
 from torchscan.inspecting.root_calls import RootCall, RootCalls
 from torchscan.inspecting.root_names import RootNames
-from torchscan.inspecting.second_look import is_looking_again
+from torchscan.inspecting.run import CheckedModule
+from torchscan.inspecting.run_summary import GuardFacts
 from torchscan.inspecting.trained_tensors import TrainedTensors
 from torchscan.inspecting.training_checks import TrainingChecks
 from torchscan.inspecting.training_thread import TrainingThread
 from torchscan.inspecting.values import Listener
+from torchscan.inspecting.verdicts import MemoryLog, MemoryTrend
 from torchscan.observing.backward_watch import BackwardPass, BackwardWatch
 from torchscan.observing.compiling import CompileWatch
 from torchscan.observing.internal_errors import InternalErrors

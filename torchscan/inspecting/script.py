@@ -26,9 +26,9 @@ from torch.compiler import is_dynamo_compiling
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from torchscan.errors import AlarmError, InputError, NonFiniteError
+from torchscan.inspecting.finding_log import is_looking_again
 from torchscan.inspecting.nonfinite_guard import NonFiniteGuard
 from torchscan.inspecting.run import RunFacts
-from torchscan.inspecting.second_look import is_looking_again
 from torchscan.observing.compiling import CompileWatch
 from torchscan.recording.call_tree import Begun
 from torchscan.recording.undo import is_recording

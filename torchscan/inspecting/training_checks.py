@@ -1,7 +1,6 @@
 """The checks of one training step: the loss, the gradients, and the parameters after the optimizer.
 
-Each is one sum or one fused norm. A check that fails is explained by the modules ``loss_explainer``, ``gradient_explainer`` and
-``update_explainer``.
+Each is one sum or one fused norm. A check that fails is explained in ``explainers``.
 """
 
 from __future__ import annotations
@@ -15,15 +14,17 @@ from torch.optim.optimizer import Optimizer
 
 from torchscan.inspecting.backward_state import BackwardState
 from torchscan.inspecting.device_checks import DeviceChecks
+from torchscan.inspecting.explainers import (
+    GradientExplainer,
+    LossExplainer,
+    UpdateExplainer,
+)
 from torchscan.inspecting.finding_log import FindingLog
 from torchscan.inspecting.finiteness import FINE, check_values, is_on_device
-from torchscan.inspecting.gradient_explainer import GradientExplainer
-from torchscan.inspecting.loss_explainer import LossExplainer
 from torchscan.inspecting.loss_graph import LossGraph
 from torchscan.inspecting.root_calls import RootCalls
 from torchscan.inspecting.root_names import RootNames
 from torchscan.inspecting.trained_tensors import TrainedTensors, updated_rows_of
-from torchscan.inspecting.update_explainer import UpdateExplainer
 from torchscan.observing.backward_watch import BackwardPass
 from torchscan.observing.readable_tensors import is_plain, is_readable
 from torchscan.observing.steps import parameters_of

@@ -15,7 +15,8 @@ _USUAL = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 def is_readable(tensor: Tensor) -> bool:
     """Return whether a tensor can have non-finite values and can be read."""
-    if type(tensor) is Tensor and tensor.is_cpu and tensor.dtype in _USUAL:  # most tensors
+    is_usual = type(tensor) is Tensor and tensor.is_cpu and tensor.dtype in _USUAL
+    if is_usual:
         return not is_functorch_wrapped(tensor)
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return False
@@ -37,9 +38,6 @@ def keeps_values(kind: type) -> bool:
 
 def is_plain(tensor: Tensor) -> bool:
     """Return whether a tensor is dense, in memory, and of a type that all kernels support."""
-    return (
-        type(tensor) in _PLAIN
-        and tensor.dtype in _USUAL
-        and tensor.layout is torch.strided
-        and not (tensor.is_nested or is_transforming())
-    )
+    if type(tensor) not in _PLAIN or tensor.dtype not in _USUAL:
+        return False
+    return tensor.layout is torch.strided and not (tensor.is_nested or is_transforming())
