@@ -18,7 +18,7 @@ from time import perf_counter_ns, time_ns
 
 from torchscan.inspecting.device_times import DeviceTimes
 from torchscan.recording.call_tree import Call, is_in_backward_pass
-from torchscan.torch_versions import is_capturing
+from torchscan.torch_versions import is_capturing, place_in_group
 
 #: in place of a call: what stores gradients of parameters and inputs
 LEAVES = -1
@@ -50,8 +50,10 @@ class StepTimes:
         self._began = self._last = self._over = self._optimizer_start = 0
         #: nanoseconds that were spent on looking, which are nobody's, and when the looking that goes on began
         self.looking = self._looking_since = 0
-        #: two numbers for each time that looking ended: when, and how much there had been by then
+        #: two numbers for each time that looking ended: when, and how much there had been by then;
+        #: they are needed to compare the times of ranks
         self._looked_until = array("q")
+        self._keeps_looks = place_in_group() is not None
         #: when it began and was over, in nanoseconds since 1970
         self.began_at = self.over_at = 0
 
@@ -68,8 +70,9 @@ class StepTimes:
         """Until now."""
         end = perf_counter_ns()
         self.looking += end - start
-        self._looked_until.extend((end, self.looking))
         self._looking_since = 0
+        if self._keeps_looks:
+            self._looked_until.extend((end, self.looking))
 
     @property
     def looked(self) -> Sequence[tuple[int, int]]:

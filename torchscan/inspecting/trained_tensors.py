@@ -192,6 +192,8 @@ class TrainedTensors:
 
     def is_mask(self, tensor: Tensor) -> bool:
         """Return whether a tensor held infinities from the start."""
+        if not self._masks:
+            return False
         mask = self._masks.get(id(tensor))
         return mask is not None and mask.reference() is tensor
 
@@ -201,6 +203,8 @@ class TrainedTensors:
 
     def is_reported(self, tensor: Tensor) -> bool:
         """Return whether a tensor has been reported."""
+        if not self._reported:
+            return False
         known = self._reported.get(id(tensor))
         return known is not None and known() is tensor
 
