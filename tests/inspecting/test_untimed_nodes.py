@@ -31,7 +31,7 @@ class InfiniteGradient(torch.autograd.Function):
         return x.clone()
 
     @staticmethod
-    def backward(context: object, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(context: object, gradient: Tensor) -> Tensor:
         return gradient * math.inf
 
 
@@ -59,7 +59,7 @@ def test_views_count_as_nodes() -> None:
 @pytest.mark.parametrize("view", [same, Tensor.t], ids=["no view", "view"])
 def test_the_source_of_a_gradient_behind_a_view_is_found(view: Callable[[Tensor], Tensor]) -> None:
     def spoil(x: Tensor) -> Tensor:
-        spoilt: Tensor = InfiniteGradient.apply(view(x))  # type: ignore[no-untyped-call]
+        spoilt: Tensor = InfiniteGradient.apply(view(x))
         return spoilt
 
     (first, *_) = trained(Viewed(spoil)).nonfinite
@@ -70,7 +70,7 @@ def test_gradients_are_counted_through_views_once_something_was_found() -> None:
     """The gradient of the layer's result passes a view in the layer's caller."""
 
     def spoil(x: Tensor) -> Tensor:
-        spoilt: Tensor = InfiniteGradient.apply(x.t())  # type: ignore[no-untyped-call]
+        spoilt: Tensor = InfiniteGradient.apply(x.t())
         return spoilt
 
     facts = trained(Viewed(spoil))

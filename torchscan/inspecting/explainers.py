@@ -13,7 +13,6 @@ from dataclasses import replace
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-from torchscan.inspecting.backward_state import BackwardState
 from torchscan.inspecting.finding_log import (
     WRITTEN_SINCE_UPDATE,
     FindingLog,
@@ -28,7 +27,7 @@ from torchscan.inspecting.finiteness import (
 from torchscan.inspecting.loss_graph import LossGraph, operator_of
 from torchscan.inspecting.root_calls import MAX_CALLS, ModuleSteps, RootCall, RootCalls
 from torchscan.inspecting.root_names import RootNames
-from torchscan.inspecting.trained_tensors import TrainedTensors
+from torchscan.inspecting.trained_tensors import BackwardState, TrainedTensors
 from torchscan.notes import Note
 from torchscan.observing.readable_tensors import is_readable
 from torchscan.recording.bookkeeping.containers import tensors_in

@@ -16,11 +16,10 @@ from torch import Tensor, nn
 
 from torchscan.inspecting.findings import Bad, NonFinite, Phase
 from torchscan.inspecting.finiteness import FINE, NonFiniteCount, check_values
-from torchscan.inspecting.inspection_link import InspectionLink
 from torchscan.inspecting.inspector import Inspector
 from torchscan.inspecting.replay import copy_of, obstacle
 from torchscan.inspecting.root_calls import ModuleSteps, RootCall, RootCalls
-from torchscan.inspecting.root_names import RootNames
+from torchscan.inspecting.root_names import InspectionLink, RootNames
 from torchscan.inspecting.trained_tensors import TrainedTensors
 from torchscan.inspecting.values import Listener
 from torchscan.notes import Note

@@ -22,12 +22,12 @@ from torchscan.inspecting.run_summary import KeptSteps, Observations
 from torchscan.inspecting.step import Step, StepCounts, StepLabel
 from torchscan.inspecting.timing import StepTimes
 from torchscan.inspecting.values import DeferredValues, Listener, Memory, Values, masks_in
-from torchscan.observing.backward_watch import BackwardPass, BackwardWatch
+from torchscan.observing.backward_watch import BackwardPass, BackwardWatch, OptimizerWatch
 from torchscan.observing.compiling import Compilation, CompileWatch
 from torchscan.observing.internal_errors import InternalErrors
 from torchscan.observing.model_hook import ModelEntries
-from torchscan.observing.optimizer_watch import OptimizerWatch
-from torchscan.observing.steps import ModelParameters, ModelSteps, StepCounter
+from torchscan.observing.model_steps import ModelParameters, ModelSteps
+from torchscan.observing.steps import StepCounter
 from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
 from torchscan.recording.bookkeeping.inventory import device_of, is_on_cuda, modules_of
 from torchscan.recording.bookkeeping.tensors import own_copy, shape_of
@@ -93,7 +93,9 @@ class Inspector:
         self._model_parameters = known = ModelParameters(model)
         self._pass_steps = ModelSteps(model, known, known.find_again, StepCounter())
         self._backward_watch = BackwardWatch(self._note_backward_pass)
-        self._optimizer_watch = OptimizerWatch(self._before_optimizer, self._after_optimizer)
+        self._optimizer_watch = OptimizerWatch(
+            lambda _: self._step.note_optimizer(is_start=True), self._after_optimizer
+        )
         self._errors = InternalErrors("inspecting", self._stop_following)
         #: the compiled version of the model whose call goes on, or None
         self._compiled: nn.Module | None = None
@@ -180,14 +182,11 @@ class Inspector:
         known = self._paths.get(id(module))
         if known is None:
             return "" if self._entries.is_model(module) else None
-        if module is self.model and self._is_compiled_running():
-            return None
+        if module is self.model and self._compiled is not None:
+            current = self._tree.current
+            if current is not None and current.outermost.module is self._compiled:
+                return None  # what runs in the compiled version belongs to its call
         return known[0]
-
-    def _is_compiled_running(self) -> bool:
-        """Return whether a call of the compiled model goes on, whose calls belong to it."""
-        current = None if self._compiled is None else self._tree.current
-        return current is not None and current.outermost.module is self._compiled
 
     def _stop_following(self) -> None:
         self._tree.pause()
@@ -299,9 +298,6 @@ class Inspector:
         with self._errors.caught():
             if self._pass_steps.note_backward(backward, lambda: None):
                 self._step.note_training()
-
-    def _before_optimizer(self, _: Optimizer) -> None:
-        self._step.note_optimizer(is_start=True)
 
     def _after_optimizer(self, optimizer: Optimizer) -> None:
         self._step.note_optimizer(is_start=False)

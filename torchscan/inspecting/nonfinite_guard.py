@@ -27,21 +27,18 @@ from torch.optim.optimizer import Optimizer
 
 from torchscan.inspecting.finding_log import FindingLog, is_looking_again
 from torchscan.inspecting.findings import NonFinite
-from torchscan.inspecting.inspection_link import InspectionLink
 from torchscan.inspecting.loss_graph import LineNotes, LossGraph
-from torchscan.inspecting.root_calls import RootCall, RootCalls
-from torchscan.inspecting.root_names import RootNames
+from torchscan.inspecting.root_calls import RootCall, RootCalls, TrainingThread
+from torchscan.inspecting.root_names import InspectionLink, RootNames
 from torchscan.inspecting.run import CheckedModule
 from torchscan.inspecting.run_summary import GuardFacts
 from torchscan.inspecting.trained_tensors import TrainedTensors
 from torchscan.inspecting.training_checks import TrainingChecks
-from torchscan.inspecting.training_thread import TrainingThread
 from torchscan.inspecting.values import Listener
 from torchscan.inspecting.verdicts import MemoryLog, MemoryTrend
-from torchscan.observing.backward_watch import BackwardPass, BackwardWatch
+from torchscan.observing.backward_watch import BackwardPass, BackwardWatch, OptimizerWatch
 from torchscan.observing.compiling import CompileWatch
 from torchscan.observing.internal_errors import InternalErrors
-from torchscan.observing.optimizer_watch import OptimizerWatch
 from torchscan.observing.wrapped_functions import wrap_function
 from torchscan.recording.call_tree import is_in_backward_pass, is_running
 from torchscan.recording.undo import is_recording
@@ -87,7 +84,7 @@ class NonFiniteGuard:
         self._backward_watch = BackwardWatch(self._note_backward)
         self._optimizer_watch = OptimizerWatch(self._before_update, self._after_update)
         self._errors = InternalErrors("checking for NaN", self._stop)
-        self._unwrap_scaler: Callable[[], None] = _do_nothing
+        self._unwrap_scaler: Callable[[], None] = lambda: None
         self._at_start: Callable[..., None] = self._note_start
         self._at_end: Callable[..., None] = self._note_end
         self.is_started = False
@@ -333,7 +330,3 @@ class NonFiniteGuard:
         with self._check_safely():
             self._checks.note_scaler_step(optimizer, has_stepped=self._has_stepped)
         return result
-
-
-def _do_nothing() -> None:
-    pass

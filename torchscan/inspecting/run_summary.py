@@ -29,7 +29,7 @@ from torchscan.inspecting.run import (
     RunProvenance,
 )
 from torchscan.inspecting.step import Step, StepCounts
-from torchscan.inspecting.timeline import Timeline
+from torchscan.inspecting.timing import Timeline
 from torchscan.inspecting.verdicts import Interval, MemoryTrend, evidence_of
 from torchscan.measured import Key
 from torchscan.observing.compiling import Compilation

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-from torchscan.inspecting.backward_state import BackwardState
 from torchscan.inspecting.device_checks import DeviceChecks
 from torchscan.inspecting.explainers import (
     GradientExplainer,
@@ -24,10 +23,10 @@ from torchscan.inspecting.finiteness import FINE, check_values, is_on_device
 from torchscan.inspecting.loss_graph import LossGraph
 from torchscan.inspecting.root_calls import RootCalls
 from torchscan.inspecting.root_names import RootNames
-from torchscan.inspecting.trained_tensors import TrainedTensors, updated_rows_of
+from torchscan.inspecting.trained_tensors import BackwardState, TrainedTensors, updated_rows_of
 from torchscan.observing.backward_watch import BackwardPass
+from torchscan.observing.model_steps import parameters_of
 from torchscan.observing.readable_tensors import is_plain, is_readable
-from torchscan.observing.steps import parameters_of
 from torchscan.recording.places import place_of_user
 from torchscan.torch_versions import norms_of, without_tracing
 

@@ -1,7 +1,10 @@
-"""Backward passes as they start: the tensor that ``backward()`` is called on, and the model."""
+"""Backward passes as they start, with their losses, and steps of optimizers."""
 
 from __future__ import annotations
 
+import math
+import weakref
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -9,10 +12,53 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.hooks import RemovableHandle
 
-from torchscan.observing.loss_scales import LossScales
 from torchscan.observing.wrapped_functions import wrap_function
 from torchscan.torch_versions import RUNS_BACKWARD
+
+#: scaled losses that are remembered at once
+_MAX_LOSSES = 8
+
+
+class ScaledLoss(NamedTuple):
+    """A loss as it was before it was scaled."""
+
+    scaled: weakref.ref[Tensor]
+    loss: Tensor
+    #: NaN on a CUDA device, where reading it would wait
+    scale: float
+
+
+class LossScales:
+    """The last losses that were scaled."""
+
+    def __init__(self) -> None:
+        self._losses: deque[ScaledLoss] = deque(maxlen=_MAX_LOSSES)
+
+    def note(self, scaled: Tensor, loss: Tensor, scaler: object) -> None:
+        """Remember the loss that a scaler has scaled."""
+        of_scaler: Any = scaler
+        scale = math.nan if scaled.is_cuda else float(of_scaler.get_scale())
+        self._losses.append(ScaledLoss(weakref.ref(scaled), loss.detach(), scale))
+
+    def unscale(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], float | None]:
+        """Return the losses before they were scaled, and their scale, or None if there is none."""
+        losses, scale = [], None
+        for tensor in tensors:
+            known = next((each for each in self._losses if each.scaled() is tensor), None)
+            if known is None:
+                losses.append(tensor)
+            else:
+                losses.append(known.loss)
+                scale = known.scale
+        return losses, scale
+
 
 #: nodes of a graph that are searched for a parameter
 _MAX_NODES = 20_000
@@ -129,3 +175,26 @@ def _reaches_parameter(
             elif id(variable) in parameter_ids:
                 return True
     return bool(pending)
+
+
+class OptimizerWatch:
+    """Reports when optimizers step."""
+
+    def __init__(
+        self, before: Callable[[Optimizer], None], after: Callable[[Optimizer], None]
+    ) -> None:
+        self._before, self._after = before, after
+        self._handles: tuple[RemovableHandle, ...] = ()
+
+    def start(self) -> None:
+        """Report from now on."""
+        self._handles = (
+            register_optimizer_step_pre_hook(lambda optimizer, *_: self._before(optimizer)),
+            register_optimizer_step_post_hook(lambda optimizer, *_: self._after(optimizer)),
+        )
+
+    def close(self) -> None:
+        """Report nothing any more."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = ()

@@ -73,7 +73,9 @@ class ModelEntries:
         if not self.has(module):
             return has_compiler() and id(compiled_from(module)) in self._identities
         caller = outermost_running(module)
-        return caller is None or _has_module(caller, self._model)
+        if caller is None:
+            return True
+        return any(self.is_model(each) for each in caller.modules())
 
     def note(self, module: nn.Module, *, is_only: bool = False) -> None:
         """Note a module that was called from outside. Parts are no longer entries if ``is_only``.
@@ -85,10 +87,6 @@ class ModelEntries:
             self._identities.clear()
         self._is_called = self._is_called or is_model
         self._identities |= {id(self._model), id(module)}
-
-
-def _has_module(outer: nn.Module, module: nn.Module) -> bool:
-    return any(each is module or compiled_from(each) is module for each in outer.modules())
 
 
 class ModelHook:

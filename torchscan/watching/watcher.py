@@ -22,8 +22,9 @@ from torchscan.notes import Note
 from torchscan.observing.backward_watch import BackwardPass, BackwardWatch
 from torchscan.observing.compiling import CompileWatch
 from torchscan.observing.model_hook import ModelHook
+from torchscan.observing.model_steps import ModelSteps
 from torchscan.observing.readable_tensors import is_plain
-from torchscan.observing.steps import ModelSteps, Pass, StepCounter
+from torchscan.observing.steps import Pass, StepCounter
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import tensors_of
 from torchscan.recording.call_tree import Given, is_in_backward_pass, is_open
