@@ -116,6 +116,7 @@ __all__ = [
     "without_python_dispatcher",
     "without_torch_function",
     "without_tracing",
+    "without_transforms",
 ]
 
 _C: Any = torch._C
@@ -339,6 +340,16 @@ is_tracing: Callable[[], bool] = _C._is_tracing
 def is_transforming() -> bool:
     """Return whether vmap or grad is active in this thread."""
     return _C._functorch.peek_interpreter_stack() is not None
+
+
+def without_transforms() -> contextlib.AbstractContextManager[object]:
+    """Compute with ordinary tensors inside the context, also while vmap or grad is active."""
+    if not is_transforming():
+        return contextlib.nullcontext()
+    transforms: Any = importlib.import_module("torch._functorch.pyfunctorch")
+    cleared: contextlib.AbstractContextManager[object]
+    cleared = transforms.temporarily_clear_interpreter_stack()
+    return cleared
 
 
 def strip_hooks(model: nn.Module) -> None:

@@ -17,6 +17,7 @@ from torchscan.inspecting.loss_graph import LossGraph
 from torchscan.inspecting.root_calls import ModuleSteps, RootCalls
 from torchscan.inspecting.training_thread import is_same_or_part
 from torchscan.observing.readable_tensors import is_plain, is_readable
+from torchscan.observing.steps import parameters_of
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.torch_versions import without_torch_function, without_tracing
 
@@ -237,11 +238,6 @@ class _Mask:
             return False
         self._version = version
         return bool(check_values(tensor).nan)
-
-
-def parameters_of(optimizer: Optimizer) -> list[Tensor]:
-    """Return the parameters of all groups of an optimizer."""
-    return list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
 
 
 def _has_one_of(wanted: Iterable[Tensor], tensors: Iterable[Tensor]) -> bool:

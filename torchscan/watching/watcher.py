@@ -34,6 +34,7 @@ from torchscan.torch_versions import (
     is_capturing_now,
     is_tracing,
     without_torch_function,
+    without_transforms,
 )
 from torchscan.watching.about import about_of
 from torchscan.watching.accepting import choice, flag, path, quote
@@ -198,7 +199,9 @@ class Watcher:
             or is_open(module)
         ):
             return
-        with self._guarded():
+        self._model_steps.note_replacements()
+        # the step before is handed over here, and its tensors are ordinary ones
+        with self._guarded(), without_transforms():
             self._thread = threading.get_ident()
             self._model_hook.note_entry(module, is_first=not self._has_begun)
             self._has_begun = True
@@ -206,7 +209,6 @@ class Watcher:
 
     def _begin_pass(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         phase = self._model_steps.phase_of(module)
-        self._model_steps.note_replacements()
         part = None if self._model_hook.is_model(module) else id(module)
         relation = self._steps.relation_of(phase, part)
         if self._sampler is not None:
