@@ -338,9 +338,17 @@ class _ReplayMode(TorchDispatchMode):
             return
         if origin is None and (has_infinite_constant or before.inf):
             self._note_mask(operator, has_infinite_constant=has_infinite_constant)
-            return
-        origin = origin or replace(operator, is_log=_is_log(operator, made))
-        self._first = self._first or origin
+        else:
+            self._note_computed(operator, origin, made)
+
+    def _note_computed(
+        self, operator: Operator, origin: Operator | None, made: Sequence[Tensor]
+    ) -> None:
+        """Remember the tensors with computed infinities, and their origin."""
+        if origin is None:
+            origin = replace(operator, is_log=_is_log(operator, made))
+        if self._first is None:
+            self._first = origin
         for each in filter(is_readable, made):
             if check_values(each).inf:
                 self._computed[id(each)] = each, origin
