@@ -55,6 +55,7 @@ __all__ = [
     "compiles_flex_attention",
     "count_function_modes",
     "current_node",
+    "current_stream",
     "default_device",
     "engine",
     "forget_hooks",
@@ -65,6 +66,7 @@ __all__ = [
     "has_compiler",
     "hooks_for_gradients_as_now",
     "hooks_of",
+    "is_capturing_now",
     "is_divided_unevenly",
     "is_fake_type",
     "is_faking",
@@ -117,6 +119,7 @@ __all__ = [
     "without_python_dispatcher",
     "without_torch_function",
     "without_tracing",
+    "without_transforms",
 ]
 
 _C: Any = torch._C
@@ -342,6 +345,16 @@ def is_transforming() -> bool:
     return _C._functorch.peek_interpreter_stack() is not None
 
 
+def without_transforms() -> contextlib.AbstractContextManager[object]:
+    """Compute with ordinary tensors inside the context, also while vmap or grad is active."""
+    if not is_transforming():
+        return contextlib.nullcontext()
+    transforms: Any = importlib.import_module("torch._functorch.pyfunctorch")
+    cleared: contextlib.AbstractContextManager[object]
+    cleared = transforms.temporarily_clear_interpreter_stack()
+    return cleared
+
+
 def strip_hooks(model: nn.Module) -> None:
     """Remove all hooks of modules, also the global ones, for a copy that must not call them."""
     module = nn.modules.module
@@ -542,10 +555,32 @@ def at_end_of_backward_pass(call: Callable[[], object]) -> None:
 
 
 #: of a device by its number; builds without CUDA have none
-raw_cuda_stream: Callable[[int], int] = getattr(_C, "_cuda_getCurrentRawStream", int)
-cuda_device: Callable[[], int] = getattr(_C, "_cuda_getDevice", int)
+_raw_cuda_stream: Callable[[int], int] = getattr(_C, "_cuda_getCurrentRawStream", int)
+_cuda_device: Callable[[], int] = getattr(_C, "_cuda_getDevice", int)
+#: streams by the number of their device and torch's address
+_streams: dict[tuple[int, int], torch.cuda.Stream] = {}
 #: whether what runs on CUDA is captured, to be run later; nothing may be timed then
 is_capturing: Callable[[], bool] = getattr(_C, "_cuda_isCurrentStreamCapturing", bool)
+
+
+def is_capturing_now() -> bool:
+    """Return whether CUDA is in use and work is being captured, to run later."""
+    return torch.cuda.is_initialized() and is_capturing()
+
+
+def current_stream(device: int | None = None) -> torch.cuda.Stream:
+    """Return the current stream of a device, or of the current device.
+
+    It takes a tenth of the time in which torch creates an object for the stream.
+    """
+    device = _cuda_device() if device is None else device
+    key = device, _raw_cuda_stream(device)
+    stream = _streams.get(key)
+    if stream is None:
+        stream = _streams[key] = torch.cuda.current_stream(device)
+    return stream
+
+
 #: the node of the graph whose gradient this thread computes
 current_node: Callable[[], Any] = _C._current_autograd_node
 #: the number that autograd gives the next node of a graph made in this thread
@@ -929,7 +964,19 @@ def has_compiled_parts(module: nn.Module) -> bool:
 
 
 def not_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that the compiler leaves alone, and everything that it calls."""
+    """Return a function that the compiler leaves alone, and everything that it calls.
+
+    ``torch.compiler.disable`` wraps it, which takes a microsecond in each call. Since torch 2.7 a
+    function can be marked instead.
+    """
+    eval_frame: Any = getattr(_C._dynamo, "eval_frame", None)
+    mark = getattr(eval_frame, "set_code_exec_strategy", None)
+    code = getattr(function, "__code__", None)
+    types: Any = sys.modules.get("torch._dynamo.types")
+    if mark is not None and code is not None and hasattr(types, "FrameExecStrategy"):
+        skip = types.FrameAction.SKIP
+        mark(code, types.FrameExecStrategy(skip, skip))
+        return function
     left_alone: Callable[..., Any] = torch.compiler.disable(function)
     return left_alone
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchscan.inspecting.finiteness import is_plain
+from torchscan.observing.readable_tensors import is_plain
 from torchscan.torch_versions import (
     count_dispatch_modes,
     count_function_modes,

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from torchscan.errors import InputError, warn_or_print
-from torchscan.inspecting.finiteness import is_plain
-from torchscan.inspecting.root_calls import is_capturing_now
 from torchscan.notes import Note
 from torchscan.observing.backward_watch import BackwardPass, BackwardWatch
 from torchscan.observing.compiling import CompileWatch
 from torchscan.observing.model_hook import ModelHook
+from torchscan.observing.model_steps import ModelSteps
+from torchscan.observing.readable_tensors import is_plain
 from torchscan.observing.steps import Pass, StepCounter
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import tensors_of
@@ -33,8 +33,11 @@ from torchscan.recording.undo import is_recording
 from torchscan.torch_versions import (
     GradientHook,
     has_compiler,
-    next_node,
+    is_capturing_now,
+    is_tracing,
+    is_transforming,
     without_torch_function,
+    without_transforms,
 )
 from torchscan.watching.about import about_of
 from torchscan.watching.argument_checks import choice, flag, path, quote
@@ -48,7 +51,7 @@ from torchscan.watching.rows import Rows
 from torchscan.watching.schema import Phase
 from torchscan.watching.sinks.sink import Sink
 from torchscan.watching.starting import START_METHODS, StartMethod
-from torchscan.watching.step_sampler import ParameterMemory, StepSampler, is_transformed
+from torchscan.watching.step_sampler import ParameterMemory, StepSampler
 from torchscan.watching.wanted import (
     Chosen,
     Wanted,
@@ -94,6 +97,7 @@ class Watcher:
             self._numbers, lambda path, each: is_chosen(wanted.modules, path, each)
         )
         self._steps = StepCounter(process.last, process.reached, step)
+        self._model_steps = ModelSteps(module, self._sites, self._find_parameters, self._steps)
         self._rewrite_from(step)
         if step is None and process.last:
             self._warn_of_continuation(self._steps.next)
@@ -108,10 +112,6 @@ class Watcher:
         self._pid = os.getpid()
         #: the thread that trains: the first that calls the model
         self._thread: int | None = None
-        #: number of the first node that autograd can make in the current pass
-        self._first_node = 0
-        #: True once gradients have reached a pass in evaluation mode
-        self._trains_in_eval_mode = False
         self._facts: dict[str, Any] = {}
         #: the module that is called from outside: the model, or a compiled version of it
         self._called = module
@@ -152,22 +152,15 @@ class Watcher:
         """Note a backward pass that begins, if it trains the model."""
         if self._is_closed or not self._has_begun or not self._is_here:
             return
-        if is_recording() or is_transformed() or is_capturing_now():
+        if is_recording() or is_tracing() or is_capturing_now():
             return
-        # a pass that seemed to be an evaluation trains only if its own graph leads to parameters
-        is_evaluation = self._steps.current.phase == "eval"
-        first_node = self._first_node if is_evaluation else 0
-        if not backward.trains(self._sites.parameter_ids, first_node):
-            has_changed = self._sites.update(self._model, self._called)
-            if not has_changed or not backward.trains(self._sites.parameter_ids, first_node):
-                return
-        if is_evaluation:
-            self._promote()
-        self._note_backward()
+        if not self._model_steps.note_backward(backward, self._relabel):
+            return
+        self._model_hook.await_call()
         losses, scale = backward.scales.unscale(backward.tensors)
         # reading a distributed tensor would communicate
         has_loss = len(losses) == 1 and losses[0].numel() == 1 and is_plain(losses[0])
-        if has_loss and not is_in_backward_pass():
+        if has_loss and not is_in_backward_pass() and not is_transforming():
             self._curves.add_loss(losses[0])
             if scale is not None:
                 self._curves.note_scale(backward.tensors[0], losses[0])
@@ -183,22 +176,16 @@ class Watcher:
         except Exception as error:
             self._give_up(error)
 
-    def _promote(self) -> None:
+    def _relabel(self) -> None:
         """Note that a pass in evaluation mode trains, as of a model with frozen batch norms."""
-        self._trains_in_eval_mode = True
-        begun = self._steps.promote()
+        begun = self._steps.current
         self._curves.relabel(begun.phase, begun.step, begun.number)
         if self._sampler is not None:
             self._sampler.relabel(begun)
 
     def _note_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Note the step of an optimizer, which may be that of another model."""
-        parameter_ids = self._sites.parameter_ids
-        if not any(
-            id(each) in parameter_ids
-            for group in optimizer.param_groups
-            for each in group["params"]
-        ):
+        if not self._model_steps.has_optimizer(optimizer):
             return
         self._note_backward()
         if not self._is_here:
@@ -223,17 +210,22 @@ class Watcher:
             not self._is_here
             or is_in_backward_pass()
             or is_recording()
-            or is_transformed()
+            or is_tracing()
             or is_open(module)
         ):
             return
-        self._run(self._begin_pass, module, args)
+        self._model_steps.note_replacements()
+        if not is_transforming():
+            self._run(self._begin_pass, module, args)
+            return
+        with without_transforms():  # the step before is handed over: its tensors are ordinary ones
+            self._run(self._begin_pass, module, args)
 
     def _begin_pass(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         self._thread = threading.get_ident()
         self._model_hook.note_entry(module, is_first=not self._has_begun)
         self._has_begun = True
-        phase = self._phase_of(module)
+        phase = self._model_steps.phase_of(module)
         part = None if self._model_hook.is_model(module) else id(module)
         relation = self._steps.relation_of(phase, part)
         if self._sampler is not None:
@@ -245,8 +237,7 @@ class Watcher:
 
         self._finish()
         self._curves.end()
-        begun = self._steps.begin(phase, part)
-        self._first_node = next_node()
+        begun = self._model_steps.begin(phase, part)
         if not self._is_paused:
             self._curves.begin(phase, begun.step, begun.number)
         if self._is_due(begun):
@@ -256,18 +247,15 @@ class Watcher:
         else:
             self._model_hook.await_call()
 
-    def _phase_of(self, module: nn.Module) -> Phase:
-        """Return the phase of a pass that begins, as far as can be told before its gradients."""
-        if not torch.is_grad_enabled() or not self._sites.has_trained_parameters:
-            return "eval"
-        return "train" if module.training or self._trains_in_eval_mode else "eval"
-
     def _await_gradients(self, module: nn.Module) -> None:
         """Wait for the gradients of a step that is not sampled."""
         if self._sites.has_unreachable_parameters:
             self._model_hook.await_result(module)
         else:
             self._model_hook.sleep()
+
+    def _find_parameters(self) -> bool:
+        return self._sites.update(self._model, self._called)
 
     def _is_due(self, begun: Pass) -> bool:
         if self._is_paused:
