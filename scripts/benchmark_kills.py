@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 import torchscan
-from torchscan.watching.ledger import has_worker
+from torchscan.watching.run_files import has_worker
 from torchscan.watching.watcher import watch
 
 RUNS, _SEED, _AT_ONCE = 100, 0, 4

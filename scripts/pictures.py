@@ -102,9 +102,14 @@ def take_pictures(
 
 
 def reduce_colors(path: Path) -> None:
-    """Write a picture again with a palette, which makes a smaller file."""
+    """Write a picture again with a palette, which makes a smaller file. Rare colors stay."""
     picture = Image.open(path).convert("RGB")
-    picture.quantize(_COLORS, dither=Image.Dither.NONE).save(path, optimize=True)
+    counted = sorted(picture.getcolors(picture.width * picture.height) or [], reverse=True)
+    common = [channel for _, color in counted[: _COLORS // 2] for channel in color]
+    rare = picture.quantize(_COLORS - len(common) // 3, method=Image.Quantize.MAXCOVERAGE)
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([*common, *(rare.getpalette() or [])])
+    picture.quantize(palette=palette, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 class _Layer(nn.Module):

@@ -17,16 +17,24 @@ if TYPE_CHECKING:
 _ROWS = """table => Array.from(table.tBodies[0].rows).filter(row => row.offsetParent !== null)
     .map(row => Array.from(row.cells).map(cell => cell.innerText.trim()))"""
 
-#: of each element with a text of its own that is seen: its colour, how opaque it is, and where it stands
+#: of each text that is seen: its color, how opaque it is, and where it stands
 _TEXTS = """roots => roots.flatMap(root => Array.from(root.querySelectorAll("*"))).filter(
-    each => each.offsetParent !== null && Array.from(each.childNodes).some(node => node.nodeType === 3 && node.data.trim())
-).map(each => {
+    each => each.offsetParent !== null
+).flatMap(each => {
+    const texts = Array.from(each.childNodes).filter(node => node.nodeType === 3 && node.data.trim());
+    if (!texts.length) return [];
     let opacity = 1;
     for (let at = each; at; at = at.parentElement) opacity *= Number(getComputedStyle(at).opacity);
-    const box = each.getBoundingClientRect();
-    const color = getComputedStyle(each).color.match(/[\\d.]+/g).map(Number);
+    const style = getComputedStyle(each);
+    const color = (each instanceof SVGElement ? style.fill : style.color).match(/[\\d.]+/g).map(Number);
     const seen = opacity * (color[3] ?? 1);
-    return {text: each.innerText, color: color.slice(0, 3), opacity: seen, box: [box.x, box.y, box.right, box.bottom]};
+    return texts.map(node => {
+        const range = document.createRange();
+        range.selectNodeContents(node);
+        const box = range.getBoundingClientRect();
+        const edges = [box.x, box.y, box.right, box.bottom];
+        return {text: node.data, color: color.slice(0, 3), opacity: seen, box: edges};
+    });
 })"""
 
 
@@ -92,6 +100,7 @@ def least_contrast(page: Page, selector: str) -> tuple[float, str]:
     texts = page.locator(selector).evaluate_all(_TEXTS)
     page.add_style_tag(
         content="* { color: transparent !important; } *::before, *::after { visibility: hidden; }"
+        "svg text, svg tspan { fill: transparent !important; stroke: transparent !important; }"
     )
     picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
     found = []
@@ -113,6 +122,30 @@ def least_contrast(page: Page, selector: str) -> tuple[float, str]:
             ]
             found.append((_contrast(mixed, behind), f"{text['text']!r}: {mixed} on {behind}"))
     assert len(texts) > 5
+    return min(found)
+
+
+#: of each drawn mark its color, how opaque it is, and the color of the panel behind it
+_MARKS = """all => all.map(each => {
+    const style = getComputedStyle(each);
+    const paint = style.stroke === "none" || each.matches("text") ? style.fill : style.stroke;
+    let opacity = 1;
+    for (let at = each; at; at = at.parentElement) opacity *= Number(getComputedStyle(at).opacity);
+    const panel = getComputedStyle(each.closest(".panel, .fact, .card")).backgroundColor;
+    const numbers = (text) => text.match(/[\\d.]+/g).map(Number).slice(0, 3);
+    return [numbers(paint), opacity, numbers(panel)];
+})"""
+
+
+def least_contrast_of_marks(page: Page, selector: str) -> float:
+    """Return the least contrast of lines and points of a chart to their panel, as WCAG defines it."""
+    marks = page.locator(selector).evaluate_all(_MARKS)
+    assert marks, selector
+    found = []
+    for color, opacity, behind in marks:
+        pairs = zip(color, behind, strict=True)
+        mixed = [opacity * each + (1 - opacity) * ground for each, ground in pairs]
+        found.append(_contrast(mixed, behind))
     return min(found)
 
 

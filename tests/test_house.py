@@ -294,7 +294,7 @@ KEPT_FOR_GOOD = {
     "torchscan.recording.execution.calls": {"traits_of"},
     "torchscan.recording.switches": {"_of_process", "_of_thread"},
     "torchscan.report.html": {"_policy", "page_file"},
-    "torchscan.report.paging.model_page": {"script", "styles", "policy"},
+    "torchscan.report.paging.model_page": {"_policy_of", "_script", "_styles"},
     "torchscan.report.saved": {"_schema"},
     "torchscan.trace.events": {"names_of_arguments"},
 }

@@ -32,9 +32,6 @@ __all__ = sorted({*_HOMES, *_SUBMODULES} - {"inspect", "types"})
 
 results.load_writers_by(lambda: _imported("torchscan.report.result_display"))
 results.load_writers_by(lambda: _imported("torchscan.watching.run_display"), "torchscan.watching")
-results.load_writers_by(
-    lambda: _imported("torchscan.watching.curves_display"), "torchscan.watching.curves"
-)
 if hints.HintFinder not in sys.meta_path:
     sys.meta_path.append(hints.HintFinder)
 

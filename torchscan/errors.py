@@ -365,3 +365,13 @@ def warn_user(*text: Text) -> None:
     ):
         depth, frame = depth + 1, frame.f_back
     warnings.warn(TorchscanWarning(*text), stacklevel=depth)
+
+
+def warn_or_print(text: str) -> None:
+    """Warn, or print a line if warnings are errors: this never ends a training."""
+    with contextlib.suppress(OSError, ValueError):  # standard error is closed, or has no reader
+        try:
+            warn_user(text)
+        except Warning:
+            if sys.stderr is not None:
+                print(f"torchscan: {printable_text(text)}", file=sys.stderr)  # noqa: T201

@@ -66,7 +66,9 @@ def expectation_of(
 
 def _costs(model: nn.Module, asked: dict[str, Any]) -> Mapping[_Key, OpCost]:
     try:
-        return _by_call(Scan(model, **asked).trace)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the model has run, and has given them
+            return _by_call(Scan(model, **asked).trace)
     except Exception:  # whatever it is: the model has run, and goes on
         return {}
 

@@ -27,9 +27,9 @@ from torchscan.inspecting.checks import Check, CheckResult
 from torchscan.inspecting.findings import FindingKey, NonFinite
 from torchscan.inspecting.inspector import Inspector
 from torchscan.inspecting.nonfinite_guard import NonFiniteGuard
-from torchscan.inspecting.provenance import provenance_of
 from torchscan.inspecting.root_calls import RootCall
-from torchscan.inspecting.run import Inspected, Names, Observations, RunFacts, run_of
+from torchscan.inspecting.run import Inspected, Names, RunFacts, RunProvenance
+from torchscan.inspecting.run_summary import Observations, add_checks, run_of
 from torchscan.inspecting.step import StepCounts
 from torchscan.notes import Note
 from torchscan.recording.bookkeeping.inventory import is_on_cuda
@@ -189,7 +189,7 @@ class Run(RowsResult, Inspected):
         expectation = self._expectation(inspector, watched)
         return run_of(
             watched,
-            provenance_of(inspector.model),
+            RunProvenance.of(inspector.model),
             costs=expectation.costs,
             roofline=expectation.roofline,
             inner=expectation.inner,
@@ -255,7 +255,8 @@ class Run(RowsResult, Inspected):
             )
         if self._guard is None:
             return self._facts
-        return self._facts._with_checks(
+        return add_checks(
+            self._facts,
             self._guard.facts(),
             is_guard_first=self._is_guard_first,
             reported=self._reported,

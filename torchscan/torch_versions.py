@@ -28,11 +28,13 @@ from torch.utils._python_dispatch import _pop_mode as pop_mode
 __all__ = [
     "FORMATS_STACK",
     "FUSES_GROUPED_QUERIES",
+    "LEAF_NODE",
     "NO_BACKWARD_PASS",
     "RUNS_BACKWARD",
     "TELLS_UNPACKING",
     "WRITTEN_IN_PYTHON",
     "CustomOpDef",
+    "GradientHook",
     "HigherOrderOperator",
     "MissingOperator",
     "OpOverload",
@@ -53,6 +55,7 @@ __all__ = [
     "compiles_flex_attention",
     "count_function_modes",
     "current_node",
+    "current_stream",
     "default_device",
     "engine",
     "forget_hooks",
@@ -63,6 +66,7 @@ __all__ = [
     "has_compiler",
     "hooks_for_gradients_as_now",
     "hooks_of",
+    "is_capturing_now",
     "is_divided_unevenly",
     "is_fake_type",
     "is_faking",
@@ -101,6 +105,7 @@ __all__ = [
     "set_version",
     "share_memory",
     "shortened_to_tf32",
+    "skip_in_compiler",
     "stands_for_itself",
     "strip_hooks",
     "sum_up_in_python",
@@ -114,6 +119,7 @@ __all__ = [
     "without_python_dispatcher",
     "without_torch_function",
     "without_tracing",
+    "without_transforms",
 ]
 
 _C: Any = torch._C
@@ -339,6 +345,16 @@ def is_transforming() -> bool:
     return _C._functorch.peek_interpreter_stack() is not None
 
 
+def without_transforms() -> contextlib.AbstractContextManager[object]:
+    """Compute with ordinary tensors inside the context, also while vmap or grad is active."""
+    if not is_transforming():
+        return contextlib.nullcontext()
+    transforms: Any = importlib.import_module("torch._functorch.pyfunctorch")
+    cleared: contextlib.AbstractContextManager[object]
+    cleared = transforms.temporarily_clear_interpreter_stack()
+    return cleared
+
+
 def strip_hooks(model: nn.Module) -> None:
     """Remove all hooks of modules, also the global ones, for a copy that must not call them."""
     module = nn.modules.module
@@ -495,10 +511,41 @@ def accumulator_of(parameter: Tensor) -> Any:
     return None if node is None else node.next_functions[0][0]
 
 
+class GradientHook:
+    """One hook for the gradients of many nodes, called with the gradient of a node's first result.
+
+    A hook of a node costs torch a table, a handle and a weak reference. Nodes can also share the
+    table of a tensor, which torch reads the hooks of that tensor from.
+    """
+
+    def __init__(self) -> None:
+        with torch.enable_grad(), making_ordinary_tensors(), without_dispatch():
+            self._carrier: Any = torch.zeros((), requires_grad=True, device="cpu")
+        self._table: dict[int, Callable[[Tensor], None]] = {}
+
+    def call(self, note: Callable[[Tensor], None]) -> None:
+        """Call a function for the nodes that the hook is put on from now on, and not for others."""
+        self.forget()
+        self._table = {0: note}
+        self._carrier._backward_hooks = self._table
+
+    def put_on(self, node: Any) -> None:
+        """Have the hook called for a node; :func:`current_node` is the node then."""
+        node._register_hook_dict(self._carrier)
+
+    def forget(self) -> None:
+        """Remove the hook from all nodes."""
+        self._table.clear()
+
+
 #: of many tensors by one kernel, where they are alike and dense
 norms_of: Callable[..., tuple[Tensor, ...]] = torch._foreach_norm
 #: all values of many tensors in one, by one kernel; of a single tensor it is a view
 join_values: Callable[[list[Tensor]], Tensor] = _C._nn.flatten_dense_tensors
+
+
+#: the type of the nodes that add gradients to leaves, such as parameters
+LEAF_NODE: Any = _C._functions.AccumulateGrad
 
 
 def at_end_of_backward_pass(call: Callable[[], object]) -> None:
@@ -508,10 +555,32 @@ def at_end_of_backward_pass(call: Callable[[], object]) -> None:
 
 
 #: of a device by its number; builds without CUDA have none
-raw_cuda_stream: Callable[[int], int] = getattr(_C, "_cuda_getCurrentRawStream", int)
-cuda_device: Callable[[], int] = getattr(_C, "_cuda_getDevice", int)
+_raw_cuda_stream: Callable[[int], int] = getattr(_C, "_cuda_getCurrentRawStream", int)
+_cuda_device: Callable[[], int] = getattr(_C, "_cuda_getDevice", int)
+#: streams by the number of their device and torch's address
+_streams: dict[tuple[int, int], torch.cuda.Stream] = {}
 #: whether what runs on CUDA is captured, to be run later; nothing may be timed then
 is_capturing: Callable[[], bool] = getattr(_C, "_cuda_isCurrentStreamCapturing", bool)
+
+
+def is_capturing_now() -> bool:
+    """Return whether CUDA is in use and work is being captured, to run later."""
+    return torch.cuda.is_initialized() and is_capturing()
+
+
+def current_stream(device: int | None = None) -> torch.cuda.Stream:
+    """Return the current stream of a device, or of the current device.
+
+    It takes a tenth of the time in which torch creates an object for the stream.
+    """
+    device = _cuda_device() if device is None else device
+    key = device, _raw_cuda_stream(device)
+    stream = _streams.get(key)
+    if stream is None:
+        stream = _streams[key] = torch.cuda.current_stream(device)
+    return stream
+
+
 #: the node of the graph whose gradient this thread computes
 current_node: Callable[[], Any] = _C._current_autograd_node
 #: the number that autograd gives the next node of a graph made in this thread
@@ -895,9 +964,37 @@ def has_compiled_parts(module: nn.Module) -> bool:
 
 
 def not_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that the compiler leaves alone, and everything that it calls."""
+    """Return a function that the compiler leaves alone, and everything that it calls.
+
+    ``torch.compiler.disable`` wraps it, which takes a microsecond in each call. Since torch 2.7 a
+    function can be marked instead.
+    """
+    eval_frame: Any = getattr(_C._dynamo, "eval_frame", None)
+    mark = getattr(eval_frame, "set_code_exec_strategy", None)
+    code = getattr(function, "__code__", None)
+    types: Any = sys.modules.get("torch._dynamo.types")
+    if mark is not None and code is not None and hasattr(types, "FrameExecStrategy"):
+        skip = types.FrameAction.SKIP
+        mark(code, types.FrameExecStrategy(skip, skip))
+        return function
     left_alone: Callable[..., Any] = torch.compiler.disable(function)
     return left_alone
+
+
+def skip_in_compiler(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that the compiler does not compile, nor what it calls.
+
+    ``torch.compiler.disable`` wraps a function, which costs each call a microsecond or more. The
+    compiler can also skip its code, if it reports when it starts: callers remove hooks then.
+    """
+    frames: Any = sys.modules.get("torch._dynamo.eval_frame")
+    skip = getattr(frames, "set_code_exec_strategy", None)
+    code = getattr(function, "__code__", None)
+    if skip is None or code is None or not compile_callbacks():
+        return not_compiled(function)
+    action = frames.FrameAction.SKIP
+    skip(code, frames.FrameExecStrategy(action, action))
+    return function
 
 
 def compile_callbacks() -> tuple[list[Any], ...]:

@@ -91,3 +91,13 @@ def test_a_check_that_fails_says_which_and_where() -> None:
         inspect(made := model(), checks=[fail]),
     ):
         made(torch.ones(1, 1))
+
+
+def test_no_check_is_called_after_the_inspection() -> None:
+    made, kinds = model(), list[str]()
+    with inspect(made, checks=[lambda _path, kind, _tensor: kinds.append(kind)]):
+        result = made(torch.ones(1, 1)).sum()
+    assert "output" in kinds
+    kinds.clear()
+    result.backward()
+    assert not kinds

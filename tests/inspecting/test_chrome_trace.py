@@ -16,10 +16,9 @@ from torch.utils.checkpoint import checkpoint
 import torchscan
 from tests.opening import inspected_run
 from tests.recording.test_record import Calls
-from torchscan.inspecting.chrome_trace import chrome_trace
-from torchscan.inspecting.provenance import RunProvenance
-from torchscan.inspecting.run import CallRun, RunFacts
-from torchscan.inspecting.timeline import Slice, Timeline
+from torchscan.inspecting.exports import chrome_trace
+from torchscan.inspecting.run import CallRun, RunFacts, RunProvenance
+from torchscan.inspecting.timing import Slice, Timeline
 
 X = torch.ones(2, 4)
 HERE = RunProvenance(device="CPU One", threads=1, torch_version="2", torchscan_version="1")

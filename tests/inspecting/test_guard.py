@@ -346,13 +346,13 @@ def test_a_graph_that_is_kept_gathers_no_hooks(monkeypatch: pytest.MonkeyPatch) 
     """One row of a Jacobian after the other goes through the same nodes."""
     model, x = nn.Linear(4, 8), torch.rand(4, requires_grad=True)
     ran: list[int] = []
-    note = loss_graph._Noted.__call__
+    note = loss_graph._NodeHook.__call__
 
-    def counted(self: loss_graph._Noted, made: object, given: object) -> None:
+    def counted(self: loss_graph._NodeHook, made: object, given: object) -> None:
         ran.append(1)
         note(self, made, given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(loss_graph._Noted, "__call__", counted)
+    monkeypatch.setattr(loss_graph._NodeHook, "__call__", counted)
     guard = guard_of("record")
     guard.start()
     for row in model(x).tanh():
@@ -377,7 +377,7 @@ def test_gradients_on_a_device_are_not_kept_in_the_backward_pass(
     ]
     assert kept
     assert all(each.numel() == 1 for each in kept)
-    assert graph.gradient_source() is None
+    assert graph.find_gradient_source() is None
     assert finiteness.max_magnitudes_of([torch.tensor([1.0, math.nan]), torch.empty(0)])[0].isnan()
 
 
@@ -608,3 +608,54 @@ def test_of_a_sparse_gradient_the_updated_rows_are_checked(monkeypatch: pytest.M
     (found,) = run.facts.nonfinite
     assert (found.step, found.phase) == (3, "optimizer")
     assert 0 < max(sizes) <= 3 * 4
+
+
+class _Interrupted(nn.Module):
+    """A model that is interrupted once, as by Ctrl-C: torch reports no end of its call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+        self.is_interrupted = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.is_interrupted:
+            self.is_interrupted = False
+            raise KeyboardInterrupt
+        result: Tensor = self.layer(x)
+        return result
+
+
+@pytest.mark.parametrize("is_same", [False, True], ids=["another model", "the same model"])
+def test_models_are_checked_after_a_call_that_was_interrupted(is_same: bool) -> None:
+    interrupted = _Interrupted()
+    model = interrupted if is_same else nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    guard = guard_of("record")
+    guard.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            interrupted(torch.rand(2, 8))
+        take(model, optimizer)
+        take(model, optimizer, torch.full((16, 8), math.nan))
+    finally:
+        guard.finish()
+    facts = guard.facts()
+    assert facts.checked_steps == 2
+    assert [(each.step, each.phase) for each in facts.findings] == [(1, "input")]
+
+
+def test_gradients_of_inputs_end_no_checked_step() -> None:
+    """FGSM: in each step the gradient of the input comes first."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    guard = guard_of("record")
+    guard.start()
+    try:
+        for _ in range(3):
+            x = torch.randn(16, 8, requires_grad=True)
+            (gradient,) = torch.autograd.grad(model(x).sum(), x)
+            take(model, optimizer, (x + gradient.sign()).detach())
+    finally:
+        guard.finish()
+    assert guard.facts().checked_steps == 3

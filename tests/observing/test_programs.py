@@ -10,7 +10,6 @@ from _pytest.mark.structures import ParameterSet
 
 from tests.observing.outcomes import Observer, outcome_of
 from tests.observing.programs import PROGRAMS, Program
-from tests.observing.training_program import MODEL
 
 OBSERVERS: tuple[tuple[Observer, ...], ...] = (
     ("inspect",),
@@ -18,49 +17,6 @@ OBSERVERS: tuple[tuple[Observer, ...], ...] = (
     ("watch seldom",),
     ("inspect", "watch"),
 )
-#: counts that differ today, by program, model and observer
-DIFFERENT: dict[tuple[str, str, Observer], str] = {
-    ("gan with frozen parts", "discriminator", "inspect"): (
-        "inspect counts 4 steps, watch and a reader 2 and 2 evaluations"
-    ),
-    ("compiled", MODEL, "inspect"): "inspect counts 0 steps, watch and a reader 3",
-    ("smaller batch after a failure", MODEL, "inspect"): (
-        "inspect counts the failed pass as an evaluation: 3 steps and 1 evaluation; "
-        "watch and a reader 3 and 0"
-    ),
-    ("penalty before other calls", MODEL, "inspect"): "inspect counts 6 steps, a reader 3",
-    ("adversarial examples", MODEL, "inspect"): "inspect counts 6 steps, a reader 3",
-    ("functional gradients", MODEL, "watch"): "watch counts 0 steps, inspect and a reader 3",
-    ("gradients of samples", MODEL, "watch"): "watch counts 0 steps, inspect and a reader 3",
-    ("optimized input", MODEL, "inspect"): (
-        "inspect counts 3 steps, watch and a reader 3 evaluations: the model does not train"
-    ),
-    ("shared trunk", "first", "inspect"): "inspect counts 6 steps, watch and a reader 3",
-    ("shared trunk", "second", "inspect"): "inspect counts 6 steps, watch 4, a reader 3",
-    ("shared trunk", "second", "watch"): "watch counts 4 steps, inspect 6, a reader 3",
-}
-#: training steps that differ if they are not sampled, by program and model
-UNSAMPLED = {
-    (program, model): reason
-    for (program, model, observer), reason in DIFFERENT.items()
-    if observer == "watch"
-}
-#: programs and observers that cause warnings today
-NOISY: dict[tuple[str, tuple[Observer, ...]], str] = {
-    ("compiled", ("inspect",)): "torch warns that global hooks fire for the compiled module",
-    ("compiled checkpoint", ("inspect",)): (
-        "torch warns that global hooks fire for the compiled module"
-    ),
-    **{
-        ("reentrant checkpoint", observers): (
-            "inspect runs the model on shapes; torch warns that no input requires gradients"
-        )
-        for observers in OBSERVERS
-        if "inspect" in observers
-    },
-}
-
-
 #: programs that are much like another one
 SIMILAR = frozenset(
     {
@@ -74,23 +30,21 @@ SIMILAR = frozenset(
 )
 
 
-def _marks_of(program: Program, reason: str | None = None) -> list[pytest.MarkDecorator]:
+def _marks_of(program: Program) -> list[pytest.MarkDecorator]:
     slow = [pytest.mark.slow] if program.is_slow else []
     if program.name in SIMILAR:
         slow.append(pytest.mark.sweep)
-    return slow if reason is None else [*slow, pytest.mark.xfail(strict=True, reason=reason)]
+    return slow
 
 
-def _programs_and_observers(*, is_quiet: bool) -> Iterable[ParameterSet]:
-    """Yield the cases of a test, of which some fail if it is about messages."""
+def _programs_and_observers() -> Iterable[ParameterSet]:
     for program in PROGRAMS.values():
         for observers in OBSERVERS:
-            reason = NOISY.get((program.name, observers)) if is_quiet else None
             yield pytest.param(
                 program.name,
                 observers,
                 id=f"{program.name}-{' and '.join(observers)}",
-                marks=_marks_of(program, reason),
+                marks=_marks_of(program),
             )
 
 
@@ -98,19 +52,16 @@ def _models_and_observers() -> Iterable[ParameterSet]:
     for program in PROGRAMS.values():
         for model in program.expected:
             for observer in ("inspect", "watch"):
-                reason = DIFFERENT.get((program.name, model, observer))
                 yield pytest.param(
                     program.name,
                     model,
                     observer,
                     id=f"{program.name}-{model}-{observer}",
-                    marks=_marks_of(program, reason),
+                    marks=_marks_of(program),
                 )
 
 
-observed = pytest.mark.parametrize(
-    ("name", "observers"), [*_programs_and_observers(is_quiet=False)]
-)
+observed = pytest.mark.parametrize(("name", "observers"), [*_programs_and_observers()])
 
 
 @observed
@@ -133,7 +84,7 @@ def test_nothing_stays_on_models_or_in_the_process(
     assert found.process == plain.process
 
 
-@pytest.mark.parametrize(("name", "observers"), [*_programs_and_observers(is_quiet=True)])
+@observed
 def test_healthy_training_has_no_findings_and_no_messages(
     name: str, observers: tuple[Observer, ...]
 ) -> None:
@@ -163,7 +114,7 @@ def test_steps_are_the_same_under_both_observers(name: str, model: str, observer
             each.name,
             model,
             id=f"{each.name}-{model}",
-            marks=_marks_of(each, UNSAMPLED.get((each.name, model))),
+            marks=_marks_of(each),
         )
         for each in PROGRAMS.values()
         for model in each.expected

@@ -188,3 +188,29 @@ def test_a_paused_watcher_counts_steps_and_records_none(tmp_path: Path) -> None:
     ]
     with pytest.raises(InputError, match="this watcher is closed"):
         watcher.note("late")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision"), [(None, "float32"), (torch.bfloat16, "bf16-mixed")]
+)
+def test_a_run_knows_its_optimizer_batch_precision_and_device(
+    dtype: torch.dtype | None, precision: str, tmp_path: Path
+) -> None:
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    with watch(net, tmp_path, graph=False, every=1):
+        for _ in range(2):
+            with torch.autocast("cpu", dtype, enabled=dtype is not None):
+                loss = net(torch.randn(4, 6)).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    about = WatchedRun(tmp_path).about
+    facts = {name: about[name] for name in ("optimizer", "batch", "precision", "device")}
+    assert facts == {
+        "optimizer": "AdamW",
+        "batch": [4, 6],
+        "precision": precision,
+        "device": "CPU",
+    }
+    assert about["parameters"] == 6 * 16 + 16 + 16 + 1

@@ -184,7 +184,7 @@ def test_equal_blocks_have_a_cell_each(visit: Visit) -> None:
         cells.nth(1).hover()
         line = str(page.locator(".panel.graph > .read").text_content())
         assert "1" in line.split(" · ", 1)[0]
-        assert "gradient norm 0.100" in line
+        assert "output gradient 0.100" in line
         cells.nth(1).click()
         assert page.evaluate("location.hash") == "#1"
 
@@ -198,7 +198,7 @@ def test_what_a_folded_figure_is_stands_in_the_line(visit: Visit) -> None:
         assert "measured time (sum of 3) 3.00 s" in str(line.text_content())
         page.get_by_label("color by").select_option("gradient")
         box(page, "0 … 2").hover(position={"x": 44, "y": 8})
-        assert "gradient norm (largest of 3) 1.00" in str(line.text_content())
+        assert "output gradient (largest of 3) 1.00" in str(line.text_content())
 
 
 # -- what was measured ---------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def test_a_measured_zero_is_not_absent(visit: Visit) -> None:
         assert page.get_by_label("color by").input_value() != "nonfinite", "there are none"
         page.get_by_label("color by").select_option("dead")
         texts = page.locator("svg.graph .figure").all_text_contents()
-        assert texts == ["0", "25 %", "–"]
+        assert texts == ["0", "25.0 %", "–"]
         absent = page.locator(".chip.absent").evaluate_all(
             "all => all.map(each => each.closest('.node').dataset.name)"
         )
@@ -231,7 +231,7 @@ def test_a_watched_run_can_be_colored_by_all_that_was_measured(
     page_of_run(tmp_path / "run").save(tmp_path / "run.html")
     with opened(browser, tmp_path / "run.html") as page:
         offered = page.get_by_label("color by").locator("option").all_inner_texts()
-        measured = {"gradient norm", "update ÷ weight", "std of outputs", "NaN and Inf"}
+        measured = {"output gradient", "update ÷ weight", "std of outputs", "NaN and Inf"}
         assert measured <= set(offered)
 
 

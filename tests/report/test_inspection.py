@@ -20,8 +20,8 @@ from tests.recording.test_record import Calls
 from tests.report.runs import NO_TIME, Times, inspected, latency, on_device, run
 from torchscan import inspect
 from torchscan.inspecting.checks import CheckResult
-from torchscan.inspecting.expected import Expected
-from torchscan.inspecting.findings import CheckedModule, NonFinite
+from torchscan.inspecting.findings import NonFinite
+from torchscan.inspecting.run import CheckedModule, Expected
 from torchscan.observing.compiling import Compilation, CompiledFrame
 from torchscan.report.table import FORMATS
 from torchscan.types import RunFacts

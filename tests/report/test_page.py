@@ -27,7 +27,7 @@ from tests.torchvision_cpu import torchvision
 from tests.watching.watching import watch
 from torchscan import InputError, Scan, TorchscanError, html_report, inspect
 from torchscan.measured import Measured
-from torchscan.report.paging.model_page import SCRIPTS
+from torchscan.report.paging.model_page import scripts_of
 from torchscan.types import Page as ModelPage
 from torchscan.types import RunFacts
 
@@ -450,12 +450,13 @@ def test_distributions_over_the_steps(visit: Visit, tmp_path: Path) -> None:
         panel.locator("figure").first.wait_for()
         box(page, "2").click()
         names = panel.locator(".card figure b")
-        assert names.all_inner_texts() == ["output", "output gradient", "weight"]
+        assert names.all_inner_texts() == ["output", "output gradient", "update ÷ weight"]
         panel.locator(".more").click()
         assert set(names.all_inner_texts()) == {
             "input",
             "output",
             "output gradient",
+            "update ÷ weight",
             "weight",
             "bias",
             "weight gradient",
@@ -645,13 +646,19 @@ def test_scripts_are_typed() -> None:
     assert done.returncode == 0, done.stdout.decode()
 
 
-def test_all_scripts_are_in_the_page_after_what_they_import() -> None:
-    assert sorted(SCRIPTS) == sorted(file.stem for file in FOLDER.glob("*.js"))
-    for at, name in enumerate(SCRIPTS):
+def test_each_script_comes_after_those_that_it_imports() -> None:
+    scripts = scripts_of("run")
+    assert sorted(scripts) == sorted(file.stem for file in FOLDER.glob("*.js"))
+    for at, name in enumerate(scripts):
         imported = re.findall(
             r'^import .* from "\./(\w+)\.js";', (FOLDER / f"{name}.js").read_text(), re.MULTILINE
         )
-        assert set(imported) <= set(SCRIPTS[:at]), name
+        assert set(imported) <= set(scripts[:at]), name
+
+
+def test_a_model_without_a_run_has_no_scripts_and_styles_of_runs(resnet: str) -> None:
+    for part in ("Layers over the steps", "EventSource", "DecompressionStream", ".heat-row"):
+        assert part not in resnet
 
 
 def test_a_page_lays_graphs_out_as_pictures_do(visit: Visit) -> None:

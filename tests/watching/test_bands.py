@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.watching.test_bins import KNOWN, of
-from torchscan.watching.bands import NUM_POWERS, SHARES
-from torchscan.watching.bins import quantiles
-from torchscan.watching.by_step import OverSteps
+from tests.watching.test_distributions import KNOWN, of
+from torchscan.watching.bands import NUM_POWERS, SHARES, round_to_digits, to_finite
+from torchscan.watching.distributions import quantiles
+from torchscan.watching.distributions_over_steps import OverSteps
 from torchscan.watching.schema import Series
 
 SERIES = Series(path="0", type_name="ReLU", kind="output", name="0")
@@ -95,3 +95,19 @@ def test_dead_units_and_updates_are_means_of_the_steps_that_know_them() -> None:
         over.add(0, {SERIES: replace(of((rank + 1) * ONES), dead=dead, update=update)})
     ((_, found),) = over.columns_by_series()
     assert (found["dead"], found["update"]) == ([0.375], [0.002])
+
+
+def test_values_are_rounded_to_significant_digits_as_python_writes_them() -> None:
+    """Ties go to even digits; 0.15 is stored a little below that, so it rounds to 0.1."""
+    values = [0.123456, -98765.0, 1.25e-30, 4.5678e30, 2.5, 3.5, 0.15, 0.0]
+    digits = [3, 2, 2, 3, 1, 1, 1, 3]
+    found = round_to_digits(torch.tensor(values, dtype=torch.float64), torch.tensor(digits))
+    expected = [float(f"{value:.{number}g}") for value, number in zip(values, digits, strict=True)]
+    assert found.tolist() == expected
+    assert found.tolist()[:3] == [0.123, -99000.0, 1.2e-30]
+
+
+def test_values_that_are_not_finite_are_none_in_the_data_of_a_page() -> None:
+    values = torch.tensor([1.5, math.nan, math.inf, -math.inf], dtype=torch.float64)
+    rounded = round_to_digits(values, torch.full((4,), 3))
+    assert to_finite(rounded) == [1.5, None, None, None]

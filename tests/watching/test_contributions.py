@@ -242,3 +242,69 @@ def test_training_is_the_same_to_the_last_bit(tmp_path: Path, way: str) -> None:
     plain, seen = train(way, None), train(way, tmp_path / "run")
     assert len(plain) == len(seen)
     assert all(torch.equal(one, other) for one, other in zip(plain, seen, strict=True))
+
+
+class TwoResults(nn.Module):
+    """Two tensors that one node of the graph produces."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return self.fc(x).unbind(dim=-1)[:2]
+
+
+def test_each_result_of_a_node_has_its_own_gradient(tmp_path: Path) -> None:
+    factors = torch.randn(2, 3)
+
+    def loss(pair: Any) -> Tensor:
+        return (factors[0] * pair[0]).sum() + (factors[1] * pair[1]).sum()
+
+    run = watched(TwoResults(), tmp_path / "run", torch.randn(3, 4), loss)
+    require_same(run, "TwoResults output gradient", factors[0])
+    require_same(run, "TwoResults output gradient 1", factors[1])
+
+
+def test_a_gradient_is_recorded_before_later_hooks_of_its_tensor(tmp_path: Path) -> None:
+    factor = torch.randn(3, 4)
+
+    def loss(y: Tensor) -> Tensor:
+        y.register_hook(lambda gradient: 3 * gradient)
+        return (factor * y).sum()
+
+    run = watched(nn.Linear(4, 4), tmp_path / "run", torch.randn(3, 4), loss)
+    require_same(run, "Linear output gradient", factor)
+
+
+def test_gradients_of_a_graph_from_an_earlier_step_are_not_recorded(tmp_path: Path) -> None:
+    """Its nodes have the numbers of an earlier step, which the hook no longer knows."""
+    model = nn.Linear(4, 4)
+    with watch(model, tmp_path / "run", every=1, log=("output_grads",)) as watcher:
+        first = model(torch.randn(3, 4)).sum()
+        first.backward(retain_graph=True)
+        watcher.step()
+        second = model(torch.randn(3, 4))
+        (first + (2 * second).sum()).backward()
+    run = watched_run(tmp_path / "run")
+    assert isinstance(run, WatchedRun)
+    found = run.history("Linear output gradient").distributions
+    assert [each.mean for each in found] == [1.0, 2.0]
+
+
+def test_norms_of_larger_gradients_are_those_of_all_values(tmp_path: Path) -> None:
+    """Of 1,600 values 512 are sampled; small and large ones are joined with them."""
+    model = nn.Sequential(nn.Linear(40, 40), nn.Linear(40, 4), nn.Linear(4, 5000))
+    with watch(model, tmp_path / "run", every=1, log=("param_grads",)):
+        model(torch.randn(3, 40)).square().mean().backward()
+    run = watched_run(tmp_path / "run")
+    assert isinstance(run, WatchedRun)
+    norms = {}
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None
+        norms[name] = parameter.grad.norm().item()
+        (found,) = run.history(f"{name} gradient").distributions
+        assert found.sampled == min(parameter.numel(), 512)
+        assert found.norm == pytest.approx(norms[name], rel=1e-5)
+    total = sum(norm**2 for norm in norms.values()) ** 0.5
+    assert list(run.curves().gradient_norms) == pytest.approx([total], rel=1e-5)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.browsing import least_contrast, opened
-from tests.watching.test_bins import of
+from tests.watching.test_distributions import of
 from tests.watching.watching import watch
 from torchscan.watching.explore.run_page import page_of_run
 from torchscan.watching.schema import Kind, SampledStep, Series
@@ -41,7 +42,14 @@ def series(kind: Kind, name: str = "0", path: str = "fc", type_name: str = "Line
 OUTPUT, GRADIENT, WEIGHT = series("output"), series("output_grad"), series("param", "weight")
 
 
-def write(run: Path, recorded: Recorded, num_steps: int = 20, *, dead: float | None = None) -> Path:
+def write(
+    run: Path,
+    recorded: Recorded,
+    num_steps: int = 20,
+    *,
+    dead: float | None = None,
+    updates: Sequence[float] | None = None,
+) -> Path:
     """Write a run whose series have the values that functions of the step return."""
     store = Store(run / "rank0.sqlite", {"model": "Net", "closed": True})
     numbers = {each: store.number_of(each) for each in recorded}
@@ -49,6 +57,9 @@ def write(run: Path, recorded: Recorded, num_steps: int = 20, *, dead: float | N
         found = {numbers[each]: of(values(step)) for each, values in recorded.items()}
         if dead is not None:
             found = {number: replace(each, dead=dead) for number, each in found.items()}
+        if updates is not None:
+            weight = numbers[WEIGHT]
+            found[weight] = replace(found[weight], update=updates[step])
         store.write(
             SampledStep(step=step, phase="train", number=step, time=1.0, distributions=found)
         )
@@ -301,6 +312,65 @@ def test_dead_units_take_the_third_place_without_weights(browser: Browser, tmp_p
         more.click()
         assert names.all_inner_texts()[-1] == "input"
         assert page.locator(".more").inner_text() == "fewer"
+
+
+def test_changes_of_weights_take_the_third_place(browser: Browser, tmp_path: Path) -> None:
+    """The distribution of a weight comes after them; that of its changes is not recorded."""
+    recorded = {
+        OUTPUT: lambda step: NORMAL,
+        GRADIENT: lambda step: NORMAL,
+        WEIGHT: lambda step: NORMAL,
+    }
+    updates = [math.nan, *(10.0 ** -(1 + step % 3) for step in range(1, 19)), 0.0]
+    run = write(tmp_path / "run", recorded, updates=updates)
+    with page_of(browser, run) as page:
+        names = page.locator(".card .distribution b")
+        assert names.all_inner_texts() == ["output", "output gradient", "update ÷ weight"]
+        assert page.locator(".more").inner_text() == "1 more: weight"
+        text = chart(page, "update").locator("figcaption")
+        assert text.inner_text() == "a step changes it by 0 of its size"
+        point_at(page, "update", 2, 20)
+        assert text.inner_text() == "a step changes it by 1.0e−3 of its size"
+        point_at(page, "update", 0, 20)
+        assert text.inner_text() == "no change was recorded"
+
+
+class Masked(nn.Module):
+    """A module with two inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 3)
+
+    def forward(self, values: Tensor, mask: Tensor) -> Tensor:
+        masked: Tensor = self.fc(values) * mask
+        return masked
+
+
+class Outer(nn.Module):
+    """A model with a module of two inputs in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Masked()
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.inner(x, x > 0)
+        return found
+
+
+def test_inputs_have_the_names_that_the_graph_has(browser: Browser, tmp_path: Path) -> None:
+    model = Outer()
+    with watch(model, tmp_path / "run", every=1):
+        for _ in range(2):
+            model(torch.randn(8, 3)).sum().backward()
+    with page_of(browser, tmp_path / "run", layer="inner") as page:
+        page.locator(".more").click()
+        names = page.locator(".card .distribution b").all_inner_texts()
+        assert [each for each in names if each.startswith("input")] == [
+            "input values",
+            "input mask",
+        ]
 
 
 # -- range and step ------------------------------------------------------------------------------

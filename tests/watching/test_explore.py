@@ -30,9 +30,8 @@ from tests.opening import watched_run
 from tests.watching.watching import watch
 from torchscan import InputError
 from torchscan.types import Server
-from torchscan.watching.explore.following import Followed
-from torchscan.watching.explore.guard import Hosts
-from torchscan.watching.explore.run_page import page_of_run
+from torchscan.watching.explore.access import Hosts
+from torchscan.watching.explore.run_page import Followed, page_of_run
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -509,8 +508,8 @@ def test_layers_are_kept_in_view_by_enter_and_by_dragging(
         page.locator(".node[data-name='0']").focus()
         page.keyboard.press("Enter")
         page.locator(".card").nth(1).locator("figure").first.wait_for()
-        assert pictures(page) == ["output", "output gradient", "weight"]
-        page.locator(".card").nth(1).get_by_text("4 more").click()
+        assert pictures(page) == ["output", "output gradient", "update ÷ weight"]
+        page.locator(".card").nth(1).get_by_text("5 more").click()
         assert {"input", "weight gradient"} <= set(pictures(page))
         page.locator(".node[data-name='2']").scroll_into_view_if_needed()
         drag_to_distributions(page, page.locator(".node[data-name='2']"))

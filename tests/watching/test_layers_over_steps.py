@@ -15,12 +15,13 @@ import torch
 
 import torchscan
 from tests.opening import watched_run
-from tests.watching.test_bins import of
+from tests.watching.test_distributions import of
 from tests.watching.watching import watch
 from torchscan import InputError
 from torchscan.types import LayersOverSteps
 from torchscan.watching.layers_over_steps import order_paths
 from torchscan.watching.merging import merge
+from torchscan.watching.packing import to_planes
 from torchscan.watching.schema import Distribution, Kind, SampledStep, Series
 from torchscan.watching.store import Store, StoreError
 
@@ -106,19 +107,40 @@ def test_an_extreme_of_a_step_that_is_no_longer_kept_stays(path: Path) -> None:
 
 def test_from_a_checkpoint_on_columns_come_again(path: Path) -> None:
     gradient = series("a", "param_grad", "weight")
-    write(path, [{gradient: some(norm=float(step))} for step in range(5)])
+    write(path, [{gradient: some(norm=float(step))} for step in range(1, 6)])
     store = Store(path, {})
     store.forget_from(3)
     store.close()
-    assert watched_run(path).layers_over_steps().gradient == ((0.0, 1.0, 2.0),)
+    assert watched_run(path).layers_over_steps().gradient == ((1.0, 2.0, 3.0),)
 
 
 def test_older_files_are_read_step_by_step(path: Path) -> None:
     gradient = series("a", "param_grad", "weight")
-    write(path, [{gradient: some(norm=float(step))} for step in range(5)])
+    write(path, [{gradient: some(norm=float(step))} for step in range(1, 6)])
     with closing(sqlite3.connect(path)) as old, old:
         old.execute("DELETE FROM layers WHERE first < 4")
-    assert watched_run(path).layers_over_steps().gradient == ((0.0, 1.0, 2.0, 3.0, 4.0),)
+    assert watched_run(path).layers_over_steps().gradient == ((1.0, 2.0, 3.0, 4.0, 5.0),)
+
+
+def test_gradients_whose_squares_are_zero_with_32_bits_have_a_norm(path: Path) -> None:
+    """Four values of 1e-25 have the norm 2e-25, which the device computed as 0."""
+    tiny = replace(of(torch.full((4,), 1e-25)), norm=0.0)
+    write(path, [{series("a", "param_grad", "weight"): tiny}])
+    assert watched_run(path).layers_over_steps().gradient[0][0] == pytest.approx(2e-25, abs=1e-28)
+
+
+def test_columns_with_fewer_quantities_open(path: Path) -> None:
+    """They had gradient, update, the sum and the number of deviations, dead and non-finite."""
+    write(path, [{series("a", "output"): some(std=0.5)}, {series("a", "output"): some(std=0.25)}])
+    values = torch.tensor([[1.0], [2.0], [6.0], [2.0], [0.5], [7.0]])
+    data = to_planes(torch.tensor([1])) + to_planes(values)
+    with closing(sqlite3.connect(path)) as old, old:
+        packed = struct.pack("<I", 1) + zlib.compress(data)
+        old.execute("UPDATE layers SET data = ? WHERE first = 0", [packed])
+    found = watched_run(path).layers_over_steps()
+    assert (found.gradient[0][0], found.update[0][0], found.dead[0][0]) == (1.0, 2.0, 0.5)
+    assert found.std == ((3.0, 0.25),)
+    assert found.nonfinite == ((7.0, 0.0),)
 
 
 def test_ranks_have_the_largest_norms_and_the_dead_units_of_all(tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ from torchscan import InputError, watch
 from torchscan.cli.main import main
 from torchscan.sinks import Sink, TensorBoard, WandB
 from torchscan.watching import channel, process, starting
-from torchscan.watching.ledger import has_worker
-from torchscan.watching.sinks import paged, weights_and_biases
+from torchscan.watching.run_files import has_worker
+from torchscan.watching.sinks import weights_and_biases
 
 slow = pytest.mark.slow  # has a process that imports torch
 BEGIN = """
@@ -281,8 +281,7 @@ def test_closed_standard_files_are_no_errors(tmp_path: Path) -> None:
 def test_a_panel_that_is_missing_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (paged, weights_and_biases):
-        monkeypatch.setattr(module, "PATIENCE", 0.001)
+    monkeypatch.setattr(weights_and_biases, "PATIENCE", 0.001)
     sinks = [WandB(mode="offline", dir=str(tmp_path))]
     with (
         told() as texts,

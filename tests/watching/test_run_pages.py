@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from tests.browsing import opened
-from tests.watching.test_bins import of
+from tests.watching.test_distributions import of
 from torchscan.watching.explore.run_page import page_of_run
 from torchscan.watching.schema import Phase, SampledStep, Series
 from torchscan.watching.store import Store
@@ -46,11 +46,14 @@ def shown(*runs: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The data of a page, and the pictures in it."""
     page = page_of_run(*runs)._repr_html_()
     document = html.unescape(page)
-    found = re.search(r'id="data">(.*?)</script>', document, re.DOTALL)
-    assert found is not None
-    data = json.loads(found[1])
-    packed = data["measured"].get("histories")
-    pictures = [] if packed is None else json.loads(zlib.decompress(base64.b64decode(packed)))
+    text = re.search(r'id="data">(.*?)</script>', document, re.DOTALL)
+    assert text is not None
+    data = json.loads(text[1])
+    pictures = []
+    for group in data["measured"].get("histories", ()):
+        found = json.loads(zlib.decompress(base64.b64decode(group["data"])))
+        assert group["calls"] == list(dict.fromkeys(each["call"] for each in found))
+        pictures += found
     return data, pictures
 
 
@@ -168,3 +171,44 @@ def test_evaluation_passes_are_named_in_the_pictures(browser: Browser, tmp_path:
         page.locator(".card .over-steps").first.wait_for()
         heading = page.locator(".distributions h2").inner_text()
         assert "evaluation passes 0 … 2 · values of evaluation pass 2" in heading
+
+
+@pytest.mark.slow
+def test_a_long_table_draws_the_rows_in_view(browser: Browser, tmp_path: Path) -> None:
+    page_of_run(write_layers(tmp_path / "run", 2401)).save(tmp_path / "run.html")
+    with opened(browser, tmp_path / "run.html") as page:
+        rows = page.locator("tr[data-at]")
+        table = page.locator(".panel.layers .scroll")
+        assert 20 < rows.count() < 120
+        assert page.get_by_role("treegrid").get_attribute("aria-rowcount") == "2403"
+        height = table.evaluate("each => each.scrollHeight")
+        assert height == pytest.approx(
+            2402 * rows.first.evaluate("each => each.offsetHeight"), rel=0.01
+        )
+
+        table.evaluate("each => { each.scrollTop = each.scrollHeight / 2 }")
+        middle = page.locator("tr[data-at='1201']")
+        middle.wait_for()
+        assert rows.count() < 160
+        middle.click()
+        assert page.evaluate("decodeURIComponent(location.hash)") == "#layer1200"
+        focused = "document.activeElement.dataset.at"
+        page.keyboard.press("ArrowDown")
+        assert page.evaluate(focused) == "1202"
+        page.keyboard.press("End")
+        assert page.evaluate(focused) == "2401"
+        assert page.locator("tr.selected").inner_text().startswith("layer2400")
+        page.keyboard.press("PageUp")
+        assert 2370 < int(page.evaluate(focused)) < 2401
+        page.keyboard.press("Home")
+        assert page.evaluate(focused) == "0"
+        assert table.evaluate("each => each.scrollTop") == 0
+
+        page.get_by_label("search layers").fill("layer2399")
+        assert rows.all_inner_texts()[0].startswith("layer2399")
+        assert rows.count() == 1
+        page.get_by_label("search layers").press("Enter")
+        assert page.locator("tr.selected").inner_text().startswith("layer2399")
+        page.get_by_label("search layers").fill("")
+        page.locator("tr.selected").wait_for()
+        assert rows.count() < 160

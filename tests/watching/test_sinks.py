@@ -29,9 +29,10 @@ from torchscan import InputError
 from torchscan.notes import Note
 from torchscan.sinks import Aim, MLflow, Sink, SinkData, TensorBoard, Video, WandB
 from torchscan.types import Distribution, Series, WatchedRun
-from torchscan.watching.bins import bounds, quantiles
+from torchscan.watching.distributions import bounds, quantiles
 from torchscan.watching.schema import CurvePoint, Phase
-from torchscan.watching.sinks import colormaps, figures, frames
+from torchscan.watching.sinks import frames
+from torchscan.watching.sinks.sink import histogram, limited_histogram, merged, to_statistics
 from torchscan.watching.store import Store
 
 if TYPE_CHECKING:
@@ -130,19 +131,19 @@ def distribution(counts: dict[int, int], **figures: Any) -> Distribution:
 
 def test_histograms_have_edges_that_grow_and_all_counts() -> None:
     """1 and 1.5 begin bins 254 and 255; 4 begins bin 258."""
-    edges, counts = figures.histogram(distribution({254: 3, 258: 2, 254 + 512: 1}))
+    edges, counts = histogram(distribution({254: 3, 258: 2, 254 + 512: 1}))
     assert (edges, counts) == ([-1.5, -1.0, 1.0, 1.5, 4.0, 6.0], [1, 0, 3, 0, 2])
-    edges, _ = figures.histogram(distribution({254: 3, 258: 2}, min=1.25, max=5.0))
+    edges, _ = histogram(distribution({254: 3, 258: 2}, min=1.25, max=5.0))
     assert edges == [1.25, 1.5, 4.0, 5.0]
-    assert figures.histogram(distribution({510: 1, 511: 2})) == ([], [])
-    assert figures.merged([0.0, 1.0, 1.25, 1.5, 3.0, 3.25], [1, 2, 3, 4, 5], 0.5) == (
+    assert histogram(distribution({510: 1, 511: 2})) == ([], [])
+    assert merged([0.0, 1.0, 1.25, 1.5, 3.0, 3.25], [1, 2, 3, 4, 5], 0.5) == (
         [0.0, 1.0, 1.5, 3.25],
         [1, 5, 9],
     )
 
 
 def test_only_figures_that_say_something() -> None:
-    found = figures.to_statistics(
+    found = to_statistics(
         distribution({254: 1}, nan=2, update=0.5, custom={"mine": 3.0, "none": float("nan")})
     )
     assert found == {
@@ -160,7 +161,8 @@ def test_a_package_that_is_missing_is_told_of_where_the_user_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        figures, "find_spec", lambda name: None if name == "tensorboard" else util.find_spec(name)
+        "torchscan.watching.sinks.sink.find_spec",
+        lambda name: None if name == "tensorboard" else util.find_spec(name),
     )
     with pytest.raises(InputError, match=r"TensorBoard needs tensorboard: pip install tensorboard"):
         TensorBoard("folder")
@@ -271,10 +273,10 @@ def test_trackio_has_what_the_run_has(tmp_path: Path) -> None:
         for label, step, found in each_step(run, phase):
             name = f"{phase}/{label}"
             (row,) = (each for each in rows if each["step"] == step and name in each)
-            edges, counts = figures.limited_histogram(found)
+            edges, counts = limited_histogram(found)
             assert row[name]["values"] == counts
             assert row[name]["bins"] == pytest.approx(edges)
-            for statistic, value in figures.to_statistics(found).items():
+            for statistic, value in to_statistics(found).items():
                 assert row[f"{name}/{statistic}"] == pytest.approx(value)
 
 
@@ -317,10 +319,10 @@ def test_aim_has_what_the_run_has(tmp_path: Path) -> None:
     for phase in ("train", "eval"):
         for label, step, found in each_step(run, phase):
             kept = tracked(label, phase, "distribution_sequence")[step]
-            edges, counts = figures.histogram(found)
+            edges, counts = histogram(found)
             assert kept.range == pytest.approx([edges[0], edges[-1]])
             assert kept.weights.sum() == pytest.approx(sum(counts))
-            for statistic, value in figures.to_statistics(found).items():
+            for statistic, value in to_statistics(found).items():
                 assert tracked(f"{label}/{statistic}", phase)[step] == pytest.approx(value)
 
 
@@ -362,7 +364,7 @@ def test_tensorboard_has_what_the_run_has(tmp_path: Path) -> None:
             ]
             assert value.bucket_limit == sorted(set(value.bucket_limit)), "they grow"
             assert value.sum == pytest.approx(found.mean * found.sampled, abs=1e-6)
-            for name, figure in figures.to_statistics(found).items():
+            for name, figure in to_statistics(found).items():
                 (scalar,) = (
                     each for each in read.Scalars(f"{phase}/{said}/{name}") if each.step == step
                 )
@@ -438,11 +440,11 @@ def test_weights_and_biases_has_what_the_run_has(tmp_path: Path) -> None:
     for phase in ("train", "eval"):
         for said, step, found in each_step(run, phase):
             row, name = rows[step], f"{phase}/{said}"
-            edges, counts = figures.histogram(found)
+            edges, counts = histogram(found)
             assert row[name]["_type"] == "histogram"
             assert row[name]["values"] == counts
             assert row[name]["bins"] == pytest.approx(edges)
-            for figure, value in figures.to_statistics(found).items():
+            for figure, value in to_statistics(found).items():
                 assert row[f"{name}/{figure}"] == pytest.approx(value)
 
 
@@ -507,7 +509,7 @@ def test_weights_and_biases_takes_no_step_twice(tmp_path: Path) -> None:
 
 def test_histograms_with_more_bars_than_there_may_be() -> None:
     counts = dict.fromkeys(range(508), 1) | dict.fromkeys(range(512, 512 + 508), 2)
-    edges, few = figures.limited_histogram(distribution(counts, min=-3e38, max=3e38))
+    edges, few = limited_histogram(distribution(counts, min=-3e38, max=3e38))
     assert len(edges) - 1 == len(few) == 512
     assert sum(few) == 3 * 508
     assert few[-3:] == [1, 1, 1]
@@ -574,13 +576,13 @@ def test_mlflow_has_what_the_run_has(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for phase in ("train", "eval"):
         for said, step, found in each_step(run, phase):
             name = f"{phase}/{said}".replace("(", "_").replace(")", "_")
-            known = figures.to_statistics(found) | {"median": quantiles(found.counts, [0.5])[0]}
+            known = to_statistics(found) | {"median": quantiles(found.counts, [0.5])[0]}
             for figure, value in known.items():
                 metrics = client.get_metric_history(written.info.run_id, f"{name}/{figure}")
                 (metric,) = (each for each in metrics if each.step == step)
                 assert metric.value == pytest.approx(value), figure
             (file,) = (folder / phase).glob(f"{step}-*.json")
-            edges, counts = figures.histogram(found)
+            edges, counts = histogram(found)
             assert json.loads(file.read_text())[said] == {"edges": edges, "counts": counts}
     assert any("(2)" in each.label for each in run.series)
 
@@ -768,17 +770,17 @@ def test_how_a_tensor_is_drawn(shape: tuple[int, ...], drawn: str) -> None:
 
 def test_colours_grow_by_steps_that_look_equal() -> None:
     """Of what is left once it is bytes."""
-    steps = lightness(colormaps.growing()).diff()
+    steps = lightness(frames.growing()).diff()
     assert steps.min() > 0.8 * steps.mean()
     assert steps.max() < 1.2 * steps.mean()
-    around = lightness(colormaps.around_zero()).diff()
+    around = lightness(frames.around_zero()).diff()
     assert around[:8].max() < 0 < around[8:].min()
 
 
 def lightness(scale: Tensor) -> Tensor:
     """In OKLab."""
-    light = [colormaps._light(f"#{bytes(each).hex()}") for each in scale[::15].tolist()]
-    return colormaps._to_lab(torch.stack(light))[:, 0]
+    light = [frames._light(f"#{bytes(each).hex()}") for each in scale[::15].tolist()]
+    return frames._to_lab(torch.stack(light))[:, 0]
 
 
 def test_wrong_arguments_of_a_video() -> None:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tests.opening import watched_run
-from tests.watching.test_bins import of
+from tests.watching.test_distributions import of
 from torchscan.notes import Note
 from torchscan.watching.schema import Phase, RunEvent, SampledStep, Series
 from torchscan.watching.store import KEPT, Reader, Store, StoreError, thinned_out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -14,13 +15,14 @@ import torch
 from torch import Tensor, nn
 
 import torchscan
-from tests.browsing import opened
+from tests.browsing import least_contrast, least_contrast_of_marks, opened
+from tests.watching.test_distributions import of
 from tests.watching.watching import watch
 from torchscan.notes import Note
 from torchscan.watching.explore.run_page import page_of_run
 from torchscan.watching.explore.training import training_of
 from torchscan.watching.history import WatchedRun
-from torchscan.watching.schema import CurvePoint
+from torchscan.watching.schema import CurvePoint, SampledStep, Series
 from torchscan.watching.store import Store
 
 if TYPE_CHECKING:
@@ -327,6 +329,93 @@ def test_a_run_that_broke_shows_where_and_how_it_went_on(visit: Visit, broken: P
         assert page.locator(".facts .fact.bad").count() == 2
 
 
+def test_the_graph_names_the_module_that_produced_the_first_infinity(
+    visit: Visit, broken: Path
+) -> None:
+    """The first NaN is seen later, where the infinity is used."""
+    with visit(broken) as page:
+        graph = page.locator("svg.graph")
+        assert "first NaN or Inf: h.1.act" in (graph.text_content() or "")
+        assert page.locator("tr.producer").count() <= 1
+
+
+def test_a_value_that_is_not_finite_is_no_number(visit: Visit, broken: Path) -> None:
+    with visit(broken) as page:
+        values = page.locator(f"{LAYERS} .heat-row .value").all_inner_texts()
+        assert set(values) <= {"NaN", "–"}
+        assert "NaN" in values
+
+
+def test_kept_layers_have_their_letter_in_the_heat_map(visit: Visit, healthy: Path) -> None:
+    with visit(healthy) as page:
+        page.locator(f"{LAYERS} .heat-row[data-key='h.1.act']").click(position={"x": 30, "y": 8})
+        page.locator(".which .keep").click()
+        row = page.locator(f"{LAYERS} .heat-row[data-key='h.1.act']")
+        assert row.locator(".tag").inner_text() == "A"
+        assert "kept as A" in (row.get_attribute("aria-label") or "")
+        page.locator(".card.pinned .close").click()
+        assert page.locator(f"{LAYERS} .heat-row .tag").count() == 0
+
+
+def test_dead_units_say_in_which_step_they_were_counted(visit: Visit, dead: Path) -> None:
+    """Complete batches are read in every sixteenth step, each row in another one."""
+    with visit(dead) as page:
+        assert page.get_by_role("button", name="dead units").get_attribute("aria-pressed") == "true"
+        about = page.locator(f"{LAYERS} .heat-key .about").inner_text()
+        assert "counted in every 16th step, held until the next" in about
+        page.locator(f"{LAYERS} .heat-row[data-key='h.1.act']").click(position={"x": 30, "y": 8})
+        page.locator("svg.tracks").focus()
+        page.keyboard.press("End")
+        found = re.search(
+            r"dead units 100 % \(counted in step (\d+)\)",
+            page.locator(f"{LAYERS} .readout").inner_text(),
+        )
+        assert found is not None
+        assert 29 - 16 < int(found[1]) < 29
+
+
+def write_steps(run: Path, num_layers: int, num_steps: int) -> Path:
+    """Write a run in which the weights of each layer have a gradient."""
+    store = Store(run / "rank0.sqlite", {"model": "Net", "closed": True})
+    gradient = of(torch.ones(4))
+    numbers = [
+        store.number_of(
+            Series(path=f"fc{layer}", type_name="Linear", kind="param_grad", name="weight")
+        )
+        for layer in range(num_layers)
+    ]
+    found = dict.fromkeys(numbers, gradient)
+    for step in range(num_steps):
+        sampled = SampledStep(step=step, phase="train", number=step, time=1.0, distributions=found)
+        store.write(sampled)
+    store.close()
+    return run
+
+
+def columns_after_zoom(visit: Visit, run: Path) -> tuple[str, str]:
+    """Return what a column holds: of all steps, and of the last tenth."""
+    with visit(run) as page:
+        about = page.locator(f"{LAYERS} .heat-key .about")
+        before = about.inner_text()
+        page.get_by_role("slider", name="first step shown").focus()
+        for _ in range(9):
+            page.keyboard.press("PageUp")
+        return before, about.inner_text()
+
+
+def test_fewer_steps_are_shown_in_finer_columns(visit: Visit, runs: Path) -> None:
+    before, after = columns_after_zoom(visit, write_steps(runs / "fine", 1, 300))
+    assert before.startswith("a column: 2 steps, their largest ·")
+    assert after.startswith("a column: one step ·")
+
+
+def test_a_page_without_finer_columns_says_so(visit: Visit, runs: Path) -> None:
+    """With many layers, a page has half as many columns as steps."""
+    before, after = columns_after_zoom(visit, write_steps(runs / "coarse", 200, 300))
+    assert "no finer ones" in after
+    assert before.startswith("a column: 2 steps, their largest")
+
+
 def test_a_page_without_training_is_as_before(runs: Path, browser: Browser) -> None:
     model = Net(1).eval()
     with watch(model, runs / "evaluated", every=1), torch.no_grad():
@@ -382,3 +471,27 @@ def test_thousands_of_modules_make_few_elements(runs: Path, visit: Visit) -> Non
         page.keyboard.press("End")
         assert page.evaluate("document.activeElement.dataset.key") == "1199"
         assert rows.count() < 60
+
+
+# -- looks -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["healthy", "broken", "dead"])
+def test_text_can_be_read(
+    visit: Visit, request: pytest.FixtureRequest, name: str, scheme: str
+) -> None:
+    with visit(request.getfixturevalue(name), color_scheme=scheme, bypass_csp=True) as page:
+        page.set_viewport_size({"width": 1280, "height": 2600})
+        page.locator(f"{LAYERS} .heat-row").first.wait_for()
+        contrast, text = least_contrast(page, ".facts, .findings, .sections, .distributions")
+        assert contrast >= 4.5, text
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_lines_and_points_are_seen(visit: Visit, healthy: Path, scheme: str) -> None:
+    with visit(healthy, color_scheme=scheme) as page:
+        page.locator(f"{LAYERS} .heat-row").first.wait_for()
+        for mark in (".tracks .curve:not([opacity])", ".evaluation", ".mark", ".crosshair"):
+            contrast = least_contrast_of_marks(page, f".sections {mark}")
+            assert contrast >= 3, mark

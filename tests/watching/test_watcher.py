@@ -531,6 +531,10 @@ def test_two_processes_that_train_together(way: str, weights: int, tmp_path: Pat
         assert own.statistic("mean")[-1] == pytest.approx(gradient.mean().item(), rel=1e-5), (
             "summed over all processes"
         )
+    gradients = [torch.load(tmp_path / f"gradient{rank}.pt") for rank in range(2)]
+    whole = gradients[0] if way == "copied" else torch.cat(gradients)
+    norm = run.history("0.weight gradient").statistic("norm")[-1]
+    assert norm == pytest.approx(whole.norm().item(), rel=1e-5)
 
 
 def test_processes_that_are_forked_watch_nothing(tmp_path: Path) -> None:

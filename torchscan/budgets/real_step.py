@@ -11,8 +11,7 @@ from torchscan import units
 from torchscan.budgets.budget_file import Budget
 from torchscan.budgets.outcome import basis_of
 from torchscan.hardware.device_specs import is_part
-from torchscan.inspecting.provenance import name_of_device
-from torchscan.inspecting.run import RunFacts, slowest_modules
+from torchscan.inspecting.run import RunFacts, name_of_device, slowest_modules
 from torchscan.inspecting.step_execution import RealSteps, local_device
 from torchscan.inspecting.step_time import StepExcess
 from torchscan.inspection import inspect

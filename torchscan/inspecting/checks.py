@@ -15,7 +15,7 @@ from torchscan.inspecting.timing import StepTimes
 from torchscan.notes import describe
 from torchscan.recording.call_tree import Call
 
-#: what a module returned and its gradient, or a parameter after the step and its gradient
+#: the result of a module and its gradient, or a parameter after the step and its gradient
 Kind = Literal["output", "output_gradient", "parameter", "parameter_gradient"]
 
 
@@ -25,7 +25,8 @@ class Alarm(NamedTuple):
     message: str
 
 
-#: of the path of a module or parameter, what the tensor is, and the tensor: a value to note, an alarm, or neither
+#: a function of the path of a module or parameter, the kind of the tensor, and the tensor, which
+#: returns a value to note, an alarm, or None
 Check = Callable[[str, Kind, Tensor], float | Alarm | None]
 
 
@@ -45,10 +46,9 @@ class CheckResult:
     is_evaluation: bool = False
 
     def __str__(self) -> str:
-        """``step 3: norm of layers.0, output: 12.5``."""
-        return (
-            f"{'evaluation pass' if self.is_evaluation else 'step'} {self.step}: {self.description}"
-        )
+        """Return ``step 3: norm of layers.0, output: 12.5``."""
+        kind = "evaluation pass" if self.is_evaluation else "step"
+        return f"{kind} {self.step}: {self.description}"
 
     @property
     def description(self) -> str:
@@ -57,7 +57,7 @@ class CheckResult:
 
 
 class StepChecks:
-    """Calls the checks of one step."""
+    """The calls of the checks in one step."""
 
     def __init__(
         self,
@@ -70,61 +70,61 @@ class StepChecks:
         self._times = times
         self._step = step
         self._checks = checks
-        #: of parameters, by identity
+        #: names of parameters, by identity
         self._names = names
         self._listener = listener
         self.reports: list[CheckResult] = []
-        #: the inspection is: nodes of a graph that somebody keeps keep their hooks
+        #: True once the inspection is over, when nodes of a kept graph still have their hooks
         self.is_over = False
 
     def note_end(self, call: Call, tensors: Sequence[Tensor]) -> None:
-        """A module has returned these."""
+        """Check the outputs of a call, and later their gradients."""
         for tensor in tensors if self._checks else ():
-            self._ask(call.path, "output", tensor)
+            self._check(call.path, "output", tensor)
             if tensor.grad_fn is not None:
-                self._wait_for_gradient(call.path, tensor.grad_fn, tensor.output_nr)
+                self._await_gradient(call.path, tensor.grad_fn, tensor.output_nr)
 
     def note_stored(self, parameter: Tensor) -> None:
-        """A gradient was added to ``.grad``."""
+        """Check a gradient that was accumulated."""
         name = self._names.get(id(parameter))
         if self._checks and name is not None and parameter.grad is not None:
-            self._ask(name, "parameter_gradient", parameter.grad)
+            self._check(name, "parameter_gradient", parameter.grad)
 
     def note_update(self, parameters: Mapping[str, Tensor]) -> None:
-        """The step is over."""
+        """Check the parameters after the step."""
         for name, parameter in parameters.items() if self._checks else ():
-            self._ask(name, "parameter", parameter)
+            self._check(name, "parameter", parameter)
 
-    def _wait_for_gradient(self, path: str, node: Node, number: int) -> None:
-        def ask(gradients: Sequence[Tensor | None]) -> None:
-            gradient = gradients[number] if number < len(gradients) else None
-            if gradient is not None and not self.is_over:
-                start = self._times.begin_looking()
-                try:
-                    self._ask(path, "output_gradient", gradient)
-                finally:  # whoever is told may raise
-                    self._times.end_looking(start)
+    def _await_gradient(self, path: str, node: Node, index: int) -> None:
+        def check(gradients: Sequence[Tensor | None]) -> None:
+            gradient = gradients[index] if index < len(gradients) else None
+            if gradient is None or self.is_over:
+                return
+            start = self._times.begin_looking()
+            try:
+                self._check(path, "output_gradient", gradient)
+            finally:  # a listener may raise
+                self._times.end_looking(start)
 
-        node.register_prehook(ask)
+        node.register_prehook(check)
 
-    def _ask(self, path: str, kind: Kind, tensor: Tensor) -> None:
+    def _check(self, path: str, kind: Kind, tensor: Tensor) -> None:
         for check in self._checks:
             value = _run_check(check, path, kind, tensor)
-            if value is not None:
-                self._note(_name_of(check), path, kind, value)
-
-    def _note(self, check: str, path: str, kind: Kind, value: float | Alarm) -> None:
-        number, message = (
-            (None, value.message)
-            if isinstance(value, Alarm)
-            else (_number(check, path, value), None)
-        )
-        checked = CheckResult(
-            step=self._step, check=check, path=path, kind=kind, value=number, message=message
-        )
-        self.reports.append(checked)
-        if message is not None:
-            self._listener(checked)
+            if value is None:
+                continue
+            name = _name_of(check)
+            number = message = None
+            if isinstance(value, Alarm):
+                message = value.message
+            else:
+                number = _to_number(name, path, value)
+            result = CheckResult(
+                step=self._step, check=name, path=path, kind=kind, value=number, message=message
+            )
+            self.reports.append(result)
+            if message is not None:
+                self._listener(result)
 
 
 def _run_check(check: Check, path: str, kind: Kind, tensor: Tensor) -> float | Alarm | None:
@@ -140,12 +140,13 @@ def _run_check(check: Check, path: str, kind: Kind, tensor: Tensor) -> float | A
         ) from error
 
 
-def _number(check: str, path: str, value: Any) -> float:
+def _to_number(check: str, path: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"check {check} returned {type(value).__name__} for {path or 'the model'}: return a number, an Alarm or None"
+            f"check {check} returned {type(value).__name__} for {path or 'the model'}: "
+            "return a number, an Alarm or None"
         ) from error
 
 

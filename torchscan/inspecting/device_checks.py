@@ -1,10 +1,10 @@
-"""Checks of values on a CUDA device: nothing waits for them, and they are read when they have arrived."""
+"""Checks of values on a CUDA device. Nothing waits for them: they are read when they arrive."""
 
 from __future__ import annotations
 
 import math
 import weakref
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -13,10 +13,11 @@ from torch import Tensor
 
 from torchscan.inspecting.finding_log import FindingLog, StepMark, describe_values
 from torchscan.inspecting.findings import Phase
-from torchscan.inspecting.finiteness import NonFiniteCount, is_plain, is_readable, values_of
+from torchscan.inspecting.finiteness import HostCopy, NonFiniteCount, values_of
 from torchscan.inspecting.root_names import RootNames
 from torchscan.inspecting.trained_tensors import TrainedTensors
 from torchscan.notes import Note
+from torchscan.observing.readable_tensors import is_plain, is_readable
 from torchscan.recording.places import place_of_user
 from torchscan.torch_versions import norms_of, without_tracing
 
@@ -28,12 +29,10 @@ class DeviceCheck:
     """A check that has not been read."""
 
     phase: Phase
-    #: the largest magnitude of each tensor
-    norms: Tensor
-    #: None for values of a CPU, which are there at once
-    event: torch.cuda.Event | None
+    #: largest magnitude of each tensor
+    norms: HostCopy
     mark: StepMark
-    #: None for a tensor that is not a parameter's, as a loss
+    #: parameter of each tensor, or None for a tensor such as a loss
     parameters: Sequence[weakref.ref[Tensor] | None]
     line: str | None
     is_scaled: bool
@@ -43,69 +42,58 @@ class DeviceCheck:
         """True if a GradScaler skips the step: scaled gradients may overflow."""
         return self.is_scaled and self.phase in ("backward", "gradient")
 
-    def find_bad(self) -> list[int]:
-        """Return the indices of what is not finite. Infinities of buffers may be masks."""
-        norms = self.norms.tolist()
-        is_bad = math.isnan if self.phase == "update" else _is_nonfinite
-        return [index for index, norm in enumerate(norms) if is_bad(norm)]
-
 
 class DeviceChecks:
-    """The checks that are in flight."""
+    """The checks of a run that are in flight."""
 
     def __init__(self, tensors: TrainedTensors, names: RootNames, log: FindingLog) -> None:
         self._tensors = tensors
         self._names = names
         self._log = log
-        self._waiting: deque[DeviceCheck] = deque()
+        self._pending: deque[DeviceCheck] = deque()
 
     def send(
         self, phase: Phase, pairs: Sequence[tuple[Tensor | None, Tensor]], *, is_scaled: bool
     ) -> None:
-        """Have devices compute whether these values are finite. Each comes with its parameter, or None."""
-        by_device: dict[torch.device, list[tuple[Tensor | None, Tensor]]] = {}
+        """Have devices compute whether these values are finite.
+
+        Each comes with its parameter, or None.
+        """
+        by_device: dict[torch.device, list[tuple[Tensor | None, Tensor]]] = defaultdict(list)
         with without_tracing():
             for parameter, values in pairs:
-                if is_readable(values):
-                    part = values_of(values.detach())
-                    by_device.setdefault(part.device, []).append((parameter, part))
+                part = values_of(values.detach()) if is_readable(values) else None
+                if part is not None and is_plain(part) and part.numel():
+                    by_device[part.device].append((parameter, part))
         mark, line = self._log.mark_step(), place_of_user()
-        for device, parts in by_device.items():
-            checked = [
-                (parameter, part) for parameter, part in parts if is_plain(part) and part.numel()
-            ]
-            if not checked:
-                continue
-            norms, event = _send_norms([part for _, part in checked], device)
+        for parts in by_device.values():
             check = DeviceCheck(
                 phase=phase,
-                norms=norms,
-                event=event,
+                norms=_copy_norms([part for _, part in parts]),
                 mark=mark,
-                parameters=[None if each is None else weakref.ref(each) for each, _ in checked],
+                parameters=[None if each is None else weakref.ref(each) for each, _ in parts],
                 line=line,
                 is_scaled=is_scaled,
             )
-            self._waiting.append(check)
+            self._pending.append(check)
 
     def read(self, *, waits: bool) -> None:
         """Report what has arrived of earlier checks, or all of them if it ``waits``."""
-        while self._waiting:
-            event = self._waiting[0].event
-            if event is not None and not (waits or event.query()):
-                return
-            check = self._waiting.popleft()
-            if event is not None:
-                event.synchronize()
-            bad = check.find_bad()
+        while self._pending and (waits or self._pending[0].norms.has_arrived):
+            check = self._pending.popleft()
+            norms = check.norms.read()
+            nan = [index for index, norm in enumerate(norms) if math.isnan(norm)]
+            bad = [index for index, norm in enumerate(norms) if not math.isfinite(norm)]
+            if check.phase == "update":  # infinities of buffers may be masks
+                bad = nan
             if bad and not check.is_intended:
-                self._explain(check, bad)
+                self._explain(check, bad, is_nan=bool(nan))
 
     def forget(self) -> None:
         """Drop the checks that have not been read."""
-        self._waiting.clear()
+        self._pending.clear()
 
-    def _explain(self, check: DeviceCheck, bad: Sequence[int]) -> None:
+    def _explain(self, check: DeviceCheck, bad: Sequence[int], *, is_nan: bool) -> None:
         """Report the first of the values that are not finite."""
         is_news = self._log.begin_finding(check.mark.steps, num_begun=check.mark.num_begun)
         references = [check.parameters[index] for index in bad]
@@ -115,7 +103,6 @@ class DeviceChecks:
             self._tensors.note_bad(alive)
         if not is_news:
             return
-        is_nan = any(math.isnan(check.norms[index].item()) for index in bad)
         found = describe_values(
             check.phase,
             NonFiniteCount(int(is_nan), int(not is_nan)),
@@ -134,9 +121,9 @@ class DeviceChecks:
         """Return what was checked: the loss, a gradient or a parameter."""
         if phase == "loss":
             return Note.of("checked-loss")
-        owner = None if tensor is None else self._tensors.find_owner(tensor)
         name = root = None
-        if owner is not None:
+        if tensor is not None:
+            owner = self._tensors.find_owner(tensor)
             name = ".".join(filter(None, (owner.path, owner.name)))
             root = self._names.find_name(owner.root)
         if phase in ("backward", "gradient"):
@@ -144,22 +131,9 @@ class DeviceChecks:
         return Note.of("checked-parameter", name=name, root=root)
 
 
-def _send_norms(
-    tensors: list[Tensor], device: torch.device
-) -> tuple[Tensor, torch.cuda.Event | None]:
-    """Return the largest magnitudes of tensors of one device, and what tells that they have arrived."""
+def _copy_norms(tensors: list[Tensor]) -> HostCopy:
+    """Start to copy the largest magnitudes of tensors of one device."""
     with without_tracing():
         # in double precision: a magnitude that float32 cannot hold is finite
-        norms = torch.stack([norm.double() for norm in norms_of(tensors, math.inf)])
-        if device.type != "cuda":
-            return norms, None
-        arrived = torch.empty_like(norms, device="cpu", pin_memory=True)
-        arrived.copy_(norms, non_blocking=True)
-    with torch.cuda.device(device):
-        event = torch.cuda.Event()
-        event.record(torch.cuda.current_stream(device))
-    return arrived, event
-
-
-def _is_nonfinite(norm: float) -> bool:
-    return not math.isfinite(norm)
+        norms = [norm.double() for norm in norms_of(tensors, math.inf)]
+        return HostCopy(torch.stack(norms))

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import torch
 
-from torchscan.inspecting.streams import current_stream
+from torchscan.torch_versions import current_stream
 
 _MILLISECOND = 1_000_000
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 from torchscan.inspecting.facts import StepFacts
-from torchscan.inspecting.timeline import Timeline
+from torchscan.inspecting.timing import Timeline
 from torchscan.plain import stored_as
 from torchscan.torch_versions import flight_records, place_in_group, ranks_by_group
 

@@ -1,30 +1,43 @@
-"""Findings of the guard: which are news, what is added to them, and which are kept."""
+"""Findings of the guard: which are news, what a second look adds, and which are kept.
+
+A second look repeats a call of a root module on a copy, which is inspected closely.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from torchscan.inspecting.findings import Bad, NonFinite, Phase
 from torchscan.inspecting.finiteness import FINE, NonFiniteCount, check_values
-from torchscan.inspecting.inspection_link import InspectionLink
+from torchscan.inspecting.inspector import Inspector
+from torchscan.inspecting.replay import copy_of, obstacle
 from torchscan.inspecting.root_calls import ModuleSteps, RootCall, RootCalls
-from torchscan.inspecting.root_names import RootNames
-from torchscan.inspecting.second_look import look_again
+from torchscan.inspecting.root_names import InspectionLink, RootNames
 from torchscan.inspecting.trained_tensors import TrainedTensors
 from torchscan.inspecting.values import Listener
 from torchscan.notes import Note
+from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
+from torchscan.recording.call_tree import Given
+from torchscan.recording.state import keep_random_state
+from torchscan.recording.undo import Undo, put_back_after
+from torchscan.torch_versions import as_written, without_hooks_for_gradients, without_modes
 
 #: calls that are repeated in a run
 _MAX_LOOKS = 16
 #: findings that are kept
 _MAX_FINDINGS = 1024
-#: cause of what was finite after the last optimizer step
+#: cause of values that were finite after the last optimizer step
 WRITTEN_SINCE_UPDATE = Note.of("written-since-update")
 _REPEAT_LIMIT = Note.of("repeat-limit", limit=_MAX_LOOKS)
+#: more than 0 while a call is repeated, in whichever threads it runs
+_num_running = 0
 
 
 class StepMark(NamedTuple):
@@ -57,12 +70,12 @@ class FindingLog:
         self.findings: list[NonFinite] = []
         #: number of optimizer steps that have begun, while one goes on, or None
         self.update: int | None = None
-        #: the last one in which something was found
+        #: number of the last optimizer step in which something was found, or None
         self._bad_update: int | None = None
 
     @property
     def num_bad_steps(self) -> int:
-        """Steps in which something is not finite."""
+        """Number of steps in which something is not finite."""
         return len(self._bad_steps)
 
     def mark_step(self) -> StepMark:
@@ -78,24 +91,26 @@ class FindingLog:
         is_scaled: bool = False,
         num_begun: int | None = None,
     ) -> bool:
-        """Count a step in which something is not finite; return whether it is the first thing found in it, and news.
+        """Count a step in which something is not finite; return whether it is the first finding.
 
-        What an inspection has found in a gradient that ``is_scaled`` does not count. The step is the
-        one that goes on, unless ``num_begun`` gives the number of the steps up to it.
+        Findings of an inspection in a gradient that ``is_scaled`` do not count. The step is the one
+        that goes on, unless ``num_begun`` gives the number of the steps up to it.
         """
-        if num_begun is None:
-            num_begun = -1 if steps is None else steps.begun
-        key = (id(steps), -1 if steps is None else num_begun)
+        if steps is None:
+            num_begun = -1
+        elif num_begun is None:
+            num_begun = steps.begun
+        key = id(steps), num_begun
         has_found = self._link.has_found() and not is_scaled
         is_news = key not in self._bad_steps and not has_found and not self._tensors.is_spoilt()
         self._bad_steps.add(key)
-        if self.update is not None:  # its next passes, as LBFGS has, take what it made of this one
+        if self.update is not None:  # the next passes of LBFGS in it are consequences
             is_news = is_news and self.update != self._bad_update
             self._bad_update = self.update
         return is_news
 
     def find_steps(self) -> ModuleSteps | None:
-        """Return the root that the current step belongs to: the one that is inspected, or else the last one called.
+        """Return the root of the current step: the inspected one, or else the last one called.
 
         Roots whose results are only detached do not count once another root has trained.
         """
@@ -112,21 +127,27 @@ class FindingLog:
     def repeat_call(
         self, call: RootCall, gradients: Mapping[int, Tensor] | None = None
     ) -> NonFinite | Note | None:
-        """Return what a second look at a call finds, or the reason why there is none, or None if all is finite."""
+        """Return what a second look at a call finds, or None if all is finite.
+
+        Return the reason if the call cannot be repeated.
+        """
         if self._num_looks >= _MAX_LOOKS:
             return _REPEAT_LIMIT
         self._num_looks += 1
-        found = look_again(call, gradients)
+        found = _look_again(call, gradients)
         return self._blame_write(found) if isinstance(found, NonFinite) else found
 
     def refine(self, found: NonFinite) -> NonFinite | None:
-        """Return what an inspection has found, with what the guard knows about parameters, or None if it has reported it."""
+        """Return a finding of an inspection, with what the guard knows about parameters.
+
+        None if the guard has reported it.
+        """
         if found.phase == "forward" and found.weights and self._tensors.is_spoilt():
             return None
         return self._blame_write(found)
 
     def _blame_write(self, found: NonFinite) -> NonFinite:
-        """Return a finding about parameters that were finite as one about what has written to them since."""
+        """Return a finding about parameters that were finite as one about a write to them."""
         if found.phase != "forward" or not found.weights or not self._tensors.has_seen_finite:
             return found
         return replace(
@@ -137,25 +158,23 @@ class FindingLog:
         """Keep a finding in a call, and pass it to the listener, which may raise."""
         found = replace(found, root=self._names.find_name(call.module()))
         if call.has_graph and call.steps.is_trained:
-            self._report(found, call.step, call.steps)
+            self._keep(found, call.step, self._tensors.num_updates_of(call.steps))
         else:
             self.report_step(found, self.find_steps() or call.steps)
 
     def report_step(self, found: NonFinite, steps: ModuleSteps | None) -> None:
-        """Keep a finding in the current step of a root, and pass it to the listener, which may raise.
+        """Keep a finding in the current step of a root, and pass it to the listener.
 
         If the root does not train, the step is that of a root which trains in the same loop.
         """
         if steps is not None and not steps.is_trained:
             steps = self.find_steps() or steps
-        self._report(found, 0 if steps is None else max(steps.begun - 1, 0), steps)
+        number = 0 if steps is None else max(steps.begun - 1, 0)
+        self._keep(found, number, self._tensors.num_updates_of(steps))
 
     def report_marked(self, found: NonFinite, mark: StepMark) -> None:
         """Keep a finding in an earlier step, and pass it to the listener, which may raise."""
         self._keep(found, max(mark.num_begun - 1, 0), mark.num_updates)
-
-    def _report(self, found: NonFinite, number: int, steps: ModuleSteps | None) -> None:
-        self._keep(found, number, self._tensors.num_updates_of(steps))
 
     def _keep(self, found: NonFinite, number: int, num_updates: int | None) -> None:
         found = replace(found, step=number, update=None if num_updates == number else num_updates)
@@ -174,17 +193,17 @@ class FindingLog:
 
         Each comes with the values that are not finite: its own or its gradient's.
         """
-        owners = [self._tensors.find_owner(parameter) for parameter, _ in bad]
-        if not owners:
+        if not bad:
             return describe_values(phase, FINE, 0, num_others=0, **more)
+        owners = [self._tensors.find_owner(parameter) for parameter, _ in bad]
         first = owners[0]
         total = FINE
         weights = []
         for owner, (_, values) in zip(owners, bad, strict=True):
-            look = check_values(values)
-            total += look
+            counts = check_values(values)
+            total += counts
             if owner.root is first.root and owner.path == first.path:
-                weights.append(Bad(owner.name, look.nan, look.inf, values.numel()))
+                weights.append(Bad(owner.name, counts.nan, counts.inf, values.numel()))
         return describe_values(
             phase,
             total,
@@ -198,7 +217,84 @@ class FindingLog:
         )
 
 
-def describe_values(phase: Phase, look: NonFiniteCount, numel: int, **more: Any) -> NonFinite:
-    """Return a finding about ``numel`` values of a root, if ``more`` does not name a module in it."""
+def describe_values(phase: Phase, counts: NonFiniteCount, numel: int, **more: Any) -> NonFinite:
+    """Return a finding about ``numel`` values of a root, unless ``more`` names a module in it."""
     placed = {"step": 0, "path": "", "type_name": "", **more}
-    return NonFinite(phase=phase, invocation=0, nan=look.nan, inf=look.inf, numel=numel, **placed)
+    return NonFinite(
+        phase=phase, invocation=0, nan=counts.nan, inf=counts.inf, numel=numel, **placed
+    )
+
+
+# -- a second look -------------------------------------------------------------------------------
+
+
+def is_looking_again() -> bool:
+    """Return whether a call is being repeated, which is not part of the user's program."""
+    return _num_running > 0
+
+
+def _look_again(call: RootCall, gradients: Mapping[int, Tensor] | None) -> NonFinite | Note | None:
+    """Repeat the call, and its backward pass if there are ``gradients`` of its outputs.
+
+    Return the source of what is not finite, the reason why the call cannot be repeated, or None if
+    all is finite.
+    """
+    global _num_running
+    module, given = call.module(), call.given()
+    if module is None:
+        return Note.of("module-gone")
+    if isinstance(given, Note):
+        return given
+    reason = obstacle(module, given)
+    if reason is not None:
+        return reason
+    _num_running += 1
+    try:
+        return put_back_after(partial(_repeat, module, given, call, gradients or {}))
+    except Exception as error:
+        return Note.of("repeat-failed", error=type(error).__name__)
+    finally:
+        _num_running -= 1
+
+
+def _repeat(
+    module: nn.Module, given: Given, call: RootCall, gradients: Mapping[int, Tensor], undo: Undo
+) -> NonFinite | None:
+    for context in (without_modes, without_hooks_for_gradients, as_written):
+        undo.enter(context, is_of_process=False)
+    keep_random_state(undo)
+    copy = copy_of(module)
+    for parameter in copy.parameters():
+        parameter.grad = None
+    args, kwargs = copy_arguments(given, _copy_tensor)
+    inspector = Inspector(copy, lambda _: None, is_second_look=True)
+    torch.set_rng_state(call.random_state)
+    if call.cuda_random_state is not None:
+        torch.cuda.set_rng_state(call.cuda_random_state)
+
+    inspector.start()
+    try:
+        with torch.set_grad_enabled(call.has_grad), _autocast_of(call):
+            outputs = tensors_in(copy(*args, **kwargs))
+        starts, start_gradients = [], []
+        for index, gradient in gradients.items():
+            if outputs[index].requires_grad:
+                starts.append(outputs[index])
+                start_gradients.append(gradient)
+        if starts:
+            torch.autograd.backward(starts, start_gradients)
+    finally:
+        inspector.finish()
+    found = inspector.watched().nonfinite
+    return found[0] if found else None
+
+
+def _copy_tensor(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+
+def _autocast_of(call: RootCall) -> contextlib.AbstractContextManager[object]:
+    if call.autocast is None:
+        return contextlib.nullcontext()
+    kind, dtype = call.autocast
+    return torch.autocast(kind, dtype=dtype)

@@ -9,23 +9,21 @@ from typing import Literal, NamedTuple
 from torch import Tensor
 
 from torchscan.inspecting.finiteness import check_values, range_of
-from torchscan.inspecting.memory_log import MemoryTrend
 from torchscan.notes import Note, describe
 from torchscan.plain import stored_as
 
-#: in a module's forward pass; in the backward pass of what it made; in what the model was given; in the gradient that it was
-#: given, by a loss; in gradients, between the backward pass and the optimizer's step; in parameters, by the optimizer; in
-#: parameters and buffers after the step, by something else
+#: where a source is: the forward pass of a module, the backward pass of its nodes, the input of the
+#: model, the gradient that the loss gives the model, gradients between the backward pass and the
+#: optimizer's step, parameters after the optimizer's step, or parameters and buffers that something
+#: else has written to
 Phase = Literal["forward", "backward", "input", "loss", "gradient", "optimizer", "update"]
-
-
 #: step, phase and path of a finding
 FindingKey = tuple[int, str, str]
 
 
 @stored_as(min="least", max="most")
 class Range(NamedTuple):
-    """The values of one tensor: the least and greatest finite ones, and how many are not finite."""
+    """The minimum and maximum of a tensor's finite values, and the number of others."""
 
     name: str
     min: float | None
@@ -53,12 +51,12 @@ class Bad(NamedTuple):
 
 def ranges_of(named: Iterable[tuple[str, Tensor]]) -> tuple[Range, ...]:
     """Return the ranges of named tensors."""
-    return tuple(_range(name, each) for name, each in named)
-
-
-def _range(name: str, tensor: Tensor) -> Range:
-    look, (least, most) = check_values(tensor), range_of(tensor) or (None, None)
-    return Range(name, least, most, look.nan, look.inf)
+    ranges = []
+    for name, tensor in named:
+        counts = check_values(tensor)
+        smallest, largest = range_of(tensor) or (None, None)
+        ranges.append(Range(name, smallest, largest, counts.nan, counts.inf))
+    return tuple(ranges)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,31 +137,3 @@ class NonFinite:
     def description(self) -> str:
         """The sentence about the finding, without the step."""
         return describe(self)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedModule:
-    """A module that trains, and the number of steps in which it was checked."""
-
-    name: str
-    steps: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GuardFacts:
-    """Checks and findings of a run's guard."""
-
-    #: training steps whose loss, gradients and parameters were checked, of the module that was inspected, or else of all
-    checked_steps: int = 0
-    #: modules that train, if there are several
-    trained_modules: tuple[CheckedModule, ...] = ()
-    #: steps that a GradScaler skipped because scaled gradients overflowed, and the first of them
-    skipped_steps: int = 0
-    first_skipped: int | None = None
-    findings: tuple[NonFinite, ...] = ()
-    #: steps in which something was not finite
-    nonfinite_steps: int = 0
-    #: names of threads that trained as well and were not checked
-    unchecked_threads: tuple[str, ...] = ()
-    #: memory after optimizer steps, or None with too few
-    memory: MemoryTrend | None = None

@@ -19,8 +19,8 @@ from torchscan.results import RowsResult, table_of
 if TYPE_CHECKING:
     from torchscan.report.table import Table
 
-#: seconds within which all processes take their first step
-_APART = 300.0
+#: seconds within which all ranks take their first step
+_MAX_DELAY = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +49,10 @@ class GroupRun(RowsResult):
         return table_of(self, by=by)
 
     def __repr__(self) -> str:
-        """A short one: there may be thousands of calls."""
+        """Return a short description: there may be thousands of calls."""
         missing = f", {len(self.missing)} missing" if self.missing else ""
-        return f"<GroupRun: {self.num_ranks} ranks{missing}, {self.runs[0].steps} steps>"
+        num_steps = self.runs[0].steps
+        return f"<GroupRun: {self.num_ranks} ranks{missing}, {num_steps} steps>"
 
     def rank_of(self, run: RunFacts) -> int:
         """Return the rank of a run in this group."""
@@ -60,22 +61,17 @@ class GroupRun(RowsResult):
     def measured(self) -> Measured:
         """Raise an InputError: a report shows one rank."""
         raise InputError(
-            f"the run has {self.num_ranks} ranks, and a report shows one: give group.runs[0], or the file rank0.json"
+            f"the run has {self.num_ranks} ranks, and a report shows one: give group.runs[0], "
+            "or the file rank0.json"
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON-serialisable data."""
-        plain = {
-            "num_ranks": self.num_ranks,
-            "missing": list(self.missing),
-            "lags": list(self.lags),
-        }
-        return {
-            **plain,
-            "verdict": to_plain(self.verdict),
-            "stragglers": [asdict(each) for each in self.stragglers],
-            "runs": [each.to_dict() for each in self.runs],
-        }
+        """Return plain data for JSON."""
+        plain = {name: to_plain(getattr(self, name)) for name in ("num_ranks", "missing", "lags")}
+        plain["verdict"] = to_plain(self.verdict)
+        plain["stragglers"] = [asdict(each) for each in self.stragglers]
+        plain["runs"] = [each.to_dict() for each in self.runs]
+        return plain
 
 
 def group_run_of(runs: Sequence[RunFacts]) -> GroupRun:
@@ -85,23 +81,27 @@ def group_run_of(runs: Sequence[RunFacts]) -> GroupRun:
         raise InputError(
             "these runs have no ranks: give runs that several ranks have saved to one folder"
         )
-    latest = max(known, key=lambda each: each[0].began)[0]
-    own = sorted(
-        ((each.rank, run) for each, run in known if _are_together(each, latest)),
-        key=lambda each: each[0],
-    )
+    latest = max((process for process, _ in known), key=lambda process: process.began)
+    own = [(process.rank, run) for process, run in known if _are_together(process, latest)]
+    own.sort(key=lambda each: each[0])
+    ranks = [rank for rank, _ in own]
     found = [run for _, run in own]
-    late = lateness(found)
+    missing = set(range(latest.num_ranks)).difference(ranks)
+    lag_by_rank = lateness(found)
+    lags = [lag_by_rank.get(rank) for rank in ranks]
     return GroupRun(
         num_ranks=latest.num_ranks,
         runs=tuple(found),
-        missing=tuple(sorted(set(range(latest.num_ranks)) - {rank for rank, _ in own})),
-        lags=tuple(late.get(rank) for rank, _ in own),
+        missing=tuple(sorted(missing)),
+        lags=tuple(lags),
         stragglers=stragglers(found),
     )
 
 
-def _are_together(one: Process, latest: Process) -> bool:
-    """Launchers say little of a start: processes that began minutes apart are not of the same."""
-    is_one_start = (one.launch, one.num_ranks) == (latest.launch, latest.num_ranks)
-    return is_one_start and latest.began - one.began < _APART
+def _are_together(process: Process, latest: Process) -> bool:
+    """Return whether a process is of the same start as the latest one.
+
+    Launchers report little about a start, but ranks that began minutes apart are not of one.
+    """
+    is_one_launch = process.launch == latest.launch and process.num_ranks == latest.num_ranks
+    return is_one_launch and latest.began - process.began < _MAX_DELAY

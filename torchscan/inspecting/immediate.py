@@ -23,14 +23,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 
 from torchscan.inspecting.findings import Bad, NonFinite, Phase, Range, ranges_of
-from torchscan.inspecting.finiteness import (
-    FINE,
-    NonFiniteCount,
-    check_values,
-    is_plain,
-    is_readable,
-    version_of,
-)
+from torchscan.inspecting.finiteness import FINE, NonFiniteCount, check_values, version_of
 from torchscan.inspecting.replay import Operator, find_operator, mask_note
 from torchscan.inspecting.values import (
     Gradients,
@@ -43,6 +36,7 @@ from torchscan.inspecting.values import (
     makes_none,
 )
 from torchscan.notes import Note
+from torchscan.observing.readable_tensors import is_plain, is_readable
 from torchscan.recording.bookkeeping.containers import named_tensors, tensors_in
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.call_tree import FAILED, Call, CallTree, Given

@@ -8,38 +8,39 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
-from torch.utils.hooks import RemovableHandle
+from torch.optim.optimizer import Optimizer
 
-from torchscan.errors import InputError, TorchscanError, warn_user
+from torchscan.errors import InputError
 from torchscan.inspecting.call_memory import MemoryWatch, Shapes
 from torchscan.inspecting.checks import Check, CheckResult, StepChecks
-from torchscan.inspecting.deferred import DeferredValues
 from torchscan.inspecting.device_times import DeviceTimes, EventPool
 from torchscan.inspecting.facts import StepFacts
 from torchscan.inspecting.immediate import ImmediateValues
-from torchscan.inspecting.kept import KeptSteps
 from torchscan.inspecting.nodes import HeldLeaves, NodeWatch
 from torchscan.inspecting.replay import what_is_shared
-from torchscan.inspecting.run import Observations
+from torchscan.inspecting.run_summary import KeptSteps, Observations
 from torchscan.inspecting.step import Step, StepCounts, StepLabel
 from torchscan.inspecting.timing import StepTimes
-from torchscan.inspecting.values import Listener, Memory, Values, masks_in
+from torchscan.inspecting.values import DeferredValues, Listener, Memory, Values, masks_in
+from torchscan.observing.backward_watch import BackwardPass, BackwardWatch, OptimizerWatch
 from torchscan.observing.compiling import Compilation, CompileWatch
+from torchscan.observing.internal_errors import InternalErrors
+from torchscan.observing.model_hook import ModelEntries
+from torchscan.observing.model_steps import ModelParameters, ModelSteps
+from torchscan.observing.steps import StepCounter
 from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
 from torchscan.recording.bookkeeping.inventory import device_of, is_on_cuda, modules_of
 from torchscan.recording.bookkeeping.tensors import own_copy, shape_of
-from torchscan.recording.call_tree import Begun, Call, CallTree, Given, with_autograd_threads
-from torchscan.recording.undo import is_recording
-from torchscan.torch_versions import (
-    compiled_from,
-    has_compiled_parts,
-    has_compiler,
-    without_tracing,
+from torchscan.recording.call_tree import (
+    FAILED,
+    Begun,
+    Call,
+    CallTree,
+    Given,
+    with_autograd_threads,
 )
+from torchscan.recording.undo import is_recording
+from torchscan.torch_versions import without_tracing
 
 #: shapes of inputs that are remembered
 _MAX_EXAMPLES = 64
@@ -68,7 +69,8 @@ class Inspector:
         #: with the modules, whose identity others could have after them
         self._paths = {id(module): (path, module) for path, module in modules_of(model)}
         self.model = model
-        self._tree = CallTree(self._path_of, with_autograd_threads())
+        self._follows = with_autograd_threads()
+        self._tree = CallTree(self._path_of, self._follows)
         self._kept = KeptSteps(warm_up)
         #: steps that the device has not finished yet
         self._closed: deque[Step] = deque()
@@ -87,28 +89,36 @@ class Inspector:
         self.is_started = False
         #: False if the model is known not to train: then no step is treated as an evaluation
         self.awaits_training = True
-        self._has_compiler = self._has_compiled_parts = False
-        self._optimizer_hooks: tuple[RemovableHandle, ...] = ()
+        self._entries = ModelEntries(model)
+        self._model_parameters = known = ModelParameters(model)
+        self._pass_steps = ModelSteps(model, known, known.find_again, StepCounter())
+        self._backward_watch = BackwardWatch(self._note_backward_pass)
+        self._optimizer_watch = OptimizerWatch(
+            lambda _: self._step.note_optimizer(is_start=True), self._after_optimizer
+        )
+        self._errors = InternalErrors("inspecting", self._stop_following)
+        #: the compiled version of the model whose call goes on, or None
+        self._compiled: nn.Module | None = None
         self._compilation: Compilation | None = None
-        self._has_failed = self._has_begun = False
+        self._has_begun = False
 
     def start(self, under_way: Begun | None = None) -> None:
         """Follow what the model does from now on, with the call that is ``under_way`` where one of its hooks starts this."""
         if self.is_started:
             raise InputError("this inspection has already started: call finish() first")
         self.is_started = True
-        self._compiler = CompileWatch(self._tree.pause, self._tree.go_on)
+        tree = self._tree
+        self._compiler = CompileWatch(tree.pause, tree.go_on, keep_out=tree.keep_compiler_out)
         self._guard_memory.reported |= masks_in(self._paths.values())
-        self._leaves = HeldLeaves(self._paths.values(), self._give_up)
+        self._leaves = HeldLeaves(self._paths.values(), self._errors.give_up)
         self._begin()
-        self._optimizer_hooks = (
-            register_optimizer_step_pre_hook(lambda *_: self._step.note_optimizer(is_start=True)),
-            register_optimizer_step_post_hook(lambda *_: self._step.note_optimizer(is_start=False)),
-        )
-        self._tree.start(self._note_end, at_start=self._note_start, at_root=self._begin_pass)
-        self._keep_off_compiler()
+        if not self._is_second_look:
+            self._optimizer_watch.start()
+            self._backward_watch.start()
+        tree.start(self._note_end, at_start=self._note_start, at_root=self._begin_pass)
+        self._compiler.adapt()
         if under_way is not None:
-            self._tree.join(*under_way)
+            tree.join(*under_way)
 
     def finish(self) -> None:
         """Follow it no longer."""
@@ -117,10 +127,10 @@ class Inspector:
         self.is_started = False
         self._tree.stop()
         self._compiler.close()
-        for hook in self._optimizer_hooks:
-            hook.remove()
+        self._optimizer_watch.close()
+        self._backward_watch.close()
         try:
-            if not self._has_failed:
+            if not self._errors.has_failed:
                 self._close_last()
         finally:  # whoever is told may raise
             self._settle(waits=True)
@@ -169,24 +179,18 @@ class Inspector:
         if self._step.is_captured:  # to be run later; nodes of other streams would stop that
             self._leaves.let_go()
             return None
-        if not self._has_compiler and has_compiler():
-            self._keep_off_compiler()
         known = self._paths.get(id(module))
-        if known is None and not self._has_compiled_parts and compiled_from(module) is not None:
-            self._keep_hooks_from_compiler()
-        return None if known is None else known[0]
+        if known is None:
+            return "" if self._entries.is_model(module) else None
+        if module is self.model and self._compiled is not None:
+            current = self._tree.current
+            if current is not None and current.outermost.module is self._compiled:
+                return None  # what runs in the compiled version belongs to its call
+        return known[0]
 
-    def _give_up(self, error: Exception) -> None:
-        """End the inspection, and not the run, after an internal error."""
-        if not self._has_failed:
-            self._has_failed = True
-            self._tree.pause()
-            self._leaves.watch = None
-            text = f"{type(error).__name__}: {error}"[:300]
-            warn_user(
-                "torchscan hit an internal error and stopped inspecting; training is not affected: "
-                f"{text}"
-            )
+    def _stop_following(self) -> None:
+        self._tree.pause()
+        self._leaves.watch = None
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -219,7 +223,8 @@ class Inspector:
         """Counts of finished steps."""
         counts = self._kept.counts
         for step in self._closed:
-            counts = counts.add(step)
+            if not step.has_failed:
+                counts = counts.add(step)
         return counts
 
     @property
@@ -242,41 +247,71 @@ class Inspector:
             )
         return ImmediateValues(number, self._tree, self._guard_memory, self._listener)
 
-    def _begin_pass(self) -> None:
+    def _begin_pass(self, module: nn.Module) -> bool:
+        """Note that a forward pass begins, and return whether it is a pass of the model."""
+        if not self._entries.is_entry(module):
+            return False
         try:
-            self._begin_step_or_pass()
-        except TorchscanError:
-            raise
+            self._begin_step_or_pass(module)
         except Exception as error:
-            self._give_up(error)
+            self._errors.give_up(error)
+        return True
 
-    def _begin_step_or_pass(self) -> None:
-        """A forward pass begins. It is in the step of the one before if that one's gradients are still to come."""
-        is_training = self.model.training
-        if self._tree.calls and self._step.is_complete(is_training=is_training):
-            self._close_step(is_followed=True)
-            if self._at_step is not None:
-                self._at_step(self.counts)
+    def _begin_step_or_pass(self, module: nn.Module) -> None:
+        is_model = self._entries.is_model(module)
+        self._entries.note(module)
+        self._compiled = module if is_model and module is not self.model else None
+        steps, step = self._pass_steps, self._step
+        phase, part = steps.phase_of(module), None if is_model else id(module)
+        self._note_arrived()
+        if not step.can_train:
+            steps.counter.abandon()
+        if steps.counter.relation_of(phase, part) == "new":
+            if self._tree.calls:
+                self._close_step(is_followed=True)
+                if self._at_step is not None:
+                    self._at_step(self.counts)
             if not self.is_started:  # enough has been seen
                 return
+            steps.begin(phase, part)
+        steps.note_replacements()
         if not self._tree.calls:
             self._step.label.set(
                 self.counts, is_evaluation=self.awaits_training and not torch.is_grad_enabled()
             )
-        self._keep_off_compiler()
-        self._step.begin_pass(is_training=is_training)
+        self._compiler.adapt()
+        self._step.begin_pass()
 
-    def _keep_off_compiler(self) -> None:
-        """It may be loaded, or reset, at any time."""
-        self._has_compiler = has_compiler()
-        self._compiler.listen()
-        if not self._has_compiled_parts and has_compiled_parts(self.model):
-            self._keep_hooks_from_compiler()
+    def _note_arrived(self) -> None:
+        """Note gradients that have arrived, if no graph shows whether they train the model."""
+        has_arrived = self._step.has_begun_backward
+        if has_arrived and self._model_parameters.has_unreachable_parameters:
+            self._note_training()
 
-    def _keep_hooks_from_compiler(self) -> None:
-        self._has_compiled_parts = True
-        self._tree.keep_compiler_out()
-        self._compiler.ignore_hooks()
+    def _note_training(self) -> None:
+        self._pass_steps.counter.note_backward()
+        self._step.note_training()
+
+    def _note_backward_pass(self, backward: BackwardPass) -> None:
+        if not self._is_following:
+            return
+        with self._errors.caught():
+            if self._pass_steps.note_backward(backward, lambda: None):
+                self._step.note_training()
+
+    def _after_optimizer(self, optimizer: Optimizer) -> None:
+        self._step.note_optimizer(is_start=False)
+        if not self._is_following:
+            return
+        with self._errors.caught():
+            is_training = self._pass_steps.current.phase == "train"
+            if is_training and self._pass_steps.has_optimizer(optimizer):
+                self._note_training()
+
+    @property
+    def _is_following(self) -> bool:
+        """True if the program trains in this thread, and a pass of the step has begun."""
+        return bool(self._tree.calls) and self._follows() and not is_recording()
 
     def _close_step(self, *, is_followed: bool) -> None:
         step, calls = self._step, self._tree.calls
@@ -291,10 +326,8 @@ class Inspector:
     def _close_last(self) -> None:
         try:
             self._close_step(is_followed=False)
-        except TorchscanError:  # what was asked for
-            raise
         except Exception as error:
-            self._give_up(error)
+            self._errors.give_up(error)
 
     def _settle(self, *, waits: bool) -> None:
         while self._closed and (waits or self._closed[0].is_known):
@@ -309,20 +342,17 @@ class Inspector:
     def _note_start(self, call: Call, args: tuple[object, ...]) -> None:
         try:
             self._step.note_start(call, args)
-        except TorchscanError:  # what was asked for
-            raise
         except Exception as error:
-            self._give_up(error)
+            self._errors.give_up(error)
 
     def _note_end(self, call: Call, given: Given, result: object) -> None:
         try:
             if call.outer is None and call.parent is None:
                 self._note_example(given)
+                self._step.note_pass_end(has_failed=given is FAILED)
             self._step.note_end(call, given, result)
-        except TorchscanError:
-            raise
         except Exception as error:
-            self._give_up(error)
+            self._errors.give_up(error)
 
     def _note_example(self, given: Given) -> None:
         """Keep example arguments for the cost estimate, unless they cannot be copied."""

@@ -1,14 +1,15 @@
 """The graph between models and a loss, seen from the tensor that ``backward()`` is called on.
 
-It shows what a script computes outside of modules. Operators are known from the nodes of the graph, which keep some of their
-operands and results until the backward pass. Lines are known because torch's anomaly mode notes them: it is on from the result
-of a model to the loss.
+It shows what a script computes outside of modules. Operators are known from the nodes of the graph,
+which keep some of their operands and results until the backward pass. Lines are known because
+torch's anomaly mode notes them: it is on from the result of a model to the loss.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import PurePath
@@ -24,10 +25,18 @@ from torchscan.inspecting.finiteness import (
     NonFiniteCount,
     check_values,
     is_on_device,
-    is_readable,
     max_magnitudes_of,
 )
-from torchscan.torch_versions import without_torch_function, without_tracing
+from torchscan.observing.readable_tensors import is_readable
+from torchscan.observing.wrapped_functions import wrap_function
+from torchscan.recording.places import place_of_user
+from torchscan.torch_versions import (
+    FORMATS_STACK,
+    anomaly_flags,
+    set_anomaly_flags,
+    without_torch_function,
+    without_tracing,
+)
 
 #: nodes that are followed
 _MAX_NODES = 256
@@ -58,12 +67,24 @@ _PASS_ON = (
 #: gradients of a CPU that are this small are kept instead of checked
 _SMALL = 2**16
 
+#: undoes the notes of lines, while they are on
+_undo_notes: Callable[[], None] | None = None
+#: True if the anomaly mode, were it on, would check for NaN; notes do not
+_checks_nan = True
+_ends_in_children = False
+
 
 class LossGraph:
-    """The nodes between roots' results and the tensor that a backward pass starts at, in the order of their creation."""
+    """The nodes between roots' results and the tensor that a backward pass starts at.
+
+    They are in the order of their creation.
+    """
 
     def __init__(self, start: Iterable[Tensor], is_inside: Callable[[int], bool]) -> None:
-        """Collect the nodes behind ``start``, up to those whose number ``is_inside`` a call of a module with parameters."""
+        """Collect the nodes behind ``start``.
+
+        The search ends at nodes whose number ``is_inside`` a call of a module with parameters.
+        """
         nodes: dict[Node, None] = {}
         #: numbers of nodes that are inside of calls, where the search has ended
         self.reached: list[int] = []
@@ -82,12 +103,12 @@ class LossGraph:
         self.nodes = sorted(nodes, key=_number_of)
         self.names = tuple(each.name() for each in self.nodes)
         self._index = {node: index for index, node in enumerate(self.nodes)}
-        #: gradients that each node computed: kept, or their norms, or how they looked
+        #: gradients that each node computed: themselves, their norms, or their counts
         self._gradients: dict[int, NonFiniteCount | list[Tensor]] = {}
         self._handles: list[RemovableHandle] = []
         self._operands_of: dict[Node, Tensor] | None = None
 
-    # -- nodes ---------------------------------------------------------------------------------------------------------
+    # -- nodes -------------------------------------------------------------------------------------
 
     def number(self, index: int) -> int:
         """Return the number that torch gave a node."""
@@ -97,32 +118,34 @@ class LossGraph:
         """Return the line that created a node."""
         return _line_of(self.nodes[index]) if self.nodes else None
 
-    # -- forward -------------------------------------------------------------------------------------------------------
+    # -- forward --------------------------------------------------------------------------------
 
-    def source(self, *, nan: bool) -> int | None:
+    def find_source(self, *, nan: bool) -> int | None:
         """Return the index of the first node whose result is NaN (or else infinite), or None.
 
-        Results are known as far as nodes keep results and operands. An infinity that becomes NaN is the source of it.
+        Results are known as far as nodes keep results and operands. An infinity that becomes NaN is
+        the source of it.
         """
         first_inf = None
         for index, node in enumerate(self.nodes):
-            look = self._result_of(node)
-            if look is None or look is FINE:
+            counts = self.check_result(index)
+            if counts is FINE:
                 continue
             if node.name() in _FILLS:
-                if not look.nan:
+                if not counts.nan:
                     continue
-            elif not look.nan and first_inf is None and not self._has_bad_operand(node):
-                first_inf = index
-            if look.nan or not nan:
+            elif not counts.nan and first_inf is None:
+                operands = _operands_in(node, dict(_saved(node)))
+                if all(_check(each) is FINE for each in operands):
+                    first_inf = index
+            if counts.nan or not nan:
                 return index if first_inf is None else first_inf
         return first_inf
 
-    def becomes_nan(self, index: int) -> int | None:
+    def find_nan_after(self, index: int) -> int | None:
         """Return the node after ``index`` that makes NaN of infinities."""
         for other in range(index, len(self.nodes)):
-            look = self._result_of(self.nodes[other])
-            if look is not None and look.nan:
+            if self.check_result(other).nan:
                 return other
         return None
 
@@ -132,22 +155,19 @@ class LossGraph:
             if name not in _RESULTS and isinstance(value, Tensor) and is_readable(value):
                 yield name, value
 
-    def first_look(self, index: int) -> NonFiniteCount:
-        """Return how the result of a node looks."""
-        return self._result_of(self.nodes[index]) or FINE
-
     def size(self, index: int) -> int:
         """Return the number of values of a node's result, or 0 if it is not known."""
         shapes = getattr(self.nodes[index], "_input_metadata", ())
         return sum(math.prod(each.shape) for each in shapes)
 
     def has_bad_constant(self, index: int) -> bool:
-        """Return whether an operand without a gradient must have been NaN, given that the results of models are finite.
+        """Return whether an operand without a gradient must have been NaN.
 
-        A sum or difference of finite values is never NaN.
+        The results of models are known to be finite, and a sum or difference of finite values is
+        never NaN.
         """
         node = self.nodes[index]
-        if not node.name().startswith(_SUMS) or not self.first_look(index).nan:
+        if not node.name().startswith(_SUMS) or not self.check_result(index).nan:
             return False
         operands = [following for following, _ in node.next_functions]
         for operand in operands:
@@ -157,70 +177,63 @@ class LossGraph:
                 return False
         return None in operands
 
-    def _result_of(self, node: Node) -> NonFiniteCount | None:
-        """Return how its result looks, or None if nothing tells."""
+    def check_result(self, index: int) -> NonFiniteCount:
+        """Return the counts of a node's result, as far as it or its operands are kept."""
+        node = self.nodes[index]
         saved = dict(_saved(node))
         for name in _RESULTS:
             if isinstance(saved.get(name), Tensor):
-                return _look(saved[name])
-        operand = self._operands().get(node)
+                return _check(saved[name])
+        operand = self._find_operands().get(node)
         if operand is not None:
-            return _look(operand)
-        again = _computed(node, saved)
+            return _check(operand)
+        again = _compute(node, saved)
         if again is not None:
-            return _look(again)
-        factors = [
-            saved[name] for name in _operand_names(node) if isinstance(saved.get(name), Tensor)
-        ]
-        looks = [look for look in map(_look, factors) if look.nan]
-        return looks[0] if looks else None
+            return _check(again)
+        for factor in _operands_in(node, saved):
+            counts = _check(factor)
+            if counts.nan:
+                return counts
+        return FINE
 
-    def _operands(self) -> dict[Node, Tensor]:
+    def _find_operands(self) -> dict[Node, Tensor]:
         """Return the results of nodes that later nodes keep as operands."""
         if self._operands_of is None:
             self._operands_of = {}
             for node in self.nodes:
                 saved = dict(_saved(node))
-                for (following, _), name in zip(
-                    node.next_functions, _operand_names(node), strict=False
-                ):
+                names = _operand_names(node)
+                for (following, _), name in zip(node.next_functions, names, strict=False):
                     if following is not None and isinstance(saved.get(name), Tensor):
                         self._operands_of.setdefault(following, saved[name])
         return self._operands_of
 
-    def _has_bad_operand(self, node: Node) -> bool:
-        saved = dict(_saved(node))
-        values = [
-            saved[name] for name in _operand_names(node) if isinstance(saved.get(name), Tensor)
-        ]
-        return any(_look(each) is not FINE for each in values)
-
-    # -- backward ------------------------------------------------------------------------------------------------------
+    # -- backward -------------------------------------------------------------------------------
 
     def follow(self) -> None:
         """Record the gradients that the nodes compute."""
         for index, node in enumerate(self.nodes):
-            handle = node.register_hook(_Noted(self._gradients, index))
+            handle = node.register_hook(_NodeHook(self._gradients, index))
             self._handles.append(handle)
 
-    def gradient_source(self) -> tuple[int, NonFiniteCount] | None:
-        """Return the first node, in the order of the backward pass, whose gradient is not finite."""
+    def find_gradient_source(self) -> tuple[int, NonFiniteCount] | None:
+        """Return the first node of the backward pass with a non-finite gradient, and its counts."""
         for index in reversed(range(len(self.nodes))):
             noted = self._gradients.get(index, FINE)
-            look = noted if isinstance(noted, NonFiniteCount) else sum(map(_look, noted), FINE)
-            if not look.is_fine:
-                return index, look
+            counts = noted if isinstance(noted, NonFiniteCount) else sum(map(_check, noted), FINE)
+            if not counts.is_fine:
+                return index, counts
         return None
 
     def close(self) -> None:
-        """Release the gradients, and take the hooks away: a graph that is kept is followed again."""
+        """Release the gradients, and remove the hooks: a graph that is kept is followed again."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
         self._gradients.clear()
 
 
-class _Noted:
+class _NodeHook:
     """A hook on a node that keeps small gradients and checks large ones.
 
     On a CUDA device it neither waits for a check nor keeps a gradient: it keeps the largest
@@ -240,7 +253,7 @@ class _Noted:
         elif sum(each.numel() for each in tensors) <= _SMALL:
             self._gradients[self._index] = tensors
         else:
-            self._gradients[self._index] = sum(map(_look, tensors), FINE)
+            self._gradients[self._index] = sum(map(_check, tensors), FINE)
 
 
 def operator_of(name: str) -> str:
@@ -260,7 +273,7 @@ def _number_of(node: Node) -> int:
     return number
 
 
-def _look(tensor: Tensor) -> NonFiniteCount:
+def _check(tensor: Tensor) -> NonFiniteCount:
     return check_values(tensor) if is_readable(tensor) else FINE
 
 
@@ -283,17 +296,20 @@ def _operand_names(node: Node) -> tuple[str, ...]:
     return ("self",)
 
 
-def _computed(node: Node, saved: dict[str, Any]) -> Tensor | None:
-    """Compute the result of a node again from what it keeps, or return None if that is not enough."""
+def _operands_in(node: Node, saved: dict[str, Any]) -> list[Tensor]:
+    """Return the operands that a node has saved."""
+    values = [saved.get(name) for name in _operand_names(node)]
+    return [each for each in values if isinstance(each, Tensor)]
+
+
+def _compute(node: Node, saved: dict[str, Any]) -> Tensor | None:
+    """Return the result of a node, computed again from what it keeps, or None if it cannot be."""
     stem = re.sub(r"Backward\d+$", "", node.name())
     if stem == "Mean" and saved.get("self_sym_numel") == 0:
         return torch.tensor(math.nan)
-    if (
-        stem == "Div"
-        and isinstance(saved.get("other"), Tensor)
-        and not isinstance(saved.get("self"), Tensor)
-    ):
-        return _quotient_by(saved["other"])
+    divisor = saved.get("other")
+    if stem == "Div" and isinstance(divisor, Tensor) and not isinstance(saved.get("self"), Tensor):
+        return _divide_by(divisor)
     packet = getattr(torch.ops.aten, _snake(stem), None)
     if packet is None or not saved:
         return None
@@ -308,8 +324,8 @@ def _computed(node: Node, saved: dict[str, Any]) -> Tensor | None:
     return None
 
 
-def _quotient_by(other: Tensor) -> Tensor | None:
-    """Return what no numerator saves from being infinite or NaN."""
+def _divide_by(other: Tensor) -> Tensor | None:
+    """Return a quotient that is not finite with any numerator, or None if 0 is not in ``other``."""
     with without_tracing():
         return 1 / other if bool((other == 0).any()) else None
 
@@ -317,10 +333,10 @@ def _quotient_by(other: Tensor) -> Tensor | None:
 def _arguments_for(declared: Sequence[Any], saved: dict[str, Any]) -> dict[str, Any] | None:
     arguments = {}
     for each in declared:
-        if each.name in saved and (
-            saved[each.name] is not None or not isinstance(each.type, torch.TensorType)
-        ):
-            arguments[each.name] = saved[each.name]
+        value = saved.get(each.name)
+        is_missing = value is None and isinstance(each.type, torch.TensorType)
+        if each.name in saved and not is_missing:
+            arguments[each.name] = value
         elif not each.has_default_value():
             return None
     has_tensor = any(isinstance(value, Tensor) for value in arguments.values())
@@ -328,7 +344,10 @@ def _arguments_for(declared: Sequence[Any], saved: dict[str, Any]) -> dict[str, 
 
 
 def _line_of(node: Node) -> str | None:
-    """Return ``train.py:12 (in loss)``: as the guard noted it, or as torch did, if the user has anomaly mode on."""
+    """Return ``train.py:12 (in loss)``, as :class:`LineNotes` noted it.
+
+    If the user has anomaly mode on, torch has noted the stack, of which it is the innermost line.
+    """
     metadata: Any = node.metadata
     for entry in reversed(metadata.get("traceback_") or []):
         frame = _FRAME.search(entry)
@@ -337,3 +356,80 @@ def _line_of(node: Node) -> str | None:
         if not frame["file"].startswith((_TORCH, _OURS)):
             return f"{PurePath(frame['file']).name}:{frame['line']} (in {frame['function']})"
     return None
+
+
+# -- lines ---------------------------------------------------------------------------------------
+
+
+class LineNotes:
+    """Notes of the user's lines in the nodes of a graph: anomaly mode, with one line for a stack.
+
+    The mode is one for the process. While it is on for notes, torch's functions report it as off,
+    and setting it ends the notes. An anomaly mode of the user's is left alone.
+    """
+
+    def __init__(self) -> None:
+        self._wrapped: list[Callable[[], None]] = []
+
+    def start(self) -> None:
+        """Hide the notes from functions that return or set the mode."""
+        global _ends_in_children
+        if not _ends_in_children:
+            _ends_in_children = True
+            os.register_at_fork(after_in_child=_end_notes)
+
+        def set_mode(set_mode: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+            _end_notes()
+            set_mode(*args, **kwargs)
+
+        def is_mode_on(is_enabled: Callable[[], bool]) -> bool:
+            return _undo_notes is None and is_enabled()
+
+        def is_nan_checked(is_enabled: Callable[[], bool]) -> bool:
+            return is_enabled() if _undo_notes is None else _checks_nan
+
+        names = vars(torch)
+        replacements: dict[str, Callable[..., Any]] = {
+            "set_anomaly_enabled": set_mode,
+            "is_anomaly_enabled": is_mode_on,
+            "is_anomaly_check_nan_enabled": is_nan_checked,
+        }
+        self._wrapped = [
+            wrap_function(names, name, function, names.__setitem__)
+            for name, function in replacements.items()
+        ]
+
+    def finish(self) -> None:
+        """End the notes, and restore torch's functions."""
+        _end_notes()
+        for undo in self._wrapped:
+            undo()
+        self._wrapped.clear()
+
+    def switch_on(self) -> None:
+        """Have torch note the line that creates each node."""
+        global _undo_notes, _checks_nan
+        is_on, checks_nan = anomaly_flags()
+        if _undo_notes is None and self._wrapped and not is_on:
+            names, name = FORMATS_STACK
+            _undo_notes = wrap_function(names, name, _format_stack, names.__setitem__)
+            _checks_nan = checks_nan
+            set_anomaly_flags(True, False)
+
+    def switch_off(self) -> None:
+        """Restore torch's formatter and mode."""
+        _end_notes()
+
+
+def _end_notes() -> None:
+    global _undo_notes
+    undo, _undo_notes = _undo_notes, None
+    if undo is not None:
+        set_anomaly_flags(False, _checks_nan)
+        undo()
+
+
+def _format_stack(_format: Callable[[], list[str]]) -> list[str]:
+    """Return the user's line, in place of torch's list of all frames."""
+    place = place_of_user()
+    return [] if place is None else [place]

@@ -152,6 +152,7 @@ class NodeWatch:
     def forget(self) -> None:
         """Release the model at the end of the inspection, because a kept graph keeps its hooks."""
         leaves = self._leaves
+        self.checks.is_over = True
         vars(self).clear()
         self._leaves = leaves
 

@@ -13,49 +13,42 @@ import contextlib
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from time import time_ns
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.compiler import is_dynamo_compiling
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.optim.optimizer import (
-    Optimizer,
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
-from torch.utils.hooks import RemovableHandle
+from torch.optim.optimizer import Optimizer
 
-from torchscan.errors import TorchscanError, warn_user
-from torchscan.inspecting.finding_log import FindingLog
-from torchscan.inspecting.findings import CheckedModule, GuardFacts, NonFinite
-from torchscan.inspecting.inspection_link import InspectionLink
-from torchscan.inspecting.line_notes import LineNotes
-from torchscan.inspecting.memory_log import MemoryLog, MemoryTrend
-from torchscan.inspecting.root_calls import RootCall, RootCalls, is_capturing_now
-from torchscan.inspecting.root_names import RootNames
-from torchscan.inspecting.second_look import is_looking_again
+from torchscan.inspecting.finding_log import FindingLog, is_looking_again
+from torchscan.inspecting.findings import NonFinite
+from torchscan.inspecting.loss_graph import LineNotes, LossGraph
+from torchscan.inspecting.root_calls import RootCall, RootCalls, TrainingThread
+from torchscan.inspecting.root_names import InspectionLink, RootNames
+from torchscan.inspecting.run import CheckedModule
+from torchscan.inspecting.run_summary import GuardFacts
 from torchscan.inspecting.trained_tensors import TrainedTensors
 from torchscan.inspecting.training_checks import TrainingChecks
-from torchscan.inspecting.training_thread import TrainingThread
 from torchscan.inspecting.values import Listener
+from torchscan.inspecting.verdicts import MemoryLog, MemoryTrend
+from torchscan.observing.backward_watch import BackwardPass, BackwardWatch, OptimizerWatch
 from torchscan.observing.compiling import CompileWatch
+from torchscan.observing.internal_errors import InternalErrors
 from torchscan.observing.wrapped_functions import wrap_function
 from torchscan.recording.call_tree import is_in_backward_pass, is_running
 from torchscan.recording.undo import is_recording
 from torchscan.torch_versions import (
-    RUNS_BACKWARD,
-    compile_callbacks,
     forget_hooks,
+    is_capturing_now,
     is_transforming,
     not_compiled,
 )
 
-#: characters of an internal error that are shown
-_MAX_MESSAGE = 300
 #: calls of other modules than the inspected one whose times are kept
 _MAX_OTHER_CALLS = 8192
 
@@ -88,13 +81,13 @@ class NonFiniteGuard:
         #: True while the guard itself calls torch
         self._is_busy = False
         self._process = os.getpid()
-        self._handles: tuple[RemovableHandle, ...] = ()
-        self._wrapped: list[Callable[[], None]] = []
+        self._backward_watch = BackwardWatch(self._note_backward)
+        self._optimizer_watch = OptimizerWatch(self._before_update, self._after_update)
+        self._errors = InternalErrors("checking for NaN", self._stop)
+        self._unwrap_scaler: Callable[[], None] = lambda: None
         self._at_start: Callable[..., None] = self._note_start
         self._at_end: Callable[..., None] = self._note_end
         self.is_started = False
-        #: True once the compiler is loaded, which may try to compile whatever is called in what it compiles
-        self._has_compiler = False
 
     @property
     def is_scaled(self) -> bool:
@@ -145,21 +138,17 @@ class NonFiniteGuard:
         if self.is_started:
             return
         self.is_started = True
-        self._compiler = CompileWatch(self._pause, self._go_on)
+        self._compiler = CompileWatch(self._pause, self._go_on, keep_out=self._keep_compiler_out)
         self._go_on()
-        self._handles = (
-            register_optimizer_step_pre_hook(self._before_update),
-            register_optimizer_step_post_hook(self._after_update),
-        )
+        self._compiler.adapt()
+        self._optimizer_watch.start()
         self._lines.start()
-        names, name = RUNS_BACKWARD
+        self._backward_watch.start()
         scaler: Any = torch.amp.GradScaler
         assign_method = partial(setattr, scaler)
-        self._wrapped = [
-            wrap_function(names, name, self._run_backward, names.__setitem__),
-            wrap_function(vars(scaler), "scale", self._scale_loss, assign_method),
-            wrap_function(vars(scaler), "step", self._run_scaled_step, assign_method),
-        ]
+        self._unwrap_scaler = wrap_function(
+            vars(scaler), "step", self._run_scaled_step, assign_method
+        )
 
     def finish(self) -> None:
         """Check no longer."""
@@ -168,31 +157,29 @@ class NonFiniteGuard:
         self.is_started = False
         self._pause()
         self._compiler.close()
-        for handle in self._handles:
-            handle.remove()
+        self._optimizer_watch.close()
         self._lines.finish()
-        for undo in self._wrapped:
-            undo()
-        self._wrapped.clear()
+        self._backward_watch.close()
+        self._unwrap_scaler()
         self._checks.on_device.read(waits=True)
         self._calls.recent.clear()
         self._stepping.clear()
 
     def _go_on(self) -> None:
-        if not self.is_started:
-            return
-        self._at_start, self._at_end = self._note_start, self._note_end
-        self._has_compiler = bool(compile_callbacks())
-        if self._has_compiler:
-            self._at_start = not_compiled(self._note_start)
-            self._at_end = not_compiled(self._note_end)
-        register_module_forward_pre_hook(self._at_start)
-        register_module_forward_hook(self._at_end, with_kwargs=True, always_call=True)
+        if self.is_started:
+            register_module_forward_pre_hook(self._at_start)
+            register_module_forward_hook(self._at_end, with_kwargs=True, always_call=True)
 
     def _pause(self) -> None:
         """Take the hooks of modules away, until the compiler is done."""
         self._lines.switch_off()
         forget_hooks(self._at_start, self._at_end)
+
+    def _keep_compiler_out(self) -> None:
+        self._pause()
+        self._at_start = not_compiled(self._note_start)
+        self._at_end = not_compiled(self._note_end)
+        self._go_on()
 
     def _is_off(self) -> bool:
         return self._is_blind() or not self._thread.is_here()
@@ -215,23 +202,14 @@ class NonFiniteGuard:
         """Keep an internal error from ending the user's run."""
         self._is_busy = True
         try:
-            with self.inspection.as_overhead():
+            with self._errors.caught(), self.inspection.as_overhead():
                 yield
-        except TorchscanError:
-            raise
-        except Exception as error:
-            self._give_up(error)
         finally:
             self._is_busy = False
 
-    def _give_up(self, error: Exception) -> None:
-        """End the checks, not the run, after an internal error."""
+    def _stop(self) -> None:
         self._checks.on_device.forget()
         self.finish()
-        message = f"{type(error).__name__}: {error}"[:_MAX_MESSAGE]
-        warn_user(
-            f"torchscan hit an internal error and stopped checking for NaN; training is not affected: {message}"
-        )
 
     # -- calls of modules ----------------------------------------------------------------------------------------------
 
@@ -245,16 +223,13 @@ class NonFiniteGuard:
             if call is not None and call.steps.has_parameters:
                 self._begin_root(call, module)
         except Exception as error:
-            self._give_up(error)
+            self._errors.give_up(error)
 
     def _begin_root(self, call: RootCall, module: nn.Module) -> None:
         """Prepare for a call of a module that trains."""
         call.began = time_ns()
         self._lines.switch_off()
-        self._compiler.listen()
-        if not self._has_compiler and compile_callbacks():  # it has been loaded since
-            self._pause()
-            self._go_on()
+        self._compiler.adapt()
         if call.steps.is_new:
             call.steps.is_new = False
             with self.inspection.as_overhead():
@@ -273,42 +248,44 @@ class NonFiniteGuard:
             if call.began and self.inspection.is_beside(module):
                 self.other_calls.append((call.began, time_ns()))
         except Exception as error:
-            self._give_up(error)
+            self._errors.give_up(error)
 
     # -- backward passes -----------------------------------------------------------------------------------------------
 
-    def _run_backward(
-        self, run: Callable[..., Any], tensors: Sequence[Tensor], *args: Any, **kwargs: Any
-    ) -> Any:
-        """Run a backward pass, in place of torch's function, and check the loss before and the gradients after it."""
-        if self._is_off() or is_in_backward_pass():
+    def _note_backward(self, backward: BackwardPass) -> AbstractContextManager[object] | None:
+        """Check the loss, and return a context that checks the gradients after the pass."""
+        if self._is_off():
             self._thread.note_unchecked()
-            return run(tensors, *args, **kwargs)
+            return None
+        if is_in_backward_pass():
+            self._thread.note_unchecked()
+            with self._check_safely():
+                self._calls.note_inner_backward(backward)
+            return None
         self._lines.switch_off()
-        keeps_graph = bool(kwargs.get("retain_graph", args[1] if len(args) > 1 else False))
         graph = None
-        is_stored = kwargs.get("accumulate_grad", True)
         with self._check_safely():
             if self._calls.is_open() and not any(map(is_running, self._calls.open_modules())):
                 self._calls.forget_open()
-            losses = [each for each in tensors if isinstance(each, Tensor)]
-            given = [each for each in (args[0] if args else ()) if isinstance(each, Tensor)]
-            graph = self._checks.check_loss(losses, given, is_stored=is_stored)
+            graph = self._checks.check_loss(backward)
+        return self._checked(backward, graph)
+
+    @contextlib.contextmanager
+    def _checked(self, backward: BackwardPass, graph: LossGraph | None) -> Iterator[None]:
         try:
-            result = run(tensors, *args, **kwargs)
-            if graph is not None and is_stored:
+            yield
+            if graph is not None and backward.is_stored:
                 with self._check_safely():
                     self._checks.check_gradients(graph)
         finally:
             if graph is not None:
                 graph.close()
-        if keeps_graph or self._calls.await_gradient():
+        if backward.keeps_graph or self._calls.await_gradient():
             self._lines.switch_on()
-        return result
 
     # -- optimizers ----------------------------------------------------------------------------------------------------
 
-    def _before_update(self, optimizer: Optimizer, *_: Any) -> None:
+    def _before_update(self, optimizer: Optimizer) -> None:
         if self._is_off():
             return
         self._has_stepped = True
@@ -321,7 +298,7 @@ class NonFiniteGuard:
         with self._check_safely():
             self._checks.check_unread(optimizer)
 
-    def _after_update(self, optimizer: Optimizer, *_: Any) -> None:
+    def _after_update(self, optimizer: Optimizer) -> None:
         if self._is_off() or optimizer not in self._stepping:
             return
         self._stepping.discard(optimizer)
@@ -333,16 +310,6 @@ class NonFiniteGuard:
             self.memory.note(optimizer)
 
     # -- GradScaler ----------------------------------------------------------------------------------------------------
-
-    def _scale_loss(self, scale: Callable[..., Any], scaler: Any, outputs: Any) -> Any:
-        """Scale a loss, in place of the scaler's method, and remember it unscaled."""
-        scaled = scale(scaler, outputs)
-        is_loss = (
-            isinstance(outputs, Tensor) and isinstance(scaled, Tensor) and scaled is not outputs
-        )
-        if is_loss and not self._is_off():
-            self._checks.scales.note(scaled, outputs, scaler)
-        return scaled
 
     def _run_scaled_step(
         self,

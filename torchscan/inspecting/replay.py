@@ -1,10 +1,12 @@
-"""Search for the operator that makes a module's first non-finite value, by repeating the call on copies.
+"""Search for the operator that makes a module's first non-finite value, by repeating the call.
 
-The module and its arguments are copied, and what cannot be copied is not repeated. Hooks that users put on modules are left
-off. The state of random numbers is restored; the replay draws other numbers.
+The module and its arguments are copied, and what cannot be copied is not repeated. Hooks that users
+put on modules are left off. The state of random numbers is restored; the replay draws other
+numbers.
 
-Infinities have an origin. One that is written (a constant of the code, of a buffer or of an argument, moved or added to other
-values) is intended, as in a mask. One that an operator makes of finite values is computed.
+Infinities have an origin. One that is written (a constant of the code, of a buffer or of an
+argument, moved or added to other values) is intended, as in a mask. One that an operator makes of
+finite values is computed.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchscan.inspecting.finiteness import FINE, NonFiniteCount, check_values, is_readable
+from torchscan.inspecting.finiteness import FINE, NonFiniteCount, check_values
 from torchscan.notes import Note
+from torchscan.observing.readable_tensors import is_readable
 from torchscan.recording.bookkeeping.containers import ATOMS, copy_arguments, tensors_in
 from torchscan.recording.call_tree import Given
 from torchscan.recording.places import place_of_user
@@ -42,15 +45,26 @@ from torchscan.torch_versions import (
 )
 
 #: parameterised modules compute their weights in hooks, which are torch's own
-_HOOKS_THAT_STAY = ("torch.nn.utils.", "torch.nn.modules.")
-_LARGEST_COPY = 2**31
-_DEEPEST, _MAX_ITEMS = 8, 1000
-#: what a copy has for itself, or nobody changes
+_HOOKS_OF_TORCH = ("torch.nn.utils.", "torch.nn.modules.")
+_MAX_COPY_BYTES = 2**31
+_MAX_DEPTH, _MAX_ITEMS = 8, 1000
+#: types that a copy does not share, or that are never written to
 _PLAIN: Any = (
     *(*ATOMS, torch.Tensor, type, BuiltinFunctionType, ModuleType, enum.Enum, range, slice),
     *(torch.memory_format, torch.layout),
 )
 _REDRAWN = Note.of("other-random-numbers")
+#: operators that create tensors of constants, or return their operand
+_CREATING = (
+    *("full", "lift_fresh", "scalar_tensor", "fill", "_to_copy", "clone", "detach", "alias"),
+    *("expand", "view", "triu"),
+)
+#: operators that return -Inf at a probability of 0
+_LOGARITHMS = re.compile(
+    r"aten\.(log|log2|log10|log1p|logit|xlogy|special_xlogy|special_xlog1py|special_logit"
+    r"|special_log_ndtr|_log_softmax|logsumexp|special_logsumexp|logcumsumexp|_logcumsumexp"
+    r"|logaddexp|logaddexp2)_?(\.\w+)?"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,23 +73,29 @@ class Operator:
 
     name: str | None = None
     line: str | None = None
-    #: what made NaN of the infinities that it made
+    #: operator that made NaN of the infinities, or None
     nan_operator: str | None = None
-    #: what had written the infinities that it made NaN of, and where, if they were intended
+    #: operator that wrote the intended infinities that became NaN, and its place, or None
     mask: Note | None = None
-    #: True if all infinities of the result are intended: then this is what wrote them
+    #: True if all infinities of the result are intended: then this operator wrote them
     is_on_purpose: bool = False
-    #: True if it is a logarithm that made -Inf alone: that of a probability of 0, for example
+    #: True for a logarithm that made only -Inf: it belongs to a probability of 0, for example
     is_log: bool = False
-    #: the module that ran it in another thread, from the one whose call was repeated
+    #: path of the module that ran it in another thread, from the module of the call, or None
     inside: str | None = None
-    #: reasons why it is not known, or may be another one
+    #: reason why it is not known, or None
     unknown: Note | None = None
+    #: reason why it may be another one, or None
     unsure: Note | None = None
+
+    @property
+    def creates(self) -> bool:
+        """True if it only creates a constant, which another operator puts into other values."""
+        return (self.name or "").removeprefix("aten.").startswith(_CREATING)
 
 
 def mask_note(path: str | None, type_name: str | None, operator: Operator) -> Note:
-    """Return what wrote intended infinities: a module, an operator or both."""
+    """Return the note about what wrote intended infinities: a module, an operator or both."""
     return Note.of(
         "mask-written",
         path=path,
@@ -85,55 +105,130 @@ def mask_note(path: str | None, type_name: str | None, operator: Operator) -> No
     )
 
 
-class _Found(BaseException):
-    """Ends the replay; no ``except Exception`` of the model catches it."""
+# -- copies --------------------------------------------------------------------------------------
+
+
+def obstacle(module: nn.Module, given: Given) -> Note | None:
+    """Return the reason why a call cannot be repeated without side effects, or None if it can."""
+    has_group = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if has_group and torch.distributed.get_world_size() > 1:
+        return Note.of("other-ranks")
+    original = original_of(module)
+    tensors = [*original.parameters(), *original.buffers()]
+    sizes = [each.nbytes for each in tensors if not nn.parameter.is_lazy(each)]
+    if sum(sizes) > _MAX_COPY_BYTES:
+        return Note.of("module-too-large")
+    functions = []
+    for each in original.modules():
+        functions += [value for value in vars(each).values() if isinstance(value, FunctionType)]
+    shared = what_is_shared([given, *functions])
+    return None if shared is None else Note.of("not-copyable", type_name=shared)
+
+
+def what_is_shared(value: Any, depth: int = 0) -> str | None:
+    """Return the type of something in ``value`` that a copy would share with it, or None.
+
+    It may be an iterator, a module or a connection, for example.
+    """
+    if depth > _MAX_DEPTH or isinstance(value, _PLAIN):
+        return None
+    if isinstance(value, FunctionType):
+        inside: Iterable[Any] = _values_in(value.__closure__ or ())
+    elif isinstance(value, Mapping) and len(value) <= _MAX_ITEMS:
+        inside = value.values()
+    elif isinstance(value, list | tuple | set | frozenset):
+        inside = itertools.islice(value, _MAX_ITEMS)
+    elif dataclasses.is_dataclass(value):
+        inside = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+    else:
+        return type(value).__name__
+    for each in inside:
+        shared = what_is_shared(each, depth + 1)
+        if shared is not None:
+            return shared
+    return None
+
+
+def _values_in(cells: Iterable[CellType]) -> Iterator[Any]:
+    for cell in cells:
+        with contextlib.suppress(ValueError):  # a name that is not bound yet
+            yield cell.cell_contents
+
+
+def copy_of(module: nn.Module) -> nn.Module:
+    """Return a copy of the module as it was written, without hooks of the user's."""
+    copied = copy.deepcopy(original_of(module))
+    for each in copied.modules():
+        all_hooks: tuple[dict[int, Callable[..., Any]], ...] = (
+            each._forward_hooks,
+            each._forward_pre_hooks,
+            each._backward_hooks,
+            each._backward_pre_hooks,
+        )
+        for hooks in all_hooks:
+            for number, hook in list(hooks.items()):
+                origin = getattr(hook, "__module__", None) or type(hook).__module__
+                if not origin.startswith(_HOOKS_OF_TORCH):
+                    del hooks[number]
+    return copied
+
+
+def _copy_tensor(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone()
+
+
+# -- the replay ----------------------------------------------------------------------------------
 
 
 def find_operator(module: nn.Module, given: Given, *, nan: bool) -> Operator:
-    """The first operator in this call whose result has what its arguments have not: NaN if ``nan``, else infinities."""
+    """Return the first operator of a call that makes NaN of other values, or infinities."""
     unknown = obstacle(module, given)
     if unknown is not None:
         return Operator(unknown=unknown)
+
+    def replay(undo: Undo) -> Operator | None:
+        for context in (without_modes, without_hooks_for_gradients, as_written):
+            undo.enter(context, is_of_process=False)
+        keep_random_state(undo)
+        return _find_in(copy_of(module), copy_arguments(given, _copy_tensor), nan)
+
     try:
-        found = put_back_after(partial(_replay, module, given, nan))
+        found = put_back_after(replay)
     except Exception as error:
         return Operator(unknown=Note.of("repeat-failed", error=type(error).__name__))
     return found or Operator(unknown=Note.of("repeat-finite"))
 
 
-def _replay(module: nn.Module, given: Given, nan: bool, undo: Undo) -> Operator | None:
-    for context in (without_modes, without_hooks_for_gradients, as_written):
-        undo.enter(context, is_of_process=False)
-    keep_random_state(undo)
-    return _operator_in(copy_of(module), copy_arguments(given, _own), nan)
-
-
-def _operator_in(own: nn.Module, given: Given, nan: bool) -> Operator | None:
+def _find_in(module: nn.Module, given: Given, nan: bool) -> Operator | None:
     """Run a call of a copy, and return the operator, or None if there is no such value."""
     args, kwargs = given
-    watch = _ReplayMode(
-        [*own.parameters(), *(own.buffers() if nan else ())], nan=nan
-    )  # infinities of buffers are masks
-    threads = _OtherThreads(own, nan)
+    weights: list[Tensor] = list(module.parameters())
+    if nan:  # infinities of buffers are masks
+        weights += module.buffers()
+    mode = _ReplayMode(weights, nan=nan)
+    threads = _OtherThreads(module, nan)
     result: object = None
-    with contextlib.suppress(_Found), watch:
-        result = own.forward(*args, **kwargs)
-    if watch.found is not None:
-        return watch.found
+    with contextlib.suppress(_Found), mode:
+        result = module.forward(*args, **kwargs)
+    if mode.found is not None:
+        return mode.found
 
-    bad = [
-        each for each in tensors_in(result) if is_readable(each) and _has(check_values(each), nan)
-    ]
+    readable = filter(is_readable, tensors_in(result))
+    bad = [each for each in readable if _has(check_values(each), nan)]
     if bad and threads.first is not None:
-        return threads.first.operator(nan)
-    origin = None if nan else watch.origin_of(bad)
+        return threads.first.find_operator(nan)
+    origin = None if nan else mode.find_origin(bad)
     if origin is None and bad:
         return Operator(unknown=Note.of("not-in-thread"))
     return origin
 
 
-def _has(look: NonFiniteCount, nan: bool) -> bool:
-    return bool(look.nan if nan else look.inf)
+def _has(counts: NonFiniteCount, nan: bool) -> bool:
+    return bool(counts.nan if nan else counts.inf)
+
+
+class _Found(BaseException):
+    """The end of a replay. ``except Exception`` of the model does not catch it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,126 +239,48 @@ class _ThreadCall:
     module: nn.Module
     given: Given
 
-    def operator(self, nan: bool) -> Operator:
+    def find_operator(self, nan: bool) -> Operator:
         """Return the operator, found by repeating the call in this thread."""
-        found = _operator_in(self.module, copy_arguments(self.given, _own), nan)
+        found = _find_in(self.module, copy_arguments(self.given, _copy_tensor), nan)
         return replace(found or Operator(unknown=Note.of("other-thread")), inside=self.path)
 
 
 class _OtherThreads:
     """The calls of a copy's submodules in other threads, where no operator is seen."""
 
-    def __init__(self, own: nn.Module, nan: bool) -> None:
+    def __init__(self, module: nn.Module, nan: bool) -> None:
         self._home, self._nan = threading.get_ident(), nan
-        #: the first that returned, so that it is inside all others that pass its result on
+        #: first call that has returned: it is inside all others that pass its result on
         self.first: _ThreadCall | None = None
-        for path, each in own.named_modules():
+        for path, each in module.named_modules():
             if path:
                 each.register_forward_hook(partial(self._note, path), with_kwargs=True)
 
     def _note(self, path: str, module: nn.Module, args: Any, kwargs: Any, result: object) -> None:
         if self.first is not None or threading.get_ident() == self._home:
             return
-        before, after = (_check_all_values(tensors_in(each)) for each in ((args, kwargs), result))
+        before = _check_all_values(tensors_in((args, kwargs)))
+        after = _check_all_values(tensors_in(result))
         if _has(after, self._nan) and not _has(before, self._nan):
             self.first = _ThreadCall(path, module, (args, kwargs))
 
 
-def _check_all_values(tensors: Iterable[Tensor]) -> NonFiniteCount:
-    return sum((check_values(each) for each in tensors if is_readable(each)), FINE)
-
-
-def _own(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone()
-
-
-def obstacle(module: nn.Module, given: Given) -> Note | None:
-    """Return the reason why a call cannot be repeated without side effects, or None if it can."""
-    original = original_of(module)
-    if (
-        torch.distributed.is_available()
-        and torch.distributed.is_initialized()
-        and torch.distributed.get_world_size() > 1
-    ):
-        return Note.of("other-ranks")
-    tensors = [*original.parameters(), *original.buffers()]
-    if sum(each.nbytes for each in tensors if not nn.parameter.is_lazy(each)) > _LARGEST_COPY:
-        return Note.of("module-too-large")
-    foreign = what_is_shared(
-        [given, *(value for each in original.modules() for value in _functions_in(each))]
-    )
-    return None if foreign is None else Note.of("not-copyable", type_name=foreign)
-
-
-def _functions_in(module: nn.Module) -> list[Any]:
-    return [value for value in vars(module).values() if isinstance(value, FunctionType)]
-
-
-def what_is_shared(value: Any, depth: int = 0) -> str | None:
-    """The type of something in ``value`` that a copy would share with it: an iterator, a module, a connection."""
-    if depth > _DEEPEST or isinstance(value, _PLAIN):
-        return None
-    if isinstance(value, FunctionType):
-        inside: Iterable[Any] = [
-            cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)
-        ]
-    elif isinstance(value, Mapping) and len(value) <= _MAX_ITEMS:
-        inside = value.values()
-    elif isinstance(value, list | tuple | set | frozenset):
-        inside = itertools.islice(value, _MAX_ITEMS)
-    elif dataclasses.is_dataclass(value):
-        inside = [getattr(value, each.name, None) for each in dataclasses.fields(value)]
-    else:
-        return type(value).__name__
-    return next(
-        (found for each in inside if (found := what_is_shared(each, depth + 1)) is not None), None
-    )
-
-
-def _is_filled(cell: CellType) -> bool:
-    try:
-        return cell.cell_contents is not cell
-    except ValueError:  # a name that is not bound yet
-        return False
-
-
-def copy_of(module: nn.Module) -> nn.Module:
-    """Return a copy of the module as it was written, without hooks of the user's."""
-    own = copy.deepcopy(original_of(module))
-    for each in own.modules():
-        for hooks in _hooks_of(each):
-            for number in [number for number, hook in hooks.items() if not _is_of_torch(hook)]:
-                del hooks[number]
-    return own
-
-
-def _hooks_of(module: nn.Module) -> Iterator[dict[int, Callable[..., Any]]]:
-    yield from (
-        module._forward_hooks,
-        module._forward_pre_hooks,
-        module._backward_hooks,
-        module._backward_pre_hooks,
-    )
-
-
-def _is_of_torch(hook: Callable[..., Any]) -> bool:
-    return (getattr(hook, "__module__", None) or type(hook).__module__).startswith(_HOOKS_THAT_STAY)
-
-
 class _ReplayMode(TorchDispatchMode):
-    """Looks at what each operator is given and makes, until it finds the one.
+    """The check of each operator's operands and result, until the operator is found.
 
-    A parameter that is not finite is nothing that an operator was given: the operator that takes it is the one.
+    A parameter that is not finite does not count as an operand: the operator that reads it is the
+    source.
     """
 
     def __init__(self, weights: Iterable[Tensor], *, nan: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._weights = {id(each): each for each in weights}
         self._nan = nan
-        #: tensors with computed infinities, and what made them
+        #: tensors with computed infinities and their operators, by identity
         self._computed: dict[int, tuple[Tensor, Operator]] = {}
-        #: what made computed ones first, and what wrote intended ones last
+        #: operator that computed infinities first, or None
         self._first: Operator | None = None
+        #: operator that wrote intended infinities last, or None
         self._mask: Operator | None = None
         self._has_drawn = False
         self.found: Operator | None = None
@@ -278,68 +295,87 @@ class _ReplayMode(TorchDispatchMode):
         kwargs = kwargs or {}
         self._has_drawn |= torch.Tag.nondeterministic_seeded in func.tags
         given = tensors_in((args, kwargs))
-        before = self._check_values(given)  # now: it may be written to
+        before = self._check_values(given)  # now: they may be written to
         origin = self._origin_in(given) if before.inf else None
         result = func(*args, **kwargs)
         made = tensors_in(result)
-        if (
-            given
-            and all(id(each) in self._weights for each in given)
-            and not self._is_made_of(given, made)
-        ):
-            self._weights |= {id(each): each for each in made}
-        elif (look := self._check_values(made)) != FINE:
-            here = Operator(name=_name_of(func), line=place_of_user())
-            has_infinite_argument = any(
-                isinstance(each, float) and not math.isfinite(each)
-                for each in (*args, *kwargs.values())
-            )
-            if self._nan and look.nan and not before.nan:
-                self._end(self._source_of_nan(here, before, origin))
-            if look.inf and origin is None and (has_infinite_argument or before.inf):
-                self._note_mask(here, has_infinite_argument=has_infinite_argument)
-            elif look.inf:
-                self._note_computed(origin or replace(here, is_log=_is_log(here, made)), made)
+        if not self._are_weights(given, made):
+            constants = [each for each in (*args, *kwargs.values()) if isinstance(each, float)]
+            has_infinite_constant = not all(map(math.isfinite, constants))
+            self._check_results(func, has_infinite_constant, before, origin, made)
         return result
 
-    def _is_made_of(self, weights: Iterable[Tensor], made: Iterable[Tensor]) -> bool:
-        """Return whether finite parameters became non-finite results.
+    def _are_weights(self, given: Sequence[Tensor], made: Sequence[Tensor]) -> bool:
+        """Return whether results are views or functions of parameters, and count as parameters.
 
-        If a view of them is non-finite already, the module that takes it is the source.
+        If finite parameters became non-finite, this operator is the source. If a view of parameters
+        is non-finite already, the module that reads it is the source.
         """
-        looks = [
-            sum(map(check_values, filter(is_readable, each)), FINE) for each in (weights, made)
-        ]
-        return looks[0] == FINE != looks[1]
+        if not given or not all(id(each) in self._weights for each in given):
+            return False
+        if _check_all_values(given) == FINE != _check_all_values(made):
+            return False
+        self._weights |= {id(each): each for each in made}
+        return True
 
-    def _source_of_nan(
-        self, here: Operator, before: NonFiniteCount, origin: Operator | None
-    ) -> Operator:
-        """Return the source of the infinities that this operator makes NaN of, or else the operator itself."""
-        if before.is_fine:
-            return here
-        if origin is not None:
-            return replace(origin, nan_operator=here.name)
-        if self._mask is None:
-            return here
-        return replace(here, mask=mask_note(None, None, self._mask))
+    def _check_results(
+        self,
+        func: OpOverload,
+        has_infinite_constant: bool,
+        before: NonFiniteCount,
+        origin: Operator | None,
+        made: Sequence[Tensor],
+    ) -> None:
+        """Note an operator with a result that is not finite; raise if it is the source."""
+        counts = self._check_values(made)
+        if counts == FINE:
+            return
+        operator = Operator(name=str(func).removesuffix(".default"), line=place_of_user())
+        if self._nan and counts.nan and not before.nan:
+            self.found = self._mark(self._find_source_of_nan(operator, before, origin))
+            raise _Found
+        if not counts.inf:
+            return
+        if origin is None and (has_infinite_constant or before.inf):
+            self._note_mask(operator, has_infinite_constant=has_infinite_constant)
+        else:
+            self._note_computed(operator, origin, made)
 
-    def _note_mask(self, here: Operator, *, has_infinite_argument: bool) -> None:
-        """Remember what writes intended infinities: rather what puts a constant into other values than what makes it."""
+    def _note_computed(
+        self, operator: Operator, origin: Operator | None, made: Sequence[Tensor]
+    ) -> None:
+        """Remember the tensors with computed infinities, and their origin."""
+        if origin is None:
+            origin = replace(operator, is_log=_is_log(operator, made))
+        if self._first is None:
+            self._first = origin
+        for each in filter(is_readable, made):
+            if check_values(each).inf:
+                self._computed[id(each)] = each, origin
+
+    def _note_mask(self, operator: Operator, *, has_infinite_constant: bool) -> None:
+        """Remember the operator that writes intended infinities.
+
+        An operator that puts a constant into other values says more than the one that creates it.
+        """
         if (
-            has_infinite_argument
-            or self._mask is None
-            or (_creates(self._mask) and not _creates(here))
+            self._mask is None
+            or has_infinite_constant
+            or (self._mask.creates and not operator.creates)
         ):
-            self._mask = here
+            self._mask = operator
 
-    def _note_computed(self, origin: Operator, made: Sequence[Tensor]) -> None:
-        self._first = self._first or origin
-        self._computed |= {
-            id(each): (each, origin)
-            for each in made
-            if is_readable(each) and check_values(each).inf
-        }
+    def _find_source_of_nan(
+        self, operator: Operator, before: NonFiniteCount, origin: Operator | None
+    ) -> Operator:
+        """Return the source of the infinities that an operator makes NaN of, or the operator."""
+        if before.is_fine:
+            return operator
+        if origin is not None:
+            return replace(origin, nan_operator=operator.name)
+        if self._mask is None:
+            return operator
+        return replace(operator, mask=mask_note(None, None, self._mask))
 
     def _origin_in(self, tensors: Iterable[Tensor]) -> Operator | None:
         """Return the operator that computed the infinities in one of these, or None."""
@@ -349,63 +385,29 @@ class _ReplayMode(TorchDispatchMode):
                 return origin
         return None
 
-    def origin_of(self, results: Sequence[Tensor]) -> Operator | None:
-        """Return what made the infinities of these or, if they are finite, of others; None: no operator that was seen has."""
+    def find_origin(self, results: Sequence[Tensor]) -> Operator | None:
+        """Return the operator that made the infinities of results, or None if none was seen.
+
+        If the results are finite, return the first operator that computed infinities.
+        """
         origin = self._origin_in(results) if results else self._first
         if origin is None and self._mask is not None:
             origin = replace(self._mask, is_on_purpose=True)
-        return None if origin is None else self._marked(origin)
+        return None if origin is None else self._mark(origin)
 
-    def _marked(self, found: Operator) -> Operator:
+    def _mark(self, found: Operator) -> Operator:
         return replace(found, unsure=_REDRAWN) if self._has_drawn else found
 
-    def _end(self, found: Operator) -> None:
-        self.found = self._marked(found)
-        raise _Found
-
     def _check_values(self, tensors: Iterable[Tensor]) -> NonFiniteCount:
-        return sum(
-            (
-                check_values(each)
-                for each in tensors
-                if id(each) not in self._weights and is_readable(each)
-            ),
-            FINE,
-        )
-
-
-#: what makes tensors of constants, or hands them on
-_CREATING = (
-    "full",
-    "lift_fresh",
-    "scalar_tensor",
-    "fill",
-    "_to_copy",
-    "clone",
-    "detach",
-    "alias",
-    "expand",
-    "view",
-    "triu",
-)
-#: what returns -Inf at a probability of 0
-_LOGARITHMS = re.compile(
-    r"aten\.(log|log2|log10|log1p|logit|xlogy|special_xlogy|special_xlog1py|special_logit|special_log_ndtr"
-    r"|_log_softmax|logsumexp|special_logsumexp|logcumsumexp|_logcumsumexp|logaddexp|logaddexp2)_?(\.\w+)?"
-)
-
-
-def _creates(operator: Operator) -> bool:
-    """Return whether the operator only creates a constant, which another one then puts into other values."""
-    return (operator.name or "").removeprefix("aten.").startswith(_CREATING)
+        return _check_all_values(each for each in tensors if id(each) not in self._weights)
 
 
 def _is_log(operator: Operator, made: Iterable[Tensor]) -> bool:
-    is_logarithm = _LOGARITHMS.fullmatch(operator.name or "") is not None
-    return is_logarithm and not any(
-        bool(torch.isposinf(each).any()) for each in made if each.is_floating_point()
-    )
+    """Return whether an operator is a logarithm that has made only -Inf."""
+    if _LOGARITHMS.fullmatch(operator.name or "") is None:
+        return False
+    return not any(bool(torch.isposinf(each).any()) for each in made if each.is_floating_point())
 
 
-def _name_of(func: OpOverload) -> str:
-    return str(func).removesuffix(".default")
+def _check_all_values(tensors: Iterable[Tensor]) -> NonFiniteCount:
+    return sum(map(check_values, filter(is_readable, tensors)), FINE)

@@ -9,17 +9,20 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
 
 from torchscan.inspecting.finiteness import version_of
-from torchscan.inspecting.training_thread import TrainingThread
 from torchscan.notes import Note
+from torchscan.observing.backward_watch import BackwardPass
+from torchscan.observing.model_steps import ModelParameters, ModelSteps
+from torchscan.observing.steps import StepCounter
 from torchscan.recording.bookkeeping.containers import tensors_in
-from torchscan.recording.call_tree import Given, is_in_backward_pass
+from torchscan.recording.call_tree import Given, is_in_backward_pass, is_open, is_running
 from torchscan.torch_versions import is_capturing, next_node
 
 #: calls that are remembered at once
@@ -47,42 +50,65 @@ class _NotKept:
 
 
 class ModuleSteps:
-    """The number of training steps of one module: its calls, up to the backward pass that reaches them."""
+    """The training steps of one module that the script calls."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = weakref.ref(module)
         self.type_name = type(module).__name__
-        self.has_parameters = any(True for _ in module.parameters())
+        self.parameters = ModelParameters(module)
+        self._counter = StepCounter()
+        self._steps = ModelSteps(module, self.parameters, self.parameters.find_again, self._counter)
+        #: identities of the modules in it, as they were when it was called first
+        self.module_ids = set(map(id, module.modules()))
         #: the name that the user's code has for it, if it is known
         self.variable: str | None = None
         #: True until its first call is noted
         self.is_new = True
-        #: steps that have begun
-        self.begun = 0
         #: the value of ``begun`` when a loss was checked last
         self.last_checked = 0
-        #: True once a backward pass has reached the step that goes on
-        self.is_reached = True
         #: number of the thread that called it last
         self.thread = threading.get_ident()
         #: True once a backward pass has reached any of its calls
         self.is_trained = False
 
     @property
+    def has_parameters(self) -> bool:
+        """True if the module has parameters."""
+        return bool(self.parameters.parameter_ids)
+
+    @property
+    def begun(self) -> int:
+        """Number of steps that have begun."""
+        return self._counter.next
+
+    @property
     def num_checked(self) -> int:
         """Number of steps whose loss was checked, or that a backward pass has reached."""
-        is_last_checked = self.is_reached or self.last_checked == self.begun
+        is_last_checked = self._counter.is_over or self.last_checked == self.begun
         return self.begun if is_last_checked else self.begun - 1
 
     def begin(self) -> int:
         """Return the step number of a call that begins now."""
-        return self.begun if self.is_reached else self.begun - 1
+        return self.begun if self._counter.is_over else self.begun - 1
 
     def note_graph(self, number: int) -> None:
-        """Count a call whose result has a graph."""
+        """Count a call whose result has a graph: a call that fails is not a step."""
         if number == self.begun:
-            self.begun += 1
-        self.is_reached = False
+            self._steps.begin("train", None)
+
+    def note_backward(self, backward: BackwardPass) -> None:
+        """Note a backward pass that reaches the module, and may train it."""
+        if self._counter.is_over:
+            return
+        if self.parameters.has_unreachable_parameters:
+            self._counter.note_backward()
+        else:
+            self._steps.note_backward(backward, lambda: None)
+
+    def note_optimizer(self, optimizer: Optimizer) -> None:
+        """Note the step of an optimizer, which may be that of another module."""
+        if not self._counter.is_over and self._steps.has_optimizer(optimizer):
+            self._counter.note_backward()
 
 
 class RootCall:
@@ -174,7 +200,7 @@ class _Gradient:
         call = self._call()
         if call is None:
             return
-        call.is_reached = call.steps.is_reached = call.steps.is_trained = True
+        call.is_reached = call.steps.is_trained = True
         gradient = gradients[self._output_nr] if self._output_nr < len(gradients) else None
         if gradient is not None:
             call.gradients[self._index] = (
@@ -196,13 +222,25 @@ class RootCalls:
         self._dropped: deque[tuple[int, int]] = deque(maxlen=_MAX_DROPPED)
 
     def is_inside_trained(self, module: nn.Module) -> bool:
-        """Return whether a call of another module with parameters goes on in the checked thread."""
+        """Return whether a call of another module with parameters goes on in the checked thread.
+
+        torch does not report the end of a call that was interrupted. So the stack is searched for
+        it when a module is called that the open one does not have.
+        """
         thread = threading.get_ident()
         opened = self._open.get(thread)
         if opened is None or thread != self.thread.number:
             return False
         call, _ = opened
-        return call.is_trained and call.module() is not module
+        root = call.module()
+        if not call.is_trained or root is module:
+            return False
+        if id(module) in call.steps.module_ids:
+            return True
+        if root is not None and is_running(root):
+            return True
+        self.forget_open()
+        return False
 
     def begin(self, module: nn.Module, args: tuple[Any, ...]) -> RootCall | None:
         """Record a call and return it, or return None if it is inside another one."""
@@ -210,9 +248,12 @@ class RootCalls:
         opened = self._open.get(thread)
         if opened is not None:
             call, depth = opened
-            if call.module() is module:
+            if call.module() is not module:
+                return None
+            if is_open(module):
                 self._open[thread] = call, depth + 1
-            return None
+                return None
+            self.forget_open()  # it was interrupted
         if is_in_backward_pass():  # a checkpoint runs it again
             return None
         call = RootCall(module, self.steps_of(module), args)
@@ -278,12 +319,31 @@ class RootCalls:
         """Return the call that made the node with this number, or None if no call did."""
         return next((call for call in self.recent if call.made_node(number)), None)
 
+    def note_backward(self, numbers: Collection[int], backward: BackwardPass) -> None:
+        """Note a backward pass whose graph has reached these nodes."""
+        for steps in self._steps_with(numbers):
+            steps.note_backward(backward)
+
+    def note_inner_backward(self, backward: BackwardPass) -> None:
+        """Note a backward pass within another one, as of a checkpoint."""
+        for call in self.recent:
+            if call.is_reached:
+                call.steps.note_backward(backward)
+
+    def note_optimizer(self, optimizer: Optimizer) -> None:
+        """Note that an optimizer has stepped."""
+        for steps in self.modules():
+            steps.note_optimizer(optimizer)
+
+    def _steps_with(self, numbers: Iterable[int]) -> list[ModuleSteps]:
+        """Return the roots whose calls made the nodes with these numbers."""
+        calls = map(self.find_by_node, numbers)
+        return list(dict.fromkeys([call.steps for call in calls if call is not None]))
+
     def note_checked(self, numbers: Iterable[int]) -> None:
         """Note that a loss is checked whose graph has reached these nodes."""
-        for number in numbers:
-            call = self.find_by_node(number)
-            if call is not None:
-                call.steps.last_checked = call.steps.begun
+        for steps in self._steps_with(numbers):
+            steps.last_checked = steps.begun
 
     def is_inside_model(self, number: int) -> bool:
         """Return whether the node with this number was made in a call of a module with parameters."""
@@ -337,11 +397,6 @@ def _alive(value: Any) -> Any:
     return value.tensor() if isinstance(value, _Weak) else value
 
 
-def is_capturing_now() -> bool:
-    """Return whether CUDA work is being captured now, to run later."""
-    return torch.cuda.is_initialized() and is_capturing()
-
-
 def _uses_cuda() -> bool:
     return torch.cuda.is_initialized() and not is_capturing()
 
@@ -351,3 +406,89 @@ def _autocast_now() -> tuple[str, torch.dtype] | None:
         if torch.is_autocast_enabled(kind):
             return kind, torch.get_autocast_dtype(kind)
     return None
+
+
+class TrainingThread:
+    """The thread whose training is checked, and the names of others that train."""
+
+    def __init__(self, model: nn.Module | None) -> None:
+        """``model`` is the only one whose training is checked; None: every one."""
+        self._only = None if model is None else weakref.ref(model)
+        self._thread: threading.Thread | None = None
+        #: what ``threading.get_ident()`` returns in it
+        self.number: int | None = None
+        #: True once a model that is checked was called with gradients
+        self._trains = False
+        #: numbers of other threads in which such a model was called
+        self._others: set[int] = set()
+        #: names of other threads that ran backward passes of such a model
+        self.unchecked: set[str] = set()
+        #: by module: whether it trains with what is checked
+        self._is_checked_by_module: weakref.WeakKeyDictionary[nn.Module, bool] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def begin_call(self, module: nn.Module) -> bool:
+        """Return whether a call of a module that begins in this thread is checked."""
+        number = threading.get_ident()
+        if number == self.number and self._trains:
+            return True
+        if number != self.number and is_in_backward_pass():  # a checkpoint runs it again
+            return False
+        trains = torch.is_grad_enabled() and self._is_checked(module)
+        if number == self.number or self._is_free() or (trains and not self._trains):
+            self._take(trains=trains)
+            return True
+        if trains:
+            self._others.add(number)
+        return False
+
+    def is_here(self) -> bool:
+        """Return whether this thread, which trains something, is the one, or works on its backward pass."""
+        number = threading.get_ident()
+        if number == self.number:
+            return True
+        if is_in_backward_pass():  # autograd has a thread for each device
+            return self.number is not None and not self.unchecked
+        if self._is_free():
+            self._take(trains=self._only is None)
+            return True
+        return False
+
+    def is_current(self) -> bool:
+        """Return whether this thread is the one that is checked, without choosing it."""
+        if threading.get_ident() == self.number:
+            return True
+        return is_in_backward_pass() and self.number is not None and not self.unchecked
+
+    def note_unchecked(self) -> None:
+        """Remember that this thread runs a backward pass that is not checked."""
+        if threading.get_ident() in self._others:
+            self.unchecked.add(threading.current_thread().name)
+
+    def _is_free(self) -> bool:
+        return self._thread is None or not self._thread.is_alive()
+
+    def _take(self, *, trains: bool) -> None:
+        self._thread = threading.current_thread()
+        self.number = threading.get_ident()
+        self._others.discard(self.number)
+        self._trains = trains
+
+    def _is_checked(self, module: nn.Module) -> bool:
+        known = self._is_checked_by_module.get(module)
+        if known is None:
+            only = None if self._only is None else self._only()
+            has_parameters = any(True for _ in module.parameters())
+            known = has_parameters and (only is None or is_same_or_part(module, only))
+            self._is_checked_by_module[module] = known
+        return known
+
+
+def is_same_or_part(module: nn.Module, other: nn.Module) -> bool:
+    """Return whether one of two modules is the other or a part of it."""
+    if module is other:
+        return True
+    return any(each is other for each in module.modules()) or any(
+        each is module for each in other.modules()
+    )

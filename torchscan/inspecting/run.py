@@ -1,4 +1,4 @@
-"""Measurements of real steps by call, without the first steps, which warm up."""
+"""The results of an inspection: times, memory and findings of real steps, by call."""
 
 from __future__ import annotations
 
@@ -6,33 +6,39 @@ import json
 import os
 import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from itertools import count
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
+import torch
+from torch import nn
+
 from torchscan import units
+from torchscan._version import __version__
 from torchscan.analyses.roofline import Roofline
 from torchscan.errors import InputError
 from torchscan.files import write_text
+from torchscan.hardware.device_specs import cpu_name
 from torchscan.inspecting.checks import CheckResult
-from torchscan.inspecting.chrome_trace import chrome_trace
-from torchscan.inspecting.evidence import Evidence, Interval, evidence_of
 from torchscan.inspecting.exchanges import Exchange, Process
-from torchscan.inspecting.expected import Expected, ExpectedTimes, expected_of, expected_times
-from torchscan.inspecting.facts import COUNTED, InspectedCall, StepFacts
-from torchscan.inspecting.findings import CheckedModule, FindingKey, GuardFacts, NonFinite
-from torchscan.inspecting.inspector_names import to_inspector_names
-from torchscan.inspecting.provenance import RunProvenance
+from torchscan.inspecting.exports import (
+    chrome_trace,
+    describe_call,
+    measure_calls,
+    nest_calls,
+    to_inspector_names,
+)
+from torchscan.inspecting.facts import InspectedCall
+from torchscan.inspecting.findings import NonFinite
 from torchscan.inspecting.step_time import require_step_time
-from torchscan.inspecting.timeline import Timeline
-from torchscan.inspecting.verdicts import find_verdict
-from torchscan.measured import Figure, Key, Measured, Verdict
+from torchscan.inspecting.timing import Timeline
+from torchscan.inspecting.verdicts import Evidence, find_verdict
+from torchscan.measured import Measured
 from torchscan.notes import Note
 from torchscan.observing.compiling import Compilation
-from torchscan.ops import OpCost
 from torchscan.plain import stored_as, to_plain
 from torchscan.results import RowsResult, table_of
 
@@ -40,10 +46,10 @@ if TYPE_CHECKING:
     from torchscan.report.table import Table
 
 _NANOSECONDS = 1e-9
-#: named where a step takes too long
+#: modules that are named if a step takes too long
 _MAX_LAYERS = 5
-#: what files say that they are, and the version of their schema: it grows where a reader of the
-#: one before would misread them
+#: kind of the files, and the version of their schema: it grows where a reader of the version before
+#: would misread them
 KIND, SCHEMA = "torchscan/run", 2
 #: the tool whose keys plain data has
 Names = Literal["torchscan", "torch_inspector"]
@@ -64,11 +70,9 @@ class Latency(NamedTuple):
     def of(cls, nanoseconds: Iterable[int]) -> Latency:
         """Return the latency over several steps."""
         seconds = [each * _NANOSECONDS for each in nanoseconds]
-        return (
-            cls(statistics.median(seconds), min(seconds), max(seconds))
-            if seconds
-            else cls(0.0, 0.0, 0.0)
-        )
+        if not seconds:
+            return cls(0.0, 0.0, 0.0)
+        return cls(statistics.median(seconds), min(seconds), max(seconds))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,37 +98,35 @@ class CallRun(InspectedCall):
 
     @property
     def device_time(self) -> float | None:
-        """Seconds on the device, forward and backward, in the median; None: there is none."""
-        times = [
-            each.median for each in (self.device_forward, self.device_backward) if each is not None
-        ]
+        """Seconds on the device, forward and backward, in the median, or None without one."""
+        latencies = (self.device_forward, self.device_backward)
+        times = [each.median for each in latencies if each is not None]
         return sum(times) if times else None
 
     @property
     def time(self) -> float:
-        """Seconds forward and backward, in the median: on the device, where there is one, else on the host."""
-        return (
-            self.forward.median + self.backward.median
-            if self.device_time is None
-            else self.device_time
-        )
+        """Seconds forward and backward, in the median: on the device or, without one, the host."""
+        device_time = self.device_time
+        return self.forward.median + self.backward.median if device_time is None else device_time
 
     @property
     def flops_per_second(self) -> float | None:
         """FLOP/s of the forward pass, on the device if there is one, else on the host."""
-        took = (self.forward if self.device_forward is None else self.device_forward).median
-        return None if self.flops is None or not took else self.flops / took
+        latency = self.forward if self.device_forward is None else self.device_forward
+        return None if self.flops is None or not latency.median else self.flops / latency.median
 
     @property
     def expected_time(self) -> float | None:
-        """Seconds that it should take, forward and backward; None: nothing is expected."""
-        times = [
-            each for each in (self.expected_forward, self.expected_backward) if each is not None
-        ]
+        """Expected seconds, forward and backward, or None if nothing is expected."""
+        expected = (self.expected_forward, self.expected_backward)
+        times = [each for each in expected if each is not None]
         return sum(times) if times else None
 
     def name_in(self, calls: Sequence[CallRun]) -> str:
-        """The path of its module as seen from the call that it is in; that of another part of the model is in full."""
+        """Return the path of the module as seen from the call that it is in.
+
+        The path of another part of the model is complete.
+        """
         outer = "" if self.parent is None else calls[self.parent].path
         return self.path.removeprefix(f"{outer}." if outer else "") or self.type_name
 
@@ -141,7 +143,7 @@ class Inspected(ABC):
 
     def measured(self) -> Measured:
         """Return the values by call, for a report of the model: ``html_report(scan, run=run)``."""
-        return _measured_by(self.facts)
+        return measure_calls(self.facts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,14 +164,15 @@ class DeviceRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationRun:
-    """Forward passes without a backward pass, in a run that also trains: those of a validation, for example."""
+    """Forward passes without a backward pass in a run that trains, for example of a validation."""
 
-    #: number of passes, and of those that are timed: with the same calls, without those that warm up and, of more than a
-    #: thousand, some of them
+    #: number of passes
     passes: int
+    #: number of timed passes: the most common kind and, of more than a thousand, a sample
     timed: int
-    #: of the model's call, and the same on the device, where there is one
+    #: host times of the model's call
     forward: Latency
+    #: device times of the model's call, or None without a device
     device_forward: Latency | None
     calls: tuple[CallRun, ...]
 
@@ -178,6 +181,76 @@ class EvaluationRun:
         """Seconds of a pass, in the median: on the host or, if that takes longer, on the device."""
         on_device = 0.0 if self.device_forward is None else self.device_forward.median
         return max(self.forward.median, on_device)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedModule:
+    """A module that trains, and the number of steps in which it was checked."""
+
+    name: str
+    steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """The expected time of a step by the roofline of its device."""
+
+    device: str
+    #: seconds of the forward pass
+    forward: float
+    #: seconds of the backward pass
+    backward: float
+    #: error margin, as a share
+    error_share: float
+    #: operations of the step's products, two per multiply-accumulate
+    operations: int
+    #: seconds that these products take at the device's dense peaks
+    at_peak: float
+    #: dense peaks of their formats, in FLOP/s
+    peaks: dict[str, float]
+
+    @classmethod
+    def of(cls, roofline: Roofline) -> Expected:
+        """Return the expected time of a complete step."""
+        macs: Counter[str] = Counter()
+        for load in roofline.operators:
+            macs[load.precision] += load.macs
+        formats = [name for name, number in macs.items() if number]
+        peaks = {name: roofline.peak_flops[name] for name in formats if name in roofline.peak_flops}
+        return cls(
+            device=roofline.device,
+            forward=roofline.time_by_phase.get("forward", 0.0),
+            backward=roofline.time_by_phase.get("backward", 0.0),
+            error_share=roofline.error_margin.share,
+            operations=2 * macs.total(),
+            at_peak=sum(2 * macs[name] / peak for name, peak in peaks.items()),
+            peaks=peaks,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunProvenance:
+    """On what a run was measured, and by what."""
+
+    #: processor or GPU of the model; if there are several, all of them
+    device: str
+    #: threads of the host for one operator
+    threads: int
+    torch_version: str
+    torchscan_version: str
+
+    @classmethod
+    def of(cls, model: nn.Module) -> RunProvenance:
+        """Return the provenance of a run of this model on this machine."""
+        tensors = chain(model.parameters(), model.buffers())
+        devices = dict.fromkeys(tensor.device for tensor in tensors)
+        names = dict.fromkeys(map(name_of_device, devices))
+        return cls(
+            device=", ".join(names) or cpu_name(),
+            threads=torch.get_num_threads(),
+            torch_version=str(torch.__version__),
+            torchscan_version=__version__,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,8 +264,10 @@ class RunFacts(RowsResult, Inspected):
     #: number of timed steps: the most common kind and, of more than a thousand, a sample; None if
     #: not saved
     timed: int | None = None
-    #: forward passes without a backward pass, which no other value includes, or None
+    #: passes that do not train, in a run that does, which no other value includes, or None
     evaluation: EvaluationRun | None = None
+    #: True if gradients of the model's parameters were computed; None if not saved
+    has_trained: bool | None = None
     calls: tuple[CallRun, ...]
     #: times of the model's forward pass
     forward: Latency
@@ -247,45 +322,8 @@ class RunFacts(RowsResult, Inspected):
         """Return modules with times and memory, down to ``max_depth`` (None: all)."""
         return table_of(self, max_depth=max_depth)
 
-    def _with_checks(
-        self,
-        checked: GuardFacts,
-        *,
-        is_guard_first: bool = False,
-        reported: Collection[FindingKey] = (),
-    ) -> RunFacts:
-        """Return these facts with what the cheap check of every step has found.
-
-        If the guard is first, a training step that it has checked has its finding or none, except
-        for findings of the inspection that were ``reported`` because no check followed.
-        """
-        if is_guard_first:
-            close = [
-                found
-                for found in self.nonfinite
-                if found.key in reported or not _is_superseded(found, checked)
-            ]
-            checked_steps = {found.step for found in checked.findings if found.root is None}
-            more = sum(found.is_evaluation or found.step not in checked_steps for found in close)
-            nonfinite_steps = checked.nonfinite_steps + more
-        else:
-            close = list(self.nonfinite)
-            nonfinite_steps = max(self.nonfinite_steps, checked.nonfinite_steps)
-        evidence = None if self.evidence is None else replace(self.evidence, memory=checked.memory)
-        return replace(
-            self,
-            evidence=evidence,
-            nonfinite=_first_in_each_step(close, checked.findings),
-            nonfinite_steps=nonfinite_steps,
-            checked_steps=checked.checked_steps,
-            trained_modules=checked.trained_modules,
-            unchecked_threads=checked.unchecked_threads,
-            skipped_steps=checked.skipped_steps,
-            first_skipped=checked.first_skipped,
-        )
-
     def __repr__(self) -> str:
-        """A short one: there may be thousands of calls."""
+        """Return a short description: there may be thousands of calls."""
         return f"<RunFacts: {self.steps} steps, {len(self.calls)} calls>"
 
     @property
@@ -295,12 +333,17 @@ class RunFacts(RowsResult, Inspected):
 
     @property
     def trains(self) -> bool:
-        """True if the measured steps have a backward pass."""
+        """True if the measured steps train the model."""
+        return self.has_backward if self.has_trained is None else self.has_trained
+
+    @property
+    def has_backward(self) -> bool:
+        """True if the measured steps have a backward pass, perhaps to the inputs only."""
         return self.backward.median > 0
 
     @property
     def mfu(self) -> float | None:
-        """MFU: the time that the step's products would take at the device's dense peak, of the time that the step took."""
+        """MFU: time of the step's products at the device's dense peak, as a share of the step's."""
         took = self.period.median or self.forward.median + self.backward.median
         return None if self.expected is None or not took else self.expected.at_peak / took
 
@@ -311,24 +354,16 @@ class RunFacts(RowsResult, Inspected):
 
     @property
     def facts(self) -> RunFacts:
-        """These."""
+        """The facts themselves."""
         return self
 
     @property
     def info(self) -> dict[str, Any]:
-        """Nested: ``{name: {"info": {…}, "children": {…}}}``; the second call of a module has a number behind its name."""
-        return self._nest(_plain)
+        """The calls as ``{name: {"info": {…}, "children": {…}}}``, nested as the modules are.
 
-    def _nest(self, describe: Callable[[CallRun], dict[str, Any]]) -> dict[str, Any]:
-        """Return the calls, nested as the modules are."""
-        nested: list[dict[str, Any]] = [
-            {"info": describe(call), "children": {}} for call in self.calls
-        ]
-        top: dict[str, Any] = {}
-        for call, entry in zip(self.calls, nested, strict=True):
-            siblings = top if call.parent is None else nested[call.parent]["children"]
-            siblings[_name(call, call.name_in(self.calls), siblings)] = entry
-        return top
+        The second call of a module has a number behind its name.
+        """
+        return nest_calls(self.calls, describe_call)
 
     def to_dict(self, names: Names = "torchscan") -> dict[str, Any]:
         """Return plain data for JSON.
@@ -340,28 +375,31 @@ class RunFacts(RowsResult, Inspected):
         if names not in get_args(Names):
             raise InputError.of_choice("names", names, get_args(Names))
         if names == "torch_inspector":
-            return self._nest(to_inspector_names)
+            return nest_calls(self.calls, to_inspector_names)
         return {**to_plain(self), "verdict": to_plain(self.verdict)}
 
     @property
     def step_time(self) -> float:
-        """Seconds of a step, forward and backward, in the median: on the host or, if that takes longer, on the device."""
-        on_device = (
-            0.0 if self.device is None else self.device.forward.median + self.device.backward.median
-        )
-        return max(self.forward.median + self.backward.median, on_device)
+        """Seconds of a step, forward and backward, in the median.
+
+        They are those of the device if it takes longer than the host.
+        """
+        on_host = self.forward.median + self.backward.median
+        if self.device is None:
+            return on_host
+        return max(on_host, self.device.forward.median + self.device.backward.median)
 
     def assert_step_time(
         self, max_step_time: float | str, *, device: str | None = None, tolerance: float | str = 0.0
     ) -> None:
-        """Raise :class:`BudgetError`, with the slowest modules, if :attr:`step_time` exceeds its limit.
+        """Raise :class:`BudgetError` with the slowest modules if :attr:`step_time` is too long.
 
         Passes of an evaluation do not count, unless nothing else was measured.
 
         Args:
             max_step_time: seconds, or a text such as ``"120 ms"``.
-            device: the device that this holds for, by its name or words of it: ``"H100"``, ``"CPU"``. On any other nothing is
-                checked, and a warning says so.
+            device: the device of the limit, by its name or words of it: ``"H100"``, ``"CPU"``. On
+                any other nothing is checked, and a warning says so.
             tolerance: the share by which a step may take longer: ``0.1`` or ``"10%"``.
         """
         __tracebackhide__ = True  # pytest shows the test, and the message
@@ -369,21 +407,20 @@ class RunFacts(RowsResult, Inspected):
             raise InputError("the run has no measured step: run the model while it is inspected")
         if isinstance(max_step_time, int | float):
             units.checked_seconds("max_step_time", max_step_time)
-        slowest = slowest_modules(self.calls)
-        where = self.provenance.device
         require_step_time(
             self.step_time,
-            slowest,
-            where,
+            slowest_modules(self.calls),
+            self.provenance.device,
             max_step_time=max_step_time,
             device=device,
             tolerance=tolerance,
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything as JSON, which :func:`open_run` reads; what is there is replaced when all is written.
+        """Write everything as JSON, which :func:`open_run` reads.
 
-        Of processes that train together, ``path`` is a folder, in which each has a file of its own.
+        An existing file is replaced when all is written. If several ranks train together, ``path``
+        is a folder, in which each rank has a file.
         """
         content = {"schema": f"{KIND}/{SCHEMA}", **self.to_dict()}
         write_text(self._file(path), json.dumps(content, allow_nan=False) + "\n")
@@ -403,201 +440,9 @@ class RunFacts(RowsResult, Inspected):
         return Path(path) / f"rank{self.process.rank}.json"
 
     def save_trace(self, path: str | os.PathLike[str]) -> None:
-        """Write the last step as a trace, to be opened in Perfetto (ui.perfetto.dev) or chrome://tracing."""
+        """Write the last step as a trace for Perfetto (ui.perfetto.dev) or chrome://tracing."""
         content = chrome_trace(self.calls, self.timeline, self.provenance)
         write_text(Path(path), json.dumps(content, allow_nan=False) + "\n")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchedSteps:
-    """The steps of one kind: those that train, or forward passes without a backward pass."""
-
-    #: of all steps, and of those before the measured ones; and how many calls of the model they have in all
-    number: int
-    warm_up: int
-    num_passes: int
-    #: those that are like most, with the same calls, and how many others there were, as far as they were kept
-    steps: Sequence[StepFacts] = ()
-    num_differing: int
-    #: of the last of them
-    calls: Sequence[InspectedCall] = ()
-    timeline: Timeline | None = None
-    exchanges: tuple[Exchange, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observations:
-    """Observations of a model: its usual steps, evaluations and findings."""
-
-    #: that train, if any does; else all there were
-    usual: WatchedSteps
-    #: forward passes without a backward pass; None: there was none, or nothing else
-    evaluation: WatchedSteps | None = None
-    nonfinite: Sequence[NonFinite] = ()
-    nonfinite_steps: int = 0
-    checked: Sequence[CheckResult] = ()
-    process: Process | None = None
-    compilation: Compilation | None = None
-
-
-def _is_superseded(found: NonFinite, checked: GuardFacts) -> bool:
-    """Return whether the guard has checked this step, and has found nothing or knows the place."""
-    if found.is_evaluation or found.step >= checked.checked_steps:
-        return False
-    own = [other for other in checked.findings if other.root is None]
-    if found.phase == "update":  # it may have been written after the last check
-        return any(other.step >= found.step for other in own)
-    return all(other.is_located for other in own if other.step == found.step)
-
-
-def _first_in_each_step(
-    close: Sequence[NonFinite], cheap: Sequence[NonFinite]
-) -> tuple[NonFinite, ...]:
-    """Return one finding for each step: that of the close inspection, unless it only saw the consequences."""
-    evaluated = [found for found in close if found.is_evaluation]
-    close = [found for found in close if not found.is_evaluation]
-    late = {found.step: found for found in close if found.phase in ("loss", "update")}
-    sure = {found.step: found for found in close if found.step not in late}
-    of_others = [found for found in cheap if found.root is not None]
-    own = {found.step: found for found in cheap if found.root is None}
-    every = [*{**late, **own, **sure}.values(), *of_others, *evaluated]
-    return tuple(sorted(every, key=lambda found: found.step))
-
-
-def run_of(
-    watched: Observations,
-    provenance: RunProvenance,
-    *,
-    costs: Mapping[Key, OpCost] = MappingProxyType({}),
-    roofline: Roofline | None = None,
-    inner: str = "",
-    others: Sequence[Interval] = (),
-) -> RunFacts:
-    """The facts of several steps together.
-
-    Costs and the roofline are those of the module at ``inner``: they know nothing of what wraps it.
-    """
-    usual = watched.usual
-    calls, measured = usual.calls, usual.steps
-    paths = [_path_in(inner, call.path) for call in calls]
-    expected = (
-        [None] * len(calls)
-        if roofline is None
-        else expected_times(roofline, paths, [call.parent for call in calls])
-    )
-    return RunFacts(
-        steps=usual.number - usual.warm_up,
-        warm_up=usual.warm_up,
-        timed=len(measured),
-        evaluation=None if watched.evaluation is None else _evaluation_run(watched.evaluation),
-        calls=tuple(
-            _call_run(
-                call, index, measured, costs.get((paths[index], call.invocation)), expected[index]
-            )
-            for index, call in enumerate(calls)
-        ),
-        forward=Latency.of(step.of_model(step.forward) for step in measured),
-        backward=Latency.of(step.backward_span for step in measured),
-        storing_gradients=Latency.of(step.leaves for step in measured),
-        outside_modules=Latency.of(
-            step.backward_span - step.leaves - step.owned for step in measured
-        ),
-        optimizer=Latency.of(step.optimizer for step in measured if step.optimizer),
-        period=Latency.of(step.period for step in measured if step.period is not None),
-        between=Latency.of(step.between for step in measured if step.between is not None),
-        device=_device_run(measured),
-        num_differing=usual.num_differing,
-        nonfinite=tuple(watched.nonfinite),
-        nonfinite_steps=watched.nonfinite_steps,
-        expected=None if roofline is None else expected_of(roofline),
-        checked=tuple(watched.checked),
-        compilation=watched.compilation,
-        provenance=provenance,
-        timeline=usual.timeline or Timeline(),
-        process=watched.process,
-        exchanges=usual.exchanges,
-        evidence=evidence_of(measured, others),
-    )
-
-
-def _path_in(inner: str, path: str) -> str:
-    return (
-        path[len(inner) + 1 :]
-        if inner and (path == inner or path.startswith(f"{inner}."))
-        else path
-    )
-
-
-_NONE_COUNTED = (0,) * len(COUNTED)
-
-
-def _call_run(
-    call: InspectedCall,
-    index: int,
-    steps: Sequence[StepFacts],
-    cost: OpCost | None,
-    expected: ExpectedTimes | None,
-) -> CallRun:
-    """One call in several steps: the most that was counted in any, and how long it took in all."""
-    device = [step.device for step in steps if step.device is not None]
-    counts: dict[str, Any] = dict(zip(COUNTED, _most_of(steps, index), strict=True))
-    return CallRun(
-        **{
-            each.name: getattr(call, each.name)
-            for each in fields(InspectedCall)
-            if each.name not in COUNTED
-        },
-        **counts,
-        forward=Latency.of(step.forward[index] for step in steps),
-        backward=Latency.of(step.backward[index] for step in steps),
-        device_forward=Latency.of(each.forward[index] for each in device) if device else None,
-        device_backward=Latency.of(each.backward[index] for each in device) if device else None,
-        macs=None if cost is None else cost.macs,
-        flops=None if cost is None else cost.flops,
-        expected_forward=None if expected is None else expected.forward,
-        expected_backward=None if expected is None else expected.backward,
-    )
-
-
-def _most_of(steps: Sequence[StepFacts], index: int) -> list[int | None]:
-    """Return the counts of a call, each the most of any step; a 0 becomes None if a step was not counted."""
-    by_step = [step.counts.get(index, _NONE_COUNTED) for step in steps]
-    most = [max(each) for each in zip(*by_step, strict=True)]
-    are_complete = all(step.is_counted for step in steps)
-    return [each if each or are_complete else None for each in most]
-
-
-def _evaluation_run(watched: WatchedSteps) -> EvaluationRun:
-    """Return the times of a pass. Only the next step ends such a step, so it may have more than one pass."""
-    steps = watched.steps
-    num_passes = sum(call.parent is None for call in watched.calls)
-    device = [(step, step.device) for step in steps if step.device is not None]
-    on_device = [step.of_model(each.forward) // num_passes for step, each in device]
-    return EvaluationRun(
-        passes=watched.num_passes,
-        timed=len(steps) * num_passes,
-        forward=Latency.of(step.of_model(step.forward) // num_passes for step in steps),
-        device_forward=Latency.of(on_device) if device else None,
-        calls=tuple(
-            _call_run(call, index, steps, None, None) for index, call in enumerate(watched.calls)
-        ),
-    )
-
-
-def _device_run(steps: Sequence[StepFacts]) -> DeviceRun | None:
-    device = [(step, step.device) for step in steps if step.device is not None]
-    if not device:
-        return None
-    whole = sum(each.whole for _, each in device)
-    return DeviceRun(
-        forward=Latency.of(step.of_model(each.forward) for step, each in device),
-        backward=Latency.of(each.backward_span for _, each in device),
-        storing_gradients=Latency.of(each.leaves for _, each in device),
-        outside_modules=Latency.of(
-            each.backward_span - each.leaves - each.owned for _, each in device
-        ),
-        waiting=sum(each.waiting for _, each in device) / whole if whole else 0.0,
-    )
 
 
 def slowest_modules(calls: Sequence[CallRun]) -> list[tuple[str, float]]:
@@ -608,108 +453,8 @@ def slowest_modules(calls: Sequence[CallRun]) -> list[tuple[str, float]]:
     return sorted(times, key=lambda each: -each[1])[:_MAX_LAYERS]
 
 
-def _plain(call: CallRun) -> dict[str, Any]:
-    """Times as dicts; :func:`asdict` leaves named tuples as they are."""
-    return {
-        name: value._asdict() if isinstance(value, Latency) else value
-        for name, value in asdict(call).items()
-    }
-
-
-def _name(call: CallRun, name: str, siblings: dict[str, Any]) -> str:
-    numbered = (f"{name} ({number})" for number in count(call.invocation + 1))
-    return name if name not in siblings else next(each for each in numbered if each not in siblings)
-
-
-# -- by call, for a page ---------------------------------------------------------------------------------------------------
-
-
-def _measured_by(facts: RunFacts) -> Measured:
-    """The calls of a step; what checkpoints ran again belongs to the calls that they run again."""
-    figures: dict[Key, dict[Figure, float]] = {}
-    originals = _originals(facts.calls)
-    for call in facts.calls:
-        of_call = figures.setdefault(
-            originals.get((call.path, call.invocation), (call.path, call.invocation)), {}
-        )
-        for name, value in _figures_of(call):
-            of_call[name] = of_call.get(name, 0) + value
-    steps = _counted(facts.steps, "step")
-    first = facts.nonfinite[0] if facts.nonfinite else None
-    producer = (
-        None
-        if first is None
-        else originals.get((first.path, first.invocation), (first.path, first.invocation))
-    )
-    return Measured(
-        source=f"{steps} measured on {facts.provenance.device}",
-        figures=figures,
-        types={call.path: call.type_name for call in facts.calls},
-        verdicts=[
-            *_time_of(facts, steps),
-            *_nonfinite_of(facts, producer),
-            *_limit_of(facts.verdict),
-        ],
-        producers={} if first is None or producer is None else {producer: first.description},
-    )
-
-
-def _counted(number: int, noun: str) -> str:
-    ending = "" if number == 1 else "es" if noun == "pass" else "s"
-    return f"{units.exact(number)} {noun}{ending}"
-
-
-def _originals(calls: Sequence[CallRun]) -> dict[Key, Key]:
-    """Return the original call of each call that a checkpoint repeated.
-
-    The last call is repeated first.
-    """
-    first: dict[str, list[Key]] = {}
-    again: dict[str, list[Key]] = {}
-    for call in calls:
-        (again if call.is_again else first).setdefault(call.path, []).append(
-            (call.path, call.invocation)
-        )
-    return {
-        key: first[path][-1 - at % len(first[path])]
-        for path, keys in again.items()
-        if path in first
-        for at, key in enumerate(keys)
-    }
-
-
-def _figures_of(call: CallRun) -> Iterator[tuple[Figure, float]]:
-    yield "latency", call.time
-    counted = [getattr(call, name) for name in COUNTED]
-    if any(each is not None for each in counted):
-        yield "nonfinite", sum(each or 0 for each in counted)
-
-
-def _time_of(facts: RunFacts, steps: str) -> Iterator[Verdict]:
-    passes = "forward and backward" if facts.backward.median else "forward"
-    if facts.steps:
-        yield "Measured", units.duration(facts.step_time), f"{passes}, the median of {steps}", None
-    if facts.evaluation is not None:
-        passes = _counted(facts.evaluation.timed, "pass")
-        yield (
-            "Evaluation",
-            units.duration(facts.evaluation.time),
-            f"forward only, the median of {passes}",
-            None,
-        )
-
-
-def _nonfinite_of(facts: RunFacts, producer: Key | None) -> Iterator[Verdict]:
-    for first in facts.nonfinite[:1]:
-        yield f"First {first.kind}", first.path or first.type_name, str(first), producer
-
-
-def _limit_of(verdict: Note | None) -> Iterator[Verdict]:
-    """Yield the verdict, unless it is the source of a NaN, which is shown anyway."""
-    if verdict is None or verdict.code in ("verdict-too-few-steps", "verdict-nonfinite"):
-        return
-    name = str(Note.of("verdict-name", verdict=verdict.code))
-    key = None
-    if "path" in verdict.values:
-        key = verdict.values["path"], 0
-    yield "Verdict", name, str(verdict), key
+def name_of_device(device: torch.device) -> str:
+    """Return the name of the GPU or processor."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return cpu_name() if device.type == "cpu" else device.type

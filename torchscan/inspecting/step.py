@@ -16,7 +16,7 @@ from torchscan.inspecting.exchanges import Clock, Exchange, Group, find_exchange
 from torchscan.inspecting.facts import COUNTED, InspectedCall, StepFacts, facts_of
 from torchscan.inspecting.findings import NonFinite
 from torchscan.inspecting.nodes import NodeWatch
-from torchscan.inspecting.timeline import Timeline, timeline_of
+from torchscan.inspecting.timing import Timeline, timeline_of
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.bookkeeping.tensors import shape_of
@@ -25,6 +25,8 @@ from torchscan.torch_versions import next_node
 
 _Sizes = tuple[tuple[int, ...], ...]
 _MEMORY = tuple(each.name for each in fields(CallMemory))
+#: passes of a step in which only gradients of inputs are computed
+_MAX_PASSES = 256
 _Found = TypeVar("_Found", NonFinite, CheckResult)
 
 
@@ -91,8 +93,10 @@ class Step:
         self._run_again: dict[int, int] = {}
         #: of each pass that has a graph, what lives as long as the nodes of its results
         self._graphs: list[list[weakref.ref[object]]] = []
-        #: True if its last pass was in training mode
-        self._was_training = True
+        #: True once gradients of the model's parameters are computed, or an optimizer has stepped
+        self._has_trained = False
+        #: passes that have ended, and those of them that an exception ended
+        self._num_passes = self._num_failed = 0
         #: what modules made in the pass that goes on: not everything need be in its result
         self._output_nodes: list[Node] = []
         #: the number of the first node that the forward pass can make, and when it began
@@ -100,19 +104,30 @@ class Step:
 
     @property
     def trains(self) -> bool:
-        """True if it has a backward pass."""
+        """True if gradients of the model's parameters were computed in it."""
+        return self._has_trained
+
+    @property
+    def has_failed(self) -> bool:
+        """True if exceptions ended all of its passes: it is neither a step nor an evaluation."""
+        return 0 < self._num_passes == self._num_failed
+
+    @property
+    def has_begun_backward(self) -> bool:
+        """True if a node of the backward pass has run."""
         return self._times.has_begun_backward
 
-    def is_complete(self, *, is_training: bool) -> bool:
-        """Return whether a forward pass that begins now, in training mode or not, is of another step.
+    @property
+    def can_train(self) -> bool:
+        """True if gradients may still come, or a backward pass has used the graph of its passes.
 
-        It is if gradients have come in this one, or none can come. A validation may leave gradients on, and hold each result
-        until the next pass has returned: the results before that are gone, and training mode comes back before training does.
+        A program that only reads results may hold each of them until the next pass has returned:
+        the results before that are gone.
         """
-        if self.trains or (is_training and not self._was_training):
-            return True
+        if self._times.has_begun_backward:
+            return self._num_passes < _MAX_PASSES
         alive = [any(each() is not None for each in graph) for graph in self._graphs]
-        return not all(alive) or not alive
+        return bool(alive) and all(alive)
 
     @property
     def looking(self) -> int:
@@ -132,9 +147,17 @@ class Step:
         """True if the device's work is being captured, so that it does not run in this step."""
         return self._times.is_captured
 
-    def begin_pass(self, *, is_training: bool) -> None:
-        """Note that a forward pass begins, in training mode or not."""
-        self._was_training = is_training
+    def note_training(self) -> None:
+        """Note that gradients of the model's parameters are computed."""
+        self._has_trained = True
+
+    def note_pass_end(self, *, has_failed: bool) -> None:
+        """Note that a forward pass has ended, perhaps by an exception."""
+        self._num_passes += 1
+        self._num_failed += has_failed
+
+    def begin_pass(self) -> None:
+        """Note that a forward pass begins."""
         self._oldest = next_node()
         self._began = self._times.begin()
 

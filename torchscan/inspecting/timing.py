@@ -14,11 +14,13 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from time import perf_counter_ns, time_ns
+from typing import NamedTuple
 
 from torchscan.inspecting.device_times import DeviceTimes
 from torchscan.recording.call_tree import Call, is_in_backward_pass
-from torchscan.torch_versions import is_capturing
+from torchscan.torch_versions import is_capturing, place_in_group
 
 #: in place of a call: what stores gradients of parameters and inputs
 LEAVES = -1
@@ -50,8 +52,10 @@ class StepTimes:
         self._began = self._last = self._over = self._optimizer_start = 0
         #: nanoseconds that were spent on looking, which are nobody's, and when the looking that goes on began
         self.looking = self._looking_since = 0
-        #: two numbers for each time that looking ended: when, and how much there had been by then
+        #: two numbers for each time that looking ended: when, and how much there had been by then;
+        #: they are needed to compare the times of ranks
         self._looked_until = array("q")
+        self._keeps_looks = place_in_group() is not None
         #: when it began and was over, in nanoseconds since 1970
         self.began_at = self.over_at = 0
 
@@ -68,8 +72,9 @@ class StepTimes:
         """Until now."""
         end = perf_counter_ns()
         self.looking += end - start
-        self._looked_until.extend((end, self.looking))
         self._looking_since = 0
+        if self._keeps_looks:
+            self._looked_until.extend((end, self.looking))
 
     @property
     def looked(self) -> Sequence[tuple[int, int]]:
@@ -188,3 +193,72 @@ class StepTimes:
     def is_captured(self) -> bool:
         """True if the device's work is being captured, to be run later."""
         return self.device is not None and is_capturing()
+
+
+class Slice(NamedTuple):
+    """Start and end of an activity on the host."""
+
+    #: index of its call, or None if gradients were accumulated
+    call: int | None
+    #: nanoseconds from the start of the step
+    start: int
+    #: nanoseconds from the start of the step
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """One step as it went on the host, in the order in which things started."""
+
+    #: calls
+    forward: tuple[Slice, ...] = ()
+    #: nodes; consecutive nodes of one call are one slice, which includes recomputation
+    backward: tuple[Slice, ...] = ()
+
+
+def timeline_of(calls: Sequence[Call], times: StepTimes) -> Timeline:
+    """The timeline of a step."""
+    zero = times.zero
+    ran = [
+        Slice(call.index, times.started[call.index] - zero, end - zero)
+        for call, end in _ended(calls, times)
+    ]
+    nodes = [
+        Slice(None if call == LEAVES else call, start - zero, end - zero)
+        for call, start, end in times.nodes
+    ]
+    again = [each for each in ran if each.call in times.again]
+    return Timeline(
+        forward=tuple(each for each in ran if each.call not in times.again),
+        backward=tuple(_in_order([*_merge_neighbors(_in_order(nodes)), *again])),
+    )
+
+
+def _ended(calls: Sequence[Call], times: StepTimes) -> list[tuple[Call, int]]:
+    """Each call with its end. Where none was noticed, it is that of what ran in it."""
+    ends: dict[int, int] = {}
+    for call in reversed(calls):
+        inside = [ends[child] for child in call.children if child not in times.again]
+        ends[call.index] = times.ended.get(call.index) or max(
+            inside, default=times.started[call.index]
+        )
+    return [(call, ends[call.index]) for call in calls]
+
+
+def _in_order(slices: Sequence[Slice]) -> list[Slice]:
+    """Sort slices by their start. A slice that contains others comes before them."""
+    return sorted(slices, key=lambda each: (each.start, -each.end))
+
+
+def _merge_neighbors(nodes: Sequence[Slice]) -> Iterator[Slice]:
+    """Neighbours of one call as one. What ran inside another node stays apart."""
+    last: Slice | None = None
+    for node in nodes:
+        if last is not None and node.start < last.end:
+            yield node
+        elif last is not None and node.call == last.call:
+            last = last._replace(end=node.end)
+        else:
+            yield from () if last is None else (last,)
+            last = node
+    yield from () if last is None else (last,)

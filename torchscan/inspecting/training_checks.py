@@ -1,7 +1,6 @@
 """The checks of one training step: the loss, the gradients, and the parameters after the optimizer.
 
-Each is one sum or one fused norm. A check that fails is explained by the modules ``loss_explainer``, ``gradient_explainer`` and
-``update_explainer``.
+Each is one sum or one fused norm. A check that fails is explained in ``explainers``.
 """
 
 from __future__ import annotations
@@ -13,18 +12,21 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-from torchscan.inspecting.backward_state import BackwardState
 from torchscan.inspecting.device_checks import DeviceChecks
+from torchscan.inspecting.explainers import (
+    GradientExplainer,
+    LossExplainer,
+    UpdateExplainer,
+)
 from torchscan.inspecting.finding_log import FindingLog
-from torchscan.inspecting.finiteness import FINE, check_values, is_on_device, is_plain, is_readable
-from torchscan.inspecting.gradient_explainer import GradientExplainer
-from torchscan.inspecting.loss_explainer import LossExplainer
+from torchscan.inspecting.finiteness import FINE, check_values, is_on_device
 from torchscan.inspecting.loss_graph import LossGraph
 from torchscan.inspecting.root_calls import RootCalls
 from torchscan.inspecting.root_names import RootNames
-from torchscan.inspecting.trained_tensors import TrainedTensors, parameters_of, updated_rows_of
-from torchscan.inspecting.update_explainer import UpdateExplainer
-from torchscan.observing.loss_scales import LossScales
+from torchscan.inspecting.trained_tensors import BackwardState, TrainedTensors, updated_rows_of
+from torchscan.observing.backward_watch import BackwardPass
+from torchscan.observing.model_steps import parameters_of
+from torchscan.observing.readable_tensors import is_plain, is_readable
 from torchscan.recording.places import place_of_user
 from torchscan.torch_versions import norms_of, without_tracing
 
@@ -41,7 +43,6 @@ class TrainingChecks:
         self._gradient_explainer = GradientExplainer(calls, tensors, log)
         self._update_explainer = UpdateExplainer(tensors, log)
         self.on_device = DeviceChecks(tensors, names, log)
-        self.scales = LossScales()
         #: steps that a GradScaler has skipped
         self.skipped: list[int] = []
         self._state = BackwardState()
@@ -53,28 +54,24 @@ class TrainingChecks:
 
     # -- around the backward pass ----------------------------------------------------------------------------------------
 
-    def check_loss(
-        self,
-        tensors: Sequence[Tensor],
-        given: Sequence[Tensor],
-        *,
-        is_stored: bool,
-    ) -> LossGraph | None:
-        """Check what a backward pass starts at, and the gradients that it is ``given`` for that.
+    def check_loss(self, backward: BackwardPass) -> LossGraph | None:
+        """Check what a backward pass starts at, and the gradients that it starts from.
 
         Return the graph between that and the models, or None if the pass trains none of them.
-        Gradients of parameters are stored if ``is_stored``; ``torch.autograd.grad`` returns them.
         """
+        tensors = [each for each in backward.tensors if isinstance(each, Tensor)]
+        given = [each for each in backward.gradients if isinstance(each, Tensor)]
         self.on_device.read(waits=False)
         self._state.scale = None
         graph = LossGraph(tensors, self._calls.is_inside_model)
         if not self._tensors.is_reached_by(graph):
             return None
         self._calls.note_checked(graph.reached)
-        if is_stored or self._state.has_finite_gradients is False:
+        self._calls.note_backward(graph.reached, backward)
+        if backward.is_stored or self._state.has_finite_gradients is False:
             self._state.has_finite_gradients = None
         self._state.line = place_of_user()
-        losses, self._state.scale = self.scales.unscale(tensors)
+        losses, self._state.scale = backward.scales.unscale(tensors)
         if any(map(is_on_device, losses)):
             self.on_device.send("loss", [(None, each) for each in losses], is_scaled=self.is_scaled)
         else:
@@ -143,6 +140,7 @@ class TrainingChecks:
 
     def check_update(self, optimizer: Optimizer) -> None:
         """Check the parameters that an optimizer has updated, and buffers."""
+        self._calls.note_optimizer(optimizer)
         parameters, parameter_masks = self._split_masks(parameters_of(optimizer))
         buffers, buffer_masks = self._split_masks(self._tensors.iter_buffers())
         masks = parameter_masks + buffer_masks

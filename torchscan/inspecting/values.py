@@ -1,70 +1,71 @@
-"""Checks of a step's values, at once or after the step, and values that need no check."""
+"""Checks of a step's values: what both kinds have in common, and the kind that runs on a device.
+
+``immediate.py`` checks values where they are produced. On a device, the host would have to wait for
+each of them, so they are checked after the step. The first that is not finite, in the order of
+their production, names the module. Its operator is not known any more, so the next steps are
+checked where values are produced.
+"""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
-from torchscan.inspecting.findings import Bad, NonFinite
-from torchscan.inspecting.finiteness import KnownTensors, NonFiniteCount, check_values, is_readable
+from torchscan.inspecting.call_memory import MemoryWatch
+from torchscan.inspecting.findings import Bad, NonFinite, Phase
+from torchscan.inspecting.finiteness import (
+    FINE,
+    KnownTensors,
+    NonFiniteCount,
+    Peak,
+    Peaks,
+    check_values,
+)
+from torchscan.inspecting.timing import StepTimes
+from torchscan.notes import Note
+from torchscan.observing.readable_tensors import is_readable
+from torchscan.recording.bookkeeping.containers import tensors_in
+from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.call_tree import Call, Given
 
-#: modules whose results are finite if what they are given is
+Gradients = Sequence[Tensor | None]
+#: called with the source of a step, when it is certain
+Listener = Callable[[NonFinite], None]
+
+#: modules whose results are finite if their inputs are
 _MAKES_NONE = frozenset(
     {
-        *(
-            nn.Identity,
-            nn.Flatten,
-            nn.Unflatten,
-            nn.ReLU,
-            nn.ReLU6,
-            nn.Hardtanh,
-            nn.Sigmoid,
-            nn.Tanh,
-            nn.Hardsigmoid,
-        ),
-        *(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d),
+        *(nn.Identity, nn.Flatten, nn.Unflatten, nn.ReLU, nn.ReLU6, nn.Hardtanh, nn.Sigmoid),
+        *(nn.Tanh, nn.Hardsigmoid, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d),
     }
 )
-#: nodes whose gradients are finite if what they are given is, and only then: they move values about
-_MOVES = frozenset(
-    f"{name}Backward{number}"
-    for name in (
-        *(
-            "View",
-            "UnsafeView",
-            "Transpose",
-            "T",
-            "Permute",
-            "ReshapeAlias",
-            "Select",
-            "Slice",
-            "Split",
-            "Unsqueeze",
-        ),
-        *("Squeeze", "Cat", "Stack", "Clone", "Alias", "Unbind", "Neg", "Chunk"),
-    )
-    for number in (0, 1)
+_MOVING = (
+    *("View", "UnsafeView", "Transpose", "T", "Permute", "ReshapeAlias", "Select", "Slice"),
+    *("Split", "Unsqueeze", "Squeeze", "Cat", "Stack", "Clone", "Alias", "Unbind", "Neg", "Chunk"),
 )
-#: the same for nodes that leave values out, so that what they are given need not be finite if their gradients are
+#: nodes that move values: their gradients are finite if and only if their inputs are
+_MOVES = frozenset(f"{name}Backward{number}" for name in _MOVING for number in (0, 1))
+#: nodes that also leave values out, so that finite gradients do not mean that their inputs are
 _MASKS = frozenset({"ReluBackward0", "ReluBackward1", "ThresholdBackward0"})
-Gradients = Sequence[Tensor | None]
-#: told of the first producer of a step, when it is certain
-Listener = Callable[[NonFinite], None]
-#: nodes with gradients of parameters: sums of products with what they are given, which are not finite if that is not
+#: nodes with gradients of parameters: sums of products with their inputs, not finite if those are
+#: not
 _REVEALS = frozenset(
     {
-        "ConvolutionBackward0",
-        "AddmmBackward0",
-        "NativeBatchNormBackward0",
-        "NativeLayerNormBackward0",
+        *("ConvolutionBackward0", "AddmmBackward0"),
+        *("NativeBatchNormBackward0", "NativeLayerNormBackward0"),
     }
 )
+_LATER = Note.of("checked-after-step")
+_MASK = Note.of("maybe-mask")
+_LATE = Note.of("written-before-check")
+_KEYWORD = Note.of("keyword-input")
 
 
 class Source(NamedTuple):
@@ -72,7 +73,7 @@ class Source(NamedTuple):
 
     owner: Call | None
     name: str
-    #: whose nodes move the gradient on before it is seen
+    #: calls whose nodes move the gradient on before it is checked
     through: tuple[Call | None, ...] = ()
 
 
@@ -88,27 +89,27 @@ class Memory:
     """Knowledge from earlier steps."""
 
     def __init__(self) -> None:
-        #: how often modules have written infinities on purpose, by their paths and the signs of the infinities
+        #: number of intended infinities, by the module's path and the signs of the infinities
         self.masking: Counter[tuple[str, str]] = Counter()
         self.replays = 0
-        #: parameters and buffers that have been told of
+        #: parameters and buffers that were reported
         self.reported: set[str] = set()
-        #: whether values are to be looked at where they are made, also where that means to wait for a device
+        #: True if values are checked where they are produced, even if that waits for a device
         self.is_alarmed = False
-        #: parameters whose gradients are not finite, and stay so while they are added to
+        #: parameters whose gradients are not finite, and stay so while others are added to them
         self.spoilt: set[Leaf] = set()
-        #: whether anything was found
+        #: True if anything was found
         self.has_found = False
-        #: modules whose results were written to by others, who may not be waited for
+        #: paths of modules whose results were written to before their check
         self.written_to: set[str] = set()
-        #: whether infinities were seen that were none's fault
+        #: True if intended infinities were seen
         self.has_masks = False
 
 
 class Values(ABC):
-    """Looks at the values of one step."""
+    """The check of the values of one step."""
 
-    #: whether it is told when a backward pass is over
+    #: True if :meth:`note_end_of_backward` is to be called
     awaits_end_of_backward = False
 
     def __init__(self, step: int, memory: Memory, listener: Listener) -> None:
@@ -116,11 +117,11 @@ class Values(ABC):
         self._memory = memory
         self._listener = listener
         self._known = KnownTensors()
-        #: what was found
+        #: the source of the step, or None
         self.first: NonFinite | None = None
         #: True if everything that is not finite is in the counts below
         self.is_counted = True
-        #: of results, gradients of what was given, and gradients of results, by index of a call
+        #: counts of results, of gradients of inputs and of results, by index of a call
         self.outputs: dict[int, NonFiniteCount] = {}
         self.gradients_in: dict[int, NonFiniteCount] = {}
         self.gradients_out: dict[int, NonFiniteCount] = {}
@@ -132,15 +133,15 @@ class Values(ABC):
 
     @abstractmethod
     def note_start(self, call: Call, args: tuple[Any, ...], tensors: Sequence[Tensor]) -> None:
-        """A call has started, with these tensors in its positional arguments."""
+        """Note that a call starts, with these tensors in its positional arguments."""
 
     @abstractmethod
     def note_end(self, call: Call, given: Given, tensors: Sequence[Tensor]) -> None:
-        """A call has ended with these tensors, or was left by an exception."""
+        """Note that a call has returned these tensors, or was left by an exception."""
 
     @abstractmethod
     def note_loss(self, owner: Call | None, gradients: Gradients) -> None:
-        """The gradients of the model's result, which come from what was made of it."""
+        """Note the gradients of the model's result, which come from the loss."""
 
     @abstractmethod
     def note_node(
@@ -151,17 +152,20 @@ class Values(ABC):
         unseen: Collection[int],
         source: Source | None,
     ) -> None:
-        """A node has run, and made gradients of what it was given.
+        """Note the gradients that a node has produced.
 
-        Those numbered in ``unseen`` show in what takes them; so does what this one was given by ``source``, if by any.
+        Gradients with the indices ``unseen`` are checked by the nodes that take them. If ``source``
+        is given, so is the input of this node, which that node has produced.
         """
 
-    def note_moved(self, owner: Call | None, made: Gradients, given: Gradients) -> None:  # noqa: B027 - most look at none
+    def note_moved(  # noqa: B027 - optional
+        self, owner: Call | None, made: Gradients, given: Gradients
+    ) -> None:
         """Note that a node has run whose gradients are finite if its inputs are."""
 
     @abstractmethod
     def note_stored(self, leaf: Leaf, variable: Tensor, given: Gradients) -> None:
-        """A gradient was added to that of a parameter."""
+        """Note that a gradient was added to that of a parameter."""
 
     @abstractmethod
     def note_update(self, modules: Iterable[tuple[str, nn.Module]], *, is_followed: bool) -> None:
@@ -175,19 +179,22 @@ class Values(ABC):
         """True if every gradient is checked, because this step or an earlier one has a finding."""
         return self.first is not None or self._memory.has_found
 
-    def let_go(self) -> None:  # noqa: B027 - most keep none
-        """Memory is read next: keep none that its owner does not."""
+    def let_go(self) -> None:  # noqa: B027 - optional
+        """Release all tensors that wait for a check: the memory of calls is read next."""
 
-    def note_end_of_backward(self) -> None:  # noqa: B027 - most do not await it
-        """A backward pass is over."""
+    def note_end_of_backward(self) -> None:  # noqa: B027 - optional
+        """Note that a backward pass is over."""
 
     @property
     def is_known(self) -> bool:
         """True if all results can be read without waiting."""
         return True
 
-    def settle(self) -> None:  # noqa: B027 - who looks at once has nothing to do
-        """Tell what was found, and has not been told."""
+    def settle(self) -> None:  # noqa: B027 - optional
+        """Report what was found and has not been reported."""
+
+
+# -- values that need no check -------------------------------------------------------------------
 
 
 def masks_in(modules: Iterable[tuple[str, nn.Module]]) -> set[str]:
@@ -210,9 +217,9 @@ def makes_none(module: nn.Module) -> bool:
 
 def reveals(node: Node) -> bool:
     """Return whether non-finite inputs of a node show in the gradients of parameters."""
-    return node.name() in _REVEALS and any(
-        hasattr(each, "variable") for each, _ in node.next_functions
-    )
+    if node.name() not in _REVEALS:
+        return False
+    return any(hasattr(following, "variable") for following, _ in node.next_functions)
 
 
 def moves(node: Node) -> bool:
@@ -226,14 +233,172 @@ def makes_none_backward(node: Node) -> bool:
 
 
 def bad_in(module: nn.Module, *, but_parameters: bool = False) -> Iterator[Bad]:
-    """Its own parameters and buffers that are not finite."""
-    for name, tensor in [
-        *(() if but_parameters else module._parameters.items()),
-        *module._buffers.items(),
-    ]:
-        if (
-            tensor is not None
-            and is_readable(tensor)
-            and not (look := check_values(tensor)).is_fine
-        ):
-            yield Bad(name, look.nan, look.inf, tensor.numel())
+    """Yield the module's own parameters and buffers that are not finite."""
+    parameters = {} if but_parameters else module._parameters
+    for name, tensor in [*parameters.items(), *module._buffers.items()]:
+        if tensor is None or not is_readable(tensor):
+            continue
+        counts = check_values(tensor)
+        if not counts.is_fine:
+            yield Bad(name, counts.nan, counts.inf, tensor.numel())
+
+
+# -- checks after the step -----------------------------------------------------------------------
+
+
+class _Place(NamedTuple):
+    """The module that has produced a value."""
+
+    phase: Phase
+    path: str
+    type_name: str
+    invocation: int
+    unsure: Note | None = None
+
+    @classmethod
+    def of(cls, phase: Phase, call: Call) -> _Place:
+        return cls(phase, call.path, type_name_of(call.module), call.invocation)
+
+    @classmethod
+    def of_input(cls, call: Call) -> _Place:
+        """Return the place of a call's input: its caller, or the model's caller, produced it."""
+        return cls.of("input", call) if call.parent is None else cls.of("forward", call.parent)
+
+
+class DeferredValues(Values):
+    """The check of a step's values after the step."""
+
+    awaits_end_of_backward = True
+
+    def __init__(
+        self,
+        step: int,
+        memory: Memory,
+        listener: Listener,
+        *,
+        device: torch.device,
+        allocated: MemoryWatch,
+        times: StepTimes,
+    ) -> None:
+        """Create the checks of a step. Values do not wait while ``allocated`` reads memory."""
+        super().__init__(step, memory, listener)
+        self._peaks: Peaks[_Place] = Peaks(device, times.as_overhead)
+        self._allocated = allocated
+
+    def note_start(
+        self,
+        call: Call,
+        args: tuple[Any, ...],  # noqa: ARG002
+        tensors: Sequence[Tensor],
+    ) -> None:
+        """Check the inputs of a call that no module returned: its caller produced them."""
+        for tensor in tensors:
+            self._add(_Place.of_input(call), tensor)
+
+    def note_end(self, call: Call, given: Given, tensors: Sequence[Tensor]) -> None:
+        """Check the outputs of a call, and its keyword arguments, which are not known before."""
+        args, kwargs = given
+        for tensor in tensors_in(kwargs) if kwargs else ():
+            self._add(_Place.of_input(call)._replace(unsure=_KEYWORD), tensor)
+        for tensor in tensors:
+            if not makes_none(call.module):
+                self._add(_Place.of("forward", call), tensor)
+                continue
+            self._known.note(tensor, FINE)
+            if any(tensor is each for each in args):
+                self._peaks.note_harmless(tensor)
+        if call.parent is None:  # the model's caller may write to them
+            self._peaks.compute()
+
+    def note_loss(self, owner: Call | None, gradients: Gradients) -> None:
+        """Check the gradients that come from the loss."""
+        self._add_gradients("loss", None if owner is None else owner.outermost, gradients)
+
+    def note_node(
+        self,
+        owner: Call | None,
+        made: Gradients,
+        given: Gradients,  # noqa: ARG002
+        unseen: Collection[int],  # noqa: ARG002
+        source: Source | None,  # noqa: ARG002
+    ) -> None:
+        """Check the gradients that a node produced."""
+        self._add_gradients("backward", owner, made)
+
+    def note_stored(
+        self,
+        leaf: Leaf,
+        variable: Tensor,
+        given: Gradients,  # noqa: ARG002
+    ) -> None:
+        """Check the gradient that was accumulated."""
+        if variable.grad is not None:
+            self._add(_Place("backward", leaf.path, leaf.type_name, 0), variable.grad)
+
+    def note_end_of_backward(self) -> None:
+        """Compute the peaks of gradients, which may be scaled, clipped or set to zero next."""
+        self._peaks.compute()
+
+    def note_update(
+        self,
+        modules: Iterable[tuple[str, nn.Module]],
+        *,
+        is_followed: bool,  # noqa: ARG002
+    ) -> None:
+        """Check parameters and buffers, and send all peaks to the host."""
+        for path, module in modules:
+            for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
+                if tensor is not None and f"{path}.{name}" not in self._memory.reported:
+                    self._add(_Place("update", path, type_name_of(module), 0), tensor)
+        self._peaks.send()
+
+    @property
+    def is_known(self) -> bool:
+        """True if the peaks have arrived on the host."""
+        return self._peaks.has_arrived
+
+    def settle(self) -> None:
+        """Read the peaks, and report the first that is not finite."""
+        peaks = self._peaks.read()
+        self._memory.written_to |= {peak.label.path for peak in peaks if peak.is_late}
+        suspects = [peak for peak in peaks if not math.isfinite(peak.value)]
+        self.is_counted = not suspects
+        if self._memory.has_masks:
+            suspects = [peak for peak in suspects if not _may_be_mask(peak)]
+        self._memory.is_alarmed |= bool(suspects)
+        if not all(map(_may_be_mask, suspects)):
+            self._report(suspects[0])
+
+    def let_go(self) -> None:
+        """Compute the peaks of all tensors, which are then released."""
+        self._peaks.compute()
+
+    def _report(self, peak: Peak[_Place]) -> None:
+        nan = int(math.isnan(peak.value))
+        doubt = peak.label.unsure
+        if _may_be_mask(peak):
+            doubt = _MASK
+        elif peak.is_late:
+            doubt = _LATE
+        place = peak.label._replace(unsure=doubt)
+        self.first = NonFinite(
+            step=self._step, **place._asdict(), nan=nan, inf=1 - nan, numel=0, unknown=_LATER
+        )
+        self._listener(self.first)
+
+    def _add_gradients(self, phase: Phase, owner: Call | None, gradients: Gradients) -> None:
+        for gradient in gradients:
+            if gradient is not None and owner is not None:
+                self._add(_Place.of(phase, owner), gradient)
+
+    def _add(self, place: _Place, tensor: Tensor) -> None:
+        if not is_readable(tensor) or self._known.get(tensor) is not None:
+            return
+        self._known.note(tensor, FINE)
+        waits = not self._allocated.is_reading and place.path not in self._memory.written_to
+        self._peaks.add(place, tensor, waits=waits)
+
+
+def _may_be_mask(peak: Peak[_Place]) -> bool:
+    """Return whether a peak may be a mask: the next step sees where its infinities are created."""
+    return math.isinf(peak.value) and peak.label.phase in ("forward", "input")

@@ -1,22 +1,69 @@
-"""Backward passes as they start: the tensor that ``backward()`` is called on, and the model."""
+"""Backward passes as they start, with their losses, and steps of optimizers."""
 
 from __future__ import annotations
 
+import math
+import weakref
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.hooks import RemovableHandle
 
-from torchscan.observing.loss_scales import LossScales
 from torchscan.observing.wrapped_functions import wrap_function
-from torchscan.torch_versions import RUNS_BACKWARD
+from torchscan.torch_versions import LEAF_NODE, RUNS_BACKWARD
+
+#: scaled losses that are remembered at once
+_MAX_LOSSES = 8
+
+
+class ScaledLoss(NamedTuple):
+    """A loss as it was before it was scaled."""
+
+    scaled: weakref.ref[Tensor]
+    loss: Tensor
+    #: NaN on a CUDA device, where reading it would wait
+    scale: float
+
+
+class LossScales:
+    """The last losses that were scaled."""
+
+    def __init__(self) -> None:
+        self._losses: deque[ScaledLoss] = deque(maxlen=_MAX_LOSSES)
+
+    def note(self, scaled: Tensor, loss: Tensor, scaler: object) -> None:
+        """Remember the loss that a scaler has scaled."""
+        of_scaler: Any = scaler
+        scale = math.nan if scaled.is_cuda else float(of_scaler.get_scale())
+        self._losses.append(ScaledLoss(weakref.ref(scaled), loss.detach(), scale))
+
+    def unscale(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], float | None]:
+        """Return the losses before they were scaled, and their scale, or None if there is none."""
+        losses, scale = [], None
+        for tensor in tensors:
+            known = next((each for each in self._losses if each.scaled() is tensor), None)
+            if known is None:
+                losses.append(tensor)
+            else:
+                losses.append(known.loss)
+                scale = known.scale
+        return losses, scale
+
 
 #: nodes of a graph that are searched for a parameter
 _MAX_NODES = 20_000
-#: index of the tensors whose gradients are asked for, among the arguments after the tensors
-_INPUTS = 3
+#: the arguments of torch's function after the tensors
+_GRADIENTS, _RETAIN_GRAPH, _INPUTS = 0, 1, 3
 
 
 class BackwardPass(NamedTuple):
@@ -28,6 +75,12 @@ class BackwardPass(NamedTuple):
     inputs: Sequence[Tensor]
     #: losses as they were before they were scaled
     scales: LossScales
+    #: gradients that it starts from, by tensor; None for a 1
+    gradients: Sequence[Tensor | None] = ()
+    #: True if the graph can be used again
+    keeps_graph: bool = False
+    #: True if gradients are added to those of parameters; ``torch.autograd.grad`` returns them
+    is_stored: bool = True
 
     def trains(self, parameter_ids: Collection[int], first_node: int) -> bool:
         """Return whether gradients of these parameters are computed.
@@ -39,6 +92,10 @@ class BackwardPass(NamedTuple):
         return _reaches_parameter(self.tensors, parameter_ids, first_node)
 
 
+#: called before a backward pass; what it returns encloses the pass
+Report = Callable[[BackwardPass], AbstractContextManager[object] | None]
+
+
 class BackwardWatch:
     """Reports the tensors that each backward pass starts at, before it runs.
 
@@ -46,7 +103,7 @@ class BackwardWatch:
     ``GradScaler.scale``, since a backward pass starts at the scaled loss.
     """
 
-    def __init__(self, report: Callable[[BackwardPass], None]) -> None:
+    def __init__(self, report: Report) -> None:
         self._report = report
         self._scales = LossScales()
         self._undo: list[Callable[[], None]] = []
@@ -71,10 +128,23 @@ class BackwardWatch:
     def _run(
         self, run: Callable[..., Any], tensors: Sequence[Tensor], *args: Any, **kwargs: Any
     ) -> Any:
+        context = None
         if self._undo:
             inputs = args[_INPUTS] if len(args) > _INPUTS else kwargs.get("inputs", ())
-            self._report(BackwardPass(tensors, inputs or (), self._scales))
-        return run(tensors, *args, **kwargs)
+            keeps_graph = kwargs.get("retain_graph", False)
+            backward = BackwardPass(
+                tensors=tensors,
+                inputs=inputs or (),
+                scales=self._scales,
+                gradients=args[_GRADIENTS] if args else (),
+                keeps_graph=bool(args[_RETAIN_GRAPH] if len(args) > _RETAIN_GRAPH else keeps_graph),
+                is_stored=kwargs.get("accumulate_grad", True),
+            )
+            context = self._report(backward)
+        if context is None:
+            return run(tensors, *args, **kwargs)
+        with context:
+            return run(tensors, *args, **kwargs)
 
     def _scale(self, scale: Callable[..., Any], scaler: Any, outputs: Any) -> Any:
         scaled = scale(scaler, outputs)
@@ -89,19 +159,41 @@ def _reaches_parameter(
     tensors: Sequence[Tensor], parameter_ids: Collection[int], first_node: int
 ) -> bool:
     seen: set[Any] = set()
-    pending = [tensor.grad_fn for tensor in tensors if isinstance(tensor, Tensor)]
+    pending: list[Any] = [tensor.grad_fn for tensor in tensors if isinstance(tensor, Tensor)]
     while pending and len(seen) < _MAX_NODES:
         node = pending.pop()
-        if node is None or node in seen:
+        if node is None or node in seen or node._sequence_nr() < first_node:
             continue
         seen.add(node)
+        following: Any
         for following, _ in node.next_functions:
             if following is None:
                 continue
-            variable = getattr(following, "variable", None)
-            if variable is None:
-                if following._sequence_nr() >= first_node:
-                    pending.append(following)
-            elif id(variable) in parameter_ids:
+            if type(following) is not LEAF_NODE:
+                pending.append(following)
+            elif id(following.variable) in parameter_ids:
                 return True
     return bool(pending)
+
+
+class OptimizerWatch:
+    """Reports when optimizers step."""
+
+    def __init__(
+        self, before: Callable[[Optimizer], None], after: Callable[[Optimizer], None]
+    ) -> None:
+        self._before, self._after = before, after
+        self._handles: tuple[RemovableHandle, ...] = ()
+
+    def start(self) -> None:
+        """Report from now on."""
+        self._handles = (
+            register_optimizer_step_pre_hook(lambda optimizer, *_: self._before(optimizer)),
+            register_optimizer_step_post_hook(lambda optimizer, *_: self._after(optimizer)),
+        )
+
+    def close(self) -> None:
+        """Report nothing any more."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = ()

@@ -21,6 +21,7 @@ from torchscan.torch_versions import (
     compile_callbacks,
     compile_records,
     graph_breaks,
+    has_compiler,
     recompile_reason,
 )
 
@@ -55,11 +56,28 @@ class Compilation:
 class CompileWatch:
     """Calls functions when a compilation begins and ends, and reports what was compiled."""
 
-    def __init__(self, at_start: Callable[[], object], at_end: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        at_start: Callable[[], object],
+        at_end: Callable[[], object],
+        *,
+        keep_out: Callable[[], object] = lambda: None,
+    ) -> None:
+        """``keep_out`` replaces hooks by hooks that the compiler does not trace."""
         self._hooks = (lambda *_: at_start(), lambda *_: at_end())
+        self._keep_out = keep_out
+        self._has_compiler = False
         self._ignored: Any = None
         self._records = {id(record): record for record in compile_records()}
         self._breaks = Counter(graph_breaks())
+
+    def adapt(self) -> None:
+        """Adapt to the compiler, which may be loaded, or reset, at any time."""
+        self.listen()
+        if not self._has_compiler and has_compiler():
+            self._has_compiler = True
+            self.ignore_hooks()
+            self._keep_out()
 
     def listen(self) -> None:
         """Listen to the compiler, which forgets its listeners when it is reset."""

@@ -14,12 +14,12 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from torchscan.recording.bookkeeping.containers import tensors_in
-from torchscan.recording.call_tree import is_running
+from torchscan.recording.call_tree import is_running, outermost_running
 from torchscan.torch_versions import (
     compiled_from,
     forget_hooks,
     has_compiler,
-    not_compiled,
+    skip_in_compiler,
     without_torch_function,
 )
 
@@ -31,9 +31,8 @@ State = Literal["closed", "waiting", "following", "awaiting-result"]
 class CallListener(Protocol):
     """Follower of all calls of a step that is sampled."""
 
-    @property
-    def open_module(self) -> nn.Module | None:
-        """The outermost module whose call has started and not ended, or None."""
+    #: calls that have started and not ended, each with its module first; the outermost comes first
+    open_calls: list[tuple[nn.Module, Any]]
 
     def forget_open(self) -> None:
         """Forget calls that were interrupted."""
@@ -45,6 +44,50 @@ class CallListener(Protocol):
         """Note the end of a call."""
 
 
+class ModelEntries:
+    """The modules whose calls from outside begin passes: the model, or parts until it is called."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        #: identities of modules: of any module, until the first call tells
+        self._identities = {id(module) for module in model.modules()}
+        #: True once the model itself was called
+        self._is_called = False
+
+    def is_model(self, module: nn.Module) -> bool:
+        """Return whether a module is the model, or the compiled version of it."""
+        return module is self._model or (has_compiler() and compiled_from(module) is self._model)
+
+    def has(self, module: nn.Module) -> bool:
+        """Return whether this module was, or may be, called from outside."""
+        return id(module) in self._identities
+
+    def is_entry(self, module: nn.Module) -> bool:
+        """Return whether a call of this module in no other call of the model begins a pass.
+
+        A part that is called by another model that has it, too, belongs to that one.
+        """
+        if module is self._model:
+            return True
+        if not self.has(module):
+            return has_compiler() and id(compiled_from(module)) in self._identities
+        caller = outermost_running(module)
+        if caller is None:
+            return True
+        return any(self.is_model(each) for each in caller.modules())
+
+    def note(self, module: nn.Module, *, is_only: bool = False) -> None:
+        """Note a module that was called from outside. Parts are no longer entries if ``is_only``.
+
+        Nor are they once the model itself is called.
+        """
+        is_model = self.is_model(module)
+        if is_only or (is_model and not self._is_called):
+            self._identities.clear()
+        self._is_called = self._is_called or is_model
+        self._identities |= {id(self._model), id(module)}
+
+
 class ModelHook:
     """Reports when the model is called, or a part of it where the model itself is not called.
 
@@ -52,9 +95,8 @@ class ModelHook:
     """
 
     def __init__(self, model: nn.Module, begin: Begin, note_backward: Callable[[], None]) -> None:
-        self._model, self._begin, self._note_backward = model, begin, note_backward
-        #: identities of modules whose calls begin steps: of any module, until the first call tells
-        self._entries = {id(module) for module in model.modules()}
+        self._begin, self._note_backward = begin, note_backward
+        self._entries = ModelEntries(model)
         #: the module whose result is awaited
         self._awaited: nn.Module | None = None
         self._listener: CallListener | None = None
@@ -65,16 +107,14 @@ class ModelHook:
 
     def is_model(self, module: nn.Module) -> bool:
         """Return whether a module is the model, or the compiled version of it."""
-        return module is self._model or (has_compiler() and compiled_from(module) is self._model)
+        return self._entries.is_model(module)
 
     def note_entry(self, module: nn.Module, *, is_first: bool) -> None:
         """Note a module that was called from outside.
 
         Once the model itself is called, its parts are no longer entries.
         """
-        if self.is_model(module) or is_first:
-            self._entries.clear()
-        self._entries |= {id(self._model), id(module)}
+        self._entries.note(module, is_only=is_first)
 
     # -- states ----------------------------------------------------------------------------------
 
@@ -84,13 +124,14 @@ class ModelHook:
         if self._state != wanted:
             self._become(wanted)
 
-    def follow(self, listener: CallListener | None) -> None:
-        """Report all calls to ``listener``, or none from now on if it is None."""
+    def follow(self, listener: CallListener) -> None:
+        """Report all calls to ``listener`` from now on."""
         self._listener = listener
-        if listener is not None:
-            self.await_call()
-        elif self._state == "following":
-            self._become("waiting")
+        self.await_call()
+
+    def forget_listener(self) -> None:
+        """Report calls to no listener any more. Hooks stay as they are until the next state."""
+        self._listener = None
 
     def sleep(self) -> None:
         """Report nothing until :meth:`await_call`."""
@@ -147,19 +188,13 @@ class ModelHook:
         self._before_followed: Callable[..., None] = self._note_followed_start
         self._after_followed: Callable[..., None] = self._note_followed_end
         if has_compiler():
-            self._before = not_compiled(self._before)
-            self._after = not_compiled(self._after)
-            self._before_followed = not_compiled(self._before_followed)
-            self._after_followed = not_compiled(self._after_followed)
-
-    def _is_entry(self, module: nn.Module) -> bool:
-        entries = self._entries
-        if id(module) in entries:
-            return True
-        return has_compiler() and id(compiled_from(module)) in entries
+            self._before = skip_in_compiler(self._before)
+            self._after = skip_in_compiler(self._after)
+            self._before_followed = skip_in_compiler(self._before_followed)
+            self._after_followed = skip_in_compiler(self._after_followed)
 
     def _note_call(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if not self._is_entry(module):
+        if not self._entries.is_entry(module):
             return
         self._begin(module, args)
         if self._listener is not None:  # torch reports this call to new hooks when it ends
@@ -167,16 +202,16 @@ class ModelHook:
 
     def _note_followed_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         listener = self._listener
-        if listener is None:
-            return
-        open_module = listener.open_module
-        if open_module is not None and id(module) in self._entries and not is_running(open_module):
+        if listener is not None and listener.open_calls:
+            if not self._entries.has(module) or is_running(listener.open_calls[0][0]):
+                listener.note_start(module, args)
+                return
             listener.forget_open()
-            open_module = None
-        if open_module is None and self._is_entry(module):
+        if self._entries.is_entry(module):
             self._begin(module, args)
-        if self._listener is not None:
-            self._listener.note_start(module, args)
+            listener = self._listener
+        if listener is not None:
+            listener.note_start(module, args)
 
     def _note_followed_end(self, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
         if self._listener is not None:

@@ -19,6 +19,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from time import perf_counter_ns
+from types import FrameType
 from typing import Any
 
 import torch
@@ -103,8 +104,8 @@ Begun = tuple[nn.Module, tuple[Any, ...]]
 FAILED: Given = ((), {})
 #: told when a module has started: the call, its positional arguments
 AtStart = Callable[[Call, tuple[Any, ...]], None]
-#: told when a module starts that is in no other, before it is a call
-AtRoot = Callable[[], None]
+#: called when a module starts that is in no other; False: this call is not followed
+AtRoot = Callable[[nn.Module], bool]
 
 
 def only_this_thread() -> ThreadPolicy:
@@ -178,10 +179,11 @@ _CALL = nn.Module._call_impl.__code__
 
 def _calls_of(module: nn.Module) -> int:
     """Return the number of calls of a module that are open in this thread."""
-    frame, number = sys._getframe(1), 0
-    while frame.f_back is not None:
+    frame, number = sys._getframe(1).f_back, 0
+    while frame is not None:
+        if frame.f_code is _CALL and frame.f_locals.get("self") is module:
+            number += 1
         frame = frame.f_back
-        number += frame.f_code is _CALL and frame.f_locals.get("self") is module
     return number
 
 
@@ -198,6 +200,17 @@ def is_open(module: nn.Module) -> bool:
 def is_running(module: nn.Module) -> bool:
     """Return whether a call of the module is open in this thread."""
     return _calls_of(module) > 0
+
+
+def outermost_running(module: nn.Module) -> nn.Module | None:
+    """Return the outermost module with an open call in this thread, or None if it is this one."""
+    frame: FrameType | None = sys._getframe(1)
+    outermost: nn.Module | None = None
+    while frame is not None:
+        if frame.f_code is _CALL:
+            outermost = frame.f_locals.get("self")
+        frame = frame.f_back
+    return None if outermost is module else outermost
 
 
 class CallTree:
@@ -421,8 +434,8 @@ class CallTree:
         if not path:
             self._forget_interrupted(module)
         if self._at_root is not None and self.current is None and not is_in_backward_pass():
-            self._at_root()
-            if not self._hooks:  # whoever is told has seen enough
+            is_followed = self._at_root(module)
+            if not is_followed or not self._hooks:  # whoever is told has seen enough
                 return
         thread = self._current_thread()
         parent = self._parent_in(thread)

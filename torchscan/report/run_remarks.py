@@ -165,10 +165,10 @@ def _measured(run: RunFacts) -> list[str]:
         return ["No step was measured, because the model was not called."]
     before = f" after {_steps(run.warm_up, 'warm-up ')}" if run.warm_up else ""
     clock = "host" if run.device is None else "device"
-    whole = "forward and backward" if run.trains else "the forward pass"
+    whole = "forward and backward" if run.has_backward else "the forward pass"
     where = f"on {run.provenance.device}; {clock} times, as a share of {whole}"
     medians = f"Medians of {_steps(run.num_timed)}{before}, {where}."
-    forward_only = [] if run.trains else ["Evaluation only: no step has a backward pass."]
+    forward_only = [] if run.has_backward else ["Evaluation only: no step has a backward pass."]
     return [medians, *forward_only, *_waiting(run), *_left_out(run), *_evaluation(run)]
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchscan import units
-from torchscan.inspecting.expected import Expected
-from torchscan.inspecting.run import CallRun, Inspected, Latency, RunFacts
+from torchscan.inspecting.run import CallRun, Expected, Inspected, Latency, RunFacts
 from torchscan.report import verdict_texts  # noqa: F401 - registers sentences of verdicts
 from torchscan.report.make_table import (
     ColumnOf,

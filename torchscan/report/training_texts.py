@@ -65,7 +65,7 @@ def describe_dead(
     more = ""
     if others:
         more = f", as in {others} other {'layers' if others > 1 else 'layer'}"
-    since = f"since step {step:,}" if step else "from the first step on"
+    since = f"since step {step:,}" if step else "from the first count on"
     dead = f"{how_many} units of {layer} have been zero for every input {since}{more}"
     return f"dead layer: {dead}; nothing before it learns through them"
 

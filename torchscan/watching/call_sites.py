@@ -131,7 +131,8 @@ class CallSites:
         self._series = series
         self._is_chosen = is_chosen
         self._identities: list[int] = []
-        self._sites: dict[int, list[CallSite]] = {}
+        #: calls of each module, by its identity
+        self.by_module: dict[int, list[CallSite]] = {}
         self._paths: dict[int, str] = {}
         self._modules: list[nn.Module] = []
         self._chosen: set[int] = set()
@@ -183,7 +184,7 @@ class CallSites:
 
     def _find(self, model: nn.Module, called: nn.Module) -> None:
         modules = list(modules_of(model))
-        self._sites.clear()
+        self.by_module.clear()
         # holds the modules, whose identities others could have after them
         self._modules = [called, *(module for _, module in modules)]
         self._paths = {id(module): path for path, module in modules}
@@ -220,13 +221,13 @@ class CallSites:
 
     def site(self, module: nn.Module, invocation: int) -> CallSite | None:
         """Return a call of a module, or None if the model does not have the module."""
-        known = self._sites.get(id(module))
+        known = self.by_module.get(id(module))
         if known is not None and invocation < len(known):
             return known[invocation]
         path = self._paths.get(id(module))
         if path is None:
             return None
-        sites = self._sites.setdefault(id(module), [])
+        sites = self.by_module.setdefault(id(module), [])
         while len(sites) <= invocation:
             sites.append(
                 CallSite(

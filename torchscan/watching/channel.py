@@ -10,12 +10,13 @@ import json
 import mmap
 import os
 import socket
+import struct
 import tempfile
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torchscan.watching.descriptors import above_standard
+from torchscan.watching.processes import above_standard
 
 if TYPE_CHECKING:
     from torchscan.watching.sampled import StepSamples
@@ -29,6 +30,10 @@ _COUNTERS_SIZE = 4096
 CONTROL_SIZE = _COUNTERS_SIZE + 16 * _NUM_RECORDS
 _CHUNK = 2**16
 _ALIGNMENT = 8
+
+#: a row of the curves, which every pass has: a mark that no JSON begins with, whether it is an
+#: evaluation, which of the values are known, step, number, time and the values
+_ROW, _ROW_MARK = struct.Struct("<BBBxxxxxqqdddd"), 0
 
 Message = dict[str, Any]
 
@@ -221,6 +226,18 @@ class Outlet:
         self._waiting.append(message)
         self.flush()
 
+    def send_row(self, row: Sequence[Any]) -> None:
+        """Put a row of the curves: phase, step, number, time and three values or None."""
+        if self._waiting:
+            self._waiting.append({"is": "curves", "rows": [row]})
+            return
+        phase, step, number, when, loss, rate, norm = row
+        known = (loss is not None) | (rate is not None) << 1 | (norm is not None) << 2
+        place = _ROW_MARK, phase == "eval", known, step, number, when
+        data = _ROW.pack(*place, loss or 0.0, rate or 0.0, norm or 0.0)
+        if not self._put_bytes(data, None):
+            self._waiting.append({"is": "curves", "rows": [row]})
+
     def flush(self) -> bool:
         """Put waiting messages into the memory, and return whether there was room for all."""
         while self._waiting and self._put(self._waiting[0], None):
@@ -248,7 +265,9 @@ class Outlet:
         os.close(self._file)
 
     def _put(self, message: Message, sampled: StepSamples | None) -> bool:
-        data = json.dumps(message).encode()
+        return self._put_bytes(json.dumps(message).encode(), sampled)
+
+    def _put_bytes(self, data: bytes, sampled: StepSamples | None) -> bool:
         head = aligned(len(data))
         size = head + (0 if sampled is None else sampled.nbytes)
         self._free_taken()
@@ -298,20 +317,31 @@ class Inlet:
         self.counters = Counters(file)
         self.memory = mmap.mmap(file, CONTROL_SIZE)
 
-    def next(self) -> tuple[Message, int] | None:
-        """Return the message of the oldest record and the position of its step, or None."""
-        taken = self.counters.taken
-        if taken == self.counters.put:
+    def next(self, num_pending: int = 0) -> tuple[Message, int] | None:
+        """Return the message of a record and the position of its step, or None.
+
+        It is the oldest record behind ``num_pending`` others that are not handled yet.
+        """
+        record = self.counters.taken + num_pending
+        if record >= self.counters.put:
             return None
         size = os.fstat(self._file).st_size
         if size > len(self.memory):
             self.memory = mmap.mmap(self._file, size)
-        at, length = self.counters.place_of(taken)
-        return json.loads(self.memory[at : at + length]), at + aligned(length)
+        at, length = self.counters.place_of(record)
+        data = self.memory[at : at + length]
+        if data[0] != _ROW_MARK:
+            return json.loads(data), at + aligned(length)
+        _, is_evaluation, known, *place, loss, rate, norm = _ROW.unpack(data)
+        row = ["eval" if is_evaluation else "train", *place, None, None, None]
+        for index, value in enumerate((loss, rate, norm)):
+            if known >> index & 1:
+                row[index - 3] = value
+        return {"is": "curves", "rows": [row]}, at + aligned(length)
 
-    def free(self) -> None:
-        """Report the oldest record as handled."""
-        self.counters.taken += 1
+    def free(self, count: int = 1) -> None:
+        """Report the oldest records as handled."""
+        self.counters.taken += count
 
 
 def aligned(size: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchscan.inspecting.root_calls import is_capturing_now
+from torchscan.torch_versions import is_capturing_now
 from torchscan.watching.schema import Phase
 
 #: steps whose values may be on their way from a device, and seconds between two transfers

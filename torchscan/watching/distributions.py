@@ -1,127 +1,201 @@
-"""Statistics that the worker computes from sampled values."""
+"""Distributions as counts in universal bins: quantiles, and several ranks as one.
+
+A bin is the upper ten bits of a float32. One bit is the sign, eight are the exponent and one is half
+of the octave: 1,024 bins, each half an octave wide. Counts of any two steps, ranks or runs can be
+added.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import Any
 
-import torch
-from torch import Tensor
+from torchscan.watching.schema import Distribution, Kind
 
-from torchscan.watching.bins import BINS, SHIFT
-from torchscan.watching.distribution_columns import REAL, WHOLE, Columns, estimate_norms
-from torchscan.watching.sampled import Sampled
-
-_NEAR = 0.01
-_AT_A_TIME = 64
-
-
-def columns_of(sampled: Sampled, rows: Sequence[int] | None = None) -> Columns:
-    """Return the statistics of sampled rows, or of these rows, as columns."""
-    updates, matrix = _updates(sampled), sampled.matrix
-    if rows is not None:
-        chosen = torch.tensor(rows)
-        updates = updates[chosen]
-        matrix = matrix[chosen]
-        sampled = replace(
-            sampled,
-            exact=sampled.exact[chosen],
-            numels=sampled.numels[chosen],
-            sizes=sampled.sizes[chosen],
-        )
-    least, most, dead, sample_norm, norm = sampled.exact.double().unbind(1)
-    is_looked_for = ~(least > most)
-    is_exact = is_looked_for & least.isfinite() & most.isfinite()
-    figures, (sizes, bins, counts) = _of_samples(matrix, sampled.sizes)
-    figures |= {
-        "numel": sampled.numels.clone(),  # the memory is overwritten
-        "update": updates,
-        "dead": dead,
-        "sample_norm": sample_norm,
-    }
-    # values that a sample has missed show in the extremes
-    has_nan = is_looked_for & least.isnan()
-    has_inf = is_looked_for & (least.isinf() | most.isinf())
-    figures["nan"] = figures["nan"].clamp(min=has_nan.long())
-    figures["inf"] = figures["inf"].clamp(min=has_inf.long())
-    figures["min"] = least.where(is_exact, figures["min"].double())
-    figures["max"] = most.where(is_exact, figures["max"].double())
-    # as in the file, so that sinks are shown the same numbers
-    real = {name: figures[name].float() for name in REAL if name != "norm"}
-    whole = {name: figures[name].long() for name in WHOLE}
-    real["norm"] = norm.float().where(~norm.isnan(), estimate_norms(whole | real))
-    return Columns(figures=whole | real, is_exact=is_exact, sizes=sizes, bins=bins, counts=counts)
+#: bins from 0 up, and as many from 0 down
+_HALF = 512
+BINS = 2 * _HALF
+#: bits of a float32 below those of a bin
+SHIFT = 22
+_INFINITE, _NOT_A_NUMBER = 510, 511
+_GREATEST = (2 - 2**-23) * 2.0**127
+#: statistics that add up over ranks
+_SUMS = ("numel", "sampled", "nan", "inf", "zero")
 
 
-def saturated(values: Tensor, low: float, high: float) -> float:
-    """The share of the values within a hundredth of their range from an end of it."""
-    near = _NEAR * (high - low)
-    return ((values < low + near) | (values > high - near)).float().mean().item()
+def bounds(number: int) -> tuple[float, float]:
+    """Return the smallest and the largest value of a bin.
 
-
-def _updates(sampled: Sampled) -> Tensor:
-    """Return the relative change of parameters, ``‖after − before‖ / ‖before‖``.
-
-    It is NaN for other tensors, and for parameters that were zero.
+    They are NaN for bins of non-finite values. Zero belongs to the first bins.
     """
-    before, after = sampled.pairs.unbind(1)
-    is_valid = torch.arange(sampled.matrix.shape[1]) < sampled.sizes[before, None]
-    old, new = (sampled.matrix[rows].double().where(is_valid, 0.0) for rows in (before, after))
-    found = torch.full((len(sampled.sizes),), math.nan, dtype=torch.float64)
-    length = old.norm(dim=1)
-    found[after] = ((new - old).norm(dim=1) / length).where(length > 0, math.nan)
-    return found
+    low, high = _edge(number % _HALF), _edge(number % _HALF + 1)
+    high = min(high, _GREATEST) if is_finite(number) else high
+    return (low, high) if number < _HALF else (-high, -low)
 
 
-def _of_samples(samples: Tensor, sizes: Tensor) -> tuple[dict[str, Tensor], list[Tensor]]:
-    """Figures and counts of rows, some at a time: memory is not asked for again and again then, and caches have it."""
-    parts = [
-        (each, torch.arange(samples.shape[1]) < size[:, None])
-        for each, size in _pairs(samples, sizes)
+def is_finite(number: int) -> bool:
+    """Return whether the values of a bin are finite."""
+    return number % _HALF < _INFINITE
+
+
+def quantiles(
+    counts: Mapping[int, float],
+    shares: Iterable[float],
+    within: tuple[float, float] = (-math.inf, math.inf),
+) -> list[float]:
+    """Return quantiles of the finite values, each at most a bin's width off.
+
+    A quantile is in the right bin, at its place among the other values there. Values of the two
+    bins around zero count as 0, because zeros are more frequent than subnormal numbers. ``within``
+    are the smallest and the largest of all values, which are known more precisely than their bins.
+    """
+    ordered = sorted(
+        (*_BOUNDS[number], count) for number, count in counts.items() if is_finite(number)
+    )
+    ends = list(accumulate(count for *_, count in ordered))
+    return [_at(share * ends[-1], ordered, ends, within) if ends else math.nan for share in shares]
+
+
+def _at(
+    place: float,
+    ordered: list[tuple[float, float, float]],
+    ends: list[float],
+    within: tuple[float, float],
+) -> float:
+    number = next((number for number, end in enumerate(ends) if place <= end), len(ends) - 1)
+    low, high, count = ordered[number]
+    if not (low and high):
+        low = high = 0.0
+    low, high = (min(max(edge, within[0]), within[1]) for edge in (low, high))
+    return low + (high - low) * (place - (ends[number] - count)) / count
+
+
+def _edge(number: int) -> float:
+    """Return the lower edge of a bin of positive values."""
+    if number > _INFINITE:
+        return float("nan")
+    value: float = struct.unpack("<f", struct.pack("<I", number << SHIFT))[0]
+    return value
+
+
+#: of all bins
+_BOUNDS = [bounds(number) for number in range(BINS)]
+
+
+def merge_distributions(parts: Sequence[Distribution], kind: Kind) -> Distribution:
+    """Return one distribution of all ranks for a series of this kind.
+
+    Each part weighs as much as it has values, also if fewer of them were sampled.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    sums: dict[str, Any] = {}
+    for name in _SUMS:
+        sums[name] = sum(getattr(part, name) for part in parts)
+    mean, deviation = _moments(parts)
+    dead = [part.dead for part in parts if not math.isnan(part.dead)]
+    custom: dict[str, float] = {}
+    for part in parts:
+        for name in part.custom:
+            custom.setdefault(name, _mean(parts, partial(_custom, name)))
+    return Distribution(
+        **sums,
+        mean=mean,
+        std=deviation,
+        min=min(part.min for part in parts),
+        max=max(part.max for part in parts),
+        is_exact=all(part.is_exact for part in parts),
+        update=_update(parts),
+        saturated=_mean(parts, lambda part: part.saturated),
+        dead=min(dead, default=math.nan),
+        sample_norm=_mean(parts, lambda part: part.sample_norm),
+        norm=_norm(parts, kind),
+        custom=custom,
+        counts=_counts(parts),
+    )
+
+
+def _norm(parts: Sequence[Distribution], kind: Kind) -> float:
+    """Return the norm of the whole tensor.
+
+    Parameters and their gradients are equal on all ranks (DDP), or each rank has a part of them
+    (FSDP). Other tensors are parts of one batch.
+    """
+    norms = [part.norm for part in parts if not math.isnan(part.norm)]
+    if not norms:
+        return math.nan
+    is_replicated = kind in ("param", "param_grad") and _are_replicas(parts)
+    return norms[0] if is_replicated else math.hypot(*norms)
+
+
+def _are_replicas(parts: Sequence[Distribution]) -> bool:
+    """Return whether all ranks have the same values: the same positions are sampled on each."""
+    first, *others = parts
+    own = _content_of(first)
+    return all(_content_of(part) == own for part in others)
+
+
+def _content_of(part: Distribution) -> tuple[object, ...]:
+    moments = (part.numel, part.norm, part.mean, part.std, part.min, part.max)
+    return *map(str, moments), dict(part.counts)  # NaN is not equal to itself
+
+
+def _moments(parts: Sequence[Distribution]) -> tuple[float, float]:
+    """``mean = Σ nᵢ mᵢ / Σ nᵢ`` and ``std² = Σ nᵢ (sᵢ² + (mᵢ − mean)²) / Σ nᵢ``, of the finite values."""
+    known = [(size, part) for part in parts if (size := _finite(part)) > 0]
+    whole = sum(size for size, _ in known)
+    if not whole:
+        return math.nan, math.nan
+    mean = sum(size * part.mean for size, part in known) / whole
+    return mean, math.sqrt(
+        sum(size * (part.std**2 + (part.mean - mean) ** 2) for size, part in known) / whole
+    )
+
+
+def _finite(part: Distribution) -> float:
+    """Return the estimated number of finite values."""
+    return part.numel * (part.sampled - part.nan - part.inf) / part.sampled if part.sampled else 0.0
+
+
+def _update(parts: Sequence[Distribution]) -> float:
+    """``√(Σ uᵢ² ‖pᵢ‖² / Σ ‖pᵢ‖²)``, with ``‖pᵢ‖² = nᵢ (sᵢ² + mᵢ²)``."""
+    known = [
+        (_finite(part) * (part.std**2 + part.mean**2), part.update)
+        for part in parts
+        if not math.isnan(part.update)
     ]
-    figures = [_figures(*part) for part in parts]
-    counts = [_counts(*part) for part in parts]
-    joined = {name: torch.cat([each[name] for each in figures]) for name in figures[0]}
-    return joined, [torch.cat(each) for each in zip(*counts, strict=True)]
+    whole = sum(size for size, _ in known if not math.isnan(size))
+    return math.sqrt(sum(size * update**2 for size, update in known) / whole) if whole else math.nan
 
 
-def _pairs(samples: Tensor, sizes: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    return zip(samples.split(_AT_A_TIME), sizes.split(_AT_A_TIME), strict=True)
+def _mean(parts: Sequence[Distribution], figure: Callable[[Distribution], float]) -> float:
+    known = [(part.numel, figure(part)) for part in parts]
+    known = [(size, value) for size, value in known if not math.isnan(value)]
+    if not known:
+        return math.nan
+    total = sum(size * value for size, value in known)
+    return total / sum(size for size, _ in known)
 
 
-def _figures(samples: Tensor, is_valid: Tensor) -> dict[str, Tensor]:
-    is_finite = samples.isfinite() & is_valid
-    number, sampled = is_finite.sum(1), is_valid.sum(1)
-    nan = inf = torch.zeros_like(number)
-    if not torch.equal(number, sampled):
-        nan, inf = ((each & is_valid).sum(1) for each in (samples.isnan(), samples.isinf()))
-    values = samples.where(is_finite, 0.0)
-    mean = values.sum(1, dtype=torch.float64) / number
-    variance = (values - mean[:, None]).square_().where(is_finite, 0.0).sum(1) / number
-    return {
-        "sampled": sampled,
-        "nan": nan,
-        "inf": inf,
-        "zero": (values == 0).sum(1) - (samples.shape[1] - number),
-        "mean": mean,
-        "std": variance.sqrt(),
-        "min": samples.where(is_finite, math.inf).amin(1),
-        "max": samples.where(is_finite, -math.inf).amax(1),
-    }
+def _custom(name: str, part: Distribution) -> float:
+    return part.custom.get(name, math.nan)
 
 
-def _counts(samples: Tensor, is_valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the number of filled bins per row, the bins, and their counts.
+def _counts(parts: Sequence[Distribution]) -> dict[int, int]:
+    """Return merged counts in which each sampled value stands for equally many values.
 
-    Invalid values go into an extra bin.
+    If fewer values of a larger tensor were sampled, they count several times.
     """
-    num_rows, width = len(samples), BINS + 1
-    upper_bits = samples.view(torch.int32) >> SHIFT
-    numbers = (upper_bits & (BINS - 1)).where(is_valid, BINS)
-    firsts = width * torch.arange(num_rows, dtype=torch.int32)
-    places = numbers + firsts[:, None]
-    counts = torch.bincount(places.flatten(), minlength=num_rows * width)
-    found = counts.view(num_rows, width)[:, :BINS]
-    rows, bins = found.nonzero(as_tuple=True)
-    return torch.bincount(rows, minlength=num_rows), bins, found[rows, bins]
+    known = [(part, part.numel / sum(part.counts.values())) for part in parts if part.counts]
+    min_weight = min((weight for _, weight in known), default=1.0)
+    counts: Counter[int] = Counter()
+    for part, weight in known:
+        times = weight / min_weight
+        for number, count in part.counts.items():
+            counts[number] += count if times == 1 else round(count * times)
+    return dict(counts)

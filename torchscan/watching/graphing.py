@@ -23,10 +23,9 @@ from torchscan.notes import Note
 from torchscan.recording.call_tree import Given
 from torchscan.torch_versions import strip_hooks
 from torchscan.watching.about import fingerprint_of
-from torchscan.watching.losses import format_error
-from torchscan.watching.parent import Parent
+from torchscan.watching.lost_steps import format_error
+from torchscan.watching.processes import Parent, is_ready
 from torchscan.watching.store import PATIENCE_OF_WRITERS, Reader, Store, StoreError
-from torchscan.watching.waiting import is_ready
 
 #: seconds after which it gives up
 _PATIENCE = 300

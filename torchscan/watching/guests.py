@@ -7,23 +7,33 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchscan.notes import Note
-from torchscan.watching.losses import format_error
+from torchscan.watching.lost_steps import format_error
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from torchscan.watching.schema import CurvePoint, Phase
     from torchscan.watching.sinks.sink import Sink, SinkData
-    from torchscan.watching.task import Statistic
+
+    Statistic = Callable[[Tensor], float]
 
 #: seconds that a statistic may take
 _PATIENCE = 10.0
 #: seconds that a sink may take to close after a trainer that was killed
 _LAST = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guest:
+    """Code of the user, whose modules may take long to import."""
+
+    sinks: Sequence[Sink] = ()
+    custom: Mapping[str, Statistic] = field(default_factory=dict)
 
 
 class Guests:

@@ -8,12 +8,10 @@ import fnmatch
 import heapq
 import math
 import os
-import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
@@ -24,29 +22,30 @@ from torchscan.measured import Measured
 from torchscan.notes import Note
 from torchscan.plain import to_plain
 from torchscan.results import PlotSize, Result, draw, table_of
-from torchscan.watching.bins import quantiles
-from torchscan.watching.by_call import measured_in, place_of
 from torchscan.watching.curves import Curves, curves_of, merge_points
-from torchscan.watching.losses import LostSteps, note_of_lost
-from torchscan.watching.missing import missing_in, rank_of_file
+from torchscan.watching.distributions import merge_distributions, quantiles
+from torchscan.watching.lost_steps import (
+    LostSteps,
+    lost_in,
+    missing_in,
+    note_of_lost,
+    settled_about,
+)
+from torchscan.watching.merging import RankStep, measured_in, merge_steps_of_ranks
+from torchscan.watching.processes import single_thread
+from torchscan.watching.run_files import is_rank_file, plain_rank_files, rank_of_file, ranks_in
 from torchscan.watching.schema import KINDS, STATISTICS, Distribution, Kind, Phase, RunEvent, Series
-from torchscan.watching.settling import lost_in, settled_about
 from torchscan.watching.sinks.sink import Sink, SinkData
 from torchscan.watching.store import Reader
-from torchscan.watching.threads import single_thread
-from torchscan.watching.uniting import merge_distributions
-from torchscan.watching.validation import is_plain_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from torchscan.report.table import Table
-    from torchscan.watching.by_step import OverSteps
+    from torchscan.watching.distributions_over_steps import OverSteps
     from torchscan.watching.layers_over_steps import LayersOverSteps
 
 T = TypeVar("T")
-#: what the file of a rank is called
-_RANK_FILE = re.compile(r"rank(0|[1-9][0-9]{0,6})\.sqlite")
 #: distributions whose columns are in memory at once, when a page is made: the run is read once for
 #: each so many
 _AT_ONCE = 2048 * 160
@@ -94,7 +93,7 @@ def _history(
     series: Series, phase: Phase, found: Mapping[tuple[int, int], Sequence[Distribution]]
 ) -> History:
     keys = sorted(found)
-    distributions = tuple(merge_distributions(found[key]) for key in keys)
+    distributions = tuple(merge_distributions(found[key], series.kind) for key in keys)
     return History(
         series=series,
         phase=phase,
@@ -174,7 +173,7 @@ class WatchedRun(Result):
         """Events of the run, such as its first NaN, in the order of time."""
         events: list[RunEvent] = []
         for path, found in self._read(lambda reader: (reader.path, reader.events())):
-            rank = rank_of_file(path) if _RANK_FILE.fullmatch(path.name) else None
+            rank = rank_of_file(path) if is_rank_file(path) else None
             events += [each if rank is None else replace(each, rank=rank) for each in found]
         return tuple(sorted(events, key=lambda event: event.time))
 
@@ -211,10 +210,10 @@ class WatchedRun(Result):
         require_phase(phase)
         if max_columns < 1:
             raise InputError(f"max_columns is {max_columns}: give at least 1")
-        from torchscan.watching.layers_over_steps import columns_of_reader, layers_over_steps
+        from torchscan.watching.layers_over_steps import layers_over_steps
 
         with single_thread():
-            ranks = [(columns_of_reader(each, phase), each.series()) for each in self._readers()]
+            ranks = [(each.layer_columns(phase), each.series()) for each in self._readers()]
             return layers_over_steps(ranks, phase, self._paths(), max_columns)
 
     def _paths(self) -> list[str]:
@@ -261,15 +260,18 @@ class WatchedRun(Result):
         return not self.steps() and bool(self.steps("eval"))
 
     def last(self) -> Measured:
-        """Return what the last training step measured, by call; without training, the last evaluation pass."""
+        """Return what the last training step measured, by call; else the last evaluation pass."""
         phase = self.shown_phase
-        return measured_in(
-            self.path, [(reader.series(), reader.newest(phase)) for reader in self._readers()]
-        )
+        newest = []
+        for reader in self._readers():
+            watched = reader.newest(phase)
+            if watched is not None:
+                newest.append(RankStep(watched, reader.series()))
+        return measured_in(self.path, newest)
 
     def measured(self) -> Measured:
         """Return the same and the distributions over the steps, for ``html_report(scan, run=run)``."""
-        from torchscan.watching.by_step import MAX_COLUMNS
+        from torchscan.watching.distributions_over_steps import MAX_COLUMNS
 
         series = self.series
         histories = []
@@ -283,8 +285,8 @@ class WatchedRun(Result):
         return replace(self.last(), histories=histories)
 
     def _over_steps(self, series: Collection[Series]) -> OverSteps:
-        from torchscan.watching.by_step import OverSteps
         from torchscan.watching.distribution_columns import side_by_side
+        from torchscan.watching.distributions_over_steps import OverSteps
 
         phase = self.shown_phase
         over = OverSteps(phase)
@@ -292,7 +294,7 @@ class WatchedRun(Result):
             numbers = {number: each for number, each in reader.series().items() if each in series}
             for watched in reader.steps(phase):
                 found = side_by_side(watched.distributions)
-                over.add_sampled(place_of(watched), found, numbers)
+                over.add_sampled(watched.place, found, numbers)
         return over
 
     def table(self, phase: Phase | None = None) -> Table:
@@ -355,11 +357,12 @@ class WatchedRun(Result):
                 call()
 
     def _seen(self, phase: Phase) -> Iterator[SinkData]:
-        """Steps one by one, as each rank has written them in this order."""
-        ranks = [_seen_by(file, phase) for file in self._files]
-        ordered = heapq.merge(*ranks, key=lambda seen: (seen.step, seen.number))
-        for _, parts in groupby(ordered, key=lambda seen: (seen.step, seen.number)):
-            yield _joined(list(parts))
+        """Yield the steps of all ranks together, as sinks get them."""
+        with contextlib.ExitStack() as stack:
+            readers = [Reader(file) for file in self._files]
+            for reader in readers:
+                stack.callback(reader.close)
+            yield from merge_steps_of_ranks(readers, phase)
 
     def _rows(self, phase: Phase) -> Iterator[dict[str, Any]]:
         for seen in self._seen(phase):
@@ -419,34 +422,6 @@ def readers_of(files: Iterable[Path]) -> Iterator[Reader]:
             yield reader
 
 
-def _seen_by(file: Path, phase: Phase) -> Iterator[SinkData]:
-    """Yield the steps of one rank."""
-    with contextlib.closing(Reader(file)) as reader:
-        series = reader.series()
-        for each in reader.steps(phase):
-            # a run that is written meanwhile may have series that were not there before
-            found = {
-                series[number]: known
-                for number, known in each.distributions.items()
-                if number in series
-            }
-            yield SinkData(
-                step=each.step, phase=phase, number=each.number, time=each.time, distributions=found
-            )
-
-
-def _joined(parts: Sequence[SinkData]) -> SinkData:
-    """Merge the data of all ranks for one pass, with the time of the first rank."""
-    if len(parts) == 1:
-        return parts[0]
-    found: dict[Series, list[Distribution]] = defaultdict(list)
-    for part in parts:
-        for series, distribution in part.distributions.items():
-            found[series].append(distribution)
-    distributions = {series: merge_distributions(each) for series, each in found.items()}
-    return replace(parts[0], time=min(part.time for part in parts), distributions=distributions)
-
-
 def require_phase(phase: str) -> None:
     """Raise an InputError for anything but "train" and "eval"."""
     if phase not in ("train", "eval"):
@@ -460,22 +435,7 @@ def _advice(path: Path) -> str:
     return f"record one with watch(model, {str(path)!r})"
 
 
-def ranks_in(path: Path) -> list[Path]:
-    """Return the files of a run's ranks, in their order; other files in its folder, such as copies, are left out."""
-    if is_plain_file(path):
-        return [path]
-    return sorted(
-        _rank_files(path.glob("rank*.sqlite")), key=lambda file: (len(file.name), file.name)
-    )
-
-
 def runs_in(folder: Path) -> list[WatchedRun]:
-    """All runs in a folder and in those in it."""
-    return [
-        WatchedRun(each)
-        for each in sorted({file.parent for file in _rank_files(folder.rglob("rank*.sqlite"))})
-    ]
-
-
-def _rank_files(paths: Iterable[Path]) -> Iterator[Path]:
-    return (path for path in paths if _RANK_FILE.fullmatch(path.name) and is_plain_file(path))
+    """Return all runs in a folder and in the folders inside it."""
+    files = plain_rank_files(folder.rglob("rank*.sqlite"))
+    return [WatchedRun(each) for each in sorted({file.parent for file in files})]

@@ -1,29 +1,56 @@
-"""Modules over the steps of a run: gradients, updates, outputs, dead units and NaN, in columns."""
+"""Modules over the steps of a run: gradients, updates, outputs, dead units and NaN, in columns.
+
+The worker keeps the columns beside the steps. Steps are thinned out and columns are merged, so that
+an extreme of any sampled step stays. A page reads them without the distributions.
+"""
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchscan.watching.distribution_columns import side_by_side
-from torchscan.watching.layer_columns import (
-    QUANTITIES,
-    ColumnOfLayers,
-    LayerReader,
-    merge_ranks,
-    merge_steps,
-    renumber,
-    width_of_columns,
-)
+from torchscan.watching.distribution_columns import Distributions
+from torchscan.watching.packing import deflate, from_planes, inflate, to_planes
 from torchscan.watching.schema import Phase, Series
-from torchscan.watching.store import Reader
+from torchscan.watching.validation import BrokenRunError
+
+#: the rows of the values of a column: standard deviations are summed up with their number; norms of
+#: weights and numbers of units are the weights of means over several modules
+QUANTITIES = (
+    *("gradient", "update", "weight", "std", "num_stds", "dead", "units"),
+    *("nonfinite", "places"),
+)
+_GRADIENT, _UPDATE, _WEIGHT, _STD, _NUM_STDS, _DEAD, _UNITS, _NONFINITE, _PLACES = range(9)
+_SUMS = [_STD, _NUM_STDS]
+_MAXIMA = [_GRADIENT, _UPDATE, _WEIGHT, _DEAD, _UNITS, _NONFINITE]
+#: the rows of columns that were written before the others came
+_FIRST_ROWS = [_GRADIENT, _UPDATE, _STD, _NUM_STDS, _DEAD, _NONFINITE]
+#: quantities that users see
+_SHOWN = ("gradient", "update", "std", "dead", "nonfinite")
+#: where values are not finite: a sum of these
+IN_OUTPUTS, IN_GRADIENTS, IN_WEIGHTS = 1, 2, 4
+_PLACE_OF_KIND: Mapping[str, int] = {
+    "output": IN_OUTPUTS,
+    "output_grad": IN_GRADIENTS,
+    "param_grad": IN_GRADIENTS,
+    "param": IN_WEIGHTS,
+}
+#: the newest columns, which hold a step each; older ones are divided into at most so many spans
+NUM_SINGLE = 512
+_MAX_SPANS = 512
+#: columns after which older ones are merged again
+MERGING_INTERVAL = 128
+#: first and last place of a column, and its number of steps
+Span = tuple[int, int, int]
+_HEAD = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +98,8 @@ def layers_over_steps(
     types = {each.path: each.type_name for _, series in ranks for each in series.values()}
     renumbered = [_number_by_path(columns, series, paths) for columns, series in ranks]
     width = width_of_columns([each.first for found in renumbered for each in found], max_columns)
-    merged = _merge(renumbered, width)
+    merged = merge_columns(renumbered, width)
+    found = quantities_of(merged, len(paths))
     return LayersOverSteps(
         phase=phase,
         paths=tuple(paths),
@@ -80,7 +108,7 @@ def layers_over_steps(
         first=tuple(map(attrgetter("first"), merged)),
         last=tuple(map(attrgetter("last"), merged)),
         num_steps=tuple(map(attrgetter("num_steps"), merged)),
-        **_quantities(merged, len(paths)),
+        **{name: tuple(map(tuple, found[name].tolist())) for name in _SHOWN},
     )
 
 
@@ -95,7 +123,7 @@ def _number_by_path(
     return renumber(columns, numbers)
 
 
-def _merge(ranks: Sequence[Sequence[ColumnOfLayers]], width: int) -> list[ColumnOfLayers]:
+def merge_columns(ranks: Sequence[Sequence[ColumnOfLayers]], width: int) -> list[ColumnOfLayers]:
     """Return the columns of this width, of all ranks together."""
     by_place: dict[int, list[ColumnOfLayers]] = defaultdict(list)
     for columns in ranks:
@@ -104,36 +132,14 @@ def _merge(ranks: Sequence[Sequence[ColumnOfLayers]], width: int) -> list[Column
     return [merge_ranks(by_place[place]) for place in sorted(by_place)]
 
 
-def _quantities(columns: Sequence[ColumnOfLayers], num_paths: int) -> dict[str, Any]:
-    """Return each quantity as rows for paths, with a value for each column."""
-    values = torch.full((len(QUANTITIES), num_paths, len(columns)), torch.nan)
+def quantities_of(columns: Sequence[ColumnOfLayers], num_modules: int) -> dict[str, Tensor]:
+    """Return each quantity as rows for modules, with a value for each column."""
+    values = torch.full((len(QUANTITIES), num_modules, len(columns)), torch.nan)
     for index, column in enumerate(columns):
         values[:, column.modules, index] = column.values
-    found: dict[str, Tensor] = dict(zip(QUANTITIES, values, strict=True))
-    found["std"] = found["std"] / found.pop("num_stds")
-    return {name: tuple(map(tuple, each.tolist())) for name, each in found.items()}
-
-
-def columns_of_reader(reader: Reader, phase: Phase) -> list[ColumnOfLayers]:
-    """Return the columns of one rank. Steps that an older version has written are read."""
-    columns = reader.layer_columns(phase)
-    first = columns[0].first if columns else None
-    return [*_columns_of_older_steps(reader, phase, first), *columns]
-
-
-def _columns_of_older_steps(
-    reader: Reader, phase: Phase, end: int | None
-) -> Iterator[ColumnOfLayers]:
-    """Yield a column for each step before the one at ``end``."""
-    series, layers = reader.series(), LayerReader()
-    for place, written in sorted(reader.places(phase)):
-        if end is not None and place >= end:
-            continue
-        step = reader.step(phase, written, has_counts=False)
-        if step is not None:
-            yield layers.read(
-                side_by_side(step.distributions), series, phase, step.step, step.number
-            )
+    found = dict(zip(QUANTITIES, values, strict=True))
+    found["std"] = found["std"] / found["num_stds"]
+    return found
 
 
 def order_paths(series: Collection[Series]) -> list[str]:
@@ -154,3 +160,285 @@ def order_paths(series: Collection[Series]) -> list[str]:
         if path in known:
             ordered.append(path)
     return ordered
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnOfLayers:
+    """The quantities of all modules in some consecutive sampled steps."""
+
+    #: training steps, or the numbers of evaluation passes
+    first: int
+    last: int
+    #: last training step, also of an evaluation
+    step: int
+    num_steps: int
+    #: for each module the smallest number of its series
+    modules: Tensor
+    #: a row for each of ``QUANTITIES``; NaN if it is not known, and 0 for sums of nothing
+    values: Tensor
+
+    @property
+    def span(self) -> Span:
+        """The steps of the column."""
+        return self.first, self.last, self.num_steps
+
+
+class LayerReader:
+    """A reader of the quantities of modules from distributions.
+
+    Most steps have the same series, so where each quantity comes from is worked out once.
+    """
+
+    def __init__(self) -> None:
+        self._layout: tuple[Sequence[object], ...] = ()
+        self._plan: _SeriesPlan | None = None
+
+    def read(
+        self,
+        found: Distributions,
+        series: Mapping[int, Series],
+        phase: Phase,
+        step: int,
+        number: int,
+    ) -> ColumnOfLayers:
+        """Return the column of a step."""
+        layout = found.numbers, found.rows, found.can_die
+        if self._plan is None or layout != self._layout:
+            self._layout, self._plan = layout, _SeriesPlan(found, series)
+        place = step if phase == "train" else number
+        return ColumnOfLayers(
+            first=place,
+            last=place,
+            step=step,
+            num_steps=1,
+            modules=self._plan.modules,
+            values=self._plan.quantities(found),
+        )
+
+
+class _SeriesPlan:
+    """Indices of modules and rows for one set of series."""
+
+    def __init__(self, found: Distributions, series: Mapping[int, Series]) -> None:
+        known = [each for each in zip(found.numbers, found.rows, strict=True) if each[0] in series]
+        can_die = dict(zip(found.numbers, found.can_die, strict=True))
+        smallest: dict[str, int] = {}
+        for number, _ in sorted(known):
+            smallest.setdefault(series[number].path, number)
+        indices = {path: index for index, path in enumerate(smallest)}
+        pairs: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        for number, row in known:
+            each = series[number]
+            pair = indices[each.path], row
+            pairs["all"].append(pair)
+            pairs[each.kind].append(pair)
+            if can_die[number]:  # rows are shared with series that cannot
+                pairs["can die"].append(pair)
+            if (each.kind, each.name, each.invocation) == ("output", "0", 0):
+                pairs["first output"].append(pair)
+        self.modules = torch.tensor(list(smallest.values()), dtype=torch.int64)
+        self._pairs = {
+            name: torch.tensor(found, dtype=torch.int64).T for name, found in pairs.items()
+        }
+
+    def _modules_and_rows(self, name: str) -> tuple[Tensor, Tensor]:
+        nothing = torch.empty(2, 0, dtype=torch.int64)
+        modules, rows = self._pairs.get(name, nothing)
+        return modules, rows
+
+    def quantities(self, found: Distributions) -> Tensor:
+        """Return the values of a column."""
+        figures = found.columns.figures
+        values = torch.full((len(QUANTITIES), len(self.modules)), torch.nan, dtype=torch.float64)
+        gradients, updates, weights, stds, num_stds, dead, units, nonfinite, places = values
+        modules, rows = self._modules_and_rows("param_grad")
+        squares = _norms_of(figures, rows).square()
+        gradients[modules] = 0.0
+        gradients.index_add_(0, modules, squares).sqrt_()
+
+        modules, rows = self._modules_and_rows("param")
+        norms, changes = _norms_of(figures, rows), figures["update"][rows].double()
+        is_known = ~changes.isnan()
+        modules, norms, changes = modules[is_known], norms[is_known], changes[is_known]
+        weights[modules] = 0.0
+        weights.index_add_(0, modules, norms.square()).sqrt_()
+        of_changes = torch.zeros_like(updates)
+        of_changes.index_add_(0, modules, (changes * norms).square())
+        updates[:] = of_changes.sqrt() / weights
+
+        modules, rows = self._modules_and_rows("first output")
+        outputs = figures["std"][rows].double()
+        is_known = ~outputs.isnan()
+        stds[:] = num_stds[:] = 0.0
+        stds[modules[is_known]] = outputs[is_known]
+        num_stds[modules[is_known]] = 1.0
+
+        modules, rows = self._modules_and_rows("can die")
+        shares = figures["dead"][rows].double()
+        is_known = ~shares.isnan()
+        dead[modules[is_known]] = 0.0
+        dead.scatter_reduce_(0, modules[is_known], shares[is_known], "amax")
+        units[modules] = 0.0
+        units.scatter_reduce_(0, modules, figures["numel"][rows].double(), "amax")
+
+        nonfinite[:] = places[:] = 0.0
+        counts = figures["nan"] + figures["inf"]
+        if counts.any():
+            modules, rows = self._modules_and_rows("all")
+            shares = counts.double() / figures["sampled"].clamp(min=1)
+            nonfinite.index_add_(0, modules, (shares * figures["numel"]).round()[rows])
+            places[:] = self._places_of(counts > 0)
+        return values.float()
+
+    def _places_of(self, is_wrong: Tensor) -> Tensor:
+        """Return where the values of each module are not finite."""
+        found = torch.zeros(len(self.modules), dtype=torch.int64)
+        for kind, place in _PLACE_OF_KIND.items():
+            modules, rows = self._modules_and_rows(kind)
+            found[modules[is_wrong[rows]]] |= place
+        return found
+
+
+def _norms_of(figures: Mapping[str, Tensor], rows: Tensor) -> Tensor:
+    """Return the L2 norms of rows, or estimates from their sampled values.
+
+    Squares of values below 1e-23 are 0 with 32 bits, and so is the norm that the device computed.
+    """
+    norms = figures["norm"][rows].double()
+    numel, mean, std = (figures[name][rows].double() for name in ("numel", "mean", "std"))
+    estimates = numel.sqrt() * mean.hypot(std)
+    return norms.where(norms != 0, estimates.nan_to_num(0))
+
+
+def merge_steps(columns: Sequence[ColumnOfLayers]) -> ColumnOfLayers:
+    """Return one column for steps that follow each other."""
+    modules, values = _joined(columns)
+    merged = torch.full_like(values[0], torch.nan)
+    merged[_SUMS] = values[:, _SUMS].sum(0)
+    for each in values:
+        merged[_MAXIMA] = merged[_MAXIMA].fmax(each[_MAXIMA])
+    merged[_PLACES] = _unite_places(values[:, _PLACES])
+    return _merged(columns, modules, merged, sum(each.num_steps for each in columns))
+
+
+def merge_ranks(columns: Sequence[ColumnOfLayers]) -> ColumnOfLayers:
+    """Return one column for the same steps of several ranks.
+
+    Norms and updates are the largest of a rank, as ranks have the same parameters or a part of
+    them. A unit is dead if it is for all ranks, so no more can be than in the rank with fewest.
+    """
+    modules, values = _joined(columns)
+    merged = torch.full_like(values[0], torch.nan)
+    merged[_SUMS] = values[:, _SUMS].sum(0)
+    merged[_NONFINITE] = values[:, _NONFINITE].nan_to_num(0).sum(0)
+    merged[_PLACES] = _unite_places(values[:, _PLACES])
+    for each in values:
+        for name in (_GRADIENT, _UPDATE, _WEIGHT, _UNITS):
+            merged[name] = merged[name].fmax(each[name])
+        merged[_DEAD] = merged[_DEAD].fmin(each[_DEAD])
+    return _merged(columns, modules, merged, max(each.num_steps for each in columns))
+
+
+def _unite_places(columns: Tensor) -> Tensor:
+    """Return where values are not finite in any of the columns."""
+    found = columns.new_zeros(columns.shape[1], dtype=torch.uint8)
+    for each in columns.nan_to_num(0).to(torch.uint8):
+        found |= each
+    return found.to(columns.dtype)
+
+
+def _merged(
+    columns: Sequence[ColumnOfLayers], modules: Tensor, values: Tensor, num_steps: int
+) -> ColumnOfLayers:
+    return ColumnOfLayers(
+        first=min(each.first for each in columns),
+        last=max(each.last for each in columns),
+        step=max(each.step for each in columns),
+        num_steps=num_steps,
+        modules=modules,
+        values=values,
+    )
+
+
+def _joined(columns: Sequence[ColumnOfLayers]) -> tuple[Tensor, Tensor]:
+    """Return all modules of some columns, and the values of each column for all of them."""
+    first, *others = columns
+    if all(first.modules.equal(each.modules) for each in others):
+        return first.modules, torch.stack([each.values for each in columns])
+    modules = torch.cat([each.modules for each in columns]).unique()
+    values = torch.full((len(columns), len(QUANTITIES), len(modules)), torch.nan)
+    values[:, _SUMS] = 0.0
+    values[:, _PLACES] = 0.0
+    for index, each in enumerate(columns):
+        values[index][:, torch.searchsorted(modules, each.modules)] = each.values
+    return modules, values
+
+
+def renumber(columns: Sequence[ColumnOfLayers], numbers: Mapping[int, int]) -> list[ColumnOfLayers]:
+    """Return columns with other numbers for their modules; unknown ones are left out."""
+    size = max(numbers, default=-1) + 1
+    lookup = torch.full((size + 1,), -1)
+    lookup[list(numbers)] = torch.tensor(list(numbers.values()), dtype=torch.int64)
+    found = []
+    for column in columns:
+        is_there = (column.modules >= 0) & (column.modules < size)
+        modules = lookup[column.modules.where(is_there, size)]
+        is_known = modules >= 0
+        known = replace(column, modules=modules[is_known], values=column.values[:, is_known])
+        found.append(known)
+    return found
+
+
+def width_of_columns(firsts: Sequence[int], max_columns: int) -> int:
+    """Return the smallest power of two with which places lie in so many columns."""
+    width = 1
+    while firsts and max(firsts) // width - min(firsts) // width >= max_columns:
+        width *= 2
+    return width
+
+
+def spans_to_merge(firsts: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the beginnings of columns that become one, of all columns in order."""
+    old = firsts[:-NUM_SINGLE]
+    width = width_of_columns(old, _MAX_SPANS)
+    spans: dict[int, list[int]] = defaultdict(list)
+    for first in old:
+        spans[first // width].append(first)
+    yield from (span for span in spans.values() if len(span) > 1)
+
+
+def pack_column(column: ColumnOfLayers) -> bytes:
+    """Return the modules and values of a column as bytes."""
+    modules = column.modules.diff(prepend=torch.zeros(1, dtype=torch.int64))
+    data = to_planes(modules) + to_planes(column.values)
+    return _HEAD.pack(len(column.modules)) + deflate(data)
+
+
+def unpack_column(first: int, last: int, step: int, num_steps: int, data: object) -> ColumnOfLayers:
+    """Return the column again, if the bytes hold what their header promises."""
+    if not isinstance(data, bytes):
+        raise BrokenRunError(f"has a column of layers of type {type(data).__name__}")
+    try:
+        modules, values = _unpack(data)
+    except (zlib.error, struct.error, ValueError) as error:
+        raise BrokenRunError(f"has a column of layers that cannot be read ({error})") from error
+    return ColumnOfLayers(
+        first=first, last=last, step=step, num_steps=num_steps, modules=modules, values=values
+    )
+
+
+def _unpack(data: bytes) -> tuple[Tensor, Tensor]:
+    """Return the modules and the values of a column, also of one with fewer quantities."""
+    (number,) = _HEAD.unpack_from(data)
+    stream = memoryview(data)[_HEAD.size :]
+    of_modules, of_row = 8 * number, 4 * number
+    rows = list(range(len(QUANTITIES)))
+    try:
+        planes = inflate(stream, of_modules + len(rows) * of_row)
+    except ValueError:
+        rows = _FIRST_ROWS
+        planes = inflate(stream, of_modules + len(rows) * of_row)
+    values = torch.full((len(QUANTITIES), number), torch.nan)
+    values[_PLACES] = 0.0
+    values[rows] = from_planes("f", planes[of_modules:], len(rows))
+    return from_planes("q", planes[:of_modules], 1)[0].cumsum(0), values

@@ -1,38 +1,89 @@
-"""The files of a run's processes, as one."""
+"""The ranks of a run as one: their steps, what they measured in the last one, and their files."""
 
 from __future__ import annotations
 
 import contextlib
 import heapq
+import math
+import operator
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from torchscan.errors import InputError
+from torchscan.measured import Figure, Key, Measured
 from torchscan.notes import Note
 from torchscan.watching.curves import merge_points
-from torchscan.watching.history import ranks_in
-from torchscan.watching.layer_columns import ColumnOfLayers, merge_ranks, renumber
-from torchscan.watching.layers_over_steps import columns_of_reader
-from torchscan.watching.missing import missing_in, rank_of_file
+from torchscan.watching.distributions import merge_distributions
+from torchscan.watching.lost_steps import lost_in, missing_in, settled_about
+from torchscan.watching.run_files import rank_of_file, ranks_in
 from torchscan.watching.schema import Distribution, Phase, SampledStep, Series
-from torchscan.watching.settling import lost_in, settled_about
+from torchscan.watching.sinks.sink import SinkData
 from torchscan.watching.store import Reader, Store, StoreError
-from torchscan.watching.uniting import merge_distributions
+
+if TYPE_CHECKING:
+    from torchscan.watching.layers_over_steps import ColumnOfLayers
+
+#: functions that combine the figures of several tensors of a call
+_JOINED: Mapping[Figure, Callable[[float, float], float]] = {
+    "gradient": math.hypot,
+    "update": max,
+    "std": max,
+    "dead": max,
+    "nonfinite": operator.add,
+}
 
 
-class _RankStep(NamedTuple):
-    """A step of one process."""
+class RankStep(NamedTuple):
+    """A step as one rank wrote it, and the rank's series by number."""
 
     watched: SampledStep
-    series: dict[int, Series]
+    series: Mapping[int, Series]
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The step and the number of the pass, the same on all ranks."""
+        return self.watched.step, self.watched.number
+
+
+def merge_steps_of_ranks(readers: Iterable[Reader], phase: Phase) -> Iterator[SinkData]:
+    """Yield the steps of all ranks in order, those of the same number as one."""
+    ranks = [_steps_of_rank(reader, phase) for reader in readers]
+    ordered = heapq.merge(*ranks, key=operator.attrgetter("place"))
+    for _, same in groupby(ordered, key=operator.attrgetter("place")):
+        parts = list(same)
+        first, _series = parts[0]
+        yield SinkData(
+            step=first.step,
+            phase=phase,
+            number=first.number,
+            time=min(part.watched.time for part in parts),
+            distributions=merge_ranks_of_step(parts),
+        )
+
+
+def _steps_of_rank(reader: Reader, phase: Phase) -> Iterator[RankStep]:
+    series = reader.series()
+    for watched in reader.steps(phase):
+        yield RankStep(watched, series)
+
+
+def merge_ranks_of_step(parts: Iterable[RankStep]) -> dict[Series, Distribution]:
+    """Return the distributions of a step by series, each merged over the ranks that have it."""
+    found: dict[Series, list[Distribution]] = defaultdict(list)
+    for watched, series in parts:
+        for number, distribution in watched.distributions.items():
+            # a run that is written meanwhile may have series that were not there before
+            if number in series:
+                found[series[number]].append(distribution)
+    return {series: merge_distributions(each, series.kind) for series, each in found.items()}
 
 
 def merge(run: Path, output: Path) -> None:
-    """Write what all processes of a run have seen to one file, each step and series once. Counts and sums add up."""
+    """Write what all ranks of a run have seen to one file. Counts and sums add up."""
     files = ranks_in(run)
     if not files:
         raise InputError(f"{str(run)!r} has no watched run: give a folder that watch() has written")
@@ -59,9 +110,9 @@ def _write(readers: list[Reader], path: Path, missing: list[Note]) -> None:
         for phase in ("train", "eval"):
             points = merge_points([reader.curves(phase) for reader in readers])
             store.write_curves({phase: points}, thins_out=False)
-            store.write_columns(phase, _united_columns(readers, phase, store))
-            for watched in _united(readers, phase, store):
-                store.write(watched, thins_out=False)
+            store.write_columns(phase, _merge_columns(readers, phase, store))
+            for merged in merge_steps_of_ranks(readers, phase):
+                store.write(_to_stored(merged, store), thins_out=False)
         for reader in readers:
             _copy_events(reader, store)
     finally:
@@ -79,50 +130,28 @@ def _copy_events(reader: Reader, store: Store) -> None:
         store.note(event.note, event.time, rank=rank)
 
 
-def _united(readers: Iterable[Reader], phase: Phase, store: Store) -> Iterator[SampledStep]:
-    """Steps in their order, those of the same number together."""
-    parts = [_parts(reader, phase) for reader in readers]
-    for _, same in groupby(heapq.merge(*parts, key=_place), key=_place):
-        yield _one(list(same), store)
+def _to_stored(merged: SinkData, store: Store) -> SampledStep:
+    """Return a step with the numbers that its series have in the store."""
+    distributions = {store.number_of(series): each for series, each in merged.distributions.items()}
+    return SampledStep(
+        step=merged.step,
+        phase=merged.phase,
+        number=merged.number,
+        time=merged.time,
+        distributions=distributions,
+    )
 
 
-def _united_columns(readers: list[Reader], phase: Phase, store: Store) -> list[ColumnOfLayers]:
+def _merge_columns(readers: list[Reader], phase: Phase, store: Store) -> list[ColumnOfLayers]:
     """Return the columns of layers of all ranks; most have the same steps."""
+    from torchscan.watching.layers_over_steps import merge_ranks, renumber  # torch
+
     by_first: dict[int, list[ColumnOfLayers]] = defaultdict(list)
     for reader in readers:
         numbers = {number: store.number_of(each) for number, each in reader.series().items()}
-        for column in renumber(columns_of_reader(reader, phase), numbers):
+        for column in renumber(reader.layer_columns(phase), numbers):
             by_first[column.first].append(column)
     return [merge_ranks(by_first[first]) for first in sorted(by_first)]
-
-
-def _parts(reader: Reader, phase: Phase) -> Iterator[_RankStep]:
-    series = reader.series()
-    for watched in reader.steps(phase):
-        yield _RankStep(watched, series)
-
-
-def _place(part: _RankStep) -> tuple[int, int]:
-    return part.watched.step, part.watched.number
-
-
-def _one(parts: list[_RankStep], store: Store) -> SampledStep:
-    found: dict[Series, list[Distribution]] = defaultdict(list)
-    for watched, series in parts:
-        for number, distribution in watched.distributions.items():
-            if number in series:
-                found[series[number]].append(distribution)
-    first = parts[0].watched
-    distributions = {
-        store.number_of(series): merge_distributions(each) for series, each in found.items()
-    }
-    return SampledStep(
-        step=first.step,
-        phase=first.phase,
-        number=first.number,
-        time=first.time,
-        distributions=distributions,
-    )
 
 
 @contextlib.contextmanager
@@ -134,3 +163,35 @@ def _removed_unless_renamed(path: Path) -> Iterator[None]:
         raise InputError(f"the run cannot be merged: {error}") from error
     finally:
         path.unlink(missing_ok=True)
+
+
+def measured_in(path: Path, newest: Sequence[RankStep]) -> Measured:
+    """Return what all ranks measured in the last step, from the newest step of each."""
+    last = max((each.watched.place for each in newest), default=None)
+    found = merge_ranks_of_step(each for each in newest if each.watched.place == last)
+    figures: dict[Key, dict[Figure, float]] = defaultdict(dict)
+    for series, distribution in found.items():
+        of_call = figures[series.path, series.invocation]
+        for name, value in _figures(series, distribution):
+            of_call[name] = _JOINED[name](of_call.get(name, 0.0), value)
+    noun = "evaluation pass" if "eval" in {each.watched.phase for each in newest} else "step"
+    place = f"no {noun}" if last is None else f"{noun} {last}"
+    return Measured(
+        source=f"{path.name}: {place}",
+        figures=figures,
+        types={each.path: each.type_name for each in found},
+    )
+
+
+def _figures(series: Series, found: Distribution) -> Iterator[tuple[Figure, float]]:
+    if series.kind == "output_grad" and math.isfinite(found.norm):
+        yield "gradient", found.norm
+    if series.kind == "param" and math.isfinite(found.update):
+        yield "update", found.update
+    if series.kind == "output" and math.isfinite(found.std):
+        yield "std", found.std
+    if series.kind == "output" and math.isfinite(found.dead):
+        yield "dead", found.dead
+    if found.sampled:
+        share = (found.nan + found.inf) / found.sampled
+        yield "nonfinite", round(share * found.numel)

@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from torchscan.watching.bins import BINS
 from torchscan.watching.distribution_columns import (
     REAL,
     WHOLE,
@@ -30,6 +29,7 @@ from torchscan.watching.distribution_columns import (
     to_integers,
     to_reals,
 )
+from torchscan.watching.distributions import BINS
 from torchscan.watching.schema import Distribution
 from torchscan.watching.validation import MAX_HEADER, MAX_INTEGER, MAX_STEP, BrokenRunError
 

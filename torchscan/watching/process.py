@@ -13,36 +13,36 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchscan.errors import InputError
+from torchscan.errors import InputError, warn_or_print
 from torchscan.notes import Note
 from torchscan.watching.call_sites import SeriesNumbers
 from torchscan.watching.channel import Message, MessageSocket, Outlet
-from torchscan.watching.descriptors import socket_pair
-from torchscan.watching.launched import current_rank, current_world_size
-from torchscan.watching.ledger import Entry, Ledger, lock_for_worker, read_ledger
-from torchscan.watching.lock import Lock
-from torchscan.watching.losses import (
+from torchscan.watching.guests import Guest
+from torchscan.watching.lost_steps import (
     RUN_REMOVED,
     TOO_SLOW,
     WRITER_ENDED,
     Losses,
     LostSteps,
+    is_settled,
     lost_from,
     lost_step,
     note_of_lost,
+    settled_about,
+    settled_by,
 )
-from torchscan.watching.lost_peers import is_of_lost_peer
+from torchscan.watching.peers import current_rank, current_world_size, is_of_lost_peer
+from torchscan.watching.processes import socket_pair
+from torchscan.watching.run_files import Entry, Ledger, Lock, lock_for_worker, read_ledger
 from torchscan.watching.sampled import StepSamples
 from torchscan.watching.schema import Announced, Phase
-from torchscan.watching.settling import is_settled, settled_about, settled_by
 from torchscan.watching.sinks.sink import Sink
 from torchscan.watching.starting import StartMethod, start_worker
 from torchscan.watching.store import Reader, Store, StoreError, is_remote
-from torchscan.watching.task import Guest, WorkerTask
-from torchscan.watching.telling import sentence_of, warn_or_print
+from torchscan.watching.worker import WorkerTask
 
 if TYPE_CHECKING:
-    from torchscan.watching.task import Statistic
+    from torchscan.watching.guests import Statistic
 
 #: seconds to wait for a worker that makes no progress
 _PATIENCE = 20.0
@@ -249,9 +249,9 @@ class WriterProcess:
         self._outlet.send(message)
         self.line.wake()
 
-    def send_later(self, message: Message) -> None:
-        """Put a message into the memory, where the worker looks a few times a second."""
-        self._outlet.send(message)
+    def send_row(self, row: Sequence[Any]) -> None:
+        """Put a row of the curves into the memory, where the worker looks a few times a second."""
+        self._outlet.send_row(row)
 
     def begin(self, phase: Phase, step: int) -> None:
         """Note that sampling of a step begins: if the process is killed in it, the step counts as lost."""
@@ -321,10 +321,10 @@ class WriterProcess:
         for message in self.line.heard():
             if message["is"] == "failed":
                 self._is_gone |= bool(message.get("is_final"))
-                why = sentence_of(Note.from_data(message["why"]))
+                why = _sentence_of(Note.from_data(message["why"]))
                 warn_or_print(f"writing the run has stopped: {why}; training is not affected")
             elif message["is"] == "warning":
-                warn_or_print(sentence_of(Note.from_data(message["note"])))
+                warn_or_print(_sentence_of(Note.from_data(message["note"])))
             elif message["is"] == "end":
                 self._has_ended, self._lost = True, lost_from(message["lost"])
 
@@ -473,7 +473,7 @@ class WriterProcess:
         lost = self._unsent_losses.ranges if self._lost is None else self._lost
         note = note_of_lost(lost)
         if note is not None:
-            warn_or_print(f"{sentence_of(note)}; training is not affected")
+            warn_or_print(f"{_sentence_of(note)}; training is not affected")
 
 
 class _Word:
@@ -512,3 +512,10 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def _sentence_of(note: Note) -> str:
+    """Return the sentence of a note of a watched run, without loading all formatters."""
+    import torchscan.report.run_texts  # noqa: F401 - registers the sentences, and needs no torch
+
+    return str(note)

@@ -10,13 +10,14 @@ import contextlib
 import math
 import threading
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, compress
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from torchscan.inspecting.finiteness import is_plain
+from torchscan.observing.readable_tensors import is_plain
 from torchscan.torch_versions import (
     count_dispatch_modes,
     count_function_modes,
@@ -30,6 +31,30 @@ from torchscan.watching.sampling import places_in, values_of
 
 _MIN, _MAX, _DEAD, _SAMPLE_NORM, _NORM = range(len(EXACT))
 _BARE = frozenset({Tensor, torch.nn.Parameter})
+#: values of a tensor that is joined with others before it is sampled, and of all such tensors: a
+#: copy of so few values takes less time than another operator
+_MAX_JOINED, _MAX_TOTAL = 2**14, 2**22
+#: orders of sizes whose positions are remembered
+_MAX_ORDERS = 64
+
+
+class _BareOperators:
+    """A context in which operators run without gradients and without modes of the user's.
+
+    Context managers of torch that are written in Python take several times as long.
+    """
+
+    def __enter__(self) -> None:
+        self._had_gradients = torch.is_grad_enabled()
+        self._contexts = without_dispatch(), without_torch_function()
+        for context in self._contexts:
+            context.__enter__()
+        torch.set_grad_enabled(False)
+
+    def __exit__(self, *error: object) -> None:
+        torch.set_grad_enabled(self._had_gradients)
+        for context in reversed(self._contexts):
+            context.__exit__(*error)
 
 
 class RowGroup(NamedTuple):
@@ -41,6 +66,10 @@ class RowGroup(NamedTuple):
     sizes: Sequence[int]
     #: for each tensor the index of its row in the group, or None if it cannot be read
     indices: Sequence[int | None]
+    #: all values of those tensors that were joined, or None
+    joined: Tensor | None = None
+    #: True for each tensor that was joined
+    is_joined: Sequence[bool] = ()
 
 
 class Rows:
@@ -51,8 +80,12 @@ class Rows:
         self._max_width = max_width
         self._device = device
         self._lock = threading.Lock()
-        #: positions to sample, by the number of values and the device; None on devices without data
-        self._places: dict[tuple[int, torch.device], Tensor | None] = {}
+        #: positions to sample, by the number of values and the device
+        self._places: dict[tuple[int, torch.device], Tensor] = {}
+        #: those on the device of the rows, by the number of values
+        self._ready_places: dict[int, Tensor] = {}
+        #: the same among joined tensors, by their sizes; None if all values are taken
+        self._joined_places: dict[tuple[int, ...], Tensor | None] = {}
         #: statistics of all values are computed for one row in ``period``, from ``turn`` on
         self.turn, self.period = 0, 1
         self.clear()
@@ -80,25 +113,21 @@ class Rows:
         ``unit_dim`` is the dimension of its units, if dead ones are counted.
         """
         numel = tensor.numel()
+        places = self._ready_places.get(numel)
         if (
-            type(tensor) in _BARE
+            places is not None
+            and type(tensor) in _BARE
             and tensor.dtype is torch.float32
             and tensor.layout is torch.strided
-            and ((numel <= self._max_width and unit_dim is None) or not self._is_in_turn())
+            and tensor.device == self._device
+            and ((unit_dim is None and numel <= self._max_width) or not self._is_in_turn())
             and not (count_dispatch_modes() or count_function_modes())
         ):
-            places = self._places.get((numel, tensor.device))
-            if places is not None and places.device == self._device:
-                try:
-                    piece = torch.take(tensor.detach(), places)
-                except RuntimeError:  # a nested tensor
-                    return None
-                with self._lock:  # autograd has a thread for each device
-                    row = len(self.numels)
-                    self._pieces.append(piece)
-                    self.numels.append(numel)
-                    self.sizes.append(len(piece))
-                return row
+            try:
+                piece = torch.take(tensor.detach(), places)
+            except RuntimeError:  # a nested tensor
+                return None
+            return self._append(piece, numel)
         with without_dispatch(), without_torch_function():
             return self._add(tensor, unit_dim)
 
@@ -133,25 +162,25 @@ class Rows:
 
     def _sample(self, values: Tensor) -> Tensor | None:
         """Return some of the values, or None if there are none."""
-        places = self._places_of(values)
-        if places is None:
+        numel, device = values.numel(), values.device
+        if not numel or device.type == "meta":
             return None
+        places = self._places.get((numel, device))
+        if places is None:
+            places = self._places[numel, device] = self._places_among(numel, device)
+            if device == self._device:
+                self._ready_places[numel] = places
         piece = torch.take(values, places)
         if piece.dtype.itemsize < 2 and piece.is_floating_point():  # cannot be joined with others
             piece = piece.float()
         return piece if piece.device == self._device else piece.to(self._device, non_blocking=True)
 
-    def _places_of(self, values: Tensor) -> Tensor | None:
-        key = values.numel(), values.device
-        if key not in self._places:
-            numel, device = key
-            if not numel or device.type == "meta":
-                self._places[key] = None
-            elif numel <= self._max_width:
-                self._places[key] = torch.arange(numel, device=device)
-            else:
-                self._places[key] = places_in(numel, self._max_width, device)
-        return self._places[key]
+    def _places_among(self, numel: int, device: torch.device | None = None) -> Tensor:
+        """Return the positions to sample among this number of values."""
+        device = device or self._device
+        if numel <= self._max_width:
+            return torch.arange(numel, device=device)
+        return places_in(numel, self._max_width, device)
 
     def _add_extremes(self, row: int, values: Tensor, unit_dim: int | None) -> None:
         if unit_dim is None:
@@ -170,58 +199,97 @@ class Rows:
     def add_all(self, tensors: Sequence[Tensor]) -> tuple[list[int | None], RowGroup]:
         """Sample tensors, and return their rows and a group that another step can take over."""
         start, first_piece = len(self), len(self._pieces)
-        with _bare_operators():
-            is_small = list(map(self._is_small, tensors))
-            if tensors and all(is_small):
-                self._add_small(tensors)
-                indices: list[int | None] = list(range(len(tensors)))
-            else:
-                indices = self._add_mixed(tensors, is_small)
+        joined = None
+        with _BareOperators():
+            is_joined = self._choose_joined(tensors)
+            if any(is_joined):
+                joined = self._add_joined(list(compress(tensors, is_joined)))
+            indices: list[int | None] = [None] * len(tensors)
+            for number, index in enumerate(compress(range(len(tensors)), is_joined)):
+                indices[index] = number
+            if joined is None or not all(is_joined):
+                self._add_others(tensors, is_joined, indices, start)
         group = RowGroup(
             pieces=self._pieces[first_piece:],
             numels=self.numels[start:],
             sizes=self.sizes[start:],
             indices=indices,
+            joined=joined,
+            is_joined=is_joined,
         )
         return _rows_from(start, indices), group
 
-    def _add_mixed(self, tensors: Sequence[Tensor], is_small: Sequence[bool]) -> list[int | None]:
-        """Sample small tensors and others, and return their places behind the first one."""
-        start = len(self)
-        indices: list[int | None] = [None] * len(tensors)
-        small = [index for index, each in enumerate(is_small) if each]
-        if small:
-            self._add_small([tensors[index] for index in small])
-            for row, index in enumerate(small):
-                indices[index] = row
+    def _add_others(
+        self,
+        tensors: Sequence[Tensor],
+        is_joined: Sequence[bool],
+        indices: list[int | None],
+        start: int,
+    ) -> None:
+        """Sample the tensors that were not joined, and set their indices behind ``start``."""
         for index, tensor in enumerate(tensors):
-            if not is_small[index]:
-                added = self._add(tensor, None)
-                indices[index] = None if added is None else added - start
-        return indices
+            if not is_joined[index]:
+                row = self.add(tensor)
+                indices[index] = None if row is None else row - start
 
-    def _is_small(self, tensor: Tensor) -> bool:
-        """Return whether all values of a tensor are taken, by one operator for all such tensors."""
-        return (
-            0 < tensor.numel() <= self._max_width
+    def _choose_joined(self, tensors: Sequence[Tensor]) -> list[bool]:
+        """Return for each tensor whether it is sampled by one operator for all such tensors."""
+        device = self._device
+        if device.type == "meta":
+            return [False] * len(tensors)
+        chosen = [
+            0 < tensor.numel() <= _MAX_JOINED
             and type(tensor) in _BARE
             and tensor.dtype is torch.float32
             and tensor.layout is torch.strided
-            and tensor.device == self._device
+            and tensor.device == device
             and not tensor.is_nested
-            and not tensor.is_meta
-        )
+            for tensor in tensors
+        ]
+        total = sum(tensor.numel() for tensor in compress(tensors, chosen))
+        if total > _MAX_TOTAL:
+            width = self._max_width
+            chosen = [
+                is_chosen and tensor.numel() <= width
+                for is_chosen, tensor in zip(chosen, tensors, strict=True)
+            ]
+        return chosen
 
-    def _add_small(self, tensors: Sequence[Tensor]) -> None:
-        """Sample tensors of which all values are taken."""
-        sizes = [tensor.numel() for tensor in tensors]
-        piece = join_values(list(tensors))
+    def _add_joined(self, tensors: list[Tensor]) -> Tensor:
+        """Sample tensors together, and return all their values."""
+        numels = [tensor.numel() for tensor in tensors]
+        values = join_values(tensors)
         if len(tensors) == 1:  # then it is a view, which training will write to
-            piece = piece.clone()
+            values = values.clone()
+        places = self._places_in_joined(tuple(numels))
+        piece = values if places is None else values.index_select(0, places)
+        width = self._max_width
+        sizes = numels if places is None else [min(numel, width) for numel in numels]
         with self._lock:
+            first = len(self.numels)
             self._pieces.append(piece)
-            self.numels += sizes
+            self.numels += numels
             self.sizes += sizes
+        if places is not None:
+            turn, period = first + self.turn, self.period
+            for row, tensor in enumerate(tensors):
+                if numels[row] > width and (row + turn) % period == 0:
+                    self._add_extremes(first + row, tensor.detach(), None)
+        return values
+
+    def _places_in_joined(self, numels: tuple[int, ...]) -> Tensor | None:
+        """Return the positions to sample in joined tensors, or None for all."""
+        if numels in self._joined_places:
+            return self._joined_places[numels]
+        if len(self._joined_places) >= _MAX_ORDERS:
+            self._joined_places.clear()
+        places: Tensor | None = None
+        if max(numels) > self._max_width:
+            starts = accumulate(numels, initial=0)
+            sampled = [self._places_among(numel) for numel in numels]
+            places = torch.cat([start + each for start, each in zip(starts, sampled, strict=False)])
+        self._joined_places[numels] = places
+        return places
 
     def add_group(self, group: RowGroup) -> list[int | None]:
         """Add the rows of an earlier step, and return the row of each tensor."""
@@ -242,37 +310,32 @@ class Rows:
         Return the norm of all tensors of the group, or None if there are none.
         """
         by_dtype: dict[torch.dtype, list[tuple[int, Tensor]]] = {}
-        for row, tensor in zip(rows, tensors, strict=True):
-            is_complete = row is None or self.numels[row] <= self._max_width
-            if row is not None and not is_complete and is_plain(tensor):
+        #: those whose values are not among the joined ones
+        separate: set[int] = set()
+        for row, tensor, is_joined in zip(rows, tensors, group.is_joined, strict=True):
+            has_all = row is None or self.numels[row] <= self._max_width
+            if row is not None and (not has_all or not is_joined) and is_plain(tensor):
                 by_dtype.setdefault(tensor.dtype, []).append((row, tensor.detach()))
-        with _bare_operators():
-            every = self._norms_of_complete(group)
+                if not is_joined:
+                    separate.add(row)
+        with _BareOperators():
+            every: list[Tensor] = []
+            if group.joined is not None:
+                every += norms_of([group.joined])
             for dtype, pairs in by_dtype.items():
                 # squares of float16 overflow, and sums of bfloat16 have three digits
                 wide = None if dtype.itemsize > 2 else torch.float32
                 norms = norms_of([tensor for _, tensor in pairs], 2.0, wide)
-                self._norms.append(([row for row, _ in pairs], norms))
-                every.append(torch.stack(norms).to(self._device, torch.float32))
+                numbers = [row for row, _ in pairs]
+                self._norms.append((numbers, norms))
+                others = [norm for row, norm in zip(numbers, norms, strict=True) if row in separate]
+                every += [norm.to(self._device, torch.float32) for norm in others]
             if not every:
                 return None
-            total: Tensor = (torch.cat(every) if len(every) > 1 else every[0]).norm()
+            total: Tensor = torch.stack(every).norm() if len(every) > 1 else every[0]
             if self._device.type == "cpu" and not math.isfinite(total.item()):
                 self._explain_infinite(by_dtype)
             return total
-
-    def _norms_of_complete(self, group: RowGroup) -> list[Tensor]:
-        """Return the norms of pieces that hold all values of their rows."""
-        norms: list[Tensor] = []
-        row = 0
-        for piece in group.pieces:
-            first, size = row, 0
-            while size < piece.numel():
-                size += group.sizes[row]
-                row += 1
-            if group.numels[first] <= self._max_width:
-                norms.append(piece.float().norm().view(1))
-        return norms
 
     def _explain_infinite(
         self, by_dtype: Mapping[torch.dtype, Sequence[tuple[int, Tensor]]]
@@ -329,7 +392,7 @@ class Rows:
 
     def samples(self) -> Tensor:
         """Return the values of all rows, one row behind the other, on the host."""
-        with _bare_operators():
+        with _BareOperators():
             if not self._pieces:
                 return torch.zeros(0, dtype=torch.float32, device="cpu")
             return torch.cat(self._pieces).to("cpu", torch.float32)
@@ -341,26 +404,16 @@ class Rows:
         """
         width = len(EXACT)
         places = array("q", [row * width + column for row, column, _ in self._exact])
-        values = [each.to(self._device) for *_, each in self._exact]
+        values = [each for *_, each in self._exact]
         for rows, norms in self._norms:
             places.extend(row * width + _NORM for row in rows)
-            values += [each.to(self._device) for each in norms]
+            values += norms
         if not values:
             return places, torch.empty(0, dtype=torch.float32, device="cpu")
-        with _bare_operators():
+        with _BareOperators():
+            if self._device.type != "cpu" or not all(each.is_cpu for each in values):
+                values = [each.to(self._device) for each in values]
             return places, torch.stack(values).to("cpu", torch.float32)
-
-
-@contextlib.contextmanager
-def _bare_operators() -> Iterator[None]:
-    """Run operators without gradients, and without modes of the user's if there are some."""
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.no_grad())
-        if count_dispatch_modes():
-            stack.enter_context(without_dispatch())
-        if count_function_modes():
-            stack.enter_context(without_torch_function())
-        yield
 
 
 def _rows_from(start: int, indices: Sequence[int | None]) -> list[int | None]:

@@ -1,11 +1,11 @@
-"""Formatters of watched runs: a table of series, lines over steps, and the page of the run."""
+"""Formatters of watched runs and their curves: tables, lines over steps, and the page."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from operator import methodcaller
+from operator import itemgetter, methodcaller
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +16,15 @@ from torchscan.report.pictures.style import Size, drawing, escape_name, inks_of
 from torchscan.report.run_texts import to_remark
 from torchscan.report.table import NONE, Table
 from torchscan.results import register_formatters
+from torchscan.watching.curves import Curves
+from torchscan.watching.distributions import merge_distributions
 from torchscan.watching.explore.run_page import page_of_run
 from torchscan.watching.history import WatchedRun, require_phase
 from torchscan.watching.schema import STATISTICS, Distribution, Phase, Series
-from torchscan.watching.uniting import merge_distributions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
 
 _SHOWN = ("mean", "std", "min", "max", "nan", "inf", "update")
 _HEADINGS = {"nan": "NaN", "inf": "Inf"}
@@ -76,7 +78,7 @@ def _last_values(run: WatchedRun, phase: Phase) -> list[SimpleNamespace]:
     for series, parts in found.items():
         step = max(each for each, _ in parts)
         ranks = [distribution for each, distribution in parts if each == step]
-        distribution = merge_distributions(ranks)
+        distribution = merge_distributions(ranks, series.kind)
         statistics = {name: getattr(distribution, name) for name in _SHOWN}
         last.append(SimpleNamespace(series=series.label, step=step, **statistics))
     return last
@@ -134,3 +136,34 @@ register_formatters(
     data_table=steps_table,
     plot=draw_series,
 )
+
+
+def curves_table(curves: Curves) -> Table:
+    """Return one row per step."""
+    columns = [number("step", "Step", itemgetter(0), units.exact)]
+    columns.append(number("number", "Number", itemgetter(1), units.exact, priority=2))
+    columns.append(number("time", "Time", itemgetter(2), _format, priority=3))
+    columns.append(number("loss", "Loss", itemgetter(3), _format))
+    columns.append(number("learning_rate", "Learning rate", itemgetter(4), _format, priority=1))
+    columns.append(number("gradient_norm", "Gradient norm", itemgetter(5), _format))
+    places = (curves.steps, curves.numbers, curves.times)
+    values = (curves.losses, curves.learning_rates, curves.gradient_norms)
+    rows = list(zip(*places, *values, strict=True))
+    return make_table("Curves", columns, rows)
+
+
+def _format(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def draw_curves(curves: Curves, ax: Axes | None = None, size: Size = "screen") -> Axes:
+    """Draw the loss over the steps."""
+    with drawing(ax, size) as ax:
+        ax.grid(color=inks_of(ax).hair, linewidth=0.5, alpha=0.6)
+        losses = [math.nan if loss is None else loss for loss in curves.losses]
+        ax.plot(curves.steps, losses, linewidth=1.2)
+        ax.set(xlabel="step", ylabel="loss")
+    return ax
+
+
+register_formatters(Curves, curves_table, plot=draw_curves)

@@ -84,10 +84,11 @@ class StepSamples:
             size = len(column) * column.itemsize
             memory[at : at + size] = column.tobytes()
             at += _aligned(size)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         for tensor in self._tensors():
             size = tensor.nbytes
             if size:
-                memory[at : at + size] = ctypes.string_at(tensor.data_ptr(), size)
+                ctypes.memmove(start + at, tensor.data_ptr(), size)
             at += _aligned(size)
 
     def _arrays(self) -> tuple[array[int], ...]:
@@ -123,8 +124,8 @@ class Sampled:
         """The sampled values as a matrix, with zeros behind those of shorter rows."""
         width = int(self.sizes.max()) if len(self.sizes) else 0
         matrix = torch.zeros(len(self.sizes), width, dtype=torch.float32, device="cpu")
-        matrix[torch.arange(width, device="cpu") < self.sizes[:, None]] = self.samples
-        return matrix
+        is_sampled = torch.arange(width, device="cpu") < self.sizes[:, None]
+        return matrix.masked_scatter_(is_sampled, self.samples)
 
     @classmethod
     def read(cls, memory: mmap.mmap, at: int, header: dict[str, Any]) -> Sampled:

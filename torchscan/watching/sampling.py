@@ -7,7 +7,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from torchscan.inspecting.finiteness import is_plain, keeps_values
+from torchscan.observing.readable_tensors import is_plain, keeps_values
 from torchscan.torch_versions import is_functorch_wrapped, local_part
 
 #: sizes of tensors whose places are remembered

@@ -122,6 +122,11 @@ class SampledStep:
     time: float
     distributions: Mapping[int, Distribution]
 
+    @property
+    def place(self) -> int:
+        """Position in time: the training step, or the number among the evaluation passes."""
+        return self.step if self.phase == "train" else self.number
+
 
 class CurvePoint(NamedTuple):
     """A training step or evaluation pass in the curves, sampled or not.

@@ -6,20 +6,21 @@ import contextlib
 import multiprocessing
 import os
 import pickle
+import runpy
 import signal
 import socket
 import subprocess
 import sys
+import types
 from collections.abc import Callable, Iterator
 from multiprocessing.context import BaseContext
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from torchscan.errors import InputError
 from torchscan.watching.channel import shared_memory
-from torchscan.watching.parent import Parent
-from torchscan.watching.signals import IGNORED
-from torchscan.watching.task import Guest, WorkerTask
-from torchscan.watching.worker import serve
+from torchscan.watching.guests import Guest
+from torchscan.watching.processes import IGNORED, Parent, ignore_signals
+from torchscan.watching.worker import WorkerTask, serve
 
 StartMethod = Literal["spawn", "fork", "forkserver"]
 START_METHODS: tuple[str, ...] = get_args(StartMethod)
@@ -35,7 +36,9 @@ class Started(NamedTuple):
     leave: Callable[[], None]
 
 
-_PROGRAM = "import sys; sys.path[:] = {path!r}; from torchscan.watching.program import main; main()"
+_PROGRAM = (
+    "import sys; sys.path[:] = {path!r}; from torchscan.watching.starting import main; main()"
+)
 
 
 def start_worker(
@@ -133,3 +136,35 @@ def _path_of_main(packed: bytes) -> str | None:
             "a sink or a statistic is defined in a notebook: define it in a module, or give start='fork'"
         )
     return str(path)
+
+
+def main() -> None:
+    """Run ``python -c …`` with the file of the line, the user's program and its arguments, and the task."""
+    ignore_signals()
+    number, path, sys.argv, task, packed = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the trainer
+
+    def load_guest() -> Any:
+        if path is not None:
+            try:
+                _load(path)
+            except BaseException as error:
+                raise ImportError(_refusal(path, error)) from error
+        return pickle.loads(packed)  # noqa: S301
+
+    serve(socket.socket(fileno=number), task, Parent(task.parent), load_guest)
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or without a reader
+        sys.stdout.flush()
+    os._exit(0)  # sinks may have left threads that do not end
+
+
+def _refusal(path: str, error: BaseException) -> str:
+    reason = f"the writer process runs {path} again for a sink or a statistic that it defines"
+    guard = "put the training code below if __name__ == '__main__':, or give start='fork'"
+    return f"{reason}, which raised {type(error).__name__}: {guard}"
+
+
+def _load(path: str) -> None:
+    """Run the program as Python's own processes do: without what stands below ``if __name__ == "__main__"``."""
+    program = types.ModuleType("__mp_main__")
+    program.__dict__.update(runpy.run_path(path, run_name="__mp_main__"))
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = program

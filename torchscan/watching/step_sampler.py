@@ -25,9 +25,11 @@ from torchscan.observing.steps import Pass
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.torch_versions import (
     NO_BACKWARD_PASS,
+    GradientHook,
     at_end_of_backward_pass,
     backward_pass,
     count_function_modes,
+    current_node,
     is_tracing,
     is_transforming,
     next_node,
@@ -57,6 +59,7 @@ LOGGED: dict[str, Kind] = {
 }
 #: rows of a step; a model that is called without end, and without gradients, has more
 _MAX_ROWS = 20_000
+_NO_ARGUMENTS: dict[str, Any] = {}
 #: above every row
 _MAX_ROW = 2**32
 
@@ -79,7 +82,7 @@ class ParameterMemory:
 
     def keep(self, number: int, parameters: Sequence[Parameter], group: RowGroup) -> None:
         """Keep the rows of parameters after the step with this number."""
-        self._number, self._group = number, group
+        self._number, self._group = number, group._replace(joined=None)
         self._versions = _versions_of(parameters)
 
     def take(self, number: int, parameters: Sequence[Parameter]) -> RowGroup | None:
@@ -145,6 +148,7 @@ class StepSampler:
         numbers: SeriesNumbers,
         sites: CallSites,
         memory: ParameterMemory,
+        gradient_hook: GradientHook,
         *,
         kinds: Collection[Kind],
         sample_norms: bool,
@@ -155,6 +159,7 @@ class StepSampler:
         rows.clear()
         self._pass, self._rows, self._numbers, self._sites = of, rows, numbers, sites
         self._memory = memory
+        self._known_sites = sites.by_module
         self._sample_norms = sample_norms
         self._begin_backward, self._end_root, self.fail = note_backward, end_root, fail
         self._thread = get_ident()
@@ -168,8 +173,8 @@ class StepSampler:
         self._takes_calls_outputs = self._takes_outputs or self._takes_output_grads
         #: what is known of open calls, by their number, if gradients of inputs are sampled
         self._begun: dict[int, BegunCall] = {}
-        #: the innermost open call is the last one
-        self._open: list[_OpenCall] = []
+        #: calls that have started and not ended, the outermost first
+        self.open_calls: list[_OpenCall] = []
         #: calls of modules in this step, by the identity of the module
         self._num_calls: dict[int, int] = {}
         self._rows_by_series: dict[int, int] = {}
@@ -179,6 +184,10 @@ class StepSampler:
         self._versions: dict[int, int] = {}
         #: series of the gradients of such tensors, by the row of the tensor; of most there is one
         self._gradients: dict[int, int | list[int]] = {}
+        #: rows of tensors by the number of the node that produced them, if one hook serves them all
+        self._rows_by_node: dict[int, int] = {}
+        self._gradient_hook = gradient_hook
+        gradient_hook.call(self.note_gradient)
         self._is_channels_first: bool | None = None
         self._awaited = NO_BACKWARD_PASS
         #: True during a call that belongs to another pass
@@ -205,14 +214,9 @@ class StepSampler:
 
     # -- calls -----------------------------------------------------------------------------------
 
-    @property
-    def open_module(self) -> nn.Module | None:
-        """The outermost module whose call has started and not ended, or None."""
-        return self._open[0][0] if self._open else None
-
     def forget_open(self) -> None:
         """Forget calls that were interrupted: torch does not report their end."""
-        self._open.clear()
+        self.open_calls.clear()
         self._begun.clear()
 
     def note_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
@@ -223,12 +227,16 @@ class StepSampler:
         try:
             identity = id(module)
             invocation = self._num_calls.get(identity, 0)
-            site = self._sites.site(module, invocation)
+            site: CallSite | None
+            try:
+                site = self._known_sites[identity][invocation]
+            except (KeyError, IndexError):
+                site = self._sites.site(module, invocation)
             if site is None or self.is_over or is_transformed():
                 return
             self._num_calls[identity] = invocation + 1
-            self._open.append((module, site))
-            if site.is_sampled and self._takes_calls_inputs:
+            self.open_calls.append((module, site))
+            if site.is_sampled and self._takes_calls_inputs and args:
                 if count_function_modes():
                     with without_torch_function():
                         self._sample_inputs(site, tensors_in(args), 0)
@@ -243,12 +251,16 @@ class StepSampler:
             return
         if self._takes_inputs:
             numbers = site.inputs
-            for index, tensor in enumerate(tensors, first):
+            index = first
+            for tensor in tensors:
                 row = self._row_of(tensor, None)
                 if row is not None:
-                    self._keep(site.number("input", numbers, index), row, tensor)
+                    known = index < len(numbers)
+                    number = numbers[index] if known else site.number("input", numbers, index)
+                    self._keep(number, row, tensor)
+                index += 1
         if self._takes_input_grads:
-            begun = self._begun.setdefault(len(self._open), BegunCall(next_node(), {}))
+            begun = self._begun.setdefault(len(self.open_calls), BegunCall(next_node(), {}))
             begun.sources.update(_sources_of(site, tensors, first))
 
     def note_end(self, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
@@ -257,19 +269,19 @@ class StepSampler:
             return
         start = perf_counter_ns()
         try:
-            begun = self._begun.pop(len(self._open), None) if self._begun else None
+            begun = self._begun.pop(len(self.open_calls), None) if self._begun else None
             site = self._pop(module)
             if site is None or is_transformed() or self.is_over:
                 return
             # torch leaves out the keyword arguments if an exception has left the call
             result = rest[-1]
-            kwargs = rest[0] if len(rest) > 1 else {}
+            kwargs = rest[0] if len(rest) > 1 else _NO_ARGUMENTS
             if count_function_modes():
                 with without_torch_function():
                     self._sample_end(site, args, kwargs, result, begun)
             else:
                 self._sample_end(site, args, kwargs, result, begun)
-            if not self._open:
+            if not self.open_calls:
                 self.is_aside = False
                 self._end_root(module, args, kwargs, result)
         except Exception as error:
@@ -278,7 +290,7 @@ class StepSampler:
 
     def _pop(self, module: nn.Module) -> CallSite | None:
         """Return the site of the innermost open call of a module, which has ended, or None."""
-        calls = self._open
+        calls = self.open_calls
         if calls and calls[-1][0] is module:
             return calls.pop()[1]
         for index in range(len(calls) - 1, -1, -1):
@@ -304,7 +316,7 @@ class StepSampler:
                 self._await_contributions(begun, outputs)
             if self._takes_calls_outputs:
                 self._sample_outputs(site, outputs)
-        if not self._open:
+        if not self.open_calls:
             for node in {each.grad_fn for each in outputs if each.grad_fn is not None}:
                 node.register_prehook(self._note_backward)
 
@@ -319,13 +331,18 @@ class StepSampler:
             if row is None:
                 continue
             if self._takes_outputs:
-                self._keep(site.number("output", site.outputs, index), row, tensor)
+                numbers = site.outputs
+                known = index < len(numbers)
+                number = numbers[index] if known else site.number("output", numbers, index)
+                self._keep(number, row, tensor)
             if not self._takes_output_grads:
                 continue
             node: Any = tensor.grad_fn
             if node is None:
                 continue
-            number = site.number("output_grad", site.output_grads, index)
+            numbers = site.output_grads
+            known = index < len(numbers)
+            number = numbers[index] if known else site.number("output_grad", numbers, index)
             self._await_gradient(row, number, node, tensor.output_nr)
 
     @_guarded
@@ -335,8 +352,8 @@ class StepSampler:
         Its gradient flows through its alias.
         """
         site = self._sites.site(module, 0)
-        if self._open and self._open[-1][0] is module:
-            site = self._open[-1][1]
+        if self.open_calls and self.open_calls[-1][0] is module:
+            site = self.open_calls[-1][1]
         is_again = backward_pass() != NO_BACKWARD_PASS
         if site is None or not site.is_sampled or self.is_aside or is_again:
             return
@@ -381,11 +398,23 @@ class StepSampler:
         series = self._gradients.get(row)
         if series is None:
             self._gradients[row] = number
-            node.register_prehook(partial(self._note_gradient, row, output_nr))
+            node_number = node._sequence_nr()
+            if output_nr or node_number in self._rows_by_node:
+                node.register_prehook(partial(self._note_gradient, row, output_nr))
+            else:
+                self._rows_by_node[node_number] = row
+                self._gradient_hook.put_on(node)
         elif isinstance(series, int):
             self._gradients[row] = [series, number]
         else:
             series.append(number)
+
+    def note_gradient(self, gradient: Tensor | None) -> None:
+        """Sample the gradient of the first result of the current node."""
+        node = current_node()
+        row = None if node is None else self._rows_by_node.get(node._sequence_nr())
+        if row is not None:
+            self._note_gradient(row, 0, (gradient,))
 
     def _note_gradient(self, row: int, index: int, gradients: tuple[Tensor | None, ...]) -> None:
         """Sample the gradient of a tensor that was sampled, for all series that wait for it."""
@@ -396,15 +425,13 @@ class StepSampler:
             if self._awaited != backward_pass():
                 self._await_end()
             gradient = gradients[index] if index < len(gradients) else None
-            rows = self._rows
-            if gradient is not None:
-                found = rows.add(gradient)
-                if found is not None:
-                    if self._sample_norms:
-                        rows.note_sample_norm(found, gradient)
-                    series = self._gradients[row]
-                    for number in [series] if isinstance(series, int) else series:
-                        self._keep(number, found, gradient)
+            found = None if gradient is None else self._rows.add(gradient)
+            if gradient is not None and found is not None:
+                if self._sample_norms:
+                    self._rows.note_sample_norm(found, gradient)
+                series = self._gradients[row]
+                for number in (series,) if isinstance(series, int) else series:
+                    self._keep(number, found, gradient)
         except Exception as error:
             self.fail(error)
         self.took += perf_counter_ns() - start
@@ -548,10 +575,12 @@ class StepSampler:
                 samples=rows.samples(),
                 wholes=tuple(AllValues(number, values) for number, values in rows.wholes.items()),
             )
+        self._gradient_hook.forget()
+        self._rows_by_node.clear()
         self._known.clear()
         self._versions.clear()
         self._gradients.clear()
-        self._open.clear()
+        self.open_calls.clear()
         self.took += perf_counter_ns() - start
         return samples
 

@@ -6,7 +6,7 @@ import contextlib
 import json
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,7 @@ from torchscan.watching.validation import (
 )
 
 if TYPE_CHECKING:
-    from torchscan.watching.layer_columns import ColumnOfLayers, LayerReader
+    from torchscan.watching.layers_over_steps import ColumnOfLayers, LayerReader, Span
 
 #: of the tables; it grows where a reader of the one before would misread them.
 #: Events and reasons are notes from 3 on; before, they were sentences, which still open.
@@ -202,7 +202,7 @@ class Store:
 
     def _write_column(self, watched: SampledStep, written: int) -> None:
         from torchscan.watching.distribution_columns import side_by_side
-        from torchscan.watching.layer_columns import MERGING_INTERVAL, LayerReader
+        from torchscan.watching.layers_over_steps import MERGING_INTERVAL, LayerReader
 
         self._layers = self._layers or LayerReader()
         if len(self._series) != len(self._numbers):
@@ -214,7 +214,7 @@ class Store:
             self._merge_columns(watched.phase)
 
     def _write_columns(self, phase: Phase, columns: Sequence[ColumnOfLayers]) -> None:
-        from torchscan.watching.layer_columns import pack_column
+        from torchscan.watching.layers_over_steps import pack_column
 
         insert = "INSERT OR REPLACE INTO layers VALUES (?, ?, ?, ?, ?, ?)"
         for each in columns:
@@ -222,7 +222,7 @@ class Store:
             self._database.execute(insert, (*place, pack_column(each)))
 
     def _merge_columns(self, phase: Phase) -> None:
-        from torchscan.watching.layer_columns import merge_steps, spans_to_merge
+        from torchscan.watching.layers_over_steps import merge_steps, spans_to_merge
 
         select = "SELECT first FROM layers WHERE phase = ? ORDER BY first"
         firsts = [first for (first,) in self._database.execute(select, (phase,))]
@@ -400,20 +400,54 @@ class Reader:
                 None,
             )
 
-    def layer_columns(self, phase: Phase) -> list[ColumnOfLayers]:
-        """Return the columns of layers, in order; none of steps that earlier versions have written."""
+    def layer_spans(self, phase: Phase) -> list[Span]:
+        """Return the steps of each column of layers, in order, as :meth:`layer_columns` does."""
+        stored = self._stored_spans(phase)
+        older = [(place, place, 1) for place, _ in self._older_places(phase, stored)]
+        return [*older, *stored]
+
+    def layer_columns(self, phase: Phase, skip: Collection[Span] = ()) -> list[ColumnOfLayers]:
+        """Return the columns of layers in order, without those of the spans in ``skip``.
+
+        Steps that an older version has written, without columns, have one each.
+        """
+        from torchscan.watching.distribution_columns import side_by_side
+        from torchscan.watching.layers_over_steps import LayerReader
+
+        series, layers = self.series(), LayerReader()
+        stored = self._stored_spans(phase)
+        columns = []
+        for place, written in self._older_places(phase, stored):
+            step = None
+            if (place, place, 1) not in skip:
+                step = self.step(phase, written, has_counts=False)
+            if step is not None:
+                found = side_by_side(step.distributions)
+                columns.append(layers.read(found, series, phase, step.step, step.number))
+        for span in stored:
+            if span not in skip:
+                rows = self._all(f"{_SELECT_COLUMNS} AND first = ?", phase, span[0])
+                with _explain_errors(self.path):
+                    columns += [layer_column_of(row) for row in rows]
+        return columns
+
+    def _stored_spans(self, phase: Phase) -> list[Span]:
         if self._version < _FIRST_WITH_CURVES:
             return []
-        found = self._all(f"{_SELECT_COLUMNS} ORDER BY first", phase)
+        select = "SELECT first, last, num_steps FROM layers WHERE phase = ? ORDER BY first"
+        found = self._all(select, phase)
         with _explain_errors(self.path):
-            return [layer_column_of(row) for row in found]
+            rows = [[integer_of(each, "column of layers") for each in row] for row in found]
+        return [(first, last, num_steps) for first, last, num_steps in rows]
 
-    def places(self, phase: Phase) -> list[tuple[int, int]]:
-        """Return the place in time of each kept step, and its number in the file."""
+    def _older_places(self, phase: Phase, stored: Sequence[Span]) -> list[tuple[int, int]]:
+        """Return the steps before the first stored column, each with its number in the file."""
         rows = self._all("SELECT step, number, written FROM steps WHERE phase = ?", phase)
         at = 0 if phase == "train" else 1
+        end = stored[0][0] if stored else _MAX_INTEGER
         with _explain_errors(self.path):
-            return [(integer_of(row[at], "step"), integer_of(row[2], "number")) for row in rows]
+            places = [(integer_of(row[at], "step"), integer_of(row[2], "number")) for row in rows]
+        return [each for each in sorted(places) if each[0] < end]
 
     def last_pass(self, phase: Phase, up_to: int | None = None) -> tuple[int, int] | None:
         """Return the last step up to this one, sampled or not, and its number of its phase."""
@@ -511,7 +545,7 @@ def thinned_out(written: int) -> Iterator[int]:
 
 def layer_column_of(row: Sequence[Any]) -> ColumnOfLayers:
     """Return a column of layers."""
-    from torchscan.watching.layer_columns import unpack_column
+    from torchscan.watching.layers_over_steps import unpack_column
 
     *counts, data = row
     first, last, step, num_steps = (integer_of(each, "column of layers") for each in counts)

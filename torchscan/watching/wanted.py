@@ -12,7 +12,7 @@ from torch import nn
 
 from torchscan.errors import InputError
 from torchscan.recording.bookkeeping.inventory import modules_of
-from torchscan.watching.accepting import (
+from torchscan.watching.argument_checks import (
     MAX_STEP,
     flag,
     list_of,

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from torchscan.errors import InputError
-from torchscan.inspecting.finiteness import is_plain
-from torchscan.inspecting.root_calls import is_capturing_now
+from torchscan.errors import InputError, warn_or_print
 from torchscan.notes import Note
 from torchscan.observing.backward_watch import BackwardPass, BackwardWatch
 from torchscan.observing.compiling import CompileWatch
 from torchscan.observing.model_hook import ModelHook
+from torchscan.observing.model_steps import ModelSteps
+from torchscan.observing.readable_tensors import is_plain
 from torchscan.observing.steps import Pass, StepCounter
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import tensors_of
@@ -31,24 +31,27 @@ from torchscan.recording.call_tree import Given, is_in_backward_pass, is_open
 from torchscan.recording.request import require_module
 from torchscan.recording.undo import is_recording
 from torchscan.torch_versions import (
+    GradientHook,
     has_compiler,
-    next_node,
+    is_capturing_now,
+    is_tracing,
+    is_transforming,
     without_torch_function,
+    without_transforms,
 )
 from torchscan.watching.about import about_of
-from torchscan.watching.accepting import choice, flag, path, quote
+from torchscan.watching.argument_checks import choice, flag, path, quote
 from torchscan.watching.call_sites import CallSites, SeriesNumbers
 from torchscan.watching.curve_log import CurveLog
 from torchscan.watching.frequency import Frequency
 from torchscan.watching.graphing import await_end, draw_apart
-from torchscan.watching.losses import INTERNAL_ERROR, format_error
+from torchscan.watching.lost_steps import INTERNAL_ERROR, format_error
 from torchscan.watching.process import WriterProcess
 from torchscan.watching.rows import Rows
 from torchscan.watching.schema import Phase
 from torchscan.watching.sinks.sink import Sink
 from torchscan.watching.starting import START_METHODS, StartMethod
-from torchscan.watching.step_sampler import ParameterMemory, StepSampler, is_transformed
-from torchscan.watching.telling import warn_or_print
+from torchscan.watching.step_sampler import ParameterMemory, StepSampler
 from torchscan.watching.wanted import (
     Chosen,
     Wanted,
@@ -63,7 +66,7 @@ from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
     from torchscan.watching.explore.serving import Server
-    from torchscan.watching.task import Statistic
+    from torchscan.watching.guests import Statistic
 
 #: the watchers at work, for attach() and for processes that are forked
 _watchers: weakref.WeakSet[Watcher] = weakref.WeakSet()
@@ -89,10 +92,12 @@ class Watcher:
         )
         self._numbers = SeriesNumbers(wanted.whole)
         self._memory = ParameterMemory()
+        self._gradient_hook = GradientHook()
         self._sites = CallSites(
             self._numbers, lambda path, each: is_chosen(wanted.modules, path, each)
         )
         self._steps = StepCounter(process.last, process.reached, step)
+        self._model_steps = ModelSteps(module, self._sites, self._find_parameters, self._steps)
         self._rewrite_from(step)
         if step is None and process.last:
             self._warn_of_continuation(self._steps.next)
@@ -107,16 +112,14 @@ class Watcher:
         self._pid = os.getpid()
         #: the thread that trains: the first that calls the model
         self._thread: int | None = None
-        #: number of the first node that autograd can make in the current pass
-        self._first_node = 0
-        #: True once gradients have reached a pass in evaluation mode
-        self._trains_in_eval_mode = False
         self._facts: dict[str, Any] = {}
         #: the module that is called from outside: the model, or a compiled version of it
         self._called = module
         self._sites.update(module, module)
         self._model_hook = ModelHook(module, self._begin, self._note_backward)
-        self._backward_watch = BackwardWatch(self._note_backward_pass)
+        self._backward_watch = BackwardWatch(
+            lambda backward: self._run(self._note_backward_pass, backward)
+        )
         self._optimizers = register_optimizer_step_post_hook(
             lambda optimizer, *_: self._note_optimizer(optimizer)
         )
@@ -149,43 +152,40 @@ class Watcher:
         """Note a backward pass that begins, if it trains the model."""
         if self._is_closed or not self._has_begun or not self._is_here:
             return
-        if is_recording() or is_transformed() or is_capturing_now():
+        if is_recording() or is_tracing() or is_capturing_now():
             return
-        with self._guarded():
-            # a pass that seemed to be an evaluation trains only if its own graph leads to parameters
-            is_evaluation = self._steps.current.phase == "eval"
-            first_node = self._first_node if is_evaluation else 0
-            if not backward.trains(self._sites.parameter_ids, first_node):
-                has_changed = self._sites.update(self._model, self._called)
-                if not has_changed or not backward.trains(self._sites.parameter_ids, first_node):
-                    return
-            if is_evaluation:
-                self._promote()
-            self._note_backward()
-            losses, scale = backward.scales.unscale(backward.tensors)
-            # reading a distributed tensor would communicate
-            has_loss = len(losses) == 1 and losses[0].numel() == 1 and is_plain(losses[0])
-            if has_loss and not is_in_backward_pass():
-                self._curves.add_loss(losses[0])
-                if scale is not None:
-                    self._curves.note_scale(backward.tensors[0], losses[0])
+        if not self._model_steps.note_backward(backward, self._relabel):
+            return
+        self._model_hook.await_call()
+        losses, scale = backward.scales.unscale(backward.tensors)
+        # reading a distributed tensor would communicate
+        has_loss = len(losses) == 1 and losses[0].numel() == 1 and is_plain(losses[0])
+        if has_loss and not is_in_backward_pass() and not is_transforming():
+            self._curves.add_loss(losses[0])
+            if scale is not None:
+                self._curves.note_scale(backward.tensors[0], losses[0])
 
-    def _promote(self) -> None:
+    def _run(self, method: Callable[..., None], *args: Any) -> None:
+        """Call a method, and end the watching, not the training, after an internal error.
+
+        As :meth:`_guarded`, in a fraction of its time.
+        """
+        try:
+            with without_torch_function():
+                method(*args)
+        except Exception as error:
+            self._give_up(error)
+
+    def _relabel(self) -> None:
         """Note that a pass in evaluation mode trains, as of a model with frozen batch norms."""
-        self._trains_in_eval_mode = True
-        begun = self._steps.promote()
+        begun = self._steps.current
         self._curves.relabel(begun.phase, begun.step, begun.number)
         if self._sampler is not None:
             self._sampler.relabel(begun)
 
     def _note_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Note the step of an optimizer, which may be that of another model."""
-        parameter_ids = self._sites.parameter_ids
-        if not any(
-            id(each) in parameter_ids
-            for group in optimizer.param_groups
-            for each in group["params"]
-        ):
+        if not self._model_steps.has_optimizer(optimizer):
             return
         self._note_backward()
         if not self._is_here:
@@ -210,18 +210,22 @@ class Watcher:
             not self._is_here
             or is_in_backward_pass()
             or is_recording()
-            or is_transformed()
+            or is_tracing()
             or is_open(module)
         ):
             return
-        with self._guarded():
-            self._thread = threading.get_ident()
-            self._model_hook.note_entry(module, is_first=not self._has_begun)
-            self._has_begun = True
-            self._begin_pass(module, args)
+        self._model_steps.note_replacements()
+        if not is_transforming():
+            self._run(self._begin_pass, module, args)
+            return
+        with without_transforms():  # the step before is handed over: its tensors are ordinary ones
+            self._run(self._begin_pass, module, args)
 
     def _begin_pass(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        phase = self._phase_of(module)
+        self._thread = threading.get_ident()
+        self._model_hook.note_entry(module, is_first=not self._has_begun)
+        self._has_begun = True
+        phase = self._model_steps.phase_of(module)
         part = None if self._model_hook.is_model(module) else id(module)
         relation = self._steps.relation_of(phase, part)
         if self._sampler is not None:
@@ -233,20 +237,15 @@ class Watcher:
 
         self._finish()
         self._curves.end()
-        begun = self._steps.begin(phase, part)
-        self._first_node = next_node()
+        begun = self._model_steps.begin(phase, part)
         if not self._is_paused:
             self._curves.begin(phase, begun.step, begun.number)
         if self._is_due(begun):
             self._arm(module, args)
         elif phase == "train" and not self._steps.is_manual:
             self._await_gradients(module)
-
-    def _phase_of(self, module: nn.Module) -> Phase:
-        """Return the phase of a pass that begins, as far as can be told before its gradients."""
-        if not torch.is_grad_enabled() or not self._sites.has_trained_parameters:
-            return "eval"
-        return "train" if module.training or self._trains_in_eval_mode else "eval"
+        else:
+            self._model_hook.await_call()
 
     def _await_gradients(self, module: nn.Module) -> None:
         """Wait for the gradients of a step that is not sampled."""
@@ -254,6 +253,9 @@ class Watcher:
             self._model_hook.await_result(module)
         else:
             self._model_hook.sleep()
+
+    def _find_parameters(self) -> bool:
+        return self._sites.update(self._model, self._called)
 
     def _is_due(self, begun: Pass) -> bool:
         if self._is_paused:
@@ -275,6 +277,7 @@ class Watcher:
             self._numbers,
             self._sites,
             self._memory,
+            self._gradient_hook,
             kinds=self._wanted.kinds,
             sample_norms=self._wanted.sample_norms,
             note_backward=self._note_sampled_gradients,
@@ -306,9 +309,9 @@ class Watcher:
     def _finish(self) -> None:
         """Hand over the samples of the step that has ended, if it was sampled."""
         sampler, self._sampler = self._sampler, None
-        self._model_hook.follow(None)
         if sampler is None:
             return
+        self._model_hook.forget_listener()
         sampled = sampler.finish()
         start = time.perf_counter_ns()
         if sampler.gradient_norm is not None:
@@ -331,7 +334,8 @@ class Watcher:
     # -- facts of the run ------------------------------------------------------------------------
 
     def _send_curves(self, rows: list[list[Any]]) -> None:
-        self._process.send_later({"is": "curves", "rows": rows})
+        for row in rows:
+            self._process.send_row(row)
 
     def _note_inputs(self, args: tuple[Any, ...]) -> None:
         """Note the shape of the first input, the precision and the device."""
@@ -356,8 +360,8 @@ class Watcher:
         if self._is_closed or not self._is_here:
             return
         with self._guarded():
-            self._model_hook.await_call()
             self._finish()
+            self._model_hook.await_call()
             if number is not None and number < self._steps.next:
                 self._rewrite_from(number)
             self._steps.end(number)

@@ -9,20 +9,21 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import signal
 import socket
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import TYPE_CHECKING, Any
 
 from torchscan.notes import Note
-from torchscan.watching.channel import Inlet, Message, MessageSocket, take_files
+from torchscan.watching.channel import Counters, Inlet, Message, MessageSocket, take_files
 from torchscan.watching.curves import NUM_KEPT
-from torchscan.watching.descriptors import open_standard_files
-from torchscan.watching.guests import Guests
-from torchscan.watching.ledger import Ledger
-from torchscan.watching.losses import (
+from torchscan.watching.guests import Guest, Guests
+from torchscan.watching.lost_steps import (
     RUN_REMOVED,
     TRAINING_ENDED,
     Losses,
@@ -32,13 +33,10 @@ from torchscan.watching.losses import (
     missing_at_end,
     note_of_error,
 )
-from torchscan.watching.parent import Parent
-from torchscan.watching.pulse import Pulse
+from torchscan.watching.processes import Parent, ignore_signals, is_ready, open_standard_files
+from torchscan.watching.run_files import Ledger
 from torchscan.watching.schema import Announced, CurvePoint, Phase, SampledStep, Series
-from torchscan.watching.signals import ignore_signals
 from torchscan.watching.store import PATIENCE_OF_WRITERS, Reader, Store, StoreError
-from torchscan.watching.task import Guest, WorkerTask
-from torchscan.watching.waiting import is_ready
 
 if TYPE_CHECKING:
     from torchscan.watching.digest import Digest
@@ -46,6 +44,8 @@ if TYPE_CHECKING:
 
 #: seconds after which it looks for the end of its parent, and without a step until torch is imported
 _LOOKS, _PATIENCE = 0.25, 1.0
+#: rows of the curves that are written in one transaction
+_MAX_ROWS = 512
 #: how much less important than training it is to the machine
 _NICE = 10
 #: what is wrong with a folder, by the number of the system's error
@@ -62,6 +62,29 @@ _REASONS = {
 _MAX_ERROR = 300
 #: what is written to find out, longer than what SQLite adds in most steps
 _PROBE = b"\1" * 2**18
+
+
+#: seconds between two looks at its own progress, and looks without a sign of life after which a
+#: worker without its parent ends. They are counted, as a process that was stopped has lost none
+_TICK, _MAX_IDLE = 0.25, 240
+#: looks after which the user's code is interrupted if training is over, as steps may wait for it
+_MAX_BUSY = 40
+#: seconds after its deadline until user code counts as hanging: it may be where nothing interrupts it
+_GRACE = 10.0
+#: seconds of processor time that are a sign of life, which looking does not take in that time
+_WORK = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerTask:
+    """The file that a worker writes, and the session that it belongs to."""
+
+    path: Path
+    #: the process that trains
+    parent: int
+    session: str
+    #: series that an earlier worker of the session was told of
+    announced: Sequence[Announced] = ()
 
 
 class Worker:
@@ -131,12 +154,30 @@ class Worker:
         self._skip_handled()
         while (found := self._inlet.next()) is not None:
             message, at = found
-            self._session["handled"] = self._inlet.counters.taken + 1
+            if message["is"] == "curves":
+                message, count = self._join_rows(message)
+            else:
+                count = 1
+            self._session["handled"] = self._inlet.counters.taken + count
             if message["is"] == "step":
                 self._take_step(message, at)
             else:
                 self._answer(message)
-            self._inlet.free()
+            self._inlet.free(count)
+
+    def _join_rows(self, first: Message) -> tuple[Message, int]:
+        """Return the adjacent rows of the curves as one message, and the number of their records.
+
+        They take one transaction, and are freed once they are written.
+        """
+        rows, count = list(first["rows"]), 1
+        while count < _MAX_ROWS:
+            found = self._inlet.next(count)
+            if found is None or found[0]["is"] != "curves":
+                break
+            rows += found[0]["rows"]
+            count += 1
+        return {"is": "curves", "rows": rows}, count
 
     def _skip_handled(self) -> None:
         """Skip a step that an earlier worker of this session wrote before it was killed."""
@@ -346,6 +387,45 @@ def _session_of(task: WorkerTask) -> tuple[Losses, dict[str, Any]]:
         session |= known
     session["worker"] = os.getpid()
     return Losses(lost_from(about.get("lost"))), session
+
+
+class Pulse:
+    """A thread that checks whether its process makes progress."""
+
+    def __init__(
+        self, counters: Counters, parent: Parent, deadline: Callable[[], float | None]
+    ) -> None:
+        """``deadline`` returns when the running code of the user must end, or None if none is running."""
+        self._counters, self._parent, self._deadline = counters, parent, deadline
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        used, taken, idle = time.process_time(), self._counters.taken, 0
+        before, busy = None, 0
+        while idle < _MAX_IDLE:
+            time.sleep(_TICK)
+            now_used, now_taken, deadline = (
+                time.process_time(),
+                self._counters.taken,
+                self._deadline(),
+            )
+            is_over = self._parent.was_gone(0.0)
+            busy = busy + 1 if is_over and deadline is not None and deadline == before else 0
+            before = deadline
+            if busy and busy % _MAX_BUSY == 0:
+                os.kill(os.getpid(), signal.SIGALRM)
+            if busy < _MAX_BUSY and _gets_on(deadline, now_used - used, now_taken != taken):
+                self._counters.note_beat()
+                used, taken, idle = now_used, now_taken, 0
+            elif is_over:
+                idle += 1
+        os._exit(1)
+
+
+def _gets_on(deadline: float | None, used: float, has_taken: bool) -> bool:
+    if deadline is not None:
+        return time.monotonic() < deadline + _GRACE
+    return has_taken or used > _WORK
 
 
 class Place:

@@ -15,61 +15,19 @@ from torchscan.report.colours import COLOURS, DARK_COLOURS
 from torchscan.report.html import page_file
 from torchscan.report.paging.page_data import PageContent, page_data
 
-#: each after all that it imports
-SCRIPTS = (
-    "format",
-    "elements",
-    "keep",
-    "layout",
-    "fold",
-    "sees",
-    "measured",
-    "figures",
-    "tones",
-    "plan",
-    "boxes",
-    "graph",
-    "layers",
-    "charts",
-    "save",
-    "numbers",
-    "axis",
-    "histories",
-    "scales",
-    "time_panel",
-    "distribution_panel",
-    "dead_units",
-    "tensors_view",
-    "common_scales",
-    "reading",
-    "dock",
-    "help",
-    "live",
-    "unpack",
-    "oklab",
-    "values_axis",
-    "brush",
-    "quantities",
-    "summary",
-    "curves",
-    "cards",
-    "heat_rows",
-    "heat_columns",
-    "heat_paint",
-    "heat_frame",
-    "heat_profile",
-    "layers_heat",
-    "broken",
-    "readouts",
-    "segments",
-    "training",
-    "run_header",
-    "model",
-)
+#: scripts that a page starts with: of a model, and of a run that was watched
+_MODEL, _RUN = "model", "run"
+_STYLES = {_MODEL: ("model",), _RUN: ("model", "training", "distributions")}
 _IMPORT = re.compile(r'^import (\{.*\}) from "\./(\w+)\.js";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?function|class|const) (\w+)", re.MULTILINE)
+#: comments that fill lines, types inside lines, indentation and empty lines
+_COMMENTS = re.compile(
+    r"^[ \t]*//[^\n]*\n|^[ \t]*/\*(?:(?!\*/).)*\*/[ \t]*\n", re.MULTILINE | re.DOTALL
+)
+_TYPES = re.compile(r"/\*\* @(?:type|param|returns)(?:(?!\*/).)*\*/ ?")
+_INDENTATION = re.compile(r"^[ \t]+|^\n", re.MULTILINE)
 _START = """const data = JSON.parse(document.getElementById("data").textContent);
-$model.showModel(document.querySelector(".torchscan-page"), data);"""
+${entry}.showPage(document.querySelector(".torchscan-page"), data);"""
 
 
 def model_page(shown: PageContent) -> str:
@@ -80,43 +38,68 @@ def model_page(shown: PageContent) -> str:
 def document(data: Mapping[str, Any]) -> str:
     """Return the HTML of a page. Only a ``live`` page requests data, from its own server."""
     title = html.escape(f"{data['title']} · torchscan")
+    is_live = "live" in data
+    has_run = is_live or "training" in data or "histories" in data.get("measured", {})
+    entry = _RUN if has_run else _MODEL
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy("live" in data)}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy_of(entry, is_live)}">'
         f'<title>{title}</title><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta name="color-scheme" content="light dark"><style>{styles()}</style></head>'
+        f'<meta name="color-scheme" content="light dark"><style>{_styles(entry)}</style></head>'
         f'<body class="torchscan-page"><noscript>This page is drawn by its own script; nothing is fetched.</noscript>'
         f'<script type="application/json" id="data">{in_a_page(data)}</script>'
-        f"<script>{script()}</script></body></html>\n"
+        f"<script>{_script(entry)}</script></body></html>\n"
     )
 
 
+def scripts_of(entry: str) -> list[str]:
+    """Return the names of a script and of all that it imports, each after those that it imports."""
+    found: dict[str, None] = {}
+    waiting = [entry]
+    while waiting:
+        imported = [match[2] for match in _IMPORT.finditer(_source(waiting[-1]))]
+        missing = [name for name in imported if name not in found]
+        if missing:
+            waiting += missing
+        else:
+            found[waiting.pop()] = None
+    return list(found)
+
+
+def _source(name: str) -> str:
+    return page_file(f"model/{name}.js")
+
+
 @cache
-def script() -> str:
-    """All modules as one script: each a function that returns what it exports, since a file cannot import from itself."""
-    return "\n".join(['"use strict";', *map(_module, SCRIPTS), _START])
+def _script(entry: str) -> str:
+    """Return all modules as one script: each a function that returns what it exports.
+
+    A page in a file cannot import from other files.
+    """
+    parts = map(_module, scripts_of(entry))
+    return "\n".join(['"use strict";', *parts, _START.replace("{entry}", entry)])
 
 
 def _module(name: str) -> str:
-    text = page_file(f"model/{name}.js")
+    text = _source(name)
     exported = ", ".join(found[2] for found in _EXPORT.finditer(text))
     inner = _EXPORT.sub(r"\1 \2", _IMPORT.sub(r"const \1 = $\2;", text))
-    return f"const ${name} = (() => {{\n{inner}\nreturn {{ {exported} }};\n}})();"
+    for useless in (_COMMENTS, _TYPES, _INDENTATION):
+        inner = useless.sub("", inner)
+    return f"const ${name} = (() => {{\n{inner}return {{ {exported} }};\n}})();"
 
 
 @cache
-def styles() -> str:
-    """With the colours that are the same everywhere."""
+def _styles(entry: str) -> str:
+    """Return the style sheets, with the colors that are the same everywhere."""
+    sheets = [page_file(f"model/{name}.css") for name in _STYLES[entry]]
     light, dark = (
         "".join(_in_colour(*each) for each in colours.items())
         for colours in (COLOURS, DARK_COLOURS)
     )
     wrong = ".torchscan-page .on-wrong{fill:var(--wrong);background:var(--wrong)}"
-    return (
-        f"{page_file('model/model.css')}\n{page_file('model/training.css')}\n"
-        f"{page_file('model/distributions.css')}\n"
-        f"{light}{wrong}@media(prefers-color-scheme:dark){{{dark}}}"
-    )
+    themes = f"{light}{wrong}@media(prefers-color-scheme:dark){{{dark}}}"
+    return "\n".join([*sheets, themes])
 
 
 def _in_colour(kind: str, colour: str) -> str:
@@ -124,9 +107,8 @@ def _in_colour(kind: str, colour: str) -> str:
 
 
 @cache
-def policy(is_live: bool) -> str:
-    """Return the content security policy: our script and styles, and images made by the page."""
-    sources = {"script-src": script(), "style-src": styles()}
+def _policy_of(entry: str, is_live: bool) -> str:
+    sources = {"script-src": _script(entry), "style-src": _styles(entry)}
     hashes = [
         f"{name} 'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
         for name, text in sources.items()
@@ -142,6 +124,11 @@ def policy(is_live: bool) -> str:
             "form-action 'none'",
         ]
     )
+
+
+def live_policy() -> str:
+    """Return the content security policy of a live page: our script and styles, and its server."""
+    return _policy_of(_RUN, is_live=True)
 
 
 def in_a_page(data: Any) -> str:

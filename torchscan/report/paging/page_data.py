@@ -24,6 +24,8 @@ from torchscan.report.paging.layer_rows import Paging, Settings, key_of, rounded
 from torchscan.trace.trace import Trace
 
 _DIGITS = 3
+#: characters of the histories that a page unpacks at once, at least
+_GROUP_SIZE = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,15 +105,32 @@ def by_key(measured: Measured) -> dict[str, Any]:
     }
 
 
-def _packed(histories: Sequence[Mapping[str, Any]]) -> str:
-    """Compressed, since there may be hundreds; the page unpacks them when it is asked for one."""
-    found = [
-        {**each, "call": key_of(*each["call"]), "name": printable(each["name"])}
-        for each in histories
-    ]
-    return b64encode(
-        zlib.compress(json.dumps(found, separators=(",", ":"), allow_nan=False).encode(), 9)
-    ).decode()
+def _packed(histories: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the histories in compressed groups: a page unpacks those with calls that it shows.
+
+    Their order is kept, as neighbors often have equal values: a tensor that two modules share.
+    """
+    groups = []
+    texts: list[str] = []
+    calls: dict[str, None] = {}
+    size = 0
+    for number, each in enumerate(histories, 1):
+        key = key_of(*each["call"])
+        found = {**each, "call": key, "name": printable(each["name"])}
+        text = json.dumps(found, separators=(",", ":"), allow_nan=False)
+        texts.append(text)
+        calls[key] = None
+        size += len(text)
+        if size >= _GROUP_SIZE or number == len(histories):
+            groups.append({"calls": list(calls), "data": _compress(texts)})
+            texts, calls, size = [], {}, 0
+    return groups
+
+
+def _compress(texts: Sequence[str]) -> str:
+    """Return a list of JSON texts. More effort makes it 5 % smaller and takes four times as long."""
+    data = f"[{','.join(texts)}]".encode()
+    return b64encode(zlib.compress(data, 6)).decode()
 
 
 def _of_run(label: str, value: str, said: str, place: Key | None) -> dict[str, Any]:

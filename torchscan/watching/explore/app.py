@@ -16,9 +16,9 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from torchscan.escapes import printable
-from torchscan.report.paging.model_page import document, policy
-from torchscan.watching.explore.following import Followed
-from torchscan.watching.explore.guard import App, Guard, Hosts, Receive, Scope, Send
+from torchscan.report.paging.model_page import document, live_policy
+from torchscan.watching.explore.access import App, Guard, Hosts, Receive, Scope, Send
+from torchscan.watching.explore.run_page import Followed
 
 #: seconds from one look at the run to the next, and to the next sign of life
 _LOOKS, _BREATHES = 0.25, 15.0
@@ -78,7 +78,7 @@ class _Server:
         text = await run_in_threadpool(
             document, {**data, "live": [printable(str(each.path)) for each in self._runs]}
         )
-        return HTMLResponse(text, headers={"content-security-policy": policy(is_live=True)})
+        return HTMLResponse(text, headers={"content-security-policy": live_policy()})
 
     async def heat(self, request: Request) -> Response:
         key = request.query_params.get("call", "")

@@ -1,10 +1,20 @@
-"""The rows of the heat map of a run: its modules as a tree, with ranges of many equal children."""
+"""The rows of the heat map of a run: a tree of its modules, and the values inside each row."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import torch
+from torch import Tensor
+
+from torchscan.watching.layers_over_steps import (
+    IN_GRADIENTS,
+    IN_OUTPUTS,
+    IN_WEIGHTS,
+    QUANTITIES,
+    ColumnOfLayers,
+)
 from torchscan.watching.schema import Series
 
 #: children of a row that are shown one by one, at most; more are folded into ranges
@@ -151,3 +161,82 @@ def _fold(children: Sequence[_Node]) -> list[_Node | list[_Node]]:
     size = next(sizes, len(children) // _MAX_RANGES + 1)
     ranges = [list(children[at : at + size]) for at in range(0, len(children), size)]
     return [each if len(each) > 1 else each[0] for each in ranges]
+
+
+class RowFolder:
+    """Conversion of columns of modules into columns of rows, which hold all that is inside them."""
+
+    def __init__(self, tree: LayerTree) -> None:
+        self._num_rows = len(tree)
+        inner_and_outer = []
+        children_and_ranges = []
+        for number, row in enumerate(tree.rows):
+            inner_and_outer += [(number, outer) for outer in tree.ancestors(number)]
+            if row.parent is not None and tree.rows[row.parent].num_folded:
+                children_and_ranges.append((number, row.parent))
+        self._inner, self._outer = _indices_of(inner_and_outer)
+        self._children, self._ranges = _indices_of(children_and_ranges)
+
+    def fold(self, column: ColumnOfLayers) -> ColumnOfLayers:
+        """Return a column of all rows, of one whose modules are numbered by their rows.
+
+        A row has the norm of all gradients inside it, the update of all its weights and the share
+        of all its units. It has the standard deviation of its own output, and a range the largest.
+        """
+        own = torch.full((len(QUANTITIES), self._num_rows), torch.nan, dtype=torch.float64)
+        own[:, column.modules] = column.values.double()
+        gradient, update, weight, std, num_stds, dead, units, nonfinite, places = own
+
+        # older columns have neither norms of weights nor numbers of units: all modules are equal
+        weight = weight.where(~weight.isnan(), 1.0).where(~update.isnan(), torch.nan)
+        units = units.where(~units.isnan(), 1.0).where(~dead.isnan(), torch.nan)
+        weights = self._add_up(weight.square())
+        changes = self._add_up((update * weight).square())
+        all_units = self._add_up(units)
+        stds, numbers = self._spreads(std.nan_to_num(0), num_stds.nan_to_num(0))
+        values = [
+            self._add_up(gradient.square()).sqrt(),
+            (changes / weights).sqrt(),
+            weights.sqrt(),
+            stds,
+            numbers,
+            self._add_up(dead * units) / all_units,
+            all_units,
+            self._add_up(nonfinite).nan_to_num(0),
+            self._unite(places.nan_to_num(0).long()),
+        ]
+        return replace(
+            column, modules=torch.arange(self._num_rows), values=torch.stack(values).float()
+        )
+
+    def _add_up(self, values: Tensor) -> Tensor:
+        """Return the sum of the finite values inside each row; NaN where there is none."""
+        inner = values[self._inner]
+        is_known = inner.isfinite()
+        rows = self._outer[is_known]
+        sums = torch.full_like(values, torch.nan)
+        sums[rows] = 0.0
+        return sums.index_add_(0, rows, inner[is_known])
+
+    def _spreads(self, std: Tensor, num_stds: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sums of standard deviations and their numbers, of ranges of the largest."""
+        means = (std / num_stds)[self._children]
+        is_known = means.isfinite()
+        ranges = self._ranges[is_known]
+        largest = torch.zeros_like(std).scatter_reduce_(0, ranges, means[is_known], "amax")
+        number = torch.zeros_like(std)
+        number.scatter_reduce_(0, ranges, num_stds[self._children][is_known], "amax")
+        return std + largest * number, num_stds + number
+
+    def _unite(self, places: Tensor) -> Tensor:
+        """Return where values are not finite inside each row."""
+        found = torch.zeros_like(places)
+        for place in (IN_OUTPUTS, IN_GRADIENTS, IN_WEIGHTS):
+            is_wrong = (places & place) > 0
+            found[self._outer[is_wrong[self._inner]]] |= place
+        return found.double()
+
+
+def _indices_of(pairs: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+    table = torch.tensor(pairs, dtype=torch.int64).view(-1, 2)
+    return table[:, 0], table[:, 1]

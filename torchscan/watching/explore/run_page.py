@@ -1,9 +1,11 @@
-"""The contents of a watched run's page."""
+"""The contents of a watched run's page, computed once or again and again by its server."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,20 @@ from torchscan.report.paging.late import with_all_calls
 from torchscan.report.paging.layer_rows import key_of, truncate_text
 from torchscan.report.paging.model_page import document
 from torchscan.report.paging.page_data import by_key
-from torchscan.watching.explore.training import first_nan, training_of
-from torchscan.watching.history import WatchedRun
+from torchscan.watching.distribution_columns import side_by_side
+from torchscan.watching.distributions_over_steps import OverSteps
+from torchscan.watching.explore.training import FollowedTraining, first_nan, training_of
+from torchscan.watching.history import WatchedRun, readers_of
+from torchscan.watching.processes import single_thread
+from torchscan.watching.run_files import ranks_in
+from torchscan.watching.schema import Phase, Series
+from torchscan.watching.store import Reader
 from torchscan.wrong_arguments import explain_wrong_types
+
+#: calls whose distributions are kept at hand
+_CALLS = 32
+#: steps that are read before the first picture; then the others
+_AT_FIRST = 160
 
 
 def data_of_run(run: WatchedRun, measured: Measured, *others: WatchedRun) -> dict[str, Any]:
@@ -69,7 +82,14 @@ def page_of_run(run: str | os.PathLike[str], *others: str | os.PathLike[str]) ->
         for each in found.histories
     ]
     data = data_of_run(runs[0], replace(measured[0], histories=histories), *runs[1:])
-    return Page(document({**data, "training": training_of(runs[0])}))
+    return Page(document(with_training(data, training_of(runs[0]))))
+
+
+def with_training(data: Mapping[str, Any], training: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the data of a page with its training; then it has no memory and time of a pass."""
+    if training is None:
+        return {**data, "training": None}
+    return {**data, "training": training, "memory": None, "roofline": None}
 
 
 def names_of(runs: Sequence[Path]) -> list[str]:
@@ -148,3 +168,132 @@ def _has_call(run: WatchedRun, note: Note) -> bool:
 def _call_of(note: Note) -> tuple[str, int]:
     """Return the call of a module that a NaN was seen in."""
     return note.values["path"], note.values["invocation"]
+
+
+class Followed:
+    """One run, for any number of readers. It only reads."""
+
+    def __init__(self, path: Path, name: str = "") -> None:
+        self._run = WatchedRun(path)
+        self.path, self._name = path, name or path.name
+        self._lock = threading.Lock()
+        self._calls: OrderedDict[str, _CallHistory] = OrderedDict()
+        self._training = FollowedTraining(self._run)
+
+    def page(self, *others: Followed) -> dict[str, Any]:
+        """All but the distributions. ``others`` are shown beside."""
+        # asked first: a graph that comes in between is then asked for again, and not missed
+        is_drawn = self._is_drawn
+        data = data_of_run(self._run, self._run.last(), *(each._run for each in others))
+        return with_training({**data, "isDrawn": is_drawn}, self.training())
+
+    def training(self) -> dict[str, Any] | None:
+        """Return the curves and the layers over the steps, or None before the first training step."""
+        return self._training.data()
+
+    @property
+    def _is_drawn(self) -> bool:
+        """True if the graph of the model exists, which takes some seconds after the first step."""
+        drawn = [reader.has_graph() for reader in self._readers()]
+        return any(drawn)
+
+    def _readers(self) -> Iterator[Reader]:
+        return readers_of(ranks_in(self._run.path))
+
+    def figures(self, *others: Followed) -> dict[str, Any]:
+        """Return the measurements of the last step, by call."""
+        measured, runs = self._run.last(), [self._run, *(each._run for each in others)]
+        found = measured_by_key(self._run, measured)
+        return {
+            "source": measured.source,
+            "wrong": wrong_in(runs),
+            "isDrawn": self._is_drawn,
+            **found,
+        }
+
+    def newest(self) -> tuple[object, ...]:
+        """Return the amount of data. If the value changes, there are new data."""
+        phase = self._run.shown_phase
+        return tuple(
+            (
+                reader.last(phase),
+                reader.last_pass(phase),
+                len(reader.events()),
+                reader.has_graph(),
+            )
+            for reader in self._readers()
+        )
+
+    def heat(self, key: str) -> dict[str, Any]:
+        """The distributions of a call, by its key: first of some steps, and when asked again of all."""
+        with self._lock:
+            call = self._calls.setdefault(key, _CallHistory(key))
+            self._calls.move_to_end(key)
+            while len(self._calls) > _CALLS:
+                self._calls.popitem(last=False)
+        with call.lock, single_thread():
+            call.read(self._run)
+            return {
+                "histories": [self._to_page_data(*each) for each in call.over.columns_by_series()],
+                "isWhole": call.is_whole,
+            }
+
+    def _to_page_data(self, series: Series, picture: Mapping[str, Any]) -> dict[str, Any]:
+        return {"run": self._name, "kind": series.kind, "name": series.what, **picture}
+
+
+class _CallHistory:
+    """The history of a call.
+
+    Each step is read once, or all again if a run returned to a checkpoint.
+    """
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+        self.lock = threading.Lock()
+        self._forget()
+
+    def _forget(self, phase: Phase = "train") -> None:
+        self._phase = phase
+        self.over = OverSteps(phase)
+        #: of each process, when each step was written that has been read, by its number in the file
+        self._read: dict[Path, dict[int, float]] = {}
+        self.is_whole = False
+
+    def read(self, run: WatchedRun) -> None:
+        """Read the new data."""
+        phase = run.shown_phase
+        known = {reader.path: reader.written(phase) for reader in readers_of(ranks_in(run.path))}
+        has_changed = any(self._has_changed(path, written) for path, written in known.items())
+        if has_changed or phase != self._phase:
+            self._forget(phase)
+        new = [
+            self._read_new(reader, known[reader.path])
+            for reader in readers_of(ranks_in(run.path))
+            if reader.path in known
+        ]
+        self.is_whole = all(new)
+
+    def _has_changed(self, path: Path, written: Mapping[int, float]) -> bool:
+        """Return whether the last step that was read has been removed or replaced."""
+        read = self._read.get(path, {})
+        return bool(read) and written.get(max(read)) != read[max(read)]
+
+    def _read_new(self, reader: Reader, written: Mapping[int, float]) -> bool:
+        """Read new steps, and return whether nothing is left to read."""
+        read = self._read.setdefault(reader.path, {})
+        new = sorted(written.keys() - read.keys(), reverse=True)
+        wanted = new if read else new[:: max(1, len(new) // _AT_FIRST)]
+        series = {
+            number: each
+            for number, each in reader.series().items()
+            if key_of(each.path, each.invocation) == self._key
+        }
+        for number in wanted:
+            if (watched := reader.step(self._phase, number)) is not None:
+                found = side_by_side(watched.distributions)
+                self.over.add_sampled(watched.place, found, series)
+            read[number] = written[number]
+        for number in read.keys() - written.keys():  # which is there no more, but in the picture
+            del read[number]
+        return len(wanted) == len(new)

@@ -16,13 +16,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from torchscan.errors import InputError
+from torchscan.errors import InputError, warn_or_print
 from torchscan.files import path_of
-from torchscan.watching.telling import warn_or_print
 from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
-    from torchscan.watching.explore.following import Followed
+    from torchscan.watching.explore.run_page import Followed
 
 #: where it listens unless another port is asked for
 PORT = 6116
@@ -140,7 +139,7 @@ def _begun(run: Path) -> Path:
 
 def _followed(run: Path, name: str) -> Followed:
     """Open a run as soon as it has data."""
-    from torchscan.watching.explore.following import Followed
+    from torchscan.watching.explore.run_page import Followed
 
     until = time.monotonic() + _START
     while True:
@@ -156,7 +155,7 @@ def _followed(run: Path, name: str) -> Followed:
 
 def main(arguments: Sequence[str]) -> None:
     """Run the server as a process that ends with the one that started it."""
-    from torchscan.watching.parent import Parent
+    from torchscan.watching.processes import Parent
 
     parent, host, port, *runs = arguments
     Parent(int(parent)).end_with_it()
@@ -167,8 +166,8 @@ def main(arguments: Sequence[str]) -> None:
 def _serve(runs: Sequence[Path], host: str, port: int, say: Callable[[str], object]) -> None:
     import uvicorn
 
+    from torchscan.watching.explore.access import ANYWHERE, Hosts
     from torchscan.watching.explore.app import app_of
-    from torchscan.watching.explore.guard import ANYWHERE, Hosts
     from torchscan.watching.explore.run_page import names_of
 
     token = secrets.token_urlsafe(24)
@@ -223,7 +222,7 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def _protocol() -> type[asyncio.Protocol]:
-    from torchscan.watching.explore.connections import PatientProtocol
+    from torchscan.watching.explore.access import PatientProtocol
 
     PatientProtocol.max_connections = _CONNECTIONS
     return PatientProtocol

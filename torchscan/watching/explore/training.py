@@ -1,4 +1,4 @@
-"""The training of a run as its page shows it, read once or step by step."""
+"""The training of a run as its page shows it, read once or again and again."""
 
 from __future__ import annotations
 
@@ -18,46 +18,62 @@ from torchscan.report.paging.training_record import (
     RowData,
     TrainingRecord,
 )
-from torchscan.watching.by_call import place_of
 from torchscan.watching.curves import Curves
-from torchscan.watching.explore.layer_steps import LayerColumns, LayerSteps
-from torchscan.watching.history import History, WatchedRun, ranks_in, readers_of
-from torchscan.watching.ledger import has_worker
+from torchscan.watching.distributions_over_steps import ends_of_columns
+from torchscan.watching.explore.layer_tree import LayerTree, RowFolder
+from torchscan.watching.history import History, WatchedRun, readers_of
+from torchscan.watching.layers_over_steps import (
+    ColumnOfLayers,
+    Span,
+    merge_columns,
+    quantities_of,
+    renumber,
+    width_of_columns,
+)
+from torchscan.watching.processes import single_thread
+from torchscan.watching.run_files import has_worker, ranks_in
 from torchscan.watching.schema import Distribution, RunEvent, Series
 from torchscan.watching.store import Reader
-from torchscan.watching.threads import single_thread
 
 #: values of a "nan-seen" note, with their types
 NAN_VALUES = {"step": int, "series": str, "path": str, "invocation": int}
+#: values of rows that are kept for a page: more rows have fewer columns
+_MAX_VALUES = 160_000
+_MAX_COLUMNS, _MIN_COLUMNS = 1024, 64
+#: quantities of the heat map
+_SHOWN = ("gradient", "update", "std", "dead")
 #: steps before the first NaN with which its input is compared
 _STEPS_BEFORE = 8
 
 
 class FollowedTraining:
-    """The training of a run, for any number of readers. Each step is read once."""
+    """The training of a run, for any number of readers. Each column of layers is read once."""
 
     def __init__(self, run: WatchedRun) -> None:
         self._run = run
         self._lock = threading.Lock()
-        self._steps: LayerSteps | None = None
         self._series: dict[Path, dict[int, Series]] = {}
-        #: when each step was written, by rank and its number in the file
-        self._read: dict[Path, dict[int, float]] = {}
+        self._tree = LayerTree(())
+        self._folder = RowFolder(self._tree)
+        #: columns of rows by their steps, of each rank
+        self._columns: dict[Path, dict[Span, ColumnOfLayers]] = {}
+        #: number of the newest step of each rank in its file, and when it was written
+        self._newest: dict[Path, tuple[int, float]] = {}
         self._nan: NanData | None = None
 
     def data(self) -> dict[str, Any] | None:
         """Return the training part of the page, or None if the run has no training step."""
         with self._lock, single_thread():
             self._update()
-            if self._steps is None or self._run.shown_phase == "eval":
+            if self._run.shown_phase == "eval":
                 return None
             train = self._run.curves()
-            columns = self._steps.columns()
-            if not train.steps and not columns.first:
+            layers = _layer_data(self._tree, list(self._columns.values()))
+            if not train.steps and not layers.first:
                 return None
-            return training_data(self._record(train, columns))
+            return training_data(self._record(train, layers))
 
-    def _record(self, train: Curves, columns: LayerColumns) -> TrainingRecord:
+    def _record(self, train: Curves, layers: LayerData) -> TrainingRecord:
         run = self._run
         events = run.events
         if self._nan is None and (event := first_nan(events)) is not None:
@@ -65,7 +81,6 @@ class FollowedTraining:
         num_dropped = sum(lost.count for lost in run.lost)
         notes = [event.note for event in events]
         evaluation = _curve_data(run.curves("eval"))
-        layers = _layer_data(columns)
         return TrainingRecord(
             run=run.path.name,
             state=_state_of(run),
@@ -79,32 +94,39 @@ class FollowedTraining:
         )
 
     def _update(self) -> None:
-        """Read new steps; read all again if there are new series, or if steps were replaced."""
+        """Read new columns; read all again if there are new series, or if steps were replaced."""
         files = ranks_in(self._run.path)
         series = {reader.path: reader.series() for reader in readers_of(files)}
         written = {reader.path: reader.written("train") for reader in readers_of(files)}
-        is_same = self._steps is not None and series == self._series
-        for path, read in self._read.items():
-            # the last step that was read may have been removed or replaced
-            if read and written.get(path, {}).get(max(read)) != read[max(read)]:
+        is_same = series == self._series
+        for path, (number, when) in self._newest.items():
+            # the newest step that was read may have been removed or replaced
+            if written.get(path, {}).get(number) != when:
                 is_same = False
-        if self._steps is None or not is_same:
+        if not is_same:
             every: dict[Series, None] = {}
             for found in series.values():
                 every |= dict.fromkeys(found.values())
-            self._steps = LayerSteps(list(every))
-            self._series, self._read, self._nan = series, {}, None
+            self._tree = LayerTree(every)
+            self._folder = RowFolder(self._tree)
+            self._series, self._columns, self._nan = series, {}, None
         for reader in readers_of(files):
-            self._read_steps(self._steps, reader, written[reader.path])
+            self._columns[reader.path] = self._read_columns(reader)
+        self._newest = {path: max(steps.items()) for path, steps in written.items() if steps}
 
-    def _read_steps(self, steps: LayerSteps, reader: Reader, written: Mapping[int, float]) -> None:
-        """Read the new steps of one rank."""
-        read = self._read.setdefault(reader.path, {})
-        for number in sorted(written.keys() - read.keys()):
-            watched = reader.step("train", number, has_counts=False)
-            if watched is not None:
-                steps.add(place_of(watched), watched, self._series[reader.path])
-            read[number] = written[number]
+    def _read_columns(self, reader: Reader) -> dict[Span, ColumnOfLayers]:
+        """Return the columns of a rank, of which only new ones are read."""
+        known = self._columns.get(reader.path, {})
+        rows = self._tree.row_by_path
+        numbers = {}
+        for number, series in self._series[reader.path].items():
+            if series.path in rows:
+                numbers[number] = rows[series.path]
+        spans = reader.layer_spans("train")
+        columns = {span: known[span] for span in spans if span in known}
+        for column in renumber(reader.layer_columns("train", columns), numbers):
+            columns[column.span] = self._folder.fold(column)
+        return columns
 
 
 def training_of(run: WatchedRun) -> dict[str, Any] | None:
@@ -141,18 +163,24 @@ def _curve_data(curves: Curves) -> CurveData:
     )
 
 
-def _layer_data(columns: LayerColumns) -> LayerData:
-    rows = [RowData(**asdict(row)) for row in columns.tree.rows]
-    values = {name: found.tolist() for name, found in columns.values.items()}
-    not_finite = columns.not_finite.tolist()
+def _layer_data(tree: LayerTree, ranks: Sequence[Mapping[Span, ColumnOfLayers]]) -> LayerData:
+    """Return the rows of the heat map, with the columns of all ranks in at most so many."""
+    budget = _MAX_VALUES // (max(1, len(tree)) * len(_SHOWN))
+    max_columns = max(_MIN_COLUMNS, min(_MAX_COLUMNS, budget))
+    ordered = [[rank[span] for span in sorted(rank)] for rank in ranks]
+    width = width_of_columns([each.first for rank in ordered for each in rank], max_columns)
+    columns = merge_columns(ordered, width)
+    quantities = quantities_of(columns, len(tree))
+    firsts = [column.first for column in columns]
+    lasts = [column.last for column in columns]
     return LayerData(
-        rows=rows,
-        first=columns.first,
-        last=columns.last,
-        until=columns.until,
-        num_sampled=columns.num_sampled,
-        values=values,
-        not_finite=not_finite,
+        rows=[RowData(**asdict(row)) for row in tree.rows],
+        first=firsts,
+        last=lasts,
+        until=ends_of_columns(firsts, max(lasts, default=0)),
+        num_sampled=sum(column.num_steps for column in columns),
+        values={name: quantities[name].tolist() for name in _SHOWN},
+        not_finite=quantities["places"].nan_to_num(0).long().tolist(),
     )
 
 

@@ -8,10 +8,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchscan.notes import Note
-from torchscan.watching.accepting import path
+from torchscan.watching.argument_checks import path
 from torchscan.watching.schema import CurvePoint, Distribution, Phase
-from torchscan.watching.sinks.figures import histogram, require, to_scalars, to_statistics
-from torchscan.watching.sinks.sink import Sink, SinkData
+from torchscan.watching.sinks.sink import (
+    Sink,
+    SinkData,
+    histogram,
+    require,
+    to_scalars,
+    to_statistics,
+)
 
 #: bins of equal width, the only ones that Aim has
 _NUM_BINS = 64

@@ -1,4 +1,4 @@
-"""One frame of a video: series in a grid, each as a picture, as lines or as a histogram."""
+"""One frame of a video: series in a grid, each as an image, as lines or as a histogram."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from torchscan.watching.schema import Distribution, Series
-from torchscan.watching.sinks import colormaps
-from torchscan.watching.sinks.figures import histogram, merged, number_of_finite
+from torchscan.watching.sinks.sink import histogram, merged, number_of_finite
 
 Shape = Literal["picture", "lines", "histogram"]
 #: columns of a table that are lines; one with more is a picture
@@ -28,6 +27,25 @@ _MIN_ROOM = 36 * _FINE
 _CALM = 0.15
 #: of the sides of a panel a picture takes this share at least: one row of a thousand columns would be a hair
 _SHARE = 0.25
+
+
+INK, SOFT, GROUND, PANEL, HAIR = "#e8e8e6", "#9ba0a8", "#141517", "#1b1d20", "#2c2f34"
+BAR = "#5fa0ea"
+#: told apart by colour-blind people, too
+LINES = ("#5fa0ea", "#e8825f", "#74c7c7", "#e59a52", "#9384cc", "#9ecae9", "#5d9c60", "#9ba0a8")
+_BELOW, _ABOVE = "#5fa0ea", "#e8825f"
+_STEPS = 256
+#: from light in a linear space to what cones answer, and from their cube roots to lightness and two axes of colour
+_CONES = (
+    (0.4122214708, 0.5363325363, 0.0514459929),
+    (0.2119034982, 0.6806995451, 0.1073969566),
+    (0.0883024619, 0.2817188376, 0.6299787005),
+)
+_AXES = (
+    (0.2104542553, 0.7936177850, -0.0040720468),
+    (1.9779984951, -2.4285922050, 0.4505937099),
+    (0.0259040371, 0.7827717662, -0.8086757660),
+)
 
 
 class FrameSeries(NamedTuple):
@@ -77,14 +95,14 @@ class Frames:
         from PIL import Image, ImageDraw
 
         width, height = (_FINE * side for side in self._size)
-        image = Image.new("RGB", (width, height), colormaps.GROUND)
+        image = Image.new("RGB", (width, height), GROUND)
         pen = ImageDraw.Draw(image)
         top = _text_height(15) + 14 * _FINE
-        pen.text((12 * _FINE, 8 * _FINE), title, fill=colormaps.INK, font=_font(15))
+        pen.text((12 * _FINE, 8 * _FINE), title, fill=INK, font=_font(15))
         pen.text(
             (width - 12 * _FINE, 10 * _FINE),
             about,
-            fill=colormaps.SOFT,
+            fill=SOFT,
             font=_font(12),
             anchor="ra",
         )
@@ -95,22 +113,20 @@ class Frames:
         return image.reduce(_FINE)
 
     def _draw(self, image: Any, pen: Any, box: Box, shown: FrameSeries) -> None:
-        pen.rounded_rectangle(
-            box, radius=6 * _FINE, fill=colormaps.PANEL, outline=colormaps.HAIR, width=_FINE
-        )
+        pen.rounded_rectangle(box, radius=6 * _FINE, fill=PANEL, outline=HAIR, width=_FINE)
         inner = box.shrink(10 * _FINE)
         said = f"{_short(shown.found.min)} … {_short(shown.found.max)}"
         room = inner.width - pen.textlength(said, font=_font(11)) - 10 * _FINE
         pen.text(
             (inner.left, inner.top),
             _fitting(pen, shown.series.label, room),
-            fill=colormaps.INK,
+            fill=INK,
             font=_font(13),
         )
         pen.text(
             (inner.right, inner.top + 2 * _FINE),
             said,
-            fill=colormaps.SOFT,
+            fill=SOFT,
             font=_font(11),
             anchor="ra",
         )
@@ -145,7 +161,7 @@ class Frames:
     def _draw_histogram(self, pen: Any, box: Box, shown: FrameSeries) -> None:
         """Bars as high as values are dense: a wide bar is lower than a narrow one with as many."""
         if not number_of_finite(shown.found):
-            pen.text((box.left, box.top), "no finite values", fill=colormaps.SOFT, font=_font(12))
+            pen.text((box.left, box.top), "no finite values", fill=SOFT, font=_font(12))
             return
         edges, counts = histogram(shown.found)
         low, high = self._range(shown.series, "x", edges[0], edges[-1])
@@ -159,9 +175,7 @@ class Frames:
         for left, right, each in zip(places, places[1:], dense, strict=False):
             top = area.bottom - each / max(dense) * area.height
             if each:
-                pen.rectangle(
-                    (left, top, max(left, right - _FINE), area.bottom), fill=colormaps.BAR
-                )
+                pen.rectangle((left, top, max(left, right - _FINE), area.bottom), fill=BAR)
         _draw_ticks(pen, area, low, high)
 
     def _draw_lines(self, pen: Any, box: Box, series: Series, values: Tensor) -> None:
@@ -180,7 +194,7 @@ class Frames:
                 [places, area.bottom - (column - low) / (high - low) * area.height], 1
             )
             points = points[points.isfinite().all(1)]
-            _draw_line(pen, points, colormaps.LINES[number % len(colormaps.LINES)])
+            _draw_line(pen, points, LINES[number % len(LINES)])
         _draw_ticks(pen, area, left, right)
 
     def _draw_picture(self, image: Any, pen: Any, box: Box, series: Series, values: Tensor) -> None:
@@ -217,7 +231,7 @@ def shape_of(values: Tensor | None) -> Shape:
 
 @lru_cache(2)
 def _of_sign(has_two: bool) -> Tensor:
-    return colormaps.around_zero() if has_two else colormaps.growing()
+    return around_zero() if has_two else growing()
 
 
 def _scale(low: float, high: float) -> Tensor:
@@ -264,25 +278,23 @@ def _draw_key(image: Any, pen: Any, box: Box, low: float, high: float) -> None:
 
 
 def _draw_ticks(pen: Any, area: Box, low: float, high: float) -> None:
-    pen.line((area.left, area.bottom, area.right, area.bottom), fill=colormaps.HAIR, width=_FINE)
+    pen.line((area.left, area.bottom, area.right, area.bottom), fill=HAIR, width=_FINE)
     for tick in _round_numbers(low, high, max(2, area.width // (56 * _FINE))):
         x = area.left + (tick - low) / (high - low) * area.width
         text = _short(tick)
         half = pen.textlength(text, font=_font(11)) / 2
         x = min(max(x, area.left + half), area.right - half)
-        pen.text(
-            (x, area.bottom + 3 * _FINE), text, fill=colormaps.SOFT, font=_font(11), anchor="ma"
-        )
+        pen.text((x, area.bottom + 3 * _FINE), text, fill=SOFT, font=_font(11), anchor="ma")
 
 
 def _draw_levels(pen: Any, area: Box, low: float, high: float) -> None:
     for tick in _round_numbers(low, high, max(2, area.height // (28 * _FINE))):
         y = area.bottom - (tick - low) / (high - low) * area.height
-        pen.line((area.left, y, area.right, y), fill=colormaps.HAIR, width=_FINE)
+        pen.line((area.left, y, area.right, y), fill=HAIR, width=_FINE)
         pen.text(
             (area.left - 6 * _FINE, y),
             _short(tick),
-            fill=colormaps.SOFT,
+            fill=SOFT,
             font=_font(11),
             anchor="rm",
         )
@@ -340,3 +352,46 @@ def _font(size: int) -> Any:
 
 def _text_height(size: int) -> int:
     return math.ceil(1.2 * size * _FINE)
+
+
+def growing() -> Tensor:
+    """Return a scale from dark to light, for values on one side of zero."""
+    return _color_scale(["#15171c", "#2b4a86", "#3f8f9c", "#9cc98a", "#f4efc4"], is_even=True)
+
+
+def around_zero() -> Tensor:
+    """Zero is dark; the further from it, the lighter, blue below and orange above."""
+    return _color_scale(["#cfe3fb", _BELOW, "#15171c", _ABOVE, "#fbdccf"], is_even=False)
+
+
+def _color_scale(names: list[str], *, is_even: bool) -> Tensor:
+    """Return a color map as ``[256, 3]`` bytes. ``is_even`` makes lightness grow linearly."""
+    known = _to_lab(torch.stack([_light(name) for name in names]))
+    at = torch.linspace(0, len(names) - 1, _STEPS, dtype=torch.float64)
+    low = at.long().clamp(max=len(names) - 2)
+    found = torch.lerp(known[low], known[low + 1], (at - low)[:, None])
+    if is_even:
+        found[:, 0] = torch.linspace(
+            known[0, 0].item(), known[-1, 0].item(), _STEPS, dtype=torch.float64
+        )
+    return _to_bytes(found)
+
+
+def _light(name: str) -> Tensor:
+    """``#rrggbb`` as amounts of light."""
+    values = (
+        torch.tensor([int(name[at : at + 2], 16) for at in (1, 3, 5)], dtype=torch.float64) / 255
+    )
+    return torch.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+
+
+def _to_lab(light: Tensor) -> Tensor:
+    cones = light @ torch.tensor(_CONES, dtype=torch.float64).T
+    return cones ** (1 / 3) @ torch.tensor(_AXES, dtype=torch.float64).T
+
+
+def _to_bytes(lab: Tensor) -> Tensor:
+    cones = (lab @ torch.tensor(_AXES, dtype=torch.float64).inverse().T) ** 3
+    light = (cones @ torch.tensor(_CONES, dtype=torch.float64).inverse().T).clamp(0, 1)
+    values = torch.where(light <= 0.0031308, 12.92 * light, 1.055 * light ** (1 / 2.4) - 0.055)
+    return (255 * values).round().to(torch.uint8)

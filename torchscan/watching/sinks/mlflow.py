@@ -11,17 +11,18 @@ from urllib.parse import urlparse
 
 from torchscan.errors import InputError
 from torchscan.notes import Note
-from torchscan.watching.accepting import flag, quote
-from torchscan.watching.bins import quantiles
+from torchscan.watching.argument_checks import flag, quote
+from torchscan.watching.distributions import quantiles
 from torchscan.watching.schema import CurvePoint, Distribution, Phase
-from torchscan.watching.sinks.figures import (
+from torchscan.watching.sinks.sink import (
+    Sink,
+    SinkData,
     histogram,
     number_of_finite,
     require,
     to_scalars,
     to_statistics,
 )
-from torchscan.watching.sinks.sink import Sink, SinkData
 
 #: metrics that MLflow takes at once
 _BATCH = 1000

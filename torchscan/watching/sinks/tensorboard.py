@@ -8,16 +8,17 @@ from time import time
 from typing import Any
 
 from torchscan.notes import Note
-from torchscan.watching.accepting import path
+from torchscan.watching.argument_checks import path
 from torchscan.watching.schema import CurvePoint, Distribution, Phase
-from torchscan.watching.sinks.figures import (
+from torchscan.watching.sinks.sink import (
+    Sink,
+    SinkData,
     histogram,
     number_of_finite,
     require,
     to_scalars,
     to_statistics,
 )
-from torchscan.watching.sinks.sink import Sink, SinkData
 
 
 class TensorBoard(Sink):

@@ -9,10 +9,16 @@ from typing import Any
 
 from torchscan.errors import InputError
 from torchscan.notes import Note
-from torchscan.watching.accepting import quote
+from torchscan.watching.argument_checks import quote
 from torchscan.watching.schema import CurvePoint, Phase
-from torchscan.watching.sinks.figures import limited_histogram, require, to_scalars, to_statistics
-from torchscan.watching.sinks.sink import Sink, SinkData
+from torchscan.watching.sinks.sink import (
+    Sink,
+    SinkData,
+    limited_histogram,
+    require,
+    to_scalars,
+    to_statistics,
+)
 
 
 class Trackio(Sink):

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any, get_args
 
 from torchscan.errors import InputError
-from torchscan.watching import accepting
-from torchscan.watching.accepting import choice, quote, texts, whole_number
+from torchscan.watching import argument_checks
+from torchscan.watching.argument_checks import choice, quote, texts, whole_number
 from torchscan.watching.schema import Phase
-from torchscan.watching.sinks.figures import require
 from torchscan.watching.sinks.frames import Frames, FrameSeries
-from torchscan.watching.sinks.sink import Sink, SinkData
+from torchscan.watching.sinks.sink import Sink, SinkData, require
 
 #: series that there is room for
 _MAX_SERIES = 16
@@ -66,7 +65,7 @@ class Video(Sink):
     ) -> None:
         require("av", "Video", "av")
         require("PIL", "Video", "pillow")
-        self.path = accepting.path("path", path, "a file such as 'first.mp4'").absolute()
+        self.path = argument_checks.path("path", path, "a file such as 'first.mp4'").absolute()
         self.whole = (
             [series]
             if isinstance(series, str)

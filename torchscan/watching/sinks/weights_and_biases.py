@@ -1,18 +1,38 @@
-"""Weights & Biases: a run of its own there."""
+"""Weights & Biases: a sink with the page of the run, which a separate process writes."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from torchscan.errors import InputError
 from torchscan.notes import Note
-from torchscan.watching.accepting import number_above_zero, quote
+from torchscan.watching.argument_checks import number_above_zero, quote
 from torchscan.watching.schema import CurvePoint, Phase
-from torchscan.watching.sinks.figures import limited_histogram, require, to_scalars, to_statistics
-from torchscan.watching.sinks.paged import PATIENCE, Paged
-from torchscan.watching.sinks.sink import Sink, SinkData
+from torchscan.watching.sinks.sink import (
+    Sink,
+    SinkData,
+    limited_histogram,
+    require,
+    to_scalars,
+    to_statistics,
+)
+
+#: seconds until the first, and of the last one at most
+_FIRST, PATIENCE = 5.0, 60.0
+#: of a processor's time a page takes one part in so many
+_SHARE = 10
+_PROGRAM = """import sys; sys.path[:] = {path!r}
+from torchscan.watching.processes import Parent; Parent({worker}).end_with_it()
+import torch; torch.set_num_threads(1)
+from torchscan.watching.explore.run_page import page_of_run; page_of_run({run!r}).save({file!r})"""
 
 
 class WandB(Sink):
@@ -131,3 +151,64 @@ def _values(seen: SinkData) -> dict[str, Any]:
             values[name] = wandb.Histogram(np_histogram=(counts, edges))
         values |= {f"{name}/{figure}": value for figure, value in to_statistics(found).items()}
     return values
+
+
+class Paged:
+    """The page of a run, rewritten at most every ``every`` seconds."""
+
+    def __init__(self, run: Path, every: float) -> None:
+        self._run, self._every = run, every
+        self._folder = tempfile.TemporaryDirectory(prefix="torchscan-")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._begun = 0.0
+        self._next = time.monotonic() + min(_FIRST, every)
+
+    def newest(self) -> str | None:
+        """The page, if there is a new one. It is asked for each step, and does not wait."""
+        if self._process is not None:
+            return None if self._process.poll() is None else self._finished()
+        if time.monotonic() >= self._next:
+            self._begin()
+        return None
+
+    def last(self) -> str | None:
+        """The page when the run is over; None: it takes too long."""
+        self._end()
+        process = self._begin()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(PATIENCE)
+        page = self.newest()
+        self._end()
+        self._folder.cleanup()
+        return page
+
+    def _begin(self) -> subprocess.Popen[bytes]:
+        self._begun = time.monotonic()
+        path = [each for each in sys.path if type(each) is str]
+        program = _PROGRAM.format(
+            path=path, worker=os.getpid(), run=str(self._run), file=str(self._file)
+        )
+        self._process = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-c", program], stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        return self._process
+
+    @property
+    def _file(self) -> Path:
+        return Path(self._folder.name) / "run.html"
+
+    def _finished(self) -> str | None:
+        """Return the page that the process has written, or None if it failed and reported that."""
+        now, self._process = time.monotonic(), None
+        self._next = now + max(self._every, (_SHARE - 1) * (now - self._begun))
+        with contextlib.suppress(FileNotFoundError):
+            page = self._file.read_text(encoding="utf-8")
+            self._file.unlink()
+            return page
+        return None
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None

@@ -1,6 +1,6 @@
 // The range of steps that all charts below show: two handles, by pointer and by keyboard.
 
-import { make } from "./elements.js";
+import { make, place } from "./elements.js";
 import { whole } from "./numbers.js";
 
 /** @typedef {[number, number]} Range the first and the last step */
@@ -109,9 +109,4 @@ export class Brush {
       place(handle, { "aria-valuemin": all[0], "aria-valuemax": all[1], "aria-valuenow": range[end], "aria-valuetext": `step ${whole(range[end])}` });
     });
   }
-}
-
-/** @param {Element} element @param {Record<string, number | string>} attributes */
-export function place(element, attributes) {
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, String(value));
 }

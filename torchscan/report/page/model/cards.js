@@ -39,7 +39,7 @@ export class Cards {
     element.classList.toggle("bad", Boolean(card.isBad));
     label.textContent = card.title;
     const written = card.key === undefined ? card.value : this.view.link(card.key, card.value);
-    value.replaceChildren(written, ...(card.small ? [make("small", {}, card.small)] : []));
+    value.replaceChildren(written, ...(card.small ? [" ", make("small", {}, card.small)] : []));
     text.textContent = card.text;
     const width = Math.floor(element.clientWidth - 28);
     const drawn = card.mini && width > 20 ? [make("svg", { width, height: TALL }, card.mini(width))] : [];
@@ -135,7 +135,7 @@ export class Cards {
     const worst = layers.reduce((found, each) => (each.value > found.value ? each : found));
     const name = this.view.nameOf(worst.row);
     const since = worst.value > 0.05 ? risenSince(arrays, "dead", worst) : null;
-    const when = since === null ? "" : since > this.view.whole[0] ? `, since step ${whole(since)}` : ", from the start";
+    const when = !since ? "" : since.isFirst ? ", from the first count on" : `, since step ${whole(since.step)}`;
     const text = worst.value > 0 ? `of ${name} are zero for all inputs of a step${when}` : `no unit of ${counted(layers.length, "layer")} is zero for all inputs of a step`;
     return { title, value: worst.value > 0 ? percent(worst.value) : "none", text, isBad: worst.value >= 0.95, mini: (width) => this.bars(layers, worst, width) };
   }

@@ -3,6 +3,7 @@
 import { DeadUnitsPanel } from "./dead_units.js";
 import { scaleOf } from "./scales.js";
 import { PLOT_HEIGHT } from "./time_panel.js";
+import { UpdatePanel } from "./update_panel.js";
 
 /** @typedef {import("./distribution_panel.js").DistributionPanel} DistributionPanel */
 /** @typedef {import("./tensors_view.js").TensorsView} TensorsView */
@@ -46,7 +47,7 @@ function scaleTogether(panels) {
   const histories = panels.map((panel) => panel.history);
   const scale = scaleOf(histories, PLOT_HEIGHT);
   for (const panel of panels) {
-    if (panel instanceof DeadUnitsPanel) panel.beside = histories;
+    if (panel instanceof DeadUnitsPanel || panel instanceof UpdatePanel) panel.beside = histories;
     else panel.scale = scale;
   }
 }

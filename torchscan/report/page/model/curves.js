@@ -1,8 +1,8 @@
 // Loss, gradient norm and learning rate over the steps, on one time axis with the range below it.
 
 import { frameOf, labeledMarks } from "./axis.js";
-import { Brush, place } from "./brush.js";
-import { make } from "./elements.js";
+import { Brush } from "./brush.js";
+import { make, place } from "./elements.js";
 import { digits, tick, whole } from "./numbers.js";
 import { valueScale } from "./values_axis.js";
 
@@ -12,7 +12,8 @@ import { valueScale } from "./values_axis.js";
 /** @typedef {{title: string, about: string, top: number, height: number, values: (number | null)[], scale: ValueScale, color: string}} Track */
 
 const TOP = 18;
-const GAP = 14;
+/** pixels between tracks, with room for a name on a narrow screen */
+const GAP = 14, NARROW_GAP = 28;
 /** heights of the tracks */
 const LOSS = 150, NORM = 44, RATE = 26;
 /** points whose mean is drawn: a share of all, at most so many */
@@ -69,7 +70,7 @@ export class CurvesView {
     const { view } = this;
     const width = Math.max(280, this.host.clientWidth);
     const { isNarrow, left, right } = frameOf(width);
-    this.tracks = this.layOut();
+    this.tracks = this.layOut(isNarrow ? NARROW_GAP : GAP);
     const last = this.tracks[this.tracks.length - 1];
     const bottom = last ? last.top + last.height : TOP;
     const range = bottom + 28;
@@ -90,8 +91,8 @@ export class CurvesView {
     this.point();
   }
 
-  /** @returns {Track[]} */
-  layOut() {
+  /** @param {number} gap between tracks @returns {Track[]} */
+  layOut(gap) {
     const { curve } = this.view.arrays;
     const losses = [...curve.losses, ...this.view.data.evaluations.map((/** @type {any} */ each) => each.loss).filter(Number.isFinite)];
     /** @type {Track[]} */
@@ -101,7 +102,7 @@ export class CurvesView {
       if (!all.some((value) => value !== null)) return;
       const scale = valueScale(all, top, top + track.height, options);
       found.push({ ...track, about: track.about || (scale.isLog ? "log" : ""), top, scale });
-      top += track.height + GAP;
+      top += track.height + gap;
     };
     add({ title: "Loss", about: "", height: LOSS, values: curve.losses, color: "var(--ink)" }, losses, { isLog: this.isLog });
     add({ title: "Gradient norm", about: "before clipping", height: NORM, values: curve.norms, color: "var(--gradients)" }, curve.norms, { number: 2 });
@@ -122,8 +123,9 @@ export class CurvesView {
     const line = (/** @type {(number | null)[]} */ values, /** @type {object} */ options) => make("path", { class: "curve", d: pathOf(steps, values, scale, y), stroke: track.color, ...options });
     if (!isRate) drawn.push(line(track.values, { "stroke-width": 1, opacity: 0.32 }));
     drawn.push(line(isRate ? track.values : smooth(track.values, number), { "stroke-width": 1.4 }));
-    if (isNarrow) drawn.push(make("text", { class: "soft halo", x: right, y: track.top + 9, "text-anchor": "end" }, track.title.toLowerCase()));
-    else drawn.push(make("text", { class: "bold", x: 0, y: track.top + 11 }, track.title), make("text", { class: "soft", x: 0, y: track.top + 26 }, track.about), ...this.ends(track, right));
+    const isNamed = track.top > TOP; // the first one stands below the heading
+    if (isNarrow && isNamed) drawn.push(make("text", { class: "soft halo", x: left + 4, y: track.top - 8 }, track.title.toLowerCase()));
+    if (!isNarrow) drawn.push(make("text", { class: "bold", x: 0, y: track.top + 11 }, track.title), make("text", { class: "soft", x: 0, y: track.top + 26 }, track.about), ...this.ends(track, right));
     return drawn;
   }
 
@@ -148,7 +150,8 @@ export class CurvesView {
     const { y } = loss.scale;
     const { evaluations, spike } = this.view.data;
     const drawn = evaluations.filter((/** @type {any} */ each) => Number.isFinite(each.loss)).map((/** @type {any} */ each) => make("circle", { class: "evaluation", cx: scale(each.step), cy: y(each.loss), r: 3.5 }));
-    const label = (/** @type {number} */ x, /** @type {number} */ at, /** @type {string} */ text, /** @type {string} */ kind) => make("text", { class: `small halo ${kind}`, x: x - left > 170 ? x - 8 : x + 8, y: at, "text-anchor": x - left > 170 ? "end" : "start" }, text);
+    const middle = Math.min(left + 170, this.host.clientWidth / 2);
+    const label = (/** @type {number} */ x, /** @type {number} */ at, /** @type {string} */ text, /** @type {string} */ kind) => make("text", { class: `small halo ${kind}`, x: x > middle ? x - 8 : x + 8, y: at, "text-anchor": x > middle ? "end" : "start" }, text);
     if (spike) drawn.push(make("circle", { class: "peak", cx: scale(spike.step), cy: y(spike.loss), r: 3 }), label(scale(spike.step), Math.max(loss.top + 8, y(spike.loss) + 4), `spike ${digits(spike.loss)}, step ${whole(spike.step)}`, ""));
     const { curve } = this.view.arrays;
     const wrong = curve.losses.findIndex((value) => value !== null && !Number.isFinite(value));

@@ -5,7 +5,7 @@ import { make } from "./elements.js";
 import { most } from "./format.js";
 import { stepsText } from "./histories.js";
 import { numberText } from "./scales.js";
-import { PLOT_HEIGHT, TimePanel } from "./time_panel.js";
+import { joinPoints, PLOT_HEIGHT, TimePanel } from "./time_panel.js";
 
 /** @typedef {import("./histories.js").History} History */
 
@@ -45,7 +45,7 @@ export class DeadUnitsPanel extends TimePanel {
     const { counted } = this, { dead } = this.history;
     if (!counted.length) return [];
     const points = this.through(counted, (at) => this.y(100 * dead[at]));
-    const line = points.map(([x, y]) => `${x.toFixed(1)} ${y.toFixed(1)}`).join("L");
+    const line = joinPoints(points);
     const right = points[points.length - 1][0].toFixed(1), left = points[0][0].toFixed(1);
     return [
       make("path", { class: "on-activations", d: `M${line}L${right} ${PLOT_HEIGHT}L${left} ${PLOT_HEIGHT}Z`, opacity: 0.35 }),

@@ -3,7 +3,7 @@
 import { make } from "./elements.js";
 import { QUANTILES, runsOf } from "./histories.js";
 import { numberText, scaleOf, SymlogScale } from "./scales.js";
-import { PLOT_HEIGHT, TimePanel } from "./time_panel.js";
+import { joinPoints, PLOT_HEIGHT, TimePanel } from "./time_panel.js";
 
 /** @typedef {import("./histories.js").History} History */
 /** @typedef {import("./scales.js").Scale} Scale */
@@ -21,11 +21,6 @@ const TINT_STEP = 0.04;
 const LEAST_MEDIAN = 0.1;
 /** columns in which a median has the same sign before it is drawn: a part of all, and a number that suffices */
 const STEADY_PART = 0.1, STEADY = 5;
-
-/** @param {Points} points */
-function pathOf(points) {
-  return points.map(([x, y]) => `${x.toFixed(1)} ${y.toFixed(1)}`).join("L");
-}
 
 export class DistributionPanel extends TimePanel {
   /** @param {History} history @param {string} title @param {string} run @param {(step: number | null) => void} pointed */
@@ -63,7 +58,7 @@ export class DistributionPanel extends TimePanel {
   bands(run) {
     return BANDS.map(([low, high, opacity]) => {
       const outline = [...this.line(run, high), ...this.line(run, low).reverse()];
-      return make("path", { class: this.color, d: `M${pathOf(outline)}Z`, opacity });
+      return make("path", { class: this.color, d: `M${joinPoints(outline)}Z`, opacity });
     });
   }
 
@@ -99,7 +94,7 @@ export class DistributionPanel extends TimePanel {
     const negative = runsOf(this.history, this.columns, (at) => isLarge(at) && values[at] < 0);
     const steady = Math.min(STEADY, Math.ceil(STEADY_PART * values.length));
     const runs = [...positive, ...negative].filter((run) => run.length >= Math.min(steady, this.columns.length));
-    return runs.map((run) => make("path", { class: "median", d: `M${pathOf(this.line(run, median))}` }));
+    return runs.map((run) => make("path", { class: "median", d: `M${joinPoints(this.line(run, median))}` }));
   }
 
   /** Whether a median is outside the zero band. @param {number | null} median */

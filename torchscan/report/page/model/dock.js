@@ -7,7 +7,7 @@ import { commonScales } from "./common_scales.js";
 import { TensorsView } from "./tensors_view.js";
 
 /** @typedef {import("./histories.js").Source} Source */
-/** @typedef {{name: string, type: string, sources: string[]}} CallText what a call is called, its type and shapes, and whose output it takes */
+/** @typedef {{name: string, type: string, sources: string[], takes?: [string, string][], gives?: [string, string][]}} CallText what a call is called, its type and shapes, whose output it takes, and its inputs and outputs by name */
 /** @typedef {{element: HTMLElement, head: HTMLElement, view: TensorsView, calls: HTMLSelectElement, keys: string[], isKept: boolean}} Card */
 
 export class Dock {
@@ -90,9 +90,10 @@ export class Dock {
       changed: () => this.redrawSoon(),
     });
     view.gone = this.gone ?? view.gone;
+    view.titleOf = (history) => titleOf(history, this.textOf(history.call));
     /** @type {Card} */
     const card = { element, head, calls, keys, view, isKept };
-    if (isKept) this.kept.keep(keys[0]);
+    if (isKept) this.kept.keep(keys[0], chosen);
     this.offer(card, keys, chosen);
     this.cards.push(card);
     this.host.append(element);
@@ -110,6 +111,7 @@ export class Dock {
   /** Another of the equal calls. @param {Card} card */
   choose(card) {
     card.view.show(card.calls.value);
+    if (card.isKept) this.kept.show(card.keys[0], card.calls.value);
     this.redrawSoon();
   }
 
@@ -188,4 +190,12 @@ export class Dock {
     const shown = column < 0 ? stepsText(history, step, step) : stepsText(history, history.first[column], history.last[column]);
     this.heading.textContent = `${stepsText(history, ...range)} · values of ${shown}`;
   }
+}
+
+/** What a tensor is called: an input or an output by the name that the graph has for it. @param {import("./histories.js").History} history @param {CallText} text */
+function titleOf({ kind, name }, { takes, gives }) {
+  const named = kind.startsWith("input") ? takes : kind.startsWith("output") ? gives : undefined;
+  const place = /^(.*?)(?: (\d+))?$/.exec(name);
+  const known = named?.[Number(place?.[2] ?? 0)]?.[0];
+  return known && !/^\d+$/.test(known) ? `${place?.[1]} ${known}` : name;
 }

@@ -20,6 +20,11 @@ export function make(tag, attributes = {}, ...children) {
   return made;
 }
 
+/** Set attributes. @param {Element} element @param {Record<string, number | string>} attributes */
+export function place(element, attributes) {
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, String(value));
+}
+
 /** A bar of a panel: its parts are coloured by their names. @param {[string, number][]} parts */
 export function bar(parts) {
   const made = make("div", { class: "bar" });

@@ -2,6 +2,7 @@
 
 import { bytes, count, duration, most, ratio } from "./format.js";
 import { labelsOf } from "./measured.js";
+import { digits, percent } from "./numbers.js";
 import { seesAll, sidesOf } from "./sees.js";
 
 /** @typedef {Record<string, any>} Row */
@@ -20,18 +21,6 @@ function measured(key, text) {
   };
 }
 
-/** @param {number} value */
-function scientific(value) {
-  if (value >= 1e4 || value < 1e-3) return value.toExponential(2).replace("e-", "e−").replace("e+", "e");
-  return value >= 1e3 ? value.toFixed(0) : value.toPrecision(3);
-}
-
-/** @param {number} value */
-function percent(value) {
-  const digits = value < 0.0995 ? 2 : 3;
-  return value < 0.0005 ? "<0.1 %" : `${Number((100 * value).toPrecision(digits))} %`;
-}
-
 /** The largest side; what sees everything comes last. @param {Row} row */
 export function fieldOf(row) { return seesAll(row) ? Infinity : most(sidesOf(row).filter(Number.isFinite), 0); }
 
@@ -42,9 +31,9 @@ const always = (/** @type {string} */ name) => () => name;
 const ALL = [
   { key: "nonfinite", label: "NaN and Inf", value: of("nonfinite"), text: measured("nonfinite", count), colour: (row) => (row.producer === undefined ? "launch" : "wrong"), adds: false, isMeasured: true },
   { key: "latency", label: "measured time", value: of("latency"), text: measured("latency", duration), colour: always("compute"), adds: true, isMeasured: true },
-  { key: "gradient", label: "gradient norm", value: of("gradient"), text: measured("gradient", scientific), colour: always("memory"), adds: false, isMeasured: true, scale: "log" },
-  { key: "update", label: "update ÷ weight", value: of("update"), text: measured("update", scientific), colour: always("parameters"), adds: false, isMeasured: true, scale: "log" },
-  { key: "std", label: "std of outputs", value: of("std"), text: measured("std", scientific), colour: always("activations"), adds: false, isMeasured: true, scale: "log" },
+  { key: "gradient", label: "output gradient", value: of("gradient"), text: measured("gradient", digits), colour: always("memory"), adds: false, isMeasured: true, scale: "log" },
+  { key: "update", label: "update ÷ weight", value: of("update"), text: measured("update", digits), colour: always("parameters"), adds: false, isMeasured: true, scale: "log" },
+  { key: "std", label: "std of outputs", value: of("std"), text: measured("std", digits), colour: always("activations"), adds: false, isMeasured: true, scale: "log" },
   { key: "dead", label: "dead units", value: of("dead"), text: measured("dead", percent), colour: always("temporary"), adds: false, isMeasured: true, scale: "linear" },
   { key: "time", label: "time", value: of("time"), text: duration, colour: (row) => row.limiter || "launch", adds: true },
   { key: "macs", label: "MACs", value: of("macs"), text: count, colour: always("compute"), adds: true },

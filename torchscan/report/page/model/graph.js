@@ -3,8 +3,9 @@
 import { BoxDrawing, definitions } from "./boxes.js";
 import { make } from "./elements.js";
 import { foldingOf, saidOf } from "./figures.js";
+import { GraphInput } from "./graph_input.js";
 import { Planner } from "./plan.js";
-import { MOST_CELLS, cellAt, scaleOf, scaleOfCells, toneOf } from "./tones.js";
+import { MOST_CELLS, scaleOf, scaleOfCells, toneOf } from "./tones.js";
 
 /** @typedef {import("./figures.js").Figure} Figure */
 /** @typedef {import("./plan.js").Box} Box */
@@ -63,7 +64,7 @@ export class GraphView {
     this.key = make("div", { class: "key" });
     host.append(this.svg);
     host.after(this.key);
-    this.listen();
+    this.input = new GraphInput(this);
   }
 
   /** @param {number} row whose inside is shown @param {number} selected @param {Figure} figure that colours the boxes */
@@ -92,7 +93,7 @@ export class GraphView {
     this.rowBefore = this.row;
     this.plan = this.planned(this.settings);
     this.scale = figure.scale ? scaleOf(figure, this.data.rows) : scaleOfCells(boxesIn(this.plan).map((box) => box.cells));
-    this.drawing = new BoxDrawing(this.data, figure, this.scale, this.kept, (...given) => this.listenTo(...given), (box) => this.toggle(box));
+    this.drawing = new BoxDrawing(this.data, figure, this.scale, this.kept, (...given) => this.input.listenTo(...given), (box) => this.toggle(box));
     this.inner.replaceChildren(this.drawing.plan(this.plan));
     this.explain();
     if (isElsewhere) this.fit();
@@ -220,128 +221,6 @@ export class GraphView {
     if (row >= 0) this.inner.querySelector(`.node[data-row="${row}"]`)?.classList.add("pointed");
   }
 
-  // -- what people do ------------------------------------------------------------------------------------------------
-
-  /** @param {any} made @param {Box} box @param {Plan} plan @param {number} at */
-  listenTo(made, box, plan, at) {
-    const said = () => (box.figures ? this.said(box.figures) : /** @type {[string, string][]} */ ([["", box.name], ["what", box.kind], ["shape", box.below]]));
-    const point = (/** @type {Event} */ event) => this.on.point(event, said());
-    made.addEventListener("pointerenter", point);
-    made.addEventListener("pointerleave", () => this.on.point(null, []));
-    made.addEventListener("focus", (/** @type {Event} */ event) => { if (made.matches(":focus-visible")) point(event); });
-    made.addEventListener("blur", () => this.on.point(null, []));
-    made.addEventListener("click", (/** @type {Event} */ event) => {
-      event.stopPropagation();
-      if (this.hasMoved) return;
-      if (box.range && !box.inside) this.toggle(box);
-      else if (box.row !== undefined) this.on.select(box.row);
-    });
-    made.addEventListener("dblclick", (/** @type {Event} */ event) => {
-      event.stopPropagation();
-      if (typeof box.opens === "number") this.on.enter(box.opens);
-    });
-    made.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.press(event, box, plan, at));
-    const strip = made.querySelector(":scope > .strip");
-    if (strip) this.listenToStrip(strip, box, point);
-  }
-
-  /** Each cell is pointed at and chosen by itself. @param {any} strip @param {Box} box @param {(event: Event) => void} leave */
-  listenToStrip(strip, box, leave) {
-    const figure = /** @type {Figure} */ (this.figure);
-    const found = (/** @type {PointerEvent} */ event) => {
-      const around = strip.getBoundingClientRect();
-      return cellAt(box.cells ?? [], (event.clientX - around.x) / around.width);
-    };
-    strip.addEventListener("pointermove", (/** @type {PointerEvent} */ event) => {
-      const { cell, number } = found(event);
-      const text = cell.value === undefined ? "not measured" : figure.text(cell.value, { [figure.key]: cell.value });
-      const which = number > 1 ? ` (the largest of ${number})` : "";
-      const state = cell.state === "source" ? "first NaN or Inf" : cell.state ? "received NaN or Inf" : "";
-      const said = [["", `${cell.key}${which}`], [figure.label, text], ["state", state]];
-      this.on.point(event, /** @type {[string, string][]} */ (said.filter(([, value]) => value)));
-    });
-    strip.addEventListener("pointerleave", leave);
-    strip.addEventListener("click", (/** @type {PointerEvent} */ event) => {
-      event.stopPropagation();
-      if (this.hasMoved) return;
-      const { cell } = found(event);
-      const row = cell.row ?? box.row;
-      if (row !== undefined) this.on.select(row, cell.key);
-    });
-  }
-
-  /** @param {KeyboardEvent} event @param {Box} box @param {Plan} plan @param {number} at */
-  press(event, box, plan, at) {
-    const to = {
-      ArrowDown: () => plan.edges.find((edge) => edge.source === at)?.target,
-      ArrowUp: () => plan.edges.find((edge) => edge.target === at)?.source,
-      ArrowRight: () => at + 1,
-      ArrowLeft: () => at - 1,
-    }[event.key];
-    if (to) {
-      const next = plan.boxes[to() ?? at]?.id;
-      if (next) this.inner.querySelector(`[data-node="${CSS.escape(next)}"]`)?.focus();
-    } else if (event.key === "Enter" && box.row !== undefined && this.on.pin && !event.shiftKey) this.on.pin(box.row);
-    else if (event.key === "Enter" && typeof box.opens === "number") {
-      this.keepsFocus = true;
-      this.on.enter(box.opens);
-    } else if ((event.key === " " || event.key === "Enter") && box.opens !== null) this.toggle(box);
-    else if (event.key === "Backspace" || event.key === "Escape") {
-      this.keepsFocus = true;
-      this.on.leave();
-    } else return;
-    event.preventDefault();
-    event.stopPropagation();
-  }
-
-  listen() {
-    this.hasMoved = false;
-    /** @type {{x: number, y: number} | null} */
-    let held = null;
-    /** @type {number | null} the row of a box that is carried away */
-    let carried = null;
-    this.svg.addEventListener("pointerdown", (/** @type {PointerEvent} */ event) => {
-      held = { x: event.clientX - this.view.x, y: event.clientY - this.view.y };
-      this.hasMoved = false;
-      const target = /** @type {Element} */ (event.target);
-      const row = this.on.carry && target.closest(".node[data-row]")?.getAttribute("data-row");
-      carried = row ? Number(row) : null;
-    });
-    this.svg.addEventListener("pointermove", (/** @type {PointerEvent} */ event) => {
-      if (!held || !event.buttons) {
-        held = null;
-        return;
-      }
-      const x = event.clientX - held.x;
-      const y = event.clientY - held.y;
-      if (!this.hasMoved && Math.hypot(x - this.view.x, y - this.view.y) < 4) return;
-      if (!this.hasMoved) this.svg.setPointerCapture(event.pointerId);
-      this.hasMoved = true;
-      if (carried !== null) {
-        this.on.carry?.(carried, event, false);
-        return;
-      }
-      this.isMoved = true;
-      this.view.x = x;
-      this.view.y = y;
-      this.move();
-    });
-    this.svg.addEventListener("pointerup", (/** @type {PointerEvent} */ event) => {
-      if (carried !== null && this.hasMoved) this.on.carry?.(carried, event, true);
-      held = carried = null;
-    });
-    this.svg.addEventListener("wheel", (/** @type {WheelEvent} */ event) => {
-      if (!event.ctrlKey && !event.metaKey) return;
-      event.preventDefault();
-      const box = this.svg.getBoundingClientRect();
-      this.zoom(Math.exp(-event.deltaY / 300), event.clientX - box.x, event.clientY - box.y);
-    }, { passive: false });
-    this.svg.addEventListener("focusin", (/** @type {FocusEvent} */ event) => {
-      const target = /** @type {Element} */ (event.target);
-      if (target.matches(":focus-visible")) this.bring(target);
-    });
-  }
-
   // -- where one looks -----------------------------------------------------------------------------------------------
 
   /** Move the view so that a box is seen. @param {Element} element */
@@ -365,12 +244,12 @@ export class GraphView {
     this.move();
   }
 
-  /** The height that the graph may take: what is left of the window, or about half of it further down the page. */
+  /** The height that the graph may take: what is left of the window, or most of one further down the page. */
   tallest() {
     const top = this.host.getBoundingClientRect().top + scrollY;
     const left = innerHeight - top - 2 * MARGIN;
-    const share = this.data.measured ? 0.5 : 0.66;
-    return Math.min(TALLEST, Math.max(LOWEST, Math.min(left, share * innerHeight), 0.5 * innerHeight));
+    const share = (top > innerHeight ? 0.62 : 0.5) * innerHeight;
+    return Math.min(TALLEST, Math.max(LOWEST, Math.min(left, 0.66 * innerHeight), share));
   }
 
   /** The window has another size. */

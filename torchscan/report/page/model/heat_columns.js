@@ -1,5 +1,7 @@
 // Columns of steps on the pixels of a heat map.
 
+import { lastUpTo } from "./numbers.js";
+
 /** @typedef {import("./unpack.js").Arrays} Arrays */
 /** @typedef {import("./axis.js").Scale} Scale */
 
@@ -26,17 +28,7 @@ export class HeatColumns {
   }
 
   /** The last column that begins up to a step. @param {number} step */
-  before(step) {
-    const { first } = this.arrays;
-    let low = -1;
-    let high = first.length - 1;
-    while (low < high) {
-      const middle = Math.ceil((low + high) / 2);
-      if (first[middle] <= step) low = middle;
-      else high = middle - 1;
-    }
-    return low;
-  }
+  before(step) { return lastUpTo(this.arrays.first, step); }
 
   /** Work out which columns lie under each pixel. @param {Scale} scale @param {number} left @param {number} number of pixels @param {number} size of one */
   spread(scale, left, number, size) {

@@ -1,8 +1,7 @@
 // What stands around a heat map: notes above it, steps and a legend below it, brackets beside it.
 
 import { labeledMarks } from "./axis.js";
-import { place } from "./brush.js";
-import { make } from "./elements.js";
+import { make, place } from "./elements.js";
 import { tick, whole } from "./numbers.js";
 
 /** @typedef {import("./layers_heat.js").LayersHeat} LayersHeat */
@@ -81,6 +80,7 @@ export class HeatFrame {
       ...(isTonal ? [make("span", { class: "name" }, quantity.label), this.ramp()] : []),
       ...(view.producer ? [make("span", {}, make("i", { class: "sample solid" }), view.data.nan.isInputFinite === false ? "seen first here" : "produced the first one")] : []),
       make("span", {}, make("i", { class: "sample hatched" }), hatched),
+      ...(isMissing || !this.hasBlanks() ? [] : [make("span", {}, make("i", { class: "sample blank" }), "no step recorded")]),
       make("span", { class: "about" }, isMissing ? quantity.missing : `a column: ${this.holds()} · a folded block: ${quantity.folded}`),
     );
   }
@@ -98,13 +98,27 @@ export class HeatFrame {
     return make("span", { class: "ramp" }, make("i"), ...labels);
   }
 
-  /** How many steps a column holds, and which of their values it shows. */
+  /** Whether cells within the run have no step. */
+  hasBlanks() {
+    const { from, to } = this.heat.columns;
+    return from.some((first, at) => first >= to[at]);
+  }
+
+  /** How many steps a column holds, which of their values it shows, and whether there are finer ones. */
   holds() {
-    const { columns, range, quantity, view } = this.heat;
-    const steps = Math.max(1, Math.round((range[1] - range[0] + 1) / Math.max(1, columns.from.length)), columns.width);
-    const share = view.facts.passes ? view.facts.sampled / view.facts.passes : 1;
-    const seldom = share < 0.6 ? ` (1 in ${Math.round(1 / share)} was sampled)` : "";
-    return steps === 1 ? "one step" : `${whole(steps)} steps${seldom}, their ${quantity.pick}`;
+    const { columns, range: [from, to], quantity, view } = this.heat;
+    const { facts, arrays } = view;
+    const size = to - from + 1;
+    const number = Math.max(1, columns.before(to) - Math.max(0, columns.before(from)) + 1);
+    const isFinest = number <= columns.from.length;
+    const steps = Math.max(isFinest ? 1 : 2, Math.round(size / Math.min(number, columns.from.length)));
+    const hasAll = facts.sampled <= arrays.first.length;
+    const every = (arrays.quantities.get(quantity.name)?.every ?? 1) * columns.width;
+    const counted = every > columns.width ? `; counted in every ${every}th step, held until the next` : "";
+    if (isFinest && hasAll) return `${steps === 1 ? "one step" : `one recorded step of ${whole(steps)}`}${counted}`;
+    const share = facts.passes ? facts.sampled / facts.passes : 1;
+    const seldom = share < 0.6 ? ` (1 in ${Math.round(1 / share)} was recorded)` : "";
+    return `${whole(steps)} steps${seldom}, their ${quantity.pick}${isFinest ? "; this page has no finer ones" : ""}${counted}`;
   }
 
   /** Brackets beside rows that have something in common. */

@@ -62,7 +62,7 @@ export class HeatProfile {
     const closed = heat.strips.filter(({ row }) => !(rows[row].hasInner && heat.rows.opened.has(row)));
     return closed.flatMap(({ row, y }) => {
       const value = heat.valueAt(row, column);
-      if (value === null || Number.isNaN(value)) return [];
+      if (value === null || Number.isNaN(value) || heat.isWrong(row, column)) return [];
       return [{ x: this.x(value > 0 ? Math.log10(value) : -Infinity), y: y + heat.tall / 2 }];
     });
   }

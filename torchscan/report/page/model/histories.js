@@ -16,12 +16,20 @@ async function unpacked(packed) {
   return new Response(stream).json();
 }
 
-/** Histories that the page has brought with it. @param {string} packed @returns {Source} */
-export function sourceOf(packed) {
-  const all = unpacked(packed);
+/** @typedef {{calls: string[], data: string}} Group some histories, compressed, and their calls */
+
+/** Histories that the page has brought with it. @param {Group[]} groups @returns {Source} */
+export function sourceOf(groups) {
+  /** @type {Map<Group, Promise<History[]>>} */
+  const opened = new Map();
+  const open = (/** @type {Group} */ group) => {
+    const histories = opened.get(group) ?? unpacked(group.data);
+    opened.set(group, histories);
+    return histories;
+  };
   return async (key) => {
-    const histories = (await all).filter((each) => each.call === key);
-    return { histories, isWhole: true };
+    const found = await Promise.all(groups.filter(({ calls }) => calls.includes(key)).map(open));
+    return { histories: found.flat().filter((each) => each.call === key), isWhole: true };
   };
 }
 

@@ -21,12 +21,15 @@ export class Kept {
     this.changed = changed ?? (() => {});
     /** @type {Map<string, number>} the number of its letter by key */
     this.numbers = new Map();
+    /** @type {Map<string, string>} which of its calls is shown, by key */
+    this.calls = new Map();
   }
 
-  /** Give a layer the first free letter, unless it has one. @param {string} key @returns {Mark} */
-  keep(key) {
+  /** Give a layer the first free letter, unless it has one. @param {string} key @param {string} [call] that is shown @returns {Mark} */
+  keep(key, call = key) {
     const isNew = !this.numbers.has(key);
     if (isNew) {
+      this.calls.set(key, call);
       const taken = new Set(this.numbers.values());
       let number = 0;
       while (taken.has(number)) number += 1;
@@ -36,8 +39,21 @@ export class Kept {
     return /** @type {Mark} */ (this.markOf(key));
   }
 
+  /** Another call of a kept layer is shown. @param {string} key @param {string} call */
+  show(key, call) {
+    this.calls.set(key, call);
+    this.changed();
+  }
+
+  /** The letter of a call that is shown. @param {string} call @returns {Mark | null} */
+  markOfCall(call) {
+    for (const [key, shown] of this.calls) if (shown === call) return this.markOf(key);
+    return null;
+  }
+
   /** Take its letter back. @param {string} key */
   release(key) {
+    this.calls.delete(key);
     if (this.numbers.delete(key)) this.changed();
   }
 

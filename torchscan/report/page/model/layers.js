@@ -1,19 +1,21 @@
 // The table of layers: a tree that opens, or a list in the order of a column.
 
 import { make } from "./elements.js";
-import { fieldOf, hasReceived } from "./figures.js";
-import { count, most, share } from "./format.js";
-import { keepTag } from "./keep.js";
-import { callsOf } from "./measured.js";
-import { cellsOf, cellsOfRows, drawStrip, scaleOf } from "./tones.js";
+import { hasReceived } from "./figures.js";
+import { most } from "./format.js";
+import { RowWindow } from "./row_window.js";
+import { columnsOf, isMeant, marksOf, partOf } from "./table_cells.js";
+import { scaleOf } from "./tones.js";
 
 /** @typedef {import("./figures.js").Figure} Figure */
 /** @typedef {import("./keep.js").Kept} Kept */
+/** @typedef {import("./table_cells.js").Column} Column */
 /** @typedef {Record<string, any>} Row */
 
 /** rows of the first level that begin open, at most */
 const MOST_OPEN = 60;
-const STRIP_WIDE = 84, STRIP_TALL = 8;
+/** columns whose values stay while a run goes on */
+const STEADY = new Set(["name", "output", "params"]);
 
 export class LayersView {
   /**
@@ -37,7 +39,21 @@ export class LayersView {
     this.scale = { low: 0, high: 0, isLog: false };
     /** @type {Figure | null} */
     this.figure = null;
+    /** @type {Figure[]} */
+    this.figures = [];
     this.wanted = "";
+    /** @type {Column[]} */
+    this.shownColumns = [];
+    this.window = new RowWindow(host, (at) => this.line(at, this.shownColumns));
+    this.window.pinned = () => [Math.max(this.selected, 0), this.focused()].filter((at) => at >= 0);
+    /** rows that are seen, which are found anew when they change @type {number[] | null} */
+    this.order = null;
+  }
+
+  /** The row that has the focus; -1: none. */
+  focused() {
+    const row = document.activeElement?.closest("tr[data-at]");
+    return row && this.host.contains(row) ? Number(row.getAttribute("data-at")) : -1;
   }
 
   /** Rows of the first level that are closed, since there are too many to be read opened. */
@@ -49,29 +65,31 @@ export class LayersView {
   /** @param {number} at */
   hasInner(at) { return this.rows[at + 1]?.depth > this.rows[at].depth; }
 
-  /** @param {number} selected @param {Figure} figure */
-  show(selected, figure) {
+  /** @param {number} selected @param {Figure} figure @param {Figure[]} [figures] of the page */
+  show(selected, figure, figures = this.figures) {
+    this.figures = figures;
     if (selected !== this.selected) for (let at = this.rows[selected]?.in; at !== null && at !== undefined; at = this.rows[at].in) this.closed.delete(at);
     const isNew = selected !== this.selected;
     this.selected = selected; this.figure = figure;
     const drawnBefore = this.drawn;
-    this.drawn = `${figure.key} ${this.sorted?.key} ${this.sorted?.isDown} ${this.wanted} ${[...this.closed].join()}`;
+    this.drawn = `${figure.key} ${figures.length} ${this.sorted?.key} ${this.sorted?.isDown} ${this.wanted} ${[...this.closed].join()}`;
     this.drawnFigure = figure.key;
     if (this.drawn !== drawnBefore) this.redraw(figure);
     else this.mark();
-    if (isNew) this.bring();
+    if (isNew) this.bring(selected);
   }
 
   /** Other figures in the same rows. Rows stay, so that one can go on dragging one; but their order may be another. */
   refresh() {
     const { figure } = this;
     if (!figure || !this.drawn) return;
-    if (this.drawnFigure !== figure.key || this.sorted?.key === figure.key) { this.drawn = ""; return; }
+    if (this.drawnFigure !== figure.key || (this.sorted && !STEADY.has(this.sorted.key))) { this.drawn = ""; return; }
     this.measure(figure);
-    const column = this.columns(figure).at(-1);
+    const columns = this.shownColumns;
     for (const each of this.host.querySelectorAll("tr[data-at]")) {
       const row = this.rows[Number(each.getAttribute("data-at"))];
-      each.lastElementChild?.replaceChildren(column?.text(row) ?? "", this.part(row));
+      columns.forEach((column, at) => { if (at) each.children[at].textContent = column.text(row); });
+      each.lastElementChild?.append(this.part(row));
       each.classList.toggle("producer", row.producer !== undefined);
       each.classList.toggle("received", hasReceived(row));
     }
@@ -87,66 +105,67 @@ export class LayersView {
   /** For a path or a type: what is found is seen from its beginning. @param {string} wanted */
   look(wanted) {
     this.wanted = wanted;
+    this.host.scrollTop = 0;
     if (this.figure) this.show(this.selected, this.figure);
     this.host.scrollTop = 0;
   }
 
-  /** Thousands of rows are drawn once; what is selected changes a class. */
+  /** What is selected changes a class: the rows stay. */
   mark() {
-    for (const each of this.host.querySelectorAll("tr.selected")) { each.classList.remove("selected"); each.removeAttribute("aria-selected"); each.setAttribute("tabindex", "-1"); }
-    const marked = this.host.querySelector(`[data-at="${this.selected}"]`);
+    for (const each of this.host.querySelectorAll("tr.selected, tr[tabindex='0']")) {
+      each.classList.remove("selected");
+      each.removeAttribute("aria-selected");
+      each.setAttribute("tabindex", "-1");
+    }
+    this.window.draw();
+    const marked = this.window.elementOf(this.selected);
     marked?.classList.add("selected");
     marked?.setAttribute("aria-selected", "true");
-    marked?.setAttribute("tabindex", "0");
+    this.window.elementOf(Math.max(this.selected, 0))?.setAttribute("tabindex", "0");
   }
 
-  /** Scroll the table, not the page, to what is selected. */
-  bring() {
-    const marked = this.host.querySelector("tr.selected"), head = this.host.querySelector("thead");
-    if (!marked || !head) return;
-    const row = marked.getBoundingClientRect(), seen = this.host.getBoundingClientRect(), top = seen.top + head.getBoundingClientRect().height;
-    if (row.top < top) this.host.scrollTop += row.top - top;
-    else if (row.bottom > seen.bottom) this.host.scrollTop += row.bottom - seen.bottom;
-  }
+  /** Scroll to a row. @param {number} at */
+  bring(at) { this.window.bring(at, this.host.querySelector("thead")?.offsetHeight ?? 0); }
 
   /** @param {Figure} figure */
   redraw(figure) {
     this.measure(figure);
-    const active = document.activeElement, focused = active?.closest("[data-at]")?.getAttribute("data-at"), heading = active?.getAttribute("data-key");
-    const columns = this.columns(figure);
+    const focused = this.focused(), heading = document.activeElement?.getAttribute("data-key");
+    const columns = this.shownColumns = columnsOf(figure, this.figures, this.rows);
     const head = make("tr", {}, ...columns.map((column) => this.heading(column)));
-    const body = make("tbody", {}, ...this.seen().map((at) => this.line(at, columns)));
-    if (!body.firstChild) body.append(make("tr", {}, make("td", { colspan: columns.length }, `no layer matches “${this.wanted}”`)));
-    this.host.replaceChildren(make("table", { role: this.sorted ? "table" : "treegrid", "aria-label": "layers" }, make("thead", {}, head), body));
-    const back = focused ? `[data-at="${focused}"]` : heading ? `[data-key="${heading}"]` : null;
-    if (back) /** @type {HTMLElement | null} */ (this.host.querySelector(back))?.focus({ preventScroll: true });
+    const rows = this.order = this.found();
+    const { body } = this.window;
+    body.replaceChildren();
+    this.host.replaceChildren(make("table", { role: this.sorted ? "table" : "treegrid", "aria-label": "layers", "aria-rowcount": rows.length + 1 }, make("thead", {}, head), body));
+    this.window.show(rows);
+    if (!rows.length) body.append(make("tr", {}, make("td", { colspan: columns.length }, `no layer matches “${this.wanted}”`)));
+    this.holdWidths();
+    const back = focused >= 0 ? this.window.elementOf(focused) : heading ? this.host.querySelector(`[data-key="${heading}"]`) : null;
+    /** @type {HTMLElement | null | undefined} */ (back)?.focus({ preventScroll: true });
   }
 
-  /** @param {Figure} figure @returns {{key: string, label: string, isNumber: boolean, always?: boolean, of: (row: Row) => any, text: (row: Row) => string}[]} */
-  columns(figure) {
-    const text = (/** @type {string} */ key, /** @type {string} */ label) => ({ key, label, isNumber: true, of: (/** @type {Row} */ row) => row[key], text: (/** @type {Row} */ row) => count(row[key]) });
-    const rest = [text("params", "Params"), text("macs", "MACs"), { key: "rf", label: "RF", isNumber: true, of: (/** @type {Row} */ row) => fieldOf(row), text: (/** @type {Row} */ row) => row.rf || "–" }]
-      .filter((column) => column.key !== figure.key && this.rows.some((row) => row[column.key]));
-    return [
-      { key: "name", label: "Layer", isNumber: false, always: true, of: (row) => row.name, text: (row) => row.name },
-      { key: "output", label: "Output", isNumber: true, of: (row) => row.output[0] ?? "", text: (row) => (row.output[0] ?? "–") + (row.output.length > 1 ? ` +${row.output.length - 1}` : "") },
-      ...rest,
-      { key: figure.key, label: figure.label[0].toUpperCase() + figure.label.slice(1), isNumber: true, always: true, of: figure.value, text: (row) => figure.text(figure.value(row), row) },
-    ];
+  /** The page has another width. */
+  adapt() {
+    for (const each of this.host.querySelectorAll("th")) each.style.minWidth = "";
+    this.holdWidths();
+    this.window.draw();
   }
 
-  /** A folded row has the paths of all that it stands for. @param {number} at @param {string} wanted */
-  isMeant(at, wanted) {
-    const { path, name, type, calls } = this.rows[at];
-    return `${path} ${name} ${type}`.toLowerCase().includes(wanted) || (calls ?? []).some((/** @type {string} */ key) => key.toLowerCase().includes(wanted));
+  /** Columns stay as wide as they are while other rows come into view. */
+  holdWidths() {
+    if (this.window.elements.size === this.window.rows.length) return;
+    for (const each of this.host.querySelectorAll("th")) each.style.minWidth = `${each.offsetWidth}px`;
   }
 
   /** Rows that are seen, in their order. */
-  seen() {
+  seen() { return this.order ?? this.found(); }
+
+  /** Find the rows that are seen: not inside closed ones, or those that match, sorted if a column sorts them. */
+  found() {
     const wanted = this.wanted.toLowerCase();
-    const all = this.rows.map((_, at) => at).filter((at) => !wanted || this.isMeant(at, wanted));
+    const all = this.rows.map((_, at) => at).filter((at) => !wanted || isMeant(this.rows[at], wanted));
     if (this.sorted) {
-      const column = this.columns(/** @type {Figure} */ (this.figure)).find((each) => each.key === this.sorted?.key), way = this.sorted.isDown ? -1 : 1;
+      const column = this.shownColumns.find((each) => each.key === this.sorted?.key), way = this.sorted.isDown ? -1 : 1;
       return all.sort((one, other) => { const a = column?.of(this.rows[one]), b = column?.of(this.rows[other]); return way * (a < b ? -1 : a > b ? 1 : 0); });
     }
     if (wanted) return all;
@@ -154,43 +173,29 @@ export class LayersView {
     return all.filter((at) => { const above = this.rows[at].in; if (above !== null && (hidden.has(above) || this.closed.has(above))) { hidden.add(at); return false; } return true; });
   }
 
-  /** @param {ReturnType<LayersView["columns"]>[number]} column */
+  /** @param {Column} column */
   heading(column) {
     const order = this.sorted?.key === column.key ? (this.sorted.isDown ? "descending" : "ascending") : undefined;
     const press = () => {
       this.sorted = this.sorted?.key !== column.key ? { key: column.key, isDown: column.key !== "name" } : this.sorted.isDown === (column.key !== "name") ? { key: column.key, isDown: !this.sorted.isDown } : null;
       if (this.figure) this.show(this.selected, this.figure);
     };
-    return make("th", { scope: "col", class: `${column.isNumber ? "number" : ""}${column.always ? "" : " extra"}`, "aria-sort": order }, make("button", { type: "button", "data-key": column.key, onclick: press }, column.label));
+    return make("th", { scope: "col", class: `${column.isNumber ? "number" : ""}${column.always ? "" : " extra"}`, "aria-sort": order }, make("button", { type: "button", "data-key": column.key, title: column.title, onclick: press }, column.label));
   }
 
-  /** @param {number} at @param {ReturnType<LayersView["columns"]>} columns */
+  /** @param {number} at @param {Column[]} columns */
   line(at, columns) {
     const row = this.rows[at], isTree = !this.sorted && !this.wanted;
     const made = make("tr", {
-      "data-at": at, tabindex: at === Math.max(this.selected, 0) ? 0 : -1, class: `${at === this.selected ? "selected" : ""}${row.failed ? " failed" : ""}${row.producer !== undefined ? " producer" : hasReceived(row) ? " received" : ""}`,
+      "data-at": at, "aria-rowindex": (this.window.places.get(at) ?? 0) + 2, tabindex: at === Math.max(this.selected, 0) ? 0 : -1, class: `${at === this.selected ? "selected" : ""}${row.failed ? " failed" : ""}${row.producer !== undefined ? " producer" : hasReceived(row) ? " received" : ""}`,
       "aria-level": isTree ? row.depth + 1 : undefined, "aria-expanded": isTree && this.hasInner(at) ? String(!this.closed.has(at)) : undefined, "aria-selected": at === this.selected ? "true" : undefined,
       draggable: this.on.carry ? "true" : undefined, ondragstart: () => this.on.carry?.(at, null, false), ondragend: () => this.on.carry?.(at, null, true),
       onclick: () => this.on.select(at), ondblclick: () => row.level !== undefined && this.on.enter(at),
       onkeydown: (/** @type {KeyboardEvent} */ event) => this.key(event, at),
       onpointerenter: (/** @type {Event} */ event) => this.on.point(event, row), onpointerleave: () => this.on.point(null, null),
-    }, this.nameCell(at, isTree), ...columns.slice(1).map((column) => make("td", { class: `number${column.always ? "" : " extra"}` }, `${column.key === "macs" && !row.complete ? "≥ " : ""}${column.text(row)}`)));
+    }, this.nameCell(at, isTree), ...columns.slice(1).map((column) => make("td", { class: `number${column.always ? "" : " extra"}` }, column.text(row))));
     if (this.figure) made.lastChild.append(this.part(row));
     return made;
-  }
-
-  /** A bar beside a figure, and its share of the whole; of several modules, what each has measured. @param {Row} row */
-  part(row) {
-    const figure = /** @type {Figure} */ (this.figure);
-    const cells = cellsOf(figure, row) ?? (figure.scale ? cellsOfRows(figure, [row], [0]) : null);
-    if (cells) {
-      const drawn = make("svg", { class: "cells", width: STRIP_WIDE, height: STRIP_TALL, "aria-hidden": "true" }, drawStrip(cells, this.scale, STRIP_WIDE, STRIP_TALL));
-      return make("span", { class: "part" }, drawn);
-    }
-    const part = this.whole ? Math.min(1, figure.value(row) / this.whole) : 0;
-    const drawn = make("span", { class: "share" }, make("i", { class: `on-${figure.colour(row)}` }));
-    drawn.firstChild.style.width = `${100 * part}%`;
-    return make("span", { class: "part" }, figure.adds ? make("span", { class: "percent" }, share(part)) : "", drawn);
   }
 
   /** @param {number} at @param {boolean} isTree */
@@ -206,25 +211,20 @@ export class LayersView {
       : make("span", { class: "fold" });
     const name = `${isTree ? row.name : row.path || row.name}${row.failed ? " failed" : ""}`;
     const type = make("span", { class: "type" }, `${row.type}${row.repeats > 1 ? ` ×${row.repeats}` : ""}`);
-    const cell = make("td", { class: "name" }, fold, make("span", {}, name), type, ...this.marksOf(row));
+    const cell = make("td", { class: "name" }, fold, make("span", {}, name), type, ...marksOf(row, this.kept));
     if (isTree) cell.style.paddingLeft = `${6 + 15 * Math.min(row.depth, 12)}px`;
     return cell;
   }
 
-  /** The letter of a kept layer, and a word where NaN or Inf came from. @param {Row} row */
-  marksOf(row) {
-    const mark = this.kept?.markOf(callsOf(row)[0]);
-    const source = row.producer === undefined ? [] : [make("span", { class: "badge", title: row.producer }, "first NaN or Inf")];
-    const inside = row.holds && row.producer === undefined ? [make("span", { class: "badge inside", title: `first NaN or Inf: ${row.holds}` })] : [];
-    return [...(mark ? [keepTag(mark)] : []), ...source, ...inside];
-  }
+  /** @param {Row} row */
+  part(row) { return partOf(row, /** @type {Figure} */ (this.figure), this.whole, this.scale); }
 
   /** Show the letters of kept layers anew. */
   markKept() {
     for (const each of this.host.querySelectorAll("tr[data-at]")) {
       const cell = each.querySelector("td.name");
       for (const old of cell?.querySelectorAll(".tag, .badge") ?? []) old.remove();
-      cell?.append(...this.marksOf(this.rows[Number(each.getAttribute("data-at"))]));
+      cell?.append(...marksOf(this.rows[Number(each.getAttribute("data-at"))], this.kept));
     }
   }
 
@@ -237,8 +237,11 @@ export class LayersView {
   /** @param {KeyboardEvent} event @param {number} at */
   key(event, at) {
     const seen = this.seen(), place = seen.indexOf(at), isTree = !this.sorted && !this.wanted;
-    const go = (/** @type {number | undefined} */ to) => { if (to === undefined) return; this.on.select(to); /** @type {HTMLElement | null} */ (this.host.querySelector(`[data-at="${to}"]`))?.focus(); };
-    if (event.key === "ArrowDown") go(seen[place + 1]);
+    const go = (/** @type {number | undefined} */ to) => { if (to === undefined) return; this.on.select(to); this.bring(to); this.window.elementOf(to)?.focus({ preventScroll: true }); };
+    const page = Math.max(1, Math.floor(this.host.clientHeight / this.window.tall) - 2);
+    const far = { Home: 0, End: seen.length - 1, PageUp: Math.max(0, place - page), PageDown: Math.min(seen.length - 1, place + page) }[event.key];
+    if (far !== undefined) go(seen[far]);
+    else if (event.key === "ArrowDown") go(seen[place + 1]);
     else if (event.key === "ArrowUp") go(seen[place - 1]);
     else if (event.key === "ArrowRight" && isTree && this.hasInner(at)) { if (this.closed.has(at)) this.toggle(at); else go(seen[place + 1]); }
     else if (event.key === "ArrowLeft" && isTree) { if (this.hasInner(at) && !this.closed.has(at)) this.toggle(at); else if (this.rows[at].in !== null) go(this.rows[at].in); }

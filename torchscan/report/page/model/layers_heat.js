@@ -1,10 +1,11 @@
 // Layers over the steps: a heat map with a row for each block, in the model's order. Only rows in view are elements.
 
 import { frameOf } from "./axis.js";
-import { place } from "./brush.js";
 import { make } from "./elements.js";
 import { HeatColumns } from "./heat_columns.js";
 import { HeatFrame } from "./heat_frame.js";
+import { listenToHeat } from "./heat_input.js";
+import { HeatLines } from "./heat_lines.js";
 import { HeatPainter } from "./heat_paint.js";
 import { HeatProfile } from "./heat_profile.js";
 import { HeatRows } from "./heat_rows.js";
@@ -50,12 +51,9 @@ export class LayersHeat {
     this.list = make("div", { class: "heat-list", role: "tree", "aria-label": "layers" });
     this.scroll = make("div", { class: "heat-scroll", onscroll: () => this.paint() }, make("div", { class: "heat-rows" }, this.sticky, this.list, this.ring, this.around.side), this.cursor);
     host.append(this.around.head, this.scroll, this.around.foot, this.around.key);
-    /** @type {Map<number, any>} */
-    this.elements = new Map();
+    this.lines = new HeatLines(this);
     this.focused = this.rows.seen[0] ?? 0;
-    this.list.addEventListener("pointermove", (/** @type {PointerEvent} */ event) => this.move(event));
-    this.list.addEventListener("click", (/** @type {MouseEvent} */ event) => this.click(event));
-    this.list.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.press(event));
+    listenToHeat(this);
   }
 
   /** Other arrays of the same run; what is open stays open if the rows are the same. */
@@ -65,14 +63,9 @@ export class LayersHeat {
     if (!isSame) {
       this.rows = new HeatRows(rows);
       this.focused = this.rows.seen[0] ?? 0;
-      this.clear();
+      this.lines.clear();
     } else this.rows.rows = rows;
     this.columns = new HeatColumns(this.view.arrays);
-  }
-
-  clear() {
-    for (const element of this.elements.values()) element.remove();
-    this.elements.clear();
   }
 
   get range() { return this.options.range?.() ?? this.view.range; }
@@ -84,8 +77,19 @@ export class LayersHeat {
 
   /** @param {number} row @param {number} column */
   textAt(row, column) {
-    if (this.quantity.name === "nan") return this.view.arrays.wrong.get(row)?.[column] ? "NaN" : "0";
+    if (this.isWrong(row, column)) return "NaN";
+    if (this.quantity.name === "nan") return column < 0 ? "–" : "finite";
     return textOf(this.quantity, this.valueAt(row, column));
+  }
+
+  /** Whether NaN or Inf made the value of a row unknown in a column. @param {number} row @param {number} column */
+  isWrong(row, column) { return ((this.view.arrays.wrong.get(row)?.[column] ?? 0) & this.quantity.bits) > 0; }
+
+  /** The column in which the value of a row was counted; -1: none. @param {number} row @param {number} column */
+  countedIn(row, column) {
+    const values = this.view.arrays.quantities.get(this.quantity.name)?.counted.get(row);
+    for (let at = column; values && at >= 0; at -= 1) if (!Number.isNaN(values[at])) return at;
+    return -1;
   }
 
   get lastColumn() { return this.columns.before(this.range[1]); }
@@ -122,7 +126,7 @@ export class LayersHeat {
     const first = Math.max(0, Math.floor(this.scroll.scrollTop / this.tall));
     const last = Math.min(seen.length, Math.ceil((this.scroll.scrollTop + height) / this.tall));
     this.strips = seen.slice(first, last).map((row, at) => ({ row, y: (first + at) * this.tall - this.scroll.scrollTop }));
-    this.put(first, last);
+    this.lines.put(first, last);
     this.painter.begin(this.frame.width, height);
     const [low, high] = this.decades;
     const { wrong } = this.view.arrays;
@@ -150,52 +154,32 @@ export class LayersHeat {
     this.painter.solid(start - 1, strip.y, Math.max(7, end - start + 1), this.tall);
   }
 
-  /** Elements of the rows from one to another. @param {number} first @param {number} last */
-  put(first, last) {
-    const wanted = new Set(this.rows.seen.slice(first, last));
-    wanted.add(this.focused);
-    for (const [row, element] of this.elements) {
-      if (wanted.has(row) && this.rows.seen.includes(row)) continue;
-      element.remove();
-      this.elements.delete(row);
-    }
-    const places = new Map(this.rows.seen.map((row, at) => [row, at]));
-    for (const row of wanted) {
-      const at = places.get(row);
-      if (at !== undefined) this.line(row, at);
-    }
+  /** Select a module, and open or close what is inside. @param {number} row */
+  choose(row) {
+    const { hasInner, folded } = this.view.arrays.rows[row];
+    if (hasInner) this.rows.toggle(row);
+    if (!folded) this.view.choose(row);
+    this.view.drawHeats();
   }
 
-  /** @param {number} row @param {number} at */
-  line(row, at) {
-    const { name, type, hasInner, key } = this.view.arrays.rows[row];
-    let element = this.elements.get(row);
-    if (!element) {
-      element = make("div", { class: "heat-row", role: "treeitem", "data-row": row, "data-key": key }, make("span", { class: "twisty" }), make("b"), make("span", { class: "kind" }), make("span", { class: "why" }), make("span", { class: "value" }));
-      this.elements.set(row, element);
-      this.list.append(element);
-    }
-    const isOpen = this.rows.opened.has(row);
-    const text = this.textAt(row, this.lastColumn);
-    const [twisty, title, kind, why, last] = element.children;
-    twisty.textContent = hasInner ? (isOpen ? "▾" : "▸") : "";
-    title.textContent = name;
-    kind.textContent = type;
-    const has = this.values?.has(row) || this.quantity.name === "nan" || this.view.arrays.wrong.has(row);
-    why.textContent = has ? "" : this.values ? this.quantity.none : "";
-    last.textContent = this.options.groups ? "" : text;
-    element.style.top = `${at * this.tall}px`;
-    element.style.height = `${this.tall}px`;
-    element.style.setProperty("--level", String(this.rows.level(row)));
-    element.style.setProperty("--left", `${this.frame.left}px`);
-    element.classList.toggle("open", isOpen);
-    element.classList.toggle("selected", row === this.view.selected);
-    element.classList.toggle("producer", row === this.view.producer?.row);
-    place(element, { tabindex: row === this.focused ? 0 : -1, "aria-level": this.rows.level(row) + 1, "aria-selected": String(row === this.view.selected), "aria-label": `${name}, ${type}, ${this.quantity.label} ${text}` });
-    if (hasInner) place(element, { "aria-expanded": String(isOpen) });
+  /** @param {number} row */
+  toggle(row) {
+    this.rows.toggle(row);
+    this.draw();
   }
 
-  // -- pointer and keyboard ----------------------------------------------------------------------
+  /** @param {number} row */
+  focus(row) {
+    this.focused = row;
+    this.view.pointed = row;
+    const at = this.rows.seen.indexOf(row);
+    const [top, bottom] = [at * this.tall, (at + 1) * this.tall];
+    if (top < this.scroll.scrollTop) this.scroll.scrollTop = top;
+    else if (bottom > this.scroll.scrollTop + this.scroll.clientHeight) this.scroll.scrollTop = bottom - this.scroll.clientHeight;
+    this.paint();
+    this.lines.elements.get(row)?.focus({ preventScroll: true });
+    this.view.point(this.view.cross);
+  }
 
   /** Show the crosshair, and the profile of its step. */
   point() {
@@ -210,79 +194,10 @@ export class LayersHeat {
     this.ring.hidden = !isInside || at < 0;
     this.ring.style.transform = `translate(${x - 4}px, ${at * this.tall}px)`;
     this.ring.style.height = `${this.tall}px`;
-    for (const [row, element] of this.elements) element.classList.toggle("pointed", row === view.pointed);
+    this.lines.point();
     if (this.options.groups || frame.isNarrow) return;
     const column = isInside ? this.columns.at(view.cross) : -1;
     this.around.now.textContent = column < 0 ? "" : `step ${whole(view.cross)}`;
     this.profile.draw(column);
-  }
-
-  /** @param {MouseEvent} event */
-  rowAt(event) {
-    const element = /** @type {Element} */ (event.target).closest("[data-row]");
-    return element ? Number(element.getAttribute("data-row")) : null;
-  }
-
-  /** @param {PointerEvent} event */
-  move(event) {
-    const row = this.rowAt(event);
-    if (row === null) return;
-    const [from, to] = this.range;
-    const x = event.clientX - this.host.getBoundingClientRect().left;
-    this.view.pointed = row;
-    const isOnCells = x >= this.frame.left && x <= this.frame.right;
-    this.view.point(isOnCells ? Math.min(to, Math.max(from, Math.floor(this.scale.step(x)))) : this.view.cross);
-  }
-
-  /** @param {MouseEvent} event */
-  click(event) {
-    const row = this.rowAt(event);
-    if (row === null) return;
-    this.focus(row);
-    this.choose(row);
-  }
-
-  /** Select a module, and open or close what is inside. @param {number} row */
-  choose(row) {
-    const { hasInner, folded } = this.view.arrays.rows[row];
-    if (hasInner) this.rows.toggle(row);
-    if (!folded) this.view.choose(row);
-    this.view.drawHeats();
-  }
-
-  /** @param {number} row */
-  focus(row) {
-    this.focused = row;
-    this.view.pointed = row;
-    const at = this.rows.seen.indexOf(row);
-    const [top, bottom] = [at * this.tall, (at + 1) * this.tall];
-    if (top < this.scroll.scrollTop) this.scroll.scrollTop = top;
-    else if (bottom > this.scroll.scrollTop + this.scroll.clientHeight) this.scroll.scrollTop = bottom - this.scroll.clientHeight;
-    this.paint();
-    this.elements.get(row)?.focus({ preventScroll: true });
-    this.view.point(this.view.cross);
-  }
-
-  /** @param {KeyboardEvent} event */
-  press(event) {
-    const row = this.rowAt(/** @type {any} */ (event));
-    if (row === null) return;
-    const { hasInner, parent } = this.view.arrays.rows[row];
-    const isOpen = this.rows.opened.has(row);
-    const next = this.rows.neighbor(row, event.key);
-    if (event.shiftKey && event.key.startsWith("Arrow")) { this.view.pressArrow(event); return; }
-    if (next !== undefined) this.focus(next);
-    else if (event.key === "ArrowRight" && hasInner && !isOpen) this.toggle(row);
-    else if (event.key === "ArrowLeft" && hasInner && isOpen) this.toggle(row);
-    else if (event.key === "ArrowLeft" && parent !== null && this.rows.seen.includes(parent)) this.focus(parent);
-    else if (event.key === "Enter" || event.key === " ") this.choose(row);
-    else return;
-    event.preventDefault();
-  }
-
-  /** @param {number} row */
-  toggle(row) {
-    this.rows.toggle(row);
-    this.draw();
   }
 }

@@ -19,6 +19,18 @@ export function tick(value) {
   return toSigns(value.toExponential().replace(/(\.\d{2})\d*e/, "$1e"));
 }
 
+/** The place of the last of sorted values up to a limit; -1: none. @param {number[]} values @param {number} limit */
+export function lastUpTo(values, limit) {
+  let low = -1;
+  let high = values.length - 1;
+  while (low < high) {
+    const middle = Math.ceil((low + high) / 2);
+    if (values[middle] <= limit) low = middle;
+    else high = middle - 1;
+  }
+  return low;
+}
+
 /** @param {number} value */
 export function whole(value) {
   return Math.round(value).toLocaleString("en");

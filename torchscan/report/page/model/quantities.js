@@ -6,6 +6,7 @@ import { digits, percent } from "./numbers.js";
 /**
  * @typedef {object} Shown
  * @property {string} name
+ * @property {number} bits of tensors whose NaN or Inf makes it unknown: outputs, gradients, weights, in the order of CODES
  * @property {string} label
  * @property {string} short for narrow screens
  * @property {"largest" | "mean"} pick of several steps in a column
@@ -14,6 +15,7 @@ import { digits, percent } from "./numbers.js";
  * @property {string} missing why no row has a value
  * @property {(value: number) => string} text
  * @property {number} [limit] that is drawn
+ * @property {string[]} [codes] of findings that it shows
  */
 
 /** decades that tones tell apart, at most and at least */
@@ -22,11 +24,11 @@ const CODES = ["outputs", "gradients", "weights"];
 
 /** @type {Shown[]} */
 export const QUANTITIES = [
-  { name: "gradient", label: "gradient norm", short: "gradient", pick: "largest", folded: "the norm over all its weights", none: "no weights", missing: "gradients of weights were not recorded", text: digits },
-  { name: "update", label: "update ÷ weight", short: "update", pick: "mean", folded: "the ratio over all its weights", none: "no weights", missing: "weights were not recorded before and after a step", text: digits, limit: 1e-5 },
-  { name: "std", label: "std of outputs", short: "std", pick: "largest", folded: "its own output", none: "no output of floating point numbers", missing: "outputs were not recorded", text: digits },
-  { name: "dead", label: "dead units", short: "dead", pick: "mean", folded: "the share of all its units", none: "no units that can die", missing: "there is no ReLU whose outputs were recorded", text: percent },
-  { name: "nan", label: "NaN", short: "NaN", pick: "largest", folded: "any of its modules", none: "", missing: "", text: () => "" },
+  { name: "gradient", bits: 2, label: "gradient norm", short: "gradient", pick: "largest", folded: "the norm over all its weights", none: "no weights", missing: "gradients of weights were not recorded", text: digits },
+  { name: "update", bits: 4, label: "update ÷ weight", short: "update", pick: "largest", folded: "the ratio over all its weights", none: "no weights", missing: "weights were not recorded before and after a step", text: digits, limit: 1e-5, codes: ["layer-does-not-learn"] },
+  { name: "std", bits: 1, label: "std of outputs", short: "std", pick: "mean", folded: "its own output", none: "no output of floating point numbers", missing: "outputs were not recorded", text: digits },
+  { name: "dead", bits: 1, label: "dead units", short: "dead", pick: "largest", folded: "the share of all its units", none: "no units that can die", missing: "there is no ReLU whose outputs were recorded", text: percent, codes: ["layer-dead"] },
+  { name: "nan", bits: 7, label: "NaN", short: "NaN", pick: "largest", folded: "any of its modules", none: "", missing: "", text: () => "" },
 ];
 
 /** From which logarithm the tones go to which, in whole decades. @param {Arrays} arrays @param {string} name @returns {[number, number]} */

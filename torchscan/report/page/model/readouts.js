@@ -1,25 +1,13 @@
 // What is pointed at, in words: a line under each heading.
 
 import { make } from "./elements.js";
-import { digits, whole } from "./numbers.js";
+import { digits, lastUpTo, whole } from "./numbers.js";
 import { placesOf } from "./quantities.js";
 
 /** @typedef {import("./training.js").TrainingView} TrainingView */
 
 /** steps between which a value is compared: a tenth of the run, at most so many */
 const COMPARED = 100;
-
-/** The last point of a curve up to a step. @param {number[]} steps @param {number} step */
-function pointBefore(steps, step) {
-  let low = 0;
-  let high = steps.length - 1;
-  while (low < high) {
-    const middle = Math.ceil((low + high) / 2);
-    if (steps[middle] <= step) low = middle;
-    else high = middle - 1;
-  }
-  return low;
-}
 
 /** The last known value up to a point. @param {(number | null)[]} values @param {number} at */
 function known(values, at) {
@@ -30,17 +18,23 @@ function known(values, at) {
 /** Loss, gradient norm and learning rate of a step. @param {TrainingView} view @returns {(string | Node)[]} */
 export function describeStep({ arrays, axis, cross, data }) {
   const { steps, losses, norms, rates } = arrays.curve;
-  const at = pointBefore(steps, cross);
+  const at = Math.max(0, lastUpTo(steps, cross));
   const evaluation = data.evaluations.filter((/** @type {any} */ each) => each.step <= cross + 1).at(-1);
   const values = /** @type {[string, number | null | undefined][]} */ ([["loss", losses[at]], ["gradient norm", known(norms, at)], ["learning rate", known(rates, at)], ["last evaluation", evaluation?.loss]]);
   const parts = values.filter(([, value]) => value !== null && value !== undefined);
   return [make("b", {}, axis.describe(cross)), ...parts.flatMap(([name, value]) => [` · ${name} `, make("b", {}, digits(value))])];
 }
 
+/** The first row that has a value, or else the first. @param {import("./layers_heat.js").LayersHeat | undefined} heat */
+function firstKnown(heat) {
+  const seen = heat?.rows.seen ?? [];
+  return seen.find((row) => heat?.values?.has(row)) ?? seen[0] ?? -1;
+}
+
 /** The value of a layer in a step, before it and in the end. @param {TrainingView} view @returns {(string | Node)[]} */
 export function describeLayer(view) {
   const { heat, arrays, cross } = view;
-  const row = view.pointed >= 0 ? view.pointed : heat?.rows.seen[0] ?? -1;
+  const row = view.pointed >= 0 ? view.pointed : firstKnown(heat);
   const found = arrays.rows[row];
   if (!heat || !found) return [];
   const { quantity } = heat;
@@ -54,6 +48,8 @@ export function describeLayer(view) {
   const compared = Math.min(COMPARED, Math.max(1, Math.round((last - first) / 10)));
   const before = heat.columns.at(cross - compared);
   const earlier = before < 0 ? "" : ` · ${whole(compared)} ${compared === 1 ? "step" : "steps"} before ${heat.textAt(row, before)}`;
+  const counted = heat.countedIn(row, column);
+  const held = counted >= 0 && counted < column ? ` (counted in step ${whole(arrays.last[counted])})` : "";
   const end = view.range[1] < last ? `step ${whole(view.range[1])}` : "last";
-  return [...start, ` · ${quantity.label} `, make("b", {}, heat.textAt(row, column)), `${earlier} · ${end} ${heat.textAt(row, heat.lastColumn)}`];
+  return [...start, ` · ${quantity.label} `, make("b", {}, heat.textAt(row, column)), `${held}${earlier} · ${end} ${heat.textAt(row, heat.lastColumn)}`];
 }

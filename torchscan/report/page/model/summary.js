@@ -87,14 +87,15 @@ export function largestLayer(arrays, name, column) {
   return best;
 }
 
-/** The first step from which a value is as high as it is now. @param {Arrays} arrays @param {string} name @param {OfRow} layer */
+/** The first step from which a value is as high as it is now, as far as it was counted. @param {Arrays} arrays @param {string} name @param {OfRow} layer */
 export function risenSince(arrays, name, layer) {
-  const values = arrays.quantities.get(name)?.rows.get(layer.row) ?? [];
-  let since = null;
+  const values = arrays.quantities.get(name)?.counted.get(layer.row) ?? new Float32Array();
+  const begin = values.findIndex((value) => !Number.isNaN(value));
+  let found = begin;
   for (let at = values.length - 1; at >= 0; at -= 1) {
     if (Number.isNaN(values[at])) continue;
     if (values[at] < 0.9 * layer.value) break;
-    since = arrays.first[at];
+    found = at;
   }
-  return since;
+  return { step: arrays.first[found] ?? 0, isFirst: found === begin };
 }

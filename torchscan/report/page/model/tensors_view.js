@@ -1,18 +1,21 @@
-// The charts of one call: its output, the gradient there and its weights or dead units first, the others on request.
+// The charts of one call: its output, the gradient there and how its weights change or its dead units first, the others on request.
 
 import { make } from "./elements.js";
 import { DeadUnitsPanel } from "./dead_units.js";
 import { DistributionPanel } from "./distribution_panel.js";
+import { UpdatePanel } from "./update_panel.js";
 
 /** @typedef {import("./histories.js").Found} Found */
 /** @typedef {import("./histories.js").History} History */
 /** @typedef {import("./histories.js").Source} Source */
 /** @typedef {import("./time_panel.js").Axis} Axis */
-/** @typedef {DistributionPanel | DeadUnitsPanel} Panel */
-/** @typedef {{name: string, panels: Panel[]}} Group charts of one tensor: one of each run */
+/** @typedef {DistributionPanel | DeadUnitsPanel | UpdatePanel} Panel */
+/** @typedef {{name: string, title: string, panels: Panel[]}} Group charts of one tensor: one of each run */
 /** @typedef {{pointed: (step: number | null) => void, changed: () => void}} On */
 
 const DEAD_UNITS = "dead units";
+/** in front of the name of a weight */
+const UPDATE = "update ÷ ";
 /** Kinds of series from the first to the last. Weights without a gradient's name come before their gradients. */
 const ORDER = ["output", "output_grad", "attached", "attached_grad", "param", "param_grad", "input", "input_grad"];
 /** charts that are shown at once */
@@ -41,6 +44,8 @@ export class TensorsView {
     this.isAsking = this.isNew = false;
     /** what to say if no answer comes */
     this.gone = "The distributions could not be loaded.";
+    /** what the tensor of a series is called @type {(history: History) => string} */
+    this.titleOf = (history) => history.name;
     this.isOpen = false;
     this.more = make("button", { type: "button", class: "more", onclick: () => { this.isOpen = !this.isOpen; this.arrange(); this.on.changed(); } });
   }
@@ -102,9 +107,10 @@ export class TensorsView {
 
   /** @param {string} name @param {History[]} histories of one tensor @param {boolean} isOfSeveral runs @returns {Group} */
   group(name, histories, isOfSeveral) {
-    const Kind = name === DEAD_UNITS ? DeadUnitsPanel : DistributionPanel;
-    const panels = histories.map((history) => new Kind(history, name, isOfSeveral ? history.run : "", (step) => this.on.pointed(step)));
-    return { name, panels };
+    const Kind = name === DEAD_UNITS ? DeadUnitsPanel : name.startsWith(UPDATE) ? UpdatePanel : DistributionPanel;
+    const title = Kind === DistributionPanel ? this.titleOf(histories[0]) : name;
+    const panels = histories.map((history) => new Kind(history, title, isOfSeveral ? history.run : "", (step) => this.on.pointed(step)));
+    return { name, title, panels };
   }
 
   /** The first charts, and the others if they were asked for. */
@@ -115,7 +121,7 @@ export class TensorsView {
       const figures = panels.map((panel) => panel.figure);
       return isOfSeveral ? make("div", { class: "beside" }, ...figures) : figures[0];
     });
-    const rest = this.groups.slice(NUM_FIRST).map((group) => group.name);
+    const rest = this.groups.slice(NUM_FIRST).map((group) => group.title);
     this.more.textContent = this.isOpen ? "fewer" : `${rest.length} more: ${rest.join(", ")}`;
     this.more.setAttribute("aria-expanded", String(this.isOpen));
     const hasFocus = document.activeElement === this.more;
@@ -133,9 +139,11 @@ export class TensorsView {
   get histories() { return this.groups.flatMap((group) => group.panels.map((panel) => panel.history)); }
 }
 
-/** The charts in their order. Where a layer has no weights, its dead units are among the first. @param {History[]} ordered @returns {string[]} */
+/** The charts in their order. Changes of the first weight come before it; without weights, dead units are among the first. @param {History[]} ordered @returns {string[]} */
 function namesOf(ordered) {
   const names = [...new Set(ordered.map((each) => each.name))];
+  const changed = ordered.find(UpdatePanel.isIn);
+  if (changed) names.splice(names.indexOf(changed.name), 0, `${UPDATE}${changed.name}`);
   if (!ordered.some(DeadUnitsPanel.isIn)) return names;
   const isWeight = (/** @type {string} */ name) => ordered.some((each) => each.name === name && each.kind === "param");
   const place = names.findIndex((name) => isWeight(name));
@@ -145,7 +153,9 @@ function namesOf(ordered) {
 
 /** @param {History[]} histories @param {string} name */
 function historiesOf(histories, name) {
-  return histories.filter((each) => (name === DEAD_UNITS ? DeadUnitsPanel.isIn(each) : each.name === name));
+  if (name === DEAD_UNITS) return histories.filter(DeadUnitsPanel.isIn);
+  if (name.startsWith(UPDATE)) return histories.filter((each) => UpdatePanel.isIn(each) && name === `${UPDATE}${each.name}`);
+  return histories.filter((each) => each.name === name);
 }
 
 /** @param {{name: string, history: History}[]} charts */

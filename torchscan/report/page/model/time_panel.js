@@ -14,8 +14,15 @@ import { whole } from "./numbers.js";
 const TALL = 150, LEFT = 42, RIGHT = 4, TOP = 5, BOTTOM = 17;
 /** pixels: between two labels of steps at least, and the mark of values that are not finite */
 const MIN_DISTANCE = 64, MARK = 4;
+/** pixels of a letter in a label */
+const LETTER = 6.4;
 /** the height of what is drawn */
 export const PLOT_HEIGHT = TALL - TOP - BOTTOM;
+
+/** A line through points, without its begin. @param {[number, number][]} points */
+export function joinPoints(points) {
+  return points.map(([x, y]) => `${x.toFixed(1)} ${y.toFixed(1)}`).join("L");
+}
 
 export class TimePanel {
   /** @param {History} history @param {string} title @param {string} run whose name is shown; "": none @param {(step: number | null) => void} pointed at a step, or no longer */
@@ -161,8 +168,10 @@ export class TimePanel {
     const [x] = this.edges(begin), isRight = x > this.wide / 2;
     const name = this.history.nan[begin] ? "NaN" : "Inf";
     const text = `first ${name}, ${stepsText(this.history, first[begin], last[begin])}`;
-    const label = make("text", { class: "bad halo", x: isRight ? x - 5 : x + 5, y: TOP + 11, "text-anchor": isRight ? "end" : "start" }, text);
-    return [...marks, label];
+    const label = make("text", { class: "bad", x: isRight ? x - 5 : x + 5, y: TOP + 11, "text-anchor": isRight ? "end" : "start" }, text);
+    const wide = LETTER * text.length + 8;
+    const ground = make("rect", { class: "ground", x: isRight ? x - wide - 1 : x + 1, y: TOP, width: wide, height: 15 });
+    return [...marks, ground, label];
   }
 
   steps() {

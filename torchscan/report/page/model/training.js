@@ -14,7 +14,7 @@ import { summarize } from "./summary.js";
 import { NO_ARRAYS, unpack } from "./unpack.js";
 
 /** @typedef {import("./brush.js").Range} Range */
-/** @typedef {{link: (key: string, text: string) => HTMLElement, select: (key: string) => void, point: (step: number) => void, show: (range: Range, isWhole: boolean) => void, modelName: string}} On */
+/** @typedef {{link: (key: string, text: string) => HTMLElement, select: (key: string) => void, point: (step: number) => void, show: (range: Range, isWhole: boolean) => void, modelName: string, kept: import("./keep.js").Kept}} On */
 
 export class TrainingView {
   /** @param {On} on */
@@ -90,13 +90,20 @@ export class TrainingView {
     const layers = make("section", { class: "panel heat-panel", "aria-label": "Layers over the steps" }, make("h2", {}, make("span", {}, "Layers over the steps", make("span", { class: "hint" }, "click a row to open it")), this.heatControls), this.readLayers, host);
     this.curves = new CurvesView(tracks, this);
     this.heat = new LayersHeat(host, this);
-    this.heat.quantity = QUANTITIES.find(({ name }) => this.arrays.quantities.get(name)?.rows.size) ?? QUANTITIES[0];
+    this.heat.quantity = this.firstQuantity();
     this.sections = make("div", { class: "sections" }, loss, layers);
     this.element.append(this.cards.element, this.findings, this.sections);
     addEventListener("keydown", (event) => { if (event.key === "Escape" && this.chosen) this.show(null); });
     let width = 0;
     new ResizeObserver(() => { if (this.element.clientWidth !== width) { width = this.element.clientWidth; this.draw(); } }).observe(this.element);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+  }
+
+  /** What the first finding is about, or else the first quantity that the run has. */
+  firstQuantity() {
+    const known = QUANTITIES.filter(({ name }) => this.arrays.quantities.get(name)?.rows.size);
+    const codes = this.data.findings.map((/** @type {any} */ each) => each.code);
+    return known.find(({ codes: own = [] }) => own.includes(codes[0])) ?? known[0] ?? QUANTITIES[0];
   }
 
   refresh() {
@@ -201,6 +208,12 @@ export class TrainingView {
     const found = this.arrays.rows[row];
     if (!found) return "";
     return /(^|\.)\d+$/.test(found.key) ? `${found.key} (${found.type})` : found.key || found.type;
+  }
+
+  /** The letter of a kept module. @param {number} row */
+  markOf(row) {
+    const { key, folded } = this.arrays.rows[row];
+    return folded ? null : this.on.kept.markOfCall(key);
   }
 
   /** @param {number} step */

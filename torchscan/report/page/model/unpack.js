@@ -2,7 +2,12 @@
 
 /** @typedef {{steps: number[], times: number[], losses: (number | null)[], rates: (number | null)[], norms: (number | null)[]}} Curve */
 /** @typedef {{name: string, key: string, type: string, parent: number | null, depth: number, folded: number, hasInner: boolean}} LayerRow */
-/** @typedef {{low: number, high: number, rows: Map<number, Float32Array>}} Quantity */
+/**
+ * @typedef {object} Quantity
+ * @property {Map<number, Float32Array>} rows values by column; what is counted only now and then holds until it is counted again
+ * @property {Map<number, Float32Array>} counted the same, NaN where it was not counted
+ * @property {number} every it is counted in one of so many columns
+ */
 /**
  * @typedef {object} Arrays
  * @property {Curve} curve
@@ -33,12 +38,12 @@ export async function unpack(packed) {
   const quantities = new Map();
   for (const { name, rows, low, high } of header.quantities) {
     /** @type {Map<number, Float32Array>} */
-    const found = new Map();
+    const counted = new Map();
     for (const row of rows) {
-      found.set(row, hold(decode(data.subarray(at, at + 2 * width), low, high)));
+      counted.set(row, decode(data.subarray(at, at + 2 * width), low, high));
       at += 2 * width;
     }
-    quantities.set(name, { low, high, rows: found });
+    quantities.set(name, held(counted));
   }
   const wrong = new Map();
   for (const row of header.wrong) {
@@ -76,14 +81,21 @@ function decode(codes, low, high) {
   return values;
 }
 
-/** A value that is computed in every sixteenth step, for example, holds until the next one. @param {Float32Array} values */
-function hold(values) {
-  const known = [...values.keys()].filter((at) => !Number.isNaN(values[at]));
-  const gaps = known.slice(1).map((at, place) => at - known[place]).sort((one, other) => one - other);
-  const usual = gaps[gaps.length >> 1] ?? 1;
-  if (usual <= 1) return values;
-  known.forEach((at, place) => values.fill(values[at], at, Math.min(known[place + 1] ?? values.length, at + 2 * usual)));
-  return values;
+/** A value that is counted in every sixteenth step, for example, holds until the next one. @param {Map<number, Float32Array>} counted @returns {Quantity} */
+function held(counted) {
+  /** @type {Map<number, Float32Array>} */
+  const rows = new Map();
+  let every = 1;
+  for (const [row, values] of counted) {
+    const known = [...values.keys()].filter((at) => !Number.isNaN(values[at]));
+    const gaps = known.slice(1).map((at, place) => at - known[place]).sort((one, other) => one - other);
+    const usual = gaps[gaps.length >> 1] ?? 1;
+    const found = usual > 1 ? values.slice() : values;
+    if (usual > 1) known.forEach((at, place) => found.fill(values[at], at, Math.min(known[place + 1] ?? values.length, at + 2 * usual)));
+    rows.set(row, found);
+    every = Math.max(every, usual);
+  }
+  return { rows, counted, every };
 }
 
 /** @param {number | string | null} value */

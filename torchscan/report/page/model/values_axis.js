@@ -1,6 +1,7 @@
 // Scales of values, upwards: linear or logarithmic, with few round ticks.
 
 import { roundUp } from "./axis.js";
+import { least, most } from "./format.js";
 
 /** @typedef {{y: (value: number) => number, ticks: number[], isLog: boolean}} ValueScale */
 
@@ -12,8 +13,7 @@ import { roundUp } from "./axis.js";
  */
 export function valueScale(values, top, bottom, options = {}) {
   const known = /** @type {number[]} */ (values.filter((each) => each !== null && Number.isFinite(each)));
-  let low = known.reduce((found, each) => Math.min(found, each), Infinity);
-  let high = known.reduce((found, each) => Math.max(found, each), -Infinity);
+  let low = least(known), high = most(known);
   if (low > high) [low, high] = [0, 1];
   const isLog = low > 0 && (options.isLog ?? differMuch(known));
   if (options.hasZero) low = Math.min(0, low);
@@ -39,7 +39,8 @@ export function differMuch(values) {
 
 /** @param {number} low @param {number} high @param {number} number */
 function evenTicks(low, high, number) {
-  const distance = roundUp((high - low) / number);
+  let distance = roundUp((high - low) / number);
+  if (Math.floor(high / distance) - Math.ceil(low / distance) < 1) distance = roundUp((high - low) / (2 * number)); // a single tick says nothing
   const found = [];
   for (let at = Math.ceil(low / distance - 1e-9); at * distance <= high * (1 + 1e-12) + 1e-12; at += 1) found.push(Number((at * distance).toPrecision(10)));
   return found;

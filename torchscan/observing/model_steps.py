@@ -1,0 +1,142 @@
+"""The steps of one model: which of its passes train it, and by which backward pass or optimizer."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Collection, Iterator
+from itertools import chain
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
+
+from torchscan.observing.backward_watch import BackwardPass
+from torchscan.observing.steps import Pass, Phase, StepCounter
+from torchscan.recording.bookkeeping.inventory import modules_of
+from torchscan.torch_versions import is_sharded_type, is_transforming, next_node
+
+
+class Parameters(Protocol):
+    """The parameters of a model, as they were found last."""
+
+    #: identities of all parameters
+    parameter_ids: set[int]
+
+    @property
+    def has_trained_parameters(self) -> bool:
+        """True if a parameter requires a gradient."""
+
+
+class ModelParameters:
+    """The parameters of a model. Neither is held."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = weakref.ref(model)
+        #: identities of all parameters
+        self.parameter_ids: set[int] = set()
+        self._every: list[weakref.ref[Tensor]] = []
+        self.find_again()
+
+    @property
+    def has_trained_parameters(self) -> bool:
+        """True if a parameter requires a gradient."""
+        for reference in self._every:
+            parameter = reference()
+            if parameter is not None and parameter.requires_grad:
+                return True
+        return False
+
+    def find_again(self) -> bool:
+        """Find the parameters again, and return whether they have changed."""
+        before, model = self.parameter_ids, self._model()
+        every = [] if model is None else list(model.parameters())
+        self._every = list(map(weakref.ref, every))
+        self.parameter_ids = set(map(id, every))
+        #: True if no graph leads to the parameters: other tensors take the place of sharded ones
+        #: while the model runs
+        self.has_unreachable_parameters = any(is_sharded_type(type(each)) for each in every)
+        return self.parameter_ids != before
+
+
+class ModelSteps:
+    """The steps of one model: its passes, and the backward passes and optimizers that train it."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        parameters: Parameters,
+        find_parameters: Callable[[], bool],
+        counter: StepCounter,
+    ) -> None:
+        """``find_parameters`` finds ``parameters`` again, and returns whether they have changed."""
+        self._model, self._parameters = weakref.ref(model), parameters
+        self._find_parameters = find_parameters
+        self.counter = counter
+        #: number of the first node that autograd can make in the current pass
+        self._first_node = 0
+        #: True once gradients have reached a pass in evaluation mode
+        self._trains_in_eval_mode = False
+        #: identities of tensors that take the place of parameters in a pass of ``torch.func``
+        self._replacements: Collection[int] = ()
+
+    @property
+    def current(self) -> Pass:
+        """The pass that was begun last."""
+        return self.counter.current
+
+    def phase_of(self, module: nn.Module) -> Phase:
+        """Return the phase of a pass that begins, as far as can be told before its gradients."""
+        if not torch.is_grad_enabled() or not self._parameters.has_trained_parameters:
+            return "eval"
+        return "train" if module.training or self._trains_in_eval_mode else "eval"
+
+    def begin(self, phase: Phase, part: int | None) -> Pass:
+        """Begin a pass."""
+        self._first_node = next_node()
+        return self.counter.begin(phase, part)
+
+    def note_replacements(self) -> None:
+        """Note the tensors that take the place of parameters while a function is transformed."""
+        model = self._model() if is_transforming() else None
+        self._replacements = set(_ids_in(model)) if model is not None else ()
+
+    def note_backward(self, backward: BackwardPass, promote: Callable[[], None]) -> bool:
+        """Note a backward pass that begins, and return whether it trains the model.
+
+        A pass that seemed to be an evaluation trains only if its own graph leads to parameters.
+        Then ``promote`` is called.
+        """
+        is_evaluation = self.current.phase == "eval"
+        first_node = self._first_node if is_evaluation else 0
+        if not self._is_trained_by(backward, first_node):
+            return False
+        if is_evaluation:
+            self._trains_in_eval_mode = True
+            self.counter.promote()
+            promote()
+        self.counter.note_backward()
+        return True
+
+    def _is_trained_by(self, backward: BackwardPass, first_node: int) -> bool:
+        parameters = self._parameters
+        if backward.trains(parameters.parameter_ids, first_node):
+            return True
+        if self._replacements and backward.inputs:
+            return backward.trains(self._replacements, first_node)
+        return self._find_parameters() and backward.trains(parameters.parameter_ids, first_node)
+
+    def has_optimizer(self, optimizer: Optimizer) -> bool:
+        """Return whether an optimizer updates the model: it may be that of another one."""
+        identities = self._parameters.parameter_ids
+        return any(id(each) in identities for each in parameters_of(optimizer))
+
+
+def _ids_in(model: nn.Module) -> Iterator[int]:
+    for _, module in modules_of(model):
+        yield from map(id, module._parameters.values())
+
+
+def parameters_of(optimizer: Optimizer) -> list[Tensor]:
+    """Return the parameters of all groups of an optimizer."""
+    return list(chain.from_iterable([group["params"] for group in optimizer.param_groups]))
