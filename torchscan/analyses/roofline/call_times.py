@@ -145,12 +145,14 @@ class CallTimes:
         self._compiled = compiled
         self._turned = turned
         device = rates.device
-        self._machine = Machine(
-            device.multiprocessors or 1,
-            clock_hz=None if rates.is_host else device.clock_hz,
-            flops_per_cycle=None if rates.is_host else rates.flops_per_cycle,
-            has_async_attention=async_attention and device.arch.startswith("Hopper"),
-        )
+        self._machine = Machine(device.multiprocessors or 1)
+        if not rates.is_host:
+            self._machine = Machine(
+                device.multiprocessors or 1,
+                clock_hz=device.clock_hz,
+                flops_per_cycle=rates.flops_per_cycle,
+                has_async_attention=async_attention and device.arch.startswith("Hopper"),
+            )
         self._kernels: dict[int, tuple[Kernel, Format]] = {}
         self._times: dict[tuple[object, ...], tuple[OpCost, Format, Seconds, int]] = {}
 
@@ -209,11 +211,9 @@ class CallTimes:
         others = max(0, cost.flops - 2 * cost.macs) / rates.vector_peak(form)
         apart = kernel.turned_bytes + (0.0 if self._compiled else kernel.bias_bytes)
         quantised = 3 * cost.bytes_read if form == "fp8" else 0  # read in 16 bits, written in 8
-        traffic = (
-            max(0.0, moved.by_memory - EPILOGUES * near.handed_over)
-            / (rates.bandwidth * efficiency)
-            + moved.by_cache / rates.cache_estimate
-        )
+        from_memory = max(0.0, moved.by_memory - EPILOGUES * near.handed_over)
+        traffic = from_memory / (rates.bandwidth * efficiency)
+        traffic += moved.by_cache / rates.cache_estimate
         return Seconds(
             min_times=self._least(max(products, others), moved),
             fewest=self._least(max(unavoidable, others), fewest),

@@ -7,6 +7,7 @@ meaning on any other. Rates are shares of the data sheet's rates.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 # -- traffic -------------------------------------------------------------------------------------------------------------
 
@@ -34,24 +35,53 @@ SLOWER_MEMORY = 0.84
 MATRICES = 1.0
 POINTWISE_CONVOLUTIONS = 0.95
 GROUPED_ON_MATRIX_UNITS, GROUPED_ON_VECTOR_UNITS = 0.90, 0.90
-#: the share of the peak that fused attention reaches, with synchronous and asynchronous instructions (FlashAttention 2 and 3):
-#: between its two products stands a softmax on vector units
-ATTENTION_PEAK: Mapping[str, float] = {"sync": 0.59, "async": 0.603}
-#: the same of its backward pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlashAttention:
+    """A version of FlashAttention. Between its two products stands a softmax on vector units."""
+
+    #: share of the peak that a tile reaches
+    peak: float
+    #: cycles that a tile of 128 queries takes besides its products
+    tile_cycles: float
+    #: seconds of a tile for each key, with one query a head and heads of 128
+    seconds_of_key: float
+    #: cycles of the kernel that combines pieces of the keys, and of the copy where there are none
+    combine_cycles: float
+    copy_cycles: float
+    #: True if keys of heads that share none with another are split
+    splits_single_heads: bool
+
+
+#: with synchronous instructions, as torch runs it; fitted to vLLM's kernels on A100 and L40S
+FLASH_2 = FlashAttention(
+    peak=0.59,
+    tile_cycles=4400.0,
+    seconds_of_key=18.3e-9,
+    combine_cycles=10.1e3,
+    copy_cycles=7.5e3,
+    splits_single_heads=False,
+)
+#: with the asynchronous instructions of Hopper, as engines run it; fitted to vLLM's kernels on H200
+FLASH_3 = FlashAttention(
+    peak=0.603,
+    tile_cycles=7500.0,
+    seconds_of_key=6e-9,
+    combine_cycles=3.0e3,
+    copy_cycles=0.0,
+    splits_single_heads=True,
+)
+#: share of the peak that the backward pass reaches
 ATTENTION_BACKWARD = 0.45
-#: cycles of a launch until the first tile begins, with the update of the cache; of a tile of 128 queries
+#: cycles from a launch to the first tile, with the update of the cache
 ATTENTION_FLOOR_CYCLES = 10.2e3
-ATTENTION_TILE_CYCLES: Mapping[str, float] = {"sync": 4400.0, "async": 7500.0}
 #: the tiles of a prompt and its longest tile add up as ``(a^p + b^p)^(1/p)``
 ATTENTION_TAIL = 1.55
-#: of one query a head: seconds of a tile, and for each key of a tile, with heads of 128
+#: seconds of a tile of one query a head, without its keys
 ATTENTION_TILE_START = 4e-6
-ATTENTION_KEY: Mapping[str, float] = {"sync": 18.3e-9, "async": 6e-9}
 #: keys of a piece at least, and tiles of a multiprocessor at a time
-ATTENTION_SPLIT_KEYS, ATTENTION_RESIDENT_TILES = 147, 4.8
-#: cycles to combine pieces, and to copy results into the order of heads
-COMBINE_CYCLES: Mapping[str, float] = {"sync": 10.1e3, "async": 3.0e3}
-COPY_CYCLES = 7.5e3
+ATTENTION_SPLIT_KEYS, RESIDENT_TILES = 147, 4.8
 #: keys that it takes at a time: of a causal mask, blocks that lie beyond the diagonal are left out
 ATTENTION_BLOCK = 128
 #: gates of recurrent layers, one step at a time
@@ -80,7 +110,7 @@ TILES: Mapping[tuple[int, int], float] = {
     (64, 64): 0.7,
     (32, 32): 0.4,
 }
-#: products of matrices: their tiles, and how much longer a tile takes for loading its edges (see ``product_share``)
+#: products of matrices: their tiles, and what loading the edges of a tile costs (``product_share``)
 PRODUCT_TILES = (
     *((256, 128), (128, 256), (128, 128), (256, 64), (64, 256)),
     *((128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (32, 32)),
@@ -88,9 +118,9 @@ PRODUCT_TILES = (
 TILE_LOADS = 10.9
 #: cycles that the largest tile takes to begin and to end
 TILE_START_CYCLES = 4900.0
-#: the share of kernels that hand tiles over (persistent ones, stream-K) instead of waiting for a whole wave
+#: share of kernels that hand tiles over (persistent, stream-K) instead of waiting for a wave
 HANDED_OVER = 0.15
-#: products are summed in steps of this many, and split along the sum into pieces of at least this many
+#: summands of a step, and of a piece at least where the sum is split
 PRODUCT_SUM_STEP, SPLIT_LENGTH = 64, 193
 #: cycles that a product waits for each summand of its chain, up to this many: what no tile can hide
 CHAIN_CYCLES, CHAIN_LENGTH = 2.85, 2260
@@ -140,7 +170,7 @@ SERIAL_THREADS = 512
 #: tensors that a kernel for lists of tensors processes at once
 LIST_LENGTH = 64
 
-#: the share of the peak that warps can issue where the sums of 16-bit products run at full rate in synchronous instructions
+#: share of the peak that warps can issue with synchronous instructions at the full 16-bit rate
 ISSUED: Mapping[str, float] = {"Volta": 0.92, "Ampere GA100": 0.90}
 
 # -- power ---------------------------------------------------------------------------------------------------------------

@@ -98,12 +98,10 @@ class _Fusion:
         #: kernel -> its last call
         self._last: dict[int, int] = {}
         #: storage -> how many calls read it
-        self._num_readers = Counter(
-            storage
-            for op in trace.ops
-            if is_launched(op.signature)
-            for storage in {trace.tensors[tensor].storage for tensor in op.inputs}
-        )
+        self._num_readers: Counter[int] = Counter()
+        for op in trace.ops:
+            if is_launched(op.signature):
+                self._num_readers.update({trace.tensors[tensor].storage for tensor in op.inputs})
 
     def add(self, index: int, cost: OpCost) -> None:
         op = self._trace.ops[index]
@@ -111,7 +109,9 @@ class _Fusion:
             self.kernels.append(None)
             return
         fusible = is_fusible(op, cost)
-        size = self._size(op, index)
+        size = self._largest(op)
+        if index in self._appends:
+            size = min(self._trace.tensors[tensor].spec.numel for tensor in op.inputs)
         needed = {kernel for made in self._makers(op) if (kernel := self.kernels[made]) is not None}
         joined = None
         if fusible and not begins_kernel(op):
@@ -120,13 +120,19 @@ class _Fusion:
         self.kernels.append(kernel)
         self._members.setdefault(kernel, []).append(index)
         self._note(kernel, needed, index)
-        if not fusible:
-            return
-        self._places[kernel] = max(size, self._places.get(kernel, 0))
-        if op.outputs and self._reduces(op) and not self._needs_all(op):
-            self._rows[kernel].add(self._trace.tensors[op.outputs[0]].spec.numel)
+        if fusible:
+            self._places[kernel] = max(size, self._places.get(kernel, 0))
+            self._note_rows(kernel, op)
         if joined is not None:
             self._merge_producers(kernel, needed)
+
+    def _note_rows(self, kernel: int, op: OpCall) -> None:
+        """Note the number of rows if a call reduces its elements to rows."""
+        if not op.outputs or self._needs_all(op):
+            return
+        rows = self._trace.tensors[op.outputs[0]].spec.numel
+        if rows < self._largest(op):
+            self._rows[kernel].add(rows)
 
     def _note(self, kernel: int, needed: set[int], index: int) -> None:
         """It runs after these, and so does whatever runs after it: what has got no call since it began does not."""
@@ -142,11 +148,14 @@ class _Fusion:
         self._after[kernel], self._last[kernel] = now, index
 
     def _kernel_to_join(self, op: OpCall, size: int, needed: set[int]) -> int | None:
-        """Return a producer's kernel over the same elements, if no other operand is made after it, or None."""
+        """Return a producer's kernel over the same elements, or None.
+
+        No other operand may be made after it.
+        """
         for candidate in sorted(needed, reverse=True):
-            others = [kernel for kernel in needed if kernel != candidate]
             if self._trace.ops[candidate].phase != op.phase:
                 continue
+            others = needed - {candidate}
             if any(self._after[kernel] >> candidate & 1 for kernel in others):
                 continue
             if self._is_part(candidate, op):
@@ -159,9 +168,9 @@ class _Fusion:
         return None
 
     def _is_part(self, kernel: int, op: OpCall) -> bool:
-        """Return whether a call joins tensors, and all that this kernel makes is one of these, for it alone.
+        """Return whether this kernel only makes one of the tensors that a call joins.
 
-        A compiler computes the part where the result is written.
+        A compiler computes such a part where the result is written.
         """
         if op.signature.operator != "aten.cat" or kernel not in self._places:
             return False
@@ -177,26 +186,27 @@ class _Fusion:
         None of the two may have to wait for the other.
         """
         for other in needed - {kernel}:
-            is_alike = self._places.get(other) == self._places[kernel]
-            if not is_alike or self._trace.ops[other].phase != self._trace.ops[kernel].phase:
-                continue
-            if self._after[kernel] >> other & 1 and self._waits_between(other, kernel):
-                continue
-            if self._ends_with_whole(other):
-                continue
-            self._merge(other, kernel)
+            if self._can_merge(other, kernel):
+                self._merge(other, kernel)
+
+    def _can_merge(self, other: int, kernel: int) -> bool:
+        if self._places.get(other) != self._places[kernel]:
+            return False
+        if self._trace.ops[other].phase != self._trace.ops[kernel].phase:
+            return False
+        if self._waits_between(other, kernel):
+            return False
+        members = (self._trace.ops[each] for each in self._members[other])
+        return not any(self._needs_all(op) for op in members)
 
     def _waits_between(self, first: int, last: int) -> bool:
         """Return whether a third kernel needs the first and is needed by the last."""
-        third = self._after[last] & ~(1 << first) & ~(1 << last)
-        return any(
-            self._after[each] >> first & 1 and third >> each & 1
-            for each in self._after
-            if each not in (first, last)
-        )
-
-    def _ends_with_whole(self, kernel: int) -> bool:
-        return any(self._needs_all(self._trace.ops[each]) for each in self._members[kernel])
+        needed = self._after[last]
+        for each, after in self._after.items():
+            is_third = each not in (first, last)
+            if is_third and after >> first & 1 and needed >> each & 1:
+                return True
+        return False
 
     def _merge(self, other: int, kernel: int) -> None:
         for each in self._members[other]:
@@ -220,15 +230,6 @@ class _Fusion:
             inputs = self._trace.ops[made].inputs
             made = self._trace.tensors[inputs[0]].producer if inputs else None
         return made
-
-    def _size(self, op: OpCall, index: int) -> int:
-        """Return the number of elements that a call goes through."""
-        if index in self._appends:
-            return min(self._trace.tensors[tensor].spec.numel for tensor in op.inputs)
-        return self._largest(op)
-
-    def _reduces(self, op: OpCall) -> bool:
-        return self._trace.tensors[op.outputs[0]].spec.numel < self._largest(op)
 
     def _largest(self, op: OpCall) -> int:
         return max(

@@ -6,8 +6,8 @@ traffic over its network card::
 
     time = latency + pipeline + max(b / link, b · (N − 1)/N · n/(n − 1) / g / network)
 
-The latency grows with the steps of a ring: ``2 (n − 1)`` of an all-reduce, ``n − 1`` of the others. A
-pipeline of pieces takes a while until it is full. Links reach a smaller share with few devices,
+The latency grows with the steps of a ring: ``2 (n − 1)`` of an all-reduce, ``n − 1`` of the others.
+A pipeline of pieces takes a while until it is full. Links reach a smaller share with few devices,
 because each drives fewer of them; PCIe is shared by all.
 
 In an all-gather, ``b`` is ``(n − 1)/n`` of the complete tensor, so the network carries ``(N −
@@ -29,7 +29,7 @@ from torchscan.ops.communication import COLLECTIVES, Kind, group_of, sent_bytes,
 from torchscan.trace.events import GroupSpec, OpCall, Phase
 from torchscan.trace.trace import Trace
 
-#: of what links carry by their data sheets, what collectives reach among 2, 4 and 8 devices, and from there on
+#: share of the data sheet's links that collectives reach, by the number of devices
 LINK_SHARES = {2: 0.52, 4: 0.65, 8: 0.69}
 #: the same of PCIe, which devices share, and cross between sockets
 PCIE_SHARES = {2: 0.62, 4: 0.17, 8: 0.047}
@@ -37,13 +37,13 @@ PCIE_SHARES = {2: 0.62, 4: 0.17, 8: 0.047}
 SWITCH_SHARE = 0.95
 #: of what networks carry
 NETWORK = 0.9
-#: cycles of a collective's kernel, and seconds of each step of a ring, and of each doubling of machines
+#: cycles of a collective's kernel; seconds of a step of a ring, and of each doubling of machines
 LATENCY_CYCLES, LATENCY_OF_STEP, LATENCY_OF_MACHINES = 9e3, 1.0e-6, 8e-6
 #: the same where the clock is not known
 LATENCY = 6e-6
 #: seconds until a pipeline is full, and the bytes from which half of that counts
 PIPELINE, PIPELINE_BYTES = 20e-6, 2e6
-#: seconds of an all-reduce that each device computes from what it reads of the others, up to so many bytes, as engines do
+#: seconds of an all-reduce in which each device reads all others, as engines do up to so many bytes
 ONE_SHOT, ONE_SHOT_BYTES = 5e-6, 8 * 2**20
 
 
@@ -83,12 +83,13 @@ class Fabric:
         is_linked = (
             self.device.link_bytes_per_second is not None and self.device.link_devices is None
         )
+        shares = LINK_SHARES if is_linked else PCIE_SHARES
         return Note.of(
             "fabric",
             per_machine=self.per_machine,
             joined_by="links" if is_linked else "PCIe",
             network_gbs=self.network / 1e9,
-            link_share=LINK_SHARES[8] if is_linked else PCIE_SHARES[8],
+            link_share=shares[8],
             network_share=NETWORK,
         )
 
@@ -100,14 +101,11 @@ class Fabric:
             return None
         size = whole_bytes(op.signature)
         sent = sent_bytes(kind, size, group.size)
-        if self.is_engine and kind == "all-reduce" and self._is_one_shot(group, size):
+        # an engine reads all other devices at once, instead of using a ring
+        is_near = len(self._machines(group)) == 1 and self._has_links(group)
+        if self.is_engine and kind == "all-reduce" and is_near and size <= ONE_SHOT_BYTES:
             return ONE_SHOT + sent / (LINK_SHARES[8] * self._link(group))
         return self._latency(group, kind) + self._transfer(kind, group, sent)
-
-    def _is_one_shot(self, group: GroupSpec, size: int) -> bool:
-        """Return whether an engine reads all other devices' data at once, instead of going round a ring."""
-        is_one_machine = len(self._machines(group)) == 1
-        return is_one_machine and self._has_links(group) and size <= ONE_SHOT_BYTES
 
     def transfer_time(self, sender: int, receiver: int, size: int) -> float:
         """Seconds that so many bytes take from one device to another."""
@@ -174,9 +172,9 @@ def _share_of(shares: Mapping[int, float], devices: int) -> float:
     known = sorted(shares)
     if devices >= known[-1]:
         return shares[known[-1]]
-    below = max(each for each in known if each <= max(devices, known[0]))
-    above = min(each for each in known if each >= devices)
-    if below >= above:
+    above = next(each for each in known if each >= devices)
+    below = max([each for each in known if each < above], default=above)
+    if below == above:
         return shares[above]
     part = math.log(devices / below) / math.log(above / below)
     return float(shares[below] * (shares[above] / shares[below]) ** part)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from torchscan.analyses.roofline.kernels import attention as attention  # registers its rules
-from torchscan.analyses.roofline.kernels import convolutions as convolutions  # and so do these
+from torchscan.analyses.roofline.kernels import convolutions as convolutions  # registers its rules
+from torchscan.analyses.roofline.kernels import fused_attention as fused_attention  # likewise
 from torchscan.analyses.roofline.kernels.kernel_registry import Kernel, Machine, is_launched, rules
 from torchscan.analyses.roofline.kernels.products import any_product
 from torchscan.analyses.roofline.kernels.streaming import any_streaming

@@ -46,11 +46,12 @@ def filled(rows: int, columns: int, sums: int, batch: int, multiprocessors: int)
 def product_share(rows: int, columns: int, sums: int, batch: int, machine: Machine) -> float:
     """Return the useful share of what the device computes for ``batch`` products of matrices.
 
-    A tile is computed whole. If there are fewer tiles than multiprocessors, they are split along the
-    sum. A share of the kernels hands over tiles instead of waiting for a whole wave. Each tile takes
-    some cycles to begin and to end, more if it is larger::
+    A tile is computed whole. If there are fewer tiles than multiprocessors, they are split along
+    the sum. A share of the kernels hands over tiles instead of waiting for a whole wave. Each tile
+    takes some cycles to begin and to end, more if it is larger::
 
-        rows · columns · sums / min over tiles of (waves · multiprocessors · (tile · padded sums / share + start))
+        time  = min over tiles of waves · (tile · padded sums / share + start)
+        share = rows · columns · sums / (time · multiprocessors)
     """
     padded = padded_to(sums, PRODUCT_SUM_STEP)
     macs_per_cycle = (machine.flops_per_cycle or 0.0) / 2
@@ -67,7 +68,10 @@ def product_share(rows: int, columns: int, sums: int, batch: int, machine: Machi
 
 
 def _share_of_tile(tall: int, wide: int) -> float:
-    """Return the share of the peak that a tile reaches: its loads grow with its edges, its products with its area."""
+    """Return the share of the peak that a tile reaches.
+
+    Its loads grow with its edges, its products with its area.
+    """
     return 1 / (1 + TILE_LOADS * (1 / tall + 1 / wide))
 
 
@@ -78,7 +82,7 @@ _TILE_SHARES = {
 
 
 def _latency(sums: int, machine: Machine) -> float:
-    """Return the seconds in which a chain of sums waits for its operands, which no tile can hide."""
+    """Return the seconds in which a chain of sums waits for operands, which no tile can hide."""
     return machine.seconds(CHAIN_CYCLES * min(sums, CHAIN_LENGTH))
 
 
