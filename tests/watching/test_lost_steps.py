@@ -115,7 +115,7 @@ def test_a_worker_that_is_killed_is_followed_by_another(tmp_path: Path) -> None:
         watcher._process._wait(20)
         train(model, 5)
     assert texts == [
-        "the writer process has ended (SIGKILL), and a new one continues where it stopped; "
+        "the worker process has ended (SIGKILL), and a new one continues where it stopped; "
         "training is not affected"
     ]
     run = watched_run(tmp_path / "run")
@@ -134,7 +134,7 @@ def test_a_reader_that_looks_for_a_worker_does_not_prevent_another_one(tmp_path:
             train(model, 3)
         train(model, 5)
     assert texts == [
-        "the writer process has ended (SIGKILL), and a new one continues where it stopped; "
+        "the worker process has ended (SIGKILL), and a new one continues where it stopped; "
         "training is not affected"
     ]
     assert (watched_run(run).steps(), watcher.dropped) == (list(range(10)), 0)
@@ -217,7 +217,7 @@ def test_steps_without_room_are_counted_and_named(
     lost = sum(each.count for each in run.lost)
     assert 0 < watcher.dropped == lost == 40 - len(run.steps())
     assert f"{lost} sampled steps are not in the run" in texts[-1]
-    assert "(the writer process did not keep up)" in texts[-1]
+    assert "(the worker process did not keep up)" in texts[-1]
 
 
 # -- disks and folders ---------------------------------------------------------------------------------------------------

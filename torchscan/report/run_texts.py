@@ -11,12 +11,12 @@ from typing import Any
 
 from torchscan.notes import Note, register_texts
 
-#: ranges of lost steps that are named one by one
+#: maximum number of ranges of lost steps that a sentence names
 _MAX_RANGES = 3
 
 
 def to_remark(fact: object) -> str:
-    """Return the text of a note or another fact as a sentence of its own."""
+    """Return the text of a note or another fact as a separate sentence."""
     text = str(fact)
     return f"{text[:1].upper()}{text[1:]}."
 
@@ -71,9 +71,9 @@ def describe_lost_steps(
 
 
 def describe_pending_steps(count: int, rank: int, num_ranks: int) -> str:
-    """Return how many steps a writer still has to write."""
+    """Return how many steps the worker still has to write."""
     steps = _name_steps(count, rank, num_ranks)
-    return f"{steps} not written yet; the writer process is still running"
+    return f"{steps} not written yet; the worker process is still running"
 
 
 def _name_steps(count: int, rank: int | None, num_ranks: int) -> str:
@@ -135,10 +135,10 @@ _OF_WATCHED_RUNS: dict[str, Any] = {
     "sink-disabled": "sink {sink} is disabled: its {method}() raised {error}",
     "statistic-disabled": "statistic {name!r} is disabled: it raised {error}",
     # why steps are not in the run
-    "writer-too-slow": "the writer process did not keep up",
+    "writer-too-slow": "the worker process did not keep up",
     "training-ended": "in progress when the training process ended",
     "run-removed": "the folder of the run was removed",
-    "writer-ended": "the writer process had ended",
+    "writer-ended": "the worker process had ended",
     "internal-error": "torchscan hit an internal error",
     "disk-full": "the disk is full",
     "quota-exceeded": "the disk quota is exceeded",

@@ -1,4 +1,4 @@
-"""Sentences of findings about training: gradients, dead and slow layers, and the loss."""
+"""Sentences of findings about training: gradients, dead layers, slow layers, and the loss."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def describe_dead(
     step: int,
     others: int,
 ) -> str:
-    """Return which layer is dead, since when, and what that means."""
+    """Return which layer is dead, since which step, and what that means for training."""
     how_many = "all" if share >= 1 else units.share(share)
     more = ""
     if others:
         more = f", as in {others} other {'layers' if others > 1 else 'layer'}"
     since = f"since step {step:,}" if step else "from the first count on"
     dead = f"{how_many} units of {layer} have been zero for every input {since}{more}"
-    return f"dead layer: {dead}; nothing before it learns through them"
+    return f"dead layer: {dead}; no gradient passes through them"
 
 
 def describe_slow(
@@ -77,25 +77,25 @@ def describe_slow(
     typical: float,
     others: int,
 ) -> str:
-    """Return which layer does not learn, beside a typical one."""
+    """Return which layer does not learn, with its update ÷ weight and that of the median layer."""
     where = layer
     if others:
         where = f"{layer} and {others} more {'layers' if others > 1 else 'layer'}"
     verb = "do" if others else "does"
-    change = f"a step changes the weights of {layer} by {write_value(update)} of their size"
-    return f"{where} {verb} not learn: {change}, in the median layer by {write_value(typical)}"
+    ratio = f"update ÷ weight is {write_value(update)} in {layer}"
+    return f"{where} {verb} not learn: {ratio}, {write_value(typical)} in the median layer"
 
 
 def describe_loss(step: int, value: str, before: int | None) -> str:
-    """Return the first step with such a loss, and the last good one."""
-    last = "" if before is None else f"; the last finite loss is that of step {before:,}"
+    """Return the first step with such a loss, and the last one with a finite loss."""
+    last = "" if before is None else f"; it was last finite in step {before:,}"
     return f"the loss is {value} from step {step:,} on{last}"
 
 
 def describe_spike(step: int, loss: float, before: float) -> str:
-    """Return the step and the height of a spike."""
-    height = f"{write_value(loss)}, after a median of {write_value(before)}"
-    return f"the loss has a spike at step {step:,}: {height}"
+    """Return the step and the height of a spike, and the median loss before it."""
+    height = f"{write_value(loss)}, median before it {write_value(before)}"
+    return f"the loss spikes at step {step:,}: {height}"
 
 
 TEXTS: dict[str, Any] = {

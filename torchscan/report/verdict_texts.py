@@ -9,7 +9,7 @@ from torchscan.notes import register_texts
 
 #: characters of torch's reason for a recompilation
 _MAX_REASON = 120
-#: where it was produced, by the phase
+#: where NaN or Inf was produced, by phase
 _PLACES = {
     "forward": "the output of {name}",
     "backward": "a gradient in {name}",
@@ -19,7 +19,7 @@ _PLACES = {
     "optimizer": "a parameter of {name}",
     "update": "a parameter or buffer of {name}",
 }
-#: what to do about a value that is not finite, by the phase in which it was produced
+#: what to do about NaN or Inf, by the phase in which it was produced
 _CURES = {
     "forward": "check the range of its inputs",
     "backward": "check the values that its backward pass divides by",
@@ -30,7 +30,7 @@ _CURES = {
     "update": "check the code that writes to parameters",
 }
 
-#: what the card of a page shows large
+#: short names, for the card of a page
 _NAMES = {
     "verdict-memory-growth": "memory grows",
     "verdict-recompilation": "recompiles",
@@ -81,7 +81,7 @@ def describe_memory_growth(growth: float, size: int, steps: int) -> str:
 
 
 def describe_recompilation(place: str, times: int, reason: str | None) -> str:
-    """Return what is compiled again and again, with torch's reason."""
+    """Return the function that is recompiled, with torch's last reason."""
     text = " ".join((reason or "").split())
     if len(text) > _MAX_REASON:
         text = f"{text[:_MAX_REASON]}…"
@@ -125,7 +125,7 @@ def describe_slow_module(path: str, type_name: str, share: float, trains: bool) 
 def describe_balanced(
     path: str, type_name: str, share: float, trains: bool, between: float | None
 ) -> str:
-    """Return the largest share, which is not large."""
+    """Return that nothing stands out, with the largest share of a module."""
     largest = f"{_name_module(path, type_name)} with {units.share(share)}"
     rest = ""
     if between is not None:
@@ -142,7 +142,7 @@ def describe_too_few_steps(steps: int, needed: int) -> str:
 
 
 def describe_straggler_verdict(rank: int, share: float) -> str:
-    """Return the rank that the others wait for."""
+    """Return the rank that the others wait for, and what to compare."""
     cure = "compare its data, device and CPU cores with those of the others"
     return f"rank {rank} holds up the others for {units.share(share)} of a step: {cure}"
 

@@ -1,4 +1,4 @@
-"""The writer process as the training process uses it: start it, send to it, wait for its end."""
+"""The worker process as the training process uses it: start it, send to it, wait for its end."""
 
 from __future__ import annotations
 
@@ -349,7 +349,7 @@ class WriterProcess:
     def _give_up(self, how: str) -> None:
         self._is_gone = True
         warn_or_print(
-            f"the writer process has ended{how}, so no more steps are recorded; training is not affected"
+            f"the worker process has ended{how}, so no more steps are recorded; training is not affected"
         )
 
     def _lock_again(self) -> int | None:
@@ -368,7 +368,7 @@ class WriterProcess:
             self._give_up(how)
         else:
             warn_or_print(
-                f"the writer process has ended{how}, and a new one continues where it stopped; training is not affected"
+                f"the worker process has ended{how}, and a new one continues where it stopped; training is not affected"
             )
 
     # -- the end -------------------------------------------------------------------------------------
@@ -423,7 +423,7 @@ class WriterProcess:
             idle = idle + min(now - last, _LONGEST_LOOK) if alive == life else 0.0
             last, life = now, alive
             word.remind()
-        return "" if self._is_gone else f"the writer process made no progress for {_PATIENCE:.0f} s"
+        return "" if self._is_gone else f"the worker process made no progress for {_PATIENCE:.0f} s"
 
     def _life(self) -> tuple[int, int]:
         counters = self._outlet.counters

@@ -1,4 +1,4 @@
-"""The writer process: it computes distributions and writes them to the store, so that training need not.
+"""The worker process: it computes distributions and writes them to the store, so that training need not.
 
 It starts without torch, which takes seconds to import, and ends when it has written all that was put
 into the memory, whether its trainer is still there or not.

@@ -19,7 +19,7 @@ export class BrokenView {
     this.cards = make("div", { class: "broken-facts" });
     const host = make("div", { class: "layers-heat" });
     this.title = make("span");
-    this.element = make("section", { class: "panel broken", "aria-label": "First NaN or Inf" }, make("h2", {}, make("span", {}, "When a value is not finite"), this.title), make("div", { class: "broken-parts" }, this.cards, host));
+    this.element = make("section", { class: "panel broken", "aria-label": "Source of the first NaN or Inf" }, make("h2", {}, make("span", {}, "Source of the first NaN or Inf"), this.title), make("div", { class: "broken-parts" }, this.cards, host));
     this.heat = new LayersHeat(host, view, { range: () => this.range, groups: (seen) => this.groups(seen) });
     this.heat.quantity = QUANTITIES.find(({ name }) => name === "std" && view.arrays.quantities.get(name)?.rows.size) ?? QUANTITIES[0];
     if (view.producer) this.heat.rows.reveal(view.producer.row);
@@ -40,8 +40,8 @@ export class BrokenView {
     const tensor = nan.series.startsWith(nan.path) ? nan.series.slice(nan.path.length).replace(/^\./, "").trim() : nan.series;
     const growth = nan.inputLargest > 2 * (nan.inputBefore ?? Infinity) ? `, ×${digits(nan.inputLargest / nan.inputBefore)} since step ${whole(nan.beforeStep)}` : "";
     const inputs = {
-      true: ["finite", `largest ${digits(nan.inputLargest)}${growth}: the module produced the value itself`],
-      false: ["not finite", "the value comes from before this module"],
+      true: ["finite", `largest ${digits(nan.inputLargest)}${growth}, so this module produced the value`],
+      false: ["not finite", "so the value was produced before this module"],
       null: ["unknown", "the input was not recorded in this step"],
     };
     const [input, about] = inputs[/** @type {"true" | "false" | "null"} */ (String(nan.isInputFinite))];
@@ -49,10 +49,10 @@ export class BrokenView {
     const later = nan.modules - nan.atOnce;
     const carried = later ? `${whole(nan.atOnce)} in step ${whole(nan.step)}, the others from step ${whole(nan.later)} on` : `all in step ${whole(nan.step)}`;
     this.cards.replaceChildren(
-      card("First NaN or Inf", this.view.link(nan.key, nan.path || this.view.modelName), `step ${whole(nan.step)}, ${tensor}${size}`, true),
-      card("Its input", input, about),
+      card(nan.isInputFinite ? "Produced by" : "First seen in", this.view.link(nan.key, nan.path || this.view.modelName), `step ${whole(nan.step)}, ${tensor}${size}`, true),
+      card("Input of this module", input, about),
       card("Loss", loss[0], loss[1]),
-      card("Carried on to", counted(nan.modules, "module"), carried),
+      card("Reached", counted(nan.modules, "module"), carried),
     );
     this.title.textContent = `steps ${whole(this.range[0])} … ${whole(this.range[1])} · color: ${this.heat.quantity.label}`;
     this.heat.draw();

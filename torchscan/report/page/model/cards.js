@@ -91,12 +91,12 @@ export class Cards {
     if (facts.largestNorm === null) return { title, value: "–", text: "no gradients were recorded" };
     const column = this.view.columnOf(facts.largestNormStep);
     const layer = largestLayer(arrays, "gradient", column);
-    const where = layer ? `, most of it in ${this.view.nameOf(layer.row)}` : "";
+    const where = layer ? `, largest in ${this.view.nameOf(layer.row)}` : "";
     return {
       title,
       value: digits(facts.norm),
       small: facts.normOf,
-      text: `at most ${digits(facts.largestNorm)} in step ${whole(facts.largestNormStep)}${where}`,
+      text: `maximum ${digits(facts.largestNorm)} in step ${whole(facts.largestNormStep)}${where}`,
       mini: (width) => this.curve(steps, norms, width, "var(--gradients)"),
     };
   }
@@ -155,7 +155,7 @@ export class Cards {
   nan() {
     const { facts, data, arrays } = this.view;
     const title = "First NaN or Inf";
-    const seen = facts.passes ? `${whole(facts.sampled)} of ${whole(facts.passes)} steps seen` : counted(facts.sampled, "step seen").replace("seens", "s seen");
+    const seen = facts.passes ? `${whole(facts.sampled)} of ${whole(facts.passes)} steps recorded` : `${counted(facts.sampled, "step")} recorded`;
     const mini = (/** @type {number} */ width) => this.seen(width);
     const { nan } = data;
     if (nan) return { title, value: nan.path || this.view.modelName, key: nan.key, text: `step ${whole(nan.step)}, ${nan.series.replace(nan.path, "").trim() || nan.series}; ${seen}`, isBad: true, mini };

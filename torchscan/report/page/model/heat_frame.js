@@ -78,7 +78,7 @@ export class HeatFrame {
     const hatched = view.arrays.wrong.size ? (view.producer ? "received it" : "NaN or Inf") : "NaN or Inf: none";
     this.key.replaceChildren(
       ...(isTonal ? [make("span", { class: "name" }, quantity.label), this.ramp()] : []),
-      ...(view.producer ? [make("span", {}, make("i", { class: "sample solid" }), view.data.nan.isInputFinite === false ? "seen first here" : "produced the first one")] : []),
+      ...(view.producer ? [make("span", {}, make("i", { class: "sample solid" }), "first NaN or Inf")] : []),
       make("span", {}, make("i", { class: "sample hatched" }), hatched),
       ...(isMissing || !this.hasBlanks() ? [] : [make("span", {}, make("i", { class: "sample blank" }), "no step recorded")]),
       make("span", { class: "about" }, isMissing ? quantity.missing : `a column: ${this.holds()} · a folded block: ${quantity.folded}`),
@@ -115,7 +115,7 @@ export class HeatFrame {
     const hasAll = facts.sampled <= arrays.first.length;
     const every = (arrays.quantities.get(quantity.name)?.every ?? 1) * columns.width;
     const counted = every > columns.width ? `; counted in every ${every}th step, held until the next` : "";
-    if (isFinest && hasAll) return `${steps === 1 ? "one step" : `one recorded step of ${whole(steps)}`}${counted}`;
+    if (isFinest && hasAll) return `${steps === 1 ? "one step" : `one step (1 in ${whole(steps)} was recorded)`}${counted}`;
     const share = facts.passes ? facts.sampled / facts.passes : 1;
     const seldom = share < 0.6 ? ` (1 in ${Math.round(1 / share)} was recorded)` : "";
     return `${whole(steps)} steps${seldom}, their ${quantity.pick}${isFinest ? "; this page has no finer ones" : ""}${counted}`;
