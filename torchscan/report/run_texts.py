@@ -34,8 +34,19 @@ def describe_nan(
     """Return the step and the series of a NaN, and what to do."""
     where = series
     if others:
-        where = f"{series} and {others} more"
+        where = f"{series} and {others} more {'tensors' if others > 1 else 'tensor'}"
     return f"step {step} has NaN in {where}: run torchscan.inspect(model) to find the operator"
+
+
+def describe_first_nonfinite(
+    step: int,
+    series: str,
+    path: str,  # noqa: ARG001 - the page links to the call
+    invocation: int,  # noqa: ARG001
+) -> str:
+    """Return the step and the source of the first NaN or Inf, and what to do."""
+    what = f"step {step} has the first NaN or Inf, in {series}"
+    return f"{what}: run torchscan.inspect(model) to find the operator"
 
 
 def describe_write_error(error: str, reason: str | None) -> str:
@@ -126,6 +137,7 @@ def name_rank_and_step(rank: Mapping[str, Any]) -> str:
 _OF_WATCHED_RUNS: dict[str, Any] = {
     # what happened to the run
     "nan-seen": describe_nan,
+    "first-nonfinite": describe_first_nonfinite,
     "run-continued": "the run continues at step {step}",
     "run-not-closed": "the training process ended without closing the run",
     "graph-not-drawn": "the graph of the model was not drawn: {error}",

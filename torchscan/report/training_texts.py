@@ -9,13 +9,13 @@ from torchscan.notes import register_texts
 
 
 def write_value(value: float) -> str:
-    """Return a value with three significant digits: ``0.2``, ``1.3e-9``."""
+    """Return a value with three significant digits: ``0.2``, ``1.3e−9``."""
     size = abs(value)
-    if value == 0 or 1e-3 <= size < 1e4:
-        return f"{value:.3g}"
-    digits, _, exponent = f"{value:.1e}".partition("e")
-    digits = digits.removesuffix(".0")
-    return f"{digits}e{int(exponent)}"
+    text = f"{value:.3g}"
+    if value != 0 and not 1e-3 <= size < 1e4:
+        digits, _, exponent = f"{value:.1e}".partition("e")
+        text = f"{digits.removesuffix('.0')}e{int(exponent)}"
+    return text.replace("-", "−")
 
 
 def describe_vanishing(

@@ -53,13 +53,17 @@ def training_data(record: TrainingRecord) -> dict[str, Any]:
 
 
 def _find_all(record: TrainingRecord, train: CurveData) -> list[Note]:
-    """Return the first NaN, and what the curves and the layers show."""
-    seen = [note for note in record.notes if note.code == "nan-seen"]
+    """Return the first NaN or Inf, and what the curves and the layers show."""
+    first: list[Note] = []
+    nan = record.nan
+    if nan is not None:
+        place = {"path": nan.path, "invocation": nan.invocation}
+        first.append(Note.of("first-nonfinite", step=nan.step, series=nan.series, **place))
     layers = record.layers
     curves = CurveValues(
         steps=train.steps, losses=train.losses, gradient_norms=train.gradient_norms
     )
-    return [*seen[:1], *find_problems(curves, _values_of_layers(layers), layers.first)]
+    return [*first, *find_problems(curves, _values_of_layers(layers), layers.first)]
 
 
 # -- text and numbers ------------------------------------------------------------------------------

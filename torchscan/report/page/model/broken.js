@@ -36,7 +36,7 @@ export class BrokenView {
     const { nan } = this.view.data;
     const { facts } = this.view;
     const card = (/** @type {string} */ title, /** @type {string | Node} */ value, /** @type {string} */ text, isFirst = false) => make("section", { class: `fact${isFirst ? " bad first" : ""}` }, make("span", { class: "label" }, title), make("b", {}, value), make("span", { class: "text" }, text));
-    const size = nan.count === null ? "" : `: ${whole(nan.count)} of ${whole(nan.numel)} values`;
+    const size = nan.count === null ? "" : `: ${whole(nan.count)} of ${whole(nan.numel)} values are NaN or Inf`;
     const tensor = nan.series.startsWith(nan.path) ? nan.series.slice(nan.path.length).replace(/^\./, "").trim() : nan.series;
     const growth = nan.inputLargest > 2 * (nan.inputBefore ?? Infinity) ? `, ×${digits(nan.inputLargest / nan.inputBefore)} since step ${whole(nan.beforeStep)}` : "";
     const inputs = {
@@ -73,7 +73,7 @@ export class BrokenView {
       const wrong = arrays.wrong.get(row);
       const column = wrong ? wrong.findIndex((bits) => bits > 0) : -1;
       if (!wrong || column < 0) return;
-      const title = `from ${whole(arrays.first[column])}`;
+      const title = `from ${this.heat.frame.isNarrow ? "" : "step "}${whole(arrays.first[column])}`;
       const text = this.way(row, wrong[column], arrays.first[column]);
       const before = found.at(-1);
       if (before && before.to === at - 1 && before.title === title && before.text === text) before.to = at;

@@ -39,7 +39,7 @@ export function describeLayer(view) {
   if (!heat || !found) return [];
   const { quantity } = heat;
   const column = heat.columns.at(cross);
-  const start = [make("b", {}, found.folded ? found.name : found.key || found.name), ` ${found.type} · ${view.axis.describe(cross)}`];
+  const start = [make("b", {}, found.folded ? found.name : found.key || found.name), ` · ${found.type} · ${view.axis.describe(cross)}`];
   if (column < 0) return [...start, " · not recorded"];
   const bits = arrays.wrong.get(row)?.[column] ?? 0;
   if (quantity.name === "nan" || bits) return [...start, " · ", make("b", {}, placesOf(bits))];
