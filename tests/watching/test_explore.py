@@ -686,7 +686,11 @@ def test_the_first_nan_is_the_first_verdict(browser: Browser, tmp_path: Path) ->
     with opened(browser, tmp_path / "run.html") as page:
         page.locator(".fact.bad").first.wait_for()
         assert "First NaN" in page.locator(".fact.bad").last.inner_text()
-        assert page.locator(".findings li").first.inner_text().startswith("Step 0 has the first NaN or Inf, in")
+        assert (
+            page.locator(".findings li")
+            .first.inner_text()
+            .startswith("Step 0 has the first NaN or Inf, in")
+        )
         assert page.locator(".node.producer, .node.holds").count()
         assert (
             page.locator(".colour, select[aria-label='color by']").first.input_value()

@@ -532,7 +532,9 @@ def test_the_first_nan_is_told(run: Path) -> None:
                 model(X if step < 2 else X * float("nan")).sum().backward()
     told = [str(each.message) for each in said if "NaN" in str(each.message)]
     assert len(told) == 1
-    assert told[0].startswith("step 2 has NaN in 0 output and 3 more tensors: run torchscan.inspect(model)")
+    assert told[0].startswith(
+        "step 2 has NaN in 0 output and 3 more tensors: run torchscan.inspect(model)"
+    )
     (event,) = opened(run).events
     assert told == [str(event)]
     assert (event.step, event.rank, event.note.values["path"]) == (2, 0, "0")

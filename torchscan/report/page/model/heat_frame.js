@@ -81,7 +81,7 @@ export class HeatFrame {
       ...(view.producer ? [make("span", {}, make("i", { class: "sample solid" }), "first NaN or Inf")] : []),
       make("span", {}, make("i", { class: "sample hatched" }), hatched),
       ...(isMissing || !this.hasBlanks() ? [] : [make("span", {}, make("i", { class: "sample blank" }), "no step recorded")]),
-      make("span", { class: "about" }, isMissing ? quantity.missing : `a column: ${this.holds()} · a folded block: ${quantity.folded}`),
+      make("span", { class: "about" }, isMissing ? quantity.missing : `a column: ${this.holds()}${this.hasFolded() ? ` · a folded block: ${quantity.folded}` : ""}`),
     );
   }
 
@@ -96,6 +96,12 @@ export class HeatFrame {
       return made;
     });
     return make("span", { class: "ramp" }, make("i"), ...labels);
+  }
+
+  /** Whether a row that is shown is folded. */
+  hasFolded() {
+    const { rows, view } = this.heat;
+    return rows.seen.some((row) => view.arrays.rows[row].hasInner && !rows.opened.has(row));
   }
 
   /** Whether cells within the run have no step. */
