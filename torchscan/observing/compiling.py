@@ -63,7 +63,7 @@ class CompileWatch:
         *,
         keep_out: Callable[[], object] = lambda: None,
     ) -> None:
-        """Start to observe. ``keep_out`` replaces hooks by hooks that the compiler does not trace."""
+        """``keep_out`` replaces hooks by hooks that the compiler does not trace."""
         self._hooks = (lambda *_: at_start(), lambda *_: at_end())
         self._keep_out = keep_out
         self._has_compiler = False
