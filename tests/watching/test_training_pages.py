@@ -408,8 +408,8 @@ def columns_after_zoom(visit: Visit, run: Path) -> tuple[str, str]:
 
 def test_fewer_steps_are_shown_in_finer_columns(visit: Visit, runs: Path) -> None:
     before, after = columns_after_zoom(visit, write_steps(runs / "fine", 1, 300))
-    assert before.startswith("a column: 2 steps, their largest ·")
-    assert after.startswith("a column: one step ·")
+    assert before == "a column: 2 steps, their largest"
+    assert after == "a column: one step"
 
 
 def test_a_page_without_finer_columns_says_so(visit: Visit, runs: Path) -> None:

@@ -57,8 +57,14 @@ def _find_all(record: TrainingRecord, train: CurveData) -> list[Note]:
     first: list[Note] = []
     nan = record.nan
     if nan is not None:
-        place = {"path": nan.path, "invocation": nan.invocation}
-        first.append(Note.of("first-nonfinite", step=nan.step, series=nan.series, **place))
+        note = Note.of(
+            "first-nonfinite",
+            step=nan.step,
+            series=nan.series,
+            path=nan.path,
+            invocation=nan.invocation,
+        )
+        first.append(note)
     layers = record.layers
     curves = CurveValues(
         steps=train.steps, losses=train.losses, gradient_norms=train.gradient_norms
