@@ -308,7 +308,7 @@ _TEXTS_OF_OTHERS: Mapping[str, tuple[str, str]] = {
     "targets/building.py": (".*meta.*", "messages of torch"),
     "targets/importing.py": ("operator torchvision::", "a message of torchvision"),
     "recording/failures.py": ("maximum recursion .*", "a message of Python"),
-    "watching/lost_peers.py": (".*", "messages of torch.distributed, gloo and NCCL"),
+    "watching/peers.py": (".*", "messages of torch.distributed, gloo and NCCL"),
     "hardware/device_specs.py": ("model name", "a key of /proc/cpuinfo"),
     "report/device_table.py": ("Workstation Edition", "names of GPUs"),
     "report/pictures/inline.py": ("rgba.*", "a color of matplotlib"),
