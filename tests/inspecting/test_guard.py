@@ -593,13 +593,13 @@ def test_of_a_sparse_gradient_the_updated_rows_are_checked(monkeypatch: pytest.M
     table = nn.Embedding(1000, 4, sparse=True)
     optimizer = torch.optim.SGD(table.parameters(), 1e38)
     sizes: list[int] = []
-    norms_of = torch_versions.norms_of
+    join_values = torch_versions.join_values
 
-    def measured(tensors: list[Tensor], order: float) -> tuple[Tensor, ...]:
+    def measured(tensors: list[Tensor]) -> Tensor:
         sizes.extend(each.numel() for each in tensors)
-        return norms_of(tensors, order)
+        return join_values(tensors)
 
-    monkeypatch.setattr(training_checks, "norms_of", measured)
+    monkeypatch.setattr(training_checks, "join_values", measured)
     with inspect(table, steps=1) as run:
         for step in range(4):
             optimizer.zero_grad()

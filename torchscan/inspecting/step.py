@@ -147,6 +147,10 @@ class Step:
         """True if the device's work is being captured, so that it does not run in this step."""
         return self._times.is_captured
 
+    def is_known_finite(self, tensor: Tensor) -> bool:
+        """Return whether a tensor was checked, and nothing was written to it since."""
+        return self._values.is_known_finite(tensor)
+
     def note_training(self) -> None:
         """Note that gradients of the model's parameters are computed."""
         self._has_trained = True
@@ -173,9 +177,7 @@ class Step:
                 self._run_again[call.index] = next_node()
             tensors = tensors_in(args)
             sizes = _sizes(tensors)
-            if self._memory.is_new(call, sizes):
-                self._values.let_go()
-            self._memory.note_start(call, sizes)
+            self._memory.note_start(call, sizes, self._values.let_go)
             self._values.note_start(call, args, tensors)
         finally:  # whoever is told may raise
             self._times.end_looking(start)
@@ -198,7 +200,7 @@ class Step:
         given_sizes, sizes = _sizes(inputs), _sizes(outputs)
         grad_in, grad_out = _differentiable(inputs, given_sizes), _differentiable(outputs, sizes)
         shapes = given_sizes, grad_in, sizes, grad_out
-        self._shapes[call.index] = self._memory.share(shapes)
+        self._shapes[call.index] = self._memory.share_shapes(call.index, shapes)
         self._memory.note_end(call, inputs, outputs)
         self._output_nodes += [each.grad_fn for each in outputs if each.grad_fn is not None]
         if call.outer is None:
@@ -301,7 +303,8 @@ def _sizes(tensors: Sequence[Tensor]) -> _Sizes:
 
 
 def _differentiable(tensors: Sequence[Tensor], sizes: _Sizes) -> _Sizes:
-    if all(tensor.requires_grad for tensor in tensors):
+    flags = [tensor.requires_grad for tensor in tensors]
+    if False not in flags:
         return sizes
     pairs = zip(sizes, tensors, strict=True)
     return tuple([size for size, tensor in pairs if tensor.requires_grad])
