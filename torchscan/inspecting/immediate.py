@@ -328,10 +328,7 @@ class ImmediateValues(Values):
         source: Source | None,
     ) -> None:
         """A node has run, and made gradients of what it was given."""
-        if unseen and not self.sees_all:
-            seen: Gradients = [each for n, each in enumerate(made) if n not in unseen]
-        else:
-            seen = made
+        seen = self._leave_out(made, unseen) if unseen else made
         if self._check_all_values(seen) is FINE:
             return
         node, look = current_node(), self._check_all_values(made)
@@ -354,6 +351,12 @@ class ImmediateValues(Values):
                 found = replace(found, origin=origin)
                 self._find(self._next(), found, believes=self._takes_infinities(owner))
             self._report()
+
+    def _leave_out(self, made: Gradients, unseen: Collection[int]) -> Gradients:
+        """Return the gradients of a node without those that are checked later."""
+        if self.sees_all:
+            return made
+        return [each for index, each in enumerate(made) if index not in unseen]
 
     def is_known_finite(self, tensor: Tensor) -> bool:
         """Return whether a tensor was checked, and nothing was written to it since."""

@@ -134,14 +134,18 @@ class HeldLeaves:
             watch.forget()
 
     def _before(self, *_: Any) -> None:
-        if self.watch is not None and not self.watch.times.is_captured:
-            times = self.watch.times
-            looking = times.begin_looking()
-            try:
-                self._start = self.watch.note_node_start(LEAVES, looking)
-            except Exception as error:
-                times.end_looking(looking)
-                self.give_up(error)
+        watch = self.watch
+        if watch is None:
+            return
+        times = watch.times
+        if times.device is not None and times.is_captured:
+            return
+        looking = times.begin_looking()
+        try:
+            self._start = watch.note_node_start(LEAVES, looking)
+        except Exception as error:
+            times.end_looking(looking)
+            self.give_up(error)
 
     def _after(self, variable: Tensor, leaf: Leaf, _: Gradients, given: Gradients) -> None:
         if self.watch is not None and self._start:
@@ -195,44 +199,51 @@ class NodeWatch:
         last = {tensor.grad_fn for tensor in results}
         edges = _edges_behind([*last, *made], oldest)
         graph = _Graph(edges, Counter(chain.from_iterable(edges.values())), {})
-        uses = graph.uses
-        # once anything was found, all gradients are counted; on CUDA, memory is read at each node
-        times_views = self.values.sees_all or self.times.device is not None
         is_reading = self.memory.is_reading
         maker_of = self._tree.maker_of
         alive: list[weakref.ref[object]] = []
         for node in edges:
             if type(node) is LEAF_NODE:
-                if not self._leaves.hold(node):
-                    _follow(node, _Followed(self, None, None))
+                self._follow_leaf(node)
                 continue
             owner = maker_of(node)
             if is_reading:
                 self.memory.note_made(owner, node)
-            name, num_uses = node.name(), uses[node]
-            is_last = node in last
-            is_view = name in _VIEWS and num_uses == 1 and not is_last and not times_views
-            if is_view and self._stays_inside(edges[node], owner):
+            name, is_last = node.name(), node in last
+            if name in _VIEWS and not is_last and self._is_negligible(node, graph, owner):
                 self.times.num_untimed += 1
                 continue
-            looked_at = None
-            # gradients are added up for a node with several uses
-            if num_uses > 1 or not makes_none_backward(name):
-                looked_at = self._unseen(node, name, graph, owner), graph.sources.get(node)
-            followed = _Followed(self, owner, looked_at)
-            _follow(node, followed)
+            followed = self._follow_node(node, name, graph, owner)
             if is_last:
                 alive.append(weakref.ref(followed))
-            if is_last or not num_uses:  # its gradient comes from outside
+            if is_last or not graph.uses[node]:  # its gradient comes from outside
                 node.register_prehook(partial(self._note_loss, _index_of(owner)))
         return alive
 
-    def _stays_inside(self, following: Sequence[Node | None], owner: Call | None) -> bool:
-        """Return whether the node behind a view accumulates a gradient, or is of the same call."""
-        (only,) = following
-        if only is None or type(only) is LEAF_NODE:
+    def _follow_leaf(self, node: Node) -> None:
+        if not self._leaves.hold(node):
+            _follow(node, _Followed(self, None, None))
+
+    def _follow_node(self, node: Node, name: str, graph: _Graph, owner: Call | None) -> _Followed:
+        looked_at = None
+        # gradients are added up for a node with several uses
+        if graph.uses[node] > 1 or not makes_none_backward(name):
+            looked_at = self._unseen(node, name, graph, owner), graph.sources.get(node)
+        followed = _Followed(self, owner, looked_at)
+        _follow(node, followed)
+        return followed
+
+    def _is_negligible(self, node: Node, graph: _Graph, owner: Call | None) -> bool:
+        """Return whether a node that returns a view takes no time, as its gradient stays in its call.
+
+        Once anything was found, all gradients are counted. On CUDA, memory is read at each node.
+        """
+        if graph.uses[node] != 1 or self.values.sees_all or self.times.device is not None:
+            return False
+        (following,) = graph.edges[node]
+        if following is None or type(following) is LEAF_NODE:
             return True
-        return self._tree.maker_of(only) is owner
+        return self._tree.maker_of(following) is owner
 
     def give_up(self, error: Exception) -> None:
         """End the inspection, and not the run, after an internal error."""
@@ -259,25 +270,31 @@ class NodeWatch:
         The only node that takes one shows in its own whether it is finite.
         """
         unseen = []
-        uses = graph.uses
-        for number, first in enumerate(graph.edges[node]):
-            following, through = first, []
-            # nodes that accumulate gradients neither move nor reveal them
-            while following is not None and type(following) is not LEAF_NODE:
-                if uses[following] != 1:
-                    break
-                behind = graph.behind(following)
-                following_name = following.name()
-                if len(behind) == 1 and moves(following_name):
-                    through.append(_index_of(self._tree.maker_of(following)))
-                    (following,) = behind
-                    continue
-                if reveals(following_name, behind):
-                    origin = _Origin(_index_of(owner), name, tuple(through))
-                    graph.sources[following] = origin
-                    unseen.append(number)
-                break
+        for number, following in enumerate(graph.edges[node]):
+            found = self._find_revealing(following, graph)
+            if found is not None:
+                taker, through = found
+                graph.sources[taker] = _Origin(_index_of(owner), name, tuple(through))
+                unseen.append(number)
         return unseen or _NONE
+
+    def _find_revealing(
+        self, following: Node | None, graph: _Graph
+    ) -> tuple[Node, Sequence[int]] | None:
+        """Return the node that shows whether a gradient is finite, and the calls on the way to it."""
+        through: list[int] = []
+        # nodes that accumulate gradients neither move nor reveal them
+        while following is not None and type(following) is not LEAF_NODE:
+            if graph.uses[following] != 1:
+                return None
+            behind, name = graph.behind(following), following.name()
+            if reveals(name, behind):
+                return following, through
+            if len(behind) != 1 or not moves(name):
+                return None
+            through.append(_index_of(self._tree.maker_of(following)))
+            (following,) = behind
+        return None
 
     def _note_loss(self, index: int, gradients: Gradients) -> None:
         if not self.is_over:

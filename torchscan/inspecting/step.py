@@ -17,6 +17,7 @@ from torchscan.inspecting.facts import COUNTED, InspectedCall, StepFacts, facts_
 from torchscan.inspecting.findings import NonFinite
 from torchscan.inspecting.nodes import NodeWatch
 from torchscan.inspecting.timing import Timeline, timeline_of
+from torchscan.measured import Key
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.bookkeeping.tensors import shape_of
@@ -202,7 +203,10 @@ class Step:
         shapes = given_sizes, grad_in, sizes, grad_out
         self._shapes[call.index] = self._memory.share_shapes(call.index, shapes)
         self._memory.note_end(call, inputs, outputs)
-        self._output_nodes += [each.grad_fn for each in outputs if each.grad_fn is not None]
+        for each in outputs:
+            node = each.grad_fn
+            if node is not None:
+                self._output_nodes.append(node)
         if call.outer is None:
             self._watch_graph(call, outputs)
         self._values.note_end(call, given, outputs)
@@ -247,10 +251,21 @@ class Step:
 
     def facts(self, number: int, before: StepFacts | None) -> StepFacts:
         """Return the facts of the step. Values that equal those of the step before are shared."""
-        keys = tuple([(call.path, call.invocation) for call in self._calls])
-        keys = before.keys if before is not None and before.keys == keys else keys
+        if before is not None and self._has_calls(before.keys):
+            keys = before.keys
+        else:
+            keys = tuple([(call.path, call.invocation) for call in self._calls])
         shapes = _plain(self._shapes[0][0]) if 0 in self._shapes else ()
         return facts_of(number, self._calls, keys, shapes, self._times, self._values)
+
+    def _has_calls(self, keys: Sequence[Key]) -> bool:
+        """Return whether the step has these calls. No tuples are made to find out."""
+        if len(keys) != len(self._calls):
+            return False
+        for (path, invocation), call in zip(keys, self._calls, strict=True):
+            if path != call.path or invocation != call.invocation:
+                return False
+        return True
 
     def exchanges(
         self, alike: Sequence[StepFacts], timeline: Timeline, group: Group

@@ -175,8 +175,9 @@ class StepTimes:
         """A node starts. The time."""
         if self.device is not None:
             self.device.begin(call, self.looking, is_forward=False)
-        start = self.now()
-        self._first_node = self._first_node or start
+        start = (self._looking_since or perf_counter_ns()) - self.looking
+        if not self._first_node:
+            self._first_node = start
         return start
 
     def note_node(self, call: int, start: int, inside: int) -> None:

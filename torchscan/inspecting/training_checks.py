@@ -24,7 +24,12 @@ from torchscan.inspecting.finiteness import FINE, MAX_JOINED, WIDE_TYPES, check_
 from torchscan.inspecting.loss_graph import LossGraph
 from torchscan.inspecting.root_calls import RootCalls
 from torchscan.inspecting.root_names import InspectionLink, RootNames
-from torchscan.inspecting.trained_tensors import BackwardState, TrainedTensors, updated_rows_of
+from torchscan.inspecting.trained_tensors import (
+    BackwardState,
+    GradientPairs,
+    TrainedTensors,
+    updated_rows_of,
+)
 from torchscan.observing.backward_watch import BackwardPass
 from torchscan.observing.model_steps import parameters_of
 from torchscan.observing.readable_tensors import is_plain, is_readable
@@ -113,9 +118,7 @@ class TrainingChecks:
         for parameter, gradient in pairs:
             if not self._tensors.is_reported(parameter) and not state.is_spoilt(gradient):
                 checked.append((parameter, gradient))
-        state.has_finite_gradients = _are_finite(
-            [each for parameter, each in checked if not self._link.has_checked(parameter, each)]
-        )
+        state.has_finite_gradients = _are_finite(self._find_unchecked(checked))
         if state.has_finite_gradients:
             # What an earlier pass has left was reported then, and the optimizer will read it.
             state.has_finite_gradients = not state.has_spoilt(pairs)
@@ -125,6 +128,14 @@ class TrainingChecks:
             self._gradient_explainer.explain(graph)
         else:
             self._gradient_explainer.explain_overflow(graph)
+
+    def _find_unchecked(self, pairs: GradientPairs) -> list[Tensor]:
+        """Return the gradients that the inspection has not found to be finite."""
+        unchecked = []
+        for parameter, gradient in pairs:
+            if not self._link.has_checked(parameter, gradient):
+                unchecked.append(gradient)
+        return unchecked
 
     # -- around the optimizer's step -------------------------------------------------------------------------------------
 
