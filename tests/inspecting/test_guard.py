@@ -659,3 +659,24 @@ def test_gradients_of_inputs_end_no_checked_step() -> None:
     finally:
         guard.finish()
     assert guard.facts().checked_steps == 3
+
+
+@pytest.mark.parametrize("size", [8, 80])
+def test_gradient_that_a_hook_spoils_uncounted_is_found_after_the_pass(size: int) -> None:
+    """Large gradients that the inspection has checked are read again if hooks may write to them."""
+    layer = nn.Linear(size, size)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+
+    def spoil(parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        parameter.grad.data.fill_(torch.inf)
+
+    with inspect(layer) as run:
+        for step in range(3):
+            if step == 2:
+                layer.weight.register_post_accumulate_grad_hook(spoil)
+            optimizer.zero_grad()
+            layer(torch.ones(2, size)).mean().backward()
+            optimizer.step()
+    found = run.facts.nonfinite[0]
+    assert (found.step, found.phase) == (2, "backward")

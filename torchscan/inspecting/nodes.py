@@ -234,7 +234,7 @@ class NodeWatch:
         return followed
 
     def _is_negligible(self, node: Node, graph: _Graph, owner: Call | None) -> bool:
-        """Return whether a node that returns a view takes no time, as its gradient stays in its call.
+        """Return whether a node that returns a view takes no time, within its call.
 
         Once anything was found, all gradients are counted. On CUDA, memory is read at each node.
         """
@@ -281,7 +281,7 @@ class NodeWatch:
     def _find_revealing(
         self, following: Node | None, graph: _Graph
     ) -> tuple[Node, Sequence[int]] | None:
-        """Return the node that shows whether a gradient is finite, and the calls on the way to it."""
+        """Return the node that shows whether a gradient is finite, and calls on the way."""
         through: list[int] = []
         # nodes that accumulate gradients neither move nor reveal them
         while following is not None and type(following) is not LEAF_NODE:

@@ -1,6 +1,7 @@
 """The checks of one training step: the loss, the gradients, and the parameters after the optimizer.
 
-Each is one sum of many tensors, as far as possible. A check that fails is explained in ``explainers``.
+Each is one sum of many tensors, as far as possible. A check that fails is explained in
+``explainers``.
 """
 
 from __future__ import annotations
