@@ -53,6 +53,7 @@ __all__ = [
     "compile_records",
     "compiled_from",
     "compiles_flex_attention",
+    "count_dispatch_modes",
     "count_function_modes",
     "current_node",
     "current_stream",
@@ -338,6 +339,10 @@ without_dispatch: Any = _C._DisableTorchDispatch
 
 #: whether torch.jit.trace is at work
 is_tracing: Callable[[], bool] = _C._is_tracing
+
+
+#: how many modes see the operators of this thread
+count_dispatch_modes: Callable[[], int] = _C._len_torch_dispatch_stack
 
 
 def is_transforming() -> bool:
