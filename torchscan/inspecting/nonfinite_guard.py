@@ -221,9 +221,10 @@ class NonFiniteGuard:
         if self._is_blind() or not self._thread.begin_call(module):
             return
         try:
-            call = self._calls.begin(module, args)
-            if call is not None and call.steps.has_parameters:
-                self._begin_root(call, module)
+            with self.inspection.as_overhead():
+                call = self._calls.begin(module, args)
+                if call is not None and call.steps.has_parameters:
+                    self._begin_root(call, module)
         except Exception as error:
             self._errors.give_up(error)
 
@@ -234,21 +235,21 @@ class NonFiniteGuard:
         self._compiler.adapt()
         if call.steps.is_new:
             call.steps.is_new = False
-            with self.inspection.as_overhead():
-                self._tensors.note_masks(module)
+            self._tensors.note_masks(module)
 
     def _note_end(self, module: nn.Module, _args: tuple[Any, ...], *rest: Any) -> None:
         if self._calls.is_inside_trained(module) or self._is_blind():
             return
         *kwargs, result = rest
         try:
-            call = self._calls.end(module, kwargs[0] if kwargs else {}, result)
-            if call is None:
-                return
-            if call.has_graph:
-                self._lines.switch_on()
-            if call.began and self.inspection.is_beside(module):
-                self.other_calls.append((call.began, time_ns()))
+            with self.inspection.as_overhead():
+                call = self._calls.end(module, kwargs[0] if kwargs else {}, result)
+                if call is None:
+                    return
+                if call.has_graph:
+                    self._lines.switch_on()
+                if call.began and self.inspection.is_beside(module):
+                    self.other_calls.append((call.began, time_ns()))
         except Exception as error:
             self._errors.give_up(error)
 
@@ -256,6 +257,12 @@ class NonFiniteGuard:
 
     def _note_backward(self, backward: BackwardPass) -> AbstractContextManager[object] | None:
         """Check the loss, and return a context that checks the gradients after the pass."""
+        with self.inspection.as_overhead():
+            return self._begin_backward(backward)
+
+    def _begin_backward(
+        self, backward: BackwardPass
+    ) -> AbstractContextManager[object] | None:
         if self._is_off():
             self._thread.note_unchecked()
             return None
@@ -281,13 +288,19 @@ class NonFiniteGuard:
                     self._checks.check_gradients(graph)
         finally:
             if graph is not None:
-                graph.close()
-        if backward.keeps_graph or self._calls.await_gradient():
-            self._lines.switch_on()
+                with self.inspection.as_overhead():
+                    graph.close()
+        with self.inspection.as_overhead():
+            if backward.keeps_graph or self._calls.await_gradient():
+                self._lines.switch_on()
 
     # -- optimizers ----------------------------------------------------------------------------------------------------
 
     def _before_update(self, optimizer: Optimizer) -> None:
+        with self.inspection.as_overhead():
+            self._begin_update(optimizer)
+
+    def _begin_update(self, optimizer: Optimizer) -> None:
         if self._is_off():
             return
         self._has_stepped = True
@@ -301,6 +314,10 @@ class NonFiniteGuard:
             self._checks.check_unread(optimizer)
 
     def _after_update(self, optimizer: Optimizer) -> None:
+        with self.inspection.as_overhead():
+            self._end_update(optimizer)
+
+    def _end_update(self, optimizer: Optimizer) -> None:
         if self._is_off() or optimizer not in self._stepping:
             return
         self._stepping.discard(optimizer)
