@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from torch.nn.modules import module as torchs
 
 from torchscan import NonFiniteError, inspect, torch_versions
 from torchscan.inspecting import finiteness, loss_graph, training_checks
+from torchscan.inspecting.root_calls import ModuleSteps
 from torchscan.inspection import guard_of
 from torchscan.torch_versions import RUNS_BACKWARD
 
@@ -659,3 +661,56 @@ def test_gradients_of_inputs_end_no_checked_step() -> None:
     finally:
         guard.finish()
     assert guard.facts().checked_steps == 3
+
+
+class _Hides(nn.Linear):
+    """A module whose names hide methods of torch."""
+
+    modules = None  # type: ignore[assignment]
+
+    def parameters(self, decay: float) -> list[Tensor]:  # type: ignore[override]
+        return [self.weight, self.bias]
+
+
+def test_another_model_that_hides_methods_of_torch_trains() -> None:
+    model, other = net(), _Hides(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    beside = torch.optim.SGD(other.parameters(0.1), 0.1)
+    with inspect(model, steps=1) as run:
+        for _ in range(3):
+            take(model, optimizer)
+            beside.zero_grad()
+            other(torch.randn(2, 8)).sum().backward()
+            beside.step()
+    assert run.facts.checked_steps == 3
+
+
+def test_an_internal_error_ends_no_training_where_warnings_are_errors(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    monkeypatch.setattr(training_checks.TrainingChecks, "check_loss", fail)
+    with warnings.catch_warnings(), inspect(model, steps=1):
+        warnings.simplefilter("error")
+        take(model, optimizer)
+    assert "stopped checking for NaN" in capsys.readouterr().err
+
+
+def test_modules_that_live_for_a_step_do_not_gather() -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    alive: list[nn.Module] = []
+    with inspect(model, steps=1):
+        for number in range(700):
+            head = nn.Linear(4, 2)
+            head(model(torch.randn(2, 8))).sum().backward()
+            alive = [*alive, head] if number % 7 else []  # the next has another address
+            if number % 100 == 0:
+                take(model, optimizer)
+        gc.collect()
+        num_known = sum(type(each) is ModuleSteps for each in gc.get_objects())
+    assert num_known < 300

@@ -173,7 +173,7 @@ class CallSites:
         # functional_call has put other tensors in the place of parameters for this call
         is_replaced = any(
             type(tensor) is Tensor
-            for module in model.modules()
+            for _, module in modules_of(model)
             for tensor in module._parameters.values()
         )
         if is_replaced and self._identities:
@@ -195,7 +195,7 @@ class CallSites:
             self._chosen.add(id(called))
         self.parameters = parameters_of(chosen)
         self._parameter_numbers.clear()
-        every = list(model.parameters())
+        every = list(nn.Module.parameters(model))  # models override it
         self._has_lazy = any(map(nn.parameter.is_lazy, every))
         self._every = list(every)
         self.has_unreachable_parameters = any(is_sharded_type(type(each)) for each in every)
