@@ -554,27 +554,27 @@ class StepSampler:
         if self._before:
             self._finish_parameters()
         rows = self._rows
-        pairs = array("q")
+        pairs: list[int] = []
         for old, new in zip(self._before, self._after, strict=False):
             if old is not None and new is not None:
-                pairs.append(old)
-                pairs.append(new)
+                pairs += (old, new)
+        series = self._rows_by_series
         with torch.inference_mode(False):
-            places, values = rows.exact()
-            samples = StepSamples(
-                step=self._pass.step,
-                phase=self._pass.phase,
-                number=self._pass.number,
-                time=time.time(),
-                series=array("q", chain.from_iterable(self._rows_by_series.items())),
-                numels=array("q", rows.numels),
-                sizes=array("q", rows.sizes),
-                exact_places=places,
-                exact_values=values,
-                pairs=pairs,
-                samples=rows.samples(),
-                wholes=tuple(AllValues(number, values) for number, values in rows.wholes.items()),
-            )
+            places, values = rows.join()
+        integers = chain(chain.from_iterable(series.items()), rows.numels, rows.sizes)
+        samples = StepSamples(
+            step=self._pass.step,
+            phase=self._pass.phase,
+            number=self._pass.number,
+            time=time.time(),
+            num_series=len(series),
+            num_rows=len(rows),
+            num_exact=len(places),
+            num_pairs=len(pairs) // 2,
+            integers=array("q", [*integers, *places, *pairs]),
+            values=values,
+            wholes=tuple(AllValues(number, values) for number, values in rows.wholes.items()),
+        )
         self._gradient_hook.forget()
         self._rows_by_node.clear()
         self._known.clear()
