@@ -146,7 +146,10 @@ class Rows:
             and tensor.dtype is torch.float32
             and tensor.layout is torch.strided
             and tensor.device == self._device
-            and ((unit_dim is None and numel <= self._max_width) or not self._is_in_turn())
+            and (
+                (unit_dim is None and numel <= self._max_width)
+                or (len(self.numels) + self.turn) % self.period
+            )
             and not (count_dispatch_modes() or count_function_modes())
         ):
             try:
@@ -157,12 +160,8 @@ class Rows:
         with without_dispatch(), without_torch_function():
             return self._add(tensor, unit_dim)
 
-    def _is_in_turn(self) -> bool:
-        """Return whether statistics of all values are computed for the next row."""
-        return (len(self.numels) + self.turn) % self.period == 0
-
     def _add(self, tensor: Tensor, unit_dim: int | None) -> int | None:
-        is_in_turn = self._is_in_turn()
+        is_in_turn = (len(self.numels) + self.turn) % self.period == 0
         try:
             values = values_of(tensor)
             piece = None if values is None else self._sample(values)
