@@ -74,8 +74,8 @@ class RowGroup(NamedTuple):
     others: Sequence[int] = ()
 
 
-class _Plan(NamedTuple):
-    """How to sample several tensors, from their types and sizes alone."""
+class _SamplingPlan(NamedTuple):
+    """The way to sample several tensors, which their types and sizes determine."""
 
     #: indices of the tensors that are joined before they are sampled
     joined: Sequence[int]
@@ -94,8 +94,14 @@ class _Plan(NamedTuple):
 class _Numbered(NamedTuple):
     """Tensors with their rows."""
 
-    rows: list[int | None]
+    rows: list[int]
     tensors: list[Tensor]
+
+    def add(self, row: int | None, tensor: Tensor) -> None:
+        """Add a tensor, if it has a row."""
+        if row is not None:
+            self.rows.append(row)
+            self.tensors.append(tensor)
 
 
 class Rows:
@@ -110,8 +116,8 @@ class Rows:
         self._places: dict[tuple[int, torch.device], Tensor] = {}
         #: those on the device of the rows, by the number of values
         self._ready_places: dict[int, Tensor] = {}
-        #: how to sample many tensors, by their types and sizes
-        self._plans: dict[tuple[object, ...], _Plan] = {}
+        #: plans for many tensors, by their types and sizes
+        self._plans: dict[tuple[object, ...], _SamplingPlan] = {}
         #: statistics of all values are computed for one row in ``period``, from ``turn`` on
         self.turn, self.period = 0, 1
         self.clear()
@@ -124,7 +130,7 @@ class Rows:
         #: row, column of ``EXACT`` and value
         self._exact: list[tuple[int, int, Tensor]] = []
         #: rows and their norms
-        self._norms: list[tuple[Sequence[int | None], Tensor]] = []
+        self._norms: list[tuple[Sequence[int], Tensor]] = []
         #: all values of a tensor, by the number of its series
         self.wholes: dict[int, Tensor] = {}
 
@@ -246,8 +252,8 @@ class Rows:
         )
         return _rows_from(start, indices), group
 
-    def _plan_of(self, tensors: Sequence[Tensor]) -> _Plan:
-        """Return how to sample tensors, which is known if such tensors were sampled before."""
+    def _plan_of(self, tensors: Sequence[Tensor]) -> _SamplingPlan:
+        """Return the plan for tensors, which is known if such tensors were sampled before."""
         kinds = [
             (type(each), each.dtype, each.layout, each.device, each.is_nested, each.numel())
             for each in tensors
@@ -260,7 +266,7 @@ class Rows:
             plan = self._plans[key] = self._make_plan(tensors)
         return plan
 
-    def _make_plan(self, tensors: Sequence[Tensor]) -> _Plan:
+    def _make_plan(self, tensors: Sequence[Tensor]) -> _SamplingPlan:
         width = self._max_width
         is_joined = self._choose_joined(tensors)
         joined = list(compress(range(len(tensors)), is_joined))
@@ -274,14 +280,15 @@ class Rows:
             starts = accumulate(numels, initial=0)
             sampled = [self._places_among(numel) for numel in numels]
             places = torch.cat([start + each for start, each in zip(starts, sampled, strict=False)])
-        return _Plan(
+        others = [index for index, each in enumerate(is_joined) if not each]
+        return _SamplingPlan(
             joined=joined,
             numels=numels,
             sizes=[min(numel, width) for numel in numels],
             places=places,
             indices=indices,
             wide=wide,
-            others=[index for index, each in enumerate(is_joined) if not each],
+            others=others,
         )
 
     def _choose_joined(self, tensors: Sequence[Tensor]) -> list[bool]:
@@ -307,7 +314,7 @@ class Rows:
             ]
         return chosen
 
-    def _add_joined(self, plan: _Plan, tensors: Sequence[Tensor]) -> Tensor:
+    def _add_joined(self, plan: _SamplingPlan, tensors: Sequence[Tensor]) -> Tensor:
         """Sample tensors together, and return all their values."""
         values = join_values([tensors[index] for index in plan.joined])
         if len(plan.joined) == 1:  # then it is a view, which training will write to
@@ -343,14 +350,14 @@ class Rows:
 
         Return the norm of all tensors of the group, or None if there are none.
         """
-        wide = _Numbered([rows[index] for index in group.wide], [tensors[i] for i in group.wide])
+        wide = _Numbered([], [])
+        for index in group.wide:
+            wide.add(rows[index], tensors[index])
         others: dict[torch.dtype, _Numbered] = {}
         for index in group.others:
             tensor = tensors[index]
             if rows[index] is not None and is_plain(tensor):
-                numbered = others.setdefault(tensor.dtype, _Numbered([], []))
-                numbered.rows.append(rows[index])
-                numbered.tensors.append(tensor)
+                others.setdefault(tensor.dtype, _Numbered([], [])).add(rows[index], tensor)
         with _BareOperators():
             totals: list[Tensor] = []
             if group.joined is not None:
@@ -374,7 +381,7 @@ class Rows:
     def _explain_infinite(self, numbered: _Numbered) -> None:
         """Compute the extremes of tensors whose norm is not finite: it may have overflowed."""
         for row, tensor in zip(*numbered, strict=True):
-            if row is not None and not tensor.norm().isfinite():
+            if not tensor.norm().isfinite():
                 self._add_extremes(row, tensor, None)
 
     def note_sample_norm(self, row: int, tensor: Tensor) -> None:
@@ -435,7 +442,7 @@ class Rows:
                 values = [each.to(self._device) for each in values]
             pieces = [torch.stack(values)] if values else []
             for rows, norms in self._norms:
-                places += [row * width + _NORM for row in rows if row is not None]
+                places += [row * width + _NORM for row in rows]
                 pieces.append(norms.to(self._device))
             pieces += self._pieces
             if not pieces:
