@@ -311,11 +311,9 @@ class Outlet:
             return CONTROL_SIZE if size <= self._size else None
         oldest = self._unread[0].at
         if self._at > oldest:
-            if self._at + size <= self._touched:
+            if self._at + size <= end:
                 return self._at
-            if CONTROL_SIZE + size < oldest:
-                return CONTROL_SIZE
-            return self._at if self._at + size <= end else None
+            return CONTROL_SIZE if CONTROL_SIZE + size < oldest else None
         return self._at if self._at + size < oldest else None
 
 
