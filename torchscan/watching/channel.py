@@ -298,11 +298,11 @@ class Outlet:
             self._memory = mmap.mmap(self._file, CONTROL_SIZE + self._size)
 
     def _touch(self, end: int) -> None:
-        """Write to pages before training needs them: to this byte, and as many again for later."""
-        start, last = self._touched, CONTROL_SIZE + self._size
-        self._touched = min(last, end + min(_NUM_STEPS * (end - start), _MAX_TOUCHED))
+        """Write to the pages behind a record that ends here, before training needs them."""
+        num_ahead = min(_NUM_STEPS * (end - self._touched), _MAX_TOUCHED)
+        self._touched = min(CONTROL_SIZE + self._size, end + num_ahead)
         if self._memory is not None:
-            self._memory[start : self._touched] = bytes(self._touched - start)
+            self._memory[end : self._touched] = bytes(self._touched - end)
 
     def _place(self, size: int) -> int | None:
         """Return the start of ``size`` free bytes, or None if there are none."""
