@@ -11,14 +11,13 @@ from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 from torch import nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import modules_of
 from torchscan.recording.call_tree import is_running, outermost_running
 from torchscan.torch_versions import (
+    GlobalHooks,
     compiled_from,
-    forget_hooks,
     has_compiler,
     skip_in_compiler,
     without_torch_function,
@@ -111,7 +110,8 @@ class ModelHook:
         self._listener: CallListener | None = None
         self._state: State = "closed"
         self._is_paused = False
-        self._registered: tuple[Callable[..., None], ...] = ()
+        #: hooks that are on
+        self._registered: GlobalHooks | None = None
         self._make_hooks()
 
     def is_model(self, module: nn.Module) -> bool:
@@ -173,35 +173,31 @@ class ModelHook:
 
     def _become(self, state: State) -> None:
         self._state = state
-        # removing by handle would leave entries of hooks that take keyword arguments
-        forget_hooks(*self._registered)
-        self._registered = ()
-        if self._is_paused or state == "closed":
-            return
-        if state == "waiting":
-            self._registered = (self._before,)
-            register_module_forward_pre_hook(self._before)
-        elif state == "following":
-            self._registered = (self._before_followed, self._after_followed)
-            register_module_forward_pre_hook(self._before_followed)
-            register_module_forward_hook(self._after_followed, with_kwargs=True, always_call=True)
-        else:
-            self._registered = (self._after,)
-            register_module_forward_hook(self._after, always_call=True)
+        if self._registered is not None:
+            self._registered.remove()
+            self._registered = None
+        if not self._is_paused and state != "closed":
+            self._registered = self._hooks[state]
+            self._registered.put_on()
 
     # -- hooks -----------------------------------------------------------------------------------
 
     def _make_hooks(self) -> None:
-        self._before: Callable[..., None] = self._note_call
-        self._after: Callable[..., None] = self._note_result
-        self._before_followed: Callable[..., None] = self._note_followed_start
-        self._after_followed: Callable[..., None] = self._note_followed_end
+        hooks: list[Callable[..., None]] = [
+            self._note_call,
+            self._note_followed_start,
+            self._note_followed_end,
+            self._note_result,
+        ]
         self._knows_compiler = has_compiler()
         if self._knows_compiler:
-            self._before = skip_in_compiler(self._before)
-            self._after = skip_in_compiler(self._after)
-            self._before_followed = skip_in_compiler(self._before_followed)
-            self._after_followed = skip_in_compiler(self._after_followed)
+            hooks = [skip_in_compiler(hook) for hook in hooks]
+        before, before_followed, after_followed, after = hooks
+        self._hooks: dict[State, GlobalHooks] = {
+            "waiting": GlobalHooks(before),
+            "following": GlobalHooks(before_followed, after_followed, with_kwargs=True),
+            "awaiting-result": GlobalHooks(after=after),
+        }
 
     def _note_call(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if not self._knows_compiler and has_compiler():

@@ -129,7 +129,11 @@ class ModelSteps:
     def has_optimizer(self, optimizer: Optimizer) -> bool:
         """Return whether an optimizer updates parameters of this model."""
         identities = self._parameters.parameter_ids
-        return any(id(each) in identities for each in parameters_of(optimizer))
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) in identities:
+                    return True
+        return False
 
 
 def _ids_in(model: nn.Module) -> Iterator[int]:

@@ -274,7 +274,7 @@ class WriterProcess:
         is_late = time.monotonic() - self._woken_at > _WAKE_PERIOD
         if is_late:
             self._receive()
-        if not len(sampled.sizes):  # nothing was chosen in it
+        if not sampled.num_rows:  # nothing was chosen in it
             self._num_begun -= 1
             self._note_begun(sampled.phase, sampled.step)
             return

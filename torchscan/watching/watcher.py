@@ -202,8 +202,8 @@ class Watcher:
 
     @property
     def _is_here(self) -> bool:
-        """True in the process and the thread that train."""
-        return os.getpid() == self._pid and self._thread in (None, threading.get_ident())
+        """True in the process and the thread that train; in a forked process, the run is closed."""
+        return not self._is_closed and self._thread in (None, threading.get_ident())
 
     # -- steps -----------------------------------------------------------------------------------
 
