@@ -664,7 +664,7 @@ def test_gradients_of_inputs_end_no_checked_step() -> None:
 @pytest.mark.parametrize("size", [8, 80])
 def test_gradient_that_a_hook_spoils_uncounted_is_found_after_the_pass(size: int) -> None:
     """Large gradients that the inspection has checked are read again if hooks may write to them."""
-    layer = nn.Linear(size, size)
+    layer = nn.Conv1d(size, size, 1)
     optimizer = torch.optim.SGD(layer.parameters(), 0.1)
 
     def spoil(parameter: Tensor) -> None:
@@ -676,7 +676,7 @@ def test_gradient_that_a_hook_spoils_uncounted_is_found_after_the_pass(size: int
             if step == 2:
                 layer.weight.register_post_accumulate_grad_hook(spoil)
             optimizer.zero_grad()
-            layer(torch.ones(2, size)).mean().backward()
+            layer(torch.ones(2, size, 4)).mean().backward()
             optimizer.step()
     found = run.facts.nonfinite[0]
     assert (found.step, found.phase) == (2, "backward")
