@@ -341,10 +341,6 @@ without_dispatch: Any = _C._DisableTorchDispatch
 is_tracing: Callable[[], bool] = _C._is_tracing
 
 
-#: how many modes see the operators of this thread
-count_dispatch_modes: Callable[[], int] = _C._len_torch_dispatch_stack
-
-
 def is_transforming() -> bool:
     """Return whether vmap or grad is active in this thread."""
     return _C._functorch.peek_interpreter_stack() is not None
