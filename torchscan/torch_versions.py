@@ -56,6 +56,7 @@ __all__ = [
     "compile_records",
     "compiled_from",
     "compiles_flex_attention",
+    "count_dispatch_modes",
     "count_function_modes",
     "current_node",
     "current_stream",

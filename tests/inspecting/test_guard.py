@@ -595,13 +595,13 @@ def test_of_a_sparse_gradient_the_updated_rows_are_checked(monkeypatch: pytest.M
     table = nn.Embedding(1000, 4, sparse=True)
     optimizer = torch.optim.SGD(table.parameters(), 1e38)
     sizes: list[int] = []
-    norms_of = torch_versions.norms_of
+    join_values = torch_versions.join_values
 
-    def measured(tensors: list[Tensor], order: float) -> tuple[Tensor, ...]:
+    def measured(tensors: list[Tensor]) -> Tensor:
         sizes.extend(each.numel() for each in tensors)
-        return norms_of(tensors, order)
+        return join_values(tensors)
 
-    monkeypatch.setattr(training_checks, "norms_of", measured)
+    monkeypatch.setattr(training_checks, "join_values", measured)
     with inspect(table, steps=1) as run:
         for step in range(4):
             optimizer.zero_grad()
@@ -714,3 +714,24 @@ def test_modules_that_live_for_a_step_do_not_gather() -> None:
         gc.collect()
         num_known = sum(type(each) is ModuleSteps for each in gc.get_objects())
     assert num_known < 300
+
+
+@pytest.mark.parametrize("size", [8, 80])
+def test_gradient_that_a_hook_spoils_uncounted_is_found_after_the_pass(size: int) -> None:
+    """Large gradients that the inspection has checked are read again if hooks may write to them."""
+    layer = nn.Conv1d(size, size, 1)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+
+    def spoil(parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        parameter.grad.data.fill_(torch.inf)
+
+    with inspect(layer) as run:
+        for step in range(3):
+            if step == 2:
+                layer.weight.register_post_accumulate_grad_hook(spoil)
+            optimizer.zero_grad()
+            layer(torch.ones(2, size, 4)).mean().backward()
+            optimizer.step()
+    found = run.facts.nonfinite[0]
+    assert (found.step, found.phase) == (2, "backward")

@@ -65,7 +65,9 @@ class NonFiniteGuard:
         self._tensors = TrainedTensors(self._calls, model)
         self._names = RootNames(self._calls, self.inspection)
         self._log = FindingLog(listener, self._calls, self._tensors, self._names, self.inspection)
-        self._checks = TrainingChecks(self._calls, self._tensors, self._names, self._log)
+        self._checks = TrainingChecks(
+            self._calls, self._tensors, self._names, self._log, self.inspection
+        )
         self._lines = LineNotes()
         #: memory after each optimizer step
         self.memory = MemoryLog()

@@ -237,8 +237,10 @@ class RootCalls:
         if opened is None or thread != self.thread.number:
             return False
         call, _ = opened
+        if not call.is_trained:
+            return False
         root = call.module()
-        if not call.is_trained or root is module:
+        if root is module:
             return False
         if id(module) in call.steps.module_ids:
             return True
