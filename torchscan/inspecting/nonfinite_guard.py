@@ -218,10 +218,12 @@ class NonFiniteGuard:
     def _note_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if self._calls.is_inside_trained(module):  # most calls
             return
-        if self._is_blind() or not self._thread.begin_call(module):
+        if self._is_blind():
             return
         try:
             with self.inspection.as_overhead():
+                if not self._thread.begin_call(module):
+                    return
                 call = self._calls.begin(module, args)
                 if call is not None and call.steps.has_parameters:
                     self._begin_root(call, module)
@@ -260,9 +262,7 @@ class NonFiniteGuard:
         with self.inspection.as_overhead():
             return self._begin_backward(backward)
 
-    def _begin_backward(
-        self, backward: BackwardPass
-    ) -> AbstractContextManager[object] | None:
+    def _begin_backward(self, backward: BackwardPass) -> AbstractContextManager[object] | None:
         if self._is_off():
             self._thread.note_unchecked()
             return None
@@ -307,11 +307,11 @@ class NonFiniteGuard:
         self._num_updates += 1
         self._log.update = self._num_updates
         self._stepping.add(optimizer)
-        self._tensors.add_optimizer(optimizer)
-        if optimizer is self._scaled_optimizer or not self._checks.is_trained_by(optimizer):
-            return
         with self._check_safely():
-            self._checks.check_unread(optimizer)
+            self._tensors.add_optimizer(optimizer)
+            is_scaled = optimizer is self._scaled_optimizer
+            if not is_scaled and self._checks.is_trained_by(optimizer):
+                self._checks.check_unread(optimizer)
 
     def _after_update(self, optimizer: Optimizer) -> None:
         with self.inspection.as_overhead():
@@ -322,11 +322,10 @@ class NonFiniteGuard:
             return
         self._stepping.discard(optimizer)
         self._log.update = None
-        if not self._tensors.is_trained_by(optimizer):
-            return
         with self._check_safely():
-            self._checks.check_update(optimizer)
-            self.memory.note(optimizer)
+            if self._tensors.is_trained_by(optimizer):
+                self._checks.check_update(optimizer)
+                self.memory.note(optimizer)
 
     # -- GradScaler ----------------------------------------------------------------------------------------------------
 
