@@ -118,7 +118,11 @@ class NonFiniteGuard:
         if main is None or not main.begun:
             main = max(trained, key=lambda steps: steps.begun, default=None)
         modules = [
-            CheckedModule(name=self._names.format_name(steps), steps=steps.num_checked)
+            CheckedModule(
+                name=self._names.format_name(steps),
+                steps=steps.num_checked,
+                is_timed=steps is main,
+            )
             for steps in trained
         ]
         skipped = self._checks.skipped

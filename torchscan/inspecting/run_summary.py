@@ -280,7 +280,10 @@ def _times_of(steps: Sequence[StepFacts]) -> dict[str, Any]:
     times["optimizer"] = [step.optimizer for step in steps if step.optimizer]
     times["period"] = [step.period for step in steps if step.period is not None]
     times["between"] = [step.between for step in steps if step.between is not None]
-    return {name: Latency.of(each) for name, each in times.items()}
+    times["rest"] = [step.rest for step in steps if step.rest is not None]
+    found: dict[str, Any] = {name: Latency.of(each) for name, each in times.items()}
+    found["optimizer_steps"] = len(times["optimizer"])
+    return found
 
 
 def _call_runs(

@@ -82,6 +82,8 @@ def find_verdict(run: RunFacts) -> Note | None:
         share=share,
         trains=run.has_backward,
         between=None if between is None else between.value,
+        min_between=None if between is None else between.min,
+        model=_name_model(run),
     )
 
 
@@ -135,6 +137,7 @@ def _slow(run: RunFacts) -> Iterator[Note]:
             type_name=type_name,
             share=share,
             trains=run.has_backward,
+            model=_name_model(run),
         )
 
 
@@ -160,6 +163,11 @@ def _waits(run: RunFacts) -> Iterator[Note]:
         yield Note.of(
             "verdict-small-operators", num_nodes=evidence.num_nodes, time=evidence.node_time
         )
+
+
+def _name_model(run: RunFacts) -> str | None:
+    """Return the name of the timed module if several train, or None."""
+    return next((each.name for each in run.trained_modules if each.is_timed), None)
 
 
 def _slowest_module(run: RunFacts) -> tuple[str, str, float]:

@@ -33,15 +33,18 @@ _COUNTS = {"forward": "", "grad_out": "grad ", "grad_in": "grad in "}
 
 
 @explain_wrong_types
-def run_table(run: Inspected, *, max_depth: int | None = 3) -> Table:
+def run_table(run: Inspected, *, max_depth: int | None = 3, has_verdict: bool = True) -> Table:
     """Return one row per call, with everything in it, down to ``max_depth`` (None: all).
 
-    The totals include times outside modules.
+    The totals include times outside modules. The last line is the verdict, unless the table of
+    all ranks follows with its own (``has_verdict=False``).
 
     CSV and JSON always have all columns.
     """
     run = run.facts
-    verdict = [] if run.verdict is None else [Conclusion(f"Verdict: {run.verdict}.")]
+    verdict = []
+    if has_verdict and run.verdict is not None:
+        verdict.append(Conclusion(f"Verdict: {run.verdict}."))
     shown = [call for call in run.calls if max_depth is None or call.depth <= max_depth]
     return make_table(
         "Measured steps",
@@ -186,8 +189,12 @@ def _phases(run: RunFacts) -> Table:
             ("of which storing gradients", passes.storing_gradients, "storing_gradients"),
         ]
         rows += [("of which outside modules", passes.outside_modules, "outside_modules")]
-    rows += [("Optimizer", run.optimizer, "optimizer")] if run.optimizer.median else []
+    if run.optimizer.median:
+        rows += [(_name_optimizer(run), run.optimizer, "optimizer")]
     if run.period.median:
+        # a device works on while the host does something else
+        if run.device is None and run.rest is not None and run.rest.max:
+            rows += [("Rest of the step", run.rest, "rest")]
         rows += [("Between steps", run.between, "between"), ("Step to step", run.period, "period")]
     if run.evaluation is not None:
         evaluation = run.evaluation.device_forward or run.evaluation.forward
@@ -202,6 +209,14 @@ def _phases(run: RunFacts) -> Table:
     ]
     headings = ("", "median", "min … max", *(["expected"] if run.expected else []))
     return totals_table(cells, headings)
+
+
+def _name_optimizer(run: RunFacts) -> str:
+    """Return the name of the row, with the number of steps if the optimizer ran only in some."""
+    count = run.optimizer_steps
+    if count is None or count >= run.num_timed:
+        return "Optimizer"
+    return f"Optimizer, in {count} of {run.num_timed} steps"
 
 
 def _range(latency: Latency) -> Cell:
