@@ -116,14 +116,16 @@ def _put(facts: RunFacts, error: NonFiniteError | None, options: argparse.Namesp
     """Show what was found, also where it was raised, and write it to files. The exit status."""
     from torchscan.report.run_table import run_table
 
-    is_in_group = facts.process is not None and options.save is not None and _is_text(options)
+    has_verdict = facts.process is None or options.save is None or not _is_text(options)
+    table = run_table(facts, max_depth=_depth(options), has_verdict=has_verdict)
     try:
         _save(facts, options)
     finally:  # steps are not taken again for a file that cannot be written
         if _is_first(facts):
-            # the verdict on all ranks follows the table of all
             put_table(
-                run_table(facts, max_depth=_depth(options), has_verdict=not is_in_group),
+                run_table(
+                    facts, max_depth=_depth(options), has_verdict=is_alone or not _is_text(options)
+                ),
                 options,
                 json=partial(to_complete_json, facts),
             )

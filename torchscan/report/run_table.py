@@ -189,13 +189,7 @@ def _phases(run: RunFacts) -> Table:
             ("of which storing gradients", passes.storing_gradients, "storing_gradients"),
         ]
         rows += [("of which outside modules", passes.outside_modules, "outside_modules")]
-    if run.optimizer.median:
-        rows += [(_name_optimizer(run), run.optimizer, "optimizer")]
-    if run.period.median:
-        # a device works on while the host does something else
-        if run.device is None and run.rest is not None and run.rest.max:
-            rows += [("Rest of the step", run.rest, "rest")]
-        rows += [("Between steps", run.between, "between"), ("Step to step", run.period, "period")]
+    rows += _rows_outside_passes(run)
     if run.evaluation is not None:
         evaluation = run.evaluation.device_forward or run.evaluation.forward
         rows += [("Evaluation, forward only", evaluation, "evaluation")]
@@ -211,12 +205,20 @@ def _phases(run: RunFacts) -> Table:
     return totals_table(cells, headings)
 
 
-def _name_optimizer(run: RunFacts) -> str:
-    """Return the name of the row, with the number of steps if the optimizer ran only in some."""
-    count = run.optimizer_steps
-    if count is None or count >= run.num_timed:
-        return "Optimizer"
-    return f"Optimizer, in {count} of {run.num_timed} steps"
+def _rows_outside_passes(run: RunFacts) -> list[tuple[str, Latency, str]]:
+    """Return the names, times and keys of the rows after those of forward and backward."""
+    rows = []
+    if run.optimizer.median:
+        name, count = "Optimizer", run.optimizer_steps
+        if count is not None and count < run.num_timed:
+            name = f"Optimizer, in {count} of {run.num_timed} steps"
+        rows.append((name, run.optimizer, "optimizer"))
+    if run.period.median:
+        # a device works on while the host does something else
+        if run.device is None and run.rest is not None:
+            rows.append(("Rest of the step", run.rest, "rest"))
+        rows += [("Between steps", run.between, "between"), ("Step to step", run.period, "period")]
+    return rows
 
 
 def _range(latency: Latency) -> Cell:

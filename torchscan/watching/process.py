@@ -385,7 +385,8 @@ class WriterProcess:
             return
         self._is_closed = True
         if error is not None:
-            said = _describe_error(error)
+            # a message may be empty
+            said = f"{type(error).__name__}: {error}".partition("\n")[0].removesuffix(": ")[:200]
             is_lost = is_of_lost_peer(error)
             self._outlet.send(
                 {"is": "raised", "what": said, "when": time.time(), "lost_peer": is_lost}
@@ -522,10 +523,3 @@ def _sentence_of(note: Note) -> str:
     import torchscan.report.run_texts  # noqa: F401 - registers the sentences, and needs no torch
 
     return str(note)
-
-
-def _describe_error(error: BaseException) -> str:
-    """Return the type and the first line of the message of an error, which may have none."""
-    name = type(error).__name__
-    first_line = str(error).strip().partition("\n")[0]
-    return f"{name}: {first_line}"[:200] if first_line else name
