@@ -116,19 +116,15 @@ def _put(facts: RunFacts, error: NonFiniteError | None, options: argparse.Namesp
     """Show what was found, also where it was raised, and write it to files. The exit status."""
     from torchscan.report.run_table import run_table
 
-    has_verdict = facts.process is None or options.save is None or not _is_text(options)
+    # the table of all ranks has a verdict on all
+    is_alone = facts.process is None or options.save is None
+    has_verdict = is_alone or not _is_text(options)
     table = run_table(facts, max_depth=_depth(options), has_verdict=has_verdict)
     try:
         _save(facts, options)
     finally:  # steps are not taken again for a file that cannot be written
         if _is_first(facts):
-            put_table(
-                run_table(
-                    facts, max_depth=_depth(options), has_verdict=is_alone or not _is_text(options)
-                ),
-                options,
-                json=partial(to_complete_json, facts),
-            )
+            put_table(table, options, json=partial(to_complete_json, facts))
     if _is_first(facts) and facts.process is not None:
         _put_group(facts, options)
     if error is not None:
