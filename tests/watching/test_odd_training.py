@@ -216,6 +216,16 @@ class _Interrupted(nn.Module):
         return x * 2
 
 
+def test_an_interruption_without_a_message_ends_with_its_name(run: Path) -> None:
+    model = net()
+    with pytest.raises(KeyboardInterrupt), watch(model, run, every=1, log=("outputs",)):
+        for _ in range(2):
+            model(X).sum().backward()
+        raise KeyboardInterrupt
+    (ended,) = opened(run).missing
+    assert "by an exception, KeyboardInterrupt; its last recorded step is" in str(ended)
+
+
 # -- resuming ------------------------------------------------------------------------------------------------------------
 
 

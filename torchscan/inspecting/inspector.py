@@ -160,7 +160,8 @@ class Inspector:
     @contextlib.contextmanager
     def as_overhead(self) -> Iterator[None]:
         """Exclude what runs in this context from the times of the current step."""
-        if not self._has_begun:  # another thread starts it just now
+        # another thread starts it just now, or what surrounds this is excluded
+        if not self._has_begun or self._step.is_looking:
             yield
             return
         step = self._step
@@ -299,7 +300,7 @@ class Inspector:
     def _note_backward_pass(self, backward: BackwardPass) -> None:
         if not self._is_following:
             return
-        with self._errors.caught():
+        with self._errors.caught(), self.as_overhead():
             if self._pass_steps.note_backward(backward, lambda: None):
                 self._step.note_training()
 
@@ -307,7 +308,7 @@ class Inspector:
         self._step.note_optimizer(is_start=False)
         if not self._is_following:
             return
-        with self._errors.caught():
+        with self._errors.caught(), self.as_overhead():
             is_training = self._pass_steps.current.phase == "train"
             if is_training and self._pass_steps.has_optimizer(optimizer):
                 self._note_training()

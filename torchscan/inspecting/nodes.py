@@ -297,7 +297,9 @@ class NodeWatch:
         return None
 
     def _note_loss(self, index: int, gradients: Gradients) -> None:
-        if not self.is_over and not is_compiling():
+        if self.is_over or is_compiling():
+            return
+        with self._looking():
             self.values.note_loss(self.call_at(index), gradients)
 
     @property

@@ -135,6 +135,11 @@ class Step:
         """Nanoseconds that were spent on looking."""
         return self._times.looking
 
+    @property
+    def is_looking(self) -> bool:
+        """True if what goes on is excluded from the times of the step."""
+        return self._times.is_looking
+
     def begin_looking(self) -> int:
         """Begin something that the times of the step exclude, and return when."""
         return self._times.begin_looking()

@@ -63,6 +63,11 @@ class StepTimes:
         """The time, on a clock that stands still while anything is looked at."""
         return (self._looking_since or perf_counter_ns()) - self.looking
 
+    @property
+    def is_looking(self) -> bool:
+        """True while the clock stands still."""
+        return self._looking_since != 0
+
     def begin_looking(self, start: int = 0) -> int:
         """Exclude time from ``start`` on, or from now on, and return that moment."""
         self._looking_since = start or perf_counter_ns()

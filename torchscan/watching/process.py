@@ -385,7 +385,8 @@ class WriterProcess:
             return
         self._is_closed = True
         if error is not None:
-            said = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
+            # a message may be empty
+            said = f"{type(error).__name__}: {error}".partition("\n")[0].removesuffix(": ")[:200]
             is_lost = is_of_lost_peer(error)
             self._outlet.send(
                 {"is": "raised", "what": said, "when": time.time(), "lost_peer": is_lost}
