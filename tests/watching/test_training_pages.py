@@ -19,6 +19,8 @@ from tests.browsing import least_contrast, least_contrast_of_marks, opened
 from tests.watching.test_distributions import of
 from tests.watching.watching import watch
 from torchscan.notes import Note
+from torchscan.report.paging.training_packing import thin_out
+from torchscan.report.paging.training_record import CurveData
 from torchscan.watching.explore.run_page import page_of_run
 from torchscan.watching.explore.training import training_of
 from torchscan.watching.history import WatchedRun
@@ -192,6 +194,25 @@ def test_the_module_that_produced_the_first_infinity_is_found(broken: Path) -> N
     assert "loss-not-finite" in {each["code"] for each in others}
     nan = training["nan"]
     assert (nan["key"], nan["step"], nan["isInputFinite"]) == ("h.1.act", 20, True)
+
+
+@pytest.mark.parametrize("place", [5000, 5001, 5002, 5003, 5004])
+def test_a_thinned_curve_keeps_extremes_beside_a_nan(place: int) -> None:
+    losses = [1.0] * 20_000
+    losses[place], losses[5005], losses[5006] = math.nan, 50.0, -7.0
+    nothing = [None] * len(losses)
+    curve = CurveData(
+        steps=range(len(losses)),
+        times=[0.0] * len(losses),
+        losses=losses,
+        learning_rates=nothing,
+        gradient_norms=nothing,
+    )
+    thinned = thin_out(curve)
+    assert len(thinned.steps) <= 4096
+    kept = dict(zip(thinned.steps, thinned.losses, strict=True))
+    assert (kept[5005], kept[5006]) == (50.0, -7.0)
+    assert math.isnan(kept[place] or 0.0)
 
 
 def test_an_evaluation_is_the_mean_of_its_passes(healthy: Path) -> None:

@@ -86,8 +86,10 @@ class StepChecks:
 
     def note_stored(self, parameter: Tensor) -> None:
         """Check a gradient that was accumulated."""
+        if not self._checks:
+            return
         name = self._names.get(id(parameter))
-        if self._checks and name is not None and parameter.grad is not None:
+        if name is not None and parameter.grad is not None:
             self._check(name, "parameter_gradient", parameter.grad)
 
     def note_update(self, parameters: Mapping[str, Tensor]) -> None:

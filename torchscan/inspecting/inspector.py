@@ -100,7 +100,7 @@ class Inspector:
         #: the compiled version of the model whose call goes on, or None
         self._compiled: nn.Module | None = None
         self._compilation: Compilation | None = None
-        self._has_begun = False
+        self._has_begun = self._is_on_device = False
 
     def start(self, under_way: Begun | None = None) -> None:
         """Follow what the model does from now on, with the call that is ``under_way`` where one of its hooks starts this."""
@@ -153,6 +153,10 @@ class Inspector:
         """True if the current step has a finding."""
         return self._has_begun and self._step.nonfinite is not None
 
+    def has_checked(self, gradient: Tensor) -> bool:
+        """Return whether a gradient was checked when it was stored, and is still finite."""
+        return self._has_begun and self._step.is_known_finite(gradient)
+
     @contextlib.contextmanager
     def as_overhead(self) -> Iterator[None]:
         """Exclude what runs in this context from the times of the current step."""
@@ -172,11 +176,11 @@ class Inspector:
         return self._step.looking if self._has_begun else 0
 
     def _path_of(self, module: nn.Module) -> str | None:
-        if (
-            is_recording() and not self._is_second_look
-        ):  # a pass of torchscan's own, of the same model
+        # a pass of torchscan's own, of the same model
+        if is_recording() and not self._is_second_look:
             return None
-        if self._step.is_captured:  # to be run later; nodes of other streams would stop that
+        # to be run later; nodes of other streams would stop that
+        if self._is_on_device and self._step.is_captured:
             self._leaves.let_go()
             return None
         known = self._paths.get(id(module))
@@ -197,11 +201,11 @@ class Inspector:
     def _begin(self) -> None:
         self._tree.reset()
         device = device_of(self.model)
-        times = StepTimes(
-            DeviceTimes(self._pool, device)
-            if device is not None and device.type == "cuda"
-            else None
-        )
+        on_device = None
+        if device is not None and device.type == "cuda":
+            on_device = DeviceTimes(self._pool, device)
+        self._is_on_device = on_device is not None
+        times = StepTimes(on_device)
         names = {id(parameter): name for name, parameter in self._parameters.items()}
         label = StepLabel(self._number)
         checks = StepChecks(

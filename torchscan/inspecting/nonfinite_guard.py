@@ -65,7 +65,9 @@ class NonFiniteGuard:
         self._tensors = TrainedTensors(self._calls, model)
         self._names = RootNames(self._calls, self.inspection)
         self._log = FindingLog(listener, self._calls, self._tensors, self._names, self.inspection)
-        self._checks = TrainingChecks(self._calls, self._tensors, self._names, self._log)
+        self._checks = TrainingChecks(
+            self._calls, self._tensors, self._names, self._log, self.inspection
+        )
         self._lines = LineNotes()
         #: memory after each optimizer step
         self.memory = MemoryLog()
@@ -216,9 +218,11 @@ class NonFiniteGuard:
     def _note_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if self._calls.is_inside_trained(module):  # most calls
             return
-        if self._is_blind() or not self._thread.begin_call(module):
+        if self._is_blind():
             return
         try:
+            if not self._thread.begin_call(module):
+                return
             call = self._calls.begin(module, args)
             if call is not None and call.steps.has_parameters:
                 self._begin_root(call, module)
@@ -292,22 +296,21 @@ class NonFiniteGuard:
         self._num_updates += 1
         self._log.update = self._num_updates
         self._stepping.add(optimizer)
-        self._tensors.add_optimizer(optimizer)
-        if optimizer is self._scaled_optimizer or not self._checks.is_trained_by(optimizer):
-            return
         with self._check_safely():
-            self._checks.check_unread(optimizer)
+            self._tensors.add_optimizer(optimizer)
+            is_scaled = optimizer is self._scaled_optimizer
+            if not is_scaled and self._checks.is_trained_by(optimizer):
+                self._checks.check_unread(optimizer)
 
     def _after_update(self, optimizer: Optimizer) -> None:
         if self._is_off() or optimizer not in self._stepping:
             return
         self._stepping.discard(optimizer)
         self._log.update = None
-        if not self._tensors.is_trained_by(optimizer):
-            return
         with self._check_safely():
-            self._checks.check_update(optimizer)
-            self.memory.note(optimizer)
+            if self._tensors.is_trained_by(optimizer):
+                self._checks.check_update(optimizer)
+                self.memory.note(optimizer)
 
     # -- GradScaler ----------------------------------------------------------------------------------------------------
 

@@ -74,9 +74,9 @@ class CompileWatch:
     def adapt(self) -> None:
         """Register again: the compiler may be loaded or reset at any time."""
         self.listen()
+        self.ignore_hooks()
         if not self._has_compiler and has_compiler():
             self._has_compiler = True
-            self.ignore_hooks()
             self._keep_out()
 
     def listen(self) -> None:
@@ -87,6 +87,8 @@ class CompileWatch:
 
     def ignore_hooks(self) -> None:
         """Suppress the warning about global hooks that each call of a compiled module gives."""
+        if self._ignored is not None:
+            return
         warnings.filterwarnings(
             "ignore", r"Using `torch.compile\(module\)` when there are global hooks"
         )

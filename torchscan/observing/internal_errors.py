@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from torchscan.errors import TorchscanError, warn_user
+from torchscan.errors import TorchscanError, warn_or_print
 
 #: characters of an internal error that are shown
 _MAX_MESSAGE = 300
@@ -18,7 +18,7 @@ class InternalErrors:
         self,
         activity: str,
         stop: Callable[[], object],
-        warn: Callable[[str], object] = warn_user,
+        warn: Callable[[str], object] = warn_or_print,
     ) -> None:
         """``activity`` is the word of the warning, for example "inspecting"; ``stop`` ends it."""
         self._activity, self._stop, self._warn = activity, stop, warn

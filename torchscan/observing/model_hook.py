@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 from torch import nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from torchscan.recording.bookkeeping.containers import tensors_in
+from torchscan.recording.bookkeeping.inventory import modules_of
 from torchscan.recording.call_tree import is_running, outermost_running
 from torchscan.torch_versions import (
+    GlobalHooks,
     compiled_from,
-    forget_hooks,
     has_compiler,
     skip_in_compiler,
     without_torch_function,
@@ -50,7 +50,7 @@ class ModelEntries:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         #: identities of entries: of all modules, until the first call shows which one is an entry
-        self._identities = {id(module) for module in model.modules()}
+        self._identities = {id(module) for _, module in modules_of(model)}
         #: True once the model itself was called
         self._is_called = False
 
@@ -74,7 +74,7 @@ class ModelEntries:
         caller = outermost_running(module)
         if caller is None:
             return True
-        return any(self.is_model(each) for each in caller.modules())
+        return any(self.is_model(each) for _, each in modules_of(caller))
 
     def note(self, module: nn.Module, *, is_only: bool = False) -> None:
         """Note a module that was called from outside the model.
@@ -94,15 +94,24 @@ class ModelHook:
     For example, the ``training_step`` of a LightningModule calls its parts.
     """
 
-    def __init__(self, model: nn.Module, begin: Begin, note_backward: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        begin: Begin,
+        note_backward: Callable[[], None],
+        adapt_to_compiler: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``adapt_to_compiler`` is called if the compiler is loaded after the hooks were made."""
         self._begin, self._note_backward = begin, note_backward
+        self._adapt_to_compiler = adapt_to_compiler
         self._entries = ModelEntries(model)
         #: the module whose result is awaited
         self._awaited: nn.Module | None = None
         self._listener: CallListener | None = None
         self._state: State = "closed"
         self._is_paused = False
-        self._registered: tuple[Callable[..., None], ...] = ()
+        #: hooks that are on
+        self._registered: GlobalHooks | None = None
         self._make_hooks()
 
     def is_model(self, module: nn.Module) -> bool:
@@ -164,36 +173,35 @@ class ModelHook:
 
     def _become(self, state: State) -> None:
         self._state = state
-        # removing by handle would leave entries of hooks that take keyword arguments
-        forget_hooks(*self._registered)
-        self._registered = ()
-        if self._is_paused or state == "closed":
-            return
-        if state == "waiting":
-            self._registered = (self._before,)
-            register_module_forward_pre_hook(self._before)
-        elif state == "following":
-            self._registered = (self._before_followed, self._after_followed)
-            register_module_forward_pre_hook(self._before_followed)
-            register_module_forward_hook(self._after_followed, with_kwargs=True, always_call=True)
-        else:
-            self._registered = (self._after,)
-            register_module_forward_hook(self._after, always_call=True)
+        if self._registered is not None:
+            self._registered.remove()
+            self._registered = None
+        if not self._is_paused and state != "closed":
+            self._registered = self._hooks[state]
+            self._registered.put_on()
 
     # -- hooks -----------------------------------------------------------------------------------
 
     def _make_hooks(self) -> None:
-        self._before: Callable[..., None] = self._note_call
-        self._after: Callable[..., None] = self._note_result
-        self._before_followed: Callable[..., None] = self._note_followed_start
-        self._after_followed: Callable[..., None] = self._note_followed_end
-        if has_compiler():
-            self._before = skip_in_compiler(self._before)
-            self._after = skip_in_compiler(self._after)
-            self._before_followed = skip_in_compiler(self._before_followed)
-            self._after_followed = skip_in_compiler(self._after_followed)
+        hooks: list[Callable[..., None]] = [
+            self._note_call,
+            self._note_followed_start,
+            self._note_followed_end,
+            self._note_result,
+        ]
+        self._knows_compiler = has_compiler()
+        if self._knows_compiler:
+            hooks = [skip_in_compiler(hook) for hook in hooks]
+        before, before_followed, after_followed, after = hooks
+        self._hooks: dict[State, GlobalHooks] = {
+            "waiting": GlobalHooks(before),
+            "following": GlobalHooks(before_followed, after_followed, with_kwargs=True),
+            "awaiting-result": GlobalHooks(after=after),
+        }
 
     def _note_call(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if not self._knows_compiler and has_compiler():
+            self._adapt_to_compiler()
         if not self._entries.is_entry(module):
             return
         self._begin(module, args)
@@ -201,6 +209,8 @@ class ModelHook:
             self._listener.note_start(module, args)
 
     def _note_followed_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if not self._knows_compiler and has_compiler():
+            self._adapt_to_compiler()
         listener = self._listener
         if listener is not None and listener.open_calls:
             if not self._entries.has(module) or is_running(listener.open_calls[0][0]):

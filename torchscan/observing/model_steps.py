@@ -50,7 +50,7 @@ class ModelParameters:
     def find_again(self) -> bool:
         """Look up the parameters again, and return whether they have changed."""
         before, model = self.parameter_ids, self._model()
-        every = [] if model is None else list(model.parameters())
+        every = [] if model is None else list(nn.Module.parameters(model))  # models override it
         self._every = list(map(weakref.ref, every))
         self.parameter_ids = set(map(id, every))
         #: True if the autograd graph does not reach the parameters: while the model runs, other
@@ -129,7 +129,11 @@ class ModelSteps:
     def has_optimizer(self, optimizer: Optimizer) -> bool:
         """Return whether an optimizer updates parameters of this model."""
         identities = self._parameters.parameter_ids
-        return any(id(each) in identities for each in parameters_of(optimizer))
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) in identities:
+                    return True
+        return False
 
 
 def _ids_in(model: nn.Module) -> Iterator[int]:

@@ -247,12 +247,15 @@ class WriterProcess:
           event at that time, by default when the worker reads it;
         - ``{"is": "from", "step": n}`` before training goes on from an earlier step.
         """
+        if self._is_gone:  # nothing makes room for it any more
+            return
         self._outlet.send(message)
         self.line.wake()
 
     def send_row(self, row: Sequence[Any]) -> None:
         """Put a row of the curves into the memory, where the worker looks a few times a second."""
-        self._outlet.send_row(row)
+        if not self._is_gone:
+            self._outlet.send_row(row)
 
     def begin(self, phase: Phase, step: int) -> None:
         """Note that sampling of a step begins: if the process is killed in it, the step counts as lost."""
@@ -272,7 +275,7 @@ class WriterProcess:
         is_late = time.monotonic() - self._woken_at > _WAKE_PERIOD
         if is_late:
             self._receive()
-        if not len(sampled.sizes):  # nothing was chosen in it
+        if not sampled.num_rows:  # nothing was chosen in it
             self._num_begun -= 1
             self._note_begun(sampled.phase, sampled.step)
             return

@@ -119,16 +119,17 @@ class Watcher:
         #: the module that is called from outside: the model, or a compiled version of it
         self._called = module
         self._sites.update(module, module)
-        self._model_hook = ModelHook(module, self._begin, self._note_backward)
+        self._model_hook = ModelHook(module, self._begin, self._note_backward, self._go_on)
         self._backward_watch = BackwardWatch(
             lambda backward: self._run(self._note_backward_pass, backward)
         )
         self._optimizers = register_optimizer_step_post_hook(
-            lambda optimizer, *_: self._note_optimizer(optimizer)
+            lambda optimizer, *_: self._run(self._note_optimizer, optimizer)
         )
         self._knows_compiler = False
         self._compiler = CompileWatch(self._model_hook.pause, self._go_on)
         self._compiler.listen()
+        self._compiler.ignore_hooks()
         self._model_hook.await_call()
         self._go_on()
         self._backward_watch.start()
@@ -140,7 +141,6 @@ class Watcher:
     def _go_on(self) -> None:
         if self._knows_compiler != has_compiler():
             self._knows_compiler = True
-            self._compiler.ignore_hooks()
             self._compiler.listen()
             self._model_hook.keep_compiler_out()
         self._model_hook.go_on()
@@ -166,7 +166,7 @@ class Watcher:
         if has_loss and not is_in_backward_pass() and not is_transforming():
             self._curves.add_loss(losses[0])
             if scale is not None:
-                self._curves.note_scale(backward.tensors[0], losses[0])
+                self._curves.note_scale(scale, backward.tensors[0], losses[0])
 
     def _run(self, method: Callable[..., None], *args: Any) -> None:
         """Call a method, and end the watching, not the training, after an internal error.
@@ -202,8 +202,8 @@ class Watcher:
 
     @property
     def _is_here(self) -> bool:
-        """True in the process and the thread that train."""
-        return os.getpid() == self._pid and self._thread in (None, threading.get_ident())
+        """True in the process and the thread that train; in a forked process, the run is closed."""
+        return not self._is_closed and self._thread in (None, threading.get_ident())
 
     # -- steps -----------------------------------------------------------------------------------
 
@@ -226,6 +226,7 @@ class Watcher:
 
     def _begin_pass(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         self._thread = threading.get_ident()
+        self._compiler.listen()  # a compiler that is reset forgets its listeners
         self._model_hook.note_entry(module, is_first=not self._has_begun)
         self._has_begun = True
         phase = self._model_steps.phase_of(module)
