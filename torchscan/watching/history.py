@@ -170,7 +170,7 @@ class WatchedRun(Result):
 
     @property
     def findings(self) -> tuple[Note, ...]:
-        """What is wrong with the training: vanishing gradients, dead layers, spikes of the loss.
+        """Problems of the training, such as vanishing gradients, dead layers or a loss that spikes.
 
         ``str(finding)`` is the sentence that the page shows.
         """

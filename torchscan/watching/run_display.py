@@ -51,24 +51,20 @@ def series_table(run: WatchedRun, phase: Phase | None = None) -> Table:
         heading = _HEADINGS.get(name, name.capitalize())
         columns.append(number(name, heading, text=write, priority=priority))
     name = str(run.about.get("model", run.path.name))
-    findings = [*run.findings, *run.missing] if phase == "train" else run.missing
+    steps = run.steps(phase)
+    count, notes = f"{len(steps):,} recorded evaluations", [*run.missing]
+    if phase == "train":
+        last = f", the last is {steps[-1]:,}" if steps else ""
+        count = f"{run.num_steps:,} training steps ({len(steps):,} recorded{last})"
+        notes = [*run.findings, *notes]
     return make_table(
         f"Last values of {name}",
         columns,
         _last_values(run, phase),
-        summary=[f"{_count_steps(run, phase)} of {name} in {run.path}"],
-        remarks=[to_remark(note) for note in findings],
+        summary=[f"{count} of {name} in {run.path}"],
+        remarks=[to_remark(note) for note in notes],
         noun="series",
     )
-
-
-def _count_steps(run: WatchedRun, phase: Phase) -> str:
-    """Return ``"384 training steps (39 recorded, the last is 352)"``."""
-    steps = run.steps(phase)
-    last = f", the last is {steps[-1]:,}" if steps else ""
-    if phase == "eval":
-        return f"{len(steps):,} recorded evaluations"
-    return f"{run.num_steps:,} training steps ({len(steps):,} recorded{last})"
 
 
 def _choose_phase(run: WatchedRun, phase: Phase | None) -> Phase:
