@@ -215,6 +215,31 @@ def test_a_thinned_curve_keeps_extremes_beside_a_nan(place: int) -> None:
     assert math.isnan(kept[place] or 0.0)
 
 
+def test_text_names_the_findings_of_the_page(dead: Path, broken: Path) -> None:
+    for path in (dead, broken):
+        run = WatchedRun(path)
+        assert [each.code for each in run.findings] == findings(path)
+        text = " ".join(str(run).split())
+        training = training_of(run)
+        assert training is not None
+        for each in training["findings"]:
+            assert each["text"] in text
+    (finding,) = WatchedRun(dead).findings
+    assert (finding.values["path"], finding.values["share"]) == ("h.1.act", 1.0)
+
+
+def test_text_of_80_columns_shows_updates(dead: Path) -> None:
+    lines = str(WatchedRun(dead)).splitlines()
+    assert next(line for line in lines if line.startswith("Series")).split()[:5] == [
+        "Series",
+        "Step",
+        "Mean",
+        "Std",
+        "Update",
+    ]
+    assert max(map(len, lines)) <= 80
+
+
 def test_an_evaluation_is_the_mean_of_its_passes(healthy: Path) -> None:
     training = training_of(WatchedRun(healthy))
     assert training is not None

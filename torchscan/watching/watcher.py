@@ -480,7 +480,8 @@ class Watcher:
     def _write_event(self, note: Note) -> None:
         self._require_open()
         if os.getpid() == self._pid:
-            self._process.send({"is": "note", "note": note.to_data()})
+            now = time.time()  # the worker may read the note much later
+            self._process.send({"is": "note", "note": note.to_data(), "time": now})
 
     def state_dict(self) -> dict[str, int]:
         """Return the next step, for a checkpoint: ``watch(model, run, step=state["step"])``."""

@@ -246,7 +246,7 @@ class Worker:
     def _take_note(self, message: Message) -> None:
         note = Note.from_data(message["note"])
         try:
-            self._store.note(note)
+            self._store.note(note, message.get("time"))
         finally:
             if note.code == "user-note":
                 self.guests.show_note(note)

@@ -38,7 +38,7 @@ _EPOCH = re.compile(r"\bepoch\s*[:#=]?\s*(\d+)", re.IGNORECASE)
 def training_data(record: TrainingRecord) -> dict[str, Any]:
     """Return the data that the page of a run shows of its training."""
     train = thin_out(record.train)
-    notes = _find_all(record, train)
+    notes = find_all(record, train)
     findings = [_finding(note) for note in notes]
     spikes = [dict(note.values) for note in notes if note.code == "loss-spike"]
     return {
@@ -52,8 +52,8 @@ def training_data(record: TrainingRecord) -> dict[str, Any]:
     }
 
 
-def _find_all(record: TrainingRecord, train: CurveData) -> list[Note]:
-    """Return the first NaN or Inf, and what the curves and the layers show."""
+def find_all(record: TrainingRecord, train: CurveData) -> list[Note]:
+    """Return the first NaN or Inf, and what the thinned curves and the layers show."""
     first: list[Note] = []
     nan = record.nan
     if nan is not None:

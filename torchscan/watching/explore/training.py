@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from torchscan.notes import Note
-from torchscan.report.paging.training_data import training_data
+from torchscan.report.paging.training_data import find_all, training_data
+from torchscan.report.paging.training_packing import thin_out
 from torchscan.report.paging.training_record import (
     CurveData,
     LayerData,
@@ -63,6 +64,11 @@ class FollowedTraining:
 
     def data(self) -> dict[str, Any] | None:
         """Return the training part of the page, or None if the run has no training step."""
+        record = self.read()
+        return None if record is None else training_data(record)
+
+    def read(self) -> TrainingRecord | None:
+        """Return what is known of the training, or None if the run has no training step."""
         with self._lock, single_thread():
             self._update()
             if self._run.shown_phase == "eval":
@@ -71,7 +77,7 @@ class FollowedTraining:
             layers = _layer_data(self._tree, list(self._columns.values()))
             if not train.steps and not layers.first:
                 return None
-            return training_data(self._record(train, layers))
+            return self._record(train, layers)
 
     def _record(self, train: Curves, layers: LayerData) -> TrainingRecord:
         run = self._run
@@ -132,6 +138,12 @@ class FollowedTraining:
 def training_of(run: WatchedRun) -> dict[str, Any] | None:
     """Return the training part of the page, or None if the run has no training step."""
     return FollowedTraining(run).data()
+
+
+def findings_of(run: WatchedRun) -> tuple[Note, ...]:
+    """Return the findings that the page of a run names, in the same order."""
+    record = FollowedTraining(run).read()
+    return () if record is None else tuple(find_all(record, thin_out(record.train)))
 
 
 def first_nan(events: tuple[RunEvent, ...]) -> RunEvent | None:
