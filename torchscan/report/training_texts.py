@@ -83,7 +83,8 @@ def describe_slow(
         where = f"{layer} and {others} more {'layers' if others > 1 else 'layer'}"
     verb = "do" if others else "does"
     ratio = f"update ÷ weight is {write_value(update)} in {layer}"
-    return f"{where} {verb} not learn: {ratio}, {write_value(typical)} in the median layer"
+    median = f"{write_value(typical)} in the median layer"
+    return f"slow layer: {where} {verb} not learn; {ratio}, {median}"
 
 
 def describe_loss(step: int, value: str, before: int | None) -> str:

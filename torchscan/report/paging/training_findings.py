@@ -88,6 +88,19 @@ def find_nonfinite_loss(curves: CurveValues) -> list[Note]:
     return []
 
 
+def find_nonfinite_loss_before(curves: CurveValues, step: int) -> Note | None:
+    """Return the first loss that is not finite if it was before a step, and stayed so until it."""
+    for note in find_nonfinite_loss(curves):
+        first = note.values["step"]
+        if first >= step:
+            return None
+        for at, loss in zip(curves.steps, curves.losses, strict=True):
+            if first < at < step and loss is not None and math.isfinite(loss):
+                return None
+        return note
+    return None
+
+
 def find_growing_gradients(curves: CurveValues) -> list[Note]:
     """Return the growth of the gradient norm, if it ends far above where it began."""
     known = [
