@@ -430,6 +430,47 @@ def test_layers_without_gradients_are_not_called_slow(visit: Visit, runs: Path) 
         assert "; 2 layers without gradients" in card
 
 
+TRAIN = CurveValues(
+    steps=range(400),
+    losses=[math.exp(-step / 100) for step in range(400)],
+    gradient_norms=[1.0] * 400,
+)
+
+
+def test_an_evaluation_loss_that_rises_while_the_training_loss_falls_is_overfitting() -> None:
+    evaluations = [(49, 0.9), (99, 0.6), (149, 0.5), (199, 0.55), (249, 0.6), (299, 0.62)]
+    assert find_problems(TRAIN, [], [], evaluations) == []  # three evaluations after the best
+    (note,) = find_problems(TRAIN, [], [], [*evaluations, (349, 0.7)])
+    assert note.sentence == (
+        "Overfitting: the evaluation loss was lowest, 0.5, at step 149, 4 evaluations ago, and is "
+        "0.7 now, while the training loss fell; keep the weights of that step, or try more data "
+        "or regularization."
+    )
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        pytest.param([0.9, 0.6, 0.5, 0.52, 0.51, 0.53, 0.52, 0.52], id="flat"),
+        pytest.param([0.9, 0.6, 0.4, 0.9, 0.8, 0.6, 0.5, 0.45], id="comes down again"),
+        pytest.param([0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.45, 0.5], id="best lately"),
+    ],
+)
+def test_other_evaluation_losses_are_not_overfitting(losses: list[float]) -> None:
+    evaluations = [(49 + 50 * at, loss) for at, loss in enumerate(losses)]
+    assert find_problems(TRAIN, [], [], evaluations) == []
+
+
+def test_a_training_loss_that_rises_too_is_not_overfitting() -> None:
+    rising = CurveValues(
+        steps=range(400),
+        losses=[0.5 + step / 1000 for step in range(400)],
+        gradient_norms=[1.0] * 400,
+    )
+    evaluations = [(49 + 50 * at, 0.5 + 0.05 * at) for at in range(7)]
+    assert find_problems(rising, [], [], evaluations) == []
+
+
 def test_a_layer_that_does_not_learn_keeps_its_name() -> None:
     layers = [
         LayerValues(path=name, name=name, gradient=[0.1] * 9, update=[update] * 9, dead=[])

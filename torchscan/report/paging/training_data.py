@@ -61,7 +61,12 @@ def _find_all(record: TrainingRecord, train: CurveData) -> list[Note]:
     """Return the first NaN or Inf, and what the curves and the layers show."""
     layers, nan = record.layers, record.nan
     curves = _values_of_curve(train)
-    problems = find_problems(curves, _values_of_layers(layers), layers.first)
+    evaluations = [
+        (each["step"], each["loss"])
+        for each in _evaluations(record.evaluation)
+        if isinstance(each["loss"], float)
+    ]
+    problems = find_problems(curves, _values_of_layers(layers), layers.first, evaluations)
     if nan is None:
         return problems
     loss = find_nonfinite_loss_before(curves, nan.step)
