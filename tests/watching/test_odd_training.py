@@ -551,7 +551,7 @@ def test_the_first_nan_is_told(run: Path) -> None:
     told = [str(each.message) for each in said if "NaN" in str(each.message)]
     assert len(told) == 1
     assert told[0].startswith(
-        "step 2 has NaN in 0 output and 3 more tensors: run torchscan.inspect(model)"
+        "step 2 has NaN in '0 output' and 3 more tensors: run torchscan.inspect(model)"
     )
     (event,) = opened(run).events
     assert told == [str(event)]

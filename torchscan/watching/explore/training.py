@@ -211,7 +211,10 @@ def _describe_nan(run: WatchedRun, note: Note) -> NanData:
     inputs = [each for each in known if (each.path, each.invocation) == call]
     history, *before = run.histories([tensor, *inputs])
     at_step = dict(zip(history.steps, history.distributions, strict=True))[step]
-    about_input = _describe_input(before, step) if tensor.kind == "output" and before else {}
+    about_call: dict[str, Any] = {}
+    if tensor.kind == "output":
+        about_call = _describe_input(before, step)
+        about_call["were_weights_finite"] = _were_weights_finite(run, tensor.path, step)
     return NanData(
         step=step,
         path=tensor.path,
@@ -219,7 +222,7 @@ def _describe_nan(run: WatchedRun, note: Note) -> NanData:
         series=tensor.label,
         count=_count_wrong(at_step),
         numel=at_step.numel,
-        **about_input,
+        **about_call,
     )
 
 
@@ -263,6 +266,35 @@ def _describe_input(inputs: Sequence[History], step: int) -> dict[str, Any]:
         about["before_step"] = before_step
         about["input_before"] = max(map(_largest, before))
     return about
+
+
+def _were_weights_finite(run: WatchedRun, path: str, step: int) -> bool | None:
+    """Return whether the weights inside a module were finite before a step, or None if unknown.
+
+    Weights are recorded after a step. Those that are finite then were finite before. Otherwise the
+    recorded step before decides, unless steps between the two were not recorded.
+    """
+    weights = run.find(kind="param")
+    if not weights:
+        return None
+    prefix = f"{path}." if path else ""
+    own = [each for each in weights if each.path == path or each.path.startswith(prefix)]
+    earlier = [each for each in run.steps() if each < step]
+    states = [_was_finite(each, step, max(earlier, default=-1)) for each in run.histories(own)]
+    if False in states:
+        return False
+    return None if None in states else True
+
+
+def _was_finite(weight: History, step: int, before_step: int) -> bool | None:
+    """Return whether a weight was finite before a step. ``before_step``: last recorded before."""
+    known = dict(zip(weight.steps, weight.distributions, strict=True))
+    if step in known and not _count_wrong(known[step]):
+        return True
+    before = known.get(before_step)
+    if before is not None and _count_wrong(before):
+        return False
+    return True if before is not None and before_step == step - 1 else None
 
 
 def _count_wrong(found: Distribution) -> int:
