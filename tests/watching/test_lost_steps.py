@@ -373,3 +373,32 @@ def test_values_are_sampled_as_far_as_there_are_any(asked: dict[str, Any], tmp_p
     found = run.history("0 output").distributions[0]
     assert (found.numel, found.sampled) == (1600, min(1600, asked["sample_n"]))
     assert found.min == 0.0 or found.sampled >= 600
+
+
+# -- interrupts ------------------------------------------------------------------------------------
+
+_INTERRUPTED = """
+import os, signal, sys, time
+sys.modules["tabulate"] = None  # torch would import it at exit, which changes the status
+import torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+if sys.argv[1:]:
+    import torchscan
+    torchscan.watch(model, sys.argv[1], every=1)
+for _ in range(20):
+    model(torch.randn(4, 8)).square().sum().backward()
+    optimizer.step()
+os.kill(os.getpid(), signal.SIGINT)
+time.sleep(60)
+"""
+
+
+@slow
+def test_an_interrupt_has_the_exit_status_of_a_script_that_is_not_watched(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    for arguments in ([], [str(run)]):
+        command = [sys.executable, "-c", _INTERRUPTED, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+        assert (done.returncode, "KeyboardInterrupt" in done.stderr) == (-signal.SIGINT, True)
+    assert watched_run(run).steps() == list(range(20))

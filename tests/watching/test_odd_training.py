@@ -480,6 +480,12 @@ def test_arguments_that_say_nothing(given: dict[str, Any], said: str, run: Path)
     assert not run.exists()
 
 
+def test_another_tool_s_argument_names_that_of_watch(run: Path) -> None:
+    with pytest.raises(TypeError, match=r"^watch\(\) has no argument 'log_freq': give every=$"):
+        watch(net(), run, log_freq=10)  # type: ignore[call-arg]
+    assert not run.exists()
+
+
 def test_what_an_exception_has_held_is_let_go_of(run: Path) -> None:
     """Out of memory, a smaller batch: what the larger one took must be free by then."""
     freed: list[Callable[[], object]] = []
@@ -546,7 +552,7 @@ def test_the_first_nan_is_told(run: Path) -> None:
     told = [str(each.message) for each in said if "NaN" in str(each.message)]
     assert len(told) == 1
     assert told[0].startswith(
-        "step 2 has NaN in 0 output and 3 more tensors: run torchscan.inspect(model)"
+        "step 2 has NaN in '0 output' and 3 more tensors: run torchscan.inspect(model)"
     )
     (event,) = opened(run).events
     assert told == [str(event)]

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd.graph import Node
+from torch.compiler import is_compiling
 
 from torchscan.errors import InputError, TorchscanError
 from torchscan.inspecting.timing import StepTimes
@@ -99,6 +100,8 @@ class StepChecks:
 
     def _await_gradient(self, path: str, node: Node, index: int) -> None:
         def check(gradients: Sequence[Tensor | None]) -> None:
+            if is_compiling():
+                return
             gradient = gradients[index] if index < len(gradients) else None
             if gradient is None or self.is_over:
                 return

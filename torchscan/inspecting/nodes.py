@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.autograd.graph import Node
+from torch.compiler import is_compiling
 from torch.utils.hooks import RemovableHandle
 
 from torchscan.errors import TorchscanError
@@ -135,7 +136,7 @@ class HeldLeaves:
 
     def _before(self, *_: Any) -> None:
         watch = self.watch
-        if watch is None:
+        if watch is None or is_compiling():
             return
         times = watch.times
         if times.device is not None and times.is_captured:
@@ -148,6 +149,8 @@ class HeldLeaves:
             self.give_up(error)
 
     def _after(self, variable: Tensor, leaf: Leaf, _: Gradients, given: Gradients) -> None:
+        if is_compiling():
+            return
         if self.watch is not None and self._start:
             self.watch.note_stored(variable, leaf, given, self._start)
         self._start = 0
@@ -204,7 +207,8 @@ class NodeWatch:
         alive: list[weakref.ref[object]] = []
         for node in edges:
             if type(node) is LEAF_NODE:
-                self._follow_leaf(node)
+                if not self._leaves.hold(node):
+                    _follow(node, _Followed(self, None, None))
                 continue
             owner = maker_of(node)
             if is_reading:
@@ -219,10 +223,6 @@ class NodeWatch:
             if is_last or not graph.uses[node]:  # its gradient comes from outside
                 node.register_prehook(partial(self._note_loss, _index_of(owner)))
         return alive
-
-    def _follow_leaf(self, node: Node) -> None:
-        if not self._leaves.hold(node):
-            _follow(node, _Followed(self, None, None))
 
     def _follow_node(self, node: Node, name: str, graph: _Graph, owner: Call | None) -> _Followed:
         looked_at = None
@@ -297,7 +297,7 @@ class NodeWatch:
         return None
 
     def _note_loss(self, index: int, gradients: Gradients) -> None:
-        if self.is_over:
+        if self.is_over or is_compiling():
             return
         with self._looking():
             self.values.note_loss(self.call_at(index), gradients)
@@ -392,6 +392,8 @@ class _Followed:
 
         One object is both hooks: two methods of it would keep Python's collector busier.
         """
+        if is_compiling():  # compiled autograd traces hooks
+            return
         if given is None:
             self._before()
         else:

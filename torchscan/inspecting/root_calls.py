@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 from torch.optim.optimizer import Optimizer
 
 from torchscan.inspecting.finiteness import version_of
@@ -200,6 +201,8 @@ class _Gradient:
         self._output_nr = output_nr
 
     def __call__(self, gradients: Sequence[Tensor | None]) -> None:
+        if is_compiling():  # compiled autograd traces hooks
+            return
         call = self._call()
         if call is None:
             return

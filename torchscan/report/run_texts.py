@@ -30,12 +30,17 @@ def describe_nan(
     others: int,
     path: str,  # noqa: ARG001 - the page links to the call
     invocation: int,  # noqa: ARG001
+    loss_step: int | None = None,
+    loss: str = "",
 ) -> str:
-    """Return the step and the series of a NaN, and what to do."""
-    where = series
+    """Return the step and the series of a NaN, the loss that was wrong before, and what to do."""
+    where = repr(series)
     if others:
-        where = f"{series} and {others} more {'tensors' if others > 1 else 'tensor'}"
-    return f"step {step} has NaN in {where}: run torchscan.inspect(model) to find the operator"
+        where = f"{where} and {others} more {'tensors' if others > 1 else 'tensor'}"
+    what = f"step {step} has NaN in {where}"
+    if loss_step is not None:
+        what = f"the loss is {loss} from step {loss_step} on, and {what}"
+    return f"{what}: run torchscan.inspect(model) to find the operator"
 
 
 def describe_first_nonfinite(
@@ -45,7 +50,15 @@ def describe_first_nonfinite(
     invocation: int,  # noqa: ARG001
 ) -> str:
     """Return the step and the source of the first NaN or Inf, and what to do."""
-    what = f"step {step} has the first NaN or Inf, in {series}"
+    what = f"step {step} has the first NaN or Inf, in {series!r}"
+    return f"{what}: run torchscan.inspect(model) to find the operator"
+
+
+def describe_after_loss(step: int, loss_step: int, *, has_weights: bool) -> str:
+    """Return the first recorded step with NaN or Inf, after the loss was not finite."""
+    what = f"after step {loss_step}, step {step} is the first recorded step with NaN or Inf"
+    if has_weights:
+        what = f"{what}; the weights were not finite by then"
     return f"{what}: run torchscan.inspect(model) to find the operator"
 
 
@@ -138,6 +151,7 @@ _OF_WATCHED_RUNS: dict[str, Any] = {
     # what happened to the run
     "nan-seen": describe_nan,
     "first-nonfinite": describe_first_nonfinite,
+    "nonfinite-after-loss": describe_after_loss,
     "run-continued": "the run continues at step {step}",
     "run-not-closed": "the training process ended without closing the run",
     "graph-not-drawn": "the graph of the model was not drawn: {error}",

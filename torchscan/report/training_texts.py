@@ -83,7 +83,8 @@ def describe_slow(
         where = f"{layer} and {others} more {'layers' if others > 1 else 'layer'}"
     verb = "do" if others else "does"
     ratio = f"update ÷ weight is {write_value(update)} in {layer}"
-    return f"{where} {verb} not learn: {ratio}, {write_value(typical)} in the median layer"
+    median = f"{write_value(typical)} in the median layer"
+    return f"slow layer: {where} {verb} not learn; {ratio}, {median}"
 
 
 def describe_loss(step: int, value: str, before: int | None) -> str:
@@ -98,6 +99,16 @@ def describe_spike(step: int, loss: float, before: float) -> str:
     return f"the loss spikes at step {step:,}: {height}"
 
 
+def describe_overfitting(step: int, best: float, last: float, count: int) -> str:
+    """Return the best evaluation, and how far its loss has risen since."""
+    rise = f"was lowest, {write_value(best)}, at step {step:,}, {count} evaluations ago"
+    advice = "keep the weights of that step, or try more data or regularization"
+    return (
+        f"overfitting: the evaluation loss {rise}, and is {write_value(last)} now, while the "
+        f"training loss fell; {advice}"
+    )
+
+
 TEXTS: dict[str, Any] = {
     "gradients-vanish": describe_vanishing,
     "gradients-explode": describe_exploding,
@@ -106,5 +117,6 @@ TEXTS: dict[str, Any] = {
     "layer-does-not-learn": describe_slow,
     "loss-not-finite": describe_loss,
     "loss-spike": describe_spike,
+    "overfitting": describe_overfitting,
 }
 register_texts(TEXTS)

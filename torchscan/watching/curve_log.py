@@ -1,4 +1,4 @@
-"""Loss, learning rate and gradient norm of each step, on their way to the worker."""
+"""Loss, learning rate and known gradient norm of each step, on their way to the worker."""
 
 from __future__ import annotations
 

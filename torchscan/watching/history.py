@@ -21,7 +21,7 @@ from torchscan.files import path_of
 from torchscan.measured import Measured
 from torchscan.notes import Note
 from torchscan.plain import to_plain
-from torchscan.results import PlotSize, Result, draw, table_of
+from torchscan.results import PlotSize, Result, draw, formatters_of, table_of
 from torchscan.watching.curves import Curves, curves_of, merge_points
 from torchscan.watching.distributions import merge_distributions, quantiles
 from torchscan.watching.lost_steps import (
@@ -169,6 +169,15 @@ class WatchedRun(Result):
         )
 
     @property
+    def findings(self) -> tuple[Note, ...]:
+        """Problems of the training, such as vanishing gradients, dead layers or a loss that spikes.
+
+        ``str(finding)`` is the sentence that the page shows.
+        """
+        find = formatters_of(self).findings
+        return () if find is None else find(self)
+
+    @property
     def events(self) -> tuple[RunEvent, ...]:
         """Events of the run, such as its first NaN, in the order of time."""
         events: list[RunEvent] = []
@@ -200,8 +209,19 @@ class WatchedRun(Result):
             steps.update(step for step, _ in times)
         return sorted(steps)
 
+    @property
+    def num_steps(self) -> int:
+        """Number of training steps that ran, recorded or not."""
+        nums = [0, *(step + 1 for step in self.steps()[-1:])]
+        for reader in self._readers():
+            nums += [point.step + 1 for point in reader.curves("train")[-1:]]
+            reached = settled_about(reader.path, reader.about()).get("reached")
+            if type(reached) is int:
+                nums.append(reached)
+        return max(nums)
+
     def curves(self, phase: Phase = "train") -> Curves:
-        """Return loss, learning rate and gradient norm of each step, sampled or not."""
+        """Return loss and learning rate of each step, and the gradient norm of sampled ones."""
         require_phase(phase)
         return curves_of(phase, list(self._read(lambda reader: reader.curves(phase))))
 

@@ -243,7 +243,8 @@ class WriterProcess:
           None if they are not known;
         - ``{"is": "about", "about": {"optimizer": "AdamW", …}}`` for entries of
           :attr:`WatchedRun.about` that are known after training has begun;
-        - ``{"is": "note", "note": …}`` with the plain data of a note, which becomes an event;
+        - ``{"is": "note", "note": …, "time": …}`` with the plain data of a note, which becomes an
+          event at that time, by default when the worker reads it;
         - ``{"is": "from", "step": n}`` before training goes on from an earlier step.
         """
         if self._is_gone:  # nothing makes room for it any more

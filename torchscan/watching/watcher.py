@@ -113,8 +113,9 @@ class Watcher:
         #: server that shows the run in the browser, or None
         self.server: Server | None = None
         self._pid = os.getpid()
-        #: the thread that trains: the first that calls the model
+        #: the thread that trains: the first that calls the model, or the next once that has ended
         self._thread: int | None = None
+        self._thread_object: threading.Thread | None = None
         self._facts: dict[str, Any] = {}
         #: the module that is called from outside: the model, or a compiled version of it
         self._called = module
@@ -203,7 +204,12 @@ class Watcher:
     @property
     def _is_here(self) -> bool:
         """True in the process and the thread that train; in a forked process, the run is closed."""
-        return not self._is_closed and self._thread in (None, threading.get_ident())
+        if self._is_closed:
+            return False
+        if self._thread in (None, threading.get_ident()):
+            return True
+        thread = self._thread_object
+        return thread is not None and not thread.is_alive()
 
     # -- steps -----------------------------------------------------------------------------------
 
@@ -225,7 +231,8 @@ class Watcher:
             self._run(self._begin_pass, module, args)
 
     def _begin_pass(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        self._thread = threading.get_ident()
+        if self._thread != threading.get_ident():
+            self._thread, self._thread_object = threading.get_ident(), threading.current_thread()
         self._compiler.listen()  # a compiler that is reset forgets its listeners
         self._model_hook.note_entry(module, is_first=not self._has_begun)
         self._has_begun = True
@@ -473,7 +480,8 @@ class Watcher:
     def _write_event(self, note: Note) -> None:
         self._require_open()
         if os.getpid() == self._pid:
-            self._process.send({"is": "note", "note": note.to_data()})
+            now = time.time()  # the worker may read the note much later
+            self._process.send({"is": "note", "note": note.to_data(), "time": now})
 
     def state_dict(self) -> dict[str, int]:
         """Return the next step, for a checkpoint: ``watch(model, run, step=state["step"])``."""
