@@ -132,7 +132,7 @@ class Inspector:
         try:
             if not self._errors.has_failed:
                 self._close_last()
-        finally:  # whoever is told may raise
+        finally:  # a listener may raise
             self._settle(waits=True)
             self._compilation = self._compiler.compiled(self._paths.values())
             self._leaves.close()
@@ -325,7 +325,7 @@ class Inspector:
             try:
                 step.close(calls, self._paths.values(), self._parameters, is_followed=is_followed)
                 self._settle(waits=False)
-            finally:  # whoever is told may raise
+            finally:  # a listener may raise
                 self._begin()
 
     def _close_last(self) -> None:
@@ -339,7 +339,7 @@ class Inspector:
             step = self._closed.popleft()
             try:
                 step.settle()
-            finally:  # whoever is told may raise
+            finally:  # a listener may raise
                 self._kept.keep(step)
 
     # -- calls ---------------------------------------------------------------------------------------------------------

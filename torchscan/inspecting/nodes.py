@@ -331,7 +331,7 @@ class NodeWatch:
 
         An internal error ends the inspection, not the run.
         """
-        times = self.times  # whoever is told may end the inspection
+        times = self.times  # a listener may end the inspection
         start = times.begin_looking()
         try:
             yield
@@ -339,12 +339,12 @@ class NodeWatch:
             raise
         except Exception as error:
             self.give_up(error)
-        finally:  # whoever is told may raise
+        finally:  # a listener may raise
             times.end_looking(start)
 
     def note_stored(self, variable: Tensor, leaf: Leaf, given: Gradients, start: int) -> None:
         """A gradient was stored."""
-        times = self.times  # whoever is told may end the inspection
+        times = self.times  # a listener may end the inspection
         looking = times.begin_looking()
         try:
             times.note_node(LEAVES, start, 0)
@@ -355,7 +355,7 @@ class NodeWatch:
             raise
         except Exception as error:
             self.give_up(error)
-        finally:  # whoever is told may raise
+        finally:  # a listener may raise
             times.end_looking(looking)
 
 
@@ -417,7 +417,7 @@ class _Followed:
         watch = self._watch
         if watch.is_over or not self._start:
             return
-        times = watch.times  # whoever is told may end the inspection
+        times = watch.times  # a listener may end the inspection
         looking = times.begin_looking()
         try:
             times.note_node(self._index, self._start, times.in_nodes - self._in_nodes)
@@ -434,7 +434,7 @@ class _Followed:
             raise
         except Exception as error:
             watch.give_up(error)
-        finally:  # whoever is told may raise
+        finally:  # a listener may raise
             times.end_looking(looking)
 
 

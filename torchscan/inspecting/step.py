@@ -185,7 +185,7 @@ class Step:
             sizes = _sizes(tensors)
             self._memory.note_start(call, sizes, self._values.let_go)
             self._values.note_start(call, args, tensors)
-        finally:  # whoever is told may raise
+        finally:  # a listener may raise
             self._times.end_looking(start)
             self._times.note_start(call)
 

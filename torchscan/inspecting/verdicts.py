@@ -65,7 +65,7 @@ _MIN_READINGS = 20
 
 def find_verdict(run: RunFacts) -> Note | None:
     """Return the verdict on a run, or None if no step was measured."""
-    for note in _wrong(run):
+    for note in _find_broken_values(run):
         return note
     if not run.steps:
         return None
@@ -92,14 +92,14 @@ def find_verdict(run: RunFacts) -> Note | None:
 def find_group_verdict(group: GroupRun) -> Note | None:
     """Return the verdict on several ranks: that on the first one, if there is no straggler."""
     for run in group.runs:
-        for note in _wrong(run):
+        for note in _find_broken_values(run):
             return note
     for straggler in group.stragglers:
         return Note.of("verdict-straggler", rank=straggler.rank, share=straggler.share)
     return find_verdict(group.runs[0])
 
 
-def _wrong(run: RunFacts) -> Iterator[Note]:
+def _find_broken_values(run: RunFacts) -> Iterator[Note]:
     """Yield values that are not finite and growing memory."""
     for found in run.nonfinite:
         yield Note.of(
