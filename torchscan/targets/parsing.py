@@ -87,7 +87,7 @@ def parse_target(text: str) -> Target:
 
 def _meant(text: str) -> str:
     """Return advice for a name without a file or hub."""
-    if len(text) > 100 or "\n" in text:
+    if len(text) > 100 or "\n" in text or "\0" in text:
         return HOW
     if any(Path(text).glob("rank*.sqlite")):
         return f"it is a watched run, which torchscan runs open {text} shows"
