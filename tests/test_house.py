@@ -22,7 +22,8 @@ PACKAGE = Path(torchscan.__file__).parent
 ROOMS = [
     {"_version", "escapes"},
     {"errors"},
-    {"hints", "wrong_arguments"},
+    {"hints"},
+    {"wrong_arguments"},
     {
         "units",
         "files",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
+    from torchscan.notes import Note
     from torchscan.report.table import Table
 
 R = TypeVar("R")
@@ -43,6 +44,8 @@ class Formatters(NamedTuple):
     document: Callable[[Any], dict[str, Any]] | None = None
     #: formats that only this type has, by name
     languages: Mapping[str, Callable[[Any], str]] | None = None
+    #: findings in the result, which its text and its page name
+    findings: Callable[[Any], tuple[Note, ...]] | None = None
 
 
 class Result:
@@ -257,6 +260,7 @@ def register_formatters(
     plot: Callable[..., Axes] | None = None,
     document: Callable[[R], dict[str, Any]] | None = None,
     languages: Mapping[str, Callable[[Any], str]] | None = None,
+    findings: Callable[[R], tuple[Note, ...]] | None = None,
 ) -> None:
     """Register how to format results of this type."""
     if kind in _registered:
@@ -270,6 +274,7 @@ def register_formatters(
         plot=plot,
         document=document,
         languages=languages,
+        findings=findings,
     )
 
 

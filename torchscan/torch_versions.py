@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import json
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -24,6 +25,7 @@ from torch.torch_version import TorchVersion
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as without_modes
 from torch.utils._python_dispatch import _pop_mode as pop_mode
+from torch.utils.hooks import RemovableHandle
 
 __all__ = [
     "FORMATS_STACK",
@@ -34,6 +36,7 @@ __all__ = [
     "TELLS_UNPACKING",
     "WRITTEN_IN_PYTHON",
     "CustomOpDef",
+    "GlobalHooks",
     "GradientHook",
     "HigherOrderOperator",
     "MissingOperator",
@@ -53,6 +56,7 @@ __all__ = [
     "compile_records",
     "compiled_from",
     "compiles_flex_attention",
+    "count_dispatch_modes",
     "count_function_modes",
     "current_node",
     "current_stream",
@@ -684,6 +688,42 @@ def forget_hooks(*functions: Callable[..., object]) -> None:
             module._global_forward_hooks_with_kwargs.pop(number, None)
             module._global_forward_hooks_always_called.pop(number, None)
             table.pop(number, None)
+
+
+class GlobalHooks:
+    """Global hooks of all modules that are put on and removed again and again.
+
+    A handle of torch costs several times as much, and leaves the options of its hook behind.
+    """
+
+    def __init__(
+        self,
+        before: Callable[..., None] | None = None,
+        after: Callable[..., None] | None = None,
+        *,
+        with_kwargs: bool = False,
+    ) -> None:
+        #: unique among all hooks
+        self._number = RemovableHandle(OrderedDict()).id
+        module: Any = nn.modules.module
+        self._entries: list[tuple[dict[int, Any], Any]] = []
+        if before is not None:
+            self._entries.append((module._global_forward_pre_hooks, before))
+        if after is not None:
+            self._entries.append((module._global_forward_hooks, after))
+            self._entries.append((module._global_forward_hooks_always_called, True))
+        if with_kwargs:
+            self._entries.append((module._global_forward_hooks_with_kwargs, True))
+
+    def put_on(self) -> None:
+        """Have the hooks called behind those that are there."""
+        for table, entry in self._entries:
+            table[self._number] = entry
+
+    def remove(self) -> None:
+        """Have the hooks called no more."""
+        for table, _ in self._entries:
+            table.pop(self._number, None)
 
 
 def optimizer_hooks() -> tuple[dict[int, Any], ...]:

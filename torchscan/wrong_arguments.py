@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from torchscan.errors import Argument, InputError, TorchscanError
+from torchscan.hints import explain_unknown_arguments
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -41,7 +42,10 @@ def explain_wrong_types(function: Callable[Given, Result]) -> Callable[Given, Re
 
     The function accepts ``model=`` for ``module=``.
     """
-    accept_model = model_acceptor(inspect.signature(function).parameters)
+    parameters = inspect.signature(function).parameters
+    known = {name for name, each in parameters.items() if each.kind is not each.POSITIONAL_ONLY}
+    takes_known = all(each.kind is not each.VAR_KEYWORD for each in parameters.values())
+    accept_model = model_acceptor(parameters)
     join = shape_joiner(function)
 
     @functools.wraps(function)
@@ -54,6 +58,9 @@ def explain_wrong_types(function: Callable[Given, Result]) -> Callable[Given, Re
         except TorchscanError:
             raise
         except RAW_ERRORS as error:
+            if takes_known and not kwargs.keys() <= known:
+                text = explain_unknown_arguments(function.__qualname__, kwargs, known)
+                raise TypeError(text) from None
             wrong = misfit(function, args, kwargs)
             if wrong is None:
                 raise

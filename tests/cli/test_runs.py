@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,9 +30,9 @@ def folder(tmp_path: Path) -> Path:
 def test_all_in_a_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs", "list", str(folder), "--format", "csv"]) == 0
     heading, *rows = capsys.readouterr().out.splitlines()
-    assert heading == "run,model,step,kept,series,ranks,written"
-    assert rows[0].startswith("a/first,Net,2,3,1,1,")
-    assert rows[1].startswith("second,Net,4,5,1,2,")
+    assert heading == "run,model,num_steps,step,kept,series,ranks,written"
+    assert rows[0].startswith("a/first,Net,3,2,3,1,1,")
+    assert rows[1].startswith("second,Net,5,4,5,1,2,")
 
 
 def test_runs_alone_lists_the_folder_runs(
@@ -115,3 +116,36 @@ def test_nothing_is_written_over(
     assert main(["runs", "merge", str(tmp_path / "broken"), str(tmp_path / "one")]) == 2
     assert "the run cannot be merged" in capsys.readouterr().err
     assert not (tmp_path / "one").exists()
+
+
+def test_steps_that_ran_are_counted_recorded_or_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(tmp_path / "first" / "rank0.sqlite", {"model": "Net", "reached": 384})
+    store.number_of(ONE)
+    for step in (0, 352):
+        store.write(watched(step))
+    store.close()
+    assert main(["runs", "list", str(tmp_path), "--format", "csv"]) == 0
+    heading, row = capsys.readouterr().out.splitlines()
+    values = dict(zip(heading.split(","), row.split(","), strict=True))
+    assert (values["num_steps"], values["step"], values["kept"]) == ("384", "352", "2")
+    run = watched_run(tmp_path / "first")
+    assert run.num_steps == 384
+    assert "384 training steps (2 recorded, the last is 352) of Net" in " ".join(str(run).split())
+
+
+def test_a_report_of_a_run_names_the_command_that_opens_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    assert main(["report", "a/first"]) == 2
+    assert "it is a watched run, which torchscan runs open a/first shows" in capsys.readouterr().err
+
+
+def test_a_missing_run_is_reported_before_missing_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    assert main(["runs", "open", str(tmp_path / "nothere")]) == 2
+    assert "has no watched run" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -129,3 +130,25 @@ def test_where_nothing_is_compiled_nothing_is_said() -> None:
     with inspect(model) as found:
         model(torch.rand(2, 4))
     assert found.facts.compilation is None
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+def test_backward_passes_of_compiled_autograd_run_as_without_the_inspection() -> None:
+    compiled_autograd: Any = pytest.importorskip("torch._dynamo.compiled_autograd")
+
+    def train(*, is_inspected: bool) -> list[Tensor]:
+        dynamo.reset()
+        torch.manual_seed(0)
+        model, x = Net(), torch.rand(2, 4)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        with inspect(model) if is_inspected else contextlib.nullcontext():
+            for _ in range(3):
+                loss = model(x).sum()
+                with compiled_autograd._enable(lambda graph: torch.compile(graph, backend="eager")):
+                    loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        return [each.detach().clone() for each in model.parameters()]
+
+    pairs = zip(train(is_inspected=True), train(is_inspected=False), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from torch.nn.modules import module as torchs
 
 from torchscan import NonFiniteError, inspect, torch_versions
 from torchscan.inspecting import finiteness, loss_graph, training_checks
+from torchscan.inspecting.root_calls import ModuleSteps
 from torchscan.inspection import guard_of
 from torchscan.torch_versions import RUNS_BACKWARD
 
@@ -593,13 +595,13 @@ def test_of_a_sparse_gradient_the_updated_rows_are_checked(monkeypatch: pytest.M
     table = nn.Embedding(1000, 4, sparse=True)
     optimizer = torch.optim.SGD(table.parameters(), 1e38)
     sizes: list[int] = []
-    norms_of = torch_versions.norms_of
+    join_values = torch_versions.join_values
 
-    def measured(tensors: list[Tensor], order: float) -> tuple[Tensor, ...]:
+    def measured(tensors: list[Tensor]) -> Tensor:
         sizes.extend(each.numel() for each in tensors)
-        return norms_of(tensors, order)
+        return join_values(tensors)
 
-    monkeypatch.setattr(training_checks, "norms_of", measured)
+    monkeypatch.setattr(training_checks, "join_values", measured)
     with inspect(table, steps=1) as run:
         for step in range(4):
             optimizer.zero_grad()
@@ -659,3 +661,77 @@ def test_gradients_of_inputs_end_no_checked_step() -> None:
     finally:
         guard.finish()
     assert guard.facts().checked_steps == 3
+
+
+class _Hides(nn.Linear):
+    """A module whose names hide methods of torch."""
+
+    modules = None  # type: ignore[assignment]
+
+    def parameters(self, decay: float) -> list[Tensor]:  # type: ignore[override]
+        return [self.weight, self.bias]
+
+
+def test_another_model_that_hides_methods_of_torch_trains() -> None:
+    model, other = net(), _Hides(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    beside = torch.optim.SGD(other.parameters(0.1), 0.1)
+    with inspect(model, steps=1) as run:
+        for _ in range(3):
+            take(model, optimizer)
+            beside.zero_grad()
+            other(torch.randn(2, 8)).sum().backward()
+            beside.step()
+    assert run.facts.checked_steps == 3
+
+
+def test_an_internal_error_ends_no_training_where_warnings_are_errors(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    monkeypatch.setattr(training_checks.TrainingChecks, "check_loss", fail)
+    with warnings.catch_warnings(), inspect(model, steps=1):
+        warnings.simplefilter("error")
+        take(model, optimizer)
+    assert "stopped checking for NaN" in capsys.readouterr().err
+
+
+def test_modules_that_live_for_a_step_do_not_gather() -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    alive: list[nn.Module] = []
+    with inspect(model, steps=1):
+        for number in range(700):
+            head = nn.Linear(4, 2)
+            head(model(torch.randn(2, 8))).sum().backward()
+            alive = [*alive, head] if number % 7 else []  # the next has another address
+            if number % 100 == 0:
+                take(model, optimizer)
+        gc.collect()
+        num_known = sum(type(each) is ModuleSteps for each in gc.get_objects())
+    assert num_known < 300
+
+
+@pytest.mark.parametrize("size", [8, 80])
+def test_gradient_that_a_hook_spoils_uncounted_is_found_after_the_pass(size: int) -> None:
+    """Large gradients that the inspection has checked are read again if hooks may write to them."""
+    layer = nn.Conv1d(size, size, 1)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+
+    def spoil(parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        parameter.grad.data.fill_(torch.inf)
+
+    with inspect(layer) as run:
+        for step in range(3):
+            if step == 2:
+                layer.weight.register_post_accumulate_grad_hook(spoil)
+            optimizer.zero_grad()
+            layer(torch.ones(2, size, 4)).mean().backward()
+            optimizer.step()
+    found = run.facts.nonfinite[0]
+    assert (found.step, found.phase) == (2, "backward")

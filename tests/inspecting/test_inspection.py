@@ -8,6 +8,7 @@ import io
 import json
 import math
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.recording.test_record import Calls
 from torchscan import InputError, inspect
+from torchscan.inspecting.inspector import Inspector
 from torchscan.inspecting.run import CallRun, RunFacts
 from torchscan.inspection import Run
 
@@ -354,3 +356,48 @@ def test_each_call_has_what_its_forward_pass_costs() -> None:
 def test_a_model_that_has_no_shapes_alone_goes_without_costs() -> None:
     model = Calls(lambda self, x: self.a(x) if x.sum() > 0 else x, a=nn.Linear(4, 1))
     assert by_path(inspected(model))["a"].macs is None
+
+
+# -- times that add up ---------------------------------------------------------------------------
+
+
+def test_the_parts_of_a_step_add_up_to_the_time_from_step_to_step() -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with inspect(model, warm_up=1, steps=1) as run:
+        for _ in range(3):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(torch.ones(4, 8)), torch.ones(4, 2)).backward()
+            optimizer.step()
+    facts = run.facts
+    assert facts.rest is not None
+    parts = (facts.forward, facts.backward, facts.optimizer, facts.rest, facts.between)
+    assert min(each.median for each in parts) > 0
+    assert sum(each.median for each in parts) == pytest.approx(facts.period.median)
+
+
+def test_an_optimizer_that_steps_after_every_second_backward_pass_is_counted() -> None:
+    model = nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with inspect(model, warm_up=1, steps=6) as run:
+        for number in range(8):
+            model(torch.ones(4, 8)).sum().backward()
+            if number % 2:
+                optimizer.step()
+                optimizer.zero_grad()
+    # steps 1 to 6, of which 1, 3 and 5 end with the optimizer
+    assert (run.facts.num_timed, run.facts.optimizer_steps) == (6, 3)
+
+
+def test_overhead_inside_overhead_is_excluded_once() -> None:
+    model = nn.Linear(8, 2)
+    inspector = Inspector(model, lambda _: None)
+    inspector.start()
+    try:
+        model(torch.ones(4, 8))
+        before, begin = inspector.looking, time.perf_counter_ns()
+        with inspector.as_overhead(), inspector.as_overhead():
+            time.sleep(0.01)
+        assert 10_000_000 <= inspector.looking - before <= time.perf_counter_ns() - begin
+    finally:
+        inspector.finish()

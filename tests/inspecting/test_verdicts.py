@@ -99,7 +99,14 @@ def test_memory_that_does_not_grow_in_each_part(by_part: tuple[int, ...]) -> Non
 
 def test_nothing_stands_out() -> None:
     assert verdict() == Note.of(
-        "verdict-balanced", path="a", type_name="Linear", share=0.25, trains=True, between=0.05
+        "verdict-balanced",
+        path="a",
+        type_name="Linear",
+        share=0.25,
+        trains=True,
+        between=0.05,
+        min_between=0.04,
+        model=None,
     )
     assert str(verdict()) == (
         "nothing stands out; the largest share of forward and backward is a (Linear) with 25 %; "
@@ -111,6 +118,28 @@ def test_a_share_must_be_large_in_each_part() -> None:
     assert code_with(between=TimeShare(value=0.5, min=0.2)) == "verdict-input-bound"
     assert code_with(between=TimeShare(value=0.5, min=0.19)) == "verdict-balanced"
     assert code_with(between=None) == "verdict-balanced"
+
+
+def test_a_large_share_that_is_not_in_each_part_is_explained() -> None:
+    found = verdict(evidence=replace(FINE, between=TimeShare(value=0.23, min=0.15)))
+    assert found.code == "verdict-balanced"
+    assert str(found).endswith(
+        "; 23 % of the time is between steps (but 15 % in one fifth of the steps)"
+    )
+
+
+def test_the_timed_model_is_named_if_several_train() -> None:
+    others = (
+        CheckedModule(name="G (Net)", steps=25, is_timed=True),
+        CheckedModule(name="D (Net)", steps=50),
+    )
+    assert "of forward and backward of G (Net) is a (Linear)" in str(
+        verdict(trained_modules=others)
+    )
+    slow: Any = {**TIMES, "a": ((3.0, 3.0, 3.0), (3.0, 3.0, 3.0))}
+    assert str(facts(slow, trained_modules=others).verdict) == (
+        "a (Linear) takes 50 % of forward and backward of G (Net): start there"
+    )
 
 
 def test_time_between_steps_may_be_another_model_s() -> None:
@@ -173,7 +202,7 @@ def test_the_slowest_of_several_modules() -> None:
     slow: Any = {**TIMES, "a": ((3.0, 3.0, 3.0), (3.0, 3.0, 3.0))}
     found = facts(slow).verdict
     assert found == Note.of(
-        "verdict-slow-module", path="a", type_name="Linear", share=0.5, trains=True
+        "verdict-slow-module", path="a", type_name="Linear", share=0.5, trains=True, model=None
     )
     one = facts({"a": TIMES["a"]}).verdict
     assert one is not None

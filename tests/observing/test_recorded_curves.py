@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from tests.watching.watching import watch
 from torchscan.errors import InputError
 from torchscan.watching.history import WatchedRun
+from torchscan.watching.sinks.sink import Sink, SinkData
 
 
 def model() -> nn.Sequential:
@@ -188,6 +190,29 @@ def test_a_paused_watcher_counts_steps_and_records_none(tmp_path: Path) -> None:
     ]
     with pytest.raises(InputError, match="this watcher is closed"):
         watcher.note("late")
+
+
+class _Slow(Sink):
+    """A sink that keeps the worker busy in its first step."""
+
+    def on_data(self, data: SinkData) -> None:
+        if data.step == 0:
+            time.sleep(2.0)
+
+
+def test_notes_have_the_time_at_which_they_were_made(tmp_path: Path) -> None:
+    net = model()
+    with watch(net, tmp_path, graph=False, every=1, sinks=[_Slow()]) as watcher:
+        for _ in range(3):
+            net(torch.randn(4, 6)).square().mean().backward()
+        start = time.time()
+        watcher.note("epoch 1")
+        watcher.pause()
+        watcher.resume()
+        end = time.time()
+    times = [event.time for event in WatchedRun(tmp_path).events]
+    assert len(times) == 3
+    assert start <= min(times) <= max(times) <= end
 
 
 @pytest.mark.parametrize(

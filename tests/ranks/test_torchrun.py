@@ -134,6 +134,7 @@ def test_a_job_is_recorded_inspected_and_watched(
     if before:
         assert "rank 1 lags by " in done.stderr.lower(), "the table of all is printed, once"
         assert done.stderr.count("Medians of 5 steps after 1 warm-up step") == 1
+        assert done.stderr.count("Verdict: ") == 1, "that on all ranks"
     assert f"{number} ranks (" in done.stdout
     assert re.search(rf"Range over {number} ranks\s+Min\s+Max", done.stdout)
 

@@ -199,18 +199,33 @@ def totals(run: RunFacts) -> list[list[str]]:
     return [row.texts for row in run.table().totals[0].rows]
 
 
+def test_an_optimizer_that_ran_in_some_steps_only() -> None:
+    found = replace(facts(), steps=20, optimizer=latency((3, 3, 6)), optimizer_steps=5)
+    assert ["Optimizer, in 5 of 20 steps", "3.00 ms", "3.00 ms … 6.00 ms"] in totals(found)
+    # runs of older versions do not have the number
+    assert totals(replace(found, optimizer_steps=None))[-1][0] == "Optimizer"
+
+
 def test_the_totals_have_what_belongs_to_no_module() -> None:
     ms: dict[str, Any] = {
         name: latency((each, each, 2 * each))
         for name, each in (("storing_gradients", 1), ("outside_modules", 2), ("optimizer", 3))
     }
-    found = replace(facts(), between=latency((4, 5, 6)), period=latency((20, 21, 22)), **ms)
+    found = replace(
+        facts(),
+        optimizer_steps=3,
+        rest=latency((1, 1, 2)),
+        between=latency((4, 5, 6)),
+        period=latency((20, 21, 22)),
+        **ms,
+    )
     assert totals(found) == [
         ["Forward", "5.00 ms", "4.40 ms … 5.60 ms"],
         ["Backward", "5.00 ms", "4.40 ms … 5.60 ms"],
         ["of which storing gradients", "1.00 ms", "1.00 ms … 2.00 ms"],
         ["of which outside modules", "2.00 ms", "2.00 ms … 4.00 ms"],
         ["Optimizer", "3.00 ms", "3.00 ms … 6.00 ms"],
+        ["Rest of the step", "1.00 ms", "1.00 ms … 2.00 ms"],
         ["Between steps", "5.00 ms", "4.00 ms … 6.00 ms"],
         ["Step to step", "21.0 ms", "20.0 ms … 22.0 ms"],
     ]

@@ -49,6 +49,18 @@ def test_every_value_comes_back(path: Path) -> None:
     assert "Learning rate" in str(found)
 
 
+def test_text_has_both_ends_with_seconds_since_the_first_step(path: Path) -> None:
+    write(path, [point(step) for step in range(100)])
+    curves = watched_run(path).curves()
+    heading, *rows = [line.split() for line in str(curves).splitlines() if line[:1] != "─"]
+    assert heading[:4] == ["Step", "Number", "Time", "(s)"]
+    assert [row[0] for row in rows[:41]] == [*map(str, range(20)), "…", *map(str, range(80, 100))]
+    assert (rows[0][2], rows[19][2], rows[40][2]) == ("0", "19", "99")
+    assert " ".join(rows[41]) == "60 steps are left out: to_pandas() has all."
+    frame = curves.to_pandas()
+    assert (len(frame), frame["time"][99]) == (100, 1099.0)
+
+
 def test_phases_have_separate_curves(path: Path) -> None:
     write(path, [point(0)])
     write(path, [CurvePoint(7, 0, 1.0, 0.5, None, None)], "eval")

@@ -214,7 +214,7 @@ def test_an_output_and_the_layer_that_reads_it_share_their_scale(
         keep(page, "fc", "act", "last")
         assert page.locator(".pinned .tag").all_inner_texts() == ["A", "B", "C"]
         texts = page.locator(".pinned .compared").all_inner_texts()
-        assert texts == ["", "takes A’s output: both outputs on one scale", ""]
+        assert texts == ["", "reads the output of A: both outputs on one scale", ""]
         first, second, third = page.locator(".pinned").all()
         labels = [
             card.locator(".distribution").first.locator(".over-steps > text[x='36']")

@@ -227,3 +227,9 @@ def test_what_is_unknown_in_all_stays_unknown() -> None:
     empty = merge([of(torch.tensor([math.nan]))] * 2)
     assert math.isnan(empty.mean)
     assert empty.nan == 2
+
+
+def test_a_rank_without_finite_values_hides_no_extreme_of_another() -> None:
+    bad, good = of(torch.tensor([math.nan])), of(torch.tensor([-1.0, 2.0]))
+    for parts in ([bad, good], [good, bad]):
+        assert (merge(parts).min, merge(parts).max) == (-1.0, 2.0)

@@ -685,8 +685,13 @@ def test_the_first_nan_is_the_first_verdict(browser: Browser, tmp_path: Path) ->
     page_of_run(tmp_path / "run").save(tmp_path / "run.html")
     with opened(browser, tmp_path / "run.html") as page:
         page.locator(".fact.bad").first.wait_for()
-        assert "First NaN" in page.locator(".fact.bad").last.inner_text()
-        assert page.locator(".findings li").first.inner_text().startswith("Step 0 has NaN in")
+        assert "First NaN or Inf" in page.locator(".facts .fact.bad").last.inner_text()
+        assert "First seen in" in page.locator(".broken .fact.bad").inner_text()
+        assert (
+            page.locator(".findings li")
+            .first.inner_text()
+            .startswith("Step 0 has the first NaN or Inf, in")
+        )
         assert page.locator(".node.producer, .node.holds").count()
         assert (
             page.locator(".colour, select[aria-label='color by']").first.input_value()

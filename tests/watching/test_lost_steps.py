@@ -115,7 +115,7 @@ def test_a_worker_that_is_killed_is_followed_by_another(tmp_path: Path) -> None:
         watcher._process._wait(20)
         train(model, 5)
     assert texts == [
-        "the writer process has ended (SIGKILL), and a new one continues where it stopped; "
+        "the worker process has ended (SIGKILL), and a new one continues where it stopped; "
         "training is not affected"
     ]
     run = watched_run(tmp_path / "run")
@@ -134,7 +134,7 @@ def test_a_reader_that_looks_for_a_worker_does_not_prevent_another_one(tmp_path:
             train(model, 3)
         train(model, 5)
     assert texts == [
-        "the writer process has ended (SIGKILL), and a new one continues where it stopped; "
+        "the worker process has ended (SIGKILL), and a new one continues where it stopped; "
         "training is not affected"
     ]
     assert (watched_run(run).steps(), watcher.dropped) == (list(range(10)), 0)
@@ -217,7 +217,7 @@ def test_steps_without_room_are_counted_and_named(
     lost = sum(each.count for each in run.lost)
     assert 0 < watcher.dropped == lost == 40 - len(run.steps())
     assert f"{lost} sampled steps are not in the run" in texts[-1]
-    assert "(the writer process did not keep up)" in texts[-1]
+    assert "(the worker process did not keep up)" in texts[-1]
 
 
 # -- disks and folders ---------------------------------------------------------------------------------------------------
@@ -373,3 +373,32 @@ def test_values_are_sampled_as_far_as_there_are_any(asked: dict[str, Any], tmp_p
     found = run.history("0 output").distributions[0]
     assert (found.numel, found.sampled) == (1600, min(1600, asked["sample_n"]))
     assert found.min == 0.0 or found.sampled >= 600
+
+
+# -- interrupts ------------------------------------------------------------------------------------
+
+_INTERRUPTED = """
+import os, signal, sys, time
+sys.modules["tabulate"] = None  # torch would import it at exit, which changes the status
+import torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+if sys.argv[1:]:
+    import torchscan
+    torchscan.watch(model, sys.argv[1], every=1)
+for _ in range(20):
+    model(torch.randn(4, 8)).square().sum().backward()
+    optimizer.step()
+os.kill(os.getpid(), signal.SIGINT)
+time.sleep(60)
+"""
+
+
+@slow
+def test_an_interrupt_has_the_exit_status_of_a_script_that_is_not_watched(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    for arguments in ([], [str(run)]):
+        command = [sys.executable, "-c", _INTERRUPTED, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+        assert (done.returncode, "KeyboardInterrupt" in done.stderr) == (-signal.SIGINT, True)
+    assert watched_run(run).steps() == list(range(20))

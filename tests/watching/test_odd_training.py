@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import os
+import subprocess
 import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +214,17 @@ class _Interrupted(nn.Module):
         if self.interrupts:
             raise KeyboardInterrupt
         return x * 2
+
+
+def test_an_interruption_without_a_message_ends_with_its_name(run: Path) -> None:
+    model = net()
+    watcher = watch(model, run, every=1, log=("outputs",))
+    for _ in range(2):
+        model(X).sum().backward()
+    with pytest.raises(KeyboardInterrupt), watcher:
+        raise KeyboardInterrupt
+    (ended,) = opened(run).missing
+    assert "by an exception, KeyboardInterrupt; its last recorded step is" in str(ended)
 
 
 # -- resuming ------------------------------------------------------------------------------------------------------------
@@ -467,6 +480,12 @@ def test_arguments_that_say_nothing(given: dict[str, Any], said: str, run: Path)
     assert not run.exists()
 
 
+def test_another_tool_s_argument_names_that_of_watch(run: Path) -> None:
+    with pytest.raises(TypeError, match=r"^watch\(\) has no argument 'log_freq': give every=$"):
+        watch(net(), run, log_freq=10)  # type: ignore[call-arg]
+    assert not run.exists()
+
+
 def test_what_an_exception_has_held_is_let_go_of(run: Path) -> None:
     """Out of memory, a smaller batch: what the larger one took must be free by then."""
     freed: list[Callable[[], object]] = []
@@ -532,7 +551,9 @@ def test_the_first_nan_is_told(run: Path) -> None:
                 model(X if step < 2 else X * float("nan")).sum().backward()
     told = [str(each.message) for each in said if "NaN" in str(each.message)]
     assert len(told) == 1
-    assert told[0].startswith("step 2 has NaN in 0 output and 3 more: run torchscan.inspect(model)")
+    assert told[0].startswith(
+        "step 2 has NaN in '0 output' and 3 more tensors: run torchscan.inspect(model)"
+    )
     (event,) = opened(run).events
     assert told == [str(event)]
     assert (event.step, event.rank, event.note.values["path"]) == (2, 0, "0")
@@ -557,3 +578,105 @@ def test_what_cannot_be_read_is_refused(run: Path) -> None:
         InputError, match="modules has the class Linear: give lambda path, module: isinstance"
     ):
         watch(model, run, modules=[nn.Linear])  # type: ignore[list-item]
+
+
+class _RatePerColumn(torch.optim.Optimizer):
+    """An optimizer whose learning rate is a tensor of several values."""
+
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        super().__init__(parameters, {"lr": torch.tensor([0.1, 0.2])})
+
+    @torch.no_grad()
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        for each in self.param_groups[0]["params"]:
+            each -= 0.1 * each.grad
+
+
+def test_a_learning_rate_of_several_values_is_not_recorded(run: Path) -> None:
+    model = net()
+    optimizer = _RatePerColumn(model.parameters())
+    with watch(model, run, every=1):
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(X).sum().backward()
+            optimizer.step()
+    assert opened(run).curves().learning_rates == (None, None)
+
+
+def test_the_gradient_norm_of_a_scaled_loss_of_0_is_known(run: Path) -> None:
+    """Its gradient is (2, 2): the scale does not follow from the losses 0 and 0."""
+    model = nn.Linear(2, 1, bias=False)
+    scaler = torch.amp.GradScaler("cpu")
+    with watch(model, run, every=1):
+        output = model(torch.ones(2, 2)).sum()
+        scaler.scale(output - output.detach()).backward()
+    assert opened(run).curves().gradient_norms == pytest.approx([math.sqrt(8)])
+
+
+class _Grouped(nn.Module):
+    """A model whose names hide methods of torch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+        self.modules = [self.layer]  # type: ignore[assignment,method-assign]
+
+    def parameters(self, decay: float) -> Iterator[Tensor]:  # type: ignore[override]
+        yield self.layer.weight
+        yield self.layer.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.layer(x)
+        return output
+
+
+def test_a_model_that_hides_methods_of_torch(run: Path) -> None:
+    model = _Grouped()
+    optimizer = torch.optim.SGD(model.parameters(0.1), 0.1)
+    with watch(model, run, every=1):
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(X).sum().backward()
+            optimizer.step()
+    assert opened(run).steps() == [0, 1, 2]
+
+
+_COMPILES_LATER = """
+import sys, torch
+from torch import nn
+from torchscan import watch
+
+def net():
+    return nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3))
+
+if __name__ == "__main__":
+    case, x, model = sys.argv[2], torch.ones(2, 3), net()
+    assert "torch._dynamo" not in sys.modules
+    with watch(model, sys.argv[1], every=2, graph=False):
+        if case == "another model":
+            torch.compile(net(), backend="eager", fullgraph=True)(x)
+        compiled = torch.compile(model, backend="eager", fullgraph=True)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for step in range(6):
+            if case == "a reset" and step == 3:
+                torch._dynamo.reset()
+            optimizer.zero_grad()
+            compiled(x).sum().backward()
+            optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("case", ["the model", "another model", "a reset"])
+def test_the_compiler_may_be_loaded_after_watching_has_begun(
+    case: str, run: Path, tmp_path: Path
+) -> None:
+    """Hooks are not compiled: ``fullgraph`` fails if they are."""
+    script = tmp_path / "compiles_later.py"
+    script.write_text(_COMPILES_LATER)
+    done = subprocess.run(  # noqa: S603 - this test
+        [sys.executable, "-W", "error::UserWarning", script, run, case],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(opened(run).curves().steps) == 6

@@ -14,8 +14,10 @@ from torchscan.watching.rows import Rows
 
 def sample(tensor: Tensor, width: int = 64) -> Tensor | None:
     rows = Rows(width, torch.device("cpu"))
-    row = rows.add(tensor)
-    return None if row is None else rows.samples()
+    if rows.add(tensor) is None:
+        return None
+    places, values = rows.join()
+    return values[len(places) :]
 
 
 @pytest.mark.parametrize(
@@ -100,6 +102,6 @@ def test_extremes_of_all_values_are_computed_for_rows_in_turn() -> None:
     values[77_777], values[3] = 9.0, -4.0
     for _ in range(3):
         rows.add(values)
-    places, found = rows.exact()
+    places, values = rows.join()
     assert [divmod(place, 5) for place in places] == [(1, 0), (1, 1)], "minimum, maximum of row 1"
-    assert found.tolist() == [-4.0, 9.0]
+    assert values[:2].tolist() == [-4.0, 9.0]

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -265,6 +266,16 @@ class Attaches(nn.Module):
         hidden = self.inner(x) * 3
         assert torch.equal(torchscan.attach(hidden, self, "after_skip"), hidden)
         return hidden.relu()
+
+
+def test_training_after_a_call_in_a_thread_that_has_ended(tmp_path: Path) -> None:
+    model = net()
+    with watch(model, tmp_path / "run", every=1):
+        warm_up = threading.Thread(target=model, args=(X,))
+        warm_up.start()
+        warm_up.join()
+        train(model, 3)
+    assert watched_run(tmp_path / "run").steps("train") == [0, 1, 2]
 
 
 def test_any_tensor_inside_a_forward(tmp_path: Path) -> None:

@@ -116,15 +116,15 @@ def _put(facts: RunFacts, error: NonFiniteError | None, options: argparse.Namesp
     """Show what was found, also where it was raised, and write it to files. The exit status."""
     from torchscan.report.run_table import run_table
 
+    # the table of all ranks has a verdict on all
+    is_alone = facts.process is None or options.save is None
+    has_verdict = is_alone or not _is_text(options)
+    table = run_table(facts, max_depth=_depth(options), has_verdict=has_verdict)
     try:
         _save(facts, options)
     finally:  # steps are not taken again for a file that cannot be written
         if _is_first(facts):
-            put_table(
-                run_table(facts, max_depth=_depth(options)),
-                options,
-                json=partial(to_complete_json, facts),
-            )
+            put_table(table, options, json=partial(to_complete_json, facts))
     if _is_first(facts) and facts.process is not None:
         _put_group(facts, options)
     if error is not None:
@@ -148,8 +148,13 @@ def _put_group(facts: RunFacts, options: argparse.Namespace) -> None:
             f"note: this is rank 0 of {facts.process.num_ranks}; --save FOLDER also reports which "
             "rank the others wait for"
         )
-    elif options.output is None and options.format == "text":
+    elif _is_text(options):
         print(group_table(await_group(options.save, facts, _PATIENCE)))  # noqa: T201 - that is what was asked for
+
+
+def _is_text(options: argparse.Namespace) -> bool:
+    """Return whether the answer is printed as text."""
+    return options.output is None and options.format == "text"
 
 
 def _save(facts: RunFacts, options: argparse.Namespace) -> None:

@@ -133,8 +133,9 @@ def _table(runs: list[WatchedRun], folder: Path) -> Table:
         columns=[
             Column(key="run", heading="Run", is_number=False, min_width=8, truncate="head"),
             Column(key="model", heading="Model", is_number=False, min_width=8),
-            Column(key="step", heading="Last step"),
-            Column(key="kept", heading="Kept"),
+            Column(key="num_steps", heading="Steps"),
+            Column(key="step", heading="Last recorded"),
+            Column(key="kept", heading="Kept", priority=4),
             Column(key="series", heading="Series", priority=2),
             Column(key="ranks", heading="Ranks", priority=3),
             Column(key="written", heading="Written", is_number=False, priority=1),
@@ -151,7 +152,8 @@ def _row(run: WatchedRun, folder: Path) -> Row:
 
     steps, written = run.steps(), run.written
     name = _name(run, folder)
-    figures = (steps[-1] if steps else None, len(steps), len(run.series), run.ranks)
+    last = steps[-1] if steps else None
+    figures = (run.num_steps, last, len(steps), len(run.series), run.ranks)
     cells = [Cell(figure, units.exact(figure) if figure is not None else "–") for figure in figures]
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(written)) if written else "–"
     model = str(run.about.get("model", "–"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -128,12 +128,16 @@ class MemoryWatch:
         self._own: Blocks = {}
         #: keys and shapes of calls, each once for all steps, because new tuples set off collections
         self._shared: dict[Any, Any] = {}
+        self._keys: dict[int, Key] = {}
+        self._shapes: dict[int, object] = {}
         self._begin()
 
     def _begin(self) -> None:
         self._unread: dict[int, _Unread] = {}
         self._device = device_of(self._model)
-        self._keys: dict[int, Key] = {}
+        #: the keys of the step before, which is mostly alike, and of this one, by index of a call
+        self._keys_before, self._keys = self._keys, {}
+        self._shapes_before, self._shapes = self._shapes, {}
         #: by identity of a parameter
         self._gradients: dict[int, int] = {}
 
@@ -145,24 +149,32 @@ class MemoryWatch:
             else None
         )
 
-    def is_new(self, call: Call, shapes: Shapes) -> bool:
-        """Return whether the memory of a call must be read."""
-        return _key(call, shapes) not in self._known
-
     @property
     def is_reading(self) -> bool:
         """True if this step has calls whose memory is read."""
         return bool(self._unread)
 
-    def note_start(self, call: Call, shapes: Shapes) -> None:
-        """A call has started."""
-        key = self._keys[call.index] = self.share(_key(call, shapes))
+    def note_start(self, call: Call, shapes: Shapes, let_go: Callable[[], object]) -> None:
+        """A call has started. Call ``let_go`` first if its memory must be read."""
+        index = call.index
+        key = self._keys_before.get(index)
+        is_same = key is not None and key[0] is call.path and key[1] == call.invocation
+        if key is None or not is_same or key[2] != shapes or key[3] is not torch.is_grad_enabled():
+            key = self.share((call.path, call.invocation, shapes, torch.is_grad_enabled()))
+        self._keys[index] = key
         if key not in self._known:
-            self._unread[call.index] = _Unread(call, self.allocated())
+            let_go()
+            self._unread[index] = _Unread(call, self.allocated())
 
     def share(self, value: _Value) -> _Value:
         """Return the first value that equals this one, so that steps have it in common."""
         return cast("_Value", self._shared.setdefault(value, value))
+
+    def share_shapes(self, index: int, shapes: _Value) -> _Value:
+        """Return the shapes that the call of an index had in the step before, if they are equal."""
+        known: Any = self._shapes_before.get(index)
+        self._shapes[index] = found = known if known == shapes else self.share(shapes)
+        return cast("_Value", found)
 
     def note_end(self, call: Call, given: Sequence[Tensor], returned: Sequence[Tensor]) -> None:
         """A call has ended."""
@@ -258,10 +270,6 @@ class MemoryWatch:
             memory_peak_fwd=None if start is None or end is None else end.peak_since(start),
             memory_peak_bwd=None if start is None else unread.peak_bwd,
         )
-
-
-def _key(call: Call, shapes: Shapes) -> Key:
-    return call.path, call.invocation, shapes, torch.is_grad_enabled()
 
 
 def _saved_by(node: Any) -> Iterator[Tensor]:

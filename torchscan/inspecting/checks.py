@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd.graph import Node
+from torch.compiler import is_compiling
 
 from torchscan.errors import InputError, TorchscanError
 from torchscan.inspecting.timing import StepTimes
@@ -86,8 +87,10 @@ class StepChecks:
 
     def note_stored(self, parameter: Tensor) -> None:
         """Check a gradient that was accumulated."""
+        if not self._checks:
+            return
         name = self._names.get(id(parameter))
-        if self._checks and name is not None and parameter.grad is not None:
+        if name is not None and parameter.grad is not None:
             self._check(name, "parameter_gradient", parameter.grad)
 
     def note_update(self, parameters: Mapping[str, Tensor]) -> None:
@@ -97,6 +100,8 @@ class StepChecks:
 
     def _await_gradient(self, path: str, node: Node, index: int) -> None:
         def check(gradients: Sequence[Tensor | None]) -> None:
+            if is_compiling():
+                return
             gradient = gradients[index] if index < len(gradients) else None
             if gradient is None or self.is_over:
                 return

@@ -103,6 +103,14 @@ class StepFacts:
     #: False if there is something that was not counted
     is_counted: bool
 
+    @property
+    def rest(self) -> int | None:
+        """Return the time in the step that no pass and no optimizer took, or None if not known."""
+        if self.period is None or self.between is None:
+            return None
+        parts = self.of_model(self.forward) + self.backward_span + self.optimizer
+        return max(0, self.period - self.between - parts)
+
     def of_model(self, times: array[int]) -> int:
         """Return the sum over the model's own calls."""
         return sum(took for took, parent in zip(times, self.parents, strict=True) if parent < 0)

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from torchscan.observing.readable_tensors import is_plain, is_readable
 from torchscan.torch_versions import (
+    count_dispatch_modes,
     current_stream,
     local_part,
     norms_of,
@@ -34,8 +35,11 @@ from torchscan.torch_versions import (
 )
 
 T = TypeVar("T")
+#: values of a tensor that is joined with others, to be checked at once
+MAX_JOINED = 4096
 _NARROW = frozenset({torch.float16, torch.bfloat16})
-_WIDE = frozenset({torch.float32, torch.float64})
+#: types whose sums rarely overflow
+WIDE_TYPES = frozenset({torch.float32, torch.float64})
 _COMPRESSED = frozenset({torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
 #: bytes of tensors that are kept until others have come
 _MAX_PENDING_BYTES = 2**25
@@ -71,13 +75,19 @@ def check_values(tensor: Tensor) -> NonFiniteCount:
 
     A tensor that cannot be summed is not checked and counts as finite.
     """
-    if tensor.dtype in _WIDE and is_plain(tensor):
-        with without_dispatch():  # half the time of the other way
-            values = tensor.detach() if tensor.requires_grad else tensor
-            total = values.sum().item()
+    if tensor.dtype in WIDE_TYPES and is_plain(tensor):
+        if count_dispatch_modes():
+            with without_dispatch():  # half the time of the other way
+                total = _detached(tensor).sum().item()
+        else:
+            total = _detached(tensor).sum().item()
         if cmath.isfinite(total):
             return FINE
     return _count_nonfinite(tensor)
+
+
+def _detached(tensor: Tensor) -> Tensor:
+    return tensor.detach() if tensor.requires_grad else tensor
 
 
 def _count_nonfinite(tensor: Tensor) -> NonFiniteCount:
@@ -137,7 +147,7 @@ class _KnownTensor(weakref.ref[Tensor]):
 
     def is_still(self, tensor: Tensor) -> bool:
         """Return whether this is the tensor, and nothing was written to it since."""
-        return self.version == tensor._version and self() is tensor
+        return self() is tensor and self.version == tensor._version
 
 
 class KnownTensors:
@@ -163,20 +173,23 @@ class KnownTensors:
     def check_values(self, tensor: Tensor) -> NonFiniteCount:
         """Return the counts of a tensor, which is read only if they are not known."""
         known = self.get(tensor)
-        return self.note(tensor, check_values(tensor)) if known is None else known
+        return self.check_new(tensor) if known is None else known
+
+    def check_new(self, tensor: Tensor) -> NonFiniteCount:
+        """Read a tensor whose counts are not known, and return them."""
+        return self.note(tensor, check_values(tensor))
 
     def get(self, tensor: Tensor) -> NonFiniteCount | None:
         """Return the known counts of a tensor, or of the tensor that it is a view of.
 
         None in inference mode, where writes are not counted.
         """
-        if tensor.is_inference():
-            return None
         known = self._known.get(id(tensor))
-        if known is not None and known.is_still(tensor):
+        # tensors of inference mode are never known
+        if known is not None and known() is tensor and known.version == tensor._version:
             return known.counts
         base = tensor._base
-        if base is None or base.is_inference():
+        if base is None:
             return None
         known = self._known.get(id(base))
         # if the base is not finite, this part of it may be

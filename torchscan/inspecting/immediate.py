@@ -13,7 +13,7 @@ NaN in a module that takes them, to a gradient, or to the model's result if no g
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -23,7 +23,13 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 
 from torchscan.inspecting.findings import Bad, NonFinite, Phase, Range, ranges_of
-from torchscan.inspecting.finiteness import FINE, NonFiniteCount, check_values, version_of
+from torchscan.inspecting.finiteness import (
+    FINE,
+    MAX_JOINED,
+    NonFiniteCount,
+    check_values,
+    version_of,
+)
 from torchscan.inspecting.replay import Operator, find_operator, mask_note
 from torchscan.inspecting.values import (
     Gradients,
@@ -83,7 +89,7 @@ class _Open:
     args: tuple[Any, ...]
     inputs: list[_Input]
     #: the module's own buffers, with their versions when the call started
-    buffers: list[tuple[str, Tensor, int]]
+    buffers: Sequence[tuple[str, Tensor, int]]
     suspicions: list[_Suspicion] = field(default_factory=list)
 
 
@@ -114,18 +120,13 @@ class ImmediateValues(Values):
 
     def note_start(self, call: Call, args: tuple[Any, ...], tensors: Sequence[Tensor]) -> None:
         """A call has started."""
-        inputs = _readable(tensors)
-        looks = (
-            [FINE] * len(inputs) if self.first is not None else self._look_at_given(call, inputs)
-        )
-        given = [
-            _Input(each, version_of(each), look) for each, look in zip(inputs, looks, strict=True)
-        ]
-        own = [
-            (name, each, version_of(each))
-            for name, each in call.module._buffers.items()
-            if each is not None
-        ]
+        given = []
+        for tensor in tensors:
+            if is_readable(tensor):
+                look = FINE if self.first is not None else self._look_at_given(call, tensor)
+                given.append(_Input(tensor, version_of(tensor), look))
+        buffers = call.module._buffers
+        own = _versions_of(buffers) if buffers else ()
         self._open[call.index] = _Open(args, given, own)
 
     def note_end(self, call: Call, given: Given, tensors: Sequence[Tensor]) -> None:
@@ -135,10 +136,13 @@ class ImmediateValues(Values):
             return
         args, kwargs = (mine.args, {}) if given is FAILED else given
         before = self._look_before(call, mine, kwargs)
-        own = [
-            each for each in results if self._known.get(each) is None
-        ]  # others, a call inside has returned
-        look = self._look_at_results(call, results, before)
+        # others, a call inside has returned
+        own = [each for each in results if self._known.get(each) is None]
+        look = self._look_at_results(call, results, own, before)
+        if look is FINE and before is FINE and not mine.suspicions:  # most calls
+            if self.first is not None:
+                self._report()
+            return
         if look.inf or before.inf:
             self._touched.add(call.index)
         if look is not FINE and own and self.first is None and _is_worse(look, before):
@@ -171,28 +175,30 @@ class ImmediateValues(Values):
         return before
 
     def _look_at_results(
-        self, call: Call, results: Sequence[Tensor], before: NonFiniteCount
+        self,
+        call: Call,
+        results: Sequence[Tensor],
+        own: Sequence[Tensor],
+        before: NonFiniteCount,
     ) -> NonFiniteCount:
         if before.is_fine and makes_none(call.module):
             for each in results:
                 self._known.note(each, FINE)
             return FINE
-        look = self._known.check_all_values(results)
+        is_single = len(own) == len(results) == 1
+        look = self._known.check_new(own[0]) if is_single else self._known.check_all_values(results)
         if look is not FINE:
             self.outputs[call.index] = look
         return look
 
-    def _look_at_given(self, call: Call, given: Sequence[Tensor]) -> list[NonFiniteCount]:
-        """Check the inputs that no call returned: the caller of this one produced them."""
-        looks = []
-        for tensor in given:
-            look = self._known.get(tensor)
-            if look is None:
-                look = self._known.check_values(tensor)
-                if look is not FINE:
-                    self._suspect_caller(call, tensor, look)
-            looks.append(look)
-        return looks
+    def _look_at_given(self, call: Call, tensor: Tensor) -> NonFiniteCount:
+        """Check an input. If no call returned it, the caller of this one produced it."""
+        look = self._known.get(tensor)
+        if look is None:
+            look = self._known.check_new(tensor)
+            if look is not FINE:
+                self._suspect_caller(call, tensor, look)
+        return look
 
     def _suspect_caller(self, call: Call, tensor: Tensor, look: NonFiniteCount) -> None:
         caller = None if call.parent is None else self._open.get(call.parent.index)
@@ -322,11 +328,7 @@ class ImmediateValues(Values):
         source: Source | None,
     ) -> None:
         """A node has run, and made gradients of what it was given."""
-        seen = (
-            made
-            if not unseen or self.sees_all
-            else [each for n, each in enumerate(made) if n not in unseen]
-        )
+        seen = self._leave_out(made, unseen) if unseen else made
         if self._check_all_values(seen) is FINE:
             return
         node, look = current_node(), self._check_all_values(made)
@@ -350,6 +352,16 @@ class ImmediateValues(Values):
                 self._find(self._next(), found, believes=self._takes_infinities(owner))
             self._report()
 
+    def _leave_out(self, made: Gradients, unseen: Collection[int]) -> Gradients:
+        """Return the gradients of a node without those that are checked later."""
+        if self.sees_all:
+            return made
+        return [each for index, each in enumerate(made) if index not in unseen]
+
+    def is_known_finite(self, tensor: Tensor) -> bool:
+        """Return whether a tensor was checked, and nothing was written to it since."""
+        return self._known.get(tensor) is FINE
+
     def note_moved(self, owner: Call | None, made: Gradients, given: Gradients) -> None:
         """Count the gradients of a node that are finite if its inputs are, once anything is not finite."""
         if self.sees_all:
@@ -368,7 +380,11 @@ class ImmediateValues(Values):
     def note_stored(self, leaf: Leaf, variable: Tensor, given: Gradients) -> None:
         """A gradient was added to that of a parameter: what a node made, or what a hook or another loss did."""
         gradient = variable.grad
-        if gradient is None or not is_readable(gradient) or self._is_known(gradient, given):
+        if gradient is None or not is_readable(gradient):
+            return
+        if self._is_known(gradient, given):
+            if gradient.numel() > MAX_JOINED:  # it takes less time to read a small one again
+                self._known.note(gradient, FINE)
             return
         look, was_bad = self._known.check_values(gradient), leaf in self._memory.spoilt
         (self._memory.spoilt.discard if look is FINE else self._memory.spoilt.add)(leaf)
@@ -420,9 +436,13 @@ class ImmediateValues(Values):
                 )
 
     def _check_all_values(self, gradients: Gradients) -> NonFiniteCount:
-        return self._known.check_all_values(
-            [each for each in gradients if each is not None and is_readable(each)]
-        )
+        total = FINE
+        for each in gradients:
+            if each is not None and is_readable(each):
+                counts = self._known.check_values(each)
+                if counts is not FINE:
+                    total += counts
+        return total
 
     def _count_crossing(
         self, source: Call | None, target: Call | None, look: NonFiniteCount
@@ -538,6 +558,12 @@ class ImmediateValues(Values):
             return
         self._is_reported = self._memory.has_found = True
         self._listener(self.first)
+
+
+def _versions_of(
+    buffers: Mapping[str, Tensor | None],
+) -> Sequence[tuple[str, Tensor, int]]:
+    return [(name, each, version_of(each)) for name, each in buffers.items() if each is not None]
 
 
 def _find_written(module: nn.Module, buffers: Iterable[tuple[str, Tensor, int]]) -> set[str]:

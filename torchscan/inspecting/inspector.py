@@ -100,7 +100,7 @@ class Inspector:
         #: the compiled version of the model whose call goes on, or None
         self._compiled: nn.Module | None = None
         self._compilation: Compilation | None = None
-        self._has_begun = False
+        self._has_begun = self._is_on_device = False
 
     def start(self, under_way: Begun | None = None) -> None:
         """Follow what the model does from now on, with the call that is ``under_way`` where one of its hooks starts this."""
@@ -132,7 +132,7 @@ class Inspector:
         try:
             if not self._errors.has_failed:
                 self._close_last()
-        finally:  # whoever is told may raise
+        finally:  # a listener may raise
             self._settle(waits=True)
             self._compilation = self._compiler.compiled(self._paths.values())
             self._leaves.close()
@@ -153,10 +153,15 @@ class Inspector:
         """True if the current step has a finding."""
         return self._has_begun and self._step.nonfinite is not None
 
+    def has_checked(self, gradient: Tensor) -> bool:
+        """Return whether a gradient was checked when it was stored, and is still finite."""
+        return self._has_begun and self._step.is_known_finite(gradient)
+
     @contextlib.contextmanager
     def as_overhead(self) -> Iterator[None]:
         """Exclude what runs in this context from the times of the current step."""
-        if not self._has_begun:  # another thread starts it just now
+        # another thread starts it just now, or what surrounds this is excluded
+        if not self._has_begun or self._step.is_looking:
             yield
             return
         step = self._step
@@ -172,11 +177,11 @@ class Inspector:
         return self._step.looking if self._has_begun else 0
 
     def _path_of(self, module: nn.Module) -> str | None:
-        if (
-            is_recording() and not self._is_second_look
-        ):  # a pass of torchscan's own, of the same model
+        # a pass of torchscan's own, of the same model
+        if is_recording() and not self._is_second_look:
             return None
-        if self._step.is_captured:  # to be run later; nodes of other streams would stop that
+        # to be run later; nodes of other streams would stop that
+        if self._is_on_device and self._step.is_captured:
             self._leaves.let_go()
             return None
         known = self._paths.get(id(module))
@@ -197,11 +202,11 @@ class Inspector:
     def _begin(self) -> None:
         self._tree.reset()
         device = device_of(self.model)
-        times = StepTimes(
-            DeviceTimes(self._pool, device)
-            if device is not None and device.type == "cuda"
-            else None
-        )
+        on_device = None
+        if device is not None and device.type == "cuda":
+            on_device = DeviceTimes(self._pool, device)
+        self._is_on_device = on_device is not None
+        times = StepTimes(on_device)
         names = {id(parameter): name for name, parameter in self._parameters.items()}
         label = StepLabel(self._number)
         checks = StepChecks(
@@ -295,7 +300,7 @@ class Inspector:
     def _note_backward_pass(self, backward: BackwardPass) -> None:
         if not self._is_following:
             return
-        with self._errors.caught():
+        with self._errors.caught(), self.as_overhead():
             if self._pass_steps.note_backward(backward, lambda: None):
                 self._step.note_training()
 
@@ -303,7 +308,7 @@ class Inspector:
         self._step.note_optimizer(is_start=False)
         if not self._is_following:
             return
-        with self._errors.caught():
+        with self._errors.caught(), self.as_overhead():
             is_training = self._pass_steps.current.phase == "train"
             if is_training and self._pass_steps.has_optimizer(optimizer):
                 self._note_training()
@@ -320,7 +325,7 @@ class Inspector:
             try:
                 step.close(calls, self._paths.values(), self._parameters, is_followed=is_followed)
                 self._settle(waits=False)
-            finally:  # whoever is told may raise
+            finally:  # a listener may raise
                 self._begin()
 
     def _close_last(self) -> None:
@@ -334,7 +339,7 @@ class Inspector:
             step = self._closed.popleft()
             try:
                 step.settle()
-            finally:  # whoever is told may raise
+            finally:  # a listener may raise
                 self._kept.keep(step)
 
     # -- calls ---------------------------------------------------------------------------------------------------------

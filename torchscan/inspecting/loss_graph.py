@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.graph import Node
+from torch.compiler import is_compiling
 from torch.utils.hooks import RemovableHandle
 
 from torchscan.inspecting.finiteness import (
@@ -247,6 +248,8 @@ class _NodeHook:
         self._index = index
 
     def __call__(self, made: Sequence[Tensor | None], _given: object) -> None:
+        if is_compiling():
+            return
         tensors = [each for each in made if each is not None and is_readable(each)]
         if any(is_on_device(each) for each in tensors):
             self._gradients[self._index] = max_magnitudes_of(tensors)

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.autograd.graph import Node
+from torch.compiler import is_compiling
 from torch.utils.hooks import RemovableHandle
 
 from torchscan.errors import TorchscanError
@@ -32,13 +34,20 @@ from torchscan.inspecting.values import (
 )
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.call_tree import Call, CallTree
-from torchscan.torch_versions import NO_BACKWARD_PASS, at_end_of_backward_pass, backward_pass
+from torchscan.torch_versions import (
+    LEAF_NODE,
+    NO_BACKWARD_PASS,
+    at_end_of_backward_pass,
+    backward_pass,
+)
 
 #: nodes that return a view of the gradient that they are given
 _VIEWS = frozenset(
     f"{name}Backward0"
     for name in ("Alias", "Permute", "Squeeze", "T", "Transpose", "UnsafeView", "Unsqueeze", "View")
 )
+
+_NONE: Collection[int] = ()
 
 
 class _Origin(NamedTuple):
@@ -52,6 +61,22 @@ class _Origin(NamedTuple):
 
 def _index_of(owner: Call | None) -> int:
     return LEAVES if owner is None else owner.index
+
+
+class _Graph(NamedTuple):
+    """The nodes that a pass has made."""
+
+    #: the nodes that take the gradients of each
+    edges: Mapping[Node, Sequence[Node | None]]
+    #: how many gradients each node is given
+    uses: Counter[Node | None]
+    #: where gradients come from that are only checked by the node that takes them
+    sources: dict[Node, _Origin]
+
+    def behind(self, node: Node) -> Sequence[Node | None]:
+        """Return the nodes that take the gradients of one, which may be of an earlier pass."""
+        known = self.edges.get(node)
+        return [each for each, _ in node.next_functions] if known is None else known
 
 
 class HeldLeaves:
@@ -110,16 +135,22 @@ class HeldLeaves:
             watch.forget()
 
     def _before(self, *_: Any) -> None:
-        if self.watch is not None and not self.watch.times.is_captured:
-            times = self.watch.times
-            looking = times.begin_looking()
-            try:
-                self._start = self.watch.note_node_start(LEAVES, looking)
-            except Exception as error:
-                times.end_looking(looking)
-                self.give_up(error)
+        watch = self.watch
+        if watch is None or is_compiling():
+            return
+        times = watch.times
+        if times.device is not None and times.is_captured:
+            return
+        looking = times.begin_looking()
+        try:
+            self._start = watch.note_node_start(LEAVES, looking)
+        except Exception as error:
+            times.end_looking(looking)
+            self.give_up(error)
 
     def _after(self, variable: Tensor, leaf: Leaf, _: Gradients, given: Gradients) -> None:
+        if is_compiling():
+            return
         if self.watch is not None and self._start:
             self.watch.note_stored(variable, leaf, given, self._start)
         self._start = 0
@@ -169,49 +200,48 @@ class NodeWatch:
         What is returned lives as long as the results' nodes do.
         """
         last = {tensor.grad_fn for tensor in results}
-        nodes = _nodes_behind([*last, *made], oldest)
-        uses = Counter(following for node in nodes for following, _ in node.next_functions)
-        sources: dict[Node, _Origin] = {}
+        edges = _edges_behind([*last, *made], oldest)
+        graph = _Graph(edges, Counter(chain.from_iterable(edges.values())), {})
+        is_reading = self.memory.is_reading
+        maker_of = self._tree.maker_of
         alive: list[weakref.ref[object]] = []
-        for node, owner in self._follow_leaves(nodes):
-            is_moved = (
-                makes_none_backward(node) and uses[node] <= 1
-            )  # else gradients are added up for it
-            if self._is_negligible(node, owner, 0 if node in last else uses[node]):
-                self.times.num_untimed += 1
-                continue
-            looked_at = None
-            if not is_moved:
-                looked_at = self._unseen(node, uses, owner, sources), sources.get(node)
-            followed = _Followed(self, owner, looked_at)
-            _follow(node, followed)
-            alive += [weakref.ref(followed)] if node in last else []
-            if node in last or not uses[node]:  # its gradient comes from outside
-                node.register_prehook(partial(self._note_loss, _index_of(owner)))
-        return alive
-
-    def _follow_leaves(self, nodes: Iterable[Node]) -> Iterator[tuple[Node, Call | None]]:
-        """Follow the nodes that accumulate gradients, and yield the others with their calls."""
-        for node in nodes:
-            if hasattr(node, "variable"):
+        for node in edges:
+            if type(node) is LEAF_NODE:
                 if not self._leaves.hold(node):
                     _follow(node, _Followed(self, None, None))
                 continue
-            owner = self._tree.maker_of(node)
-            self.memory.note_made(owner, node)
-            yield node, owner
+            owner = maker_of(node)
+            if is_reading:
+                self.memory.note_made(owner, node)
+            name, is_last = node.name(), node in last
+            if name in _VIEWS and not is_last and self._is_negligible(node, graph, owner):
+                self.times.num_untimed += 1
+                continue
+            followed = self._follow_node(node, name, graph, owner)
+            if is_last:
+                alive.append(weakref.ref(followed))
+            if is_last or not graph.uses[node]:  # its gradient comes from outside
+                node.register_prehook(partial(self._note_loss, _index_of(owner)))
+        return alive
 
-    def _is_negligible(self, node: Node, owner: Call | None, num_uses: int) -> bool:
-        """Return whether a node only returns a view, so that it takes no time, within its call.
+    def _follow_node(self, node: Node, name: str, graph: _Graph, owner: Call | None) -> _Followed:
+        looked_at = None
+        # gradients are added up for a node with several uses
+        if graph.uses[node] > 1 or not makes_none_backward(name):
+            looked_at = self._unseen(node, name, graph, owner), graph.sources.get(node)
+        followed = _Followed(self, owner, looked_at)
+        _follow(node, followed)
+        return followed
+
+    def _is_negligible(self, node: Node, graph: _Graph, owner: Call | None) -> bool:
+        """Return whether a node that returns a view takes no time, within its call.
 
         Once anything was found, all gradients are counted. On CUDA, memory is read at each node.
         """
-        if num_uses != 1 or node.name() not in _VIEWS:
+        if graph.uses[node] != 1 or self.values.sees_all or self.times.device is not None:
             return False
-        if self.values.sees_all or self.times.device is not None:
-            return False
-        ((following, _),) = node.next_functions
-        if following is None or hasattr(following, "variable"):
+        (following,) = graph.edges[node]
+        if following is None or type(following) is LEAF_NODE:
             return True
         return self._tree.maker_of(following) is owner
 
@@ -231,32 +261,45 @@ class NodeWatch:
     def _unseen(
         self,
         node: Node,
-        uses: Counter[Node | None],
+        name: str,
+        graph: _Graph,
         owner: Call | None,
-        sources: dict[Node, _Origin],
     ) -> Collection[int]:
         """Return the positions of the node's gradients that need no check.
 
         The only node that takes one shows in its own whether it is finite.
         """
         unseen = []
-        for number, (following, _) in enumerate(node.next_functions):
-            through = []
-            while (
-                following is not None
-                and uses[following] == 1
-                and moves(following)
-                and len(following.next_functions) == 1
-            ):
-                through.append(_index_of(self._tree.maker_of(following)))
-                following = following.next_functions[0][0]
-            if following is not None and uses[following] == 1 and reveals(following):
-                sources[following] = _Origin(_index_of(owner), node.name(), tuple(through))
+        for number, following in enumerate(graph.edges[node]):
+            found = self._find_revealing(following, graph)
+            if found is not None:
+                taker, through = found
+                graph.sources[taker] = _Origin(_index_of(owner), name, tuple(through))
                 unseen.append(number)
-        return unseen
+        return unseen or _NONE
+
+    def _find_revealing(
+        self, following: Node | None, graph: _Graph
+    ) -> tuple[Node, Sequence[int]] | None:
+        """Return the node that shows whether a gradient is finite, and calls on the way."""
+        through: list[int] = []
+        # nodes that accumulate gradients neither move nor reveal them
+        while following is not None and type(following) is not LEAF_NODE:
+            if graph.uses[following] != 1:
+                return None
+            behind, name = graph.behind(following), following.name()
+            if reveals(name, behind):
+                return following, through
+            if len(behind) != 1 or not moves(name):
+                return None
+            through.append(_index_of(self._tree.maker_of(following)))
+            (following,) = behind
+        return None
 
     def _note_loss(self, index: int, gradients: Gradients) -> None:
-        if not self.is_over:
+        if self.is_over or is_compiling():
+            return
+        with self._looking():
             self.values.note_loss(self.call_at(index), gradients)
 
     @property
@@ -288,7 +331,7 @@ class NodeWatch:
 
         An internal error ends the inspection, not the run.
         """
-        times = self.times  # whoever is told may end the inspection
+        times = self.times  # a listener may end the inspection
         start = times.begin_looking()
         try:
             yield
@@ -296,12 +339,12 @@ class NodeWatch:
             raise
         except Exception as error:
             self.give_up(error)
-        finally:  # whoever is told may raise
+        finally:  # a listener may raise
             times.end_looking(start)
 
     def note_stored(self, variable: Tensor, leaf: Leaf, given: Gradients, start: int) -> None:
         """A gradient was stored."""
-        times = self.times  # whoever is told may end the inspection
+        times = self.times  # a listener may end the inspection
         looking = times.begin_looking()
         try:
             times.note_node(LEAVES, start, 0)
@@ -312,7 +355,7 @@ class NodeWatch:
             raise
         except Exception as error:
             self.give_up(error)
-        finally:  # whoever is told may raise
+        finally:  # a listener may raise
             times.end_looking(looking)
 
 
@@ -322,7 +365,7 @@ class _Followed:
     __slots__ = (
         "__weakref__",
         "_allocated",
-        "_before",
+        "_in_nodes",
         "_index",
         "_looked_at",
         "_reads",
@@ -342,10 +385,21 @@ class _Followed:
         self._looked_at = looked_at
         self._reads = watch.memory.follows(owner)
         self._allocated: Allocator | None = None
-        self._start = self._before = 0
+        self._start = self._in_nodes = 0
 
-    def before(self, *_gradients: Any) -> None:
-        """The node starts."""
+    def __call__(self, gradients: Gradients, given: Gradients | None = None) -> None:
+        """Note that the node starts with gradients, or has made some of those that it was given.
+
+        One object is both hooks: two methods of it would keep Python's collector busier.
+        """
+        if is_compiling():  # compiled autograd traces hooks
+            return
+        if given is None:
+            self._before()
+        else:
+            self._after(gradients, given)
+
+    def _before(self) -> None:
         if self._watch.is_over:
             return
         times = self._watch.times
@@ -353,21 +407,20 @@ class _Followed:
         try:
             if self._reads:
                 self._allocated = self._watch.memory.allocated()
-            self._before = times.in_nodes
+            self._in_nodes = times.in_nodes
             self._start = self._watch.note_node_start(self._index, looking)
         except Exception as error:
             times.end_looking(looking)
             self._watch.give_up(error)
 
-    def after(self, made: Gradients, given: Gradients) -> None:
-        """The node has ended."""
+    def _after(self, made: Gradients, given: Gradients) -> None:
         watch = self._watch
         if watch.is_over or not self._start:
             return
-        times = watch.times  # whoever is told may end the inspection
+        times = watch.times  # a listener may end the inspection
         looking = times.begin_looking()
         try:
-            times.note_node(self._index, self._start, times.in_nodes - self._before)
+            times.note_node(self._index, self._start, times.in_nodes - self._in_nodes)
             owner = watch.call_at(self._index)
             if self._allocated is not None and owner is not None:
                 watch.memory.note_node(owner, self._allocated)
@@ -381,22 +434,25 @@ class _Followed:
             raise
         except Exception as error:
             watch.give_up(error)
-        finally:  # whoever is told may raise
+        finally:  # a listener may raise
             times.end_looking(looking)
 
 
 def _follow(node: Node, followed: _Followed) -> None:
-    node.register_prehook(followed.before)
-    node.register_hook(followed.after)
+    node.register_prehook(followed)
+    node.register_hook(followed)
 
 
-def _nodes_behind(last: Sequence[Node | None], oldest: int) -> list[Node]:
-    """Each once; what is older was made in an earlier pass, and watched then."""
-    found: dict[Node, None] = {}
+def _edges_behind(last: Sequence[Node | None], oldest: int) -> dict[Node, Sequence[Node | None]]:
+    """Return each node once, with the nodes that take its gradients.
+
+    Older nodes were made in an earlier pass, and watched then.
+    """
+    found: dict[Node, Sequence[Node | None]] = {}
     waiting = [*last]
     while waiting:
         node = waiting.pop()
         if node is not None and node not in found and node._sequence_nr() >= oldest:
-            found[node] = None
-            waiting.extend([following for following, _ in node.next_functions])
-    return list(found)
+            following = found[node] = [each for each, _ in node.next_functions]
+            waiting += following
+    return found

@@ -65,7 +65,9 @@ class NonFiniteGuard:
         self._tensors = TrainedTensors(self._calls, model)
         self._names = RootNames(self._calls, self.inspection)
         self._log = FindingLog(listener, self._calls, self._tensors, self._names, self.inspection)
-        self._checks = TrainingChecks(self._calls, self._tensors, self._names, self._log)
+        self._checks = TrainingChecks(
+            self._calls, self._tensors, self._names, self._log, self.inspection
+        )
         self._lines = LineNotes()
         #: memory after each optimizer step
         self.memory = MemoryLog()
@@ -116,7 +118,11 @@ class NonFiniteGuard:
         if main is None or not main.begun:
             main = max(trained, key=lambda steps: steps.begun, default=None)
         modules = [
-            CheckedModule(name=self._names.format_name(steps), steps=steps.num_checked)
+            CheckedModule(
+                name=self._names.format_name(steps),
+                steps=steps.num_checked,
+                is_timed=steps is main,
+            )
             for steps in trained
         ]
         skipped = self._checks.skipped
@@ -216,37 +222,37 @@ class NonFiniteGuard:
     def _note_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if self._calls.is_inside_trained(module):  # most calls
             return
-        if self._is_blind() or not self._thread.begin_call(module):
+        if self._is_blind():
             return
         try:
-            call = self._calls.begin(module, args)
-            if call is not None and call.steps.has_parameters:
-                self._begin_root(call, module)
+            with self.inspection.as_overhead():
+                if not self._thread.begin_call(module):
+                    return
+                call = self._calls.begin(module, args)
+                if call is None or not call.steps.has_parameters:
+                    return
+                call.began = time_ns()
+                self._lines.switch_off()
+                self._compiler.adapt()
+                if call.steps.is_new:
+                    call.steps.is_new = False
+                    self._tensors.note_masks(module)
         except Exception as error:
             self._errors.give_up(error)
-
-    def _begin_root(self, call: RootCall, module: nn.Module) -> None:
-        """Prepare for a call of a module that trains."""
-        call.began = time_ns()
-        self._lines.switch_off()
-        self._compiler.adapt()
-        if call.steps.is_new:
-            call.steps.is_new = False
-            with self.inspection.as_overhead():
-                self._tensors.note_masks(module)
 
     def _note_end(self, module: nn.Module, _args: tuple[Any, ...], *rest: Any) -> None:
         if self._calls.is_inside_trained(module) or self._is_blind():
             return
         *kwargs, result = rest
         try:
-            call = self._calls.end(module, kwargs[0] if kwargs else {}, result)
-            if call is None:
-                return
-            if call.has_graph:
-                self._lines.switch_on()
-            if call.began and self.inspection.is_beside(module):
-                self.other_calls.append((call.began, time_ns()))
+            with self.inspection.as_overhead():
+                call = self._calls.end(module, kwargs[0] if kwargs else {}, result)
+                if call is None:
+                    return
+                if call.has_graph:
+                    self._lines.switch_on()
+                if call.began and self.inspection.is_beside(module):
+                    self.other_calls.append((call.began, time_ns()))
         except Exception as error:
             self._errors.give_up(error)
 
@@ -254,21 +260,22 @@ class NonFiniteGuard:
 
     def _note_backward(self, backward: BackwardPass) -> AbstractContextManager[object] | None:
         """Check the loss, and return a context that checks the gradients after the pass."""
-        if self._is_off():
-            self._thread.note_unchecked()
-            return None
-        if is_in_backward_pass():
-            self._thread.note_unchecked()
+        with self.inspection.as_overhead():
+            if self._is_off():
+                self._thread.note_unchecked()
+                return None
+            if is_in_backward_pass():
+                self._thread.note_unchecked()
+                with self._check_safely():
+                    self._calls.note_inner_backward(backward)
+                return None
+            self._lines.switch_off()
+            graph = None
             with self._check_safely():
-                self._calls.note_inner_backward(backward)
-            return None
-        self._lines.switch_off()
-        graph = None
-        with self._check_safely():
-            if self._calls.is_open() and not any(map(is_running, self._calls.open_modules())):
-                self._calls.forget_open()
-            graph = self._checks.check_loss(backward)
-        return self._checked(backward, graph)
+                if self._calls.is_open() and not any(map(is_running, self._calls.open_modules())):
+                    self._calls.forget_open()
+                graph = self._checks.check_loss(backward)
+            return self._checked(backward, graph)
 
     @contextlib.contextmanager
     def _checked(self, backward: BackwardPass, graph: LossGraph | None) -> Iterator[None]:
@@ -279,35 +286,38 @@ class NonFiniteGuard:
                     self._checks.check_gradients(graph)
         finally:
             if graph is not None:
-                graph.close()
-        if backward.keeps_graph or self._calls.await_gradient():
-            self._lines.switch_on()
+                with self.inspection.as_overhead():
+                    graph.close()
+        with self.inspection.as_overhead():
+            if backward.keeps_graph or self._calls.await_gradient():
+                self._lines.switch_on()
 
     # -- optimizers ----------------------------------------------------------------------------------------------------
 
     def _before_update(self, optimizer: Optimizer) -> None:
-        if self._is_off():
-            return
-        self._has_stepped = True
-        self._num_updates += 1
-        self._log.update = self._num_updates
-        self._stepping.add(optimizer)
-        self._tensors.add_optimizer(optimizer)
-        if optimizer is self._scaled_optimizer or not self._checks.is_trained_by(optimizer):
-            return
-        with self._check_safely():
-            self._checks.check_unread(optimizer)
+        with self.inspection.as_overhead():
+            if self._is_off():
+                return
+            self._has_stepped = True
+            self._num_updates += 1
+            self._log.update = self._num_updates
+            self._stepping.add(optimizer)
+            with self._check_safely():
+                self._tensors.add_optimizer(optimizer)
+                is_scaled = optimizer is self._scaled_optimizer
+                if not is_scaled and self._checks.is_trained_by(optimizer):
+                    self._checks.check_unread(optimizer)
 
     def _after_update(self, optimizer: Optimizer) -> None:
-        if self._is_off() or optimizer not in self._stepping:
-            return
-        self._stepping.discard(optimizer)
-        self._log.update = None
-        if not self._tensors.is_trained_by(optimizer):
-            return
-        with self._check_safely():
-            self._checks.check_update(optimizer)
-            self.memory.note(optimizer)
+        with self.inspection.as_overhead():
+            if self._is_off() or optimizer not in self._stepping:
+                return
+            self._stepping.discard(optimizer)
+            self._log.update = None
+            with self._check_safely():
+                if self._tensors.is_trained_by(optimizer):
+                    self._checks.check_update(optimizer)
+                    self.memory.note(optimizer)
 
     # -- GradScaler ----------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 from torch.optim.optimizer import Optimizer
 
 from torchscan.inspecting.finiteness import version_of
@@ -22,6 +23,7 @@ from torchscan.observing.backward_watch import BackwardPass
 from torchscan.observing.model_steps import ModelParameters, ModelSteps
 from torchscan.observing.steps import StepCounter
 from torchscan.recording.bookkeeping.containers import tensors_in
+from torchscan.recording.bookkeeping.inventory import modules_of
 from torchscan.recording.call_tree import Given, is_in_backward_pass, is_open, is_running
 from torchscan.torch_versions import is_capturing, next_node
 
@@ -29,6 +31,8 @@ from torchscan.torch_versions import is_capturing, next_node
 MAX_CALLS = 32
 #: further calls whose nodes are known to be a model's
 _MAX_DROPPED = 1024
+#: roots that are known at once, if most of them are gone
+_MAX_ROOTS = 256
 #: bytes of one gradient of a result that are kept for a second look
 _MAX_GRADIENT_BYTES = 2**26
 #: bytes of one call's inputs that are kept
@@ -59,7 +63,7 @@ class ModuleSteps:
         self._counter = StepCounter()
         self._steps = ModelSteps(module, self.parameters, self.parameters.find_again, self._counter)
         #: identities of the modules in it, as they were when it was called first
-        self.module_ids = set(map(id, module.modules()))
+        self.module_ids = {id(each) for _, each in modules_of(module)}
         #: the name that the user's code has for it, if it is known
         self.variable: str | None = None
         #: True until its first call is noted
@@ -197,6 +201,8 @@ class _Gradient:
         self._output_nr = output_nr
 
     def __call__(self, gradients: Sequence[Tensor | None]) -> None:
+        if is_compiling():  # compiled autograd traces hooks
+            return
         call = self._call()
         if call is None:
             return
@@ -215,6 +221,8 @@ class RootCalls:
         self.thread = thread
         self.recent: list[RootCall] = []
         self._steps: dict[int, ModuleSteps] = {}
+        #: roots from which on those that are gone are dropped
+        self._max_roots = _MAX_ROOTS
         #: by thread
         self._open: dict[int, tuple[RootCall, int]] = {}
         self._lock = threading.Lock()
@@ -232,8 +240,10 @@ class RootCalls:
         if opened is None or thread != self.thread.number:
             return False
         call, _ = opened
+        if not call.is_trained:
+            return False
         root = call.module()
-        if not call.is_trained or root is module:
+        if root is module:
             return False
         if id(module) in call.steps.module_ids:
             return True
@@ -359,8 +369,17 @@ class RootCalls:
         """Return the steps of a module."""
         known = self._steps.get(id(module))
         if known is None or known.module() is not module:
+            if len(self._steps) >= self._max_roots:
+                self._drop_gone()
             known = self._steps[id(module)] = ModuleSteps(module)
         return known
+
+    def _drop_gone(self) -> None:
+        """Drop modules that are gone after a single step: some programs make others in each step."""
+        for identity, steps in list(self._steps.items()):
+            if steps.begun <= 1 and steps.module() is None:
+                del self._steps[identity]
+        self._max_roots = max(_MAX_ROOTS, 2 * len(self._steps))
 
     def modules(self) -> Iterator[ModuleSteps]:
         """Yield the roots with parameters that the thread has called, with their steps."""
@@ -375,7 +394,7 @@ class RootCalls:
     def trained(self) -> list[ModuleSteps]:
         """Return the roots that have trained and are part of no other, also those that are gone after several steps."""
         alive = [module for each in self._steps.values() if (module := each.module()) is not None]
-        inside = {id(part) for module in alive for part in list(module.modules())[1:]}
+        inside = {id(part) for module in alive for _, part in list(modules_of(module))[1:]}
         known = [each for each in self._steps.values() if each.has_parameters and each.begun]
         several = [each for each in known if each.begun > 1 and id(each.module()) not in inside]
         return several or known[:1]
@@ -479,7 +498,7 @@ class TrainingThread:
         known = self._is_checked_by_module.get(module)
         if known is None:
             only = None if self._only is None else self._only()
-            has_parameters = any(True for _ in module.parameters())
+            has_parameters = any(True for _ in nn.Module.parameters(module))
             known = has_parameters and (only is None or is_same_or_part(module, only))
             self._is_checked_by_module[module] = known
         return known
@@ -489,6 +508,6 @@ def is_same_or_part(module: nn.Module, other: nn.Module) -> bool:
     """Return whether one of two modules is the other or a part of it."""
     if module is other:
         return True
-    return any(each is other for each in module.modules()) or any(
-        each is module for each in other.modules()
+    return any(each is other for _, each in modules_of(module)) or any(
+        each is module for _, each in modules_of(other)
     )

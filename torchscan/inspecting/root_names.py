@@ -9,11 +9,13 @@ from contextlib import AbstractContextManager, nullcontext
 from types import FrameType
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from torchscan.inspecting.finiteness import MAX_JOINED
 from torchscan.inspecting.inspector import Inspector
 from torchscan.inspecting.root_calls import ModuleSteps, RootCalls
 from torchscan.recording.places import is_of_user
+from torchscan.torch_versions import place_in_group
 
 
 class InspectionLink:
@@ -44,6 +46,19 @@ class InspectionLink:
             return False
         inspector = self._running_inspector()
         return inspector is not None and inspector.has_found
+
+    def has_checked(self, parameter: Tensor, gradient: Tensor) -> bool:
+        """Return whether the inspection knows that a gradient is finite.
+
+        Hooks and other ranks may write to a gradient after it is stored, and torch need not count
+        that.
+        """
+        if self._is_guard_first or gradient.numel() <= MAX_JOINED or place_in_group() is not None:
+            return False
+        if getattr(parameter, "_post_accumulate_grad_hooks", None):
+            return False
+        inspector = self._running_inspector()
+        return inspector is not None and inspector.has_checked(gradient)
 
     def as_overhead(self) -> AbstractContextManager[object]:
         """Return a context for what the guard does, so that it does not count in a step's times."""

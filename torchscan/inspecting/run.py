@@ -189,6 +189,8 @@ class CheckedModule:
 
     name: str
     steps: int
+    #: True for the module whose steps are timed
+    is_timed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,12 +279,17 @@ class RunFacts(RowsResult, Inspected):
     storing_gradients: Latency
     #: times of the backward pass outside modules: the loss, and autograd itself
     outside_modules: Latency
-    #: times of optimizers, in the steps in which they ran
+    #: times of optimizers, in the steps in which they ran (:attr:`optimizer_steps`)
     optimizer: Latency
     #: times from the start of one step to that of the next
     period: Latency
     #: times from the last event of a step to the next step, for example of loading data
     between: Latency
+    #: times on the host within a step and outside forward, backward and optimizer, for example of
+    #: the loss, or of waiting for other ranks after the last node; None if not saved
+    rest: Latency | None = None
+    #: number of timed steps in which an optimizer ran, or None if not saved
+    optimizer_steps: int | None = None
     #: times on the device, or None without one
     device: DeviceRun | None = None
     #: number of measured steps that differ from most in their calls or input shapes

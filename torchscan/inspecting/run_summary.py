@@ -278,9 +278,12 @@ def _times_of(steps: Sequence[StepFacts]) -> dict[str, Any]:
     times["storing_gradients"] = [step.leaves for step in steps]
     times["outside_modules"] = [step.backward_span - step.leaves - step.owned for step in steps]
     times["optimizer"] = [step.optimizer for step in steps if step.optimizer]
-    times["period"] = [step.period for step in steps if step.period is not None]
-    times["between"] = [step.between for step in steps if step.between is not None]
-    return {name: Latency.of(each) for name, each in times.items()}
+    for name in ("period", "between", "rest"):
+        known = [getattr(step, name) for step in steps]
+        times[name] = [each for each in known if each is not None]
+    found: dict[str, Any] = {name: Latency.of(each) for name, each in times.items()}
+    found["optimizer_steps"] = len(times["optimizer"])
+    return found
 
 
 def _call_runs(

@@ -17,6 +17,7 @@ from torchscan.inspecting.facts import COUNTED, InspectedCall, StepFacts, facts_
 from torchscan.inspecting.findings import NonFinite
 from torchscan.inspecting.nodes import NodeWatch
 from torchscan.inspecting.timing import Timeline, timeline_of
+from torchscan.measured import Key
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.bookkeeping.tensors import shape_of
@@ -134,6 +135,11 @@ class Step:
         """Nanoseconds that were spent on looking."""
         return self._times.looking
 
+    @property
+    def is_looking(self) -> bool:
+        """True if what goes on is excluded from the times of the step."""
+        return self._times.is_looking
+
     def begin_looking(self) -> int:
         """Begin something that the times of the step exclude, and return when."""
         return self._times.begin_looking()
@@ -146,6 +152,10 @@ class Step:
     def is_captured(self) -> bool:
         """True if the device's work is being captured, so that it does not run in this step."""
         return self._times.is_captured
+
+    def is_known_finite(self, tensor: Tensor) -> bool:
+        """Return whether a tensor was checked, and nothing was written to it since."""
+        return self._values.is_known_finite(tensor)
 
     def note_training(self) -> None:
         """Note that gradients of the model's parameters are computed."""
@@ -173,11 +183,9 @@ class Step:
                 self._run_again[call.index] = next_node()
             tensors = tensors_in(args)
             sizes = _sizes(tensors)
-            if self._memory.is_new(call, sizes):
-                self._values.let_go()
-            self._memory.note_start(call, sizes)
+            self._memory.note_start(call, sizes, self._values.let_go)
             self._values.note_start(call, args, tensors)
-        finally:  # whoever is told may raise
+        finally:  # a listener may raise
             self._times.end_looking(start)
             self._times.note_start(call)
 
@@ -198,9 +206,12 @@ class Step:
         given_sizes, sizes = _sizes(inputs), _sizes(outputs)
         grad_in, grad_out = _differentiable(inputs, given_sizes), _differentiable(outputs, sizes)
         shapes = given_sizes, grad_in, sizes, grad_out
-        self._shapes[call.index] = self._memory.share(shapes)
+        self._shapes[call.index] = self._memory.share_shapes(call.index, shapes)
         self._memory.note_end(call, inputs, outputs)
-        self._output_nodes += [each.grad_fn for each in outputs if each.grad_fn is not None]
+        for each in outputs:
+            node = each.grad_fn
+            if node is not None:
+                self._output_nodes.append(node)
         if call.outer is None:
             self._watch_graph(call, outputs)
         self._values.note_end(call, given, outputs)
@@ -245,10 +256,21 @@ class Step:
 
     def facts(self, number: int, before: StepFacts | None) -> StepFacts:
         """Return the facts of the step. Values that equal those of the step before are shared."""
-        keys = tuple([(call.path, call.invocation) for call in self._calls])
-        keys = before.keys if before is not None and before.keys == keys else keys
+        if before is not None and self._has_calls(before.keys):
+            keys = before.keys
+        else:
+            keys = tuple([(call.path, call.invocation) for call in self._calls])
         shapes = _plain(self._shapes[0][0]) if 0 in self._shapes else ()
         return facts_of(number, self._calls, keys, shapes, self._times, self._values)
+
+    def _has_calls(self, keys: Sequence[Key]) -> bool:
+        """Return whether the step has these calls. No tuples are made to find out."""
+        if len(keys) != len(self._calls):
+            return False
+        for (path, invocation), call in zip(keys, self._calls, strict=True):
+            if path != call.path or invocation != call.invocation:
+                return False
+        return True
 
     def exchanges(
         self, alike: Sequence[StepFacts], timeline: Timeline, group: Group
@@ -301,7 +323,8 @@ def _sizes(tensors: Sequence[Tensor]) -> _Sizes:
 
 
 def _differentiable(tensors: Sequence[Tensor], sizes: _Sizes) -> _Sizes:
-    if all(tensor.requires_grad for tensor in tensors):
+    flags = [tensor.requires_grad for tensor in tensors]
+    if False not in flags:
         return sizes
     pairs = zip(sizes, tensors, strict=True)
     return tuple([size for size, tensor in pairs if tensor.requires_grad])

@@ -63,6 +63,11 @@ class StepTimes:
         """The time, on a clock that stands still while anything is looked at."""
         return (self._looking_since or perf_counter_ns()) - self.looking
 
+    @property
+    def is_looking(self) -> bool:
+        """True while the clock stands still."""
+        return self._looking_since != 0
+
     def begin_looking(self, start: int = 0) -> int:
         """Exclude time from ``start`` on, or from now on, and return that moment."""
         self._looking_since = start or perf_counter_ns()
@@ -175,18 +180,20 @@ class StepTimes:
         """A node starts. The time."""
         if self.device is not None:
             self.device.begin(call, self.looking, is_forward=False)
-        start = self.now()
-        self._first_node = self._first_node or start
+        start = (self._looking_since or perf_counter_ns()) - self.looking
+        if not self._first_node:
+            self._first_node = start
         return start
 
     def note_node(self, call: int, start: int, inside: int) -> None:
         """A node has run, and ``inside`` it others, of a backward pass that it has started itself, as a checkpoint may."""
-        end = self.now()
+        end = (self._looking_since or perf_counter_ns()) - self.looking
         if self.device is not None:
             self.device.end(call, self.looking, is_forward=False)
         self._last = self._last_node = max(self._last_node, end)
-        self.backward[call] += end - start - inside
-        self.in_nodes += end - start - inside
+        took = end - start - inside
+        self.backward[call] += took
+        self.in_nodes += took
         self._nodes.extend((call, start, end))
 
     @property

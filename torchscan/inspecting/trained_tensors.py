@@ -17,7 +17,7 @@ from torchscan.inspecting.loss_graph import LossGraph
 from torchscan.inspecting.root_calls import ModuleSteps, RootCalls, is_same_or_part
 from torchscan.observing.model_steps import parameters_of
 from torchscan.observing.readable_tensors import is_plain, is_readable
-from torchscan.recording.bookkeeping.inventory import type_name_of
+from torchscan.recording.bookkeeping.inventory import modules_of, type_name_of
 from torchscan.torch_versions import without_torch_function, without_tracing
 
 #: parameters with their gradients
@@ -141,7 +141,7 @@ class TrainedTensors:
         for steps in self._calls.modules():
             module = steps.module()
             if module is not None and self._is_checked(module):
-                yield from module.parameters()
+                yield from nn.Module.parameters(module)
 
     def known_parameters(self) -> Iterator[Tensor]:
         """Yield the parameters of modules and optimizers, some of them twice."""
@@ -182,7 +182,7 @@ class TrainedTensors:
         parameters = parameters_of(optimizer)
         number, is_ours = self._ours_by_optimizer.get(optimizer, (-1, False))
         if number != len(parameters):
-            is_ours = _has_one_of(parameters, only.parameters())
+            is_ours = _has_one_of(parameters, nn.Module.parameters(only))
             self._ours_by_optimizer[optimizer] = len(parameters), is_ours
         return is_ours
 
@@ -200,7 +200,7 @@ class TrainedTensors:
         if module is None:
             return None
         for optimizer in self._optimizers():
-            if _has_one_of(parameters_of(optimizer), module.parameters()):
+            if _has_one_of(parameters_of(optimizer), nn.Module.parameters(module)):
                 return self.num_updates_by(optimizer)
         return None
 
@@ -210,7 +210,7 @@ class TrainedTensors:
         """Return the module that has a parameter or buffer. Its root is None if no module has it."""
         for steps in self._calls.modules():
             root = steps.module()
-            for path, module in () if root is None else root.named_modules():
+            for path, module in () if root is None else modules_of(root):
                 for name, each in chain(module._parameters.items(), module._buffers.items()):
                     if each is tensor:
                         return TensorOwner(root, path, type_name_of(module), name)
@@ -223,7 +223,7 @@ class TrainedTensors:
             module = steps.module()
             if module is None or not steps.begun:
                 continue
-            if _has_one_of(wanted, chain(module.parameters(), module.buffers())):
+            if _has_one_of(wanted, chain(nn.Module.parameters(module), module.buffers())):
                 return steps
         return next(iter(self._calls.modules()), None)
 
@@ -237,7 +237,7 @@ class TrainedTensors:
 
     def note_masks(self, module: nn.Module) -> None:
         """Remember the parameters and buffers that are not finite before a module is called for the first time."""
-        for tensor in filter(is_readable, chain(module.parameters(), module.buffers())):
+        for tensor in filter(is_readable, chain(nn.Module.parameters(module), module.buffers())):
             if self.is_reported(tensor) or self.is_mask(tensor):
                 continue
             look = check_values(tensor)

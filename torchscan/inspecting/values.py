@@ -34,6 +34,7 @@ from torchscan.observing.readable_tensors import is_readable
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.call_tree import Call, Given
+from torchscan.torch_versions import LEAF_NODE
 
 Gradients = Sequence[Tensor | None]
 #: called with the source of a step, when it is certain
@@ -179,6 +180,10 @@ class Values(ABC):
         """True if every gradient is checked, because this step or an earlier one has a finding."""
         return self.first is not None or self._memory.has_found
 
+    def is_known_finite(self, tensor: Tensor) -> bool:  # noqa: ARG002
+        """Return whether a tensor was checked, and nothing was written to it since."""
+        return False
+
     def let_go(self) -> None:  # noqa: B027 - optional
         """Release all tensors that wait for a check: the memory of calls is read next."""
 
@@ -215,21 +220,22 @@ def makes_none(module: nn.Module) -> bool:
     return type(module) in _MAKES_NONE and not is_changed
 
 
-def reveals(node: Node) -> bool:
-    """Return whether non-finite inputs of a node show in the gradients of parameters."""
-    if node.name() not in _REVEALS:
-        return False
-    return any(hasattr(following, "variable") for following, _ in node.next_functions)
+def reveals(name: str, following: Iterable[Node | None]) -> bool:
+    """Return whether non-finite inputs of a node show in the gradients of parameters.
+
+    ``following`` are the nodes that take its gradients.
+    """
+    return name in _REVEALS and any(type(each) is LEAF_NODE for each in following)
 
 
-def moves(node: Node) -> bool:
-    """Return whether this node's gradients are finite if and only if its inputs are."""
-    return node.name() in _MOVES
+def moves(name: str) -> bool:
+    """Return whether gradients of a node of this name are finite if and only if its inputs are."""
+    return name in _MOVES
 
 
-def makes_none_backward(node: Node) -> bool:
-    """Return whether this node's gradients are finite if its inputs are."""
-    return moves(node) or node.name() in _MASKS
+def makes_none_backward(name: str) -> bool:
+    """Return whether gradients of a node of this name are finite if its inputs are."""
+    return name in _MOVES or name in _MASKS
 
 
 def bad_in(module: nn.Module, *, but_parameters: bool = False) -> Iterator[Bad]:

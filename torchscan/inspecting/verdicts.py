@@ -65,7 +65,7 @@ _MIN_READINGS = 20
 
 def find_verdict(run: RunFacts) -> Note | None:
     """Return the verdict on a run, or None if no step was measured."""
-    for note in _wrong(run):
+    for note in _find_broken_values(run):
         return note
     if not run.steps:
         return None
@@ -74,28 +74,32 @@ def find_verdict(run: RunFacts) -> Note | None:
     for note in _slow(run):
         return note
     path, type_name, share = _slowest_module(run)
-    between = None if run.evidence is None else run.evidence.between
+    between = min_between = None
+    if run.evidence is not None and run.evidence.between is not None:
+        between, min_between = run.evidence.between.value, run.evidence.between.min
     return Note.of(
         "verdict-balanced",
         path=path,
         type_name=type_name,
         share=share,
         trains=run.has_backward,
-        between=None if between is None else between.value,
+        between=between,
+        min_between=min_between,
+        model=_name_model(run),
     )
 
 
 def find_group_verdict(group: GroupRun) -> Note | None:
     """Return the verdict on several ranks: that on the first one, if there is no straggler."""
     for run in group.runs:
-        for note in _wrong(run):
+        for note in _find_broken_values(run):
             return note
     for straggler in group.stragglers:
         return Note.of("verdict-straggler", rank=straggler.rank, share=straggler.share)
     return find_verdict(group.runs[0])
 
 
-def _wrong(run: RunFacts) -> Iterator[Note]:
+def _find_broken_values(run: RunFacts) -> Iterator[Note]:
     """Yield values that are not finite and growing memory."""
     for found in run.nonfinite:
         yield Note.of(
@@ -135,6 +139,7 @@ def _slow(run: RunFacts) -> Iterator[Note]:
             type_name=type_name,
             share=share,
             trains=run.has_backward,
+            model=_name_model(run),
         )
 
 
@@ -160,6 +165,15 @@ def _waits(run: RunFacts) -> Iterator[Note]:
         yield Note.of(
             "verdict-small-operators", num_nodes=evidence.num_nodes, time=evidence.node_time
         )
+
+
+def _name_model(run: RunFacts) -> str | None:
+    """Return the name of the timed module if several train, or None."""
+    for each in run.trained_modules:
+        if each.is_timed:
+            name: str = each.name
+            return name
+    return None
 
 
 def _slowest_module(run: RunFacts) -> tuple[str, str, float]:

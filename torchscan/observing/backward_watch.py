@@ -22,21 +22,21 @@ from torch.utils.hooks import RemovableHandle
 from torchscan.observing.wrapped_functions import wrap_function
 from torchscan.torch_versions import LEAF_NODE, RUNS_BACKWARD
 
-#: scaled losses that are remembered at once
+#: maximum number of scaled losses that are remembered
 _MAX_LOSSES = 8
 
 
 class ScaledLoss(NamedTuple):
-    """A loss as it was before it was scaled."""
+    """A scaled loss, and the loss before it was scaled."""
 
     scaled: weakref.ref[Tensor]
     loss: Tensor
-    #: NaN on a CUDA device, where reading it would wait
+    #: NaN on a CUDA device, where reading it would synchronize
     scale: float
 
 
 class LossScales:
-    """The last losses that were scaled."""
+    """The losses that ``GradScaler`` has scaled last."""
 
     def __init__(self) -> None:
         self._losses: deque[ScaledLoss] = deque(maxlen=_MAX_LOSSES)
@@ -60,9 +60,9 @@ class LossScales:
         return losses, scale
 
 
-#: nodes of a graph that are searched for a parameter
+#: maximum number of nodes that are searched for a parameter
 _MAX_NODES = 20_000
-#: the arguments of torch's function after the tensors
+#: positions of the arguments that follow the tensors
 _GRADIENTS, _RETAIN_GRAPH, _INPUTS = 0, 1, 3
 
 
@@ -75,9 +75,9 @@ class BackwardPass(NamedTuple):
     inputs: Sequence[Tensor]
     #: losses as they were before they were scaled
     scales: LossScales
-    #: gradients that it starts from, by tensor; None for a 1
+    #: gradients that it starts from, one per tensor; None stands for 1
     gradients: Sequence[Tensor | None] = ()
-    #: True if the graph can be used again
+    #: True if the graph is retained
     keeps_graph: bool = False
     #: True if gradients are added to those of parameters; ``torch.autograd.grad`` returns them
     is_stored: bool = True
@@ -92,15 +92,15 @@ class BackwardPass(NamedTuple):
         return _reaches_parameter(self.tensors, parameter_ids, first_node)
 
 
-#: called before a backward pass; what it returns encloses the pass
+#: called before a backward pass; the pass runs in the context that it returns, if any
 Report = Callable[[BackwardPass], AbstractContextManager[object] | None]
 
 
 class BackwardWatch:
-    """Reports the tensors that each backward pass starts at, before it runs.
+    """Observer of backward passes: reports each one before it runs.
 
-    It takes the place of the function of torch that runs backward passes, and of
-    ``GradScaler.scale``, since a backward pass starts at the scaled loss.
+    It wraps the function with which torch runs backward passes, and ``GradScaler.scale``, because a
+    backward pass starts at the scaled loss.
     """
 
     def __init__(self, report: Report) -> None:
@@ -109,7 +109,7 @@ class BackwardWatch:
         self._undo: list[Callable[[], None]] = []
 
     def start(self) -> None:
-        """Report from now on."""
+        """Start to report."""
         if self._undo:
             return
         names, name = RUNS_BACKWARD
@@ -120,7 +120,7 @@ class BackwardWatch:
         ]
 
     def close(self) -> None:
-        """Report nothing any more."""
+        """Stop reporting."""
         for undo in self._undo:
             undo()
         self._undo.clear()
@@ -177,7 +177,7 @@ def _reaches_parameter(
 
 
 class OptimizerWatch:
-    """Reports when optimizers step."""
+    """Observer of optimizers: reports before and after each step."""
 
     def __init__(
         self, before: Callable[[Optimizer], None], after: Callable[[Optimizer], None]
@@ -186,14 +186,14 @@ class OptimizerWatch:
         self._handles: tuple[RemovableHandle, ...] = ()
 
     def start(self) -> None:
-        """Report from now on."""
+        """Start to report."""
         self._handles = (
             register_optimizer_step_pre_hook(lambda optimizer, *_: self._before(optimizer)),
             register_optimizer_step_post_hook(lambda optimizer, *_: self._after(optimizer)),
         )
 
     def close(self) -> None:
-        """Report nothing any more."""
+        """Stop reporting."""
         for handle in self._handles:
             handle.remove()
         self._handles = ()

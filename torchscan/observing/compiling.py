@@ -1,8 +1,8 @@
-"""Compilation during an inspection, from torch's counters, and hooks that stay out of its way.
+"""Compilations by torch.compile, and hooks that are not compiled in.
 
 Hooks that exist while a frame is compiled are compiled into it, with graph breaks that stay. So
-they are removed when compilation starts and restored when it ends. Compiled code runs without them
-and is seen from outside.
+they are removed when compilation starts and restored when it ends. A compiled call is observed from
+outside.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from torchscan.torch_versions import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledFrame:
-    """A function, or what of it comes after a break, and how often it was compiled."""
+    """A function, or its part after a graph break, and how often it was compiled."""
 
     #: for example ``Block.forward, model.py:42``
     place: str
-    #: path of the first module with this function, or None if it is not a module's
+    #: path of the first module with this function, or None if no module has it
     path: str | None
     times: int
     #: reasons of recompilations
@@ -41,10 +41,10 @@ class CompiledFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compilation:
-    """The compiled frames. torch remembers the last 64."""
+    """The compiled frames and graph breaks. torch keeps the last 64 frames."""
 
     frames: tuple[CompiledFrame, ...]
-    #: reasons of graph breaks, with their number
+    #: reasons of graph breaks, each with its number of breaks
     breaks: tuple[tuple[str, int], ...]
 
     @property
@@ -54,7 +54,7 @@ class Compilation:
 
 
 class CompileWatch:
-    """Calls functions when a compilation begins and ends, and reports what was compiled."""
+    """Observer of the compiler: calls functions when compilation begins and ends."""
 
     def __init__(
         self,
@@ -72,28 +72,30 @@ class CompileWatch:
         self._breaks = Counter(graph_breaks())
 
     def adapt(self) -> None:
-        """Adapt to the compiler, which may be loaded, or reset, at any time."""
+        """Register again: the compiler may be loaded or reset at any time."""
         self.listen()
+        self.ignore_hooks()
         if not self._has_compiler and has_compiler():
             self._has_compiler = True
-            self.ignore_hooks()
             self._keep_out()
 
     def listen(self) -> None:
-        """Listen to the compiler, which forgets its listeners when it is reset."""
+        """Register the callbacks, which the compiler forgets when it is reset."""
         for heard, hook in zip(compile_callbacks(), self._hooks, strict=False):
             if hook not in heard:
                 heard.append(hook)
 
     def ignore_hooks(self) -> None:
-        """Ignore the warning about hooks that a compiled module gives at each call."""
+        """Suppress the warning about global hooks that each call of a compiled module gives."""
+        if self._ignored is not None:
+            return
         warnings.filterwarnings(
             "ignore", r"Using `torch.compile\(module\)` when there are global hooks"
         )
         self._ignored = warnings.filters[0]
 
     def close(self) -> None:
-        """Listen no more."""
+        """Remove the callbacks and the warning filter."""
         if self._ignored in warnings.filters:
             warnings.filters.remove(self._ignored)  # type: ignore[attr-defined] # it is a list
         for heard, hook in zip(compile_callbacks(), self._hooks, strict=False):

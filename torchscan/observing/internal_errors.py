@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from torchscan.errors import TorchscanError, warn_user
+from torchscan.errors import TorchscanError, warn_or_print
 
 #: characters of an internal error that are shown
 _MAX_MESSAGE = 300
 
 
 class InternalErrors:
-    """The place where an observer ends after an internal error, and says so once."""
+    """Handler of internal errors of an observer: stops it, with one warning."""
 
     def __init__(
         self,
         activity: str,
         stop: Callable[[], object],
-        warn: Callable[[str], object] = warn_user,
+        warn: Callable[[str], object] = warn_or_print,
     ) -> None:
-        """``activity`` is what ends, for example "inspecting"; ``stop`` ends it."""
+        """``activity`` is the word of the warning, for example "inspecting"; ``stop`` ends it."""
         self._activity, self._stop, self._warn = activity, stop, warn
         self.has_failed = False
 
     def give_up(self, error: Exception) -> None:
-        """End the observation after an error, unless the user asked for this error."""
+        """End the observation after an error. Raise it if it is one that the user asked for."""
         if isinstance(error, TorchscanError):
             raise error
         if self.has_failed:
@@ -40,7 +40,7 @@ class InternalErrors:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Catch errors inside the context."""
+        """Handle errors raised inside the context."""
         try:
             yield
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Global hooks that report calls of a model, and as few other calls as possible.
+"""Global hooks that report calls of a model, at as little cost as possible.
 
 A global hook costs a microsecond or more for each module call of the process. So there is none
 from the start of a step that is not sampled until its gradients arrive. Nothing is stored on the
@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 from torch import nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from torchscan.recording.bookkeeping.containers import tensors_in
+from torchscan.recording.bookkeeping.inventory import modules_of
 from torchscan.recording.call_tree import is_running, outermost_running
 from torchscan.torch_versions import (
+    GlobalHooks,
     compiled_from,
-    forget_hooks,
     has_compiler,
     skip_in_compiler,
     without_torch_function,
@@ -29,9 +29,9 @@ State = Literal["closed", "waiting", "following", "awaiting-result"]
 
 
 class CallListener(Protocol):
-    """Follower of all calls of a step that is sampled."""
+    """Receiver of all calls in a sampled step."""
 
-    #: calls that have started and not ended, each with its module first; the outermost comes first
+    #: calls that have started and not ended, the outermost first; each begins with its module
     open_calls: list[tuple[nn.Module, Any]]
 
     def forget_open(self) -> None:
@@ -45,12 +45,12 @@ class CallListener(Protocol):
 
 
 class ModelEntries:
-    """The modules whose calls from outside begin passes: the model, or parts until it is called."""
+    """The modules whose calls begin passes: the model, or parts of it until it is called."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        #: identities of modules: of any module, until the first call tells
-        self._identities = {id(module) for module in model.modules()}
+        #: identities of entries: of all modules, until the first call shows which one is an entry
+        self._identities = {id(module) for _, module in modules_of(model)}
         #: True once the model itself was called
         self._is_called = False
 
@@ -59,13 +59,13 @@ class ModelEntries:
         return module is self._model or (has_compiler() and compiled_from(module) is self._model)
 
     def has(self, module: nn.Module) -> bool:
-        """Return whether this module was, or may be, called from outside."""
+        """Return whether this module is, or may be, called from outside the model."""
         return id(module) in self._identities
 
     def is_entry(self, module: nn.Module) -> bool:
-        """Return whether a call of this module in no other call of the model begins a pass.
+        """Return whether a call of this module begins a pass, if no call of the model is open.
 
-        A part that is called by another model that has it, too, belongs to that one.
+        If another model that has the module too calls it, the call belongs to that model.
         """
         if module is self._model:
             return True
@@ -74,12 +74,12 @@ class ModelEntries:
         caller = outermost_running(module)
         if caller is None:
             return True
-        return any(self.is_model(each) for each in caller.modules())
+        return any(self.is_model(each) for _, each in modules_of(caller))
 
     def note(self, module: nn.Module, *, is_only: bool = False) -> None:
-        """Note a module that was called from outside. Parts are no longer entries if ``is_only``.
+        """Note a module that was called from outside the model.
 
-        Nor are they once the model itself is called.
+        Other parts are no longer entries if ``is_only``, or once the model itself is called.
         """
         is_model = self.is_model(module)
         if is_only or (is_model and not self._is_called):
@@ -89,20 +89,29 @@ class ModelEntries:
 
 
 class ModelHook:
-    """Reports when the model is called, or a part of it where the model itself is not called.
+    """Observer of calls of the model, or of its parts if the model itself is never called.
 
-    Lightning's ``training_step``, for example, calls parts of the module.
+    For example, the ``training_step`` of a LightningModule calls its parts.
     """
 
-    def __init__(self, model: nn.Module, begin: Begin, note_backward: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        begin: Begin,
+        note_backward: Callable[[], None],
+        adapt_to_compiler: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``adapt_to_compiler`` is called if the compiler is loaded after the hooks were made."""
         self._begin, self._note_backward = begin, note_backward
+        self._adapt_to_compiler = adapt_to_compiler
         self._entries = ModelEntries(model)
         #: the module whose result is awaited
         self._awaited: nn.Module | None = None
         self._listener: CallListener | None = None
         self._state: State = "closed"
         self._is_paused = False
-        self._registered: tuple[Callable[..., None], ...] = ()
+        #: hooks that are on
+        self._registered: GlobalHooks | None = None
         self._make_hooks()
 
     def is_model(self, module: nn.Module) -> bool:
@@ -110,7 +119,7 @@ class ModelHook:
         return self._entries.is_model(module)
 
     def note_entry(self, module: nn.Module, *, is_first: bool) -> None:
-        """Note a module that was called from outside.
+        """Note a module that was called from outside the model.
 
         Once the model itself is called, its parts are no longer entries.
         """
@@ -119,41 +128,41 @@ class ModelHook:
     # -- states ----------------------------------------------------------------------------------
 
     def await_call(self) -> None:
-        """Report the next call of an entry, and of all calls if a step is sampled."""
+        """Report the next call of an entry; if the step is sampled, report all calls."""
         wanted: State = "waiting" if self._listener is None else "following"
         if self._state != wanted:
             self._become(wanted)
 
     def follow(self, listener: CallListener) -> None:
-        """Report all calls to ``listener`` from now on."""
+        """Start to report all calls to ``listener``."""
         self._listener = listener
         self.await_call()
 
     def forget_listener(self) -> None:
-        """Report calls to no listener any more. Hooks stay as they are until the next state."""
+        """Stop reporting to the listener. Hooks stay registered until the next state."""
         self._listener = None
 
     def sleep(self) -> None:
-        """Report nothing until :meth:`await_call`."""
+        """Remove the hooks until :meth:`await_call`."""
         self._become("closed")
 
     def await_result(self, module: nn.Module) -> None:
-        """Report when gradients reach the result of this module, whose call has begun."""
+        """Report when gradients reach the result of this module, whose call is open."""
         self._awaited = module
         self._become("awaiting-result")
 
     def close(self) -> None:
-        """Report nothing any more."""
+        """Remove the hooks and forget the listener."""
         self._listener = None
         self._become("closed")
 
     def pause(self) -> None:
-        """Remove the hooks while something is compiled: they would be compiled, too."""
+        """Remove the hooks during a compilation, which would compile them in."""
         self._is_paused = True
         self._become(self._state)
 
     def go_on(self) -> None:
-        """End a pause."""
+        """Restore the hooks after a pause."""
         self._is_paused = False
         self._become(self._state)
 
@@ -164,36 +173,35 @@ class ModelHook:
 
     def _become(self, state: State) -> None:
         self._state = state
-        # handles of torch leave a trace of hooks that take keyword arguments
-        forget_hooks(*self._registered)
-        self._registered = ()
-        if self._is_paused or state == "closed":
-            return
-        if state == "waiting":
-            self._registered = (self._before,)
-            register_module_forward_pre_hook(self._before)
-        elif state == "following":
-            self._registered = (self._before_followed, self._after_followed)
-            register_module_forward_pre_hook(self._before_followed)
-            register_module_forward_hook(self._after_followed, with_kwargs=True, always_call=True)
-        else:
-            self._registered = (self._after,)
-            register_module_forward_hook(self._after, always_call=True)
+        if self._registered is not None:
+            self._registered.remove()
+            self._registered = None
+        if not self._is_paused and state != "closed":
+            self._registered = self._hooks[state]
+            self._registered.put_on()
 
     # -- hooks -----------------------------------------------------------------------------------
 
     def _make_hooks(self) -> None:
-        self._before: Callable[..., None] = self._note_call
-        self._after: Callable[..., None] = self._note_result
-        self._before_followed: Callable[..., None] = self._note_followed_start
-        self._after_followed: Callable[..., None] = self._note_followed_end
-        if has_compiler():
-            self._before = skip_in_compiler(self._before)
-            self._after = skip_in_compiler(self._after)
-            self._before_followed = skip_in_compiler(self._before_followed)
-            self._after_followed = skip_in_compiler(self._after_followed)
+        hooks: list[Callable[..., None]] = [
+            self._note_call,
+            self._note_followed_start,
+            self._note_followed_end,
+            self._note_result,
+        ]
+        self._knows_compiler = has_compiler()
+        if self._knows_compiler:
+            hooks = [skip_in_compiler(hook) for hook in hooks]
+        before, before_followed, after_followed, after = hooks
+        self._hooks: dict[State, GlobalHooks] = {
+            "waiting": GlobalHooks(before),
+            "following": GlobalHooks(before_followed, after_followed, with_kwargs=True),
+            "awaiting-result": GlobalHooks(after=after),
+        }
 
     def _note_call(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if not self._knows_compiler and has_compiler():
+            self._adapt_to_compiler()
         if not self._entries.is_entry(module):
             return
         self._begin(module, args)
@@ -201,6 +209,8 @@ class ModelHook:
             self._listener.note_start(module, args)
 
     def _note_followed_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if not self._knows_compiler and has_compiler():
+            self._adapt_to_compiler()
         listener = self._listener
         if listener is not None and listener.open_calls:
             if not self._entries.has(module) or is_running(listener.open_calls[0][0]):

@@ -1,4 +1,4 @@
-"""The steps of one model: which of its passes train it, and by which backward pass or optimizer."""
+"""The steps of one model: which passes, backward passes and optimizers train it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torchscan.torch_versions import is_sharded_type, is_transforming, next_node
 
 
 class Parameters(Protocol):
-    """The parameters of a model, as they were found last."""
+    """The parameters of a model when they were last looked up."""
 
     #: identities of all parameters
     parameter_ids: set[int]
@@ -29,7 +29,7 @@ class Parameters(Protocol):
 
 
 class ModelParameters:
-    """The parameters of a model. Neither is held."""
+    """The parameters of a model, by weak references to it and to them."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = weakref.ref(model)
@@ -48,19 +48,19 @@ class ModelParameters:
         return False
 
     def find_again(self) -> bool:
-        """Find the parameters again, and return whether they have changed."""
+        """Look up the parameters again, and return whether they have changed."""
         before, model = self.parameter_ids, self._model()
-        every = [] if model is None else list(model.parameters())
+        every = [] if model is None else list(nn.Module.parameters(model))  # models override it
         self._every = list(map(weakref.ref, every))
         self.parameter_ids = set(map(id, every))
-        #: True if no graph leads to the parameters: other tensors take the place of sharded ones
-        #: while the model runs
+        #: True if the autograd graph does not reach the parameters: while the model runs, other
+        #: tensors replace sharded ones
         self.has_unreachable_parameters = any(is_sharded_type(type(each)) for each in every)
         return self.parameter_ids != before
 
 
 class ModelSteps:
-    """The steps of one model: its passes, and the backward passes and optimizers that train it."""
+    """The steps of one model: its passes, and which backward passes and optimizers train it."""
 
     def __init__(
         self,
@@ -69,24 +69,24 @@ class ModelSteps:
         find_parameters: Callable[[], bool],
         counter: StepCounter,
     ) -> None:
-        """``find_parameters`` finds ``parameters`` again, and returns whether they have changed."""
+        """``find_parameters`` updates ``parameters``, and returns whether they have changed."""
         self._model, self._parameters = weakref.ref(model), parameters
         self._find_parameters = find_parameters
         self.counter = counter
-        #: number of the first node that autograd can make in the current pass
+        #: sequence number of the first autograd node that the current pass can create
         self._first_node = 0
         #: True once gradients have reached a pass in evaluation mode
         self._trains_in_eval_mode = False
-        #: identities of tensors that take the place of parameters in a pass of ``torch.func``
+        #: identities of tensors that replace parameters in a pass inside ``torch.func``
         self._replacements: Collection[int] = ()
 
     @property
     def current(self) -> Pass:
-        """The pass that was begun last."""
+        """The last pass that has begun."""
         return self.counter.current
 
     def phase_of(self, module: nn.Module) -> Phase:
-        """Return the phase of a pass that begins, as far as can be told before its gradients."""
+        """Return the phase of a pass that begins, as far as it is known before gradients arrive."""
         if not torch.is_grad_enabled() or not self._parameters.has_trained_parameters:
             return "eval"
         return "train" if module.training or self._trains_in_eval_mode else "eval"
@@ -97,7 +97,7 @@ class ModelSteps:
         return self.counter.begin(phase, part)
 
     def note_replacements(self) -> None:
-        """Note the tensors that take the place of parameters while a function is transformed."""
+        """Note the tensors that replace parameters inside a transform of ``torch.func``."""
         model = self._model() if is_transforming() else None
         self._replacements = set(_ids_in(model)) if model is not None else ()
 
@@ -127,9 +127,13 @@ class ModelSteps:
         return self._find_parameters() and backward.trains(parameters.parameter_ids, first_node)
 
     def has_optimizer(self, optimizer: Optimizer) -> bool:
-        """Return whether an optimizer updates the model: it may be that of another one."""
+        """Return whether an optimizer updates parameters of this model."""
         identities = self._parameters.parameter_ids
-        return any(id(each) in identities for each in parameters_of(optimizer))
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) in identities:
+                    return True
+        return False
 
 
 def _ids_in(model: nn.Module) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""Tensors whose values can be read: dense ones, and types that hold their values themselves."""
+"""Checks of which tensors can be read: dense ones, and types that hold their own values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _USUAL = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 
 def is_readable(tensor: Tensor) -> bool:
-    """Return whether a tensor can have non-finite values and can be read."""
+    """Return whether a tensor can hold non-finite values and can be read."""
     is_usual = type(tensor) is Tensor and tensor.is_cpu and tensor.dtype in _USUAL
     if is_usual:
         return not is_functorch_wrapped(tensor)
@@ -26,9 +26,9 @@ def is_readable(tensor: Tensor) -> bool:
 
 
 def keeps_values(kind: type) -> bool:
-    """Return whether tensors of this type hold their values themselves.
+    """Return whether tensors of this type hold their own values.
 
-    Others may have no memory, and reading it would end the process.
+    Others may have no memory, and reading it would crash the process.
     """
     overridden: Any = kind
     dispatches = overridden.__torch_dispatch__ is not Tensor.__torch_dispatch__

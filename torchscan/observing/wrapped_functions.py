@@ -1,4 +1,4 @@
-"""Functions of torch that are replaced by others for a while."""
+"""Temporary wrappers of torch's functions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-#: by function that replaces one of torch's: what it passes that one to, the last one first
+#: replacement of a torch function -> its wrappers, the outermost last
 _WRAPPERS: weakref.WeakKeyDictionary[Callable[..., Any], list[Callable[..., Any]]] = (
     weakref.WeakKeyDictionary()
 )
@@ -20,13 +20,13 @@ def wrap_function(
     wrapper: Callable[..., Any],
     assign: Callable[[str, Any], object],
 ) -> Callable[[], None]:
-    """Replace a function by one that passes it to ``wrapper``, with its arguments.
+    """Wrap a function: ``wrapper`` receives the function and its arguments.
 
-    Return a function that undoes this.
+    Return a function that removes the wrapper.
 
-    All wrappers of a function share one replacement, so that they can be removed in any order.
-    With the last one the function is put back, unless something else has replaced it since: that
-    may call what it found here.
+    All wrappers of a function share one replacement, so they can be removed in any order. When the
+    last one is removed, the function is restored, unless other code has replaced it since: that
+    code may call the replacement.
     """
     replacement = names[name]
     if replacement not in _WRAPPERS:

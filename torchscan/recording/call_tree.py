@@ -40,6 +40,7 @@ from torchscan.torch_versions import (
     not_compiled,
 )
 
+_is_grad_enabled = torch.is_grad_enabled
 _NUMBER_OF_LEAVES = 2**63  # the nodes that store gradients are numbered from the end
 
 #: whether calls in the current thread are followed; those in other threads are noted as missed
@@ -148,7 +149,7 @@ class _Thread:
 
         In a thread of autograd's engine, this lasts until its backward pass ends.
         """
-        if call is None or not torch.is_grad_enabled():
+        if call is None or not _is_grad_enabled():
             return
         if not self.is_home and not self._numbers and is_in_backward_pass():
             self.interrupted = backward_pass()
@@ -363,7 +364,7 @@ class CallTree:
         if path is None or not self._hooks or not self._follows() or self._awaits_hooks(module):
             return call(*args, **kwargs)
 
-        self._open(module, path, args)
+        self._open(self._current_thread(), module, path, args)
         thread = self._current_thread()
         current = thread.current
         if (
@@ -402,16 +403,17 @@ class CallTree:
     def _before(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
         self.entered = perf_counter_ns()
         path = self._path_of(module)
-        if (
-            path is None
-        ):  # what the model does not own (a slice of a Sequential) belongs to its caller
+        if path is None:  # what the model does not own (a slice of a Sequential) is its caller's
             return
         if not self._follows():
             self.unrecorded_modules.add(path)
-        elif self.current is not None and self._awaits_hooks(module):
-            self.current.is_entered = True
+            return
+        thread = self._current_thread()
+        current = thread.current
+        if current is not None and current.is_run_here and self._awaits_hooks(module):
+            current.is_entered = True
         else:
-            self._open(module, path, arguments)
+            self._open(thread, module, path, arguments)
 
     def _after(self, module: nn.Module, arguments: tuple[Any, ...], *rest: Any) -> None:
         self.entered = perf_counter_ns()
@@ -429,16 +431,21 @@ class CallTree:
         else:
             self._close(thread, call, (arguments, kwargs[0] if kwargs else {}), result)
 
-    def _open(self, module: nn.Module, path: str, arguments: tuple[Any, ...]) -> None:
-        self.forget_caught()
+    def _open(
+        self, thread: _Thread, module: nn.Module, path: str, arguments: tuple[Any, ...]
+    ) -> None:
+        if self._origin is not None:
+            self.forget_caught()
         if not path:
             self._forget_interrupted(module)
-        if self._at_root is not None and self.current is None and not is_in_backward_pass():
-            is_followed = self._at_root(module)
-            if not is_followed or not self._hooks:  # whoever is told has seen enough
-                return
-        thread = self._current_thread()
-        parent = self._parent_in(thread)
+        parent = thread.current
+        if parent is None:
+            if self._at_root is not None and not is_in_backward_pass():
+                is_followed = self._at_root(module)
+                if not is_followed or not self._hooks:  # whoever is told has seen enough
+                    return
+                thread = self._current_thread()  # a step that begins forgets those of the last
+            parent = self._parent_in(thread)
         with self._lock:  # autograd has a thread for each device
             invocation = self._invocations.get(id(module), 0)
             self._invocations[id(module)] = invocation + 1

@@ -33,15 +33,18 @@ _COUNTS = {"forward": "", "grad_out": "grad ", "grad_in": "grad in "}
 
 
 @explain_wrong_types
-def run_table(run: Inspected, *, max_depth: int | None = 3) -> Table:
+def run_table(run: Inspected, *, max_depth: int | None = 3, has_verdict: bool = True) -> Table:
     """Return one row per call, with everything in it, down to ``max_depth`` (None: all).
 
-    The totals include times outside modules.
+    The totals include times outside modules. The last line is the verdict, unless the table of
+    all ranks follows with its own (``has_verdict=False``).
 
     CSV and JSON always have all columns.
     """
     run = run.facts
-    verdict = [] if run.verdict is None else [Conclusion(f"Verdict: {run.verdict}.")]
+    verdict = []
+    if has_verdict and run.verdict is not None:
+        verdict.append(Conclusion(f"Verdict: {run.verdict}."))
     shown = [call for call in run.calls if max_depth is None or call.depth <= max_depth]
     return make_table(
         "Measured steps",
@@ -186,9 +189,7 @@ def _phases(run: RunFacts) -> Table:
             ("of which storing gradients", passes.storing_gradients, "storing_gradients"),
         ]
         rows += [("of which outside modules", passes.outside_modules, "outside_modules")]
-    rows += [("Optimizer", run.optimizer, "optimizer")] if run.optimizer.median else []
-    if run.period.median:
-        rows += [("Between steps", run.between, "between"), ("Step to step", run.period, "period")]
+    rows += _rows_outside_passes(run)
     if run.evaluation is not None:
         evaluation = run.evaluation.device_forward or run.evaluation.forward
         rows += [("Evaluation, forward only", evaluation, "evaluation")]
@@ -202,6 +203,22 @@ def _phases(run: RunFacts) -> Table:
     ]
     headings = ("", "median", "min … max", *(["expected"] if run.expected else []))
     return totals_table(cells, headings)
+
+
+def _rows_outside_passes(run: RunFacts) -> list[tuple[str, Latency, str]]:
+    """Return the names, times and keys of the rows after those of forward and backward."""
+    rows = []
+    if run.optimizer.median:
+        name, count = "Optimizer", run.optimizer_steps
+        if count is not None and count < run.num_timed:
+            name = f"Optimizer, in {count} of {run.num_timed} steps"
+        rows.append((name, run.optimizer, "optimizer"))
+    if run.period.median:
+        # a device works on while the host does something else
+        if run.device is None and run.rest is not None:
+            rows.append(("Rest of the step", run.rest, "rest"))
+        rows += [("Between steps", run.between, "between"), ("Step to step", run.period, "period")]
+    return rows
 
 
 def _range(latency: Latency) -> Cell:

@@ -11,12 +11,12 @@ from typing import Any
 
 from torchscan.notes import Note, register_texts
 
-#: ranges of lost steps that are named one by one
+#: maximum number of ranges of lost steps that a sentence names
 _MAX_RANGES = 3
 
 
 def to_remark(fact: object) -> str:
-    """Return the text of a note or another fact as a sentence of its own."""
+    """Return the text of a note or another fact as a separate sentence."""
     text = str(fact)
     return f"{text[:1].upper()}{text[1:]}."
 
@@ -30,12 +30,36 @@ def describe_nan(
     others: int,
     path: str,  # noqa: ARG001 - the page links to the call
     invocation: int,  # noqa: ARG001
+    loss_step: int | None = None,
+    loss: str = "",
 ) -> str:
-    """Return the step and the series of a NaN, and what to do."""
-    where = series
+    """Return the step and the series of a NaN, the loss that was wrong before, and what to do."""
+    where = repr(series)
     if others:
-        where = f"{series} and {others} more"
-    return f"step {step} has NaN in {where}: run torchscan.inspect(model) to find the operator"
+        where = f"{where} and {others} more {'tensors' if others > 1 else 'tensor'}"
+    what = f"step {step} has NaN in {where}"
+    if loss_step is not None:
+        what = f"the loss is {loss} from step {loss_step} on, and {what}"
+    return f"{what}: run torchscan.inspect(model) to find the operator"
+
+
+def describe_first_nonfinite(
+    step: int,
+    series: str,
+    path: str,  # noqa: ARG001 - the page links to the call
+    invocation: int,  # noqa: ARG001
+) -> str:
+    """Return the step and the source of the first NaN or Inf, and what to do."""
+    what = f"step {step} has the first NaN or Inf, in {series!r}"
+    return f"{what}: run torchscan.inspect(model) to find the operator"
+
+
+def describe_after_loss(step: int, loss_step: int, *, has_weights: bool) -> str:
+    """Return the first recorded step with NaN or Inf, after the loss was not finite."""
+    what = f"after step {loss_step}, step {step} is the first recorded step with NaN or Inf"
+    if has_weights:
+        what = f"{what}; the weights were not finite by then"
+    return f"{what}: run torchscan.inspect(model) to find the operator"
 
 
 def describe_write_error(error: str, reason: str | None) -> str:
@@ -71,9 +95,9 @@ def describe_lost_steps(
 
 
 def describe_pending_steps(count: int, rank: int, num_ranks: int) -> str:
-    """Return how many steps a writer still has to write."""
+    """Return how many steps the worker still has to write."""
     steps = _name_steps(count, rank, num_ranks)
-    return f"{steps} not written yet; the writer process is still running"
+    return f"{steps} not written yet; the worker process is still running"
 
 
 def _name_steps(count: int, rank: int | None, num_ranks: int) -> str:
@@ -126,6 +150,8 @@ def name_rank_and_step(rank: Mapping[str, Any]) -> str:
 _OF_WATCHED_RUNS: dict[str, Any] = {
     # what happened to the run
     "nan-seen": describe_nan,
+    "first-nonfinite": describe_first_nonfinite,
+    "nonfinite-after-loss": describe_after_loss,
     "run-continued": "the run continues at step {step}",
     "run-not-closed": "the training process ended without closing the run",
     "graph-not-drawn": "the graph of the model was not drawn: {error}",
@@ -135,10 +161,10 @@ _OF_WATCHED_RUNS: dict[str, Any] = {
     "sink-disabled": "sink {sink} is disabled: its {method}() raised {error}",
     "statistic-disabled": "statistic {name!r} is disabled: it raised {error}",
     # why steps are not in the run
-    "writer-too-slow": "the writer process did not keep up",
+    "writer-too-slow": "the worker process did not keep up",
     "training-ended": "in progress when the training process ended",
     "run-removed": "the folder of the run was removed",
-    "writer-ended": "the writer process had ended",
+    "writer-ended": "the worker process had ended",
     "internal-error": "torchscan hit an internal error",
     "disk-full": "the disk is full",
     "quota-exceeded": "the disk quota is exceeded",

@@ -1,4 +1,4 @@
-"""Sentences of findings about training: gradients, dead and slow layers, and the loss."""
+"""Sentences of findings about training: gradients, dead layers, slow layers, and the loss."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torchscan.notes import register_texts
 
 
 def write_value(value: float) -> str:
-    """Return a value with three significant digits: ``0.2``, ``1.3e-9``."""
+    """Return a value with three significant digits: ``0.2``, ``1.3e−9``."""
     size = abs(value)
-    if value == 0 or 1e-3 <= size < 1e4:
-        return f"{value:.3g}"
-    digits, _, exponent = f"{value:.1e}".partition("e")
-    digits = digits.removesuffix(".0")
-    return f"{digits}e{int(exponent)}"
+    text = f"{value:.3g}"
+    if value != 0 and not 1e-3 <= size < 1e4:
+        digits, _, exponent = f"{value:.1e}".partition("e")
+        text = f"{digits.removesuffix('.0')}e{int(exponent)}"
+    return text.replace("-", "−")
 
 
 def describe_vanishing(
@@ -60,14 +60,14 @@ def describe_dead(
     step: int,
     others: int,
 ) -> str:
-    """Return which layer is dead, since when, and what that means."""
+    """Return which layer is dead, since which step, and what that means for training."""
     how_many = "all" if share >= 1 else units.share(share)
     more = ""
     if others:
         more = f", as in {others} other {'layers' if others > 1 else 'layer'}"
     since = f"since step {step:,}" if step else "from the first count on"
     dead = f"{how_many} units of {layer} have been zero for every input {since}{more}"
-    return f"dead layer: {dead}; nothing before it learns through them"
+    return f"dead layer: {dead}; no gradient passes through them"
 
 
 def describe_slow(
@@ -77,25 +77,36 @@ def describe_slow(
     typical: float,
     others: int,
 ) -> str:
-    """Return which layer does not learn, beside a typical one."""
+    """Return which layer does not learn, with its update ÷ weight and that of the median layer."""
     where = layer
     if others:
         where = f"{layer} and {others} more {'layers' if others > 1 else 'layer'}"
     verb = "do" if others else "does"
-    change = f"a step changes the weights of {layer} by {write_value(update)} of their size"
-    return f"{where} {verb} not learn: {change}, in the median layer by {write_value(typical)}"
+    ratio = f"update ÷ weight is {write_value(update)} in {layer}"
+    median = f"{write_value(typical)} in the median layer"
+    return f"slow layer: {where} {verb} not learn; {ratio}, {median}"
 
 
 def describe_loss(step: int, value: str, before: int | None) -> str:
-    """Return the first step with such a loss, and the last good one."""
-    last = "" if before is None else f"; the last finite loss is that of step {before:,}"
+    """Return the first step with such a loss, and the last one with a finite loss."""
+    last = "" if before is None else f"; it was last finite in step {before:,}"
     return f"the loss is {value} from step {step:,} on{last}"
 
 
 def describe_spike(step: int, loss: float, before: float) -> str:
-    """Return the step and the height of a spike."""
-    height = f"{write_value(loss)}, after a median of {write_value(before)}"
-    return f"the loss has a spike at step {step:,}: {height}"
+    """Return the step and the height of a spike, and the median loss before it."""
+    height = f"{write_value(loss)}, median before it {write_value(before)}"
+    return f"the loss spikes at step {step:,}: {height}"
+
+
+def describe_overfitting(step: int, best: float, last: float, count: int) -> str:
+    """Return the best evaluation, and how far its loss has risen since."""
+    rise = f"was lowest, {write_value(best)}, at step {step:,}, {count} evaluations ago"
+    advice = "keep the weights of that step, or try more data or regularization"
+    return (
+        f"overfitting: the evaluation loss {rise}, and is {write_value(last)} now, while the "
+        f"training loss fell; {advice}"
+    )
 
 
 TEXTS: dict[str, Any] = {
@@ -106,5 +117,6 @@ TEXTS: dict[str, Any] = {
     "layer-does-not-learn": describe_slow,
     "loss-not-finite": describe_loss,
     "loss-spike": describe_spike,
+    "overfitting": describe_overfitting,
 }
 register_texts(TEXTS)

@@ -9,7 +9,9 @@ from torchscan.notes import register_texts
 
 #: characters of torch's reason for a recompilation
 _MAX_REASON = 120
-#: where it was produced, by the phase
+#: share of the time between steps that asks for an explanation
+_MIN_BETWEEN = 0.2
+#: where NaN or Inf was produced, by phase
 _PLACES = {
     "forward": "the output of {name}",
     "backward": "a gradient in {name}",
@@ -19,7 +21,7 @@ _PLACES = {
     "optimizer": "a parameter of {name}",
     "update": "a parameter or buffer of {name}",
 }
-#: what to do about a value that is not finite, by the phase in which it was produced
+#: what to do about NaN or Inf, by the phase in which it was produced
 _CURES = {
     "forward": "check the range of its inputs",
     "backward": "check the values that its backward pass divides by",
@@ -30,7 +32,7 @@ _CURES = {
     "update": "check the code that writes to parameters",
 }
 
-#: what the card of a page shows large
+#: short names, for the card of a page
 _NAMES = {
     "verdict-memory-growth": "memory grows",
     "verdict-recompilation": "recompiles",
@@ -81,7 +83,7 @@ def describe_memory_growth(growth: float, size: int, steps: int) -> str:
 
 
 def describe_recompilation(place: str, times: int, reason: str | None) -> str:
-    """Return what is compiled again and again, with torch's reason."""
+    """Return the function that is recompiled, with torch's last reason."""
     text = " ".join((reason or "").split())
     if len(text) > _MAX_REASON:
         text = f"{text[:_MAX_REASON]}…"
@@ -116,21 +118,33 @@ def describe_small_operators(num_nodes: int, time: float) -> str:
     return f"{nodes}, mostly the overhead of launching them: {cure}"
 
 
-def describe_slow_module(path: str, type_name: str, share: float, trains: bool) -> str:
+def describe_slow_module(
+    path: str, type_name: str, share: float, trains: bool, model: str | None = None
+) -> str:
     """Return the module that takes most of a step."""
     name = _name_module(path, type_name)
-    return f"{name} takes {units.share(share)} of {_name_passes(trains)}: start there"
+    passes = _name_passes(trains, model)
+    return f"{name} takes {units.share(share)} of {passes}: start there"
 
 
 def describe_balanced(
-    path: str, type_name: str, share: float, trains: bool, between: float | None
+    path: str,
+    type_name: str,
+    share: float,
+    trains: bool,
+    between: float | None,
+    min_between: float | None = None,
+    model: str | None = None,
 ) -> str:
-    """Return the largest share, which is not large."""
+    """Return that nothing stands out, with the largest share of a module."""
     largest = f"{_name_module(path, type_name)} with {units.share(share)}"
     rest = ""
     if between is not None:
         rest = f"; {units.share(between)} of the time is between steps"
-    return f"nothing stands out; the largest share of {_name_passes(trains)} is {largest}{rest}"
+    if between is not None and min_between is not None and between >= _MIN_BETWEEN:
+        rest += f" (but {units.share(min_between)} in one fifth of the steps)"
+    passes = _name_passes(trains, model)
+    return f"nothing stands out; the largest share of {passes} is {largest}{rest}"
 
 
 def describe_too_few_steps(steps: int, needed: int) -> str:
@@ -142,7 +156,7 @@ def describe_too_few_steps(steps: int, needed: int) -> str:
 
 
 def describe_straggler_verdict(rank: int, share: float) -> str:
-    """Return the rank that the others wait for."""
+    """Return the rank that the others wait for, and what to compare."""
     cure = "compare its data, device and CPU cores with those of the others"
     return f"rank {rank} holds up the others for {units.share(share)} of a step: {cure}"
 
@@ -155,10 +169,9 @@ def _name_module(path: str, type_name: str) -> str:
     return f"{name} ({type_name})"
 
 
-def _name_passes(trains: bool) -> str:
-    if trains:
-        return "forward and backward"
-    return "the forward pass"
+def _name_passes(trains: bool, model: str | None) -> str:
+    passes = "forward and backward" if trains else "the forward pass"
+    return passes if model is None else f"{passes} of {model}"
 
 
 VERDICT_TEXTS: dict[str, Any] = {

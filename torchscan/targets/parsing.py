@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from torchscan.errors import InputError, Subject
@@ -86,8 +87,10 @@ def parse_target(text: str) -> Target:
 
 def _meant(text: str) -> str:
     """Return advice for a name without a file or hub."""
-    if len(text) > 100 or "\n" in text:
+    if len(text) > 100 or "\n" in text or "\0" in text:
         return HOW
+    if any(Path(text).glob("rank*.sqlite")):
+        return f"it is a watched run, which torchscan runs open {text} shows"
     if text.endswith(".py"):
         return f"give the name of one in the file, {text}:NAME"
     if text.endswith(".json"):

@@ -20,7 +20,7 @@ def about_of(model: nn.Module, log: Sequence[str]) -> dict[str, Any]:
     return {
         "model": type_name_of(whole),
         "parameters": sum(
-            each.numel() for each in whole.parameters() if not nn.parameter.is_lazy(each)
+            each.numel() for each in nn.Module.parameters(whole) if not nn.parameter.is_lazy(each)
         ),
         "fingerprint": fingerprint_of(whole),
         "log": list(log),

@@ -138,8 +138,9 @@ class CallSites:
         self._chosen: set[int] = set()
         #: True if a parameter had no shape yet: it gets one in place
         self._has_lazy = False
-        #: parameters of the chosen modules
+        #: parameters of the chosen modules, and their tensors
         self.parameters: list[Parameter] = []
+        self.parameter_tensors: list[Tensor] = []
         #: numbers of the series of parameters, and of their gradients
         self._parameter_numbers: dict[Kind, list[int]] = {}
         #: identities of all parameters of the model
@@ -173,7 +174,7 @@ class CallSites:
         # functional_call has put other tensors in the place of parameters for this call
         is_replaced = any(
             type(tensor) is Tensor
-            for module in model.modules()
+            for _, module in modules_of(model)
             for tensor in module._parameters.values()
         )
         if is_replaced and self._identities:
@@ -194,8 +195,9 @@ class CallSites:
         if "" in {path for path, _ in chosen}:
             self._chosen.add(id(called))
         self.parameters = parameters_of(chosen)
+        self.parameter_tensors = [each.tensor for each in self.parameters]
         self._parameter_numbers.clear()
-        every = list(model.parameters())
+        every = list(nn.Module.parameters(model))  # models override it
         self._has_lazy = any(map(nn.parameter.is_lazy, every))
         self._every = list(every)
         self.has_unreachable_parameters = any(is_sharded_type(type(each)) for each in every)

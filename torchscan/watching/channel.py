@@ -14,15 +14,15 @@ import struct
 import tempfile
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from torchscan.watching.processes import above_standard
-
-if TYPE_CHECKING:
-    from torchscan.watching.sampled import StepSamples
+from torchscan.watching.sampled import STEP_MARK, StepSamples, read_header
 
 #: min bytes for records, and the number of steps that fit. Memory is taken only when it is used
 _MIN_SIZE, _NUM_STEPS = 2**26, 8
+#: bytes that are written to ahead of a step
+_MAX_TOUCHED = 2**23
 #: records that may lie in the memory at once: its first part lists them
 _NUM_RECORDS = 2**15
 #: bytes of the counters, and of these with the list of records
@@ -210,6 +210,8 @@ class Outlet:
         self._memory: mmap.mmap | None = None
         #: bytes for records, which begin behind the control part
         self._size = 0
+        #: the end of the part that was written to: new pages take much longer than the writing
+        self._touched = CONTROL_SIZE
         #: where the next record goes, and those that the worker has not finished with
         self._at = CONTROL_SIZE
         self._unread: deque[_Placed] = deque()
@@ -240,13 +242,13 @@ class Outlet:
 
     def flush(self) -> bool:
         """Put waiting messages into the memory, and return whether there was room for all."""
-        while self._waiting and self._put(self._waiting[0], None):
+        while self._waiting and self._put_bytes(json.dumps(self._waiting[0]).encode(), None):
             self._waiting.popleft()
         return not self._waiting
 
     def put(self, sampled: StepSamples) -> bool:
         """Put a step into the memory, and return whether there was room."""
-        return self.flush() and self._put({"is": "step", **sampled.header}, sampled)
+        return self.flush() and self._put_bytes(sampled.header(), sampled)
 
     @property
     def num_steps_left(self) -> int:
@@ -264,9 +266,6 @@ class Outlet:
         """Close the memory; nothing can be put after that."""
         os.close(self._file)
 
-    def _put(self, message: Message, sampled: StepSamples | None) -> bool:
-        return self._put_bytes(json.dumps(message).encode(), sampled)
-
     def _put_bytes(self, data: bytes, sampled: StepSamples | None) -> bool:
         head = aligned(len(data))
         size = head + (0 if sampled is None else sampled.nbytes)
@@ -275,6 +274,8 @@ class Outlet:
         at = self._place(size)
         if at is None or self._memory is None or len(self._unread) >= _NUM_RECORDS:
             return False
+        if at + size > self._touched:
+            self._touch(at + size)
         self._memory[at : at + len(data)] = data
         if sampled is not None:
             sampled.write(self._memory, at + head)
@@ -295,6 +296,13 @@ class Outlet:
             self._size = max(_MIN_SIZE, _NUM_STEPS * size)
             os.ftruncate(self._file, CONTROL_SIZE + self._size)
             self._memory = mmap.mmap(self._file, CONTROL_SIZE + self._size)
+
+    def _touch(self, end: int) -> None:
+        """Write to the pages behind a record that ends here, before training needs them."""
+        num_ahead = min(_NUM_STEPS * (end - self._touched), _MAX_TOUCHED)
+        self._touched = min(CONTROL_SIZE + self._size, end + num_ahead)
+        if self._memory is not None:
+            self._memory[end : self._touched] = bytes(self._touched - end)
 
     def _place(self, size: int) -> int | None:
         """Return the start of ``size`` free bytes, or None if there are none."""
@@ -330,6 +338,8 @@ class Inlet:
             self.memory = mmap.mmap(self._file, size)
         at, length = self.counters.place_of(record)
         data = self.memory[at : at + length]
+        if data[0] == STEP_MARK:
+            return read_header(data), at + aligned(length)
         if data[0] != _ROW_MARK:
             return json.loads(data), at + aligned(length)
         _, is_evaluation, known, *place, loss, rate, norm = _ROW.unpack(data)

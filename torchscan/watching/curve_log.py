@@ -1,7 +1,8 @@
-"""Loss, learning rate and gradient norm of each step, on their way to the worker."""
+"""Loss, learning rate and known gradient norm of each step, on their way to the worker."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchscan.observing.readable_tensors import is_plain
 from torchscan.torch_versions import is_capturing_now
 from torchscan.watching.schema import Phase
 
@@ -53,7 +55,7 @@ class CurveLog:
         self._loss: Tensor | float | None = None
         self._gradient_norm: Tensor | None = None
         #: factor by which the loss was scaled, or None
-        self._scale: Tensor | None = None
+        self._scale: Tensor | float | None = None
         #: rows with values that are still on a device: row, column and value
         self._rows: list[Row] = []
         self._values: list[tuple[int, int, Tensor]] = []
@@ -87,14 +89,21 @@ class CurveLog:
 
     def note_learning_rate(self, rate: object) -> None:
         """Set the learning rate of the current pass, unless reading it would wait."""
-        if (self._row is not None and isinstance(rate, int | float)) or (
-            self._row is not None and isinstance(rate, Tensor) and not rate.is_cuda
-        ):
-            self._row[_LEARNING_RATE] = float(rate)
+        if self._row is None:
+            return
+        if isinstance(rate, Tensor):
+            is_known = rate.numel() == 1 and rate.is_cpu and is_plain(rate)
+        else:
+            is_known = isinstance(rate, int | float)
+        if is_known:
+            self._row[_LEARNING_RATE] = float(rate)  # type: ignore[arg-type]
 
-    def note_scale(self, scaled: Tensor, loss: Tensor) -> None:
-        """Note that gradients are those of a scaled loss, as a ``GradScaler`` makes it."""
-        self._scale = scaled.detach() / loss.detach()
+    def note_scale(self, scale: float, scaled: Tensor, loss: Tensor) -> None:
+        """Note that gradients are those of a scaled loss, as a ``GradScaler`` makes it.
+
+        ``scale`` is NaN if reading it would wait. Then it follows from the losses.
+        """
+        self._scale = scaled.detach() / loss.detach() if math.isnan(scale) else scale
 
     def note_gradient_norm(self, norm: Tensor) -> None:
         """Set the gradient norm of the current pass."""

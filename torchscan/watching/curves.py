@@ -1,4 +1,4 @@
-"""Curves of a run: the loss, the learning rate and the gradient norm of each step."""
+"""Curves of a run: the loss and the learning rate of each step, and gradient norms."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _VALUES = ("loss", "learning_rate", "gradient_norm")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curves(Result):
-    """Loss, learning rate and gradient norm over the steps of a run, sampled or not.
+    """Loss and learning rate of all steps of a run, and the gradient norm of sampled ones.
 
     The last 4,096 steps are complete. Of each span of older steps these are kept: the first step,
     those with the smallest and the largest value of each curve, and the first that is not finite.

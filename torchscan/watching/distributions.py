@@ -98,7 +98,6 @@ def merge_distributions(parts: Sequence[Distribution], kind: Kind) -> Distributi
     for name in _SUMS:
         sums[name] = sum(getattr(part, name) for part in parts)
     mean, deviation = _moments(parts)
-    dead = [part.dead for part in parts if not math.isnan(part.dead)]
     custom: dict[str, float] = {}
     for part in parts:
         for name in part.custom:
@@ -107,17 +106,21 @@ def merge_distributions(parts: Sequence[Distribution], kind: Kind) -> Distributi
         **sums,
         mean=mean,
         std=deviation,
-        min=min(part.min for part in parts),
-        max=max(part.max for part in parts),
+        min=min(_without_nan(part.min for part in parts), default=math.nan),
+        max=max(_without_nan(part.max for part in parts), default=math.nan),
         is_exact=all(part.is_exact for part in parts),
         update=_update(parts),
         saturated=_mean(parts, lambda part: part.saturated),
-        dead=min(dead, default=math.nan),
+        dead=min(_without_nan(part.dead for part in parts), default=math.nan),
         sample_norm=_mean(parts, lambda part: part.sample_norm),
         norm=_norm(parts, kind),
         custom=custom,
         counts=_counts(parts),
     )
+
+
+def _without_nan(values: Iterable[float]) -> list[float]:
+    return [value for value in values if not math.isnan(value)]
 
 
 def _norm(parts: Sequence[Distribution], kind: Kind) -> float:
@@ -126,7 +129,7 @@ def _norm(parts: Sequence[Distribution], kind: Kind) -> float:
     Parameters and their gradients are equal on all ranks (DDP), or each rank has a part of them
     (FSDP). Other tensors are parts of one batch.
     """
-    norms = [part.norm for part in parts if not math.isnan(part.norm)]
+    norms = _without_nan(part.norm for part in parts)
     if not norms:
         return math.nan
     is_replicated = kind in ("param", "param_grad") and _are_replicas(parts)

@@ -1,4 +1,4 @@
-"""A run that was watched, or still is, as those see it who read it."""
+"""A watched run as its readers see it, also while it is recorded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torchscan.files import path_of
 from torchscan.measured import Measured
 from torchscan.notes import Note
 from torchscan.plain import to_plain
-from torchscan.results import PlotSize, Result, draw, table_of
+from torchscan.results import PlotSize, Result, draw, formatters_of, table_of
 from torchscan.watching.curves import Curves, curves_of, merge_points
 from torchscan.watching.distributions import merge_distributions, quantiles
 from torchscan.watching.lost_steps import (
@@ -53,7 +53,7 @@ _AT_ONCE = 2048 * 160
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """One series over the steps that were kept."""
+    """One series over the steps that are kept."""
 
     series: Series
     phase: Phase
@@ -68,7 +68,7 @@ class History:
         return f"<History of {self.series.label!r}, {self.phase}: {len(self)} steps{span}>"
 
     def statistic(self, name: str) -> list[float]:
-        """One figure of a :class:`Distribution` in each step, by its name: ``"mean"``, ``"min"``, or a statistic of yours."""
+        """Return a statistic of each step by its name in :class:`Distribution`, or a custom one."""
         if name in STATISTICS:
             return [getattr(each, name) for each in self.distributions]
         custom = dict.fromkeys(known for each in self.distributions for known in each.custom)
@@ -107,10 +107,10 @@ def _quantiles(distribution: Distribution, shares: Iterable[float]) -> list[floa
 
 
 class WatchedRun(Result):
-    """A watched run. Data are read on access, also while the run continues."""
+    """A watched run. Data are read on access, also while the run is recorded."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """``path``: the folder of a run, or the file of one of its processes."""
+        """``path`` is the folder of a run, or the file of one of its ranks."""
         self.path = path_of(path)
         if not self._files:
             raise InputError(f"{str(self.path)!r} has no watched run: {_advice(self.path)}")
@@ -127,12 +127,12 @@ class WatchedRun(Result):
 
     @property
     def about(self) -> dict[str, Any]:
-        """The model and what wrote the run."""
+        """Facts about the model and the process that recorded it."""
         return next(self._read(lambda reader: settled_about(reader.path, reader.about())))
 
     @property
     def graph(self) -> dict[str, Any] | None:
-        """The data of the model's page, as it was drawn in the first step; None: it was not."""
+        """The module graph for the page, traced in the first recorded step, or None."""
         return next(filter(None, self._read(lambda reader: reader.graph())), None)
 
     @property
@@ -153,13 +153,13 @@ class WatchedRun(Result):
 
     @property
     def lost(self) -> tuple[LostSteps, ...]:
-        """Steps that were sampled and are not in the run: which, how many and why."""
+        """Sampled steps that are not in the run: which ones, how many, and why."""
         found = self._read(lambda reader: lost_in(settled_about(reader.path, reader.about())))
         return tuple(each for lost in found for each in lost)
 
     @property
     def series(self) -> tuple[Series, ...]:
-        """Everything that was recorded."""
+        """All series that were recorded."""
         return tuple(
             dict.fromkeys(
                 each
@@ -167,6 +167,15 @@ class WatchedRun(Result):
                 for each in found.values()
             )
         )
+
+    @property
+    def findings(self) -> tuple[Note, ...]:
+        """Problems of the training, such as vanishing gradients, dead layers or a loss that spikes.
+
+        ``str(finding)`` is the sentence that the page shows.
+        """
+        find = formatters_of(self).findings
+        return () if find is None else find(self)
 
     @property
     def events(self) -> tuple[RunEvent, ...]:
@@ -179,12 +188,12 @@ class WatchedRun(Result):
 
     @property
     def written(self) -> float | None:
-        """When the last step was written, in seconds since 1970; None: there is none."""
+        """Time of the last written step in seconds since 1970, or None if there is none."""
         times = self._read(lambda reader: [*reader.times("train"), *reader.times("eval")])
         return max((when for found in times for _, when in found), default=None)
 
     def find(self, path: str = "*", kind: Kind | None = None) -> list[Series]:
-        """Series of modules whose paths match a pattern: ``find("layer4.*", "output_grad")``."""
+        """Return series whose paths match a pattern: ``find("layer4.*", "output_grad")``."""
         if kind is not None and kind not in KINDS:
             raise InputError(f"kind is {kind!r}: choose from {', '.join(KINDS)}")
         return [
@@ -194,19 +203,33 @@ class WatchedRun(Result):
         ]
 
     def steps(self, phase: Phase = "train") -> list[int]:
-        """The training steps that are kept; of evaluations, those after which they ran."""
+        """Return the training steps that are kept, or those at which evaluations ran."""
         steps: set[int] = set()
         for times in self._read(lambda reader: reader.times(phase)):
             steps.update(step for step, _ in times)
         return sorted(steps)
 
+    @property
+    def num_steps(self) -> int:
+        """Number of training steps that ran, recorded or not."""
+        nums = [0, *(step + 1 for step in self.steps()[-1:])]
+        for reader in self._readers():
+            nums += [point.step + 1 for point in reader.curves("train")[-1:]]
+            reached = settled_about(reader.path, reader.about()).get("reached")
+            if type(reached) is int:
+                nums.append(reached)
+        return max(nums)
+
     def curves(self, phase: Phase = "train") -> Curves:
-        """Return loss, learning rate and gradient norm of each step, sampled or not."""
+        """Return loss and learning rate of each step, and the gradient norm of sampled ones."""
         require_phase(phase)
         return curves_of(phase, list(self._read(lambda reader: reader.curves(phase))))
 
     def layers_over_steps(self, phase: Phase = "train", max_columns: int = 320) -> LayersOverSteps:
-        """Return what each module did over the steps, in at most so many columns of equal width."""
+        """Return quantities of each module over the steps, in columns of equal width.
+
+        There are at most ``max_columns`` columns.
+        """
         require_phase(phase)
         if max_columns < 1:
             raise InputError(f"max_columns is {max_columns}: give at least 1")
@@ -227,13 +250,16 @@ class WatchedRun(Result):
         return [*first, *(path for path in order_paths(self.series) if path not in set(first))]
 
     def history(self, series: Series | str, phase: Phase = "train") -> History:
-        """One series over time, of all ranks together. A text is what :attr:`Series.label` is: ``"fc.weight gradient"``."""
+        """Return a series over the steps, of all ranks together.
+
+        A text is the label of a series (:attr:`Series.label`): ``"fc.weight gradient"``.
+        """
         wanted = self._find_by_label(series) if isinstance(series, str) else series
         require_phase(phase)
         return self.histories([wanted], phase)[0]
 
     def histories(self, series: Sequence[Series], phase: Phase = "train") -> list[History]:
-        """Several series, for which the run is read once."""
+        """Return several series over the steps, reading the run once."""
         require_phase(phase)
         found: dict[Series, dict[tuple[int, int], list[Distribution]]] = {
             each: defaultdict(list) for each in series
@@ -318,14 +344,14 @@ class WatchedRun(Result):
         Args:
             ax: where to draw; by default in a new figure.
             series: labels of series; by default the outputs of the outermost modules.
-            statistic: a name of :class:`Distribution`'s, or of a custom statistic.
+            statistic: name of a statistic in :class:`Distribution`, or of a custom one.
             phase: "train" or "eval".
-            size: of a new figure.
+            size: size of a new figure.
         """
         return draw(self, ax=ax, series=series, statistic=statistic, phase=phase, size=size)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what is known of the run, without its statistics: ``to_pandas`` has these."""
+        """Return facts about the run. Statistics are in ``to_pandas``."""
         return {
             "path": str(self.path),
             "about": self.about,
@@ -337,10 +363,11 @@ class WatchedRun(Result):
         }
 
     def export(self, sink: Sink) -> None:
-        """Show a sink what is there, in the order of time: ``run.export(TensorBoard("board"))``.
+        """Send the run to a sink, in the order of time: ``run.export(TensorBoard("board"))``.
 
-        The sink runs in this process. It gets the steps of all ranks together, the curves and the
-        user's notes, but no values, which are not kept. Its ``frequency`` and ``timeout`` don't count.
+        The sink runs in this process. It receives the steps of all ranks together, the curves and
+        the user's notes, but no sampled values, which are not kept. Its ``frequency`` and
+        ``timeout`` are ignored.
         """
         calls: list[Iterable[tuple[float, Callable[[], None]]]] = []
         for phase in get_args(Phase):

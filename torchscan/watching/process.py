@@ -1,4 +1,4 @@
-"""The writer process as the training process uses it: start it, send to it, wait for its end."""
+"""The worker process as the training process uses it: start it, send to it, wait for its end."""
 
 from __future__ import annotations
 
@@ -243,15 +243,19 @@ class WriterProcess:
           None if they are not known;
         - ``{"is": "about", "about": {"optimizer": "AdamW", …}}`` for entries of
           :attr:`WatchedRun.about` that are known after training has begun;
-        - ``{"is": "note", "note": …}`` with the plain data of a note, which becomes an event;
+        - ``{"is": "note", "note": …, "time": …}`` with the plain data of a note, which becomes an
+          event at that time, by default when the worker reads it;
         - ``{"is": "from", "step": n}`` before training goes on from an earlier step.
         """
+        if self._is_gone:  # nothing makes room for it any more
+            return
         self._outlet.send(message)
         self.line.wake()
 
     def send_row(self, row: Sequence[Any]) -> None:
         """Put a row of the curves into the memory, where the worker looks a few times a second."""
-        self._outlet.send_row(row)
+        if not self._is_gone:
+            self._outlet.send_row(row)
 
     def begin(self, phase: Phase, step: int) -> None:
         """Note that sampling of a step begins: if the process is killed in it, the step counts as lost."""
@@ -271,7 +275,7 @@ class WriterProcess:
         is_late = time.monotonic() - self._woken_at > _WAKE_PERIOD
         if is_late:
             self._receive()
-        if not len(sampled.sizes):  # nothing was chosen in it
+        if not sampled.num_rows:  # nothing was chosen in it
             self._num_begun -= 1
             self._note_begun(sampled.phase, sampled.step)
             return
@@ -349,7 +353,7 @@ class WriterProcess:
     def _give_up(self, how: str) -> None:
         self._is_gone = True
         warn_or_print(
-            f"the writer process has ended{how}, so no more steps are recorded; training is not affected"
+            f"the worker process has ended{how}, so no more steps are recorded; training is not affected"
         )
 
     def _lock_again(self) -> int | None:
@@ -368,7 +372,7 @@ class WriterProcess:
             self._give_up(how)
         else:
             warn_or_print(
-                f"the writer process has ended{how}, and a new one continues where it stopped; training is not affected"
+                f"the worker process has ended{how}, and a new one continues where it stopped; training is not affected"
             )
 
     # -- the end -------------------------------------------------------------------------------------
@@ -382,7 +386,8 @@ class WriterProcess:
             return
         self._is_closed = True
         if error is not None:
-            said = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
+            # a message may be empty
+            said = f"{type(error).__name__}: {error}".partition("\n")[0].removesuffix(": ")[:200]
             is_lost = is_of_lost_peer(error)
             self._outlet.send(
                 {"is": "raised", "what": said, "when": time.time(), "lost_peer": is_lost}
@@ -423,7 +428,7 @@ class WriterProcess:
             idle = idle + min(now - last, _LONGEST_LOOK) if alive == life else 0.0
             last, life = now, alive
             word.remind()
-        return "" if self._is_gone else f"the writer process made no progress for {_PATIENCE:.0f} s"
+        return "" if self._is_gone else f"the worker process made no progress for {_PATIENCE:.0f} s"
 
     def _life(self) -> tuple[int, int]:
         counters = self._outlet.counters

@@ -9,10 +9,9 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, compress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,8 +33,8 @@ _BARE = frozenset({Tensor, torch.nn.Parameter})
 #: values of a tensor that is joined with others before it is sampled, and of all such tensors: a
 #: copy of so few values takes less time than another operator
 _MAX_JOINED, _MAX_TOTAL = 2**14, 2**22
-#: orders of sizes whose positions are remembered
-_MAX_ORDERS = 64
+#: plans that are remembered
+_MAX_PLANS = 16
 
 
 class _BareOperators:
@@ -46,9 +45,11 @@ class _BareOperators:
 
     def __enter__(self) -> None:
         self._had_gradients = torch.is_grad_enabled()
-        self._contexts = without_dispatch(), without_torch_function()
-        for context in self._contexts:
-            context.__enter__()
+        self._contexts: tuple[Any, ...] = ()
+        if count_dispatch_modes() or count_function_modes():
+            self._contexts = without_dispatch(), without_torch_function()
+            for context in self._contexts:
+                context.__enter__()
         torch.set_grad_enabled(False)
 
     def __exit__(self, *error: object) -> None:
@@ -68,8 +69,39 @@ class RowGroup(NamedTuple):
     indices: Sequence[int | None]
     #: all values of those tensors that were joined, or None
     joined: Tensor | None = None
-    #: True for each tensor that was joined
-    is_joined: Sequence[bool] = ()
+    #: indices of joined tensors of which not all values are sampled, and of tensors not joined
+    wide: Sequence[int] = ()
+    others: Sequence[int] = ()
+
+
+class _SamplingPlan(NamedTuple):
+    """The way to sample several tensors, which their types and sizes determine."""
+
+    #: indices of the tensors that are joined before they are sampled
+    joined: Sequence[int]
+    #: values of these, and how many are sampled
+    numels: Sequence[int]
+    sizes: Sequence[int]
+    #: positions to sample in the joined values, or None for all
+    places: Tensor | None
+    #: for each tensor its index among the joined ones, or None
+    indices: list[int | None]
+    #: indices of joined tensors of which not all values are sampled, and of tensors not joined
+    wide: Sequence[int]
+    others: Sequence[int]
+
+
+class _Numbered(NamedTuple):
+    """Tensors with their rows."""
+
+    rows: list[int]
+    tensors: list[Tensor]
+
+    def add(self, row: int | None, tensor: Tensor) -> None:
+        """Add a tensor, if it has a row."""
+        if row is not None:
+            self.rows.append(row)
+            self.tensors.append(tensor)
 
 
 class Rows:
@@ -84,8 +116,8 @@ class Rows:
         self._places: dict[tuple[int, torch.device], Tensor] = {}
         #: those on the device of the rows, by the number of values
         self._ready_places: dict[int, Tensor] = {}
-        #: the same among joined tensors, by their sizes; None if all values are taken
-        self._joined_places: dict[tuple[int, ...], Tensor | None] = {}
+        #: plans for many tensors, by their types and sizes
+        self._plans: dict[tuple[object, ...], _SamplingPlan] = {}
         #: statistics of all values are computed for one row in ``period``, from ``turn`` on
         self.turn, self.period = 0, 1
         self.clear()
@@ -98,7 +130,7 @@ class Rows:
         #: row, column of ``EXACT`` and value
         self._exact: list[tuple[int, int, Tensor]] = []
         #: rows and their norms
-        self._norms: list[tuple[Sequence[int], Sequence[Tensor]]] = []
+        self._norms: list[tuple[Sequence[int], Tensor]] = []
         #: all values of a tensor, by the number of its series
         self.wholes: dict[int, Tensor] = {}
 
@@ -120,7 +152,10 @@ class Rows:
             and tensor.dtype is torch.float32
             and tensor.layout is torch.strided
             and tensor.device == self._device
-            and ((unit_dim is None and numel <= self._max_width) or not self._is_in_turn())
+            and (
+                (unit_dim is None and numel <= self._max_width)
+                or (len(self.numels) + self.turn) % self.period
+            )
             and not (count_dispatch_modes() or count_function_modes())
         ):
             try:
@@ -131,12 +166,8 @@ class Rows:
         with without_dispatch(), without_torch_function():
             return self._add(tensor, unit_dim)
 
-    def _is_in_turn(self) -> bool:
-        """Return whether statistics of all values are computed for the next row."""
-        return (len(self.numels) + self.turn) % self.period == 0
-
     def _add(self, tensor: Tensor, unit_dim: int | None) -> int | None:
-        is_in_turn = self._is_in_turn()
+        is_in_turn = (len(self.numels) + self.turn) % self.period == 0
         try:
             values = values_of(tensor)
             piece = None if values is None else self._sample(values)
@@ -201,36 +232,64 @@ class Rows:
         start, first_piece = len(self), len(self._pieces)
         joined = None
         with _BareOperators():
-            is_joined = self._choose_joined(tensors)
-            if any(is_joined):
-                joined = self._add_joined(list(compress(tensors, is_joined)))
-            indices: list[int | None] = [None] * len(tensors)
-            for number, index in enumerate(compress(range(len(tensors)), is_joined)):
-                indices[index] = number
-            if joined is None or not all(is_joined):
-                self._add_others(tensors, is_joined, indices, start)
+            plan = self._plan_of(tensors)
+            indices = plan.indices
+            if plan.numels:
+                joined = self._add_joined(plan, tensors)
+            if plan.others:
+                indices = list(indices)
+            for index in plan.others:
+                row = self.add(tensors[index])
+                indices[index] = None if row is None else row - start
         group = RowGroup(
             pieces=self._pieces[first_piece:],
             numels=self.numels[start:],
             sizes=self.sizes[start:],
             indices=indices,
             joined=joined,
-            is_joined=is_joined,
+            wide=plan.wide,
+            others=plan.others,
         )
         return _rows_from(start, indices), group
 
-    def _add_others(
-        self,
-        tensors: Sequence[Tensor],
-        is_joined: Sequence[bool],
-        indices: list[int | None],
-        start: int,
-    ) -> None:
-        """Sample the tensors that were not joined, and set their indices behind ``start``."""
-        for index, tensor in enumerate(tensors):
-            if not is_joined[index]:
-                row = self.add(tensor)
-                indices[index] = None if row is None else row - start
+    def _plan_of(self, tensors: Sequence[Tensor]) -> _SamplingPlan:
+        """Return the plan for tensors, which is known if such tensors were sampled before."""
+        kinds = [
+            (type(each), each.dtype, each.layout, each.device, each.is_nested, each.numel())
+            for each in tensors
+        ]
+        key = tuple(kinds)
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) >= _MAX_PLANS:
+                self._plans.clear()
+            plan = self._plans[key] = self._make_plan(tensors)
+        return plan
+
+    def _make_plan(self, tensors: Sequence[Tensor]) -> _SamplingPlan:
+        width = self._max_width
+        is_joined = self._choose_joined(tensors)
+        joined = list(compress(range(len(tensors)), is_joined))
+        numels = [tensors[index].numel() for index in joined]
+        indices: list[int | None] = [None] * len(tensors)
+        for number, index in enumerate(joined):
+            indices[index] = number
+        places: Tensor | None = None
+        wide = [index for index in joined if tensors[index].numel() > width]
+        if wide:
+            starts = accumulate(numels, initial=0)
+            sampled = [self._places_among(numel) for numel in numels]
+            places = torch.cat([start + each for start, each in zip(starts, sampled, strict=False)])
+        others = [index for index, each in enumerate(is_joined) if not each]
+        return _SamplingPlan(
+            joined=joined,
+            numels=numels,
+            sizes=[min(numel, width) for numel in numels],
+            places=places,
+            indices=indices,
+            wide=wide,
+            others=others,
+        )
 
     def _choose_joined(self, tensors: Sequence[Tensor]) -> list[bool]:
         """Return for each tensor whether it is sampled by one operator for all such tensors."""
@@ -255,41 +314,23 @@ class Rows:
             ]
         return chosen
 
-    def _add_joined(self, tensors: list[Tensor]) -> Tensor:
+    def _add_joined(self, plan: _SamplingPlan, tensors: Sequence[Tensor]) -> Tensor:
         """Sample tensors together, and return all their values."""
-        numels = [tensor.numel() for tensor in tensors]
-        values = join_values(tensors)
-        if len(tensors) == 1:  # then it is a view, which training will write to
+        values = join_values([tensors[index] for index in plan.joined])
+        if len(plan.joined) == 1:  # then it is a view, which training will write to
             values = values.clone()
-        places = self._places_in_joined(tuple(numels))
-        piece = values if places is None else values.index_select(0, places)
-        width = self._max_width
-        sizes = numels if places is None else [min(numel, width) for numel in numels]
+        piece = values if plan.places is None else values.index_select(0, plan.places)
         with self._lock:
             first = len(self.numels)
             self._pieces.append(piece)
-            self.numels += numels
-            self.sizes += sizes
-        if places is not None:
-            turn, period = first + self.turn, self.period
-            for row, tensor in enumerate(tensors):
-                if numels[row] > width and (row + turn) % period == 0:
-                    self._add_extremes(first + row, tensor.detach(), None)
+            self.numels += plan.numels
+            self.sizes += plan.sizes
+        turn, period = first + self.turn, self.period
+        for index in plan.wide:
+            row = plan.indices[index]
+            if row is not None and (row + turn) % period == 0:
+                self._add_extremes(first + row, tensors[index].detach(), None)
         return values
-
-    def _places_in_joined(self, numels: tuple[int, ...]) -> Tensor | None:
-        """Return the positions to sample in joined tensors, or None for all."""
-        if numels in self._joined_places:
-            return self._joined_places[numels]
-        if len(self._joined_places) >= _MAX_ORDERS:
-            self._joined_places.clear()
-        places: Tensor | None = None
-        if max(numels) > self._max_width:
-            starts = accumulate(numels, initial=0)
-            sampled = [self._places_among(numel) for numel in numels]
-            places = torch.cat([start + each for start, each in zip(starts, sampled, strict=False)])
-        self._joined_places[numels] = places
-        return places
 
     def add_group(self, group: RowGroup) -> list[int | None]:
         """Add the rows of an earlier step, and return the row of each tensor."""
@@ -309,42 +350,39 @@ class Rows:
 
         Return the norm of all tensors of the group, or None if there are none.
         """
-        by_dtype: dict[torch.dtype, list[tuple[int, Tensor]]] = {}
-        #: those whose values are not among the joined ones
-        separate: set[int] = set()
-        for row, tensor, is_joined in zip(rows, tensors, group.is_joined, strict=True):
-            has_all = row is None or self.numels[row] <= self._max_width
-            if row is not None and (not has_all or not is_joined) and is_plain(tensor):
-                by_dtype.setdefault(tensor.dtype, []).append((row, tensor.detach()))
-                if not is_joined:
-                    separate.add(row)
+        wide = _Numbered([], [])
+        for index in group.wide:
+            wide.add(rows[index], tensors[index])
+        others: dict[torch.dtype, _Numbered] = {}
+        for index in group.others:
+            tensor = tensors[index]
+            if rows[index] is not None and is_plain(tensor):
+                others.setdefault(tensor.dtype, _Numbered([], [])).add(rows[index], tensor)
         with _BareOperators():
-            every: list[Tensor] = []
+            totals: list[Tensor] = []
             if group.joined is not None:
-                every += norms_of([group.joined])
-            for dtype, pairs in by_dtype.items():
+                norms = torch.stack(norms_of([group.joined, *wide.tensors]))
+                totals.append(norms[0])
+                self._norms.append((wide.rows, norms[1:]))
+            for dtype, (numbers, values) in others.items():
                 # squares of float16 overflow, and sums of bfloat16 have three digits
-                wide = None if dtype.itemsize > 2 else torch.float32
-                norms = norms_of([tensor for _, tensor in pairs], 2.0, wide)
-                numbers = [row for row, _ in pairs]
+                precise = None if dtype.itemsize > 2 else torch.float32
+                norms = torch.stack(norms_of(values, 2.0, precise)).to(self._device)
                 self._norms.append((numbers, norms))
-                others = [norm for row, norm in zip(numbers, norms, strict=True) if row in separate]
-                every += [norm.to(self._device, torch.float32) for norm in others]
-            if not every:
+                totals.append(norms.to(torch.float32).norm())
+            if not totals:
                 return None
-            total: Tensor = torch.stack(every).norm() if len(every) > 1 else every[0]
+            total: Tensor = torch.stack(totals).norm() if len(totals) > 1 else totals[0]
             if self._device.type == "cpu" and not math.isfinite(total.item()):
-                self._explain_infinite(by_dtype)
+                for numbered in (wide, *others.values()):
+                    self._explain_infinite(numbered)
             return total
 
-    def _explain_infinite(
-        self, by_dtype: Mapping[torch.dtype, Sequence[tuple[int, Tensor]]]
-    ) -> None:
+    def _explain_infinite(self, numbered: _Numbered) -> None:
         """Compute the extremes of tensors whose norm is not finite: it may have overflowed."""
-        for pairs in by_dtype.values():
-            for row, tensor in pairs:
-                if not tensor.norm().isfinite():
-                    self._add_extremes(row, tensor, None)
+        for row, tensor in zip(*numbered, strict=True):
+            if not tensor.norm().isfinite():
+                self._add_extremes(row, tensor, None)
 
     def note_sample_norm(self, row: int, tensor: Tensor) -> None:
         """Compute the mean over a batch of the L2 norms of its elements."""
@@ -390,30 +428,26 @@ class Rows:
 
     # -- the end of the step ---------------------------------------------------------------------
 
-    def samples(self) -> Tensor:
-        """Return the values of all rows, one row behind the other, on the host."""
-        with _BareOperators():
-            if not self._pieces:
-                return torch.zeros(0, dtype=torch.float32, device="cpu")
-            return torch.cat(self._pieces).to("cpu", torch.float32)
+    def join(self) -> tuple[list[int], Tensor]:
+        """Return the places of statistics of all values, and one tensor on the host.
 
-    def exact(self) -> tuple[array[int], Tensor]:
-        """Return places and values of the statistics of all values of a row, on the host.
-
-        A place is the row times the number of columns of ``EXACT``, plus the column.
+        The tensor has these statistics, then the values of all rows, one row behind the other. A
+        place is the row times the number of columns of ``EXACT``, plus the column.
         """
         width = len(EXACT)
-        places = array("q", [row * width + column for row, column, _ in self._exact])
+        places = [row * width + column for row, column, _ in self._exact]
         values = [each for *_, each in self._exact]
-        for rows, norms in self._norms:
-            places.extend(row * width + _NORM for row in rows)
-            values += norms
-        if not values:
-            return places, torch.empty(0, dtype=torch.float32, device="cpu")
         with _BareOperators():
-            if self._device.type != "cpu" or not all(each.is_cpu for each in values):
+            if values and (self._device.type != "cpu" or not all(each.is_cpu for each in values)):
                 values = [each.to(self._device) for each in values]
-            return places, torch.stack(values).to("cpu", torch.float32)
+            pieces = [torch.stack(values)] if values else []
+            for rows, norms in self._norms:
+                places += [row * width + _NORM for row in rows]
+                pieces.append(norms.to(self._device))
+            pieces += self._pieces
+            if not pieces:
+                return places, torch.zeros(0, dtype=torch.float32, device="cpu")
+            return places, torch.cat(pieces).to("cpu", torch.float32)
 
 
 def _rows_from(start: int, indices: Sequence[int | None]) -> list[int | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from operator import itemgetter, methodcaller
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -14,11 +15,12 @@ from torchscan.errors import InputError
 from torchscan.report.make_table import make_table, number, words
 from torchscan.report.pictures.style import Size, drawing, escape_name, inks_of
 from torchscan.report.run_texts import to_remark
-from torchscan.report.table import NONE, Table
+from torchscan.report.table import NONE, Cell, Row, Table
 from torchscan.results import register_formatters
 from torchscan.watching.curves import Curves
 from torchscan.watching.distributions import merge_distributions
 from torchscan.watching.explore.run_page import page_of_run
+from torchscan.watching.explore.training import findings_of
 from torchscan.watching.history import WatchedRun, require_phase
 from torchscan.watching.schema import STATISTICS, Distribution, Phase, Series
 
@@ -26,9 +28,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-_SHOWN = ("mean", "std", "min", "max", "nan", "inf", "update")
+#: statistics of the table; in a narrow one, the last ones are left out first
+_SHOWN = ("mean", "std", "update", "nan", "inf", "min", "max")
 _HEADINGS = {"nan": "NaN", "inf": "Inf"}
 _MAX_LINES = 8
+#: steps at each end of curves as text
+_NUM_ENDS = 20
 
 
 def series_table(run: WatchedRun, phase: Phase | None = None) -> Table:
@@ -46,13 +51,18 @@ def series_table(run: WatchedRun, phase: Phase | None = None) -> Table:
         heading = _HEADINGS.get(name, name.capitalize())
         columns.append(number(name, heading, text=write, priority=priority))
     name = str(run.about.get("model", run.path.name))
-    passes = "training steps" if phase == "train" else "evaluations"
+    steps = run.steps(phase)
+    count, notes = f"{len(steps):,} recorded evaluations", [*run.missing]
+    if phase == "train":
+        last = f", the last is {steps[-1]:,}" if steps else ""
+        count = f"{run.num_steps:,} training steps ({len(steps):,} recorded{last})"
+        notes = [*run.findings, *notes]
     return make_table(
         f"Last values of {name}",
         columns,
         _last_values(run, phase),
-        summary=[f"{len(run.steps(phase)):,} sampled {passes} of {name} in {run.path}"],
-        remarks=[to_remark(note) for note in run.missing],
+        summary=[f"{count} of {name} in {run.path}"],
+        remarks=[to_remark(note) for note in notes],
         noun="series",
     )
 
@@ -135,6 +145,7 @@ register_formatters(
     page_part=lambda run: series_table(run)._repr_html_(),
     data_table=steps_table,
     plot=draw_series,
+    findings=findings_of,
 )
 
 
@@ -142,7 +153,10 @@ def curves_table(curves: Curves) -> Table:
     """Return one row per step."""
     columns = [number("step", "Step", itemgetter(0), units.exact)]
     columns.append(number("number", "Number", itemgetter(1), units.exact, priority=2))
-    columns.append(number("time", "Time", itemgetter(2), _format, priority=3))
+    start = min(curves.times, default=0.0)
+    columns.append(
+        number("time", "Time (s)", lambda row: Cell(row[2], _format(row[2] - start)), priority=3)
+    )
     columns.append(number("loss", "Loss", itemgetter(3), _format))
     columns.append(number("learning_rate", "Learning rate", itemgetter(4), _format, priority=1))
     columns.append(number("gradient_norm", "Gradient norm", itemgetter(5), _format))
@@ -150,6 +164,18 @@ def curves_table(curves: Curves) -> Table:
     values = (curves.losses, curves.learning_rates, curves.gradient_norms)
     rows = list(zip(*places, *values, strict=True))
     return make_table("Curves", columns, rows)
+
+
+def write_curves(curves: Curves, *, width: int = 80) -> str:
+    """Return the first and last steps as text."""
+    table = curves_table(curves)
+    num_left_out = len(table.rows) - 2 * _NUM_ENDS
+    if num_left_out <= 0:
+        return table.write("text", width=width)
+    dots = Row(cells=[Cell(None, "…") for _ in table.columns])
+    rows = [*table.rows[:_NUM_ENDS], dots, *table.rows[-_NUM_ENDS:]]
+    remark = f"{num_left_out:,} steps are left out: to_pandas() has all."
+    return replace(table, rows=rows, remarks=[remark]).write("text", width=width)
 
 
 def _format(value: float) -> str:
@@ -166,4 +192,4 @@ def draw_curves(curves: Curves, ax: Axes | None = None, size: Size = "screen") -
     return ax
 
 
-register_formatters(Curves, curves_table, plot=draw_curves)
+register_formatters(Curves, curves_table, text=write_curves, plot=draw_curves)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import math
 import mmap
+import struct
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +20,9 @@ from torch import Tensor
 from torchscan.watching.schema import Phase, Series
 
 _ALIGNED = 8
+#: the header of a step: a mark that no JSON begins with, whether it is an evaluation, step, number,
+#: time, and the numbers of series, rows, statistics, pairs and values
+_HEADER, STEP_MARK = struct.Struct("<BBxxxxxxqqdqqqqq"), 1
 #: what is worked out from all values of a tensor
 EXACT = ("min", "max", "dead", "sample_norm", "norm")
 #: a minimum above the maximum: neither was computed, nor was anything else
@@ -31,7 +36,7 @@ class AllValues(NamedTuple):
     values: Tensor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class StepSamples:
     """The samples of a step in the training process, on their way into the memory.
 
@@ -42,60 +47,66 @@ class StepSamples:
     phase: Phase
     number: int
     time: float
-    #: the number of a series, then its row
-    series: array[int]
-    #: values of each row, and how many of them were sampled
-    numels: array[int]
-    sizes: array[int]
-    #: places of statistics of all values: row times ``len(EXACT)``, plus the column
-    exact_places: array[int]
-    exact_values: Tensor
-    #: row of a parameter before the step, then its row after it
-    pairs: array[int]
-    #: sampled values, one row behind the other
-    samples: Tensor
+    #: how many series, rows, statistics of all values, and pairs there are
+    num_series: int
+    num_rows: int
+    num_exact: int
+    num_pairs: int
+    #: the number of each series and its row; values of each row; how many of them were sampled;
+    #: places of statistics of all values: row times ``len(EXACT)``, plus the column; and the row of
+    #: a parameter before the step with its row after it
+    integers: array[int]
+    #: statistics of all values, then sampled values, one row behind the other
+    values: Tensor
     wholes: tuple[AllValues, ...] = ()
 
-    @property
-    def header(self) -> dict[str, Any]:
-        """All but the columns, and their lengths."""
-        return {
-            "step": self.step,
-            "phase": self.phase,
-            "number": self.number,
-            "time": self.time,
-            "series": len(self.series) // 2,
-            "rows": len(self.sizes),
-            "exact": len(self.exact_places),
-            "pairs": len(self.pairs) // 2,
-            "values": len(self.samples),
-            "wholes": [(each.number, tuple(each.values.shape)) for each in self.wholes],
-        }
+    def header(self) -> bytes:
+        """Return all but the columns, and their lengths."""
+        head = _HEADER.pack(
+            STEP_MARK,
+            self.phase == "eval",
+            self.step,
+            self.number,
+            self.time,
+            self.num_series,
+            self.num_rows,
+            self.num_exact,
+            self.num_pairs,
+            len(self.values),
+        )
+        if not self.wholes:
+            return head
+        wholes = [(each.number, tuple(each.values.shape)) for each in self.wholes]
+        return head + json.dumps(wholes).encode()
 
     @property
     def nbytes(self) -> int:
         """Bytes in memory."""
-        arrays = sum(_aligned(len(each) * each.itemsize) for each in self._arrays())
-        return arrays + sum(_aligned(each.nbytes) for each in self._tensors())
+        size = 8 * len(self.integers) + _aligned(self.values.nbytes)
+        return size + sum(_aligned(each.values.nbytes) for each in self.wholes)
 
     def write(self, memory: mmap.mmap, at: int) -> None:
         """Write the columns into memory, from this byte on."""
-        for column in self._arrays():
-            size = len(column) * column.itemsize
-            memory[at : at + size] = column.tobytes()
-            at += _aligned(size)
+        end = at + 8 * len(self.integers)
+        memory[at:end] = self.integers
         start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-        for tensor in self._tensors():
-            size = tensor.nbytes
-            if size:
-                ctypes.memmove(start + at, tensor.data_ptr(), size)
-            at += _aligned(size)
+        for tensor in (self.values, *(each.values for each in self.wholes)):
+            if tensor.numel():
+                ctypes.memmove(start + end, tensor.data_ptr(), tensor.nbytes)
+            end += _aligned(tensor.nbytes)
 
-    def _arrays(self) -> tuple[array[int], ...]:
-        return (self.series, self.numels, self.sizes, self.exact_places, self.pairs)
 
-    def _tensors(self) -> tuple[Tensor, ...]:
-        return (self.exact_values, self.samples, *(each.values for each in self.wholes))
+def read_header(data: bytes) -> dict[str, Any]:
+    """Return the header of a step as a message of the worker's line."""
+    _, is_evaluation, *numbers = _HEADER.unpack_from(data)
+    names = ("step", "number", "time", "series", "rows", "exact", "pairs", "values")
+    wholes = data[_HEADER.size :]
+    return {
+        "is": "step",
+        "phase": "eval" if is_evaluation else "train",
+        **dict(zip(names, numbers, strict=True)),
+        "wholes": json.loads(wholes) if wholes else [],
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,13 +148,14 @@ class Sampled:
             "sizes": ((rows,), torch.int64),
             "places": ((header["exact"],), torch.int64),
             "pairs": ((header["pairs"], 2), torch.int64),
-            "exact": ((header["exact"],), torch.float32),
-            "samples": ((header["values"],), torch.float32),
+            "values": ((header["values"],), torch.float32),
         }
         wholes = [(tuple(shape), torch.float32) for _, shape in header["wholes"]]
         tensors = list(_views(memory, at, [*shapes.values(), *wholes]))
         columns: Any = dict(zip(shapes, tensors, strict=False))
-        columns["exact"] = _exact_of(rows, columns.pop("places"), columns["exact"])
+        values, places = columns.pop("values"), columns.pop("places")
+        columns["exact"] = _exact_of(rows, places, values[: len(places)])
+        columns["samples"] = values[len(places) :]
         rest = zip(header["wholes"], tensors[len(shapes) :], strict=True)
         times = {name: header[name] for name in ("step", "phase", "number", "time")}
         return cls(

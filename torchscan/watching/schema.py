@@ -44,14 +44,14 @@ class Series:
 
     @property
     def label(self) -> str:
-        """The name of the series for people."""
+        """The name of the series, for example ``fc.weight gradient``."""
         call = f" ({self.invocation + 1})" if self.invocation else ""
         has_name = self.kind.startswith(("param", "attached"))
         return f"{self.path or self.type_name}{call}{'.' if has_name else ' '}{self.what}"
 
     @property
     def what(self) -> str:
-        """The name of the series without its call."""
+        """The name of the tensor, without the module and its call."""
         if self.kind in ("param", "attached"):
             return self.name
         if self.kind in ("param_grad", "attached_grad"):
@@ -98,13 +98,12 @@ class Distribution:
     saturated: float
     #: share of a ReLU's units that are zero in the complete batch; NaN if it was not computed
     dead: float
-    #: mean over the batch of an element's L2 norm, for gradients of inputs and outputs; NaN if it
-    #: was not computed
+    #: mean of the samples' L2 norms, for gradients of inputs and outputs; NaN if it was not computed
     sample_norm: float
     #: L2 norm of all values if it was computed, as for gradients of parameters; else an estimate
     #: from the sampled finite values. NaN if there are none
     norm: float
-    #: the user's statistics
+    #: custom statistics by name
     custom: Mapping[str, float]
     #: number of sampled values by bin; a bin is the upper ten bits of a value as a 32-bit float
     counts: Mapping[int, int]
@@ -112,7 +111,7 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledStep:
-    """A step that was watched, by the number of each series."""
+    """A sampled step: distributions by the number of their series."""
 
     step: int
     phase: Phase
@@ -142,7 +141,7 @@ class CurvePoint(NamedTuple):
     time: float
     #: value of the tensor that ``backward()`` was called on
     loss: float | None
-    #: that of the optimizer's first parameter group
+    #: learning rate of the optimizer's first parameter group
     learning_rate: float | None
     #: L2 norm over all watched gradients, before clipping
     gradient_norm: float | None
@@ -150,18 +149,18 @@ class CurvePoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent:
-    """Something that happened to a watched run. ``str(event)`` is its sentence."""
+    """An event of a watched run, such as the first NaN. ``str(event)`` is its sentence."""
 
     #: seconds since 1970
     time: float
-    #: rank of the event, or None if the file does not have it
+    #: rank of the event, or None if the file does not name one
     rank: int | None
     #: code of the event, with its values
     note: Note
 
     @property
     def step(self) -> int | None:
-        """Training step that it belongs to, or None."""
+        """Training step of the event, or None."""
         step: Any = self.note.values.get("step")
         return step if type(step) is int else None
 

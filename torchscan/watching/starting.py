@@ -158,7 +158,7 @@ def main() -> None:
 
 
 def _refusal(path: str, error: BaseException) -> str:
-    reason = f"the writer process runs {path} again for a sink or a statistic that it defines"
+    reason = f"the worker process runs {path} again for a sink or a statistic that it defines"
     guard = "put the training code below if __name__ == '__main__':, or give start='fork'"
     return f"{reason}, which raised {type(error).__name__}: {guard}"
 

@@ -7,6 +7,7 @@ one gather of a few hundred values, and the rest is done at once at the end of t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from array import array
@@ -36,7 +37,7 @@ from torchscan.torch_versions import (
     without_torch_function,
 )
 from torchscan.watching.activation_bounds import unit_dim_of
-from torchscan.watching.call_sites import CallSite, CallSites, Parameter, SeriesNumbers
+from torchscan.watching.call_sites import CallSite, CallSites, SeriesNumbers
 from torchscan.watching.contributions import (
     BegunCall,
     Contribution,
@@ -77,28 +78,25 @@ class ParameterMemory:
 
     def __init__(self) -> None:
         self._group: RowGroup | None = None
-        self._versions: list[tuple[int, int]] = []
+        #: the list of parameters, which is another one if they have changed, and their versions
+        self._parameters: list[Tensor] = []
+        self._versions: list[int] = []
         self._number = -1
 
-    def keep(self, number: int, parameters: Sequence[Parameter], group: RowGroup) -> None:
+    def keep(self, number: int, parameters: list[Tensor], group: RowGroup) -> None:
         """Keep the rows of parameters after the step with this number."""
-        self._number, self._group = number, group._replace(joined=None)
-        self._versions = _versions_of(parameters)
+        self._group = None
+        with contextlib.suppress(RuntimeError):  # tensors of inference mode have no version
+            self._versions = [each._version for each in parameters]
+            self._parameters, self._number = parameters, number
+            self._group = group._replace(joined=None)
 
-    def take(self, number: int, parameters: Sequence[Parameter]) -> RowGroup | None:
+    def take(self, number: int, parameters: list[Tensor]) -> RowGroup | None:
         """Return the rows before the step with this number, or None if they must be sampled."""
         group, self._group = self._group, None
-        is_next = number == self._number + 1
-        if group is None or not is_next or _versions_of(parameters) != self._versions:
+        if group is None or number != self._number + 1 or parameters is not self._parameters:
             return None
-        return group
-
-
-def _versions_of(parameters: Sequence[Parameter]) -> list[tuple[int, int]]:
-    return [
-        (id(each.tensor), -1 if each.tensor.is_inference() else each.tensor._version)
-        for each in parameters
-    ]
+        return group if [each._version for each in parameters] == self._versions else None
 
 
 class _Use:
@@ -200,11 +198,11 @@ class StepSampler:
         self._before: list[int | None] = []
         self._after: list[int | None] = []
         self._after_group: RowGroup | None = None
-        parameters = sites.parameters if self._takes_params else []
-        if parameters:
+        parameters = sites.parameter_tensors
+        if self._takes_params and parameters:
             group = memory.take(of.number, parameters)
             if group is None:
-                self._before, _ = rows.add_all(_tensors_of(parameters))
+                self._before, _ = rows.add_all(parameters)
             else:
                 self._before = rows.add_group(group)
 
@@ -515,9 +513,9 @@ class StepSampler:
         numbers: list[int] = []
         gradients: list[Tensor] = []
         every = self._sites.parameter_numbers("param_grad")
-        for number, each in zip(every, self._sites.parameters, strict=True):
+        for number, tensor in zip(every, self._sites.parameter_tensors, strict=True):
             # functional_call puts tensors that are not leaves in the place of parameters
-            gradient = each.tensor.grad if each.tensor.is_leaf else None
+            gradient = tensor.grad if tensor.is_leaf else None
             if gradient is not None:
                 numbers.append(number)
                 gradients.append(gradient)
@@ -532,8 +530,7 @@ class StepSampler:
             self._sample_parameters()
 
     def _sample_parameters(self) -> None:
-        tensors = _tensors_of(self._sites.parameters)
-        self._after, self._after_group = self._rows.add_all(tensors)
+        self._after, self._after_group = self._rows.add_all(self._sites.parameter_tensors)
 
     def _keep_all(
         self, numbers: Sequence[int], tensors: Sequence[Tensor], rows: Sequence[int | None]
@@ -554,27 +551,27 @@ class StepSampler:
         if self._before:
             self._finish_parameters()
         rows = self._rows
-        pairs = array("q")
+        pairs: list[int] = []
         for old, new in zip(self._before, self._after, strict=False):
             if old is not None and new is not None:
-                pairs.append(old)
-                pairs.append(new)
+                pairs += (old, new)
+        series = self._rows_by_series
         with torch.inference_mode(False):
-            places, values = rows.exact()
-            samples = StepSamples(
-                step=self._pass.step,
-                phase=self._pass.phase,
-                number=self._pass.number,
-                time=time.time(),
-                series=array("q", chain.from_iterable(self._rows_by_series.items())),
-                numels=array("q", rows.numels),
-                sizes=array("q", rows.sizes),
-                exact_places=places,
-                exact_values=values,
-                pairs=pairs,
-                samples=rows.samples(),
-                wholes=tuple(AllValues(number, values) for number, values in rows.wholes.items()),
-            )
+            places, values = rows.join()
+        integers = chain(chain.from_iterable(series.items()), rows.numels, rows.sizes)
+        samples = StepSamples(
+            step=self._pass.step,
+            phase=self._pass.phase,
+            number=self._pass.number,
+            time=time.time(),
+            num_series=len(series),
+            num_rows=len(rows),
+            num_exact=len(places),
+            num_pairs=len(pairs) // 2,
+            integers=array("q", [*integers, *places, *pairs]),
+            values=values,
+            wholes=tuple(AllValues(number, values) for number, values in rows.wholes.items()),
+        )
         self._gradient_hook.forget()
         self._rows_by_node.clear()
         self._known.clear()
@@ -585,11 +582,11 @@ class StepSampler:
         return samples
 
     def _finish_parameters(self) -> None:
-        parameters = self._sites.parameters
+        parameters = self._sites.parameter_tensors
         if self._after_group is None:
             self._sample_parameters()
         numbers = self._sites.parameter_numbers("param")
-        self._keep_all(numbers, _tensors_of(parameters), self._after)
+        self._keep_all(numbers, parameters, self._after)
         if self._after_group is not None:
             self._memory.keep(self._pass.number, parameters, self._after_group)
 
@@ -602,7 +599,3 @@ def _sources_of(site: CallSite, inputs: Sequence[Tensor], first: int) -> dict[in
         if source is not None:
             found[site.number("input_grad", site.input_grads, index)] = source
     return found
-
-
-def _tensors_of(parameters: Sequence[Parameter]) -> list[Tensor]:
-    return [each.tensor for each in parameters]

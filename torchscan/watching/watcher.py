@@ -1,4 +1,4 @@
-"""``watch(model)``: from now on the distributions of its tensors are recorded while it trains."""
+"""The training side of ``watch``: follows the steps of a model and samples its tensors."""
 
 from __future__ import annotations
 
@@ -68,16 +68,19 @@ if TYPE_CHECKING:
     from torchscan.watching.explore.serving import Server
     from torchscan.watching.guests import Statistic
 
-#: the watchers at work, for attach() and for processes that are forked
+#: open watchers, for attach() and for forked processes
 _watchers: weakref.WeakSet[Watcher] = weakref.WeakSet()
-#: seconds to wait, when everything is over, for the graph of a run that was short
+#: seconds to wait at the end for the module graph of a short run
 _PATIENCE = 10.0
 #: characters of a note
 _MAX_NOTE = 200
 
 
 class Watcher:
-    """Records what a model does while it trains. It puts nothing on the model, and changes nothing that it computes."""
+    """Recorder of a model while it trains. ``watch`` returns it.
+
+    Nothing is stored on the model, and its results stay bit-for-bit identical.
+    """
 
     def __init__(
         self, module: nn.Module, process: WriterProcess, wanted: Wanted, step: int | None
@@ -110,22 +113,24 @@ class Watcher:
         #: server that shows the run in the browser, or None
         self.server: Server | None = None
         self._pid = os.getpid()
-        #: the thread that trains: the first that calls the model
+        #: the thread that trains: the first that calls the model, or the next once that has ended
         self._thread: int | None = None
+        self._thread_object: threading.Thread | None = None
         self._facts: dict[str, Any] = {}
         #: the module that is called from outside: the model, or a compiled version of it
         self._called = module
         self._sites.update(module, module)
-        self._model_hook = ModelHook(module, self._begin, self._note_backward)
+        self._model_hook = ModelHook(module, self._begin, self._note_backward, self._go_on)
         self._backward_watch = BackwardWatch(
             lambda backward: self._run(self._note_backward_pass, backward)
         )
         self._optimizers = register_optimizer_step_post_hook(
-            lambda optimizer, *_: self._note_optimizer(optimizer)
+            lambda optimizer, *_: self._run(self._note_optimizer, optimizer)
         )
         self._knows_compiler = False
         self._compiler = CompileWatch(self._model_hook.pause, self._go_on)
         self._compiler.listen()
+        self._compiler.ignore_hooks()
         self._model_hook.await_call()
         self._go_on()
         self._backward_watch.start()
@@ -137,7 +142,6 @@ class Watcher:
     def _go_on(self) -> None:
         if self._knows_compiler != has_compiler():
             self._knows_compiler = True
-            self._compiler.ignore_hooks()
             self._compiler.listen()
             self._model_hook.keep_compiler_out()
         self._model_hook.go_on()
@@ -163,7 +167,7 @@ class Watcher:
         if has_loss and not is_in_backward_pass() and not is_transforming():
             self._curves.add_loss(losses[0])
             if scale is not None:
-                self._curves.note_scale(backward.tensors[0], losses[0])
+                self._curves.note_scale(scale, backward.tensors[0], losses[0])
 
     def _run(self, method: Callable[..., None], *args: Any) -> None:
         """Call a method, and end the watching, not the training, after an internal error.
@@ -199,8 +203,13 @@ class Watcher:
 
     @property
     def _is_here(self) -> bool:
-        """True in the process and the thread that train."""
-        return os.getpid() == self._pid and self._thread in (None, threading.get_ident())
+        """True in the process and the thread that train; in a forked process, the run is closed."""
+        if self._is_closed:
+            return False
+        if self._thread in (None, threading.get_ident()):
+            return True
+        thread = self._thread_object
+        return thread is not None and not thread.is_alive()
 
     # -- steps -----------------------------------------------------------------------------------
 
@@ -222,7 +231,9 @@ class Watcher:
             self._run(self._begin_pass, module, args)
 
     def _begin_pass(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        self._thread = threading.get_ident()
+        if self._thread != threading.get_ident():
+            self._thread, self._thread_object = threading.get_ident(), threading.current_thread()
+        self._compiler.listen()  # a compiler that is reset forgets its listeners
         self._model_hook.note_entry(module, is_first=not self._has_begun)
         self._has_begun = True
         phase = self._model_steps.phase_of(module)
@@ -355,7 +366,10 @@ class Watcher:
         self._process.send({"is": "about", "about": facts})
 
     def step(self, number: int | None = None) -> None:
-        """End a training step by hand, from now on. ``number`` is that of the next step."""
+        """End the training step. After the first call, only calls end steps.
+
+        ``number`` is the number of the next step.
+        """
         number = None if number is None else step_of(number)
         if self._is_closed or not self._is_here:
             return
@@ -403,13 +417,13 @@ class Watcher:
         )
 
     def forget(self) -> None:
-        """In a process that was forked: the run is the other's."""
+        """Stop watching in a forked process: the run belongs to its parent."""
         self._is_closed = True
         self._sampler = None
         self._model_hook.close()
         self._backward_watch.close()
 
-    # -- the user's ----------------------------------------------------------------------------------------------------
+    # -- public ------------------------------------------------------------------------------------------------------
 
     def attach(self, tensor: Tensor, alias: Tensor, module: nn.Module, name: str) -> None:
         """Record an attached tensor, with the ``alias`` that :func:`attach` returns for it."""
@@ -419,7 +433,7 @@ class Watcher:
 
     @property
     def dropped(self) -> int:
-        """Steps that were sampled and are not in the run: without room, not written, or not yet when close() ended."""
+        """Number of sampled steps that are not in the run, or were not yet when ``close()`` ended."""
         return self._process.dropped
 
     def note(self, text: str) -> None:
@@ -436,8 +450,8 @@ class Watcher:
     def log_evaluation(self, loss: float | Tensor) -> None:
         """Record the loss of an evaluation at the current step, beside those of training.
 
-        Losses of training are recorded without a call, and so are those of an evaluation if the
-        model returns an object with the attribute ``loss``, as models of transformers do.
+        Losses of training are recorded without a call. So are those of recorded evaluation passes
+        if the model returns an object with the attribute ``loss``, as models of transformers do.
         """
         value = loss.item() if isinstance(loss, Tensor) and loss.numel() == 1 else loss
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -466,18 +480,19 @@ class Watcher:
     def _write_event(self, note: Note) -> None:
         self._require_open()
         if os.getpid() == self._pid:
-            self._process.send({"is": "note", "note": note.to_data()})
+            now = time.time()  # the worker may read the note much later
+            self._process.send({"is": "note", "note": note.to_data(), "time": now})
 
     def state_dict(self) -> dict[str, int]:
-        """For a checkpoint: ``watch(model, run, step=state["step"])`` goes on from there."""
+        """Return the next step, for a checkpoint: ``watch(model, run, step=state["step"])``."""
         return {"step": self._steps.next}
 
     def close(self) -> None:
-        """Watch no longer. What was seen is written."""
+        """Stop watching, and wait until the recorded steps are written."""
         self._close(None)
 
     def _close_at_exit(self) -> None:
-        """The program is over, by an exception perhaps."""
+        """Close at the end of the program, which an exception may have ended."""
         self._close(getattr(sys, "last_value", None))
 
     def _close(self, error: BaseException | None) -> None:
@@ -549,24 +564,30 @@ def watch(
     """Record the distributions of a model's tensors while it trains, into the folder ``run``.
 
     Args:
-        module: what is trained. Nothing of it is changed.
-        run: the folder of the run. If it has one already, that goes on.
-        every: how many steps from one that is looked at to the next; "auto": as few as ``overhead_budget`` allows, or fewer, so
-            that eight are looked at in each doubling of their number.
-        log: what is looked at: "inputs", "outputs", "input_grads", "output_grads", "params", "param_grads".
-        modules: which modules: patterns of paths such as ``"layer*.conv?"``, modules, or functions of a path and a module.
-        sample_n: values that are taken of a tensor in a step; of a tensor with fewer values, all.
-        sample_norms: of gradients of inputs and outputs, also the mean over the batch of an element's L2 norm.
-        whole: series of which all values go to ``custom`` and ``sinks``, as patterns of what :attr:`Series.label` is.
-        custom: statistics of yours, by their names: functions of a series' values, which run in the worker.
-        sinks: where each step goes besides the run's own file.
-        overhead_budget: the share of the time of training that watching may take, with ``every="auto"``.
-        step: the number of the first step. What an earlier process has recorded from there on is recorded anew. None: the one
-            after the last that was recorded.
-        graph: whether a process that is forked in the first step that is looked at works out the graph of the model for the
-            page of the run: on shapes alone, and with no effect here. Only Linux has it.
-        serve: whether to show the run in the browser, at the address that is printed, until this program ends.
-        start: how the worker is started: "spawn", as a program of its own; or "fork", "forkserver", as Python does.
+        module: the model. It is not changed.
+        run: the folder of the run. If it contains a run, that run is continued.
+        every: record every n-th step. "auto": as many steps as ``overhead_budget`` allows, and at
+            least eight in each doubling of their number.
+        log: tensors to record: "inputs", "outputs", "input_grads", "output_grads", "params" and
+            "param_grads".
+        modules: modules to record: patterns of paths such as ``"layer*.conv?"``, modules, or
+            functions of a path and a module. None: all.
+        sample_n: number of values that are sampled from each tensor; smaller tensors completely.
+        sample_norms: also record the mean of the samples' L2 norms, for gradients of inputs and
+            outputs.
+        whole: patterns of labels (:attr:`Series.label`) of series whose values are passed
+            completely to ``custom`` and ``sinks``.
+        custom: your statistics by name: functions of the values of a series, which run in the
+            worker process.
+        sinks: destinations of each step, besides the file of the run.
+        overhead_budget: share of the training time that watching may take, with ``every="auto"``.
+        step: number of the first step; later steps of an earlier process are overwritten. None:
+            the step after the last recorded one.
+        graph: trace the module graph for the browser, in a process that is forked in the first
+            recorded step. Linux only.
+        serve: show the run in the browser until this program ends, and print the link.
+        start: start method of the worker process: "spawn" (a separate program), or Python's "fork"
+            or "forkserver".
     """
     require_module(module)
     folder = path("run", run, "a folder such as 'runs/first'")
@@ -601,21 +622,22 @@ def watch(
         try:
             watcher.server = served(run)
         except BaseException:
-            watcher.close()  # nobody else could
+            watcher.close()  # the caller has no reference to it
             raise
         print(f"torchscan: {watcher.server.url}")  # noqa: T201 - that is what was asked for
     return watcher
 
 
 def attach(tensor: Tensor, module: nn.Module, name: str) -> Tensor:
-    """Watch any tensor inside a module's ``forward``: ``x = torchscan.attach(x, self, "after_skip")``.
+    """Record a tensor inside a ``forward``: ``x = torchscan.attach(x, self, "after_skip")``.
 
     Returns:
-        A tensor with the same values. For a tensor that has gradients it is a view of all its values, so that the gradient
-        that flows through it is kept apart from that of other uses of the tensor. It is a view whether anything is watched
-        or not, so watching changes no sum of gradients. If the view is not used, the gradient is that of the tensor itself.
+        A tensor with the same values. If it requires a gradient, it is a view, so that the gradient
+        through it is separate from that of other uses of the tensor. It is a view even if nothing
+        is watched, so watching changes no sum of gradients. If the view is not used, the recorded
+        gradient is that of the tensor itself.
     """
-    if torch.compiler.is_compiling():  # a compiled program has no tensors to look at
+    if torch.compiler.is_compiling():  # compiled code has no tensors to record
         return tensor
     alias = _alias_of(tensor)
     for watcher in _watchers:
@@ -624,7 +646,7 @@ def attach(tensor: Tensor, module: nn.Module, name: str) -> Tensor:
 
 
 def _alias_of(tensor: Tensor) -> Tensor:
-    """Return another tensor with the same values and a separate node, or the same one if it has no gradients."""
+    """Return a view of a tensor, or the tensor itself if it requires no gradient."""
     if not isinstance(tensor, Tensor) or not tensor.requires_grad or not torch.is_grad_enabled():
         return tensor
     try:

@@ -1,4 +1,4 @@
-"""The writer process: it computes distributions and writes them to the store, so that training need not.
+"""The worker process: it computes distributions and writes them to the store, so that training need not.
 
 It starts without torch, which takes seconds to import, and ends when it has written all that was put
 into the memory, whether its trainer is still there or not.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import signal
 import socket
@@ -115,6 +116,8 @@ class Worker:
         #: what the store has not taken yet
         self._unwritten: dict[str, Any] = {}
         self._points: dict[Phase, list[CurvePoint]] = {}
+        #: step and value of the first of the last training losses, which are not finite
+        self._wrong_loss: tuple[int, str] | None = None
         self.guests = Guests((), {}, self._report_event)
         self._answers: dict[str, Callable[[Message], None]] = {
             "series": self._take_series,
@@ -226,6 +229,8 @@ class Worker:
         new: dict[Phase, list[CurvePoint]] = {}
         for phase, *values in message["rows"]:
             new.setdefault(phase, []).append(CurvePoint(*values))
+        for point in new.get("train", ()):
+            self._check_loss(point)
         for phase, points in new.items():
             kept = self._points.setdefault(phase, [])
             kept += points
@@ -235,6 +240,16 @@ class Worker:
         finally:
             for phase, points in new.items():
                 self.guests.show_curves(phase, points)
+
+    def _check_loss(self, point: CurvePoint) -> None:
+        """Keep the first loss that is not finite, until one is finite again."""
+        loss = point.loss
+        if loss is None:
+            return
+        if math.isfinite(loss):
+            self._wrong_loss = None
+        elif self._wrong_loss is None:
+            self._wrong_loss = point.step, "NaN" if math.isnan(loss) else "infinite"
 
     def _write_points(self) -> None:
         """Write the points of the curves; if that fails, they are written with the next ones."""
@@ -246,7 +261,7 @@ class Worker:
     def _take_note(self, message: Message) -> None:
         note = Note.from_data(message["note"])
         try:
-            self._store.note(note)
+            self._store.note(note, message.get("time"))
         finally:
             if note.code == "user-note":
                 self.guests.show_note(note)
@@ -330,6 +345,9 @@ class Worker:
             if found.columns.figures["nan"][found.rows[place]]
         ]
         first = wrong[0]
+        loss_step, loss = self._wrong_loss or (None, "")
+        if loss_step is not None and loss_step >= step:
+            loss_step, loss = None, ""
         note = Note.of(
             "nan-seen",
             step=step,
@@ -337,6 +355,8 @@ class Worker:
             path=first.path,
             invocation=first.invocation,
             others=len(wrong) - 1,
+            loss_step=loss_step,
+            loss=loss,
         )
         self._report_event(note)
 

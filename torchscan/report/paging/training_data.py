@@ -12,7 +12,12 @@ from typing import Any
 from torchscan.escapes import printable
 from torchscan.notes import Note
 from torchscan.report.paging.layer_rows import key_of, truncate_text
-from torchscan.report.paging.training_findings import CurveValues, LayerValues, find_problems
+from torchscan.report.paging.training_findings import (
+    CurveValues,
+    LayerValues,
+    find_nonfinite_loss_before,
+    find_problems,
+)
 from torchscan.report.paging.training_packing import (
     pack_training,
     round_value,
@@ -38,7 +43,7 @@ _EPOCH = re.compile(r"\bepoch\s*[:#=]?\s*(\d+)", re.IGNORECASE)
 def training_data(record: TrainingRecord) -> dict[str, Any]:
     """Return the data that the page of a run shows of its training."""
     train = thin_out(record.train)
-    notes = _find_all(record, train)
+    notes = find_all(record, train)
     findings = [_finding(note) for note in notes]
     spikes = [dict(note.values) for note in notes if note.code == "loss-spike"]
     return {
@@ -47,19 +52,45 @@ def training_data(record: TrainingRecord) -> dict[str, Any]:
         "spike": next(iter(spikes), None),
         "marks": [*_marks_of_notes(record.notes), *_marks_of_rates(train)],
         "evaluations": _evaluations(record.evaluation),
-        "nan": None if record.nan is None else _nan(record.nan, record.layers),
+        "nan": None if record.nan is None else _nan(record.nan, record.layers, train),
         "packed": pack_training(train, record.layers),
     }
 
 
-def _find_all(record: TrainingRecord, train: CurveData) -> list[Note]:
-    """Return the first NaN, and what the curves and the layers show."""
-    seen = [note for note in record.notes if note.code == "nan-seen"]
-    layers = record.layers
-    curves = CurveValues(
-        steps=train.steps, losses=train.losses, gradient_norms=train.gradient_norms
+def find_all(record: TrainingRecord, train: CurveData) -> list[Note]:
+    """Return the first NaN or Inf, and what the curves and the layers show."""
+    layers, nan = record.layers, record.nan
+    curves = _values_of_curve(train)
+    evaluations = [
+        (each["step"], each["loss"])
+        for each in _evaluations(record.evaluation)
+        if isinstance(each["loss"], float)
+    ]
+    problems = find_problems(curves, _values_of_layers(layers), layers.first, evaluations)
+    if nan is None:
+        return problems
+    loss = find_nonfinite_loss_before(curves, nan.step)
+    if loss is None:
+        first = Note.of(
+            "first-nonfinite",
+            step=nan.step,
+            series=nan.series,
+            path=nan.path,
+            invocation=nan.invocation,
+        )
+        return [first, *problems]
+    others = [note for note in problems if note.code != "loss-not-finite"]
+    recorded = Note.of(
+        "nonfinite-after-loss",
+        step=nan.step,
+        loss_step=loss.values["step"],
+        has_weights=layers.has_nonfinite_weights(nan.step),
     )
-    return [*seen[:1], *find_problems(curves, _values_of_layers(layers), layers.first)]
+    return [loss, recorded, *others]
+
+
+def _values_of_curve(curve: CurveData) -> CurveValues:
+    return CurveValues(steps=curve.steps, losses=curve.losses, gradient_norms=curve.gradient_norms)
 
 
 # -- text and numbers ------------------------------------------------------------------------------
@@ -170,7 +201,7 @@ def _evaluations(curve: CurveData) -> list[dict[str, Any]]:
     return evaluations
 
 
-def _nan(nan: NanData, layers: LayerData) -> dict[str, Any]:
+def _nan(nan: NanData, layers: LayerData, train: CurveData) -> dict[str, Any]:
     reached = []
     for number, bits in enumerate(layers.not_finite):
         if not layers.is_inner(number) and any(bits):
@@ -180,6 +211,13 @@ def _nan(nan: NanData, layers: LayerData) -> dict[str, Any]:
     carried = {"modules": len(reached), "atOnce": len(reached) - len(later)}
     carried["later"] = min(later, default=0)
     about_input = {"isInputFinite": nan.is_input_finite, "beforeStep": nan.before_step}
+    loss = find_nonfinite_loss_before(_values_of_curve(train), nan.step)
+    cause = {
+        "wereWeightsFinite": nan.were_weights_finite,
+        "isProducer": nan.is_producer and loss is None,
+        "isSource": nan.were_weights_finite is not False and loss is None,
+        "lossStep": None if loss is None else loss.values["step"],
+    }
     largest, before = to_json(nan.input_largest), to_json(nan.input_before)
     return {
         "step": nan.step,
@@ -191,6 +229,7 @@ def _nan(nan: NanData, layers: LayerData) -> dict[str, Any]:
         "inputLargest": largest,
         "inputBefore": before,
         **about_input,
+        **cause,
         **carried,
     }
 

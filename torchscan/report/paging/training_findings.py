@@ -37,6 +37,10 @@ _SLOW_BESIDE_OTHERS = 0.01
 _SPIKE_WINDOW, _MIN_BEFORE, _SPIKE_AFTER, _MIN_ABOVE = 100, 20, 6, 3
 #: height of a spike above the median before it, in standard deviations and as a share of its size
 _SPIKE_DEVIATIONS, _SPIKE_SHARE = 8.0, 0.3
+#: evaluations after the best one, and the rise of their loss from it, that overfitting needs
+_MIN_AFTER_BEST, _MIN_RISE = 4, 0.1
+#: fall of the training loss meanwhile, and how many losses each of its two medians has
+_MIN_FALL, _LOSSES_OF_MEDIAN = 0.05, 50
 #: median absolute deviation of a normal distribution with a standard deviation of 1
 _MAD = 0.6745
 
@@ -62,19 +66,22 @@ class CurveValues:
 
 
 def find_problems(
-    curves: CurveValues, layers: Sequence[LayerValues], first: Sequence[int]
+    curves: CurveValues,
+    layers: Sequence[LayerValues],
+    first: Sequence[int],
+    evaluations: Sequence[tuple[int, float]] = (),
 ) -> list[Note]:
     """Return what is wrong with a run, the worst first; nothing for a healthy one.
 
     ``layers``: modules with values of their own, in the order of the model. ``first``: the first
-    step of each column.
+    step of each column. ``evaluations``: steps with their losses.
     """
     dead = find_dead_layers(layers, first)
     over_depth = find_trend_over_depth(layers)
     found = [*find_nonfinite_loss(curves), *find_growing_gradients(curves), *over_depth, *dead]
     if not dead and not over_depth:
         found += find_slow_layers(layers)
-    return [*found, *find_spike(curves)]
+    return [*found, *find_overfitting(curves, evaluations), *find_spike(curves)]
 
 
 def find_nonfinite_loss(curves: CurveValues) -> list[Note]:
@@ -86,6 +93,19 @@ def find_nonfinite_loss(curves: CurveValues) -> list[Note]:
             return [Note.of("loss-not-finite", step=step, value=value, before=before)]
         before = step if loss is not None else before
     return []
+
+
+def find_nonfinite_loss_before(curves: CurveValues, step: int) -> Note | None:
+    """Return the first loss that is not finite if it was before a step, and stayed so until it."""
+    for note in find_nonfinite_loss(curves):
+        first = note.values["step"]
+        if first >= step:
+            return None
+        for at, loss in zip(curves.steps, curves.losses, strict=True):
+            if first < at < step and loss is not None and math.isfinite(loss):
+                return None
+        return note
+    return None
 
 
 def find_growing_gradients(curves: CurveValues) -> list[Note]:
@@ -227,6 +247,42 @@ def find_slow_layers(layers: Sequence[LayerValues]) -> list[Note]:
             others=len(slow) - 1,
         )
     ]
+
+
+def find_overfitting(curves: CurveValues, evaluations: Sequence[tuple[int, float]]) -> list[Note]:
+    """Return since when the evaluation loss has risen although the training loss fell."""
+    known = [(step, loss) for step, loss in evaluations if math.isfinite(loss)]
+    if len(known) <= _MIN_AFTER_BEST:
+        return []
+    best_step, best = min(known, key=lambda each: each[1])
+    after = [loss for step, loss in known if step > best_step]
+    if not _has_risen(best, after):
+        return []
+    before, now = _train_loss_until(curves, best_step), _train_loss_until(curves, math.inf)
+    if before is None or now is None or now > (1 - _MIN_FALL) * before:
+        return []
+    last = after[-1]
+    return [Note.of("overfitting", step=best_step, best=best, last=last, count=len(after))]
+
+
+def _has_risen(best: float, after: Sequence[float]) -> bool:
+    """Return whether losses after the best one are higher, and do not come down again."""
+    if len(after) < _MIN_AFTER_BEST or best <= 0:
+        return False
+    half = len(after) // 2
+    first_half = statistics.median(after[:half])
+    last_half = statistics.median(after[half:])
+    return last_half >= (1 + _MIN_RISE) * best and last_half > first_half
+
+
+def _train_loss_until(curves: CurveValues, last_step: float) -> float | None:
+    """Return the median of the last losses up to a step, or None if there are too few."""
+    known = []
+    for step, loss in zip(curves.steps, curves.losses, strict=True):
+        if step <= last_step and loss is not None and math.isfinite(loss):
+            known.append(loss)
+    recent = known[-_LOSSES_OF_MEDIAN:]
+    return statistics.median(recent) if len(recent) >= _MIN_RECENT else None
 
 
 def find_spike(curves: CurveValues) -> list[Note]:

@@ -38,22 +38,24 @@ def to_json(value: float | None, digits: int = _DIGITS) -> float | str | None:
 
 
 def thin_out(curve: CurveData) -> CurveData:
-    """Return at most so many points: of equal spans, the first one and the extremes."""
+    """Return at most so many points: of equal spans, the first, the extremes and the first NaN."""
     size = len(curve.steps)
     if size <= _MAX_POINTS:
         return curve
-    width = -(-5 * size // _MAX_POINTS)
+    width = -(-7 * size // _MAX_POINTS)
     kept = set(range(0, size, width))
     for start in range(0, size, width):
         for values in (curve.losses, curve.gradient_norms):
-            span = range(start, min(size, start + width))
-            known = []
-            for at in span:
+            finite, others = [], []
+            for at in range(start, min(size, start + width)):
                 value = values[at]
-                if value is not None:
-                    known.append((value, at))
-            if known:
-                kept |= {min(known)[1], max(known)[1]}
+                if value is not None and math.isfinite(value):
+                    finite.append((value, at))
+                elif value is not None:
+                    others.append(at)
+            kept.update(others[:1])
+            if finite:
+                kept |= {min(finite)[1], max(finite)[1]}
     places = sorted(kept)
     columns: dict[str, list[Any]] = {}
     for name in ("steps", "times", "losses", "learning_rates", "gradient_norms"):

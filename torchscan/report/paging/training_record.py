@@ -8,6 +8,9 @@ from typing import Any
 
 from torchscan.notes import Note
 
+#: bit of weights in ``LayerData.not_finite``
+_IN_WEIGHTS = 4
+
 
 @dataclass(frozen=True, kw_only=True)
 class CurveData:
@@ -51,6 +54,14 @@ class LayerData:
         """Return whether a row has rows inside it."""
         return row + 1 < len(self.rows) and self.rows[row + 1].depth > self.rows[row].depth
 
+    def has_nonfinite_weights(self, step: int) -> bool:
+        """Return whether weights are not finite in the column of a step."""
+        columns = (column for column, last in enumerate(self.last) if last >= step)
+        column = next(columns, None)
+        if column is None:
+            return False
+        return any(bits[column] & _IN_WEIGHTS for bits in self.not_finite)
+
 
 @dataclass(frozen=True, kw_only=True)
 class NanData:
@@ -67,8 +78,14 @@ class NanData:
     input_largest: float | None = None
     input_before: float | None = None
     before_step: int | None = None
-    #: True if the input is finite: then the module produced the value
     is_input_finite: bool | None = None
+    #: True if the weights inside the module were finite before this step, or if it has none
+    were_weights_finite: bool | None = None
+
+    @property
+    def is_producer(self) -> bool:
+        """True if the module produced the value: its input and its weights were finite."""
+        return bool(self.is_input_finite and self.were_weights_finite)
 
 
 @dataclass(frozen=True, kw_only=True)

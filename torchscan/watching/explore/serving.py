@@ -120,10 +120,11 @@ def require_server() -> None:
 
 
 def _checked(runs: Sequence[RunPath], port: int) -> list[Path]:
+    found = [_begun(path_of(each)).resolve() for each in runs]
     require_server()
     if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= _MAX_PORT:
         raise InputError(f"port is {port!r}: give a number from 0 (any free port) to {_MAX_PORT}")
-    return [_begun(path_of(each)).resolve() for each in runs]
+    return found
 
 
 def _begun(run: Path) -> Path:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from torchscan.notes import Note
-from torchscan.report.paging.training_data import training_data
+from torchscan.report.paging.training_data import find_all, training_data
+from torchscan.report.paging.training_packing import thin_out
 from torchscan.report.paging.training_record import (
     CurveData,
     LayerData,
@@ -63,6 +64,11 @@ class FollowedTraining:
 
     def data(self) -> dict[str, Any] | None:
         """Return the training part of the page, or None if the run has no training step."""
+        record = self.read()
+        return None if record is None else training_data(record)
+
+    def read(self) -> TrainingRecord | None:
+        """Return what is known of the training, or None if the run has no training step."""
         with self._lock, single_thread():
             self._update()
             if self._run.shown_phase == "eval":
@@ -71,7 +77,7 @@ class FollowedTraining:
             layers = _layer_data(self._tree, list(self._columns.values()))
             if not train.steps and not layers.first:
                 return None
-            return training_data(self._record(train, layers))
+            return self._record(train, layers)
 
     def _record(self, train: Curves, layers: LayerData) -> TrainingRecord:
         run = self._run
@@ -132,6 +138,12 @@ class FollowedTraining:
 def training_of(run: WatchedRun) -> dict[str, Any] | None:
     """Return the training part of the page, or None if the run has no training step."""
     return FollowedTraining(run).data()
+
+
+def findings_of(run: WatchedRun) -> tuple[Note, ...]:
+    """Return the findings that the page of a run names, in the same order."""
+    record = FollowedTraining(run).read()
+    return () if record is None else tuple(find_all(record, thin_out(record.train)))
 
 
 def first_nan(events: tuple[RunEvent, ...]) -> RunEvent | None:
@@ -199,7 +211,10 @@ def _describe_nan(run: WatchedRun, note: Note) -> NanData:
     inputs = [each for each in known if (each.path, each.invocation) == call]
     history, *before = run.histories([tensor, *inputs])
     at_step = dict(zip(history.steps, history.distributions, strict=True))[step]
-    about_input = _describe_input(before, step) if tensor.kind == "output" and before else {}
+    about_call: dict[str, Any] = {}
+    if tensor.kind == "output":
+        about_call = _describe_input(before, step)
+        about_call["were_weights_finite"] = _were_weights_finite(run, tensor.path, step)
     return NanData(
         step=step,
         path=tensor.path,
@@ -207,7 +222,7 @@ def _describe_nan(run: WatchedRun, note: Note) -> NanData:
         series=tensor.label,
         count=_count_wrong(at_step),
         numel=at_step.numel,
-        **about_input,
+        **about_call,
     )
 
 
@@ -251,6 +266,35 @@ def _describe_input(inputs: Sequence[History], step: int) -> dict[str, Any]:
         about["before_step"] = before_step
         about["input_before"] = max(map(_largest, before))
     return about
+
+
+def _were_weights_finite(run: WatchedRun, path: str, step: int) -> bool | None:
+    """Return whether the weights inside a module were finite before a step, or None if unknown.
+
+    Weights are recorded after a step. Those that are finite then were finite before. Otherwise the
+    recorded step before decides, unless steps between the two were not recorded.
+    """
+    weights = run.find(kind="param")
+    if not weights:
+        return None
+    prefix = f"{path}." if path else ""
+    own = [each for each in weights if each.path == path or each.path.startswith(prefix)]
+    earlier = [each for each in run.steps() if each < step]
+    states = [_was_finite(each, step, max(earlier, default=-1)) for each in run.histories(own)]
+    if False in states:
+        return False
+    return None if None in states else True
+
+
+def _was_finite(weight: History, step: int, before_step: int) -> bool | None:
+    """Return whether a weight was finite before a step. ``before_step``: last recorded before."""
+    known = dict(zip(weight.steps, weight.distributions, strict=True))
+    if step in known and not _count_wrong(known[step]):
+        return True
+    before = known.get(before_step)
+    if before is not None and _count_wrong(before):
+        return False
+    return True if before is not None and before_step == step - 1 else None
 
 
 def _count_wrong(found: Distribution) -> int:

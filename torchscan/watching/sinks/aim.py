@@ -59,7 +59,7 @@ class Aim(Sink):
                 self._track(value, f"{series.label}/{statistic}", seen.step, context)
 
     def on_curves(self, phase: Phase, points: Sequence[CurvePoint]) -> None:
-        """Track the loss, the learning rate and the gradient norm of each step."""
+        """Track loss and learning rate of each step, and gradient norms of sampled ones."""
         for point in points:
             for name, value in to_scalars(phase, point).items():
                 if math.isfinite(value):  # Aim refuses others

@@ -76,7 +76,7 @@ class MLflow(Sink):
             )
 
     def on_curves(self, phase: Phase, points: Sequence[CurvePoint]) -> None:
-        """Log the loss, the learning rate and the gradient norm of each step."""
+        """Log loss and learning rate of each step, and gradient norms of sampled ones."""
         from mlflow.entities import Metric
 
         self._log(

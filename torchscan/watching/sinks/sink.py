@@ -67,7 +67,7 @@ class Sink:
         """A step was looked at."""
 
     def on_curves(self, phase: Phase, points: Sequence[CurvePoint]) -> None:
-        """Take the loss, learning rate and gradient norm of steps, sampled or not, in order."""
+        """Take loss and learning rate of all steps, and gradient norms of sampled ones, in order."""
 
     def on_note(self, note: Note) -> None:
         """Take a note of the user's program, such as ``watcher.note("epoch 3")``: text and step."""

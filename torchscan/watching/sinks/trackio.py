@@ -54,7 +54,7 @@ class Trackio(Sink):
         self._log(values, seen.step)
 
     def on_curves(self, phase: Phase, points: Sequence[CurvePoint]) -> None:
-        """Log the loss, the learning rate and the gradient norm of each step."""
+        """Log loss and learning rate of each step, and gradient norms of sampled ones."""
         for point in points:
             self._log(to_scalars(phase, point), point.step)
 

@@ -86,7 +86,7 @@ class WandB(Sink):
             self._log_before(seen.step)
 
     def on_curves(self, phase: Phase, points: Sequence[CurvePoint]) -> None:
-        """Log the loss, the learning rate and the gradient norm of each step."""
+        """Log loss and learning rate of each step, and gradient norms of sampled ones."""
         self._has_curves = True
         for point in points:
             self._add(point.step, to_scalars(phase, point))

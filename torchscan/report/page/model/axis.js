@@ -111,7 +111,7 @@ function between(points, value, from, to) {
 /** Where the charts of a section begin and end: the same for all of them. @param {number} width */
 export function frameOf(width) {
   const isNarrow = width < 700;
-  return { isNarrow, left: isNarrow ? 76 : 166, right: width - (isNarrow ? 54 : 222) };
+  return { isNarrow, left: isNarrow ? 76 : 166, right: width - (isNarrow ? 60 : 222) };
 }
 
 /** Marks with the room that their texts need: of two that touch, the epoch goes. @param {Mark[]} marks @param {Scale} scale @param {number} right */

@@ -4,6 +4,7 @@ import { make } from "./elements.js";
 import { LayersHeat } from "./layers_heat.js";
 import { counted, digits, whole } from "./numbers.js";
 import { QUANTITIES } from "./quantities.js";
+import { sinceText } from "./summary.js";
 
 /** @typedef {import("./training.js").TrainingView} TrainingView */
 /** @typedef {import("./layers_heat.js").Group} Group */
@@ -19,10 +20,12 @@ export class BrokenView {
     this.cards = make("div", { class: "broken-facts" });
     const host = make("div", { class: "layers-heat" });
     this.title = make("span");
-    this.element = make("section", { class: "panel broken", "aria-label": "First NaN or Inf" }, make("h2", {}, make("span", {}, "When a value is not finite"), this.title), make("div", { class: "broken-parts" }, this.cards, host));
+    const heading = view.data.nan.isSource ? "Source of the first NaN or Inf" : "First recorded NaN or Inf";
+    this.element = make("section", { class: "panel broken", "aria-label": heading }, make("h2", {}, make("span", {}, heading), this.title), make("div", { class: "broken-parts" }, this.cards, host));
     this.heat = new LayersHeat(host, view, { range: () => this.range, groups: (seen) => this.groups(seen) });
     this.heat.quantity = QUANTITIES.find(({ name }) => name === "std" && view.arrays.quantities.get(name)?.rows.size) ?? QUANTITIES[0];
-    if (view.producer) this.heat.rows.reveal(view.producer.row);
+    const seen = view.rowOf(view.data.nan.key);
+    if (seen >= 0) this.heat.rows.reveal(seen);
   }
 
   /** @returns {[number, number]} */
@@ -36,23 +39,25 @@ export class BrokenView {
     const { nan } = this.view.data;
     const { facts } = this.view;
     const card = (/** @type {string} */ title, /** @type {string | Node} */ value, /** @type {string} */ text, isFirst = false) => make("section", { class: `fact${isFirst ? " bad first" : ""}` }, make("span", { class: "label" }, title), make("b", {}, value), make("span", { class: "text" }, text));
-    const size = nan.count === null ? "" : `: ${whole(nan.count)} of ${whole(nan.numel)} values`;
+    const size = nan.count === null ? "" : `: ${whole(nan.count)} of ${whole(nan.numel)} values are NaN or Inf`;
     const tensor = nan.series.startsWith(nan.path) ? nan.series.slice(nan.path.length).replace(/^\./, "").trim() : nan.series;
     const growth = nan.inputLargest > 2 * (nan.inputBefore ?? Infinity) ? `, ×${digits(nan.inputLargest / nan.inputBefore)} since step ${whole(nan.beforeStep)}` : "";
     const inputs = {
-      true: ["finite", `largest ${digits(nan.inputLargest)}${growth}: the module produced the value itself`],
-      false: ["not finite", "the value comes from before this module"],
+      true: ["finite", `largest ${digits(nan.inputLargest)}${growth}${conclusionOf(nan)}`],
+      false: ["not finite", "so the value was produced before this module"],
       null: ["unknown", "the input was not recorded in this step"],
     };
     const [input, about] = inputs[/** @type {"true" | "false" | "null"} */ (String(nan.isInputFinite))];
-    const loss = facts.wrongLossStep === null ? [digits(facts.lastLoss), "stays finite"] : [digits(NaN), `since step ${whole(facts.wrongLossStep)}${facts.lastFinite ? `; ${digits(facts.lastFinite.value)} in step ${whole(facts.lastFinite.step)}` : ""}`];
+    const loss = facts.wrongLossStep === null ? [digits(facts.lastLoss), "stays finite"] : [digits(facts.wrongLoss), sinceText(facts)];
+    const lossCard = card("Loss", loss[0], loss[1], nan.lossStep !== null);
     const later = nan.modules - nan.atOnce;
     const carried = later ? `${whole(nan.atOnce)} in step ${whole(nan.step)}, the others from step ${whole(nan.later)} on` : `all in step ${whole(nan.step)}`;
     this.cards.replaceChildren(
-      card("First NaN or Inf", this.view.link(nan.key, nan.path || this.view.modelName), `step ${whole(nan.step)}, ${tensor}${size}`, true),
-      card("Its input", input, about),
-      card("Loss", loss[0], loss[1]),
-      card("Carried on to", counted(nan.modules, "module"), carried),
+      ...(nan.lossStep === null ? [] : [lossCard]),
+      card(nan.isProducer ? "Produced by" : "First seen in", this.view.link(nan.key, nan.path || this.view.modelName), `step ${whole(nan.step)}, ${tensor}${size}`, nan.isSource),
+      card("Input of this module", input, about),
+      ...(nan.lossStep === null ? [lossCard] : []),
+      card("Reached", counted(nan.modules, "module"), carried),
     );
     this.title.textContent = `steps ${whole(this.range[0])} … ${whole(this.range[1])} · color: ${this.heat.quantity.label}`;
     this.heat.draw();
@@ -66,14 +71,14 @@ export class BrokenView {
     seen.forEach((row, at) => {
       const isProducer = producer !== null && row === this.heat.rows.visible(producer.row);
       if (isProducer) {
-        found.push({ from: at, to: at, title: this.heat.frame.isNarrow ? "first" : `${this.view.data.nan.isInputFinite ? "produced it" : "seen first"}, step ${whole(producer.step)}`, text: "", isBad: true });
+        found.push({ from: at, to: at, title: this.heat.frame.isNarrow ? "first" : `${this.view.data.nan.isProducer ? "produced it" : "seen first"}, step ${whole(producer.step)}`, text: "", isBad: true });
         return;
       }
       if (producer !== null && this.isAround(row, producer.row)) return;
       const wrong = arrays.wrong.get(row);
       const column = wrong ? wrong.findIndex((bits) => bits > 0) : -1;
       if (!wrong || column < 0) return;
-      const title = `from ${whole(arrays.first[column])}`;
+      const title = `from ${this.heat.frame.isNarrow ? "" : "step "}${whole(arrays.first[column])}`;
       const text = this.way(row, wrong[column], arrays.first[column]);
       const before = found.at(-1);
       if (before && before.to === at - 1 && before.title === title && before.text === text) before.to = at;
@@ -91,7 +96,14 @@ export class BrokenView {
   /** How a value came to a row. @param {number} row @param {number} bits @param {number} step */
   way(row, bits, step) {
     const { producer, data } = this.view;
-    if (bits & IN_OUTPUTS) return step > data.nan.step ? "through the weights" : producer !== null && row < producer.row ? "in its outputs" : "through the input";
+    if (bits & IN_OUTPUTS) return step > data.nan.step ? "through the weights" : !data.nan.isSource || (producer !== null && row < producer.row) ? "in its outputs" : "through the input";
     return bits & IN_GRADIENTS ? "through the gradient" : "in its weights";
   }
+}
+
+/** What a finite input means. @param {any} nan */
+function conclusionOf(nan) {
+  if (nan.isProducer) return ", so this module produced the value";
+  if (nan.lossStep !== null) return `; the loss of step ${whole(nan.lossStep)} was not finite, so the weights may not be either`;
+  return nan.wereWeightsFinite === false ? "; its weights were not finite before this step" : "; whether its weights were finite before this step was not recorded";
 }

@@ -3,7 +3,7 @@
 import { pathOf } from "./curves.js";
 import { make } from "./elements.js";
 import { counted, digits, percent, tick, whole } from "./numbers.js";
-import { largestLayer, nowByLayer, risenSince, SLOW } from "./summary.js";
+import { largestLayer, learningLayers, nowByLayer, risenSince, sinceText, SLOW } from "./summary.js";
 import { valueScale } from "./values_axis.js";
 
 /** @typedef {import("./training.js").TrainingView} TrainingView */
@@ -74,8 +74,7 @@ export class Cards {
       return make("g", {}, this.curve(steps, losses, width, "var(--ink)"), ...dots);
     };
     if (facts.wrongLossStep !== null) {
-      const before = facts.lastFinite ? `; ${digits(facts.lastFinite.value)} in step ${whole(facts.lastFinite.step)}` : "";
-      return { title, value: digits(losses.find((value) => value !== null && !Number.isFinite(value))), text: `since step ${whole(facts.wrongLossStep)}${before}`, isBad: true, mini };
+      return { title, value: digits(facts.wrongLoss), text: sinceText(facts), isBad: true, mini };
     }
     const mean = facts.lossOf > 1 ? `mean of ${facts.lossOf} steps` : "last step";
     const { best } = facts;
@@ -91,12 +90,12 @@ export class Cards {
     if (facts.largestNorm === null) return { title, value: "–", text: "no gradients were recorded" };
     const column = this.view.columnOf(facts.largestNormStep);
     const layer = largestLayer(arrays, "gradient", column);
-    const where = layer ? `, most of it in ${this.view.nameOf(layer.row)}` : "";
+    const where = layer ? `, largest in ${this.view.nameOf(layer.row)}` : "";
     return {
       title,
       value: digits(facts.norm),
       small: facts.normOf,
-      text: `at most ${digits(facts.largestNorm)} in step ${whole(facts.largestNormStep)}${where}`,
+      text: `maximum ${digits(facts.largestNorm)} in step ${whole(facts.largestNormStep)}${where}`,
       mini: (width) => this.curve(steps, norms, width, "var(--gradients)"),
     };
   }
@@ -105,15 +104,19 @@ export class Cards {
   slowest() {
     const { arrays } = this.view;
     const title = "Slowest to learn";
-    const layers = nowByLayer(arrays, "update");
-    if (!layers.length) return { title, value: "–", text: "changes of weights were not recorded" };
+    const { layers, num } = learningLayers(arrays);
+    const left = num ? `; ${counted(num, "layer")} without gradients` : "";
+    if (!layers.length) return { title, value: "–", text: num ? `no layer has gradients${left}` : "changes of weights were not recorded" };
     const slow = layers.filter(({ value }) => value < SLOW);
     const names = slow.slice(0, NAMED).map(({ row }) => this.view.nameOf(row)).join(", ");
     const more = slow.length > NAMED ? ` and ${whole(slow.length - NAMED)} more` : "";
     const least = layers.reduce((found, each) => (each.value < found.value ? each : found));
     const text = slow.length ? `update ÷ weight below ${tick(SLOW)}: ${names}${more}` : `update ÷ weight is at least ${digits(least.value)} (${this.view.nameOf(least.row)}); below ${tick(SLOW)} is slow`;
-    return { title, value: slow.length ? counted(slow.length, "layer") : "none", text, mini: (width) => this.rug(layers, width) };
+    return { title, value: slow.length ? counted(slow.length, "layer") : "none", text: `${text}${left}${this.when()}`, mini: (width) => this.rug(layers, width) };
   }
+
+  /** Layers whose values are not finite keep those from before. */
+  when() { return this.view.data.nan ? "; before the first NaN or Inf" : ""; }
 
   /** A line for each layer, by its update ÷ weight. @param {{value: number}[]} layers @param {number} width */
   rug(layers, width) {
@@ -137,7 +140,7 @@ export class Cards {
     const since = worst.value > 0.05 ? risenSince(arrays, "dead", worst) : null;
     const when = !since ? "" : since.isFirst ? ", from the first count on" : `, since step ${whole(since.step)}`;
     const text = worst.value > 0 ? `of ${name} are zero for all inputs of a step${when}` : `no unit of ${counted(layers.length, "layer")} is zero for all inputs of a step`;
-    return { title, value: worst.value > 0 ? percent(worst.value) : "none", text, isBad: worst.value >= 0.95, mini: (width) => this.bars(layers, worst, width) };
+    return { title, value: worst.value > 0 ? percent(worst.value) : "none", text: `${text}${this.when()}`, isBad: worst.value >= 0.95, mini: (width) => this.bars(layers, worst, width) };
   }
 
   /** A bar for each layer, from 0 to all units. @param {{row: number, value: number}[]} layers @param {{row: number}} worst @param {number} width */
@@ -155,9 +158,10 @@ export class Cards {
   nan() {
     const { facts, data, arrays } = this.view;
     const title = "First NaN or Inf";
-    const seen = facts.passes ? `${whole(facts.sampled)} of ${whole(facts.passes)} steps seen` : counted(facts.sampled, "step seen").replace("seens", "s seen");
+    const seen = facts.passes ? `${whole(facts.sampled)} of ${whole(facts.passes)} steps recorded` : `${counted(facts.sampled, "step")} recorded`;
     const mini = (/** @type {number} */ width) => this.seen(width);
     const { nan } = data;
+    if (nan && nan.lossStep !== null) return { title, value: `step ${whole(nan.step)}`, text: `first recorded step with one, after the loss of step ${whole(nan.lossStep)}; ${seen}`, isBad: true, mini };
     if (nan) return { title, value: nan.path || this.view.modelName, key: nan.key, text: `step ${whole(nan.step)}, ${nan.series.replace(nan.path, "").trim() || nan.series}; ${seen}`, isBad: true, mini };
     if (arrays.wrong.size) return { title, value: "Inf", text: `in ${counted(arrays.wrong.size, "row")} of the layers below; ${seen}`, isBad: true, mini };
     return { title, value: "none", text: `${seen}: outputs, gradients, weights`, mini };

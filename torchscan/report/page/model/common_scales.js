@@ -20,7 +20,7 @@ export function commonScales(cards) {
   return pairs.map(({ card, source }) => {
     if (!source) return "";
     const size = groups.find((group) => group.includes(card))?.length ?? 2;
-    return `takes ${source.name}’s output: ${size > 2 ? `${size} outputs` : "both outputs"} on one scale`;
+    return `reads the output of ${source.name}: ${size > 2 ? `${size} outputs` : "both outputs"} on one scale`;
   });
 }
 

@@ -134,7 +134,7 @@ export class CurvesView {
     const text = (/** @type {number} */ y, /** @type {string} */ value, /** @type {string} */ about) => make("text", { class: "small", x: right + 9, y }, `${value} `, make("tspan", { class: "soft" }, about));
     const { facts } = this.view;
     if (track.title === "Learning rate") return [text(track.top + 17, digits(facts.rate), "now")];
-    if (track.title === "Gradient norm") return [text(track.top + 14, digits(facts.norm), facts.normOf), text(track.top + 30, digits(facts.largestNorm), `at most, step ${whole(facts.largestNormStep)}`)];
+    if (track.title === "Gradient norm") return [text(track.top + 14, digits(facts.norm), facts.normOf), text(track.top + 30, digits(facts.largestNorm), `maximum, step ${whole(facts.largestNormStep)}`)];
     const { y } = track.scale;
     const bottom = track.top + track.height + 4;
     const ends = [[facts.evaluation, "eval"], [facts.loss, "train"]].filter(([value]) => Number.isFinite(value));

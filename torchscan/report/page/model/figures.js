@@ -101,7 +101,7 @@ export function saidOf(row, figures, chosen) {
     ["input", tensorsOf(row.takes, row.input)], ["output", tensorsOf(row.gives, row.output)],
     ...settings, ...said.slice(1),
     ["receptive field", row.rf], ["limited by", row.limiter ?? ""],
-    ...(row.repeats > 1 ? [["repeats", "times, arithmetic, bytes and parameters are sums, other figures the largest"]] : []),
+    ...(row.repeats > 1 ? [["repeats", "times, arithmetic, bytes and parameters are sums, other values are the largest"]] : []),
   ];
   return /** @type {[string, string][]} */ (found.filter(([, value]) => value && value !== "–"));
 }

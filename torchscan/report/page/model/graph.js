@@ -193,7 +193,7 @@ export class GraphView {
     const figure = /** @type {Figure} */ (this.figure);
     if (figure.scale !== "log") return figure.text(value, { [figure.key]: value });
     const power = Math.round(Math.log10(value));
-    return Math.abs(power) < 4 ? String(Number(value.toPrecision(1))) : `1e${power < 0 ? "−" : ""}${Math.abs(power)}`;
+    return power > -3 && power < 4 ? String(Number(value.toPrecision(1))) : `1e${power < 0 ? "−" : ""}${Math.abs(power)}`;
   }
 
   /** @param {Box} box */

@@ -78,10 +78,10 @@ export class HeatFrame {
     const hatched = view.arrays.wrong.size ? (view.producer ? "received it" : "NaN or Inf") : "NaN or Inf: none";
     this.key.replaceChildren(
       ...(isTonal ? [make("span", { class: "name" }, quantity.label), this.ramp()] : []),
-      ...(view.producer ? [make("span", {}, make("i", { class: "sample solid" }), view.data.nan.isInputFinite === false ? "seen first here" : "produced the first one")] : []),
+      ...(view.producer ? [make("span", {}, make("i", { class: "sample solid" }), "first NaN or Inf")] : []),
       make("span", {}, make("i", { class: "sample hatched" }), hatched),
       ...(isMissing || !this.hasBlanks() ? [] : [make("span", {}, make("i", { class: "sample blank" }), "no step recorded")]),
-      make("span", { class: "about" }, isMissing ? quantity.missing : `a column: ${this.holds()} · a folded block: ${quantity.folded}`),
+      make("span", { class: "about" }, isMissing ? quantity.missing : `a column: ${this.holds()}${this.hasFolded() ? ` · a folded block: ${quantity.folded}` : ""}`),
     );
   }
 
@@ -96,6 +96,12 @@ export class HeatFrame {
       return made;
     });
     return make("span", { class: "ramp" }, make("i"), ...labels);
+  }
+
+  /** Whether a row that is shown is folded. */
+  hasFolded() {
+    const { rows, view } = this.heat;
+    return rows.seen.some((row) => view.arrays.rows[row].hasInner && !rows.opened.has(row));
   }
 
   /** Whether cells within the run have no step. */
@@ -115,7 +121,7 @@ export class HeatFrame {
     const hasAll = facts.sampled <= arrays.first.length;
     const every = (arrays.quantities.get(quantity.name)?.every ?? 1) * columns.width;
     const counted = every > columns.width ? `; counted in every ${every}th step, held until the next` : "";
-    if (isFinest && hasAll) return `${steps === 1 ? "one step" : `one recorded step of ${whole(steps)}`}${counted}`;
+    if (isFinest && hasAll) return `${steps === 1 ? "one step" : `one step (1 in ${whole(steps)} was recorded)`}${counted}`;
     const share = facts.passes ? facts.sampled / facts.passes : 1;
     const seldom = share < 0.6 ? ` (1 in ${Math.round(1 / share)} was recorded)` : "";
     return `${whole(steps)} steps${seldom}, their ${quantity.pick}${isFinest ? "; this page has no finer ones" : ""}${counted}`;

@@ -39,15 +39,15 @@ export function describeLayer(view) {
   if (!heat || !found) return [];
   const { quantity } = heat;
   const column = heat.columns.at(cross);
-  const start = [make("b", {}, found.folded ? found.name : found.key || found.name), ` ${found.type} · ${view.axis.describe(cross)}`];
-  if (column < 0) return [...start, " · not sampled"];
+  const start = [make("b", {}, found.folded ? found.name : found.key || found.name), ` · ${found.type} · ${view.axis.describe(cross)}`];
+  if (column < 0) return [...start, " · not recorded"];
   const bits = arrays.wrong.get(row)?.[column] ?? 0;
   if (quantity.name === "nan" || bits) return [...start, " · ", make("b", {}, placesOf(bits))];
   if (!heat.values?.has(row)) return [...start, ` · ${quantity.label} –, ${heat.values ? quantity.none : quantity.missing}`];
   const [first, last] = view.whole;
   const compared = Math.min(COMPARED, Math.max(1, Math.round((last - first) / 10)));
   const before = heat.columns.at(cross - compared);
-  const earlier = before < 0 ? "" : ` · ${whole(compared)} ${compared === 1 ? "step" : "steps"} before ${heat.textAt(row, before)}`;
+  const earlier = before < 0 ? "" : ` · ${whole(compared)} ${compared === 1 ? "step" : "steps"} earlier ${heat.textAt(row, before)}`;
   const counted = heat.countedIn(row, column);
   const held = counted >= 0 && counted < column ? ` (counted in step ${whole(arrays.last[counted])})` : "";
   const end = view.range[1] < last ? `step ${whole(view.range[1])}` : "last";

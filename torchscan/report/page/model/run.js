@@ -79,7 +79,7 @@ class RunPage extends ModelPage {
   /** A NaN may come of an infinity: the training knows the first of both. @param {any} measured */
   withSource(measured) {
     const nan = this.data.training?.nan;
-    return nan ? { ...measured, producers: { [nan.key]: `${nan.series}, step ${nan.step}` } } : measured;
+    return nan ? { ...measured, producers: nan.isSource ? { [nan.key]: `${nan.series}, step ${nan.step}` } : {} } : measured;
   }
 
   gone() { return `Not connected: the server may have stopped. To open the run again: torchscan runs open ${this.data.live.join(" ")}`; }

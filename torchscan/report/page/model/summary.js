@@ -1,5 +1,7 @@
 // Figures of a run's present state, from its curves and the last columns of its layers.
 
+import { digits, whole } from "./numbers.js";
+
 /** @typedef {import("./unpack.js").Arrays} Arrays */
 /** @typedef {{row: number, value: number}} OfRow */
 
@@ -25,6 +27,7 @@ export function summarize(arrays, data) {
     lossOf: loss.number,
     lastLoss: losses.filter((value) => value !== null).at(-1) ?? null,
     wrongLossStep: firstWrong < 0 ? null : steps[firstWrong],
+    wrongLoss: firstWrong < 0 ? null : losses[firstWrong],
     lastFinite: lastPoint(steps, firstWrong < 0 ? losses : losses.slice(0, firstWrong)),
     norm: norm.value,
     normOf: norm.number > 1 ? `mean of ${norm.number}` : "now",
@@ -35,6 +38,11 @@ export function summarize(arrays, data) {
     evaluationStep: evaluations.at(-1)?.step ?? null,
     best: evaluations.reduce((/** @type {any} */ best, /** @type {any} */ each) => (best && best.loss <= each.loss ? best : each), null),
   };
+}
+
+/** Since when the loss is not finite, with the last value before. @param {any} facts */
+export function sinceText({ wrongLossStep, lastFinite }) {
+  return `since step ${whole(wrongLossStep)}${lastFinite ? `; ${digits(lastFinite.value)} in step ${whole(lastFinite.step)}` : ""}`;
 }
 
 /** @param {number[]} steps @param {(number | null)[]} values */
@@ -75,6 +83,15 @@ export function nowByLayer(arrays, name) {
     if (last.length) found.push({ row, value: last[last.length >> 1] });
   }
   return found;
+}
+
+/** Modules whose weights are recorded, with a gradient and without: frozen ones, and those that no pass calls. @param {Arrays} arrays */
+export function learningLayers(arrays) {
+  const layers = nowByLayer(arrays, "update");
+  const gradients = arrays.quantities.get("gradient")?.rows ?? new Map();
+  if (!gradients.size) return { layers, num: 0 };
+  const learning = layers.filter(({ row }) => gradients.has(row));
+  return { layers: learning, num: layers.length - learning.length };
 }
 
 /** The module without modules inside it that has the largest value in a column. @param {Arrays} arrays @param {string} name @param {number} column @returns {OfRow | null} */

@@ -37,6 +37,8 @@ export class TrainingView {
     this.whole = [0, 1];
     this.axis = new Axis(this.unit, NO_ARRAYS.curve, []);
     this.cross = 0;
+    /** the last recorded step */
+    this.latest = 0;
     /** rows that are selected and pointed at; -1: none */
     this.selected = -1;
     this.pointed = -1;
@@ -54,7 +56,7 @@ export class TrainingView {
 
   /** New data of the same run. @param {any} data */
   async take(data) {
-    const isFollowing = !this.data || this.cross >= this.whole[1];
+    const isFollowing = !this.data || this.cross >= this.latest;
     this.arrays = await unpack(data.packed);
     this.data = data;
     this.facts = summarize(this.arrays, data);
@@ -63,19 +65,26 @@ export class TrainingView {
     const lasts = [curve.steps.at(-1), last.at(-1)].filter((each) => each !== undefined);
     this.whole = [Math.min(...firsts), Math.max(...lasts, Math.min(...firsts) + 1)];
     this.producer = this.findProducer();
-    if (isFollowing) this.cross = data.nan?.step ?? data.spike?.step ?? this.whole[1];
+    this.latest = last.at(-1) ?? this.whole[1];
+    if (isFollowing) this.cross = data.nan?.step ?? data.spike?.step ?? this.latest;
     this.axis = new Axis(this.unit, curve, data.marks);
     if (!this.heat) this.build();
     else this.refresh();
     this.draw();
   }
 
-  /** The row that produced the first value that is not finite. */
+  /** The row with the first value that is not finite, unless the loss or the weights were not finite before. */
   findProducer() {
     const { nan } = this.data;
-    if (!nan) return null;
-    const row = this.arrays.rows.findIndex((each) => each.key === nan.key.replace(/@\d+$/, "") && !each.folded);
+    if (!nan?.isSource) return null;
+    const row = this.rowOf(nan.key);
     return row < 0 ? null : { row, step: nan.step };
+  }
+
+  /** The row of a call; -1: none. @param {string} key */
+  rowOf(key) {
+    const path = key.replace(/@\d+$/, "");
+    return this.arrays.rows.findIndex((row) => row.key === path && !row.folded);
   }
 
   build() {
@@ -190,8 +199,7 @@ export class TrainingView {
   /** A module was selected, here or elsewhere. @param {string} key @param {boolean} [draws] */
   select(key, draws = true) {
     this.selectedKey = key;
-    const path = key.replace(/@\d+$/, "");
-    const found = this.arrays.rows.findIndex((row) => row.key === path && !row.folded);
+    const found = this.rowOf(key);
     this.selected = found > 0 || (found === 0 && this.arrays.rows.length === 1) ? found : -1;
     if (this.selected >= 0 && this.pointed < 0) this.pointed = this.selected;
     if (draws) { this.heat?.paint(); this.broken?.heat.paint(); this.read(); }
