@@ -16,10 +16,11 @@ from torchscan.analyses.generation.active_parameters import (
 )
 from torchscan.analyses.generation.cache_size import CacheSize
 from torchscan.analyses.generation.capacity import longest, work_bytes
+from torchscan.analyses.generation.engines import Engine, EngineName, engine_named
 from torchscan.analyses.generation.formulas import Fitted, SymbolicCosts
 from torchscan.analyses.generation.generation_result import Generation, GenerationSweep
-from torchscan.analyses.generation.serving_costs import Serving
-from torchscan.analyses.generation.stored import stored
+from torchscan.analyses.generation.serving_costs import Compute, Serving
+from torchscan.analyses.generation.stored import Stored, stored
 from torchscan.analyses.module_costs import call_costs, operators_without_formula
 from torchscan.analyses.roofline import (
     Fabric,
@@ -87,7 +88,8 @@ def analyze_generation(
     precision: Precision | None = None,
     weights: str | None = None,
     cache: str | None = None,
-    eager: bool = False,
+    compute: Compute | None = None,
+    engine: EngineName | Engine = "cuda-graph",
     inputs: Mapping[str, Tensor] | None = None,
     step: Step | None = None,
     mesh: Mapping[str, int] | None = None,
@@ -110,11 +112,14 @@ def analyze_generation(
         price: what the device costs an hour, in any currency: a sweep then has the price of a million new tokens.
         device: the name of the GPU, which ``torchscan devices`` lists; None: this machine's.
         precision: "fp32", "fp16", "bf16": what the model is converted to; None: the model as it is.
-        weights: the format in which weights are stored that go into products, but for the last: "int8", "fp8", "int4", "nf4",
-            "fp4", "mxfp4"; with the number of weights that share a scale, "int4:32". Arithmetic stays in the model's own.
+        weights: the format in which weights of products are stored, except the last product: "int8", "fp8", "int4", "nf4",
+            "fp4", "mxfp4", "nvfp4"; with the number of weights that share a scale, "int4:32". Kernels unpack them.
         cache: the format in which keys and values are stored: "fp8", "int8".
-        eager: as plain PyTorch runs it, kernel by kernel, copying the cache for each token; by default as engines do that
-            serve: compiled, in a CUDA graph, with a cache that is appended to.
+        compute: the format in which products with these weights are computed: "fp8", "fp4". Inputs are
+            quantized, and weights are stored in "fp8" or "nvfp4". None: the model's own format.
+        engine: the program that serves the model: "cuda-graph" (compiled, one CUDA graph, no time of the host), "vllm",
+            "vllm-0.6", "sglang", "tensorrt-llm", "transformers" (eager PyTorch, kernel by kernel), or a
+            ``torchscan.types.Engine``.
         inputs: what the pass over the prompt is given besides, by argument name, for one sequence: an image, a sound. Where
             the model finds the places of an image among the tokens, also the tokens that the prompt begins with.
         step: ``step(model, cache, token)`` runs the model on tokens of shape [batch, length] and returns its output and the new
@@ -130,8 +135,17 @@ def analyze_generation(
     _require_sizes(sizes)
     _require_price(price, is_sweep=not isinstance(batch_size, int))
     module = original_of(module)
-    serving = _serving(weights, cache, eager=eager)
-    setting = _setting(module, prompt, new, device=device, precision=precision, serving=serving)
+    found_engine = engine_named(engine)
+    serving = _serving(weights, cache, compute, found_engine)
+    setting = _setting(
+        module,
+        prompt,
+        new,
+        device=device,
+        precision=precision,
+        serving=serving,
+        engine=found_engine,
+    )
     setting = _joined(setting, mesh, per_machine, network_gbs)
     with (
         _token_by_token(module, step, is_shown=progress),
@@ -230,6 +244,7 @@ class _Setting:
     device: Device
     precision: Precision | None
     serving: Serving
+    engine: Engine
     length: Length
     #: tokens that the model has positions for
     limit: int | None
@@ -242,17 +257,41 @@ class _Setting:
         return self.device.vendor != "CPU"
 
 
-def _serving(weights: str | None, cache: str | None, *, eager: bool) -> Serving:
+def _serving(
+    weights: str | None, cache: str | None, compute: Compute | None, engine: Engine
+) -> Serving:
     packed = None if weights is None else stored(weights, "weights")
     if packed is not None and not packed.is_packed:
         raise InputError.of_value(
             "weights", weights, "give ", Give("precision", weights), ", which converts the model"
         )
     return Serving(
-        weights=packed,
+        weights=packed if compute is None else _computed_weights(compute, packed),
         cache=None if cache is None else stored(cache, "cache"),
-        eager=eager,
+        compute=compute,
+        appends=engine.is_graphed,
+        has_flash_3=engine.has_flash_3,
+        fuses_quantization=engine.fuses_quantization,
     )
+
+
+_WEIGHTS_OF: Mapping[Compute, str] = {"fp8": "fp8", "fp4": "nvfp4"}
+
+
+def _computed_weights(compute: Compute, packed: Stored | None) -> Stored:
+    """Return the format of weights that are multiplied in 8 or 4 bits."""
+    if compute not in _WEIGHTS_OF:
+        raise InputError.of_value("compute", compute, 'give "fp8" or "fp4"')
+    usual = stored(_WEIGHTS_OF[compute], "weights")
+    if packed is None:
+        return usual
+    if packed.bits != usual.bits or packed.name.startswith("int"):
+        raise InputError(
+            Argument("compute"),
+            f" is {compute!r}, and weights are in {packed}: give ",
+            Give("weights", str(usual)),
+        )
+    return packed
 
 
 def _setting(
@@ -263,6 +302,7 @@ def _setting(
     device: str | None,
     precision: Precision | None,
     serving: Serving,
+    engine: Engine,
 ) -> _Setting:
     require_module(module)
     prompt, new = tokens_of("prompt", prompt), tokens_of("new", new)
@@ -270,6 +310,7 @@ def _setting(
     precision = supported_precision(precision, _PRECISIONS, *advice)
     found, limit = device_named(device), positions_of(module)
     require_format(found, precision)
+    _require_rate(found, serving.compute)
     if limit is not None and prompt + new > limit:
         raise InputError(
             f"the model has {limit:,} positions, fewer than {prompt:,} + {new:,} tokens: give a "
@@ -279,7 +320,26 @@ def _setting(
             Argument("new"),
         )
     return _Setting(
-        device=found, precision=precision, serving=serving, length=Length(prompt, new), limit=limit
+        device=found,
+        precision=precision,
+        serving=serving,
+        engine=engine,
+        length=Length(prompt, new),
+        limit=limit,
+    )
+
+
+def _require_rate(device: Device, compute: Compute | None) -> None:
+    """Refuse a format that the matrix units of a device do not have."""
+    if compute is None or compute in device.flops_per_second:
+        return
+    others = [each for each in _WEIGHTS_OF if each in device.flops_per_second]
+    advice = f"give {' or '.join(map(repr, others))}" if others else "leave it out"
+    raise InputError(
+        Argument("compute"),
+        f" is {compute!r}, and {device.name} has no {compute} arithmetic: {advice}; ",
+        Argument("weights"),
+        " sets how weights are stored",
     )
 
 
@@ -292,7 +352,7 @@ def _joined(
         device=setting.device,
         per_machine=per_machine,
         network=1e9 * network_gbs,
-        is_engine=not setting.serving.eager,
+        is_engine=setting.engine.is_graphed,
     )
     return replace(setting, mesh=mesh, fabric=fabric)
 
@@ -337,6 +397,19 @@ def _unpriced(*traces: Trace) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prompts:
+    """What the pass over the prompts takes."""
+
+    #: seconds of one prompt, and until each sequence has its first token
+    time_of_one: float
+    time_of_all: float
+    #: bytes besides weights and caches
+    work: int
+    #: True if these are the bytes of all prompts at once
+    is_of_all: bool
+
+
 class _GenerationQuestion:
     """A question and its records, for any number of batch sizes."""
 
@@ -353,6 +426,8 @@ class _GenerationQuestion:
         self._like = like if step is None else Stepping(like, step)
         self._setting = setting
         self._inputs = inputs
+        #: passes by batch size
+        self._known_passes: dict[int, Generating] = {}
 
     def answer(self, batch_size: int) -> Generation:
         """All of it."""
@@ -372,21 +447,23 @@ class _GenerationQuestion:
         passes.require_room(prompt)
         passes.folded = self._folded  # first of all: then only one pass of all layers is recorded
         first = passes.prompted(Length(prompt)).trace
-        prefill = self._roofline(first)
         middle = passes.continued(Length(prompt, new // 2)).trace
-        decode, work = (
-            self._roofline(middle, graphed=asked.is_gpu and not serving.eager),
-            work_bytes(middle),
-        )
+        prefill = self._roofline(self._alone.prompted(Length(prompt)).trace)
+        decode = self._roofline(middle, graphed=asked.is_gpu and asked.engine.is_graphed)
+        prompts = self._prompts(prefill, first, batch_size)
+        work = work_bytes(middle)
         held = weights_bytes(middle, serving.weights)
         at_end = self._cache(prompt + new)
         room = asked.device.room_bytes - held
         limit = asked.limit if self._cache.may_go_on else prompt + new
+        peak = max(work, prompts.work)
         return Generation(
             device=asked.device.name,
             precision=asked.precision,
             weights=None if serving.weights is None else str(serving.weights),
             cache=None if serving.cache is None else str(serving.cache),
+            compute=serving.compute,
+            engine=asked.engine,
             prompt=prompt,
             new=new,
             batch_size=batch_size,
@@ -397,10 +474,12 @@ class _GenerationQuestion:
             cache_bytes=at_end,
             cache_bytes_per_token=at_end - self._cache(prompt + new - 1),
             work_bytes=work,
-            max_context=longest(self._cache, (room - work) // batch_size, prompt + new, limit),
-            max_batch_size=max(0, room) // max(1, at_end + work // batch_size),
-            first_token=prefill.time_estimate,
-            per_token=decode.time_estimate,
+            prompt_work_bytes=prompts.work,
+            max_context=longest(self._cache, (room - peak) // batch_size, prompt + new, limit),
+            max_batch_size=self._max_batch_size(room, at_end, work // batch_size, prompts),
+            first_token=prompts.time_of_one,
+            first_token_of_all=prompts.time_of_all,
+            per_token=decode.time_estimate + asked.engine.host_seconds(batch_size),
             prefill=prefill,
             decode=decode,
             num_traces=passes.records
@@ -410,6 +489,44 @@ class _GenerationQuestion:
             assumptions=self._assumptions(decode),
             warnings=tuple(dict.fromkeys((*prefill.warnings, *decode.warnings))),
         )
+
+    def _prompts(self, prefill: Roofline, first: Trace, batch_size: int) -> _Prompts:
+        """Return what the prompts take, given the roofline of one and the record of all.
+
+        An engine with chunks processes as many prompts in one pass as fit into a chunk, and a
+        longer prompt in several passes.
+        """
+        asked = self._setting
+        host, prompt, chunk = asked.engine.host_seconds(1), asked.length.prompt, None
+        if not self._cache.is_loop:
+            chunk = asked.engine.prompt_chunk
+        num_passes = 1 if chunk is None else -(-prompt // chunk)
+        alone = prefill.time_estimate + host * num_passes
+        if batch_size == 1:
+            whole, together = alone, 1
+        elif chunk is None:
+            whole, together = self._roofline(first).time_estimate + host, batch_size
+        else:
+            together = min(batch_size, max(1, chunk // prompt))
+            passes = self._passes(together)
+            passes.folded = self._folded
+            trace = passes.prompted(Length(prompt)).trace
+            of_pass = self._roofline(trace).time_estimate if together > 1 else prefill.time_estimate
+            whole = batch_size / together * (of_pass + host * num_passes)
+        trace = self._passes(together).prompted(Length(prompt)).trace
+        return _Prompts(
+            time_of_one=alone,
+            time_of_all=max(whole, alone),
+            work=work_bytes(trace) // num_passes,
+            is_of_all=chunk is None,
+        )
+
+    @staticmethod
+    def _max_batch_size(room: int, cache: int, work: int, prompts: _Prompts) -> int:
+        """Return the number of sequences that fit, each with a cache and the bytes of its token."""
+        if prompts.is_of_all:
+            return max(0, room) // max(1, cache + work)
+        return max(0, room - prompts.work) // max(1, cache + work)
 
     @once
     def _folded(self) -> Folded | None:
@@ -435,7 +552,11 @@ class _GenerationQuestion:
         return CacheSize(self._alone, asked.length, asked.serving.cache, asked.limit)
 
     def _passes(self, batch_size: int) -> Generating:
-        return self._alone if batch_size == 1 else self._passes_of(batch_size)
+        if batch_size == 1:
+            return self._alone
+        if batch_size not in self._known_passes:
+            self._known_passes[batch_size] = self._passes_of(batch_size)
+        return self._known_passes[batch_size]
 
     def _passes_of(self, batch_size: int) -> Generating:
         kernels = {
@@ -461,21 +582,36 @@ class _GenerationQuestion:
             Rates(asked.device),
             precision=asked.precision,
             numbers=numbers_of(asked.device, asked.precision),
-            compiled=asked.is_gpu and not asked.serving.eager,
+            compiled=asked.is_gpu and asked.engine.is_graphed,
             serving=asked.serving,
             fabric=asked.fabric,
             graphed=graphed,
         )
 
     def _assumptions(self, decode: Roofline) -> tuple[Note, ...]:
-        if self._setting.serving.eager:
+        return (*self._engine_notes(), *self._beyond(), *decode.assumptions)
+
+    def _engine_notes(self) -> list[Note]:
+        engine = self._setting.engine
+        if not engine.is_graphed:
             serving = Note.of("eager-serving")
         elif self._setting.is_gpu:
             serving = Note.of("graphed-serving")
         else:
             serving = Note.of("host-serving")
-        sequences, chunks = Note.of("equal-sequences"), Note.of("prompt-in-chunks")
-        return (serving, sequences, chunks, *self._beyond(), *decode.assumptions)
+        notes = [serving, Note.of("equal-sequences")]
+        if engine.host_time or engine.host_time_per_sequence:
+            notes.append(
+                Note.of(
+                    "engine-host-time",
+                    engine=engine.version or engine.name,
+                    seconds=engine.host_time,
+                    per_sequence=engine.host_time_per_sequence,
+                )
+            )
+        if engine.prompt_chunk is not None:
+            notes.append(Note.of("prompt-in-chunks", tokens=engine.prompt_chunk))
+        return notes
 
     def _beyond(self) -> list[Note]:
         reach, asked = self._cache.reach, self._setting

@@ -76,14 +76,14 @@ def roofline_of(
         numbers or Numbers(),
         compiled=compiled,
         turned=turned,
-        async_attention=serving is not None and not serving.eager,
+        serving=serving,
     )
     runs = [
         device.run(
             index,
             op,
             moved[index],
-            Near(cached[index], cached_at_least[index], handed[index], served.unpacked[index]),
+            Near(cached[index], cached_at_least[index], handed[index], *served.packed[index]),
         )
         for index, op in enumerate(trace.ops)
         if kernels[index] is not None and index not in times

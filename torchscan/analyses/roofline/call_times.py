@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from torchscan.analyses.generation.serving_costs import AS_IT_IS, BITS, Serving
 from torchscan.analyses.roofline.channels_last import with_channels_last
 from torchscan.analyses.roofline.constants import (
     EPILOGUES,
+    NARROW_SHARE,
     OVERLAP,
     ROWS_UNPACKED,
     STREAMING,
@@ -112,6 +114,8 @@ class Near(NamedTuple):
     handed_over: int
     #: weights that are stored in fewer bits than they are computed in
     unpacked: int = 0
+    #: bytes of inputs that are quantized, for products in fewer than 16 bits
+    quantized: int = 0
 
 
 def _moved(read: int, cost: OpCost, cached: tuple[int, int]) -> _Moved:
@@ -129,7 +133,7 @@ class CallTimes:
         *,
         compiled: bool,
         turned: bool,
-        async_attention: bool = False,
+        serving: Serving | None = None,
     ) -> None:
         """Prepare to time calls.
 
@@ -138,12 +142,13 @@ class CallTimes:
             numbers: the arithmetic of the pass.
             compiled: True if a compiler has fused the calls.
             turned: True if convolutions find and leave their operands with the channels last.
-            async_attention: True if attention runs as FlashAttention 3 where the device can.
+            serving: the way in which a language model is served, or None.
         """
         self._rates = rates
         self._numbers = numbers
         self._compiled = compiled
         self._turned = turned
+        self._serving = serving or AS_IT_IS
         device = rates.device
         self._machine = Machine(device.multiprocessors or 1)
         if not rates.is_host:
@@ -151,9 +156,9 @@ class CallTimes:
                 device.multiprocessors or 1,
                 clock_hz=device.clock_hz,
                 flops_per_cycle=rates.flops_per_cycle,
-                has_async_attention=async_attention and device.arch.startswith("Hopper"),
+                has_async_attention=self._serving.has_flash_3 and device.arch.startswith("Hopper"),
             )
-        self._kernels: dict[int, tuple[Kernel, Format]] = {}
+        self._kernels: dict[tuple[int, bool], tuple[Kernel, Format]] = {}
         self._times: dict[tuple[object, ...], tuple[OpCost, Format, Seconds, int]] = {}
 
     def run(self, index: int, op: OpCall, cost: OpCost, near: Near) -> DeviceCall:
@@ -166,22 +171,43 @@ class CallTimes:
         return DeviceCall(index=index, cost=cost, form=form, work=work, launches=launches)
 
     def _time(self, op: OpCall, cost: OpCost, near: Near) -> tuple[OpCost, Format, Seconds, int]:
-        kernel, form = self._kernel(op, cost)
-        cost = _in_eight_bits(op.signature, cost) if form == "fp8" else cost
+        kernel, form = self._kernel(op, cost, is_quantized=near.quantized > 0)
+        is_mixed = form == "fp8" and not near.quantized
+        cost = _in_eight_bits(op.signature, cost) if is_mixed else cost
         moved, fewest = (
             _moved(cost.bytes_read, cost, near.cached),
             _moved(cost.min_bytes_read, cost, near.cached_at_least),
         )
-        return cost, form, self._work(kernel, cost, form, (moved, fewest), near), kernel.launches
+        launches = kernel.launches
+        if near.quantized and not self._serving.fuses_quantization:
+            launches += 1
+        return cost, form, self._work(kernel, cost, form, (moved, fewest), near), launches
 
-    def _kernel(self, op: OpCall, cost: OpCost) -> tuple[Kernel, Format]:
-        key = id(op.signature)
+    def _kernel(self, op: OpCall, cost: OpCost, *, is_quantized: bool) -> tuple[Kernel, Format]:
+        key = id(op.signature), is_quantized
         if key not in self._kernels:
             self._kernels[key] = (
-                self._kernel_for(op, cost),
-                format_of(op.signature, cost, self._numbers),
+                self._quantized_kernel(op, cost)
+                if is_quantized and self._serving.compute is not None
+                else (
+                    self._kernel_for(op, cost),
+                    format_of(op.signature, cost, self._numbers),
+                )
             )
         return self._kernels[key]
+
+    def _quantized_kernel(self, op: OpCall, cost: OpCost) -> tuple[Kernel, Format]:
+        """Return the kernel of a product in 8 or 4 bits.
+
+        Its multiprocessors compute more in a cycle, so beginning and ending a tile costs more.
+        """
+        form = self._serving.compute or "fp8"
+        machine = self._machine
+        if machine.flops_per_cycle is not None:
+            speed = self._rates.peak(form) / self._rates.peak("bf16")
+            machine = replace(machine, flops_per_cycle=speed * machine.flops_per_cycle)
+        kernel = kernel_of(op.signature, cost, machine)
+        return replace(kernel, matrices=NARROW_SHARE * kernel.matrices), form
 
     def _kernel_for(self, op: OpCall, cost: OpCost) -> Kernel:
         """A host's kernels are nothing but what they compute, and so are those that a compiler writes."""
@@ -210,7 +236,7 @@ class CallTimes:
         unavoidable = 2 * cost.macs * rates.min_seconds(form, kernel) if cost.macs else 0.0
         others = max(0, cost.flops - 2 * cost.macs) / rates.vector_peak(form)
         apart = kernel.turned_bytes + (0.0 if self._compiled else kernel.bias_bytes)
-        quantised = 3 * cost.bytes_read if form == "fp8" else 0  # read in 16 bits, written in 8
+        quantised = self._quantization_bytes(cost, form, near)
         from_memory = max(0.0, moved.by_memory - EPILOGUES * near.handed_over)
         traffic = from_memory / (rates.bandwidth * efficiency)
         traffic += moved.by_cache / rates.cache_estimate
@@ -227,6 +253,14 @@ class CallTimes:
             + UNPACKING * near.unpacked / rates.vector_peak("fp32")
             + kernel.alone,
         )
+
+    def _quantization_bytes(self, cost: OpCost, form: Format, near: Near) -> float:
+        """Return the bytes that are read in 16 bits and written in the format of a product."""
+        compute = self._serving.compute
+        if near.quantized and compute is not None:
+            written = near.quantized * BITS[compute] / 16
+            return 0.0 if self._serving.fuses_quantization else near.quantized + written
+        return 3.0 * cost.bytes_read if form == "fp8" else 0.0
 
     def _least(self, arithmetic: float, moved: _Moved) -> tuple[float, float, float]:
         return (

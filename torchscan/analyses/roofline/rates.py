@@ -27,7 +27,7 @@ from torchscan.ops import OpCost
 from torchscan.trace.events import OpSignature
 
 #: the number format that products of a call are computed in
-Format = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
+Format = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4"]
 
 #: convolutions and recurrent layers are cuDNN's, for which torch has switches of their own
 Products = Literal["convolutions", "recurrent", "products"]
@@ -47,6 +47,7 @@ _FORMATS: dict[torch.dtype, Format] = {
     torch.quint8: "int8",
 }
 _WIDER: dict[Format, Format] = {
+    "fp4": "fp8",
     "fp8": "fp16",
     "int8": "fp16",
     "bf16": "fp32",
