@@ -1,0 +1,245 @@
+"""Estimated beside published times of inference engines, by engine, model and load."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import statistics
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
+from torchscan import analyze_generation
+from torchscan.errors import TorchscanError
+from torchscan.types import Generation
+
+TRUTH = Path(__file__).parents[2] / "shared" / "truth"
+_DEVICES = {"h100_sxm": "H100 SXM", "b200_sxm": "B200", "A100 80GB": "A100-SXM4-80GB"}
+_ENGINES = {
+    "trtllm": "tensorrt-llm",
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "vLLM": "vllm-0.6",
+    "transformers": "transformers",
+}
+#: precision of products by the name in the table of engines
+_COMPUTE = {"": None, "fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4", "int4_wo": None}
+_WEIGHTS = {"int4_wo": "int4:32"}
+#: formats of weights by the name in Qwen's tables
+_STORED = {"BF16": None, "GPTQ-Int8": "int8", "GPTQ-Int4": "int4", "AWQ": "int4"}
+_Config = tuple[str, Mapping[str, Any]]
+_LLAMA = {"vocab_size": 128256, "max_position_embeddings": 131072}
+_QWEN = {"vocab_size": 152064, "max_position_embeddings": 131072 + 4096, "head_dim": 128}
+
+
+def _layers(
+    hidden: int, inner: int, layers: int, heads: int, key_heads: int, **others: Any
+) -> dict[str, Any]:
+    return {
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": key_heads,
+        **others,
+    }
+
+
+_QWEN3_MOE = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 1536}
+_MODELS: Mapping[str, _Config] = {
+    "meta-llama/Llama-3.1-8B-Instruct": ("Llama", _layers(4096, 14336, 32, 32, 8, **_LLAMA)),
+    "meta-llama/Llama-3.1-70B": ("Llama", _layers(8192, 28672, 80, 64, 8, **_LLAMA)),
+    "Qwen/Qwen3-32B": ("Qwen3", _layers(5120, 25600, 64, 64, 8, **_QWEN)),
+    "Qwen/Qwen3-235B-A22B-FP8": (
+        "Qwen3Moe",
+        _layers(4096, 12288, 94, 64, 4, **_QWEN, **_QWEN3_MOE),
+    ),
+    "openai/gpt-oss-120b": ("GptOss", {"num_hidden_layers": 36, "num_local_experts": 128}),
+    "MiniMaxAI/MiniMax-M2.5": ("MiniMaxM2", {}),
+    "Qwen2.5-0.5B-Instruct": ("Qwen2", _layers(896, 4864, 24, 14, 2, **_QWEN)),
+    "Qwen2.5-1.5B-Instruct": ("Qwen2", _layers(1536, 8960, 28, 12, 2, **_QWEN)),
+    "Qwen2.5-3B-Instruct": ("Qwen2", _layers(2048, 11008, 36, 16, 2, **_QWEN)),
+    "Qwen2.5-7B-Instruct": ("Qwen2", _layers(3584, 18944, 28, 28, 4, **_QWEN)),
+    "Qwen2.5-14B-Instruct": ("Qwen2", _layers(5120, 13824, 48, 40, 8, **_QWEN)),
+    "Qwen2.5-32B-Instruct": ("Qwen2", _layers(5120, 27648, 64, 40, 8, **_QWEN)),
+    "Qwen2.5-72B-Instruct": ("Qwen2", _layers(8192, 29568, 80, 64, 8, **_QWEN)),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingRow:
+    """A published row, and the estimate. Times are in seconds."""
+
+    model: str
+    device: str
+    engine: str
+    precision: str
+    cards: int
+    batch_size: int
+    prompt: int
+    new: int
+    #: measured
+    first_token: float | None
+    per_token: float
+    estimate: Generation
+
+    @property
+    def token_ratio(self) -> float:
+        """Time per token under load, estimated ÷ measured."""
+        return self.estimate.per_token_under_load / self.per_token
+
+    @property
+    def first_ratio(self) -> float | None:
+        """Time to the first token, estimated ÷ measured."""
+        if self.first_token is None:
+            return None
+        return self.estimate.first_token / self.first_token
+
+
+@lru_cache(2)
+def _model(name: str) -> nn.Module:
+    import transformers
+
+    kind, values = _MODELS[name]
+    config = getattr(transformers, f"{kind}Config")(**values)
+    with torch.device("meta"):
+        model: nn.Module = transformers.AutoModelForCausalLM.from_config(
+            config, dtype=torch.bfloat16
+        )
+    return model.eval()
+
+
+@lru_cache(1024)
+def _estimate(name: str, prompt: int, new: int, asked: tuple[tuple[str, Any], ...]) -> Generation:
+    arguments = dict(asked)
+    cards = arguments.pop("cards")
+    mesh = {} if cards == 1 else {"mesh": {"tp": cards}}
+    found = analyze_generation(_model(name), prompt, new, progress=False, **arguments, **mesh)
+    assert isinstance(found, Generation)
+    return found
+
+
+def engine_rows(every: int = 1) -> Iterator[ServingRow]:
+    """Estimate the rows of InferenceMAX: several requests at once, one after another."""
+    with gzip.open(TRUTH / "serve_inferencemax_silicon.csv.gz", "rt") as file:
+        rows = [row for row in csv.DictReader(file) if row["model_path"] in _MODELS]
+    for row in rows[::every]:
+        cards, precision = int(row["tp_size"]), row["gemm_quant_mode"]
+        batch, prompt, new = (int(row[name]) for name in ("batch_size", "isl", "osl"))
+        if row["attention_dp_size"] not in ("", "1"):
+            continue
+        arguments = {
+            "batch_size": batch,
+            "device": _DEVICES[row["system"]],
+            "engine": _ENGINES[row["backend"]],
+            "compute": _COMPUTE[precision],
+            "weights": _WEIGHTS.get(precision),
+            "cards": cards,
+        }
+        estimate = _try(row["model_path"], prompt, new, arguments)
+        if estimate is not None:
+            yield ServingRow(
+                model=row["model_path"].partition("/")[2],
+                device=row["system"],
+                engine=row["backend"],
+                precision=precision or "bf16",
+                cards=cards,
+                batch_size=batch,
+                prompt=prompt,
+                new=new,
+                first_token=float(row["silicon_ttft_ms"]) / 1e3,
+                per_token=float(row["silicon_tpot_ms"]) / 1e3,
+                estimate=estimate,
+            )
+
+
+def qwen_rows(every: int = 1) -> Iterator[ServingRow]:
+    """Estimate the rows of Qwen2.5's speed benchmark: one sequence."""
+    with gzip.open(TRUTH / "serve_qwen2_qwen25_a100.csv.gz", "rt") as file:
+        rows = [row for row in csv.DictReader(file) if row["model"] in _MODELS]
+    for row in rows[::every]:
+        if row["quantization"] not in _STORED or not row["speed_tokens_per_s"]:
+            continue
+        cards, prompt, new = (int(row[name]) for name in ("gpus", "input_tokens", "output_tokens"))
+        arguments = {
+            "batch_size": int(row["batch"]),
+            "device": _DEVICES[row["gpu"]],
+            "engine": _ENGINES[row["engine"]],
+            "weights": _STORED[row["quantization"]],
+            "cards": cards if row["engine"] == "vLLM" else 1,
+        }
+        estimate = _try(row["model"], prompt, new, arguments)
+        if estimate is not None:
+            time = 1 / float(row["speed_tokens_per_s"])
+            yield ServingRow(
+                model=row["model"],
+                device=row["gpu"],
+                engine=row["engine"],
+                precision=row["quantization"],
+                cards=cards,
+                batch_size=int(row["batch"]),
+                prompt=prompt,
+                new=new,
+                first_token=None,
+                # the whole time over all tokens, that for the prompt included
+                per_token=time - estimate.first_token / new,
+                estimate=estimate,
+            )
+
+
+def _try(name: str, prompt: int, new: int, arguments: Mapping[str, Any]) -> Generation | None:
+    try:
+        return _estimate(name, prompt, new, tuple(arguments.items()))
+    except (TorchscanError, RuntimeError) as error:
+        print(f"{name}, {dict(arguments)}: {str(error)[:160]}", file=sys.stderr)
+        return None
+
+
+# -- printing ------------------------------------------------------------------------------------
+
+
+def compare_serving(every: int = 1) -> None:
+    """Print errors by engine, model, precision, number of cards and batch."""
+    warnings.simplefilter("ignore")
+    for source in (engine_rows, qwen_rows):
+        rows = list(source(every))
+        _print("all", rows)
+        _print("  batch up to 8", [row for row in rows if row.batch_size <= 8])
+        _by(rows, lambda row: f"  {row.engine}")
+        _by(rows, lambda row: f"  {row.engine}, {row.device}, {row.model}, {row.precision}")
+        _by(rows, lambda row: f"  {row.engine}, {row.precision}, batch {_region(row.batch_size)}")
+        _by(rows, lambda row: f"  {row.engine}, {row.precision}, {row.cards} cards")
+        _by(rows, lambda row: f"  {row.engine}, prompt {row.prompt}")
+
+
+def _region(batch: int) -> str:
+    return next((f"≤ {most}" for most in (8, 32, 128) if batch <= most), "> 128")
+
+
+def _by(rows: Sequence[ServingRow], name_of: Callable[[ServingRow], str]) -> None:
+    for name in dict.fromkeys(map(name_of, rows)):
+        _print(name, [row for row in rows if name_of(row) == name])
+
+
+def _print(name: str, rows: Sequence[ServingRow]) -> None:
+    tokens = [row.token_ratio for row in rows]
+    firsts = [ratio for row in rows if (ratio := row.first_ratio) is not None]
+    if tokens:
+        print(f"{name:62}{len(rows):5}  per token {_score(tokens)}  first {_score(firsts)}")
+
+
+def _score(ratios: Sequence[float]) -> str:
+    if not ratios:
+        return "-"
+    error = statistics.median(abs(each - 1) for each in ratios)
+    bias = exp(statistics.fmean(map(log, ratios)))
+    return f"{100 * error:5.1f} % × {bias:.2f}"
