@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
 
@@ -134,16 +134,64 @@ def analyze_generation(
     sizes = list(batch_size) if isinstance(batch_size, Sequence) else [batch_size]
     _require_sizes(sizes)
     _require_price(price, is_sweep=not isinstance(batch_size, int))
+    opened = opened_generation(
+        module,
+        prompt,
+        new,
+        device=device,
+        precision=precision,
+        weights=weights,
+        cache=cache,
+        compute=compute,
+        engine=engine,
+        inputs=inputs,
+        step=step,
+        mesh=mesh,
+        apply=apply,
+        per_machine=per_machine,
+        network_gbs=network_gbs,
+        progress=progress,
+    )
+    with opened as answer:
+        generations = tuple(answer(size) for size in dict.fromkeys(sizes))
+    if isinstance(batch_size, int):
+        return generations[0]
+    return GenerationSweep(generations=generations, price=price)
+
+
+@contextlib.contextmanager
+def opened_generation(
+    module: nn.Module,
+    prompt: Tokens,
+    new: Tokens,
+    *,
+    device: str | None = None,
+    precision: Precision | None = None,
+    weights: str | None = None,
+    cache: str | None = None,
+    compute: Compute | None = None,
+    engine: EngineName | Engine = "cuda-graph",
+    inputs: Mapping[str, Tensor] | None = None,
+    step: Step | None = None,
+    mesh: Mapping[str, int] | None = None,
+    apply: Apply | None = None,
+    per_machine: int = 8,
+    network_gbs: float = 50.0,
+    progress: bool = False,
+) -> Iterator[Callable[[int], Generation]]:
+    """Return a function that estimates a batch size, which shares records with the others.
+
+    The arguments are those of :func:`analyze_generation`.
+    """
     module = original_of(module)
     found_engine = engine_named(engine)
-    serving = _serving(weights, cache, compute, found_engine)
     setting = _setting(
         module,
         prompt,
         new,
         device=device,
         precision=precision,
-        serving=serving,
+        serving=_serving(weights, cache, compute, found_engine),
         engine=found_engine,
     )
     setting = _joined(setting, mesh, per_machine, network_gbs)
@@ -151,11 +199,7 @@ def analyze_generation(
         _token_by_token(module, step, is_shown=progress),
         _spread(module, setting, apply) as spread,
     ):
-        question = _GenerationQuestion(spread, step, setting, inputs, module)
-        generations = tuple(question.answer(size) for size in dict.fromkeys(sizes))
-    if isinstance(batch_size, int):
-        return generations[0]
-    return GenerationSweep(generations=generations, price=price)
+        yield _GenerationQuestion(spread, step, setting, inputs, module).answer
 
 
 def _require_price(price: float | None, *, is_sweep: bool) -> None:
@@ -272,6 +316,7 @@ def _serving(
         appends=engine.is_graphed,
         has_flash_3=engine.has_flash_3,
         fuses_quantization=engine.fuses_quantization,
+        joins_projections=engine.joins_projections,
     )
 
 
@@ -476,7 +521,9 @@ class _GenerationQuestion:
             work_bytes=work,
             prompt_work_bytes=prompts.work,
             max_context=longest(self._cache, (room - peak) // batch_size, prompt + new, limit),
-            max_batch_size=self._max_batch_size(room, at_end, work // batch_size, prompts),
+            max_batch_size=self._max_batch_size(
+                room, at_end, work // batch_size, batch_size, prompts
+            ),
             first_token=prompts.time_of_one,
             first_token_of_all=prompts.time_of_all,
             per_token=decode.time_estimate + asked.engine.host_seconds(batch_size),
@@ -522,10 +569,12 @@ class _GenerationQuestion:
         )
 
     @staticmethod
-    def _max_batch_size(room: int, cache: int, work: int, prompts: _Prompts) -> int:
+    def _max_batch_size(
+        room: int, cache: int, work: int, batch_size: int, prompts: _Prompts
+    ) -> int:
         """Return the number of sequences that fit, each with a cache and the bytes of its token."""
         if prompts.is_of_all:
-            return max(0, room) // max(1, cache + work)
+            return max(0, room) // max(1, cache + max(work, prompts.work // batch_size))
         return max(0, room - prompts.work) // max(1, cache + work)
 
     @once

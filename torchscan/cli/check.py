@@ -46,7 +46,7 @@ Limits of text generation are in a separate table, for the device, precision and
 budget:
 
   [budgets.backbone.generation]
-  prompt = 2048                          # more keys: new weights cache eager
+  prompt = 2048                          # more keys: new weights cache compute engine
   max_time_per_token = "60 ms"           # estimated for the device
   min_context = "8k"                     # memory suffices for this many tokens
 

@@ -33,6 +33,8 @@ class Engine:
     has_flash_3: bool = True
     #: True if inputs of 8-bit products are quantized by the kernel before
     fuses_quantization: bool = False
+    #: True if queries, keys and values are one product, and a gate and what it gates another
+    joins_projections: bool = False
 
     def __post_init__(self) -> None:
         """Refuse figures that no engine has."""
@@ -72,6 +74,7 @@ _ENGINES: Mapping[str, Engine] = {
             source="InferenceMAX's runs on H100; vLLM's defaults of max_num_batched_tokens",
             host_time=0.6e-3,
             prompt_chunk=8192,
+            joins_projections=True,
         ),
         Engine(
             name="vllm-0.6",
@@ -79,6 +82,7 @@ _ENGINES: Mapping[str, Engine] = {
             source="Qwen2.5's speed benchmark on A100",
             host_time=2.0e-3,
             has_flash_3=False,
+            joins_projections=True,
         ),
         Engine(
             name="sglang",
@@ -86,6 +90,7 @@ _ENGINES: Mapping[str, Engine] = {
             source="InferenceMAX's runs on H100; SGLang's default of chunked_prefill_size",
             host_time=0.5e-3,
             prompt_chunk=8192,
+            joins_projections=True,
         ),
         Engine(
             name="tensorrt-llm",
@@ -93,6 +98,7 @@ _ENGINES: Mapping[str, Engine] = {
             source="InferenceMAX's runs on H100; TensorRT-LLM's default of max_num_tokens",
             prompt_chunk=8192,
             fuses_quantization=True,
+            joins_projections=True,
         ),
         Engine(
             name="transformers",
