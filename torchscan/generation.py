@@ -112,14 +112,15 @@ def analyze_generation(
         price: what the device costs an hour, in any currency: a sweep then has the price of a million new tokens.
         device: the name of the GPU, which ``torchscan devices`` lists; None: this machine's.
         precision: "fp32", "fp16", "bf16": what the model is converted to; None: the model as it is.
-        weights: the format in which weights of products are stored, except the last product: "int8", "fp8", "int4", "nf4",
-            "fp4", "mxfp4", "nvfp4"; with the number of weights that share a scale, "int4:32". Kernels unpack them.
+        weights: the format in which weights of products are stored, except the last product:
+            "int8", "fp8", "int4", "nf4", "fp4", "mxfp4", "nvfp4"; with the number of weights that
+            share a scale, "int4:32". Kernels unpack them.
         cache: the format in which keys and values are stored: "fp8", "int8".
         compute: the format in which products with these weights are computed: "fp8", "fp4". Inputs are
             quantized, and weights are stored in "fp8" or "nvfp4". None: the model's own format.
-        engine: the program that serves the model: "cuda-graph" (compiled, one CUDA graph, no time of the host), "vllm",
-            "vllm-0.6", "sglang", "tensorrt-llm", "transformers" (eager PyTorch, kernel by kernel), or a
-            ``torchscan.types.Engine``.
+        engine: the program that serves the model: "cuda-graph" (compiled, in one CUDA graph, without
+            time of the host), "vllm", "vllm-0.6", "sglang", "tensorrt-llm", "transformers" (eager
+            PyTorch), or a ``torchscan.types.Engine``.
         inputs: what the pass over the prompt is given besides, by argument name, for one sequence: an image, a sound. Where
             the model finds the places of an image among the tokens, also the tokens that the prompt begins with.
         step: ``step(model, cache, token)`` runs the model on tokens of shape [batch, length] and returns its output and the new
@@ -444,7 +445,7 @@ def _unpriced(*traces: Trace) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Prompts:
-    """What the pass over the prompts takes."""
+    """Time and memory of the pass over the prompts."""
 
     #: seconds of one prompt, and until each sequence has its first token
     time_of_one: float

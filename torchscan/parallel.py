@@ -4,6 +4,6 @@ from torchscan.ranks.gathering import gather as gather
 from torchscan.ranks.meshes import search as search
 from torchscan.ranks.pipeline import pipeline as pipeline
 from torchscan.ranks.plan import plan as plan
-from torchscan.ranks.serving import search_serving as search_serving
+from torchscan.ranks.serving_ways import search_serving as search_serving
 
 __all__ = ["gather", "pipeline", "plan", "search", "search_serving"]

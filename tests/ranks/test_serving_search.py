@@ -20,7 +20,7 @@ def _searched(num_gpus: int = 1, **options: Any) -> ServingSearch:
 
 
 def test_the_most_tokens_per_second_are_the_best() -> None:
-    search = _searched(compute=[None])
+    search = _searched(formats=[None])
     assert sorted(each.batch_size for each in search.choices) == [1, 2, 4, 8]
     best = search.best
     assert best is not None
@@ -29,7 +29,7 @@ def test_the_most_tokens_per_second_are_the_best() -> None:
 
 
 def test_a_choice_is_the_estimate_under_load() -> None:
-    search = _searched(compute=[None], price=3.6, engine="vllm")
+    search = _searched(formats=[None], price=3.6, engine="vllm")
     model = Echo(64, 512).to(torch.bfloat16)
     for each in search.choices:
         alone = analyze_generation(
@@ -43,23 +43,23 @@ def test_a_choice_is_the_estimate_under_load() -> None:
 
 
 def test_limits_leave_out_what_is_slower() -> None:
-    free = _searched(compute=[None])
+    free = _searched(formats=[None])
     by_batch = {each.batch_size: each for each in free.choices}
     limit = (by_batch[2].per_token + by_batch[4].per_token) / 2
-    search = _searched(compute=[None], max_per_token=limit)
+    search = _searched(formats=[None], max_per_token=limit)
     best = search.best
     assert best is not None
     assert best.batch_size in (2, 3)
     slow = next(each for each in search.choices if each.batch_size == 4)
     assert [note.code for note in slow.problems] == ["tokens-slow"]
     assert not any(each.batch_size == 8 for each in search.choices)
-    none = _searched(compute=[None], max_first_token=1e-9)
+    none = _searched(formats=[None], max_first_token=1e-9)
     assert none.best is None
     assert "No way is within the limits." in none.table().summary
 
 
 def test_copies_of_a_model_share_the_requests() -> None:
-    one, two = _searched(1, compute=[None]), _searched(2, compute=[None])
+    one, two = _searched(1, formats=[None]), _searched(2, formats=[None])
     alone = {each.batch_size: each for each in one.choices}
     for each in two.choices:
         if each.tp == 1:
@@ -70,7 +70,7 @@ def test_copies_of_a_model_share_the_requests() -> None:
 
 
 def test_separate_gpus_for_prompts_are_split_by_what_both_take() -> None:
-    search = _searched(2, compute=[None], separate=True)
+    search = _searched(2, formats=[None], separate=True)
     apart = [each for each in search.choices if each.prefill_tp == 1 and each.tp == 1]
     assert {each.num_copies + each.num_prefill_copies for each in apart} == {2}
     for each in apart:
@@ -82,7 +82,7 @@ def test_separate_gpus_for_prompts_are_split_by_what_both_take() -> None:
 
 
 def test_the_front_has_what_nothing_else_beats() -> None:
-    search = _searched(compute=[None, "fp8"])
+    search = _searched(formats=[None, "fp8"])
     for each in search.front:
         assert not any(
             other.per_token <= each.per_token
@@ -92,7 +92,7 @@ def test_the_front_has_what_nothing_else_beats() -> None:
 
 
 def test_a_search_is_plain_data_and_a_table() -> None:
-    search = _searched(compute=[None], max_per_token=1.0)
+    search = _searched(formats=[None], max_per_token=1.0)
     content = json.loads(search.to_json())
     assert len(content["choices"]) == len(search.choices)
     assert content["max_per_token"] == 1.0
@@ -104,8 +104,8 @@ def test_a_search_is_plain_data_and_a_table() -> None:
 def test_wrong_arguments_are_refused_in_a_line() -> None:
     with pytest.raises(InputError, match="max_per_token is 0: give seconds, more than 0"):
         _searched(max_per_token=0)
-    with pytest.raises(InputError, match="weights and compute are both given"):
-        _searched(weights="int4", compute=["fp8"])
+    with pytest.raises(InputError, match="weights and formats are both given"):
+        _searched(weights="int4", formats=["fp8"])
     with pytest.raises(InputError, match="num_gpus is 0"):
         _searched(0)
 
@@ -113,7 +113,7 @@ def test_wrong_arguments_are_refused_in_a_line() -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_the_picture_has_a_point_for_each_choice() -> None:
     pytest.importorskip("matplotlib")
-    search = _searched(compute=[None], max_per_token=1.0)
+    search = _searched(formats=[None], max_per_token=1.0)
     ax = search.plot()
     drawn: list[Any] = [tuple(each.get_offsets()[0]) for each in ax.collections]
     for each in search.choices:

@@ -113,7 +113,6 @@ def _serve(options: argparse.Namespace) -> None:
     mesh = _mesh(options)
     names = ("price", "device", "precision", "weights", "cache", "compute", "engine")
     asked = {name: getattr(options, name) for name in (*names, "per_machine", "network_gbs")}
-    asked["engine"] = asked["engine"] or "cuda-graph"
     sweep = on_generating(
         options.target,
         lambda built: analyze_generation(
@@ -138,7 +137,7 @@ def _search(options: argparse.Namespace, prompt: int) -> None:
     names = ("price", "device", "precision", "weights", "cache", "per_machine", "network_gbs")
     asked = {name: getattr(options, name) for name in names}
     if options.compute is not None:
-        asked["compute"] = [options.compute]
+        asked["formats"] = [options.compute]
     search = on_generating(
         options.target,
         lambda built: parallel.search_serving(
@@ -148,7 +147,7 @@ def _search(options: argparse.Namespace, prompt: int) -> None:
             num_gpus=options.num_gpus or 1,
             max_first_token=options.first_token,
             max_per_token=options.per_token,
-            engine=options.engine or "vllm",
+            engine=options.engine,
             separate=options.separate,
             progress=False,
             **asked,

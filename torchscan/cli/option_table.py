@@ -190,8 +190,7 @@ class _Options:
     cache = Option("Set {}", "FORMAT", files=_GENERATION)
     compute = Option("Set {}", "FORMAT", files=_GENERATION,
                      choices="analyses/generation/serving_costs.py:Compute")
-    engine = Option("Set {} (default: cuda-graph; in a search: vllm)", "NAME",
-                    files=("ranks/serving.py",),
+    engine = Option("Set {}", "NAME", files=_GENERATION,
                     choices="analyses/generation/engines.py:EngineName")
     first_token = Option("Search for the way with the most tokens per second whose first token "
                          "takes at most this long", "TIME", to_seconds, python="max_first_token")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from torchscan import units
 from torchscan.analyses.generation.serving_search import ServingChoice, ServingSearch
 from torchscan.notes import Note
-from torchscan.report.make_table import ColumnOf, make_table, number, words, yes_or_no
+from torchscan.report.make_table import ColumnOf, make_table, number, words
 from torchscan.report.table import Cell, Table
 from torchscan.wrong_arguments import explain_wrong_types
 
@@ -20,19 +19,12 @@ def serving_table(search: ServingSearch) -> Table:
     Args:
         search: of ``parallel.search_serving``.
     """
-    shown = _shown(search)
     return make_table(
         "Serving",
         _columns(search),
-        shown,
-        summary=[_question(search), *_answer(search)],
-        remarks=[
-            *_left_out(search),
-            *_problems(search),
-            *([] if search.error_margin is None else [f"Times: {search.error_margin.label}."]),
-            *(note.sentence for note in search.assumptions),
-            f"{len(search.choices):,} ways were compared; these are the best of each latency.",
-        ],
+        _shown(search),
+        summary=_summary(search),
+        remarks=_remarks(search),
         noun="ways",
     )
 
@@ -44,37 +36,38 @@ def _shown(search: ServingSearch) -> Sequence[ServingChoice]:
     return sorted(front, key=lambda each: each.per_token)
 
 
+# -- columns -------------------------------------------------------------------------------------
+
+
 def _columns(search: ServingSearch) -> list[ColumnOf[ServingChoice]]:
-    separate = any(each.prefill_tp is not None for each in search.choices)
-    has_formats = len({each.compute for each in search.choices}) > 1
     best = search.best
-    return [
-        words("copies", "GPUs", partial(_copies, has_formats=has_formats)),
-        *([words("prefill_copies", "For prompts", _prefill_copies)] if separate else []),
+    has_formats = len({each.compute for each in search.choices}) > 1
+
+    def ways(choice: ServingChoice) -> Cell:
+        shown = f"{choice.num_copies} × tp {choice.tp}"
+        if has_formats:
+            shown = f"{shown}, {choice.compute or 'own'}"
+        return Cell([choice.num_copies, choice.tp, choice.compute], shown)
+
+    def verdict(choice: ServingChoice) -> Cell:
+        shown = "yes" if choice.is_within_limits else "no"
+        if choice is best:
+            shown = "best"
+        return Cell(choice.is_within_limits, shown)
+
+    columns = [words("copies", "GPUs", ways)]
+    if any(each.prefill_tp is not None for each in search.choices):
+        columns.append(words("prefill_copies", "For prompts", _prefill_copies))
+    columns += [
         number("batch_size", "Batch", text="{:,}".format),
         number("first_token", "First token", text=units.duration),
         number("per_token", "Per token", text=units.duration),
         number("tokens_per_second_per_gpu", "Tokens/s/GPU", text="{:,.0f}".format),
-        *(
-            []
-            if search.price is None
-            else [number("price_per_million", "Price of 1M", text="{:,.2f}".format)]
-        ),
-        words(
-            "within_limits",
-            "In limits",
-            lambda each: Cell(
-                each.is_within_limits,
-                "best" if each is best else yes_or_no(each.is_within_limits),
-            ),
-        ),
     ]
-
-
-def _copies(choice: ServingChoice, *, has_formats: bool) -> Cell:
-    form = f", {choice.compute or 'own'}" if has_formats else ""
-    shown = f"{choice.num_copies} × tp {choice.tp}{form}"
-    return Cell([choice.num_copies, choice.tp, choice.compute], shown)
+    if search.price is not None:
+        columns.append(number("price_per_million", "Price of 1M", text="{:,.2f}".format))
+    columns.append(words("within_limits", "In limits", verdict))
+    return columns
 
 
 def _prefill_copies(choice: ServingChoice) -> Cell:
@@ -84,27 +77,34 @@ def _prefill_copies(choice: ServingChoice) -> Cell:
     return Cell([choice.num_prefill_copies, choice.prefill_tp], shown)
 
 
-def _question(search: ServingSearch) -> str:
-    limits = [
-        f"{name} within {units.duration(limit)}"
-        for name, limit in (
-            ("first token", search.max_first_token),
-            ("each further token", search.max_per_token),
-        )
-        if limit is not None
+# -- text ----------------------------------------------------------------------------------------
+
+
+def _summary(search: ServingSearch) -> list[str]:
+    parts = [
+        f"{search.num_gpus:,} {search.device}, {search.engine}",
+        f"prompts of {search.prompt:,} tokens, {search.new:,} new",
     ]
-    asked = f"{search.num_gpus:,} {search.device}, {search.engine}; prompts of {search.prompt:,}"
-    return "; ".join([f"{asked} tokens, {search.new:,} new", *limits])
-
-
-def _answer(search: ServingSearch) -> list[str]:
+    if search.max_first_token is not None:
+        parts.append(f"first token within {units.duration(search.max_first_token)}")
+    if search.max_per_token is not None:
+        parts.append(f"each further token within {units.duration(search.max_per_token)}")
+    question = "; ".join(parts)
     best = search.best
     if best is None:
-        return ["No way is within the limits."]
-    return [
-        f"Best: {best.tokens_per_second:,.0f} tokens/s, "
-        f"{best.tokens_per_second_per_gpu:,.0f} per GPU"
-    ]
+        return [question, "No way is within the limits."]
+    rate, per_gpu = best.tokens_per_second, best.tokens_per_second_per_gpu
+    return [question, f"Best: {rate:,.0f} tokens/s, {per_gpu:,.0f} per GPU"]
+
+
+def _remarks(search: ServingSearch) -> list[str]:
+    remarks = _left_out(search) + _problems(search)
+    if search.error_margin is not None:
+        remarks.append(f"Times: {search.error_margin.label}.")
+    remarks += [note.sentence for note in search.assumptions]
+    count = len(search.choices)
+    remarks.append(f"{count:,} ways were compared; these are the best of each latency.")
+    return remarks
 
 
 def _problems(search: ServingSearch) -> list[str]:
@@ -113,12 +113,12 @@ def _problems(search: ServingSearch) -> list[str]:
     for choice in search.choices:
         for note in choice.problems:
             of_code.setdefault(note.code, []).append(note)
-    found = []
+    sentences = []
     for notes in of_code.values():
         nearest = min(notes, key=lambda note: float(note.values["seconds"]))
         ways = f"{len(notes):,} way{'' if len(notes) == 1 else 's'}"
-        found.append(f"Outside the limits: {ways}; in the nearest, {nearest}.")
-    return found
+        sentences.append(f"Outside the limits: {ways}; in the nearest, {nearest}.")
+    return sentences
 
 
 def _left_out(search: ServingSearch) -> list[str]:

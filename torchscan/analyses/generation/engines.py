@@ -42,10 +42,13 @@ class Engine:
             raise InputError.of_value("name", self.name, "give the name of the engine")
         for name in ("host_time", "host_time_per_sequence"):
             seconds = getattr(self, name)
-            if not isinstance(seconds, int | float) or not 0 <= seconds < 60:
+            is_number = isinstance(seconds, int | float)
+            if not is_number or not 0 <= seconds < 60:
                 raise InputError.of_value(name, seconds, "give seconds, from 0 to 60")
         chunk = self.prompt_chunk
-        if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
+        if chunk is None:
+            return
+        if not isinstance(chunk, int) or chunk < 1:
             raise InputError.of_value(
                 "prompt_chunk", chunk, "give a number of tokens of 1 or more, or None"
             )

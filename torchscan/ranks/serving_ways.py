@@ -16,7 +16,7 @@ from torchscan.analyses.generation.serving_search import (
     ServingSearch,
     by_rate,
 )
-from torchscan.errors import Argument, Give, InputError, TorchscanError
+from torchscan.errors import Argument, InputError, TorchscanError, Value
 from torchscan.generation import opened_generation
 from torchscan.hardware.device_specs import Device, device_named
 from torchscan.notes import Note
@@ -41,9 +41,9 @@ def search_serving(
     max_first_token: float | None = None,
     max_per_token: float | None = None,
     price: float | None = None,
-    engine: EngineName | Engine = "vllm",
+    engine: EngineName | Engine = "cuda-graph",
     precision: Precision | None = None,
-    compute: Sequence[Compute | None] | None = None,
+    formats: Sequence[Compute | None] | None = None,
     weights: str | None = None,
     cache: str | None = None,
     max_batch_size: int = _MOST_SEQUENCES,
@@ -64,18 +64,19 @@ def search_serving(
         num_gpus: the number of devices.
         device: the name of the GPU, which ``torchscan devices`` lists; None: this machine's.
         max_first_token: the longest time until the first token of a request, in seconds.
-        max_per_token: the longest time per further token, in seconds, other requests' prompts included.
+        max_per_token: the longest time per further token, in seconds, with the prompts of others.
         price: the price of a device per hour, in any currency.
         engine: the program that serves the model, as for :func:`torchscan.analyze_generation`.
         precision: the format that the model is converted to; None: the model as it is.
-        compute: the formats of products to compare; None stands for the model's own. By default,
+        formats: the formats of products to compare; None stands for the model's own. By default,
             this one, and "fp8" if the device has it.
         weights: the format in which weights are stored, if products are not computed in it.
         cache: the format in which keys and values are stored.
         max_batch_size: the largest number of sequences of one copy of the model at once.
         separate: compare GPUs that only process prompts, with others that only generate, too.
         per_machine: the number of devices in a machine. Tensor parallelism stays inside one.
-        network_gbs: the bandwidth of the network for each device, in one direction, in 10^9 bytes per second.
+        network_gbs: the bandwidth of the network for each device, in one direction, in 10^9 bytes
+            per second.
         progress: show what takes more than a second, in a terminal or a notebook.
     """
     require_module(module)
@@ -84,7 +85,7 @@ def search_serving(
     for name, limit in (("max_first_token", max_first_token), ("max_per_token", max_per_token)):
         _require_seconds(name, limit)
     found = device_named(device)
-    formats = _formats(found, compute, weights)
+    compared = _formats(found, formats, weights)
     question = _ServingQuestion(
         module=module,
         prompt=tokens_of("prompt", prompt),
@@ -105,31 +106,33 @@ def search_serving(
         ),
     )
     with told(f"torchscan: {type(module).__name__} on {num_gpus} GPUs", is_shown=progress):
-        return question.answer(formats, separate=separate)
+        return question.answer(compared, separate=separate)
 
 
 def _require_seconds(name: str, limit: object) -> None:
     if limit is None:
         return
-    if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
+    is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
+    if not is_number or not limit > 0:  # type: ignore[operator]
         raise InputError.of_value(name, limit, "give seconds, more than 0")
 
 
 def _formats(
-    device: Device, compute: Sequence[Compute | None] | None, weights: str | None
+    device: Device, formats: Sequence[Compute | None] | None, weights: str | None
 ) -> Sequence[Compute | None]:
-    if compute is None:
+    """Return the formats to compare: the model's own, and fp8 if the device has it."""
+    if formats is None:
         has_fp8 = "fp8" in device.flops_per_second and weights is None
         return (None, "fp8") if has_fp8 else (None,)
-    if isinstance(compute, str) or not compute:
+    if isinstance(formats, str) or not formats:
         raise InputError.of_value(
-            "compute", compute, "give formats to compare, such as ", Give("compute", [None, "fp8"])
+            "formats", formats, "give formats to compare, such as ", Value([None, "fp8"])
         )
-    if weights is not None and any(each is not None for each in compute):
+    if weights is not None and any(each is not None for each in formats):
         raise InputError(
-            Argument("weights"), " and ", Argument("compute"), " are both given: give one of them"
+            Argument("weights"), " and ", Argument("formats"), " are both given: give one of them"
         )
-    return tuple(dict.fromkeys(compute))
+    return tuple(dict.fromkeys(formats))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +141,11 @@ class _Way:
 
     tp: int
     generations: Sequence[Generation]
+
+    @property
+    def num_traces(self) -> int:
+        """Number of recorded passes."""
+        return max(each.num_traces for each in self.generations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +167,35 @@ class _ServingQuestion:
 
     def answer(self, formats: Sequence[Compute | None], *, separate: bool) -> ServingSearch:
         """Estimate all ways, and sort them."""
+        limits = self.limits
+        ways, refused = self._ways(formats)
+        choices = [limits.combined(each, way.tp) for way in ways for each in way.generations]
+        if separate:
+            choices += self._separated(ways)
+        margin, assumptions = None, ()
+        if ways:
+            first = ways[0].generations[0]
+            margin, assumptions = first.decode.error_margin, first.assumptions
+        if separate:
+            assumptions = (*assumptions, Note.of("prompts-apart"))
+        return ServingSearch(
+            device=self.device.name,
+            num_gpus=limits.num_gpus,
+            engine=self.engine.name,
+            prompt=self.prompt,
+            new=self.new,
+            max_first_token=limits.max_first_token,
+            max_per_token=limits.max_per_token,
+            price=limits.price,
+            choices=by_rate(choices),
+            refused=refused,
+            error_margin=margin,
+            assumptions=assumptions,
+            num_traces=sum(way.num_traces for way in ways),
+        )
+
+    def _ways(self, formats: Sequence[Compute | None]) -> tuple[list[_Way], dict[str, Note]]:
+        """Return the ways that fit, and the reasons why others were left out."""
         ways: list[_Way] = []
         refused: dict[str, Note] = {}
         for tp in self._degrees():
@@ -173,28 +210,7 @@ class _ServingQuestion:
                     ways.append(_Way(tp=tp, generations=generations))
                 else:
                     refused[name] = Note.of("model-has-no-room", device=self.device.name)
-        choices = [self.limits.combined(each, way.tp) for way in ways for each in way.generations]
-        if separate:
-            choices += self._separated(ways)
-        first = ways[0].generations[0] if ways else None
-        assumptions = () if first is None else first.assumptions
-        if separate:
-            assumptions = (*assumptions, Note.of("prompts-apart"))
-        return ServingSearch(
-            device=self.device.name,
-            num_gpus=self.limits.num_gpus,
-            engine=self.engine.name,
-            prompt=self.prompt,
-            new=self.new,
-            max_first_token=self.limits.max_first_token,
-            max_per_token=self.limits.max_per_token,
-            price=self.limits.price,
-            choices=by_rate(choices),
-            refused=refused,
-            error_margin=None if first is None else first.decode.error_margin,
-            assumptions=assumptions,
-            num_traces=sum(max(each.num_traces for each in way.generations) for way in ways),
-        )
+        return ways, refused
 
     def _degrees(self) -> list[int]:
         """Return the numbers of GPUs of a copy: those that divide all GPUs, inside a machine."""
