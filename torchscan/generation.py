@@ -20,6 +20,7 @@ from torchscan.analyses.generation.engines import Engine, EngineName, engine_nam
 from torchscan.analyses.generation.formulas import Fitted, SymbolicCosts
 from torchscan.analyses.generation.generation_result import Generation, GenerationSweep
 from torchscan.analyses.generation.serving_costs import Compute, Serving
+from torchscan.analyses.generation.serving_margin import serving_margin_of
 from torchscan.analyses.generation.stored import Stored, stored
 from torchscan.analyses.module_costs import call_costs, operators_without_formula
 from torchscan.analyses.roofline import (
@@ -528,6 +529,13 @@ class _GenerationQuestion:
             first_token=prompts.time_of_one,
             first_token_of_all=prompts.time_of_all,
             per_token=decode.time_estimate + asked.engine.host_seconds(batch_size),
+            margin=serving_margin_of(
+                asked.device,
+                asked.engine,
+                batch_size,
+                decode.error_margin,
+                is_quantized=serving.weights is not None,
+            ),
             prefill=prefill,
             decode=decode,
             num_traces=passes.records

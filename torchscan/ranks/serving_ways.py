@@ -10,6 +10,7 @@ from torch import nn
 from torchscan.analyses.generation.engines import Engine, EngineName, engine_named
 from torchscan.analyses.generation.generation_result import Generation
 from torchscan.analyses.generation.serving_costs import Compute
+from torchscan.analyses.generation.serving_margin import ServingMargin
 from torchscan.analyses.generation.serving_search import (
     ServingChoice,
     ServingLimits,
@@ -172,10 +173,12 @@ class _ServingQuestion:
         choices = [limits.combined(each, way.tp) for way in ways for each in way.generations]
         if separate:
             choices += self._separated(ways)
-        margin, assumptions = None, ()
-        if ways:
-            first = ways[0].generations[0]
-            margin, assumptions = first.decode.error_margin, first.assumptions
+        ordered = by_rate(choices)
+        margin: ServingMargin | None = None
+        assumptions: tuple[Note, ...] = ()
+        if ordered:
+            best = ordered[0].generation
+            margin, assumptions = best.margin, best.assumptions
         if separate:
             assumptions = (*assumptions, Note.of("prompts-apart"))
         return ServingSearch(
@@ -187,9 +190,9 @@ class _ServingQuestion:
             max_first_token=limits.max_first_token,
             max_per_token=limits.max_per_token,
             price=limits.price,
-            choices=by_rate(choices),
+            choices=ordered,
             refused=refused,
-            error_margin=margin,
+            margin=margin,
             assumptions=assumptions,
             num_traces=sum(way.num_traces for way in ways),
         )

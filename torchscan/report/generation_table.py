@@ -115,7 +115,7 @@ def _written(
 def _remarks(generation: Generation) -> list[str]:
     return [
         *(FullRemark(f"Warning: {note}.") for note in generation.warnings),
-        f"{generation.decode.error_margin.label}.",
+        f"{generation.margin.label}.",
         *(note.sentence for note in generation.assumptions),
     ]
 

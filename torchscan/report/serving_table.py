@@ -99,8 +99,8 @@ def _summary(search: ServingSearch) -> list[str]:
 
 def _remarks(search: ServingSearch) -> list[str]:
     remarks = _left_out(search) + _problems(search)
-    if search.error_margin is not None:
-        remarks.append(f"Times: {search.error_margin.label}.")
+    if search.margin is not None:
+        remarks.append(f"Times per token: {search.margin.label}.")
     remarks += [note.sentence for note in search.assumptions]
     count = len(search.choices)
     remarks.append(f"{count:,} ways were compared; these are the best of each latency.")

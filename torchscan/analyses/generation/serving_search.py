@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from torchscan.analyses.generation.generation_result import Generation
-from torchscan.analyses.roofline.error_margin import ErrorMargin
+from torchscan.analyses.generation.serving_margin import ServingMargin
 from torchscan.notes import Note
 from torchscan.plain import to_plain
 from torchscan.results import Result
@@ -70,7 +70,7 @@ class ServingSearch(Result):
     choices: tuple[ServingChoice, ...]
     #: ways that were left out, with the reason
     refused: Mapping[str, Note]
-    error_margin: ErrorMargin | None
+    margin: ServingMargin | None
     assumptions: tuple[Note, ...]
     num_traces: int
 
@@ -101,12 +101,11 @@ class ServingSearch(Result):
         """Return plain JSON-serializable data."""
         names = ("device", "num_gpus", "engine", "prompt", "new", "price", "num_traces")
         plain: dict[str, Any] = {name: getattr(self, name) for name in names}
-        margin = self.error_margin
         return {
             **plain,
             "max_first_token": self.max_first_token,
             "max_per_token": self.max_per_token,
-            "error_margin": None if margin is None else margin.share,
+            "margin": None if self.margin is None else [self.margin.low, self.margin.high],
             "choices": [each.to_dict() for each in self.choices],
             "refused": to_plain(self.refused),
             "assumptions": to_plain(self.assumptions),
