@@ -229,7 +229,7 @@ def test_an_output_is_dropped_when_the_loss_is_there_unless_it_is_held() -> None
 @pytest.mark.slow
 def test_two_batches_before_a_step() -> None:
     """The gradients of the first are there while the second one runs."""
-    model, x = CASES["ResNet-50"]()
+    model, x = _torchvision("resnet18"), torch.randn(2, 3, 64, 64)
     expected = count_step(model, x, _total, _adamw, accumulate=True)
     assert (
         history(model, x, mode="train", backward=_total, optimizer=_adamw, accumulate=True)
@@ -239,7 +239,7 @@ def test_two_batches_before_a_step() -> None:
 
 @pytest.mark.slow
 def test_frozen_layers_have_neither_gradient_nor_state() -> None:
-    model, x = CASES["ViT-B/16"]()
+    model, x = CASES["encoder"]()
     for parameter in list(model.parameters())[:-2]:
         parameter.requires_grad_(False)
     expected = count_step(model, x, _total, _adamw)
