@@ -101,6 +101,10 @@ class ModelSteps:
         model = self._model() if is_transforming() else None
         self._replacements = set(_ids_in(model)) if model is not None else ()
 
+    def forget_replacements(self) -> None:
+        """Note that the model is called outside of transforms, with its own parameters."""
+        self._replacements = ()
+
     def note_backward(self, backward: BackwardPass, promote: Callable[[], None]) -> bool:
         """Note a backward pass that begins, and return whether it trains the model.
 

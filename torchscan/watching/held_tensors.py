@@ -1,0 +1,116 @@
+"""Small tensors of a step that are sampled together, by one operator at the end of a pass.
+
+A tensor that is written to before the end of the pass has lost its values: its row is left out, and
+tensors of its size are sampled at once from then on. In the first step with a size, its tensors are
+sampled at once and observed until the step ends, so a model that writes to its activations in each
+step loses no values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+import torch
+from torch import Tensor
+
+from torchscan.torch_versions import join_values
+
+#: values of a tensor that may be held, and of all that are held at a time
+_MAX_NUMEL, _MAX_TOTAL = 2**13, 2**21
+#: combinations of sizes whose positions are remembered
+_MAX_PLANS = 16
+
+
+class HeldTensors:
+    """Tensors that wait to be sampled, in the order of their rows."""
+
+    def __init__(self, max_width: int, places_of: Callable[[int], Tensor]) -> None:
+        """``places_of`` returns the positions to sample among a number of values."""
+        self._max_width, self._places_of = max_width, places_of
+        #: for each number of values whether tensors with so many can be held, once that is known
+        self._can_hold: dict[int, bool] = {}
+        #: tensors that show whether others of their size can be held, and their versions
+        self._probation: list[tuple[Tensor, int]] = []
+        #: positions to sample in joined values by the sizes of the tensors; None for all
+        self._plans: dict[tuple[int, ...], Tensor | None] = {}
+        #: row of the tensor that was held last; the others have the rows before it
+        self._last_row = -1
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin another step."""
+        for tensor, version in self._probation:
+            numel = tensor.numel()
+            is_unchanged = tensor._version == version
+            self._can_hold[numel] = is_unchanged and self._can_hold.get(numel, True)
+        self._probation.clear()
+        self._forget()
+        #: rows whose values are lost
+        self.lost: set[int] = set()
+
+    def _forget(self) -> None:
+        self._tensors: list[Tensor] = []
+        self._versions: list[int] = []
+        self._num_values = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._tensors)
+
+    def add(self, row: int, tensor: Tensor) -> bool:
+        """Hold a tensor for a row, or return False if it must be sampled at once."""
+        numel = tensor.numel()
+        total = self._num_values + numel
+        if numel > _MAX_NUMEL or total > _MAX_TOTAL or tensor.is_inference():
+            return False
+        can_hold = self._can_hold.get(numel)
+        if can_hold:
+            self._tensors.append(tensor)
+            self._versions.append(tensor._version)
+            self._last_row = row
+            self._num_values = total
+            return True
+        if can_hold is None:
+            self._probation.append((tensor, tensor._version))
+        return False
+
+    def observe(self, tensor: Tensor) -> None:
+        """Find out whether tensors of this size can be held, from one that is sampled at once."""
+        numel = tensor.numel()
+        is_new = numel <= _MAX_NUMEL and self._can_hold.get(numel) is None
+        if is_new and not tensor.is_inference():
+            self._probation.append((tensor, tensor._version))
+
+    def take(self) -> Tensor:
+        """Return the sampled values of all tensors, one behind the other, and release them."""
+        tensors = self._tensors
+        if [each._version for each in tensors] != self._versions:
+            first_row = self._last_row + 1 - len(tensors)
+            for row, tensor, version in zip(
+                count(first_row), tensors, self._versions, strict=False
+            ):
+                if tensor._version != version:
+                    self.lost.add(row)
+                    self._can_hold[tensor.numel()] = False
+        sizes = tuple(map(Tensor.numel, tensors))
+        if sizes not in self._plans:
+            if len(self._plans) >= _MAX_PLANS:
+                self._plans.clear()
+            self._plans[sizes] = self._make_plan(sizes)
+        places = self._plans[sizes]
+        values = join_values(tensors)
+        if places is not None:
+            values = values.index_select(0, places)
+        elif len(tensors) == 1:  # then it is a view, which training will write to
+            values = values.clone()
+        self._forget()
+        return values
+
+    def _make_plan(self, sizes: tuple[int, ...]) -> Tensor | None:
+        if max(sizes) <= self._max_width:
+            return None
+        start, places = 0, []
+        for numel in sizes:
+            places.append(start + self._places_of(numel))
+            start += numel
+        return torch.cat(places)
