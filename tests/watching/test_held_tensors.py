@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -64,9 +65,14 @@ def test_values_that_a_model_overwrites_are_right_or_left_out(
 def test_gradients_that_the_program_scales_in_place_are_right_or_left_out(tmp_path: Path) -> None:
     """A hook of the user's writes to a gradient after torch has passed it on."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 2))
+    first, second = nn.Linear(4, 6), nn.Linear(6, 2)
+    model = nn.Sequential(first, second)
     passed: list[Tensor] = []
-    model[1].register_full_backward_hook(lambda _module, given, _result: passed.append(given[0]))
+
+    def keep(_module: nn.Module, given: Any, _result: Any) -> None:
+        passed.append(given[0])
+
+    second.register_full_backward_hook(keep)
     inputs = torch.randn(3, 4)
     with watch(model, tmp_path / "run", every=1, graph=False, log=("output_grads",)):
         for step in range(NUM_STEPS):
@@ -74,7 +80,28 @@ def test_gradients_that_the_program_scales_in_place_are_right_or_left_out(tmp_pa
             if step > 2:
                 passed[-1].fill_(100.0)
     found = watched_run(tmp_path / "run").history("0 output gradient")
-    expected = model[1].weight.detach().sum(0).mean().item()
+    expected = second.weight.detach().sum(0).mean().item()
     means = found.statistic("mean")
     assert means == pytest.approx([expected] * len(means), abs=1e-5)
     assert len(means) >= NUM_STEPS - 1
+
+
+@pytest.mark.parametrize("has_gradients", [True, False])
+def test_memory_that_the_program_fills_again_is_read_at_once(
+    has_gradients: bool, tmp_path: Path
+) -> None:
+    """An environment of NumPy arrays writes the next state to the array of the last one."""
+    model = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 2))
+    inputs = torch.zeros(3, 4)
+    state = inputs.numpy()
+    with watch(model, tmp_path / "run", every=1, graph=False):
+        for step in range(NUM_STEPS):
+            state[:] = step
+            with torch.set_grad_enabled(has_gradients):
+                result = model(inputs)
+            state[:] = 100.0
+            if has_gradients:
+                result.sum().backward()
+    phase = "train" if has_gradients else "eval"
+    found = watched_run(tmp_path / "run").history("0 input", phase=phase)
+    assert found.statistic("mean") == pytest.approx(range(NUM_STEPS))

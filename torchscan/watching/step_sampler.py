@@ -386,7 +386,8 @@ class StepSampler:
             version, row_known = divmod(self._versions[identity], _MAX_ROW)
             if version == tensor._version:
                 return row_known
-        row = self._rows.add(tensor, unit_dim, may_wait=True)
+        # other tensors may share memory with what the program fills again, as an environment does
+        row = self._rows.add(tensor, unit_dim, may_wait=not tensor.is_leaf)
         if row is not None and not tensor.is_inference():
             self._known[identity] = ref(tensor)
             self._versions[identity] = tensor._version * _MAX_ROW + row

@@ -29,11 +29,13 @@ from torchscan.observing.readable_tensors import is_plain
 from torchscan.observing.steps import Pass, StepCounter
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import tensors_of
-from torchscan.recording.call_tree import Given, is_in_backward_pass, is_open
+from torchscan.recording.call_tree import Given, is_open
 from torchscan.recording.request import require_module
 from torchscan.recording.undo import is_recording
 from torchscan.torch_versions import (
+    NO_BACKWARD_PASS,
     GradientHook,
+    backward_pass,
     has_compiler,
     is_capturing_now,
     is_tracing,
@@ -164,7 +166,7 @@ class Watcher:
         losses, scale = backward.scales.unscale(backward.tensors)
         # reading a distributed tensor would communicate
         has_loss = len(losses) == 1 and losses[0].numel() == 1 and is_plain(losses[0])
-        if has_loss and not is_in_backward_pass():
+        if has_loss and backward_pass() == NO_BACKWARD_PASS:
             self._curves.add_loss(losses[0])
             if scale is not None:
                 self._curves.note_scale(scale, backward.tensors[0], losses[0])
@@ -191,7 +193,8 @@ class Watcher:
         """Note the step of an optimizer, which may be that of another model."""
         if not self._model_steps.has_optimizer(optimizer):
             return
-        self._note_backward()
+        if not self._steps.is_over:
+            self._note_backward()
         if not self._is_here:
             return
         if self._steps.current.phase == "train":
@@ -217,14 +220,14 @@ class Watcher:
         """Note that the model is called, or a part of it."""
         if (
             not self._is_here
-            or is_in_backward_pass()
+            or backward_pass() != NO_BACKWARD_PASS
             or is_recording()
             or is_tracing()
             or is_open(module)
         ):
             return
         if not is_transforming():
-            self._model_steps.forget_replacements()
+            self._model_steps.replacements = ()
             self._run(self._begin_pass, module, args)
             return
         self._model_steps.note_replacements()
