@@ -17,9 +17,9 @@ from torch import Tensor
 from torchscan.torch_versions import join_values
 
 #: values of a tensor that may be held, and of all that are held at a time
-_MAX_NUMEL, _MAX_TOTAL = 2**13, 2**21
+_MAX_NUMEL, _MAX_TOTAL = 2**13, 2**19
 #: combinations of sizes whose positions are remembered
-_MAX_PLANS = 16
+_MAX_PLANS = 8
 
 
 class HeldTensors:
@@ -57,9 +57,8 @@ class HeldTensors:
     def __bool__(self) -> bool:
         return bool(self._tensors)
 
-    def add(self, row: int, tensor: Tensor) -> bool:
+    def add(self, row: int, tensor: Tensor, numel: int) -> bool:
         """Hold a tensor for a row, or return False if it must be sampled at once."""
-        numel = tensor.numel()
         total = self._num_values + numel
         if numel > _MAX_NUMEL or total > _MAX_TOTAL or tensor.is_inference():
             return False

@@ -147,7 +147,7 @@ class Rows:
     def sizes(self) -> list[int]:
         """Numbers of sampled values, by row."""
         width = self._max_width
-        return [min(numel, width) for numel in self.numels]
+        return [numel if numel < width else width for numel in self.numels]
 
     @property
     def lost(self) -> set[int]:
@@ -176,7 +176,7 @@ class Rows:
             values = tensor.detach() if tensor.requires_grad else tensor
             with self._lock:  # autograd has a thread for each device
                 row = len(self.numels)
-                if not (may_wait and self._held.add(row, values)):
+                if not (may_wait and self._held.add(row, values, numel)):
                     self._append(torch.take(values, places))
                 self.numels.append(numel)
             if (row + self.turn) % self.period == 0 and (

@@ -386,8 +386,9 @@ class StepSampler:
             version, row_known = divmod(self._versions[identity], _MAX_ROW)
             if version == tensor._version:
                 return row_known
-        # other tensors may share memory with what the program fills again, as an environment does
-        row = self._rows.add(tensor, unit_dim, may_wait=not tensor.is_leaf)
+        # leaves and views may share memory that is filled again, or released, without a new version
+        may_wait = not (tensor.is_leaf or tensor._is_view())
+        row = self._rows.add(tensor, unit_dim, may_wait=may_wait)
         if row is not None and not tensor.is_inference():
             self._known[identity] = ref(tensor)
             self._versions[identity] = tensor._version * _MAX_ROW + row
