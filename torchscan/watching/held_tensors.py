@@ -16,8 +16,10 @@ from torch import Tensor
 
 from torchscan.torch_versions import join_values
 
-#: values of a tensor that may be held, and of all that are held at a time
-_MAX_NUMEL, _MAX_TOTAL = 2**13, 2**19
+#: values of a tensor that may be held: a copy of more takes longer than to sample it
+MAX_HELD = 2**11
+#: values of all tensors that are held at a time
+_MAX_TOTAL = 2**19
 #: combinations of sizes whose positions are remembered
 _MAX_PLANS = 8
 
@@ -60,7 +62,7 @@ class HeldTensors:
     def add(self, row: int, tensor: Tensor, numel: int) -> bool:
         """Hold a tensor for a row, or return False if it must be sampled at once."""
         total = self._num_values + numel
-        if numel > _MAX_NUMEL or total > _MAX_TOTAL or tensor.is_inference():
+        if total > _MAX_TOTAL or tensor.is_inference():
             return False
         can_hold = self._can_hold.get(numel)
         if can_hold:
@@ -75,9 +77,7 @@ class HeldTensors:
 
     def observe(self, tensor: Tensor) -> None:
         """Find out whether tensors of this size can be held, from one that is sampled at once."""
-        numel = tensor.numel()
-        is_new = numel <= _MAX_NUMEL and self._can_hold.get(numel) is None
-        if is_new and not tensor.is_inference():
+        if tensor.numel() not in self._can_hold and not tensor.is_inference():
             self._probation.append((tensor, tensor._version))
 
     def take(self) -> Tensor:

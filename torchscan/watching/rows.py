@@ -10,7 +10,7 @@ import contextlib
 import math
 import threading
 from collections.abc import Sequence
-from itertools import accumulate, compress
+from itertools import accumulate, compress, repeat
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -146,8 +146,7 @@ class Rows:
     @property
     def sizes(self) -> list[int]:
         """Numbers of sampled values, by row."""
-        width = self._max_width
-        return [numel if numel < width else width for numel in self.numels]
+        return list(map(min, self.numels, repeat(self._max_width)))
 
     @property
     def lost(self) -> set[int]:
@@ -156,13 +155,11 @@ class Rows:
 
     # -- one tensor ------------------------------------------------------------------------------
 
-    def add(
-        self, tensor: Tensor, unit_dim: int | None = None, *, may_wait: bool = False
-    ) -> int | None:
+    def add(self, tensor: Tensor, unit_dim: int | None = None, *, max_held: int = 0) -> int | None:
         """Sample a tensor and return its row, or None if it has no values that can be read.
 
-        ``unit_dim`` is the dimension of its units, if dead ones are counted. A small tensor that
-        ``may_wait`` is sampled by :meth:`flush`.
+        ``unit_dim`` is the dimension of its units, if dead ones are counted. A tensor of up to
+        ``max_held`` values may be held until :meth:`flush`.
         """
         # torch waits for this at each module and each gradient: the usual case makes few calls
         numel = tensor.numel()
@@ -176,7 +173,7 @@ class Rows:
             values = tensor.detach() if tensor.requires_grad else tensor
             with self._lock:  # autograd has a thread for each device
                 row = len(self.numels)
-                if not (may_wait and self._held.add(row, values, numel)):
+                if not (numel <= max_held and self._held.add(row, values, numel)):
                     self._append(torch.take(values, places))
                 self.numels.append(numel)
             if (row + self.turn) % self.period == 0 and (
@@ -185,9 +182,9 @@ class Rows:
                 self._add_extremes(row, values, unit_dim)
             return row
         with without_dispatch(), without_torch_function():
-            return self._add(tensor, unit_dim, may_wait=may_wait)
+            return self._add(tensor, unit_dim, max_held)
 
-    def _add(self, tensor: Tensor, unit_dim: int | None, *, may_wait: bool) -> int | None:
+    def _add(self, tensor: Tensor, unit_dim: int | None, max_held: int) -> int | None:
         is_in_turn = (len(self.numels) + self.turn) % self.period == 0
         try:
             values = values_of(tensor)
@@ -201,7 +198,7 @@ class Rows:
             row = len(self.numels)
             self._append(piece)
             self.numels.append(values.numel())
-        if may_wait:
+        if values.numel() <= max_held:
             self._held.observe(values)
         has_all = values.numel() <= self._max_width
         if is_in_turn and not (has_all and unit_dim is None):

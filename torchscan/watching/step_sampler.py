@@ -45,6 +45,7 @@ from torchscan.watching.contributions import (
     edges_of_call,
     source_of,
 )
+from torchscan.watching.held_tensors import MAX_HELD
 from torchscan.watching.rows import RowGroup, Rows
 from torchscan.watching.sampled import AllValues, StepSamples
 from torchscan.watching.schema import Kind
@@ -387,8 +388,8 @@ class StepSampler:
             if version == tensor._version:
                 return row_known
         # leaves and views may share memory that is filled again, or released, without a new version
-        may_wait = not (tensor.is_leaf or tensor._is_view())
-        row = self._rows.add(tensor, unit_dim, may_wait=may_wait)
+        max_held = 0 if tensor.is_leaf or tensor._is_view() else MAX_HELD
+        row = self._rows.add(tensor, unit_dim, max_held=max_held)
         if row is not None and not tensor.is_inference():
             self._known[identity] = ref(tensor)
             self._versions[identity] = tensor._version * _MAX_ROW + row
@@ -434,7 +435,7 @@ class StepSampler:
             if self._awaited != backward_pass():
                 self._await_end()
             gradient = gradients[index] if index < len(gradients) else None
-            found = None if gradient is None else self._rows.add(gradient, may_wait=True)
+            found = None if gradient is None else self._rows.add(gradient, max_held=MAX_HELD)
             if gradient is not None and found is not None:
                 if self._sample_norms:
                     self._rows.note_sample_norm(found, gradient)
