@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tests.opening import watched_run
 from tests.watching.watching import watch
+from torchscan.watching.schema import Phase
 
 NUM_STEPS = 6
 
@@ -102,6 +103,6 @@ def test_memory_that_the_program_fills_again_is_read_at_once(
             state[:] = 100.0
             if has_gradients:
                 result.sum().backward()
-    phase = "train" if has_gradients else "eval"
+    phase: Phase = "train" if has_gradients else "eval"
     found = watched_run(tmp_path / "run").history("0 input", phase=phase)
     assert found.statistic("mean") == pytest.approx(range(NUM_STEPS))
