@@ -1,5 +1,7 @@
 """Small tensors of a step that are sampled together, by one operator at the end of a pass.
 
+Sampled values of other tensors wait beside them, so that the rows keep their order.
+
 A tensor that is written to before the end of the pass has lost its values: its row is left out, and
 tensors of its size are sampled at once from then on. In the first step with a size, its tensors are
 sampled at once and observed until the step ends, so a model that writes to its activations in each
@@ -59,21 +61,28 @@ class HeldTensors:
     def __bool__(self) -> bool:
         return bool(self._tensors)
 
-    def add(self, row: int, tensor: Tensor, numel: int) -> bool:
-        """Hold a tensor for a row, or return False if it must be sampled at once."""
+    def add(
+        self, row: int, tensor: Tensor, numel: int, places: Tensor, max_held: int
+    ) -> Tensor | None:
+        """Hold a tensor of up to ``max_held`` values, or sampled values of another one, for a row.
+
+        Return its sampled values instead if they cannot be held, or if ``max_held`` is negative.
+        """
+        can_hold: bool | None = False
+        if numel <= max_held and not tensor.is_inference():
+            can_hold = self._can_hold.get(numel)
+            if can_hold is None:
+                self._probation.append((tensor, tensor._version))
+        if not can_hold:
+            tensor, numel = torch.take(tensor, places), len(places)
         total = self._num_values + numel
-        if total > _MAX_TOTAL or tensor.is_inference():
-            return False
-        can_hold = self._can_hold.get(numel)
-        if can_hold:
-            self._tensors.append(tensor)
-            self._versions.append(tensor._version)
-            self._last_row = row
-            self._num_values = total
-            return True
-        if can_hold is None:
-            self._probation.append((tensor, tensor._version))
-        return False
+        if max_held < 0 or total > _MAX_TOTAL or tensor.is_inference():
+            return torch.take(tensor, places) if can_hold else tensor
+        self._tensors.append(tensor)
+        self._versions.append(tensor._version)
+        self._last_row = row
+        self._num_values = total
+        return None
 
     def observe(self, tensor: Tensor) -> None:
         """Find out whether tensors of this size can be held, from one that is sampled at once."""

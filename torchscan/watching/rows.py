@@ -155,11 +155,12 @@ class Rows:
 
     # -- one tensor ------------------------------------------------------------------------------
 
-    def add(self, tensor: Tensor, unit_dim: int | None = None, *, max_held: int = 0) -> int | None:
+    def add(self, tensor: Tensor, unit_dim: int | None = None, *, max_held: int = -1) -> int | None:
         """Sample a tensor and return its row, or None if it has no values that can be read.
 
         ``unit_dim`` is the dimension of its units, if dead ones are counted. A tensor of up to
-        ``max_held`` values may be held until :meth:`flush`.
+        ``max_held`` values may be sampled by :meth:`flush`. If it is negative, nothing is joined
+        with the row before the end of the step.
         """
         # torch waits for this at each module and each gradient: the usual case makes few calls
         numel = tensor.numel()
@@ -173,8 +174,9 @@ class Rows:
             values = tensor.detach() if tensor.requires_grad else tensor
             with self._lock:  # autograd has a thread for each device
                 row = len(self.numels)
-                if not (numel <= max_held and self._held.add(row, values, numel)):
-                    self._append(torch.take(values, places))
+                piece = self._held.add(row, values, numel, places, max_held)
+                if piece is not None:
+                    self._append(piece)
                 self.numels.append(numel)
             if (row + self.turn) % self.period == 0 and (
                 unit_dim is not None or numel > self._max_width
