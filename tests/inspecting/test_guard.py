@@ -705,7 +705,7 @@ def test_modules_that_live_for_a_step_do_not_gather() -> None:
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     alive: list[nn.Module] = []
     with inspect(model, steps=1):
-        for number in range(700):
+        for number in range(400):
             head = nn.Linear(4, 2)
             head(model(torch.randn(2, 8))).sum().backward()
             alive = [*alive, head] if number % 7 else []  # the next has another address
