@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import json
 import os
@@ -90,6 +91,7 @@ def _plan() -> Any:
     return sharded_linear()
 
 
+@functools.cache  # a search takes a second, and no test changes its result
 def _meshes() -> Any:
     from tests.ranks.models import searched_tokens
 

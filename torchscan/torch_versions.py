@@ -70,6 +70,7 @@ __all__ = [
     "has_compiler",
     "hooks_for_gradients_as_now",
     "hooks_of",
+    "innermost_transform",
     "is_capturing_now",
     "is_divided_unevenly",
     "is_fake_type",
@@ -106,6 +107,7 @@ __all__ = [
     "set_anomaly_flags",
     "set_attention_order",
     "set_default_device",
+    "set_grad_enabled",
     "set_version",
     "share_memory",
     "shortened_to_tf32",
@@ -344,9 +346,13 @@ without_dispatch: Any = _C._DisableTorchDispatch
 is_tracing: Callable[[], bool] = _C._is_tracing
 
 
+#: the transform of ``torch.func`` that is active in this thread, or None
+innermost_transform: Callable[[], object] = _C._functorch.peek_interpreter_stack
+
+
 def is_transforming() -> bool:
     """Return whether vmap or grad is active in this thread."""
-    return _C._functorch.peek_interpreter_stack() is not None
+    return innermost_transform() is not None
 
 
 def without_transforms() -> contextlib.AbstractContextManager[object]:
@@ -380,6 +386,8 @@ def strip_hooks(model: nn.Module) -> None:
 
 # -- tensors and functions -----------------------------------------------------------------------------------------------
 
+#: sets whether gradients are recorded; ``torch.set_grad_enabled`` is a class written in Python
+set_grad_enabled: Callable[[bool], None] = _C._set_grad_enabled
 #: a context in which no subclass or mode takes the place of torch's functions
 without_torch_function: Any = _C.DisableTorchFunction
 #: how many modes that take the place of torch's functions are active
@@ -714,6 +722,13 @@ class GlobalHooks:
             self._entries.append((module._global_forward_hooks_always_called, True))
         if with_kwargs:
             self._entries.append((module._global_forward_hooks_with_kwargs, True))
+
+    def replace_after(self, after: Callable[..., None]) -> None:
+        """Have another function called after each call of a module."""
+        table, _ = self._entries[1]
+        self._entries[1] = table, after
+        if self._number in table:
+            table[self._number] = after
 
     def put_on(self) -> None:
         """Have the hooks called behind those that are there."""

@@ -417,7 +417,7 @@ def test_published_receptive_fields(name: str) -> None:
 @pytest.mark.parametrize("paths", [("layer1", "layer2", "layer3")])
 def test_a_real_model_agrees_with_back_propagation(paths: tuple[str, ...]) -> None:
     torchvision = pytest.importorskip("tests.torchvision_cpu").torchvision
-    agrees(torchvision.models.resnet18(width_per_group=64), [(3, 480, 480)], paths, units=2)
+    agrees(torchvision.models.resnet18(width_per_group=64), [(3, 288, 288)], paths, units=2)
 
 
 # -- what is seen as a whole ---------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def test_a_small_model_gives_the_same_on_shapes_alone_and_for_real(case: Case) -
         }
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(5)
 @SMALL_CASES
 def test_a_training_step_costs_the_same_on_shapes_alone_and_for_real(case: Case) -> None:
     """Every operator of it has a price. wav2vec 2 decides by random numbers which layers it runs, so it runs for real."""
@@ -77,7 +77,7 @@ def test_a_training_step_costs_the_same_on_shapes_alone_and_for_real(case: Case)
         assert ignores_flops or one.flops == other.flops
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(2)
 @SMALL_CASES
 def test_a_model_that_fails_at_its_end_is_as_before(case: Case) -> None:
     def fail(*_: Any) -> None:
@@ -125,7 +125,7 @@ def _families(path: Path) -> list[Row]:
     return [row for row in smallest.values() if row.kind != "ObjectDetection"]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("part", range(8))
 def test_every_family_of_the_zoo_is_recorded_and_left_as_it_was(
     part: int, truth: Callable[[str], Path]

@@ -17,17 +17,15 @@ import torchscan
 from tests.observing.loops import batch, mlp, validate
 from tests.opening import watched_run
 from tests.ranks.processes import in_processes
+from tests.watching.watching import watch
 
 pytestmark = pytest.mark.slow  # processes of their own, which import torch
 
 _NUM_STEPS = 4
 
 
-class Request(NamedTuple):
-    """What ranks are asked to run."""
-
-    folder: str
-    observers: tuple[str, ...]
+#: what observes a training; the first is compared with the others
+_OBSERVERS: tuple[tuple[str, ...], ...] = ((), ("inspect",), ("watch",), ("inspect", "watch"))
 
 
 class RankOutcome(NamedTuple):
@@ -39,7 +37,12 @@ class RankOutcome(NamedTuple):
     num_hooks: int
 
 
-def train(rank: int, request: Request) -> RankOutcome:
+def train_with_each(rank: int, folder: Path) -> list[RankOutcome]:
+    """Train anew with each of the observers, in one group: its start takes longer than all steps."""
+    return [train(rank, folder / "-".join(each), each) for each in _OBSERVERS]
+
+
+def train(rank: int, run_folder: Path, observers: tuple[str, ...]) -> RankOutcome:
     """Train a model of which each rank has a copy, with a validation after every second step."""
     torch.manual_seed(0)
     model = mlp(dropout=0.1)
@@ -49,10 +52,10 @@ def train(rank: int, request: Request) -> RankOutcome:
     losses, num_inspected = [], 0
     with ExitStack() as stack:
         run = None
-        if "inspect" in request.observers:
+        if "inspect" in observers:
             run = stack.enter_context(torchscan.inspect(model))
-        if "watch" in request.observers:
-            stack.enter_context(torchscan.watch(model, f"{request.folder}/run", every=1))
+        if "watch" in observers:
+            stack.enter_context(watch(model, run_folder, every=1))
         for index in range(_NUM_STEPS):
             x, target = batch()
             optimizer.zero_grad()
@@ -77,21 +80,16 @@ def _tables_of(module: nn.Module) -> list[Mapping[int, object]]:
     return [value for name, value in vars(module).items() if name.endswith("_hooks")]
 
 
-@pytest.mark.parametrize("observers", [("inspect",), ("watch",), ("inspect", "watch")])
-def test_ranks_compute_the_same_and_count_their_steps(
-    observers: tuple[str, ...], tmp_path: Path
-) -> None:
-    (tmp_path / "plain").mkdir()
-    (tmp_path / "observed").mkdir()
-    plain = in_processes(2, train, Request(str(tmp_path), ()), tmp_path / "plain")
-    observed = in_processes(2, train, Request(str(tmp_path), observers), tmp_path / "observed")
-    for before, after in zip(plain, observed, strict=True):
-        assert after.losses == before.losses
-        assert after.num_hooks == before.num_hooks
-        assert all(torch.equal(after.tensors[name], each) for name, each in before.tensors.items())
-    if "inspect" in observers:
-        assert [each.num_inspected for each in observed] == [_NUM_STEPS, _NUM_STEPS]
-    if "watch" in observers:
-        run = watched_run(tmp_path / "run")
+def test_ranks_compute_the_same_and_count_their_steps(tmp_path: Path) -> None:
+    for plain, *observed in in_processes(2, train_with_each, tmp_path, tmp_path):
+        for observers, found in zip(_OBSERVERS[1:], observed, strict=True):
+            assert found.losses == plain.losses, observers
+            assert found.num_hooks == plain.num_hooks, observers
+            for name, tensor in plain.tensors.items():
+                assert torch.equal(found.tensors[name], tensor), (observers, name)
+            if "inspect" in observers:
+                assert found.num_inspected == _NUM_STEPS, observers
+    for folder in ("watch", "inspect-watch"):
+        run = watched_run(tmp_path / folder)
         assert (run.steps(), run.steps("eval"), run.ranks) == ([0, 1, 2, 3], [2, 4], 2)
         assert (run.events, run.missing) == ((), ())

@@ -214,14 +214,40 @@ def record_alone(rank: int, name: str) -> str:
     return str(raised.value)
 
 
+class OfTwo(NamedTuple):
+    """What each of two processes finds in one group: its start takes longer than all the rest."""
+
+    recorded: dict[str, Facts]
+    trained_on: dict[str, Any]
+    alone: str
+
+
+def in_two(rank: int, _: None) -> OfTwo:
+    recorded = {name: record(rank, name) for name in ("fsdp", "ddp")}
+    trained_on = train_on(rank, "fsdp")
+    return OfTwo(recorded, trained_on, record_alone(rank, "fsdp"))  # one ends there
+
+
 # -- in this one -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("name", some_of(SPREAD, {"tp"}))
-def test_each_process_records_what_is_planned_for_it(name: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> list[OfTwo]:
+    return in_processes(2, in_two, None, tmp_path_factory.mktemp("two"))
+
+
+def test_two_processes_record_what_is_planned_for_them(two: list[OfTwo]) -> None:
+    expect_as_planned("fsdp", [each.recorded["fsdp"] for each in two])
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", some_of(SPREAD[1:], {"tp"}))
+def test_four_processes_record_what_is_planned_for_them(name: str, tmp_path: Path) -> None:
+    expect_as_planned(name, in_processes(4, record, name, tmp_path))
+
+
+def expect_as_planned(name: str, found: list[Facts]) -> None:
     case = CASES[name]
-    found = in_processes(case.processes, record, name, tmp_path)
     options: dict[str, Any] = {
         "training": True,
         "optimizer": "AdamW",
@@ -265,25 +291,43 @@ def test_the_first_process_has_what_all_have_found(tmp_path: Path) -> None:
     assert "batch_size is -1" in found[1][3]
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("name", some_of(CASES, {"fsdp", "tp", "ddp of four"}))
-def test_a_recorded_model_trains_on_as_its_twin_does(name: str, tmp_path: Path) -> None:
+def test_a_recorded_model_trains_on_as_its_twin_does(two: list[OfTwo]) -> None:
+    for each in two:
+        expect_all(each.trained_on)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(
+    "name", some_of([each for each in CASES if each != "fsdp"], {"tp", "ddp of four"})
+)
+def test_other_recorded_models_train_on_as_their_twins_do(name: str, tmp_path: Path) -> None:
     for each in in_processes(CASES[name].processes, train_on, name, tmp_path):
-        assert all(each.values()), [what for what, held in each.items() if not held]
+        expect_all(each)
 
 
-@pytest.mark.parametrize("name", some_of(["ddp", "ddp of four"], {"ddp of four"}))
-def test_of_ddp_its_model_is_recorded(name: str, tmp_path: Path) -> None:
+def expect_all(held: dict[str, Any]) -> None:
+    assert all(held.values()), [what for what, is_so in held.items() if not is_so]
+
+
+def test_of_ddp_its_model_is_recorded(two: list[OfTwo]) -> None:
+    expect_as_alone([each.recorded["ddp"] for each in two])
+
+
+@pytest.mark.sweep
+def test_of_ddp_of_four_its_model_is_recorded(tmp_path: Path) -> None:
+    expect_as_alone(in_processes(4, record, "ddp of four", tmp_path))
+
+
+def expect_as_alone(found: list[Facts]) -> None:
     """Which talks to nobody, as the record says; a plan has what DDP does besides: copies to buckets and back, and one sum."""
-    case = CASES[name]
     alone = Scan(build(), (WIDTH,), batch_size=BATCH, training=True, optimizer="AdamW")
     expected = facts_of(alone.steps, alone.memory)
-    for each in in_processes(case.processes, record, name, tmp_path):
+    for each in found:
         assert each.local_params == expected.local_params
         assert each.collectives == []
         assert each.operators == expected.operators
 
 
-def test_a_process_that_records_alone_is_told_to_do_so_with_the_others(tmp_path: Path) -> None:
-    said, _ = in_processes(2, record_alone, "fsdp", tmp_path)
+def test_a_process_that_records_alone_is_told_to_do_so_with_the_others(two: list[OfTwo]) -> None:
+    said = two[0].alone
     assert "call torchscan in all ranks of the group at once" in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -53,6 +54,17 @@ def the_one(layers: int = LAYERS, **asked: Any) -> MeshChoice:
     return found
 
 
+@functools.cache
+def on_eight() -> MeshChoice:
+    """Return what several tests compare theirs with."""
+    return the_one(meshes=[{"dp": 8}])
+
+
+@functools.cache
+def sharded_and_copied() -> MeshSearch:
+    return searched(meshes=[{"dp": 8}, {"replicate": 8}], batch_size=2)
+
+
 def test_few_layers_tell_what_all_of_them_take() -> None:
     tokens = torch.zeros(2, LENGTH, dtype=torch.long)
     given = {"input_ids": tokens, "labels": tokens, "use_cache": False}
@@ -77,30 +89,26 @@ def test_few_layers_tell_what_all_of_them_take() -> None:
 
 def test_products_of_the_model_are_its_use_of_the_cards() -> None:
     """Three times those of the forward pass, wherever they are computed; what checkpoints compute again is none of it."""
-    plain, again = (
-        the_one(meshes=[{"dp": 8}], checkpoint=checkpoint) for checkpoint in (False, True)
-    )
+    plain, again = on_eight(), the_one(meshes=[{"dp": 8}], checkpoint=True)
     assert again.mfu * again.time_estimate == pytest.approx(plain.mfu * plain.time_estimate)
     assert again.time_estimate > plain.time_estimate
     assert again.peak_bytes < plain.peak_bytes
 
 
 def test_all_meshes_that_make_sense_the_fastest_first() -> None:
-    found = searched(num_gpus=16, per_machine=8)
+    found = searched(num_gpus=4, per_machine=2)
     meshes = [dict(each.mesh) for each in found.choices]
-    assert {"dp": 16} in meshes
-    assert {"replicate": 2, "dp": 8} in meshes  # a copy in each machine
-    assert {"dp": 2, "tp": 8} in meshes or "dp 2 × tp 8" in found.refused
-    assert not any(each.get("tp", 1) > 8 for each in meshes)
+    assert {"dp": 4} in meshes
+    assert {"replicate": 2, "dp": 2} in meshes  # a copy in each machine
+    assert {"dp": 2, "tp": 2} in meshes or "dp 2 × tp 2" in found.refused
+    assert not any(each.get("tp", 1) > 2 for each in meshes)
     times = [each.time_estimate / each.tokens_per_second for each in found.choices]
     assert times == sorted(times)
     assert found.best == found.choices[0]
 
 
 def test_weights_in_32_bits_take_twice_the_memory() -> None:
-    half, mixed = (
-        the_one(meshes=[{"dp": 8}], precision=precision) for precision in ("bf16", "bf16-mixed")
-    )
+    half, mixed = on_eight(), the_one(meshes=[{"dp": 8}], precision="bf16-mixed")
     for kind in ("parameters", "optimizer"):
         assert mixed.by_kind[kind] == 2 * half.by_kind[kind]
 
@@ -255,7 +263,7 @@ def test_memory_of_the_best_mesh_is_that_of_all_layers() -> None:
     alone = the_one(12, meshes=[{"dp": 8}], batch_size=2)
     assert alone.is_replayed
     assert alone.needed_bytes == verdict.reserved_bytes + verdict.cuda_context_bytes
-    found = searched(meshes=[{"dp": 8}, {"replicate": 8}], batch_size=2)
+    found = sharded_and_copied()
     assert [each.is_replayed for each in found.choices] == [True, False]
     assert "with all layers for the memory of" in " ".join(str(found).split())
 
@@ -327,7 +335,7 @@ def test_sequences_of_all_devices_are_shared_by_the_copies_of_the_model() -> Non
 
 
 def test_a_picture_has_a_bar_for_each_mesh() -> None:
-    found = searched(meshes=[{"dp": 8}, {"dp": 4, "tp": 2}])
+    found = sharded_and_copied()
     ax = found.plot()
     assert [each.get_text() for each in ax.get_yticklabels()] == [
         " × ".join(f"{n} {s}" for n, s in c.mesh.items()) for c in found.choices

@@ -44,16 +44,24 @@ def sql(*statements: str, value: object = None) -> Break:
 
 def step(header: object, body: bytes = b"") -> Break:
     """Write other data into the run's step."""
-    text = json.dumps(header).encode()
-    data = zlib.compress(struct.pack("<I", len(text)) + text + body)
-    return sql("UPDATE steps SET data = ?", value=data)
+
+    def change(file: Path) -> None:
+        text = json.dumps(header).encode()
+        data = zlib.compress(struct.pack("<I", len(text)) + text + body)
+        sql("UPDATE steps SET data = ?", value=data)(file)
+
+    return change
 
 
 def packed_step(sizes: tuple[int, ...], *streams: bytes) -> Break:
     """Write a step of today's format: bytes of names, series, rows, bins, then four streams."""
-    data = [zlib.compress(each) for each in streams]
-    head = struct.pack("<BxxxIIIIIIII", 4, *sizes, *map(len, data))
-    return sql("UPDATE steps SET data = ?", value=head + b"".join(data))
+
+    def change(file: Path) -> None:
+        data = [zlib.compress(each) for each in streams]
+        head = struct.pack("<BxxxIIIIIIII", 4, *sizes, *map(len, data))
+        sql("UPDATE steps SET data = ?", value=head + b"".join(data))(file)
+
+    return change
 
 
 def instead(make: Callable[[Path], object]) -> Break:

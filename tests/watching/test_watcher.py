@@ -481,28 +481,29 @@ DISTRIBUTED = """
     from torch import nn
     from torch.distributed.fsdp import fully_shard
     from torch.nn.parallel import DistributedDataParallel
-    folder, watches, shards = sys.argv[1], sys.argv[2] == "watched", sys.argv[3] == "sharded"
+    folder, shards = sys.argv[1], sys.argv[2] == "sharded"
     dist.init_process_group("gloo")
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    if shards:
-        mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
-        for part in (model[0], model[2], model):
-            fully_shard(part, mesh=mesh)
-    watcher = torchscan.watch(model, folder + "/run", every=1) if watches else None
-    parallel = model if shards else DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    torch.manual_seed(dist.get_rank())
-    for step in range(20):
-        optimizer.zero_grad()
-        parallel(torch.rand(8, 4)).square().mean().backward()
-        optimizer.step()
-    if watcher is not None:
-        watcher.close()
-    gradient = model[0].weight.grad
-    torch.save(gradient.to_local() if shards else gradient, f"{folder}/gradient{dist.get_rank()}.pt")
-    state = {name: each.to_local() if shards else each for name, each in model.state_dict().items()}
-    torch.save(state, f"{folder}/{sys.argv[2]}{dist.get_rank()}.pt")
+    for how in ("plain", "watched"):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        if shards:
+            mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
+            for part in (model[0], model[2], model):
+                fully_shard(part, mesh=mesh)
+        watcher = torchscan.watch(model, folder + "/run", every=1) if how == "watched" else None
+        parallel = model if shards else DistributedDataParallel(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        torch.manual_seed(dist.get_rank())
+        for step in range(20):
+            optimizer.zero_grad()
+            parallel(torch.rand(8, 4)).square().mean().backward()
+            optimizer.step()
+        if watcher is not None:
+            watcher.close()
+        gradient = model[0].weight.grad
+        torch.save(gradient.to_local() if shards else gradient, f"{folder}/gradient{dist.get_rank()}.pt")
+        state = {name: each.to_local() if shards else each for name, each in model.state_dict().items()}
+        torch.save(state, f"{folder}/{how}{dist.get_rank()}.pt")
     dist.destroy_process_group()
 """
 
@@ -515,18 +516,17 @@ def test_two_processes_that_train_together(way: str, weights: int, tmp_path: Pat
     """Results are the same with and without; each writes its own file, and they are read as one."""
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(DISTRIBUTED))
-    for number, how in enumerate(("plain", "watched")):
-        rendezvous = {
-            "WORLD_SIZE": "2",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(29_400 + os.getpid() % 200 * 2 + number),
-        }
-        call = [sys.executable, str(script), str(tmp_path), how, way]
-        trainers = [
-            subprocess.Popen(call, cwd=HERE, env={**os.environ, **rendezvous, "RANK": str(rank)})  # noqa: S603
-            for rank in range(2)
-        ]
-        assert [trainer.wait() for trainer in trainers] == [0, 0]
+    rendezvous = {
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(29_400 + os.getpid() % 400),
+    }
+    call = [sys.executable, str(script), str(tmp_path), way]
+    trainers = [
+        subprocess.Popen(call, cwd=HERE, env={**os.environ, **rendezvous, "RANK": str(rank)})  # noqa: S603
+        for rank in range(2)
+    ]
+    assert [trainer.wait() for trainer in trainers] == [0, 0]
     for rank in range(2):
         plain, watched = (torch.load(tmp_path / f"{how}{rank}.pt") for how in ("plain", "watched"))
         assert all(torch.equal(plain[name], watched[name]) for name in plain)

@@ -49,7 +49,10 @@ class LossScales:
 
     def unscale(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], float | None]:
         """Return the losses before they were scaled, and their scale, or None if there is none."""
-        losses, scale = [], None
+        losses: list[Tensor] = []
+        scale = None
+        if not self._losses:
+            return list(tensors), None
         for tensor in tensors:
             known = next((each for each in self._losses if each.scaled() is tensor), None)
             if known is None:
@@ -162,13 +165,11 @@ def _reaches_parameter(
     pending: list[Any] = [tensor.grad_fn for tensor in tensors if isinstance(tensor, Tensor)]
     while pending and len(seen) < _MAX_NODES:
         node = pending.pop()
-        if node is None or node in seen or node._sequence_nr() < first_node:
+        if node is None or node in seen or (first_node and node._sequence_nr() < first_node):
             continue
         seen.add(node)
         following: Any
         for following, _ in node.next_functions:
-            if following is None:
-                continue
             if type(following) is not LEAF_NODE:
                 pending.append(following)
             elif id(following.variable) in parameter_ids:

@@ -81,7 +81,8 @@ class CompileWatch:
 
     def listen(self) -> None:
         """Register the callbacks, which the compiler forgets when it is reset."""
-        for heard, hook in zip(compile_callbacks(), self._hooks, strict=False):
+        every_heard = compile_callbacks()
+        for heard, hook in zip(every_heard, self._hooks, strict=False) if every_heard else ():
             if hook not in heard:
                 heard.append(hook)
 

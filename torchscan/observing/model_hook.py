@@ -50,17 +50,22 @@ class ModelEntries:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         #: identities of entries: of all modules, until the first call shows which one is an entry
-        self._identities = {id(module) for _, module in modules_of(model)}
+        self.identities = {id(module) for _, module in modules_of(model)}
         #: True once the model itself was called
         self._is_called = False
+        #: the entry that was called last, and whether it is the model
+        self._last: nn.Module | None = None
+        self._is_last_model = False
 
     def is_model(self, module: nn.Module) -> bool:
         """Return whether a module is the model, or the compiled version of it."""
+        if module is self._last:
+            return self._is_last_model
         return module is self._model or (has_compiler() and compiled_from(module) is self._model)
 
     def has(self, module: nn.Module) -> bool:
         """Return whether this module is, or may be, called from outside the model."""
-        return id(module) in self._identities
+        return id(module) in self.identities
 
     def is_entry(self, module: nn.Module) -> bool:
         """Return whether a call of this module begins a pass, if no call of the model is open.
@@ -70,7 +75,7 @@ class ModelEntries:
         if module is self._model:
             return True
         if not self.has(module):
-            return has_compiler() and id(compiled_from(module)) in self._identities
+            return has_compiler() and id(compiled_from(module)) in self.identities
         caller = outermost_running(module)
         if caller is None:
             return True
@@ -81,11 +86,14 @@ class ModelEntries:
 
         Other parts are no longer entries if ``is_only``, or once the model itself is called.
         """
+        if module is self._last and not is_only:
+            return
         is_model = self.is_model(module)
+        self._last, self._is_last_model = module, is_model
         if is_only or (is_model and not self._is_called):
-            self._identities.clear()
+            self.identities.clear()
         self._is_called = self._is_called or is_model
-        self._identities |= {id(self._model), id(module)}
+        self.identities |= {id(self._model), id(module)}
 
 
 class ModelHook:
@@ -136,10 +144,14 @@ class ModelHook:
     def follow(self, listener: CallListener) -> None:
         """Start to report all calls to ``listener``."""
         self._listener = listener
+        # torch calls it itself: a call in between would take time in each call of a module
+        note_end = listener.note_end
+        after = skip_in_compiler(note_end) if self._knows_compiler else note_end
+        self._hooks["following"].replace_after(after)
         self.await_call()
 
     def forget_listener(self) -> None:
-        """Stop reporting to the listener. Hooks stay registered until the next state."""
+        """Stop reporting to the listener, which still gets ends of calls until the next state."""
         self._listener = None
 
     def sleep(self) -> None:
@@ -154,6 +166,7 @@ class ModelHook:
     def close(self) -> None:
         """Remove the hooks and forget the listener."""
         self._listener = None
+        self._hooks["following"].replace_after(_ignore)
         self._become("closed")
 
     def pause(self) -> None:
@@ -186,13 +199,14 @@ class ModelHook:
         hooks: list[Callable[..., None]] = [
             self._note_call,
             self._note_followed_start,
-            self._note_followed_end,
             self._note_result,
         ]
         self._knows_compiler = has_compiler()
         if self._knows_compiler:
             hooks = [skip_in_compiler(hook) for hook in hooks]
-        before, before_followed, after_followed, after = hooks
+        before, before_followed, after = hooks
+        listener = self._listener
+        after_followed = _ignore if listener is None else skip_in_compiler(listener.note_end)
         self._hooks: dict[State, GlobalHooks] = {
             "waiting": GlobalHooks(before),
             "following": GlobalHooks(before_followed, after_followed, with_kwargs=True),
@@ -213,7 +227,8 @@ class ModelHook:
             self._adapt_to_compiler()
         listener = self._listener
         if listener is not None and listener.open_calls:
-            if not self._entries.has(module) or is_running(listener.open_calls[0][0]):
+            is_entry = id(module) in self._entries.identities
+            if not is_entry or is_running(listener.open_calls[0][0]):
                 listener.note_start(module, args)
                 return
             listener.forget_open()
@@ -222,10 +237,6 @@ class ModelHook:
             listener = self._listener
         if listener is not None:
             listener.note_start(module, args)
-
-    def _note_followed_end(self, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
-        if self._listener is not None:
-            self._listener.note_end(module, args, *rest)
 
     def _note_result(self, module: nn.Module, _: tuple[Any, ...], result: object) -> None:
         if module is not self._awaited:
@@ -236,3 +247,7 @@ class ModelHook:
             nodes = {tensor.grad_fn for tensor in tensors_in(result) if tensor.grad_fn is not None}
         for node in nodes:
             node.register_prehook(lambda *_: self._note_backward())
+
+
+def _ignore(*_: object) -> None:
+    """Do nothing: no listener follows calls yet."""

@@ -78,7 +78,7 @@ class ModelSteps:
         #: True once gradients have reached a pass in evaluation mode
         self._trains_in_eval_mode = False
         #: identities of tensors that replace parameters in a pass inside ``torch.func``
-        self._replacements: Collection[int] = ()
+        self.replacements: Collection[int] = ()
 
     @property
     def current(self) -> Pass:
@@ -99,7 +99,7 @@ class ModelSteps:
     def note_replacements(self) -> None:
         """Note the tensors that replace parameters inside a transform of ``torch.func``."""
         model = self._model() if is_transforming() else None
-        self._replacements = set(_ids_in(model)) if model is not None else ()
+        self.replacements = set(_ids_in(model)) if model is not None else ()
 
     def note_backward(self, backward: BackwardPass, promote: Callable[[], None]) -> bool:
         """Note a backward pass that begins, and return whether it trains the model.
@@ -122,8 +122,8 @@ class ModelSteps:
         parameters = self._parameters
         if backward.trains(parameters.parameter_ids, first_node):
             return True
-        if self._replacements and backward.inputs:
-            return backward.trains(self._replacements, first_node)
+        if self.replacements and backward.inputs:
+            return backward.trains(self.replacements, first_node)
         return self._find_parameters() and backward.trains(parameters.parameter_ids, first_node)
 
     def has_optimizer(self, optimizer: Optimizer) -> bool:

@@ -48,6 +48,8 @@ def _replace(original: Callable[..., Any]) -> Callable[..., Any]:
     wrappers: list[Callable[..., Any]] = []
 
     def replacement(*args: Any, **kwargs: Any) -> Any:
+        if len(wrappers) == 1:
+            return wrappers[0](original, *args, **kwargs)
         run = original
         for wrapper in tuple(wrappers):
             run = partial(wrapper, run)

@@ -206,7 +206,10 @@ class CallSites:
     @property
     def has_trained_parameters(self) -> bool:
         """True if a parameter of the model requires a gradient."""
-        return any(each.requires_grad for each in self._every)
+        for each in self._every:  # noqa: SIM110 - a generator takes longer than the first answer
+            if each.requires_grad:
+                return True
+        return False
 
     def parameter_numbers(self, kind: Kind) -> list[int]:
         """Return the numbers of the series of the parameters, or of their gradients."""

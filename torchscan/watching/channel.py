@@ -102,11 +102,12 @@ class Counters:
 
     def add(self, at: int, size: int) -> None:
         """List one more record; its bytes are there already."""
-        put = self.put
+        numbers = self._numbers
+        put = numbers[self._PUT]
         index = self._index_of(put)
-        self._numbers[index] = at
-        self._numbers[index + 1] = size
-        self._numbers[self._PUT] = put + 1
+        numbers[index] = at
+        numbers[index + 1] = size
+        numbers[self._PUT] = put + 1
 
     def _index_of(self, record: int) -> int:
         return (_COUNTERS_SIZE // 8) + 2 * (record % _NUM_RECORDS)
@@ -269,8 +270,10 @@ class Outlet:
     def _put_bytes(self, data: bytes, sampled: StepSamples | None) -> bool:
         head = aligned(len(data))
         size = head + (0 if sampled is None else sampled.nbytes)
-        self._free_taken()
-        self._make_room(size)
+        if self._num_freed < self.counters.taken:
+            self._free_taken()
+        if size > self._size:
+            self._make_room(size)
         at = self._place(size)
         if at is None or self._memory is None or len(self._unread) >= _NUM_RECORDS:
             return False
@@ -292,10 +295,9 @@ class Outlet:
 
     def _make_room(self, size: int) -> None:
         """Grow for steps of this size. Records in the memory stay where they are."""
-        if size > self._size:
-            self._size = max(_MIN_SIZE, _NUM_STEPS * size)
-            os.ftruncate(self._file, CONTROL_SIZE + self._size)
-            self._memory = mmap.mmap(self._file, CONTROL_SIZE + self._size)
+        self._size = max(_MIN_SIZE, _NUM_STEPS * size)
+        os.ftruncate(self._file, CONTROL_SIZE + self._size)
+        self._memory = mmap.mmap(self._file, CONTROL_SIZE + self._size)
 
     def _touch(self, end: int) -> None:
         """Write to the pages behind a record that ends here, before training needs them."""

@@ -49,8 +49,8 @@ class _Transfer:
 class CurveLog:
     """Collects a row for each pass. Training never waits for a device."""
 
-    def __init__(self, send: Callable[[list[Row]], None]) -> None:
-        self._send = send
+    def __init__(self, send_row: Callable[[Row], None]) -> None:
+        self._send_row = send_row
         self._row: Row | None = None
         self._loss: Tensor | float | None = None
         self._gradient_norm: Tensor | None = None
@@ -118,19 +118,23 @@ class CurveLog:
         if row is None:
             return
         is_complete = True
-        for column, value in ((_LOSS, loss), (_GRADIENT_NORM, norm)):
-            if value is None:
-                continue
-            if isinstance(value, Tensor) and value.is_cuda:
-                is_complete = False
-                self._values.append((len(self._rows), column, value))
-            else:
-                row[column] = float(value)
+        if loss is not None:
+            is_complete = self._set(row, _LOSS, loss)
+        if norm is not None:
+            is_complete = self._set(row, _GRADIENT_NORM, norm) and is_complete
         if is_complete and not self._rows and not self._transfers:
-            self._send([row])
+            self._send_row(row)
             return
         self._rows.append(row)
         self._transfer()
+
+    def _set(self, row: Row, column: int, value: Tensor | float) -> bool:
+        """Set a value of a row that ends, or return False if it is still on a device."""
+        if isinstance(value, Tensor) and value.is_cuda:
+            self._values.append((len(self._rows), column, value))
+            return False
+        row[column] = float(value)
+        return True
 
     def _transfer(self) -> None:
         """Start a transfer from the device now and then, and send the rows of those that ended."""
@@ -154,7 +158,11 @@ class CurveLog:
     def _finish_transfer(self) -> None:
         transfer = self._transfers.popleft()
         transfer.read()
-        self._send(transfer.rows)
+        self._send_rows(transfer.rows)
+
+    def _send_rows(self, rows: list[Row]) -> None:
+        for row in rows:
+            self._send_row(row)
 
     def close(self) -> None:
         """Send all rows, and wait for the device if values are still on it."""
@@ -164,5 +172,5 @@ class CurveLog:
         while self._transfers:
             self._finish_transfer()
         if self._rows:
-            self._send(self._rows)
+            self._send_rows(self._rows)
             self._rows = []

@@ -37,7 +37,8 @@ class Frequency:
 
     def is_due(self, step: int) -> bool:
         """Return whether to sample this training step."""
-        return self._note(step % self._every(step) == 0)
+        every = self._every(step) if self._is_auto else self.every
+        return self._note(step % every == 0)
 
     def is_evaluation_due(self, number: int, place: int, clock: int) -> bool:
         """Return whether to sample this pass of an evaluation, the one at ``place``.
@@ -45,7 +46,7 @@ class Frequency:
         Its first pass is sampled, unless fewer than ``every`` passes have run since the last
         sample. Training passes count, too.
         """
-        every = self._every(number)
+        every = self._every(number) if self._is_auto else self.every
         is_long_ago = self._seen is None or clock - self._seen >= every
         is_due = place % every == 0 if place else is_long_ago
         if is_due:
@@ -53,19 +54,18 @@ class Frequency:
         return self._note(is_due)
 
     def _every(self, number: int) -> int:
-        return (
-            min(self.every, 2 ** max(1, (number // _IN_A_DOUBLING).bit_length() - 1))
-            if self._is_auto
-            else self.every
-        )
+        """Return the steps from one sample to the next, fewer at the beginning of a run."""
+        exponent = max(1, (number // _IN_A_DOUBLING).bit_length() - 1)
+        return min(self.every, 1 << exponent)
 
     def _note(self, is_due: bool) -> bool:
-        now = time.perf_counter()
-        if self._before is not None and not self._was_due:
-            self._periods.append(now - self._before)
-        self._before = now
-        self._was_due = is_due
         self._turn += is_due
+        if self._is_auto:
+            now = time.perf_counter()
+            if self._before is not None and not self._was_due:
+                self._periods.append(now - self._before)
+            self._before = now
+            self._was_due = is_due
         return is_due
 
     @property

@@ -10,7 +10,8 @@ import contextlib
 import math
 import threading
 from collections.abc import Sequence
-from itertools import accumulate, compress
+from itertools import accumulate, compress, repeat
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -22,9 +23,11 @@ from torchscan.torch_versions import (
     count_function_modes,
     join_values,
     norms_of,
+    set_grad_enabled,
     without_dispatch,
     without_torch_function,
 )
+from torchscan.watching.held_tensors import HeldTensors
 from torchscan.watching.sampled import EXACT
 from torchscan.watching.sampling import places_in, values_of
 
@@ -33,6 +36,8 @@ _BARE = frozenset({Tensor, torch.nn.Parameter})
 #: values of a tensor that is joined with others before it is sampled, and of all such tensors: a
 #: copy of so few values takes less time than another operator
 _MAX_JOINED, _MAX_TOTAL = 2**14, 2**22
+#: all that decides how a tensor is sampled, besides its type and its number of values
+_KIND_OF = attrgetter("dtype", "layout", "is_nested", "device")
 #: plans that are remembered
 _MAX_PLANS = 16
 
@@ -50,10 +55,10 @@ class _BareOperators:
             self._contexts = without_dispatch(), without_torch_function()
             for context in self._contexts:
                 context.__enter__()
-        torch.set_grad_enabled(False)
+        set_grad_enabled(False)
 
     def __exit__(self, *error: object) -> None:
-        torch.set_grad_enabled(self._had_gradients)
+        set_grad_enabled(self._had_gradients)
         for context in reversed(self._contexts):
             context.__exit__(*error)
 
@@ -64,7 +69,6 @@ class RowGroup(NamedTuple):
     #: values of one row or of several adjacent rows
     pieces: Sequence[Tensor]
     numels: Sequence[int]
-    sizes: Sequence[int]
     #: for each tensor the index of its row in the group, or None if it cannot be read
     indices: Sequence[int | None]
     #: all values of those tensors that were joined, or None
@@ -79,9 +83,8 @@ class _SamplingPlan(NamedTuple):
 
     #: indices of the tensors that are joined before they are sampled
     joined: Sequence[int]
-    #: values of these, and how many are sampled
+    #: values of these
     numels: Sequence[int]
-    sizes: Sequence[int]
     #: positions to sample in the joined values, or None for all
     places: Tensor | None
     #: for each tensor its index among the joined ones, or None
@@ -111,6 +114,8 @@ class Rows:
         """Sample up to ``max_width`` values of a tensor, and join them on ``device``."""
         self._max_width = max_width
         self._device = device
+        #: the kind of tensors that are sampled in the fastest way
+        self._usual_kind = torch.float32, torch.strided, False, device
         self._lock = threading.Lock()
         #: positions to sample, by the number of values and the device
         self._places: dict[tuple[int, torch.device], Tensor] = {}
@@ -120,13 +125,14 @@ class Rows:
         self._plans: dict[tuple[object, ...], _SamplingPlan] = {}
         #: statistics of all values are computed for one row in ``period``, from ``turn`` on
         self.turn, self.period = 0, 1
+        self._held = HeldTensors(max_width, self._places_among)
         self.clear()
 
     def clear(self) -> None:
         """Begin another step."""
+        self._held.clear()
         self._pieces: list[Tensor] = []
         self.numels: list[int] = []
-        self.sizes: list[int] = []
         #: row, column of ``EXACT`` and value
         self._exact: list[tuple[int, int, Tensor]] = []
         #: rows and their norms
@@ -137,36 +143,50 @@ class Rows:
     def __len__(self) -> int:
         return len(self.numels)
 
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers of sampled values, by row."""
+        return list(map(min, self.numels, repeat(self._max_width)))
+
+    @property
+    def lost(self) -> set[int]:
+        """Rows without values: their tensors were written to before they were sampled."""
+        return self._held.lost
+
     # -- one tensor ------------------------------------------------------------------------------
 
-    def add(self, tensor: Tensor, unit_dim: int | None = None) -> int | None:
+    def add(self, tensor: Tensor, unit_dim: int | None = None, *, max_held: int = -1) -> int | None:
         """Sample a tensor and return its row, or None if it has no values that can be read.
 
-        ``unit_dim`` is the dimension of its units, if dead ones are counted.
+        ``unit_dim`` is the dimension of its units, if dead ones are counted. A tensor of up to
+        ``max_held`` values may be sampled by :meth:`flush`. If it is negative, nothing is joined
+        with the row before the end of the step.
         """
+        # torch waits for this at each module and each gradient: the usual case makes few calls
         numel = tensor.numel()
         places = self._ready_places.get(numel)
         if (
             places is not None
             and type(tensor) in _BARE
-            and tensor.dtype is torch.float32
-            and tensor.layout is torch.strided
-            and tensor.device == self._device
-            and (
-                (unit_dim is None and numel <= self._max_width)
-                or (len(self.numels) + self.turn) % self.period
-            )
+            and _KIND_OF(tensor) == self._usual_kind
             and not (count_dispatch_modes() or count_function_modes())
         ):
-            try:
-                piece = torch.take(tensor.detach(), places)
-            except RuntimeError:  # a nested tensor
-                return None
-            return self._append(piece, numel)
+            values = tensor.detach() if tensor.requires_grad else tensor
+            with self._lock:  # autograd has a thread for each device
+                row = len(self.numels)
+                piece = self._held.add(row, values, numel, places, max_held)
+                if piece is not None:
+                    self._append(piece)
+                self.numels.append(numel)
+            if (row + self.turn) % self.period == 0 and (
+                unit_dim is not None or numel > self._max_width
+            ):
+                self._add_extremes(row, values, unit_dim)
+            return row
         with without_dispatch(), without_torch_function():
-            return self._add(tensor, unit_dim)
+            return self._add(tensor, unit_dim, max_held)
 
-    def _add(self, tensor: Tensor, unit_dim: int | None) -> int | None:
+    def _add(self, tensor: Tensor, unit_dim: int | None, max_held: int) -> int | None:
         is_in_turn = (len(self.numels) + self.turn) % self.period == 0
         try:
             values = values_of(tensor)
@@ -176,20 +196,31 @@ class Rows:
         if values is None or piece is None:
             return None
 
-        row = self._append(piece, values.numel())
+        with self._lock:
+            row = len(self.numels)
+            self._append(piece)
+            self.numels.append(values.numel())
+        if values.numel() <= max_held:
+            self._held.observe(values)
         has_all = values.numel() <= self._max_width
         if is_in_turn and not (has_all and unit_dim is None):
             with contextlib.suppress(RuntimeError):  # eight-bit floats have no kernel for it
                 self._add_extremes(row, values, unit_dim)
         return row
 
-    def _append(self, piece: Tensor, numel: int) -> int:
-        with self._lock:  # autograd has a thread for each device
-            row = len(self.numels)
-            self._pieces.append(piece)
-            self.numels.append(numel)
-            self.sizes.append(piece.numel())
-        return row
+    def _append(self, piece: Tensor) -> None:
+        """Append the values of rows that come behind those of held tensors."""
+        if self._held:
+            with _BareOperators():
+                self._pieces.append(self._held.take())
+        self._pieces.append(piece)
+
+    def flush(self) -> None:
+        """Sample the tensors that wait: they may be written to from now on."""
+        with self._lock:
+            if self._held:
+                with _BareOperators():
+                    self._pieces.append(self._held.take())
 
     def _sample(self, values: Tensor) -> Tensor | None:
         """Return some of the values, or None if there are none."""
@@ -229,6 +260,7 @@ class Rows:
 
     def add_all(self, tensors: Sequence[Tensor]) -> tuple[list[int | None], RowGroup]:
         """Sample tensors, and return their rows and a group that another step can take over."""
+        self.flush()
         start, first_piece = len(self), len(self._pieces)
         joined = None
         with _BareOperators():
@@ -244,7 +276,6 @@ class Rows:
         group = RowGroup(
             pieces=self._pieces[first_piece:],
             numels=self.numels[start:],
-            sizes=self.sizes[start:],
             indices=indices,
             joined=joined,
             wide=plan.wide,
@@ -254,11 +285,7 @@ class Rows:
 
     def _plan_of(self, tensors: Sequence[Tensor]) -> _SamplingPlan:
         """Return the plan for tensors, which is known if such tensors were sampled before."""
-        kinds = [
-            (type(each), each.dtype, each.layout, each.device, each.is_nested, each.numel())
-            for each in tensors
-        ]
-        key = tuple(kinds)
+        key = *map(type, tensors), *map(_KIND_OF, tensors), *map(Tensor.numel, tensors)
         plan = self._plans.get(key)
         if plan is None:
             if len(self._plans) >= _MAX_PLANS:
@@ -284,7 +311,6 @@ class Rows:
         return _SamplingPlan(
             joined=joined,
             numels=numels,
-            sizes=[min(numel, width) for numel in numels],
             places=places,
             indices=indices,
             wide=wide,
@@ -322,9 +348,8 @@ class Rows:
         piece = values if plan.places is None else values.index_select(0, plan.places)
         with self._lock:
             first = len(self.numels)
-            self._pieces.append(piece)
+            self._append(piece)
             self.numels += plan.numels
-            self.sizes += plan.sizes
         turn, period = first + self.turn, self.period
         for index in plan.wide:
             row = plan.indices[index]
@@ -334,11 +359,11 @@ class Rows:
 
     def add_group(self, group: RowGroup) -> list[int | None]:
         """Add the rows of an earlier step, and return the row of each tensor."""
+        self.flush()
         with self._lock:
             start = len(self.numels)
             self._pieces += group.pieces
             self.numels += group.numels
-            self.sizes += group.sizes
         return _rows_from(start, group.indices)
 
     # -- other statistics ------------------------------------------------------------------------
@@ -361,9 +386,9 @@ class Rows:
         with _BareOperators():
             totals: list[Tensor] = []
             if group.joined is not None:
-                norms = torch.stack(norms_of([group.joined, *wide.tensors]))
-                totals.append(norms[0])
-                self._norms.append((wide.rows, norms[1:]))
+                norms_of_all = norms_of([group.joined, *wide.tensors])
+                totals.append(norms_of_all[0])
+                self._norms.append((wide.rows, torch.stack(norms_of_all)[1:]))
             for dtype, (numbers, values) in others.items():
                 # squares of float16 overflow, and sums of bfloat16 have three digits
                 precise = None if dtype.itemsize > 2 else torch.float32
@@ -412,13 +437,14 @@ class Rows:
                 return
             piece = self._sample(values)
             if piece is not None:
+                self.flush()
                 index = self._piece_of(row)
                 self._pieces[index] = self._pieces[index].float() + piece.float()
             if number in self.wholes:
                 self.wholes[number] += values.to("cpu", torch.float32)
 
     def _piece_of(self, row: int) -> int:
-        """Return the index of the piece that holds a row."""
+        """Return the index of the piece that is a row."""
         offset = sum(self.sizes[:row])
         for index, piece in enumerate(self._pieces):
             if not offset:
@@ -434,6 +460,7 @@ class Rows:
         The tensor has these statistics, then the values of all rows, one row behind the other. A
         place is the row times the number of columns of ``EXACT``, plus the column.
         """
+        self.flush()
         width = len(EXACT)
         places = [row * width + column for row, column, _ in self._exact]
         values = [each for *_, each in self._exact]

@@ -31,8 +31,8 @@ from torchscan.torch_versions import (
     backward_pass,
     count_function_modes,
     current_node,
+    innermost_transform,
     is_tracing,
-    is_transforming,
     next_node,
     without_torch_function,
 )
@@ -45,6 +45,7 @@ from torchscan.watching.contributions import (
     edges_of_call,
     source_of,
 )
+from torchscan.watching.held_tensors import MAX_HELD
 from torchscan.watching.rows import RowGroup, Rows
 from torchscan.watching.sampled import AllValues, StepSamples
 from torchscan.watching.schema import Kind
@@ -61,13 +62,14 @@ LOGGED: dict[str, Kind] = {
 #: rows of a step; a model that is called without end, and without gradients, has more
 _MAX_ROWS = 20_000
 _NO_ARGUMENTS: dict[str, Any] = {}
+_NO_CONTEXT = contextlib.nullcontext()
 #: above every row
 _MAX_ROW = 2**32
 
 
 def is_transformed() -> bool:
     """Return whether this call is traced or transformed, so that it is not a real pass."""
-    return is_tracing() or is_transforming()
+    return is_tracing() or innermost_transform() is not None
 
 
 class ParameterMemory:
@@ -219,6 +221,7 @@ class StepSampler:
 
     def note_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Note the start of a call, and sample its inputs, which the call may write to."""
+        # torch waits for this at each module: the usual case makes few calls
         if get_ident() != self._thread or backward_pass() != NO_BACKWARD_PASS:
             return  # a checkpoint runs a module again
         start = perf_counter_ns()
@@ -234,7 +237,7 @@ class StepSampler:
                 return
             self._num_calls[identity] = invocation + 1
             self.open_calls.append((module, site))
-            if site.is_sampled and self._takes_calls_inputs and args:
+            if args and self._takes_calls_inputs and site.is_sampled:
                 if count_function_modes():
                     with without_torch_function():
                         self._sample_inputs(site, tensors_in(args), 0)
@@ -255,7 +258,10 @@ class StepSampler:
                 if row is not None:
                     known = index < len(numbers)
                     number = numbers[index] if known else site.number("input", numbers, index)
-                    self._keep(number, row, tensor)
+                    if self._numbers.wholes:
+                        self._keep(number, row, tensor)
+                    else:
+                        self._rows_by_series[number] = row
                 index += 1
         if self._takes_input_grads:
             begun = self._begun.setdefault(len(self.open_calls), BegunCall(next_node(), {}))
@@ -263,13 +269,14 @@ class StepSampler:
 
     def note_end(self, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
         """Note that a call has returned, or was left by an exception, and sample its outputs."""
+        # torch waits for this at each module: the usual case makes few calls
         if get_ident() != self._thread or backward_pass() != NO_BACKWARD_PASS:
             return
         start = perf_counter_ns()
         try:
             begun = self._begun.pop(len(self.open_calls), None) if self._begun else None
             site = self._pop(module)
-            if site is None or is_transformed() or self.is_over:
+            if site is None or self.is_over or is_transformed():
                 return
             # torch leaves out the keyword arguments if an exception has left the call
             result = rest[-1]
@@ -332,7 +339,10 @@ class StepSampler:
                 numbers = site.outputs
                 known = index < len(numbers)
                 number = numbers[index] if known else site.number("output", numbers, index)
-                self._keep(number, row, tensor)
+                if self._numbers.wholes:
+                    self._keep(number, row, tensor)
+                else:
+                    self._rows_by_series[number] = row
             if not self._takes_output_grads:
                 continue
             node: Any = tensor.grad_fn
@@ -377,7 +387,9 @@ class StepSampler:
             version, row_known = divmod(self._versions[identity], _MAX_ROW)
             if version == tensor._version:
                 return row_known
-        row = self._rows.add(tensor, unit_dim)
+        # leaves and views may share memory that is filled again, or released, without a new version
+        max_held = 0 if tensor.is_leaf or tensor._is_view() else MAX_HELD
+        row = self._rows.add(tensor, unit_dim, max_held=max_held)
         if row is not None and not tensor.is_inference():
             self._known[identity] = ref(tensor)
             self._versions[identity] = tensor._version * _MAX_ROW + row
@@ -423,7 +435,7 @@ class StepSampler:
             if self._awaited != backward_pass():
                 self._await_end()
             gradient = gradients[index] if index < len(gradients) else None
-            found = None if gradient is None else self._rows.add(gradient)
+            found = None if gradient is None else self._rows.add(gradient, max_held=MAX_HELD)
             if gradient is not None and found is not None:
                 if self._sample_norms:
                     self._rows.note_sample_norm(found, gradient)
@@ -508,6 +520,7 @@ class StepSampler:
     def _note_end_of_backward(self) -> None:
         """Sample the gradients of parameters: they may be scaled, clipped or cleared next."""
         self._awaited = NO_BACKWARD_PASS
+        self._rows.flush()
         if not self._takes_param_grads:
             return
         numbers: list[int] = []
@@ -556,8 +569,11 @@ class StepSampler:
             if old is not None and new is not None:
                 pairs += (old, new)
         series = self._rows_by_series
-        with torch.inference_mode(False):
+        is_inference = torch.is_inference_mode_enabled()
+        with torch.inference_mode(False) if is_inference else _NO_CONTEXT:
             places, values = rows.join()
+        if rows.lost:
+            series = {number: row for number, row in series.items() if row not in rows.lost}
         integers = chain(chain.from_iterable(series.items()), rows.numels, rows.sizes)
         samples = StepSamples(
             step=self._pass.step,

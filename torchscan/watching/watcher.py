@@ -10,6 +10,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,11 +29,13 @@ from torchscan.observing.readable_tensors import is_plain
 from torchscan.observing.steps import Pass, StepCounter
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import tensors_of
-from torchscan.recording.call_tree import Given, is_in_backward_pass, is_open
+from torchscan.recording.call_tree import Given, is_open
 from torchscan.recording.request import require_module
 from torchscan.recording.undo import is_recording
 from torchscan.torch_versions import (
+    NO_BACKWARD_PASS,
     GradientHook,
+    backward_pass,
     has_compiler,
     is_capturing_now,
     is_tracing,
@@ -105,7 +109,7 @@ class Watcher:
         if step is None and process.last:
             self._warn_of_continuation(self._steps.next)
         self._sampler: StepSampler | None = None
-        self._curves = CurveLog(self._send_curves)
+        self._curves = CurveLog(self._process.send_row)
         self._is_closed = self._has_begun = self._is_paused = False
         #: the first process of a run draws the graph of the model in the first sampled step
         self._awaits_graph = wanted.graph and process.is_first
@@ -121,11 +125,9 @@ class Watcher:
         self._called = module
         self._sites.update(module, module)
         self._model_hook = ModelHook(module, self._begin, self._note_backward, self._go_on)
-        self._backward_watch = BackwardWatch(
-            lambda backward: self._run(self._note_backward_pass, backward)
-        )
+        self._backward_watch = BackwardWatch(partial(self._run, self._note_backward_pass))
         self._optimizers = register_optimizer_step_post_hook(
-            lambda optimizer, *_: self._run(self._note_optimizer, optimizer)
+            partial(self._run, self._note_optimizer)
         )
         self._knows_compiler = False
         self._compiler = CompileWatch(self._model_hook.pause, self._go_on)
@@ -164,7 +166,7 @@ class Watcher:
         losses, scale = backward.scales.unscale(backward.tensors)
         # reading a distributed tensor would communicate
         has_loss = len(losses) == 1 and losses[0].numel() == 1 and is_plain(losses[0])
-        if has_loss and not is_in_backward_pass() and not is_transforming():
+        if has_loss and backward_pass() == NO_BACKWARD_PASS:
             self._curves.add_loss(losses[0])
             if scale is not None:
                 self._curves.note_scale(scale, backward.tensors[0], losses[0])
@@ -187,11 +189,12 @@ class Watcher:
         if self._sampler is not None:
             self._sampler.relabel(begun)
 
-    def _note_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+    def _note_optimizer(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """Note the step of an optimizer, which may be that of another model."""
         if not self._model_steps.has_optimizer(optimizer):
             return
-        self._note_backward()
+        if not self._steps.is_over:
+            self._note_backward()
         if not self._is_here:
             return
         if self._steps.current.phase == "train":
@@ -206,7 +209,7 @@ class Watcher:
         """True in the process and the thread that train; in a forked process, the run is closed."""
         if self._is_closed:
             return False
-        if self._thread in (None, threading.get_ident()):
+        if self._thread == get_ident() or self._thread is None:
             return True
         thread = self._thread_object
         return thread is not None and not thread.is_alive()
@@ -217,22 +220,23 @@ class Watcher:
         """Note that the model is called, or a part of it."""
         if (
             not self._is_here
-            or is_in_backward_pass()
+            or backward_pass() != NO_BACKWARD_PASS
             or is_recording()
             or is_tracing()
             or is_open(module)
         ):
             return
-        self._model_steps.note_replacements()
         if not is_transforming():
+            self._model_steps.replacements = ()
             self._run(self._begin_pass, module, args)
             return
+        self._model_steps.note_replacements()
         with without_transforms():  # the step before is handed over: its tensors are ordinary ones
             self._run(self._begin_pass, module, args)
 
     def _begin_pass(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if self._thread != threading.get_ident():
-            self._thread, self._thread_object = threading.get_ident(), threading.current_thread()
+        if self._thread != get_ident():
+            self._thread, self._thread_object = get_ident(), threading.current_thread()
         self._compiler.listen()  # a compiler that is reset forgets its listeners
         self._model_hook.note_entry(module, is_first=not self._has_begun)
         self._has_begun = True
@@ -247,9 +251,10 @@ class Watcher:
             return
 
         self._finish()
-        self._curves.end()
         begun = self._model_steps.begin(phase, part)
-        if not self._is_paused:
+        if self._is_paused:
+            self._curves.end()
+        else:
             self._curves.begin(phase, begun.step, begun.number)
         if self._is_due(begun):
             self._arm(module, args)
@@ -343,10 +348,6 @@ class Watcher:
             self._process.send({"is": "note", "note": note.to_data()})
 
     # -- facts of the run ------------------------------------------------------------------------
-
-    def _send_curves(self, rows: list[list[Any]]) -> None:
-        for row in rows:
-            self._process.send_row(row)
 
     def _note_inputs(self, args: tuple[Any, ...]) -> None:
         """Note the shape of the first input, the precision and the device."""
@@ -459,7 +460,8 @@ class Watcher:
         self._require_open()
         if not self._curves.set_evaluation_loss(float(value)):
             step, number = self._steps.next, self._steps.add_evaluation()
-            self._send_curves([["eval", step, number, time.time(), float(value), None, None]])
+            row = ["eval", step, number, time.time(), float(value), None, None]
+            self._process.send_row(row)
 
     def pause(self) -> None:
         """Sample nothing until :meth:`resume`. Steps are still counted."""
