@@ -61,7 +61,25 @@ per_element(
 per_element(7, aten.binary_cross_entropy_backward)  # g · (x − y) / max((1 − x)·x, ε) / n
 per_element(6, aten.soft_margin_loss_backward)
 per_element(4, aten.multi_margin_loss_backward)
-per_element(1, aten.nll_loss_backward, aten.nll_loss2d_backward)
+per_element(1, aten.nll_loss2d_backward)
+
+
+@cost_of(aten.nll_loss_backward)
+def negative_log_likelihood_backward(
+    grad_output: TensorSpec,
+    self: TensorSpec,
+    target: TensorSpec,
+    weight: TensorSpec | None = None,
+    *_: object,
+    out: TensorSpec,
+) -> Work:
+    """Zeros, and the gradient at each target; no score is read."""
+    others = [grad_output, target] + ([] if weight is None else [weight])
+    return Work(
+        other_flops=out.numel,
+        elements_read=sum(spec.numel for spec in others),
+        bytes_read=sum(spec.stored_bytes for spec in others),
+    )
 
 
 @cost_of(aten.nll_loss_forward, aten.nll_loss2d_forward, aten.nll_loss, aten.nll_loss2d)

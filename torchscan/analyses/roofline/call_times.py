@@ -145,13 +145,15 @@ class CallTimes:
         self._compiled = compiled
         self._turned = turned
         device = rates.device
-        self._machine = Machine(device.multiprocessors or 1)
+        self._machine = Machine(multiprocessors=device.multiprocessors or 1)
         if not rates.is_host:
             self._machine = Machine(
-                device.multiprocessors or 1,
+                multiprocessors=device.multiprocessors or 1,
                 clock_hz=device.clock_hz,
                 flops_per_cycle=rates.flops_per_cycle,
                 has_async_attention=async_attention and device.arch.startswith("Hopper"),
+                l2_bytes=device.l2_bytes,
+                cycles_of_element=rates.cycles_of_element,
             )
         self._kernels: dict[int, tuple[Kernel, Format]] = {}
         self._times: dict[tuple[object, ...], tuple[OpCost, Format, Seconds, int]] = {}
@@ -224,6 +226,7 @@ class CallTimes:
             traffic=traffic,
             around=(kernel.more_bytes + apart + quantised)
             / (rates.bandwidth * STREAMING * rates.streamed)
+            + kernel.cached_bytes / rates.cache_estimate
             + UNPACKING * near.unpacked / rates.vector_peak("fp32")
             + kernel.alone,
         )

@@ -22,6 +22,17 @@ SCATTERING = 0.30
 BATCH_NORM, BATCH_NORM_BACKWARD = 1.7, 2.2
 #: convolutions and recurrent layers: loads wait for tiles, stores for sums
 CONTRACTIONS = 0.50
+#: rows of a softmax that one warp keeps in registers, in elements, and that a block keeps in its shared memory, in bytes
+LAST_ROW_IN_REGISTERS, SHARED_MEMORY = 1024, 48 * 1024
+#: bytes of the first-level cache of a multiprocessor, and the threads that it runs at a time
+FIRST_CACHE, RESIDENT_THREADS = 128 * 1024, 2048
+#: of the second-level cache, what rows may fill that blocks read again: the rest has a copy, or what is written
+ROWS_KEPT = 0.5
+#: seconds until a thread of the only block has found the target of a row and its score
+LOSS_TURN = 1.05e-6
+#: positions up to which the gradient of an embedding is one kernel; else the kernels that sort them digit by digit, find
+#: equal ones and add their gradients
+UNSORTED_POSITIONS, LAUNCHES_OF_SORTED_SCATTERING = 3072, 38
 #: of 64 bytes per cycle and multiprocessor, what the second-level cache gives
 CACHE = 0.30
 #: the share of the cache that survives while as much data streams by
@@ -98,6 +109,13 @@ CYCLES_OF_ROW = 250.0
 #: windows, interpolation, depthwise convolutions up to 3 × 3, grouped ones
 CYCLES_OF_JOINING, CYCLES_OF_AVERAGE, CYCLES_OF_INTERPOLATION = 0.65, 1.1, 2.0
 CYCLES_OF_DEPTHWISE, CYCLES_OF_GROUPED = 1.4, 2.2
+
+#: the same where a pointwise kernel loads one element at a time, because it casts, broadcasts or reorders: on other
+#: architectures it takes as long as its traffic
+CYCLES_OF_ELEMENT: Mapping[str, float] = {"Ampere GA100": 0.74}
+#: the same where rows are picked from a table (torch up to 2.7), where sums of gradients are added to one, and for each
+#: gradient that is summed
+CYCLES_OF_GATHERING, CYCLES_OF_SCATTERING, CYCLES_OF_SUMMING = 1.9, 3.7, 0.3
 
 #: tiles of products, and the share of the peak that each can reach: small ones load more for each product
 TILES: Mapping[tuple[int, int], float] = {

@@ -11,6 +11,7 @@ import torch
 
 from torchscan.analyses.roofline.constants import (
     CACHE,
+    CYCLES_OF_ELEMENT,
     ISSUED,
     LOW_POWER,
     PICOJOULES,
@@ -210,6 +211,13 @@ class Rates:
         return (
             SLOWER_MEMORY if self.device.has_gddr_ecc or self.device.memory_type == "GDDR7" else 1.0
         )
+
+    @property
+    def cycles_of_element(self) -> float:
+        """Cycles for each element of pointwise kernels that load one at a time."""
+        arch = self.device.arch
+        known = (cycles for name, cycles in CYCLES_OF_ELEMENT.items() if arch.startswith(name))
+        return next(known, 0.0)
 
     @property
     def cache(self) -> int | None:

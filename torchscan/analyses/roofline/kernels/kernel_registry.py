@@ -16,7 +16,7 @@ from torchscan.torch_versions import aten
 from torchscan.trace.events import OpSignature
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """The parts of a device that the time of a kernel depends on."""
 
@@ -27,6 +27,10 @@ class Machine:
     flops_per_cycle: float | None = None
     #: True if attention runs as FlashAttention 3, with the asynchronous instructions of Hopper
     has_async_attention: bool = False
+    #: bytes of the second-level cache, or None if they are not known
+    l2_bytes: int | None = None
+    #: cycles for each element of pointwise kernels that load one at a time, beyond its traffic
+    cycles_of_element: float = 0.0
 
     def seconds(self, cycles: float) -> float:
         """Return the seconds that one multiprocessor needs for these cycles."""
@@ -49,6 +53,8 @@ class Kernel:
     units: Literal["matrix", "vector", "faster"] = "matrix"
     #: bytes of memory traffic beyond the necessary ones
     more_bytes: float = 0.0
+    #: bytes that it reads again from the second-level cache
+    cached_bytes: float = 0.0
     #: and those of adding a bias in a kernel of its own; compiled code adds it in the next
     bias_bytes: float = 0.0
     #: and those that pass because operands lie in another layout, which compiled code avoids
