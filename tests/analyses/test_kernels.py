@@ -421,18 +421,6 @@ def test_unfolding_launches_a_kernel_for_each_sample() -> None:
     )
 
 
-def test_the_gradient_of_an_embedding_sorts_its_positions_first() -> None:
-    """Four kernels, which add at indexed places."""
-    table = nn.Embedding(1000, 100).to("meta")
-    kinds = analyze_roofline(
-        table, args=(meta(5000, dtype=torch.int64),), device=MEMORY, training=True
-    ).by_kind
-    load = kinds["aten.embedding_dense_backward"]
-    assert load.time_estimate == pytest.approx(
-        (load.bytes_read + load.bytes_written) / 0.3 / 100e9 + 4 * LAUNCH, abs=8e-6
-    )
-
-
 # -- power ---------------------------------------------------------------------------------------------------------------
 
 
@@ -440,18 +428,18 @@ def test_the_gradient_of_an_embedding_sorts_its_positions_first() -> None:
     ("arch", "picojoules"),
     [
         *(
-            ("Volta", 2.0),
+            ("Pascal GP100", 28.0),
+            ("Pascal GP102", 20.0),
             ("Turing", 2.2),
-            ("Ampere GA100", 1.1),
             ("Ampere", 1.6),
-            ("Ada", 1.0),
+            ("Ada", 1.8),
             ("Hopper", 0.72),
         ),
-        *(("Blackwell GB100", 0.47), ("Blackwell", 1.5), ("CDNA 3", 1.0)),
+        *(("Blackwell GB100", 0.67), ("Blackwell", 1.4)),
     ],
 )
 def test_power_limits_the_rate_of_products(arch: str, picojoules: float) -> None:
-    """65 % of 150 W, and the rate goes with the square root of what is missing."""
+    """78 % of 150 W, and the rate goes with the square root of what is missing."""
     register_device(
         "hungry",
         memory_gb=64,
@@ -460,7 +448,7 @@ def test_power_limits_the_rate_of_products(arch: str, picojoules: float) -> None
         power_w=150,
         arch=arch,
     )
-    share = (0.65 * 150 / (picojoules * 1e-12 * 400e12)) ** 0.5
+    share = (0.78 * 150 / (picojoules * 1e-12 * 400e12)) ** 0.5
     x = meta(8192, 8192, dtype=torch.float16)
     assert seconds("hungry", torch.mm, x, x.clone(), precision=None) == exactly(
         2 * 8192**3 / (400e12 * min(1.0, share))
@@ -490,13 +478,13 @@ def test_single_precision_is_limited_by_power_too(device: str, measured: float) 
     ("watts", "exponent"), [(60, 1), (75, 1), (112.5, 0.75), (150, 0.5), (300, 0.5)]
 )
 def test_boards_of_75_watts_have_no_voltage_to_give_up(watts: float, exponent: float) -> None:
-    """65 % of the watts for 800 TFLOP/s at 1 pJ each: the clock goes down with the ratio, from 150 W on with its root."""
+    """78 % of the watts for 800 TFLOP/s at 1.8 pJ each: the clock goes down with the ratio, from 150 W on with its root."""
     rates = {"fp32": 50, "fp16": 800}
     register_device(
         "small", memory_gb=64, bandwidth_gbs=1e12, dense_tflops=rates, power_w=watts, arch="Ada"
     )
     x = meta(8192, 8192, dtype=torch.float16)
-    rate = 800e12 * (0.65 * watts / 800) ** exponent
+    rate = 800e12 * (0.78 * watts / (1.8 * 800)) ** exponent
     assert seconds("small", torch.mm, x, x.clone(), precision=None) == exactly(2 * 8192**3 / rate)
 
 

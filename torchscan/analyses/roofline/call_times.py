@@ -211,8 +211,6 @@ class CallTimes:
         products = 2 * cost.macs * kernel.min_share / rates.peak(form) if cost.macs else 0.0
         unavoidable = 2 * cost.macs * rates.min_seconds(form, kernel) if cost.macs else 0.0
         others = max(0, cost.flops - 2 * cost.macs) / rates.vector_peak(form)
-        apart = kernel.turned_bytes + (0.0 if self._compiled else kernel.bias_bytes)
-        quantised = 3 * cost.bytes_read if form == "fp8" else 0  # read in 16 bits, written in 8
         from_memory = max(0.0, moved.by_memory - EPILOGUES * near.handed_over)
         traffic = from_memory / (rates.bandwidth * efficiency)
         traffic += moved.by_cache / rates.cache_estimate
@@ -221,15 +219,27 @@ class CallTimes:
             fewest=self._least(max(unavoidable, others), fewest),
             products=unavoidable,
             arithmetic=max(
-                self._products(kernel, cost, form, traffic), others / VECTORS, self._cycles(kernel)
+                self._products(kernel, cost, form, traffic),
+                others / VECTORS,
+                self._seconds_of(kernel.cycles),
             ),
             traffic=traffic,
-            around=(kernel.more_bytes + apart + quantised)
-            / (rates.bandwidth * STREAMING * rates.streamed)
-            + kernel.cached_bytes / rates.cache_estimate
-            + UNPACKING * near.unpacked / rates.vector_peak("fp32")
-            + kernel.alone,
+            around=self._around(kernel, cost, form)
+            + UNPACKING * near.unpacked / rates.vector_peak("fp32"),
         )
+
+    def _around(self, kernel: Kernel, cost: OpCost, form: Format) -> float:
+        """Return the seconds before and after, without overlap."""
+        rates = self._rates
+        streamed = rates.bandwidth * STREAMING * rates.streamed
+        again = kernel.more_bytes / streamed
+        apart = kernel.turned_bytes
+        if not self._compiled:
+            again = max(again, self._seconds_of(kernel.more_cycles))
+            apart += kernel.bias_bytes
+        if form == "fp8":
+            apart += 3 * cost.bytes_read  # read in 16 bits, written in 8
+        return again + apart / streamed + kernel.cached_bytes / rates.cache_estimate + kernel.alone
 
     def _least(self, arithmetic: float, moved: _Moved) -> tuple[float, float, float]:
         return (
@@ -253,13 +263,12 @@ class CallTimes:
             "faster": min(on_matrices, on_vectors),
         }[kernel.units]
 
-    def _cycles(self, kernel: Kernel) -> float:
+    def _seconds_of(self, cycles: float) -> float:
+        """Return the seconds that all multiprocessors need for these cycles, if these are known."""
         device = self._rates.device
-        return (
-            kernel.cycles / (device.multiprocessors * device.clock_hz)
-            if device.multiprocessors and device.clock_hz
-            else 0.0
-        )
+        if not device.multiprocessors or not device.clock_hz:
+            return 0.0
+        return cycles / (device.multiprocessors * device.clock_hz)
 
 
 def _for_few_rows(kernel: Kernel, rows: float) -> Kernel:

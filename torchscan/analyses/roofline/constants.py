@@ -113,6 +113,8 @@ CYCLES_OF_DEPTHWISE, CYCLES_OF_GROUPED = 1.4, 2.2
 #: the same where a pointwise kernel loads one element at a time, because it casts, broadcasts or reorders: on other
 #: architectures it takes as long as its traffic
 CYCLES_OF_ELEMENT: Mapping[str, float] = {"Ampere GA100": 0.74}
+#: the same where one thread after the other updates mean and variance, with a division for each element
+CYCLES_OF_MOMENTS = 0.65
 #: the same where rows are picked from a table (torch up to 2.7), where sums of gradients are added to one, and for each
 #: gradient that is summed
 CYCLES_OF_GATHERING, CYCLES_OF_SCATTERING, CYCLES_OF_SUMMING = 1.9, 3.7, 0.3
@@ -188,8 +190,8 @@ SERIAL_THREADS = 512
 #: tensors that a kernel for lists of tensors processes at once
 LIST_LENGTH = 64
 
-#: share of the peak that warps can issue with synchronous instructions at the full 16-bit rate
-ISSUED: Mapping[str, float] = {"Volta": 0.92, "Ampere GA100": 0.90}
+#: share of the peak that warps can issue with synchronous instructions at the full 16-bit rate; on CDNA, what rocBLAS reaches
+ISSUED: Mapping[str, float] = {"Volta": 0.92, "Ampere GA100": 0.90, "CDNA": 0.685}
 
 # -- power ---------------------------------------------------------------------------------------------------------------
 
@@ -198,25 +200,29 @@ POWER_SHARE = 0.78
 #: picojoules for one operation of matrix units on 16 bits at boost clock, by architecture. Where the power that the data
 #: sheet's rate takes is more than there is, clocks and voltage go down, and the rate with the square root of the ratio.
 PICOJOULES: Mapping[str, float] = {
+    "Pascal GP100": 28.0,
+    "Pascal": 20.0,
     "Volta": 2.0,
     "Turing": 2.2,
     "Ampere GA100": 1.1,
     "Ampere": 1.6,
-    "Ada": 1.6,
+    "Ada": 1.8,
     "Hopper": 0.72,
-    "Blackwell GB100": 0.47,
-    "Blackwell": 1.5,
+    "Blackwell GB100": 0.67,
+    "Blackwell": 1.4,
     "CDNA": 1.0,
 }
-#: the same for one operation of vector units in single precision
+#: the same for one operation of vector units in single precision; Pascal has no other units
 PICOJOULES_SINGLE: Mapping[str, float] = {
-    "Volta": 12.2,
-    "Turing": 12.2,
-    "Ampere": 12.2,
-    "Ada": 5.3,
-    "Hopper": 12.2,
-    "Blackwell GB100": 12.2,
-    "Blackwell": 5.3,
+    "Pascal GP100": 28.0,
+    "Pascal": 20.0,
+    "Volta": 14.6,
+    "Turing": 14.6,
+    "Ampere": 14.6,
+    "Ada": 5.9,
+    "Hopper": 14.6,
+    "Blackwell GB100": 14.6,
+    "Blackwell": 5.9,
 }
 #: watts up to which boards compute at their lowest voltage: then only the clock goes down, and the rate with the ratio itself.
 #: Up to twice as much the one goes over into the other

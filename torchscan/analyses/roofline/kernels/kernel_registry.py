@@ -53,6 +53,8 @@ class Kernel:
     units: Literal["matrix", "vector", "faster"] = "matrix"
     #: bytes of memory traffic beyond the necessary ones
     more_bytes: float = 0.0
+    #: cycles of all multiprocessors that these take at least in torch's kernels
+    more_cycles: float = 0.0
     #: bytes that it reads again from the second-level cache
     cached_bytes: float = 0.0
     #: and those of adding a bias in a kernel of its own; compiled code adds it in the next

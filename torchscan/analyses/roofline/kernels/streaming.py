@@ -13,6 +13,7 @@ from torchscan.analyses.roofline.constants import (
     CYCLES_OF_GATHERING,
     CYCLES_OF_INTERPOLATION,
     CYCLES_OF_JOINING,
+    CYCLES_OF_MOMENTS,
     CYCLES_OF_SCATTERING,
     CYCLES_OF_SUMMING,
     HOST_LOOP,
@@ -58,9 +59,17 @@ def _specs(values: Any) -> Iterator[TensorSpec]:
     "native_batch_norm_backward",
     "cudnn_batch_norm_backward",
 )
-def _statistics(signature: OpSignature, _cost: OpCost, _machine: Machine) -> Kernel:
+def _statistics(signature: OpSignature, _cost: OpCost, machine: Machine) -> Kernel:
     """The input is read once for the statistics, and once more; batch norms go through it channel by channel."""
     again = sum(spec.stored_bytes for spec in signature.distinct_inputs if len(spec.shape) > 1)
+    if signature.operator == "aten.native_group_norm":
+        count = signature.inputs[0].numel
+        return Kernel(
+            cycles=count * machine.cycles_of_element,
+            more_bytes=again,
+            more_cycles=count * CYCLES_OF_MOMENTS,
+            launches=2,
+        )
     slower = 1.0
     if "batch_norm" in signature.operator and 1 not in signature.inputs[0].stride[1:2]:
         slower = BATCH_NORM_BACKWARD if signature.operator.endswith("backward") else BATCH_NORM
