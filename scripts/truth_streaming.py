@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
@@ -22,16 +23,19 @@ from truth_section import Section, percent
 
 from tests.far_off import four_of_five
 from tests.marked import table
-from torchscan.analyses.roofline import Rates, roofline_of
+from torchscan import estimate_memory
+from torchscan.analyses.roofline import Rates, kernels, roofline_of
 from torchscan.hardware.device_specs import device_named
 from torchscan.recording.passes import record_pass
 from torchscan.recording.request import PassRequest
 
 LIGER = "kernels_liger_torch_providers.csv.gz"
 CARD = "NVIDIA A100-SXM4-80GB"
-HEADINGS = ("operator", "pass", "sizes", "median error", "four of five", "bias", "bias, held out")
-#: milliseconds below which the host decides on the time
-HOST_BOUND_MS = 0.27
+HEADINGS = ("operator", "pass", "sizes", "median error", "four of five", "bias", "held out: error")
+MEMORY_HEADINGS = ("operator", "sizes", "smallest", "median", "largest")
+#: bytes of cuBLAS's workspace
+WORKSPACE = 8320 * 1024
+MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,15 +44,17 @@ class Measured:
 
     operator: str
     mode: str
+    metric: str
     #: the size that varies, and the others
     size: int
     sizes: Mapping[str, Any]
-    milliseconds: float
+    #: milliseconds, or MiB
+    value: float
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A measurement beside its estimate, in milliseconds."""
+    """A measurement beside its estimate."""
 
     row: Measured
     estimate: float
@@ -56,48 +62,67 @@ class Compared:
     @property
     def ratio(self) -> float:
         """Estimated by measured."""
-        return self.estimate / self.row.milliseconds
+        return self.estimate / self.row.value
 
     @property
     def is_held_out(self) -> bool:
-        """True for every second size: powers of two with an odd exponent."""
+        """True for every second size: odd powers of two, on which no constant was set."""
         return self.row.size.bit_length() % 2 == 0
 
 
 def streaming(truth: Path) -> Section:
     """Return the comparison of every row."""
     compared = list(compare(truth / LIGER))
-    rows = [_row_of(*group) for group in _by_operator(compared)]
-    apart = [abs(each.ratio - 1) for each in compared if each.is_held_out]
-    result = f"median error {percent(statistics.median(_errors(compared)))} "
+    times = [each for each in compared if each.row.metric == "speed"]
+    peaks = [each for each in compared if each.row.metric == "memory"]
+    rows = [_row_of(*group) for group in _by_operator(times)]
+    apart = _errors([each for each in times if each.is_held_out])
+    result = f"median error {percent(statistics.median(_errors(times)))} "
     result += f"(held out {percent(statistics.median(apart))})"
-    summary = ("time of operators, A100", "Liger's table", f"{len(compared):,}", result)
-    return Section([summary], {"streaming": f"\n{table(HEADINGS, rows)}\n"})
+    memory = [_peaks_of(operator, group) for operator, _, group in _by_operator(peaks)]
+    blocks = {
+        "streaming": f"\n{table(HEADINGS, rows)}\n",
+        "streaming-memory": f"\n{table(MEMORY_HEADINGS, memory)}\n",
+    }
+    return Section([("operators that stream, A100", "Liger's table", f"{len(times)}", result)], blocks)
 
 
 def compare(path: Path) -> Iterator[Compared]:
-    """Yield every time of the table with its estimate."""
+    """Yield every row of the table with its estimate, for the kernels of torch 2.4."""
     rates = Rates(device_named(CARD))
-    for row in rows_of(path):
-        program = PROGRAMS[row.operator](row)
-        estimate = program.seconds(rates, row.mode)
-        yield Compared(row, 1e3 * estimate)
+    with (
+        patch.object(kernels.streaming, "GATHERS_VECTORS", False),
+        patch.object(kernels.row_kernels, "threads_of_loss", lambda _: 32),
+    ):
+        for row in rows_of(path):
+            program = PROGRAMS[row.operator](row)
+            if row.metric == "speed":
+                yield Compared(row, 1e3 * program.seconds(rates, row.mode))
+            else:
+                yield Compared(row, program.peak_bytes() / MIB)
 
 
 def rows_of(path: Path) -> Iterator[Measured]:
-    """Yield the times of the table whose programs are known."""
+    """Yield the rows of the table whose programs are known.
+
+    Of embeddings there is no memory: the table has what earlier benchmarks left on the card.
+    """
     with gzip.open(path, "rt", encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            if row["metric_name"] != "speed" or row["kernel_name"] not in PROGRAMS:
+            operator, metric = row["kernel_name"], row["metric_name"]
+            mode = row["kernel_operation_mode"]
+            is_known_peak = mode == "full" and operator != "embedding"
+            if operator not in PROGRAMS or (metric == "memory" and not is_known_peak):
                 continue
             size = int(row["x_value"])
             sizes = json.loads(row["extra_benchmark_config_str"])
             yield Measured(
-                operator=row["kernel_name"],
-                mode=row["kernel_operation_mode"],
+                operator=operator,
+                mode=mode,
+                metric=metric,
                 size=size,
                 sizes={**sizes, row["x_name"]: size},
-                milliseconds=float(row["y_value_50"]),
+                value=float(row["y_value_50"]),
             )
 
 
@@ -110,8 +135,11 @@ class Program:
         inputs: Sequence[Tensor],
         weights: Sequence[Tensor] = (),
         *,
-        kept: Sequence[Tensor] = (),
+        adds_up: bool = False,
         draws_gradient: bool = False,
+        keeps_gradients: bool = True,
+        retains_graph: bool = False,
+        other_bytes: int = 0,
     ) -> None:
         """Describe a benchmark.
 
@@ -119,13 +147,19 @@ class Program:
             forward: the function that is measured.
             inputs: its inputs, differentiated if they need it, and then its weights.
             weights: parameters, whose gradients are added up from pass to pass.
-            kept: inputs whose gradients are added up, too.
+            adds_up: True if those of inputs are added up, too, when time is measured.
             draws_gradient: True if the backward pass begins with ``randn_like``.
+            keeps_gradients: True if gradients of the pass before are there at the peak.
+            retains_graph: True if the backward pass frees no saved tensor.
+            other_bytes: what else is on the card.
         """
         self._forward = forward
         self._inputs = (*inputs, *weights)
-        self._kept = (*kept, *weights)
+        self._added = (*(inputs if adds_up else ()), *weights)
         self._draws_gradient = draws_gradient
+        self._keeps_gradients = keeps_gradients
+        self._retains_graph = retains_graph
+        self._other_bytes = other_bytes
 
     def seconds(self, rates: Rates, mode: str) -> float:
         """Return the seconds of the kernels of a mode: forward, backward or full."""
@@ -135,19 +169,36 @@ class Program:
         full = self._seconds_of(rates, self._with_backward)
         return full - forward if mode == "backward" else full
 
+    def peak_bytes(self) -> int:
+        """Return the peak of allocated memory of both passes, after others."""
+        module = _Module(self._with_backward)
+        peak = estimate_memory(module, args=self._inputs, progress=False).peak_bytes
+        if self._keeps_gradients:
+            wanted = (each for each in self._inputs if each.requires_grad)
+            peak += sum(each.numel() * each.element_size() for each in wanted)
+        return peak + self._other_bytes
+
     def _with_backward(self, *inputs: Tensor) -> Any:
         found = self._forward(*inputs)
         outputs = found if isinstance(found, tuple) else (found,)
-        like = torch.randn_like if self._draws_gradient else torch.empty_like
-        given = None if outputs[0].dim() == 0 else [like(each) for each in outputs]
+        given = [self._gradient_of(each, inputs[0].dtype) for each in outputs]
         wanted = [each for each in inputs if each.requires_grad]
-        gradients = torch.autograd.grad(outputs, wanted, given)
-        kept = {id(each) for each in self._kept}
-        shared = dict(zip(map(id, inputs), self._inputs, strict=True))
-        for source, gradient in zip(wanted, gradients, strict=True):
-            if id(shared[id(source)]) in kept:
+        retains = self._retains_graph
+        gradients = torch.autograd.grad(outputs, wanted, given, retain_graph=retains)
+        added = {id(each) for each in self._added}
+        source_of = dict(zip(map(id, inputs), self._inputs, strict=True))
+        for each, gradient in zip(wanted, gradients, strict=True):
+            if id(source_of[id(each)]) in added:
                 torch.empty_like(gradient).add_(gradient)
         return gradients
+
+    def _gradient_of(self, output: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """Return the gradient that a backward pass begins with, in the type of the input."""
+        if output.dim() == 0:
+            return None
+        if self._draws_gradient:
+            return torch.randn_like(output)
+        return torch.empty_like(output, dtype=dtype).to(output.dtype)
 
     def _seconds_of(self, rates: Rates, body: Callable[..., Any]) -> float:
         request = PassRequest(
@@ -181,13 +232,14 @@ def _places(*shape: int) -> Tensor:
 def _cross_entropy(row: Measured) -> Program:
     rows = row.sizes["B"] * row.sizes["T"]
     scores = _meta(rows, row.sizes["V"])
-    return Program(F.cross_entropy, [scores, _places(rows)], kept=[scores])
+    return Program(F.cross_entropy, [scores, _places(rows)], adds_up=True)
 
 
 def _layer_norm(row: Measured) -> Program:
     length = row.sizes["N"]
     norm = lambda x, weight, bias: F.layer_norm(x, (length,), weight, bias)  # noqa: E731
-    return Program(norm, [_meta(row.sizes["M"], length)], [_meta(length), _meta(length)])
+    weights = [_meta(length), _meta(length)]
+    return Program(norm, [_meta(row.sizes["M"], length)], weights, retains_graph=True)
 
 
 def _rms_norm(row: Measured) -> Program:
@@ -200,7 +252,7 @@ def _rms_norm(row: Measured) -> Program:
         return weight * hidden.to(x.dtype)
 
     x = _meta(row.sizes["M"], row.sizes["H"], dtype=torch.bfloat16)
-    return Program(norm, [x], [_meta(row.sizes["H"])])
+    return Program(norm, [x], [_meta(row.sizes["H"])], retains_graph=True)
 
 
 def _rope(row: Measured) -> Program:
@@ -224,7 +276,9 @@ def _rope(row: Measured) -> Program:
         for each in heads
     ]
     angles = [_meta(1, tokens, width, dtype=torch.bfloat16, grad=False) for _ in "cs"]
-    return Program(rotate, [*states, *angles])
+    return Program(
+        rotate, [*states, *angles], keeps_gradients=False, retains_graph=True, other_bytes=WORKSPACE
+    )
 
 
 def _embedding(row: Measured) -> Program:
@@ -251,10 +305,13 @@ def _gated(row: Measured, batch: int, activation: Callable[[Tensor], Tensor]) ->
 
     x = _meta(batch, row.sizes["T"], width, dtype=half)
     weights = [_meta(inner, width, dtype=half), _meta(inner, width, dtype=half)]
-    return Program(layer, [x], [*weights, _meta(width, inner, dtype=half)], draws_gradient=True)
+    weights.append(_meta(width, inner, dtype=half))
+    options = {"draws_gradient": True, "retains_graph": True, "other_bytes": WORKSPACE}
+    return Program(layer, [x], weights, **options)
 
 
 def _linear_cross_entropy(row: Measured) -> Program:
+    """The layer that torch's was compared with is on the card, too."""
     half = torch.bfloat16
     rows, width = row.sizes["BT"], row.sizes["H"]
 
@@ -262,7 +319,9 @@ def _linear_cross_entropy(row: Measured) -> Program:
         return F.cross_entropy(F.linear(x, weight), places)
 
     x = _meta(rows, width, dtype=half)
-    return Program(loss, [x, _places(rows)], [_meta(row.sizes["V"], width, dtype=half)], kept=[x])
+    weight = _meta(row.sizes["V"], width, dtype=half)
+    other = weight.numel() * weight.element_size() + WORKSPACE
+    return Program(loss, [x, _places(rows)], [weight], adds_up=True, other_bytes=other)
 
 
 PROGRAMS: Mapping[str, Callable[[Measured], Program]] = {
@@ -290,7 +349,7 @@ def _by_operator(compared: Sequence[Compared]) -> Iterator[tuple[str, str, list[
 
 def _row_of(operator: str, mode: str, group: Sequence[Compared]) -> tuple[str, ...]:
     errors = _errors(group)
-    apart = [each.ratio for each in group if each.is_held_out]
+    apart = _errors([each for each in group if each.is_held_out])
     return (
         operator,
         mode,
@@ -298,8 +357,14 @@ def _row_of(operator: str, mode: str, group: Sequence[Compared]) -> tuple[str, .
         percent(statistics.median(errors)),
         f"± {percent(four_of_five(errors))}",
         f"{statistics.median(each.ratio for each in group):.2f}",
-        f"{statistics.median(apart):.2f}" if apart else "–",
+        percent(statistics.median(apart)),
     )
+
+
+def _peaks_of(operator: str, group: Sequence[Compared]) -> tuple[str, ...]:
+    ratios = [each.ratio for each in group]
+    found = (min(ratios), statistics.median(ratios), max(ratios))
+    return (operator, str(len(group)), *(f"{ratio:.3f}" for ratio in found))
 
 
 def _errors(compared: Sequence[Compared]) -> list[float]:

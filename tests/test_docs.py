@@ -132,7 +132,7 @@ def test_every_constant_of_the_estimate_is_documented_with_its_value() -> None:
         if name.isupper() and isinstance(value, Mapping)
     )
     assert (
-        f"There are {len(numbers)} of them, and {in_mappings} more numbers in the three\nmappings"
+        f"There are {len(numbers)} of them, and {in_mappings} more numbers in the\nmappings"
         in TIME_MODEL
     )
 

@@ -197,9 +197,9 @@ WIDE = (20_000, 100_000)
 def test_kernels_that_cast_broadcast_or_reorder_load_one_element_at_a_time(
     operator: str, call: Callable[[Tensor], Tensor], count: float
 ) -> None:
-    """That takes 0.74 cycles of a GA100."""
+    """That takes 0.72 cycles of a GA100."""
     x = meta(*WIDE)
-    expected = count * x.numel() * 0.74 * CYCLE
+    expected = count * x.numel() * 0.72 * CYCLE
     assert seconds(CYCLES, operator, call, x) == pytest.approx(expected, rel=3e-3, abs=1e-4)
 
 
@@ -207,7 +207,7 @@ def test_a_group_norm_updates_its_statistics_element_by_element() -> None:
     """0.65 cycles, and then the cycles of a broadcast."""
     x = meta(1000, 64, 200, 200)
     time = seconds(CYCLES, "native_group_norm", lambda x: F.group_norm(x, 8), x)
-    assert time == about((0.65 + 0.74) * x.numel() * CYCLE)
+    assert time == about((0.65 + 0.72) * x.numel() * CYCLE)
 
 
 def test_the_statistics_of_a_group_norm_take_no_less_than_their_traffic() -> None:

@@ -74,12 +74,10 @@ def negative_log_likelihood_backward(
     out: TensorSpec,
 ) -> Work:
     """Zeros, and the gradient at each target; no score is read."""
-    others = [grad_output, target] + ([] if weight is None else [weight])
-    return Work(
-        other_flops=out.numel,
-        elements_read=sum(spec.numel for spec in others),
-        bytes_read=sum(spec.stored_bytes for spec in others),
-    )
+    elements, size = target.numel + 1, target.stored_bytes + grad_output.stored_bytes
+    if weight is not None:
+        elements, size = elements + weight.numel, size + weight.stored_bytes
+    return Work(other_flops=out.numel, elements_read=elements, bytes_read=size)
 
 
 @cost_of(aten.nll_loss_forward, aten.nll_loss2d_forward, aten.nll_loss, aten.nll_loss2d)

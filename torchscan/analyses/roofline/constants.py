@@ -22,16 +22,18 @@ SCATTERING = 0.30
 BATCH_NORM, BATCH_NORM_BACKWARD = 1.7, 2.2
 #: convolutions and recurrent layers: loads wait for tiles, stores for sums
 CONTRACTIONS = 0.50
-#: rows of a softmax that one warp keeps in registers, in elements, and that a block keeps in its shared memory, in bytes
+#: rows of a softmax that one warp keeps in registers, in elements, and that a block keeps in its
+#: shared memory, in bytes
 LAST_ROW_IN_REGISTERS, SHARED_MEMORY = 1024, 48 * 1024
 #: bytes of the first-level cache of a multiprocessor, and the threads that it runs at a time
 FIRST_CACHE, RESIDENT_THREADS = 128 * 1024, 2048
-#: of the second-level cache, what rows may fill that blocks read again: the rest has a copy, or what is written
+#: of the second-level cache, what rows may fill that blocks read again: the rest has copies, and
+#: what is written
 ROWS_KEPT = 0.5
 #: seconds until a thread of the only block has found the target of a row and its score
 LOSS_TURN = 1.05e-6
-#: positions up to which the gradient of an embedding is one kernel; else the kernels that sort them digit by digit, find
-#: equal ones and add their gradients
+#: positions up to which the gradient of an embedding is one kernel; else the kernels that sort them
+#: digit by digit, find equal ones and add their gradients
 UNSORTED_POSITIONS, LAUNCHES_OF_SORTED_SCATTERING = 3072, 38
 #: of 64 bytes per cycle and multiprocessor, what the second-level cache gives
 CACHE = 0.30
@@ -110,13 +112,13 @@ CYCLES_OF_ROW = 250.0
 CYCLES_OF_JOINING, CYCLES_OF_AVERAGE, CYCLES_OF_INTERPOLATION = 0.65, 1.1, 2.0
 CYCLES_OF_DEPTHWISE, CYCLES_OF_GROUPED = 1.4, 2.2
 
-#: the same where a pointwise kernel loads one element at a time, because it casts, broadcasts or reorders: on other
-#: architectures it takes as long as its traffic
-CYCLES_OF_ELEMENT: Mapping[str, float] = {"Ampere GA100": 0.74}
-#: the same where one thread after the other updates mean and variance, with a division for each element
+#: the same where a pointwise kernel loads one element at a time, because it casts, broadcasts or
+#: reorders: on other architectures it takes as long as its traffic
+CYCLES_OF_ELEMENT: Mapping[str, float] = {"Ampere GA100": 0.72}
+#: the same where threads update a mean and a variance, with a division for each element
 CYCLES_OF_MOMENTS = 0.65
-#: the same where rows are picked from a table (torch up to 2.7), where sums of gradients are added to one, and for each
-#: gradient that is summed
+#: the same where rows are picked from a table (torch up to 2.7), where sums of gradients are added
+#: to one, and for each gradient that is summed
 CYCLES_OF_GATHERING, CYCLES_OF_SCATTERING, CYCLES_OF_SUMMING = 1.9, 3.7, 0.3
 
 #: tiles of products, and the share of the peak that each can reach: small ones load more for each product
@@ -190,7 +192,8 @@ SERIAL_THREADS = 512
 #: tensors that a kernel for lists of tensors processes at once
 LIST_LENGTH = 64
 
-#: share of the peak that warps can issue with synchronous instructions at the full 16-bit rate; on CDNA, what rocBLAS reaches
+#: share of the peak that warps can issue with synchronous instructions at the full 16-bit rate; on
+#: CDNA, the share that rocBLAS reaches
 ISSUED: Mapping[str, float] = {"Volta": 0.92, "Ampere GA100": 0.90, "CDNA": 0.685}
 
 # -- power ---------------------------------------------------------------------------------------------------------------
@@ -219,10 +222,10 @@ PICOJOULES_SINGLE: Mapping[str, float] = {
     "Volta": 14.6,
     "Turing": 14.6,
     "Ampere": 14.6,
-    "Ada": 5.9,
+    "Ada": 6.0,
     "Hopper": 14.6,
     "Blackwell GB100": 14.6,
-    "Blackwell": 5.9,
+    "Blackwell": 6.0,
 }
 #: watts up to which boards compute at their lowest voltage: then only the clock goes down, and the rate with the ratio itself.
 #: Up to twice as much the one goes over into the other

@@ -36,20 +36,19 @@ def loads_elements(signature: OpSignature) -> bool:
     It loads several in one instruction if all operands have the result's type and strides, without
     gaps. A single number may be of any type.
     """
-    if not signature.outputs or not _is_pointwise(signature):
+    is_pointwise = signature.operator in _COPIES or torch.Tag.pointwise in signature.op.tags
+    if not signature.outputs or not is_pointwise:
         return False
     result = signature.outputs[0]
+    is_number = result.dtype.is_floating_point
     for spec in (*signature.inputs, result):
         if spec.numel <= 1 or not spec.dtype.is_floating_point:
             continue
-        is_cast = result.dtype.is_floating_point and spec.dtype != result.dtype
-        if is_cast or _steps(spec) != _steps(result) or not _is_dense(spec):
+        if is_number and spec.dtype != result.dtype:
+            return True
+        if _steps(spec) != _steps(result) or not _is_dense(spec):
             return True
     return False
-
-
-def _is_pointwise(signature: OpSignature) -> bool:
-    return signature.operator in _COPIES or torch.Tag.pointwise in signature.op.tags
 
 
 def _steps(spec: TensorSpec) -> tuple[tuple[int, int], ...]:

@@ -92,7 +92,7 @@ def _softmax(signature: OpSignature, _cost: OpCost, machine: Machine) -> Kernel:
 def _softmax_backward(signature: OpSignature, _cost: OpCost, machine: Machine) -> Kernel:
     """Long rows of the gradient are read for their sum and for the result.
 
-    The gradient of a softmax that is no logarithm sums its product with the result.
+    The gradient of a softmax without a logarithm sums its product with the result.
     """
     kernel = Kernel()
     length = _row_length(signature)
