@@ -152,6 +152,7 @@ class CallTimes:
                 clock_hz=device.clock_hz,
                 flops_per_cycle=rates.flops_per_cycle,
                 has_async_attention=async_attention and device.arch.startswith("Hopper"),
+                product_traffic=STREAMING * rates.products_stream,
             )
         self._kernels: dict[int, tuple[Kernel, Format]] = {}
         self._times: dict[tuple[object, ...], tuple[OpCost, Format, Seconds, int]] = {}

@@ -28,6 +28,8 @@ CACHE = 0.30
 CACHE_KEPT = 0.75
 #: of what other memory gives, what GDDR7 does, and GDDR6 that corrects errors, whose check bits travel with the data
 SLOWER_MEMORY = 0.84
+#: of what other kernels stream, what products and attention do: each half of this cache asks the other for what it lacks
+PRODUCTS_STREAM: Mapping[str, float] = {"Ampere GA100": 0.9}
 
 # -- arithmetic ----------------------------------------------------------------------------------------------------------
 
@@ -110,20 +112,23 @@ TILES: Mapping[tuple[int, int], float] = {
     (64, 64): 0.7,
     (32, 32): 0.4,
 }
-#: products of matrices: their tiles, and what loading the edges of a tile costs (``product_share``)
+#: products of matrices: their tiles, the largest first
 PRODUCT_TILES = (
-    *((256, 128), (128, 256), (128, 128), (256, 64), (64, 256)),
-    *((128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (32, 32)),
+    *((256, 128), (128, 256), (128, 192), (192, 128), (128, 128)),
+    *((256, 64), (64, 256), (192, 64), (64, 192), (128, 64), (64, 128), (64, 64)),
+    *((256, 32), (32, 256), (192, 32), (32, 192), (128, 32), (32, 128)),
+    *((64, 32), (32, 64), (32, 32)),
 )
-TILE_LOADS = 10.9
+#: what loading the edges of a tile costs, relative to its products (``share_of_tile``)
+TILE_LOADS = 62.0
 #: cycles that the largest tile takes to begin and to end
-TILE_START_CYCLES = 4900.0
-#: share of kernels that hand tiles over (persistent, stream-K) instead of waiting for a wave
-HANDED_OVER = 0.15
+TILE_START_CYCLES = 4250.0
+#: the last tile of rows or columns, and the last wave, take as long as whole ones from this share on
+PARTLY_FILLED = 0.3
 #: summands of a step, and of a piece at least where the sum is split
-PRODUCT_SUM_STEP, SPLIT_LENGTH = 64, 193
+PRODUCT_SUM_STEP, SPLIT_LENGTH = 64, 717
 #: cycles that a product waits for each summand of its chain, up to this many: what no tile can hide
-CHAIN_CYCLES, CHAIN_LENGTH = 2.85, 2260
+CHAIN_CYCLES, CHAIN_LENGTH = 1.99, 2590
 #: products are summed in steps of this many; channels of convolutions are padded to multiples of this many
 SUM_STEP, CHANNEL_STEP = 32, 8
 #: a product with fewer tiles than multiprocessors is split along the sum, into pieces of at least this many
@@ -171,7 +176,7 @@ SERIAL_THREADS = 512
 LIST_LENGTH = 64
 
 #: share of the peak that warps can issue with synchronous instructions at the full 16-bit rate
-ISSUED: Mapping[str, float] = {"Volta": 0.92, "Ampere GA100": 0.90}
+ISSUED: Mapping[str, float] = {"Volta": 0.92, "Ampere GA100": 0.9}
 
 # -- power ---------------------------------------------------------------------------------------------------------------
 
@@ -184,7 +189,7 @@ PICOJOULES: Mapping[str, float] = {
     "Turing": 2.2,
     "Ampere GA100": 1.1,
     "Ampere": 1.6,
-    "Ada": 1.6,
+    "Ada": 1.8,
     "Hopper": 0.72,
     "Blackwell GB100": 0.47,
     "Blackwell": 1.5,
@@ -203,3 +208,22 @@ PICOJOULES_SINGLE: Mapping[str, float] = {
 #: watts up to which boards compute at their lowest voltage: then only the clock goes down, and the rate with the ratio itself.
 #: Up to twice as much the one goes over into the other
 LOW_POWER = 75.0
+
+# -- links ---------------------------------------------------------------------------------------------------------------
+
+#: share of the data sheet's links that collectives reach, by the number of devices
+LINK_SHARES: Mapping[int, float] = {2: 0.52, 4: 0.65, 8: 0.69}
+#: the same of PCIe, which devices share, and cross between sockets
+PCIE_SHARES: Mapping[int, float] = {2: 0.62, 4: 0.17, 8: 0.047}
+#: of an all-reduce of eight devices or more that the switch of NVLink adds up, on Hopper and later
+SWITCH_SHARE = 0.95
+#: of what networks carry
+NETWORK = 0.9
+#: cycles of a collective's kernel; seconds of a step of a ring, and of each doubling of machines
+LATENCY_CYCLES, LATENCY_OF_STEP, LATENCY_OF_MACHINES = 9e3, 1.0e-6, 8e-6
+#: the same where the clock is not known
+LATENCY = 6e-6
+#: seconds until a pipeline is full, and the bytes from which half of that counts
+PIPELINE, PIPELINE_BYTES = 20e-6, 2e6
+#: seconds of an all-reduce in which each device reads all others, as engines do up to so many bytes
+ONE_SHOT, ONE_SHOT_BYTES = 5e-6, 8 * 2**20

@@ -22,29 +22,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from torchscan.analyses.roofline.constants import (
+    LATENCY,
+    LATENCY_CYCLES,
+    LATENCY_OF_MACHINES,
+    LATENCY_OF_STEP,
+    LINK_SHARES,
+    NETWORK,
+    ONE_SHOT,
+    ONE_SHOT_BYTES,
+    PCIE_SHARES,
+    PIPELINE,
+    PIPELINE_BYTES,
+    SWITCH_SHARE,
+)
 from torchscan.errors import Argument, InputError
 from torchscan.hardware.device_specs import Device
 from torchscan.notes import Note
 from torchscan.ops.communication import COLLECTIVES, Kind, group_of, sent_bytes, whole_bytes
 from torchscan.trace.events import GroupSpec, OpCall, Phase
 from torchscan.trace.trace import Trace
-
-#: share of the data sheet's links that collectives reach, by the number of devices
-LINK_SHARES = {2: 0.52, 4: 0.65, 8: 0.69}
-#: the same of PCIe, which devices share, and cross between sockets
-PCIE_SHARES = {2: 0.62, 4: 0.17, 8: 0.047}
-#: of an all-reduce of eight devices or more that the switch of NVLink adds up, on Hopper and later
-SWITCH_SHARE = 0.95
-#: of what networks carry
-NETWORK = 0.9
-#: cycles of a collective's kernel; seconds of a step of a ring, and of each doubling of machines
-LATENCY_CYCLES, LATENCY_OF_STEP, LATENCY_OF_MACHINES = 9e3, 1.0e-6, 8e-6
-#: the same where the clock is not known
-LATENCY = 6e-6
-#: seconds until a pipeline is full, and the bytes from which half of that counts
-PIPELINE, PIPELINE_BYTES = 20e-6, 2e6
-#: seconds of an all-reduce in which each device reads all others, as engines do up to so many bytes
-ONE_SHOT, ONE_SHOT_BYTES = 5e-6, 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

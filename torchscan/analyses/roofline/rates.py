@@ -16,6 +16,7 @@ from torchscan.analyses.roofline.constants import (
     PICOJOULES,
     PICOJOULES_SINGLE,
     POWER_SHARE,
+    PRODUCTS_STREAM,
     SLOWER_MEMORY,
     STREAMING,
 )
@@ -207,9 +208,16 @@ class Rates:
         """The bandwidth that kernels attain, relative to that of most memory."""
         if self.device.is_measured:
             return 1 / STREAMING
-        return (
-            SLOWER_MEMORY if self.device.has_gddr_ecc or self.device.memory_type == "GDDR7" else 1.0
-        )
+        if self.device.has_gddr_ecc or self.device.memory_type == "GDDR7":
+            return SLOWER_MEMORY
+        return 1.0
+
+    @property
+    def products_stream(self) -> float:
+        """The bandwidth that products of matrices and attention attain, relative to other kernels."""
+        known = PRODUCTS_STREAM.items()
+        shares = (share for name, share in known if self.device.arch.startswith(name))
+        return 1.0 if self.device.is_measured else next(shares, 1.0)
 
     @property
     def cache(self) -> int | None:

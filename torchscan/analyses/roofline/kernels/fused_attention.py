@@ -128,6 +128,7 @@ def _attend_prompt(shape: AttentionShape, machine: Machine) -> Kernel:
         computed = shape.computed_flops / machine.multiprocessors
         share = computed / (elapsed * machine.flops_per_cycle)
     return Kernel(
+        traffic=machine.product_traffic,
         matrices=share,
         min_share=shape.min_share,
         executed=shape.computed_share,
@@ -168,6 +169,7 @@ def _attend_single_tokens(shape: AttentionShape, machine: Machine) -> Kernel:
     elif min(shape.group, shape.key_heads, shape.batch) > 1:
         cycles_after = flash.copy_cycles
     return Kernel(
+        traffic=machine.product_traffic,
         cycles=seconds * (machine.clock_hz or 0.0) * machine.multiprocessors,
         alone=machine.seconds(ATTENTION_FLOOR_CYCLES + cycles_after),
     )

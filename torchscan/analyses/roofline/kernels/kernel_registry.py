@@ -27,6 +27,8 @@ class Machine:
     flops_per_cycle: float | None = None
     #: True if attention runs as FlashAttention 3, with the asynchronous instructions of Hopper
     has_async_attention: bool = False
+    #: the share of the device's bandwidth that products of matrices and attention reach
+    product_traffic: float = STREAMING
 
     def seconds(self, cycles: float) -> float:
         """Return the seconds that one multiprocessor needs for these cycles."""
