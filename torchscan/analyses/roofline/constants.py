@@ -29,7 +29,7 @@ CACHE_KEPT = 0.75
 #: of what other memory gives, what GDDR7 does, and GDDR6 that corrects errors, whose check bits travel with the data
 SLOWER_MEMORY = 0.84
 #: of what other kernels stream, what products and attention do: each half of this cache asks the other for what it lacks
-PRODUCTS_STREAM: Mapping[str, float] = {"Ampere GA100": 0.9}
+PRODUCTS_STREAM: Mapping[str, float] = {"Ampere GA100": 0.87}
 
 # -- arithmetic ----------------------------------------------------------------------------------------------------------
 
@@ -120,15 +120,15 @@ PRODUCT_TILES = (
     *((64, 32), (32, 64), (32, 32)),
 )
 #: what loading the edges of a tile costs, relative to its products (``share_of_tile``)
-TILE_LOADS = 62.0
+TILE_LOADS = 63.0
 #: cycles that the largest tile takes to begin and to end
-TILE_START_CYCLES = 4250.0
+TILE_START_CYCLES = 4100.0
 #: the last tile of rows or columns, and the last wave, take as long as whole ones from this share on
 PARTLY_FILLED = 0.3
 #: summands of a step, and of a piece at least where the sum is split
-PRODUCT_SUM_STEP, SPLIT_LENGTH = 64, 717
+PRODUCT_SUM_STEP, SPLIT_LENGTH = 64, 720
 #: cycles that a product waits for each summand of its chain, up to this many: what no tile can hide
-CHAIN_CYCLES, CHAIN_LENGTH = 1.99, 2590
+CHAIN_CYCLES, CHAIN_LENGTH = 2.0, 2600
 #: products are summed in steps of this many; channels of convolutions are padded to multiples of this many
 SUM_STEP, CHANNEL_STEP = 32, 8
 #: a product with fewer tiles than multiprocessors is split along the sum, into pieces of at least this many
@@ -176,7 +176,7 @@ SERIAL_THREADS = 512
 LIST_LENGTH = 64
 
 #: share of the peak that warps can issue with synchronous instructions at the full 16-bit rate
-ISSUED: Mapping[str, float] = {"Volta": 0.92, "Ampere GA100": 0.9}
+ISSUED: Mapping[str, float] = {"Volta": 0.92, "Ampere GA100": 0.87}
 
 # -- power ---------------------------------------------------------------------------------------------------------------
 
