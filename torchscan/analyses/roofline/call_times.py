@@ -144,16 +144,7 @@ class CallTimes:
         self._numbers = numbers
         self._compiled = compiled
         self._turned = turned
-        device = rates.device
-        self._machine = Machine(device.multiprocessors or 1)
-        if not rates.is_host:
-            self._machine = Machine(
-                device.multiprocessors or 1,
-                clock_hz=device.clock_hz,
-                flops_per_cycle=rates.flops_per_cycle,
-                has_async_attention=async_attention and device.arch.startswith("Hopper"),
-                product_traffic=STREAMING * rates.products_stream,
-            )
+        self._async_attention = async_attention
         self._kernels: dict[int, tuple[Kernel, Format]] = {}
         self._times: dict[tuple[object, ...], tuple[OpCost, Format, Seconds, int]] = {}
 
@@ -178,19 +169,31 @@ class CallTimes:
     def _kernel(self, op: OpCall, cost: OpCost) -> tuple[Kernel, Format]:
         key = id(op.signature)
         if key not in self._kernels:
-            self._kernels[key] = (
-                self._kernel_for(op, cost),
-                format_of(op.signature, cost, self._numbers),
-            )
+            form = format_of(op.signature, cost, self._numbers)
+            self._kernels[key] = self._kernel_for(op, cost, form), form
         return self._kernels[key]
 
-    def _kernel_for(self, op: OpCall, cost: OpCost) -> Kernel:
+    def _kernel_for(self, op: OpCall, cost: OpCost, form: Format) -> Kernel:
         """A host's kernels are nothing but what they compute, and so are those that a compiler writes."""
         if self._compiled and is_fusible(op, cost) and not begins_kernel(op):
             return Kernel()
         signature = with_channels_last(op.signature) if self._turned else op.signature
-        kernel = kernel_of(signature, cost, self._machine)
+        kernel = kernel_of(signature, cost, self._machine(form, multiplies=cost.macs > 0))
         return Kernel(transformed=kernel.transformed) if self._rates.is_host else kernel
+
+    def _machine(self, form: Format, *, multiplies: bool) -> Machine:
+        """Return the parts of the device that a kernel in this format depends on."""
+        device, rates = self._rates.device, self._rates
+        multiprocessors = device.multiprocessors or 1
+        if rates.is_host:
+            return Machine(multiprocessors)
+        return Machine(
+            multiprocessors,
+            clock_hz=device.clock_hz,
+            flops_per_cycle=rates.flops_per_cycle(form) if multiplies else None,
+            has_async_attention=self._async_attention and device.arch.startswith("Hopper"),
+            product_traffic=STREAMING * rates.products_stream,
+        )
 
     def _work(
         self,

@@ -28,7 +28,7 @@ CACHE = 0.30
 CACHE_KEPT = 0.75
 #: of what other memory gives, what GDDR7 does, and GDDR6 that corrects errors, whose check bits travel with the data
 SLOWER_MEMORY = 0.84
-#: of what other kernels stream, what products and attention do: each half of this cache asks the other for what it lacks
+#: of what other kernels stream, what products and decoding do: each half of this cache asks the other for what it lacks
 PRODUCTS_STREAM: Mapping[str, float] = {"Ampere GA100": 0.87}
 
 # -- arithmetic ----------------------------------------------------------------------------------------------------------
@@ -58,32 +58,32 @@ class FlashAttention:
 
 #: with synchronous instructions, as torch runs it; fitted to vLLM's kernels on A100 and L40S
 FLASH_2 = FlashAttention(
-    peak=0.59,
-    tile_cycles=4400.0,
-    seconds_of_key=18.3e-9,
-    combine_cycles=10.1e3,
-    copy_cycles=7.5e3,
+    peak=0.63,
+    tile_cycles=4600.0,
+    seconds_of_key=18.0e-9,
+    combine_cycles=11.0e3,
+    copy_cycles=8.4e3,
     splits_single_heads=False,
 )
 #: with the asynchronous instructions of Hopper, as engines run it; fitted to vLLM's kernels on H200
 FLASH_3 = FlashAttention(
-    peak=0.603,
-    tile_cycles=7500.0,
-    seconds_of_key=6e-9,
-    combine_cycles=3.0e3,
+    peak=0.65,
+    tile_cycles=9500.0,
+    seconds_of_key=6.3e-9,
+    combine_cycles=3.2e3,
     copy_cycles=0.0,
     splits_single_heads=True,
 )
 #: share of the peak that the backward pass reaches
 ATTENTION_BACKWARD = 0.45
 #: cycles from a launch to the first tile, with the update of the cache
-ATTENTION_FLOOR_CYCLES = 10.2e3
+ATTENTION_FLOOR_CYCLES = 9.0e3
 #: the tiles of a prompt and its longest tile add up as ``(a^p + b^p)^(1/p)``
-ATTENTION_TAIL = 1.55
+ATTENTION_TAIL = 1.8
 #: seconds of a tile of one query a head, without its keys
 ATTENTION_TILE_START = 4e-6
 #: keys of a piece at least, and tiles of a multiprocessor at a time
-ATTENTION_SPLIT_KEYS, RESIDENT_TILES = 147, 4.8
+ATTENTION_SPLIT_KEYS, RESIDENT_TILES = 147, 4.0
 #: keys that it takes at a time: of a causal mask, blocks that lie beyond the diagonal are left out
 ATTENTION_BLOCK = 128
 #: gates of recurrent layers, one step at a time
@@ -176,7 +176,7 @@ SERIAL_THREADS = 512
 LIST_LENGTH = 64
 
 #: share of the peak that warps can issue with synchronous instructions at the full 16-bit rate
-ISSUED: Mapping[str, float] = {"Volta": 0.92, "Ampere GA100": 0.87}
+ISSUED: Mapping[str, float] = {"Volta": 0.92, "Ampere GA100": 0.90}
 
 # -- power ---------------------------------------------------------------------------------------------------------------
 
@@ -189,6 +189,7 @@ PICOJOULES: Mapping[str, float] = {
     "Turing": 2.2,
     "Ampere GA100": 1.1,
     "Ampere": 1.6,
+    "Ada AD104": 1.2,
     "Ada": 1.8,
     "Hopper": 0.72,
     "Blackwell GB100": 0.47,
@@ -197,13 +198,13 @@ PICOJOULES: Mapping[str, float] = {
 }
 #: the same for one operation of vector units in single precision
 PICOJOULES_SINGLE: Mapping[str, float] = {
-    "Volta": 12.2,
-    "Turing": 12.2,
-    "Ampere": 12.2,
-    "Ada": 5.3,
-    "Hopper": 12.2,
-    "Blackwell GB100": 12.2,
-    "Blackwell": 5.3,
+    "Volta": 14.6,
+    "Turing": 14.6,
+    "Ampere": 14.6,
+    "Ada": 6.0,
+    "Hopper": 14.6,
+    "Blackwell GB100": 14.6,
+    "Blackwell": 6.0,
 }
 #: watts up to which boards compute at their lowest voltage: then only the clock goes down, and the rate with the ratio itself.
 #: Up to twice as much the one goes over into the other
@@ -212,18 +213,18 @@ LOW_POWER = 75.0
 # -- links ---------------------------------------------------------------------------------------------------------------
 
 #: share of the data sheet's links that collectives reach, by the number of devices
-LINK_SHARES: Mapping[int, float] = {2: 0.52, 4: 0.65, 8: 0.69}
+LINK_SHARES: Mapping[int, float] = {2: 0.55, 4: 0.67, 8: 0.69}
 #: the same of PCIe, which devices share, and cross between sockets
-PCIE_SHARES: Mapping[int, float] = {2: 0.62, 4: 0.17, 8: 0.047}
+PCIE_SHARES: Mapping[int, float] = {2: 0.62, 4: 0.16, 8: 0.043}
 #: of an all-reduce of eight devices or more that the switch of NVLink adds up, on Hopper and later
-SWITCH_SHARE = 0.95
+SWITCH_SHARE = 0.92
 #: of what networks carry
 NETWORK = 0.9
 #: cycles of a collective's kernel; seconds of a step of a ring, and of each doubling of machines
-LATENCY_CYCLES, LATENCY_OF_STEP, LATENCY_OF_MACHINES = 9e3, 1.0e-6, 8e-6
+LATENCY_CYCLES, LATENCY_OF_STEP, LATENCY_OF_MACHINES = 10.5e3, 1.0e-6, 8e-6
 #: the same where the clock is not known
 LATENCY = 6e-6
 #: seconds until a pipeline is full, and the bytes from which half of that counts
-PIPELINE, PIPELINE_BYTES = 20e-6, 2e6
+PIPELINE, PIPELINE_BYTES = 18e-6, 1.8e6
 #: seconds of an all-reduce in which each device reads all others, as engines do up to so many bytes
 ONE_SHOT, ONE_SHOT_BYTES = 5e-6, 8 * 2**20

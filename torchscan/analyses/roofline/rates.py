@@ -150,14 +150,12 @@ class Rates:
             return single
         return self.device.flops_per_second.get("fp64", single / _SINGLE_PER_DOUBLE)
 
-    @property
-    def flops_per_cycle(self) -> float | None:
-        """16-bit operations of one multiprocessor in a cycle, or None if they are not known."""
+    def flops_per_cycle(self, form: Format) -> float | None:
+        """Return the operations of one multiprocessor in a cycle, or None if they are not known."""
         device = self.device
-        peak = device.flops_per_second.get("bf16", device.flops_per_second.get("fp16"))
-        if peak is None or not device.multiprocessors or not device.clock_hz:
+        if not device.multiprocessors or not device.clock_hz:
             return None
-        return peak / (device.multiprocessors * device.clock_hz)
+        return self.peak(form) / (device.multiprocessors * device.clock_hz)
 
     def reachable(self, form: Format) -> float:
         """Return the operations per second that instructions can issue at full clock."""
@@ -214,7 +212,7 @@ class Rates:
 
     @property
     def products_stream(self) -> float:
-        """The bandwidth that products of matrices and attention attain, relative to other kernels."""
+        """The bandwidth that products of matrices attain, relative to other kernels."""
         known = PRODUCTS_STREAM.items()
         shares = (share for name, share in known if self.device.arch.startswith(name))
         return 1.0 if self.device.is_measured else next(shares, 1.0)

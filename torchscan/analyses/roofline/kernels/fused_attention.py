@@ -128,7 +128,6 @@ def _attend_prompt(shape: AttentionShape, machine: Machine) -> Kernel:
         computed = shape.computed_flops / machine.multiprocessors
         share = computed / (elapsed * machine.flops_per_cycle)
     return Kernel(
-        traffic=machine.product_traffic,
         matrices=share,
         min_share=shape.min_share,
         executed=shape.computed_share,
