@@ -219,6 +219,72 @@ def test_each_expert_that_gets_rows_has_a_product(slots: int, waves: int, tall: 
     assert time == exactly((in_single_precision - start) / 10 + start + CHAIN * 256 / 1e9)
 
 
+# -- attention -----------------------------------------------------------------------------------------------------------
+
+
+def attended(queries: int, keys: int, heads: int = 32, key_heads: int = 8, batch: int = 1) -> float:
+    """Return the seconds of attention on the A100, which has 108 multiprocessors at 1.41 GHz."""
+    operands = (
+        meta(batch, count, length, 128, dtype=torch.bfloat16)
+        for count, length in ((heads, queries), (key_heads, keys), (key_heads, keys))
+    )
+
+    def attend(*given: Tensor) -> Tensor:
+        is_causal = queries == keys
+        out: Tensor = torch.ops.aten._scaled_dot_product_flash_attention(*given, 0.0, is_causal)[0]
+        return out
+
+    return seconds("A100", attend, *operands, precision=None)
+
+
+#: seconds until the first tile
+FLOOR = 9000 / 1.41e9
+
+
+def overlapped(arithmetic: float, traffic: float) -> float:
+    return float((arithmetic**3 + traffic**3) ** (1 / 3))
+
+
+def test_a_short_cache_is_a_tile_for_each_key_head() -> None:
+    """Eight tiles of 128 keys, each of 4 µs and 18 ns for each key; nothing to copy for one sequence."""
+    assert attended(1, 128) == pytest.approx(FLOOR + 4e-6 + 128 * 18e-9, rel=0.01)
+
+
+def test_long_keys_are_split_among_multiprocessors() -> None:
+    """4 · 108 ÷ 8 = 54 pieces of 607 keys, four of which a multiprocessor has at a time."""
+    tile = 4e-6 + 32768 / 54 * 18e-9
+    moved = 2 * 2 * 8 * 32768 * 128 / (0.9 * 0.87 * 2039e9)
+    expected = FLOOR + 11_000 / 1.41e9 + overlapped(8 * 54 / 108 * tile, moved)
+    assert attended(1, 32768) == pytest.approx(expected, rel=0.01)
+
+
+def test_heads_that_share_no_keys_are_not_split() -> None:
+    """32 heads on 108 multiprocessors: one tile of 8,192 keys each."""
+    tile = 4e-6 + 8192 * 18e-9
+    moved = 2 * 2 * 32 * 8192 * 128 / (0.9 * 0.87 * 2039e9)
+    assert attended(1, 8192, key_heads=32) == exactly(FLOOR + overlapped(tile, moved))
+
+
+def test_a_long_prompt_reaches_the_share_of_its_tiles() -> None:
+    """64 tiles of 128 queries for each of 32 heads, which attend 4,160 keys in the mean."""
+    per_cycle = 312e12 / (108 * 1.41e9)
+    of_key = 4 * 128 * 128 / (0.63 * per_cycle)
+    filled = 64 * 32 * (4600 + 4160 * of_key) / 108
+    longest = 4600 + 8192 * of_key
+    cycles = (filled**1.8 + longest**1.8) ** (1 / 1.8)
+    assert attended(8192, 8192) == pytest.approx(FLOOR + cycles / 0.9 / 1.41e9, rel=0.02)
+
+
+@pytest.mark.parametrize("keys", [16, 500, 4000, 100_000])
+def test_attention_takes_longer_with_more_keys_and_is_never_faster_than_the_bound(
+    keys: int,
+) -> None:
+    for queries in (1, keys):
+        assert attended(queries, keys) < attended(queries + (queries == keys), keys + 1) * 1.001
+        moved = 2 * 128 * (2 * 8 * keys + 2 * 32 * queries)
+        assert attended(queries, keys) >= moved / 2039e9
+
+
 # -- recurrent layers ----------------------------------------------------------------------------------------------------
 
 

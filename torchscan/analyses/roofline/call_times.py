@@ -167,19 +167,19 @@ class CallTimes:
         return cost, form, self._work(kernel, cost, form, (moved, fewest), near), kernel.launches
 
     def _kernel(self, op: OpCall, cost: OpCost) -> tuple[Kernel, Format]:
+        """Return how a call runs. A compiler's kernels and a host's are nothing but their work."""
         key = id(op.signature)
-        if key not in self._kernels:
-            form = format_of(op.signature, cost, self._numbers)
-            self._kernels[key] = self._kernel_for(op, cost, form), form
-        return self._kernels[key]
-
-    def _kernel_for(self, op: OpCall, cost: OpCost, form: Format) -> Kernel:
-        """A host's kernels are nothing but what they compute, and so are those that a compiler writes."""
-        if self._compiled and is_fusible(op, cost) and not begins_kernel(op):
-            return Kernel()
-        signature = with_channels_last(op.signature) if self._turned else op.signature
-        kernel = kernel_of(signature, cost, self._machine(form, multiplies=cost.macs > 0))
-        return Kernel(transformed=kernel.transformed) if self._rates.is_host else kernel
+        if key in self._kernels:
+            return self._kernels[key]
+        form = format_of(op.signature, cost, self._numbers)
+        kernel = Kernel()
+        if not self._compiled or not is_fusible(op, cost) or begins_kernel(op):
+            signature = with_channels_last(op.signature) if self._turned else op.signature
+            kernel = kernel_of(signature, cost, self._machine(form, multiplies=cost.macs > 0))
+        if self._rates.is_host:
+            kernel = Kernel(transformed=kernel.transformed)
+        self._kernels[key] = kernel, form
+        return kernel, form
 
     def _machine(self, form: Format, *, multiplies: bool) -> Machine:
         """Return the parts of the device that a kernel in this format depends on."""

@@ -221,7 +221,7 @@ SWITCH_SHARE = 0.92
 #: of what networks carry
 NETWORK = 0.9
 #: cycles of a collective's kernel; seconds of a step of a ring, and of each doubling of machines
-LATENCY_CYCLES, LATENCY_OF_STEP, LATENCY_OF_MACHINES = 10.5e3, 1.0e-6, 8e-6
+LATENCY_CYCLES, LATENCY_OF_STEP, LATENCY_OF_MACHINES = 9.5e3, 1.0e-6, 8e-6
 #: the same where the clock is not known
 LATENCY = 6e-6
 #: seconds until a pipeline is full, and the bytes from which half of that counts
