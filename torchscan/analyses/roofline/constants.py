@@ -216,6 +216,8 @@ LOW_POWER = 75.0
 LINK_SHARES: Mapping[int, float] = {2: 0.55, 4: 0.67, 8: 0.69}
 #: the same of PCIe, which devices share, and cross between sockets
 PCIE_SHARES: Mapping[int, float] = {2: 0.62, 4: 0.16, 8: 0.043}
+#: of a message from one device to another over its links
+SEND_SHARE = 0.95
 #: of an all-reduce of eight devices or more that the switch of NVLink adds up, on Hopper and later
 SWITCH_SHARE = 0.92
 #: of what networks carry

@@ -7,8 +7,8 @@ traffic over its network card::
     time = latency + pipeline + max(b / link, b · (N − 1)/N · n/(n − 1) / g / network)
 
 The latency grows with the steps of a ring: ``2 (n − 1)`` of an all-reduce, ``n − 1`` of the others.
-A pipeline of pieces takes a while until it is full. Links reach a smaller share with few devices,
-because each drives fewer of them; PCIe is shared by all.
+A pipeline of pieces takes a while until it is full; messages between two devices have none. Links
+reach a smaller share with few devices, because each drives fewer of them; PCIe is shared by all.
 
 In an all-gather, ``b`` is ``(n − 1)/n`` of the complete tensor, so the network carries ``(N −
 1)/N`` of it into each machine. In an all-to-all, each byte is for one device only, so its time has
@@ -34,6 +34,7 @@ from torchscan.analyses.roofline.constants import (
     PCIE_SHARES,
     PIPELINE,
     PIPELINE_BYTES,
+    SEND_SHARE,
     SWITCH_SHARE,
 )
 from torchscan.errors import Argument, InputError
@@ -42,6 +43,9 @@ from torchscan.notes import Note
 from torchscan.ops.communication import COLLECTIVES, Kind, group_of, sent_bytes, whole_bytes
 from torchscan.trace.events import GroupSpec, OpCall, Phase
 from torchscan.trace.trace import Trace
+
+#: between two devices, at once instead of in pieces
+_MESSAGES: tuple[Kind, ...] = ("send", "receive")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +123,7 @@ class Fabric:
         devices = max(machines)
         clock = self.device.clock_hz
         kernel = LATENCY_CYCLES / clock if clock else LATENCY
-        steps = 1 if kind in ("send", "receive") else devices - 1
+        steps = 1 if kind in _MESSAGES else devices - 1
         if kind == "all-reduce":
             steps *= 2
         return kernel + LATENCY_OF_STEP * steps + LATENCY_OF_MACHINES * math.log2(len(machines))
@@ -129,7 +133,8 @@ class Fabric:
         within = 0.0
         if max(machines) > 1:
             within = sent / (self._link_share(kind, group) * self._link(group))
-            within += PIPELINE * sent / (sent + PIPELINE_BYTES)
+            if kind not in _MESSAGES:
+                within += PIPELINE * sent / (sent + PIPELINE_BYTES)
         return max(within, _between(kind, machines, group.size, sent) / (NETWORK * self.network))
 
     def _link_share(self, kind: Kind, group: GroupSpec) -> float:
@@ -137,6 +142,8 @@ class Fabric:
         devices = max(self._machines(group))
         if not self._has_links(group):
             return _share_of(PCIE_SHARES, devices)
+        if kind in _MESSAGES:
+            return SEND_SHARE
         has_switch = (self.device.capability or 0) >= 9 and devices >= 8
         if kind == "all-reduce" and has_switch:
             return SWITCH_SHARE
@@ -181,7 +188,7 @@ def _between(kind: Kind, machines: Sequence[int], size: int, sent: int) -> float
     """Bytes that the network carries for one device."""
     if len(machines) == 1:
         return 0.0
-    if kind in ("send", "receive"):
+    if kind in _MESSAGES:
         return sent
     crossing = sent * (1 - 1 / len(machines)) * size / (size - 1)
     return crossing if kind == "all-to-all" else crossing / min(machines)
