@@ -9,8 +9,10 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
+from kernel_tables import table_names
 from truth_counts import LANGUAGE, ZOO, language_models, zoo
 from truth_fields import FIELDS, fields
+from truth_kernels import kernels
 from truth_left_out import left_out, left_out_before
 from truth_section import Section, lines
 from truth_streaming import LIGER, streaming
@@ -20,7 +22,7 @@ from tests.marked import blocks_of, rows_of, table, with_blocks
 from torchscan.files import write_text
 
 ROOT = Path(__file__).parents[1]
-TABLES = (ZOO, FIELDS, LIGER, *(each.table for each in MEASURED))
+TABLES = (ZOO, FIELDS, LIGER, *(each.table for each in MEASURED), *table_names())
 HEADINGS = ("question", "compared with", "n", "result")
 
 
@@ -51,7 +53,7 @@ def _blocks(sections: Sequence[Section]) -> dict[str, str]:
 
 def _sections(truth: Path) -> Iterator[Section]:
     comparisons = {ZOO: zoo, LANGUAGE: language_models, FIELDS: fields, "times": times}
-    for name, ask in {**comparisons, LIGER: streaming}.items():
+    for name, ask in {**comparisons, "kernels": kernels, LIGER: streaming}.items():
         start = time.perf_counter()
         yield ask(truth)
         print(f"{name}: {time.perf_counter() - start:.0f} s")

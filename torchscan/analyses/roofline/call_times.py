@@ -144,17 +144,7 @@ class CallTimes:
         self._numbers = numbers
         self._compiled = compiled
         self._turned = turned
-        device = rates.device
-        self._machine = Machine(multiprocessors=device.multiprocessors or 1)
-        if not rates.is_host:
-            self._machine = Machine(
-                multiprocessors=device.multiprocessors or 1,
-                clock_hz=device.clock_hz,
-                flops_per_cycle=rates.flops_per_cycle,
-                has_async_attention=async_attention and device.arch.startswith("Hopper"),
-                l2_bytes=device.l2_bytes,
-                cycles_of_element=rates.cycles_of_element,
-            )
+        self._async_attention = async_attention
         self._kernels: dict[int, tuple[Kernel, Format]] = {}
         self._times: dict[tuple[object, ...], tuple[OpCost, Format, Seconds, int]] = {}
 
@@ -177,21 +167,35 @@ class CallTimes:
         return cost, form, self._work(kernel, cost, form, (moved, fewest), near), kernel.launches
 
     def _kernel(self, op: OpCall, cost: OpCost) -> tuple[Kernel, Format]:
+        """Return how a call runs. A compiler's kernels and a host's are nothing but their work."""
         key = id(op.signature)
-        if key not in self._kernels:
-            self._kernels[key] = (
-                self._kernel_for(op, cost),
-                format_of(op.signature, cost, self._numbers),
-            )
-        return self._kernels[key]
+        if key in self._kernels:
+            return self._kernels[key]
+        form = format_of(op.signature, cost, self._numbers)
+        kernel = Kernel()
+        if not self._compiled or not is_fusible(op, cost) or begins_kernel(op):
+            signature = with_channels_last(op.signature) if self._turned else op.signature
+            kernel = kernel_of(signature, cost, self._machine(form, multiplies=cost.macs > 0))
+        if self._rates.is_host:
+            kernel = Kernel(transformed=kernel.transformed)
+        self._kernels[key] = kernel, form
+        return kernel, form
 
-    def _kernel_for(self, op: OpCall, cost: OpCost) -> Kernel:
-        """A host's kernels are nothing but what they compute, and so are those that a compiler writes."""
-        if self._compiled and is_fusible(op, cost) and not begins_kernel(op):
-            return Kernel()
-        signature = with_channels_last(op.signature) if self._turned else op.signature
-        kernel = kernel_of(signature, cost, self._machine)
-        return Kernel(transformed=kernel.transformed) if self._rates.is_host else kernel
+    def _machine(self, form: Format, *, multiplies: bool) -> Machine:
+        """Return the parts of the device that a kernel in this format depends on."""
+        device, rates = self._rates.device, self._rates
+        multiprocessors = device.multiprocessors or 1
+        if rates.is_host:
+            return Machine(multiprocessors=multiprocessors)
+        return Machine(
+            multiprocessors=multiprocessors,
+            clock_hz=device.clock_hz,
+            flops_per_cycle=rates.flops_per_cycle(form) if multiplies else None,
+            has_async_attention=self._async_attention and device.arch.startswith("Hopper"),
+            product_traffic=STREAMING * rates.products_stream,
+            l2_bytes=device.l2_bytes,
+            cycles_of_element=rates.cycles_of_element,
+        )
 
     def _work(
         self,

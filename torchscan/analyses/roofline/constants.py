@@ -41,6 +41,8 @@ CACHE = 0.30
 CACHE_KEPT = 0.75
 #: of what other memory gives, what GDDR7 does, and GDDR6 that corrects errors, whose check bits travel with the data
 SLOWER_MEMORY = 0.84
+#: of what other kernels stream, what products and decoding do: each half of this cache asks the other for what it lacks
+PRODUCTS_STREAM: Mapping[str, float] = {"Ampere GA100": 0.87}
 
 # -- arithmetic ----------------------------------------------------------------------------------------------------------
 
@@ -69,32 +71,32 @@ class FlashAttention:
 
 #: with synchronous instructions, as torch runs it; fitted to vLLM's kernels on A100 and L40S
 FLASH_2 = FlashAttention(
-    peak=0.59,
-    tile_cycles=4400.0,
-    seconds_of_key=18.3e-9,
-    combine_cycles=10.1e3,
-    copy_cycles=7.5e3,
+    peak=0.63,
+    tile_cycles=4600.0,
+    seconds_of_key=18.0e-9,
+    combine_cycles=11.0e3,
+    copy_cycles=8.4e3,
     splits_single_heads=False,
 )
 #: with the asynchronous instructions of Hopper, as engines run it; fitted to vLLM's kernels on H200
 FLASH_3 = FlashAttention(
-    peak=0.603,
-    tile_cycles=7500.0,
-    seconds_of_key=6e-9,
-    combine_cycles=3.0e3,
+    peak=0.65,
+    tile_cycles=9500.0,
+    seconds_of_key=6.3e-9,
+    combine_cycles=3.2e3,
     copy_cycles=0.0,
     splits_single_heads=True,
 )
 #: share of the peak that the backward pass reaches
 ATTENTION_BACKWARD = 0.45
 #: cycles from a launch to the first tile, with the update of the cache
-ATTENTION_FLOOR_CYCLES = 10.2e3
+ATTENTION_FLOOR_CYCLES = 9.0e3
 #: the tiles of a prompt and its longest tile add up as ``(a^p + b^p)^(1/p)``
-ATTENTION_TAIL = 1.55
+ATTENTION_TAIL = 1.8
 #: seconds of a tile of one query a head, without its keys
 ATTENTION_TILE_START = 4e-6
 #: keys of a piece at least, and tiles of a multiprocessor at a time
-ATTENTION_SPLIT_KEYS, RESIDENT_TILES = 147, 4.8
+ATTENTION_SPLIT_KEYS, RESIDENT_TILES = 147, 4.0
 #: keys that it takes at a time: of a causal mask, blocks that lie beyond the diagonal are left out
 ATTENTION_BLOCK = 128
 #: gates of recurrent layers, one step at a time
@@ -132,20 +134,23 @@ TILES: Mapping[tuple[int, int], float] = {
     (64, 64): 0.7,
     (32, 32): 0.4,
 }
-#: products of matrices: their tiles, and what loading the edges of a tile costs (``product_share``)
+#: products of matrices: their tiles, the largest first
 PRODUCT_TILES = (
-    *((256, 128), (128, 256), (128, 128), (256, 64), (64, 256)),
-    *((128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (32, 32)),
+    *((256, 128), (128, 256), (128, 192), (192, 128), (128, 128)),
+    *((256, 64), (64, 256), (192, 64), (64, 192), (128, 64), (64, 128), (64, 64)),
+    *((256, 32), (32, 256), (192, 32), (32, 192), (128, 32), (32, 128)),
+    *((64, 32), (32, 64), (32, 32)),
 )
-TILE_LOADS = 10.9
+#: what loading the edges of a tile costs, relative to its products (``share_of_tile``)
+TILE_LOADS = 63.0
 #: cycles that the largest tile takes to begin and to end
-TILE_START_CYCLES = 4900.0
-#: share of kernels that hand tiles over (persistent, stream-K) instead of waiting for a wave
-HANDED_OVER = 0.15
+TILE_START_CYCLES = 4100.0
+#: the last tile of rows or columns, and the last wave, take as long as whole ones from this share on
+PARTLY_FILLED = 0.3
 #: summands of a step, and of a piece at least where the sum is split
-PRODUCT_SUM_STEP, SPLIT_LENGTH = 64, 193
+PRODUCT_SUM_STEP, SPLIT_LENGTH = 64, 720
 #: cycles that a product waits for each summand of its chain, up to this many: what no tile can hide
-CHAIN_CYCLES, CHAIN_LENGTH = 2.85, 2260
+CHAIN_CYCLES, CHAIN_LENGTH = 2.0, 2600
 #: products are summed in steps of this many; channels of convolutions are padded to multiples of this many
 SUM_STEP, CHANNEL_STEP = 32, 8
 #: a product with fewer tiles than multiprocessors is split along the sum, into pieces of at least this many
@@ -209,6 +214,7 @@ PICOJOULES: Mapping[str, float] = {
     "Turing": 2.2,
     "Ampere GA100": 1.1,
     "Ampere": 1.6,
+    "Ada AD104": 1.2,
     "Ada": 1.8,
     "Hopper": 0.72,
     "Blackwell GB100": 0.67,
@@ -230,3 +236,24 @@ PICOJOULES_SINGLE: Mapping[str, float] = {
 #: watts up to which boards compute at their lowest voltage: then only the clock goes down, and the rate with the ratio itself.
 #: Up to twice as much the one goes over into the other
 LOW_POWER = 75.0
+
+# -- links ---------------------------------------------------------------------------------------------------------------
+
+#: share of the data sheet's links that collectives reach, by the number of devices
+LINK_SHARES: Mapping[int, float] = {2: 0.55, 4: 0.67, 8: 0.69}
+#: the same of PCIe, which devices share, and cross between sockets
+PCIE_SHARES: Mapping[int, float] = {2: 0.62, 4: 0.16, 8: 0.043}
+#: of a message from one device to another over its links
+SEND_SHARE = 0.95
+#: of an all-reduce of eight devices or more that the switch of NVLink adds up, on Hopper and later
+SWITCH_SHARE = 0.92
+#: of what networks carry
+NETWORK = 0.9
+#: cycles of a collective's kernel; seconds of a step of a ring, and of each doubling of machines
+LATENCY_CYCLES, LATENCY_OF_STEP, LATENCY_OF_MACHINES = 9.5e3, 1.0e-6, 8e-6
+#: the same where the clock is not known
+LATENCY = 6e-6
+#: seconds until a pipeline is full, and the bytes from which half of that counts
+PIPELINE, PIPELINE_BYTES = 18e-6, 1.8e6
+#: seconds of an all-reduce in which each device reads all others, as engines do up to so many bytes
+ONE_SHOT, ONE_SHOT_BYTES = 5e-6, 8 * 2**20

@@ -168,6 +168,7 @@ def _attend_single_tokens(shape: AttentionShape, machine: Machine) -> Kernel:
     elif min(shape.group, shape.key_heads, shape.batch) > 1:
         cycles_after = flash.copy_cycles
     return Kernel(
+        traffic=machine.product_traffic,
         cycles=seconds * (machine.clock_hz or 0.0) * machine.multiprocessors,
         alone=machine.seconds(ATTENTION_FLOOR_CYCLES + cycles_after),
     )

@@ -23,7 +23,7 @@ class Machine:
     multiprocessors: int
     #: cycles per second, or None if they are not known
     clock_hz: float | None = None
-    #: 16-bit operations of a multiprocessor in a cycle, or None if they are not known
+    #: operations of a multiprocessor in a cycle, in the format of the call, or None if not known
     flops_per_cycle: float | None = None
     #: True if attention runs as FlashAttention 3, with the asynchronous instructions of Hopper
     has_async_attention: bool = False
@@ -31,6 +31,8 @@ class Machine:
     l2_bytes: int | None = None
     #: cycles for each element of pointwise kernels that load one at a time, beyond its traffic
     cycles_of_element: float = 0.0
+    #: the share of the device's bandwidth that products of matrices reach
+    product_traffic: float = STREAMING
 
     def seconds(self, cycles: float) -> float:
         """Return the seconds that one multiprocessor needs for these cycles."""
