@@ -477,12 +477,21 @@ def test_a_dropout_streams_with_a_mask_of_bytes() -> None:
 
 
 def test_adding_at_indices_is_slow() -> None:
-    """A row of 100 numbers each: read from both, and written."""
+    """A row of 100 numbers each: copied with what is added, then read and written at 0.3."""
     x, index, source = meta(5000, 100), meta(5000, dtype=torch.int64), meta(5000, 100)
     time = seconds(
-        MEMORY, lambda *given: torch.index_add(given[0], 0, *given[1:]), x, index, source
+        MEMORY, lambda *given: torch.index_add(given[0], 0, *given[1:]), x, index, source, kernels=2
     )
-    assert time == exactly((3 * 4 * 5000 * 100 + 8 * 5000) / 0.3 / 100e9)
+    copied, added = 3 * 4 * 5000 * 100 + 8 * 5000, 2 * 4 * 5000 * 100
+    assert time == exactly((copied / 0.9 + added / 0.3) / 100e9)
+
+
+def test_adding_at_few_indices_copies() -> None:
+    x, index, source = meta(5_000_000, 100), meta(5, dtype=torch.int64), meta(5, 100)
+    time = seconds(
+        MEMORY, lambda *given: torch.index_add(given[0], 0, *given[1:]), x, index, source, kernels=2
+    )
+    assert time == exactly(2 * 4 * 5_000_000 * 100 / 0.9 / 100e9)
 
 
 def test_sorting_goes_over_the_data_twice_for_each_byte_of_a_number() -> None:

@@ -139,17 +139,17 @@ def _unfolded(signature: OpSignature, _cost: OpCost, _machine: Machine) -> Kerne
     return Kernel(alone=signature.inputs[0].shape[0] * HOST_LOOP)
 
 
-@rule(
-    "index_put",
-    "index_put_",
-    "_index_put_impl_",
-    "scatter_add",
-    "scatter_add_",
-    "index_add",
-    "index_add_",
-)
+@rule("index_put_", "_index_put_impl_", "scatter_add_", "index_add_")
 def _scattering(_signature: OpSignature, _cost: OpCost, _machine: Machine) -> Kernel:
     return Kernel(traffic=SCATTERING)
+
+
+@rule("index_put", "scatter_add", "index_add")
+def _copying_and_scattering(signature: OpSignature, _cost: OpCost, _machine: Machine) -> Kernel:
+    """A copy, some of whose elements are read and written again."""
+    target, source = signature.inputs[0], signature.inputs[-1]
+    scattered = 2 * source.numel * target.dtype.itemsize
+    return Kernel(more_bytes=scattered * STREAMING / SCATTERING, launches=2)
 
 
 @rule("slice_backward", "select_backward")
