@@ -15,18 +15,19 @@ def is_reordering(signature: OpSignature) -> bool:
     if not signature.outputs:
         return False
     shape = signature.outputs[0].shape
-    tensors = (*signature.inputs, *signature.outputs)
-    same = [spec for spec in tensors if spec.shape == shape and len(spec.stride) == len(shape)]
-    return len(set(map(_order, same))) > 1
+    orders = set()
+    for spec in (*signature.inputs, *signature.outputs):
+        if spec.shape == shape and len(spec.stride) == len(shape):
+            orders.add(_order(spec))
+    return len(orders) > 1
 
 
 def _order(spec: TensorSpec) -> tuple[int, ...]:
     """Return the dimensions from the outermost to the innermost."""
-    dims = [
-        (-step, dim)
-        for dim, (size, step) in enumerate(zip(spec.shape, spec.stride, strict=True))
-        if size > 1 and step
-    ]
+    dims = []
+    for dim, size in enumerate(spec.shape):
+        if size > 1 and spec.stride[dim]:
+            dims.append((-spec.stride[dim], dim))
     return tuple(dim for _, dim in sorted(dims))
 
 
@@ -36,8 +37,8 @@ def loads_elements(signature: OpSignature) -> bool:
     It loads several in one instruction if all operands have the result's type and strides, without
     gaps. A single number may be of any type.
     """
-    is_pointwise = signature.operator in _COPIES or torch.Tag.pointwise in signature.op.tags
-    if not signature.outputs or not is_pointwise:
+    is_pointwise = torch.Tag.pointwise in signature.op.tags
+    if not signature.outputs or not (is_pointwise or signature.operator in _COPIES):
         return False
     result = signature.outputs[0]
     is_number = result.dtype.is_floating_point
