@@ -31,7 +31,7 @@ FITTED = (
         "CACHE_KEPT",
         "MATRICES",
         "POINTWISE_CONVOLUTIONS",
-        "FLASH_2.peak",
+        "SOFTMAX_OPERATIONS",
     ),
     *(
         "GROUPED_ON_MATRIX_UNITS",

@@ -54,9 +54,11 @@ FAMILIES = {
             *(
                 f"FLASH_{version}.{name}"
                 for version in (2, 3)
-                for name in ("peak", "tile_cycles", "seconds_of_key", "combine_cycles")
+                for name in ("tile_cycles", "seconds_of_key", "combine_cycles")
             ),
             "FLASH_2.copy_cycles",
+            "FLASH_3.exposed",
+            "SOFTMAX_OPERATIONS",
         ),
     ),
     "collectives": Family(

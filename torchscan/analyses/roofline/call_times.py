@@ -185,13 +185,16 @@ class CallTimes:
         """Return the parts of the device that a kernel in this format depends on."""
         device, rates = self._rates.device, self._rates
         multiprocessors = device.multiprocessors or 1
+        is_hopper = device.arch.startswith("Hopper")
         if rates.is_host:
             return Machine(multiprocessors=multiprocessors)
         return Machine(
             multiprocessors=multiprocessors,
             clock_hz=device.clock_hz,
             flops_per_cycle=rates.flops_per_cycle(form) if multiplies else None,
-            has_async_attention=self._async_attention and device.arch.startswith("Hopper"),
+            vector_lanes=rates.vector_lanes or 128.0,
+            is_hopper=is_hopper,
+            has_async_attention=self._async_attention and is_hopper,
             product_traffic=STREAMING * rates.products_stream,
             l2_bytes=device.l2_bytes,
             cycles_of_element=rates.cycles_of_element,
@@ -258,7 +261,9 @@ class CallTimes:
         flops = 2 * cost.macs * kernel.executed
         at_full_clock = flops / (self._rates.reachable(form) * kernel.matrices)
         overlapped = float((at_full_clock**OVERLAP + traffic**OVERLAP) ** (1 / OVERLAP))
-        utilization = flops / (overlapped * self._rates.peak(form))
+        utilization = 1.0
+        if not kernel.keeps_busy:
+            utilization = flops / (overlapped * self._rates.peak(form))
         on_matrices = at_full_clock / self._rates.clock_share(form, utilization)
         on_vectors = flops / (self._rates.vector_peak(form) * kernel.vectors)
         return {

@@ -56,9 +56,9 @@ GROUPED_ON_MATRIX_UNITS, GROUPED_ON_VECTOR_UNITS = 0.90, 0.90
 class FlashAttention:
     """A version of FlashAttention. Between its two products stands a softmax on vector units."""
 
-    #: share of the peak that a tile reaches
-    peak: float
-    #: cycles that a tile of 128 queries takes besides its products
+    #: share of the softmax that products do not hide
+    exposed: float
+    #: cycles that a tile of 128 queries takes besides its keys
     tile_cycles: float
     #: seconds of a tile for each key, with one query a head and heads of 128
     seconds_of_key: float
@@ -71,7 +71,7 @@ class FlashAttention:
 
 #: with synchronous instructions, as torch runs it; fitted to vLLM's kernels on A100 and L40S
 FLASH_2 = FlashAttention(
-    peak=0.63,
+    exposed=1.0,
     tile_cycles=4600.0,
     seconds_of_key=18.0e-9,
     combine_cycles=11.0e3,
@@ -80,19 +80,23 @@ FLASH_2 = FlashAttention(
 )
 #: with the asynchronous instructions of Hopper, as engines run it; fitted to vLLM's kernels on H200
 FLASH_3 = FlashAttention(
-    peak=0.65,
+    exposed=0.36,
     tile_cycles=9500.0,
     seconds_of_key=6.3e-9,
     combine_cycles=3.2e3,
     copy_cycles=0.0,
     splits_single_heads=True,
 )
+#: a softmax: exponentials of a multiprocessor in a cycle; other operations of vector units for each score
+EXPONENTIALS_PER_CYCLE, SOFTMAX_OPERATIONS = 16, 6.0
+#: share of Hopper's peak that synchronous instructions reach
+SYNCHRONOUS_ON_HOPPER = 0.62
 #: share of the peak that the backward pass reaches
 ATTENTION_BACKWARD = 0.45
 #: cycles from a launch to the first tile, with the update of the cache
-ATTENTION_FLOOR_CYCLES = 9.0e3
+ATTENTION_FLOOR_CYCLES = 8.6e3
 #: the tiles of a prompt and its longest tile add up as ``(a^p + b^p)^(1/p)``
-ATTENTION_TAIL = 1.8
+ATTENTION_TAIL = 2.0
 #: seconds of a tile of one query a head, without its keys
 ATTENTION_TILE_START = 4e-6
 #: keys of a piece at least, and tiles of a multiprocessor at a time

@@ -152,11 +152,19 @@ class Rates:
         return self.device.flops_per_second.get("fp64", single / _SINGLE_PER_DOUBLE)
 
     def flops_per_cycle(self, form: Format) -> float | None:
-        """Return the operations of one multiprocessor in a cycle, or None if they are not known."""
+        """Return the operations that a multiprocessor issues in a cycle, or None if not known."""
         device = self.device
         if not device.multiprocessors or not device.clock_hz:
             return None
-        return self.peak(form) / (device.multiprocessors * device.clock_hz)
+        return self.reachable(form) / (device.multiprocessors * device.clock_hz)
+
+    @property
+    def vector_lanes(self) -> float | None:
+        """Threads of vector units in a multiprocessor; each multiplies and adds in a cycle."""
+        device, single = self.device, self.device.flops_per_second.get("fp32")
+        if single is None or not device.multiprocessors or not device.clock_hz:
+            return None
+        return single / (2 * device.multiprocessors * device.clock_hz)
 
     def reachable(self, form: Format) -> float:
         """Return the operations per second that instructions can issue at full clock."""

@@ -23,8 +23,12 @@ class Machine:
     multiprocessors: int
     #: cycles per second, or None if they are not known
     clock_hz: float | None = None
-    #: operations of a multiprocessor in a cycle, in the format of the call, or None if not known
+    #: operations of products that a multiprocessor issues in a cycle, in the format of the call, or
+    #: None if not known
     flops_per_cycle: float | None = None
+    #: threads of vector units in a multiprocessor
+    vector_lanes: float = 128.0
+    is_hopper: bool = False
     #: True if attention runs as FlashAttention 3, with the asynchronous instructions of Hopper
     has_async_attention: bool = False
     #: bytes of the second-level cache, or None if they are not known
@@ -67,6 +71,8 @@ class Kernel:
     alone: float = 0.0
     #: the number of kernels launched
     launches: int = 1
+    #: True if vector units compute while matrix units wait, so that it draws power all the time
+    keeps_busy: bool = False
     #: cycles of all multiprocessors together
     cycles: float = 0.0
     #: of the products that it counts, the share that it has to compute, and that it does
