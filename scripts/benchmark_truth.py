@@ -22,7 +22,7 @@ from tests.marked import blocks_of, rows_of, table, with_blocks
 from torchscan.files import write_text
 
 ROOT = Path(__file__).parents[1]
-TABLES = (ZOO, FIELDS, LIGER, *(each.table for each in MEASURED), *table_names())
+TABLES = (ZOO, FIELDS, *(each.table for each in MEASURED), *table_names(), LIGER)
 HEADINGS = ("question", "compared with", "n", "result")
 
 
