@@ -151,15 +151,6 @@ class CallTimes:
         self._compiled = compiled
         self._turned = turned
         self._serving = serving or AS_IT_IS
-        device = rates.device
-        self._machine = Machine(device.multiprocessors or 1)
-        if not rates.is_host:
-            self._machine = Machine(
-                device.multiprocessors or 1,
-                clock_hz=device.clock_hz,
-                flops_per_cycle=rates.flops_per_cycle,
-                has_async_attention=self._serving.has_flash_3 and device.arch.startswith("Hopper"),
-            )
         self._kernels: dict[tuple[int, bool], tuple[Kernel, Format]] = {}
         self._times: dict[tuple[object, ...], tuple[OpCost, Format, Seconds, int]] = {}
 
@@ -186,38 +177,43 @@ class CallTimes:
         return cost, form, self._work(kernel, cost, form, (moved, fewest), near), launches
 
     def _kernel(self, op: OpCall, cost: OpCost, *, is_quantized: bool) -> tuple[Kernel, Format]:
+        """Return how a call runs. A compiler's kernels and a host's are nothing but their work."""
         key = id(op.signature), is_quantized
-        if key not in self._kernels:
-            self._kernels[key] = (
-                self._quantized_kernel(op, cost)
-                if is_quantized and self._serving.compute is not None
-                else (
-                    self._kernel_for(op, cost),
-                    format_of(op.signature, cost, self._numbers),
-                )
-            )
-        return self._kernels[key]
+        if key in self._kernels:
+            return self._kernels[key]
+        form = format_of(op.signature, cost, self._numbers)
+        compute = self._serving.compute if is_quantized else None
+        kernel = Kernel()
+        if compute is not None:
+            form = compute
+            kernel = kernel_of(op.signature, cost, self._machine(form, multiplies=True))
+            kernel = replace(kernel, matrices=NARROW_SHARE * kernel.matrices)
+        elif not self._compiled or not is_fusible(op, cost) or begins_kernel(op):
+            signature = with_channels_last(op.signature) if self._turned else op.signature
+            kernel = kernel_of(signature, cost, self._machine(form, multiplies=cost.macs > 0))
+        if self._rates.is_host:
+            kernel = Kernel(transformed=kernel.transformed)
+        self._kernels[key] = kernel, form
+        return kernel, form
 
-    def _quantized_kernel(self, op: OpCall, cost: OpCost) -> tuple[Kernel, Format]:
-        """Return the kernel of a product in 8 or 4 bits.
-
-        Its multiprocessors compute more in a cycle, so beginning and ending a tile costs more.
-        """
-        form = self._serving.compute or "fp8"
-        machine = self._machine
-        if machine.flops_per_cycle is not None:
-            speed = self._rates.peak(form) / self._rates.peak("bf16")
-            machine = replace(machine, flops_per_cycle=speed * machine.flops_per_cycle)
-        kernel = kernel_of(op.signature, cost, machine)
-        return replace(kernel, matrices=NARROW_SHARE * kernel.matrices), form
-
-    def _kernel_for(self, op: OpCall, cost: OpCost) -> Kernel:
-        """A host's kernels are nothing but what they compute, and so are those that a compiler writes."""
-        if self._compiled and is_fusible(op, cost) and not begins_kernel(op):
-            return Kernel()
-        signature = with_channels_last(op.signature) if self._turned else op.signature
-        kernel = kernel_of(signature, cost, self._machine)
-        return Kernel(transformed=kernel.transformed) if self._rates.is_host else kernel
+    def _machine(self, form: Format, *, multiplies: bool) -> Machine:
+        """Return the parts of the device that a kernel in this format depends on."""
+        device, rates = self._rates.device, self._rates
+        multiprocessors = device.multiprocessors or 1
+        is_hopper = device.arch.startswith("Hopper")
+        if rates.is_host:
+            return Machine(multiprocessors=multiprocessors)
+        return Machine(
+            multiprocessors=multiprocessors,
+            clock_hz=device.clock_hz,
+            flops_per_cycle=rates.flops_per_cycle(form) if multiplies else None,
+            vector_lanes=rates.vector_lanes or 128.0,
+            is_hopper=is_hopper,
+            has_async_attention=self._serving.has_flash_3 and is_hopper,
+            product_traffic=STREAMING * rates.products_stream,
+            l2_bytes=device.l2_bytes,
+            cycles_of_element=rates.cycles_of_element,
+        )
 
     def _work(
         self,
@@ -237,8 +233,6 @@ class CallTimes:
         products = 2 * cost.macs * kernel.min_share / rates.peak(form) if cost.macs else 0.0
         unavoidable = 2 * cost.macs * rates.min_seconds(form, kernel) if cost.macs else 0.0
         others = max(0, cost.flops - 2 * cost.macs) / rates.vector_peak(form)
-        apart = kernel.turned_bytes + (0.0 if self._compiled else kernel.bias_bytes)
-        quantised = self._quantization_bytes(cost, form, near)
         from_memory = max(0.0, moved.by_memory - EPILOGUES * near.handed_over)
         traffic = from_memory / (rates.bandwidth * efficiency)
         traffic += moved.by_cache / rates.cache_estimate
@@ -247,14 +241,26 @@ class CallTimes:
             fewest=self._least(max(unavoidable, others), fewest),
             products=unavoidable,
             arithmetic=max(
-                self._products(kernel, cost, form, traffic), others / VECTORS, self._cycles(kernel)
+                self._products(kernel, cost, form, traffic),
+                others / VECTORS,
+                self._seconds_of(kernel.cycles),
             ),
             traffic=traffic,
-            around=(kernel.more_bytes + apart + quantised)
-            / (rates.bandwidth * STREAMING * rates.streamed)
-            + UNPACKING * near.unpacked / rates.vector_peak("fp32")
-            + (0.0 if near.is_joined else kernel.alone),
+            around=self._around(kernel, cost, form, near)
+            + UNPACKING * near.unpacked / rates.vector_peak("fp32"),
         )
+
+    def _around(self, kernel: Kernel, cost: OpCost, form: Format, near: Near) -> float:
+        """Return the seconds before and after, without overlap."""
+        rates = self._rates
+        streamed = rates.bandwidth * STREAMING * rates.streamed
+        again = kernel.more_bytes / streamed
+        apart = kernel.turned_bytes + self._quantization_bytes(cost, form, near)
+        if not self._compiled:
+            again = max(again, self._seconds_of(kernel.more_cycles))
+            apart += kernel.bias_bytes
+        latency = 0.0 if near.is_joined else kernel.alone
+        return again + apart / streamed + kernel.cached_bytes / rates.cache_estimate + latency
 
     def _quantization_bytes(self, cost: OpCost, form: Format, near: Near) -> float:
         """Return the bytes that are read in 16 bits and written in the format of a product."""
@@ -277,7 +283,9 @@ class CallTimes:
         flops = 2 * cost.macs * kernel.executed
         at_full_clock = flops / (self._rates.reachable(form) * kernel.matrices)
         overlapped = float((at_full_clock**OVERLAP + traffic**OVERLAP) ** (1 / OVERLAP))
-        utilization = flops / (overlapped * self._rates.peak(form))
+        utilization = 1.0
+        if not kernel.keeps_busy:
+            utilization = flops / (overlapped * self._rates.peak(form))
         on_matrices = at_full_clock / self._rates.clock_share(form, utilization)
         on_vectors = flops / (self._rates.vector_peak(form) * kernel.vectors)
         return {
@@ -286,13 +294,12 @@ class CallTimes:
             "faster": min(on_matrices, on_vectors),
         }[kernel.units]
 
-    def _cycles(self, kernel: Kernel) -> float:
+    def _seconds_of(self, cycles: float) -> float:
+        """Return the seconds that all multiprocessors need for these cycles, if these are known."""
         device = self._rates.device
-        return (
-            kernel.cycles / (device.multiprocessors * device.clock_hz)
-            if device.multiprocessors and device.clock_hz
-            else 0.0
-        )
+        if not device.multiprocessors or not device.clock_hz:
+            return 0.0
+        return cycles / (device.multiprocessors * device.clock_hz)
 
 
 def _for_few_rows(kernel: Kernel, rows: float) -> Kernel:

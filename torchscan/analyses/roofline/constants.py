@@ -22,12 +22,27 @@ SCATTERING = 0.30
 BATCH_NORM, BATCH_NORM_BACKWARD = 1.7, 2.2
 #: convolutions and recurrent layers: loads wait for tiles, stores for sums
 CONTRACTIONS = 0.50
+#: rows of a softmax that one warp keeps in registers, in elements, and that a block keeps in its
+#: shared memory, in bytes
+LAST_ROW_IN_REGISTERS, SHARED_MEMORY = 1024, 48 * 1024
+#: bytes of the first-level cache of a multiprocessor, and the threads that it runs at a time
+FIRST_CACHE, RESIDENT_THREADS = 128 * 1024, 2048
+#: of the second-level cache, what rows may fill that blocks read again: the rest has copies, and
+#: what is written
+ROWS_KEPT = 0.5
+#: seconds until a thread of the only block has found the target of a row and its score
+LOSS_TURN = 1.05e-6
+#: positions up to which the gradient of an embedding is one kernel; else the kernels that sort them
+#: digit by digit, find equal ones and add their gradients
+UNSORTED_POSITIONS, LAUNCHES_OF_SORTED_SCATTERING = 3072, 38
 #: of 64 bytes per cycle and multiprocessor, what the second-level cache gives
 CACHE = 0.30
 #: the share of the cache that survives while as much data streams by
 CACHE_KEPT = 0.75
 #: of what other memory gives, what GDDR7 does, and GDDR6 that corrects errors, whose check bits travel with the data
 SLOWER_MEMORY = 0.84
+#: of what other kernels stream, what products and decoding do: each half of this cache asks the other for what it lacks
+PRODUCTS_STREAM: Mapping[str, float] = {"Ampere GA100": 0.87}
 
 # -- arithmetic ----------------------------------------------------------------------------------------------------------
 
@@ -41,9 +56,9 @@ GROUPED_ON_MATRIX_UNITS, GROUPED_ON_VECTOR_UNITS = 0.90, 0.90
 class FlashAttention:
     """A version of FlashAttention. Between its two products stands a softmax on vector units."""
 
-    #: share of the peak that a tile reaches
-    peak: float
-    #: cycles that a tile of 128 queries takes besides its products
+    #: share of the softmax that products do not hide
+    exposed: float
+    #: cycles that a tile of 128 queries takes besides its keys
     tile_cycles: float
     #: seconds of a tile for each key, with one query a head and heads of 128
     seconds_of_key: float
@@ -56,32 +71,36 @@ class FlashAttention:
 
 #: with synchronous instructions, as torch runs it; fitted to vLLM's kernels on A100 and L40S
 FLASH_2 = FlashAttention(
-    peak=0.59,
-    tile_cycles=4400.0,
-    seconds_of_key=18.3e-9,
-    combine_cycles=10.1e3,
-    copy_cycles=7.5e3,
+    exposed=1.0,
+    tile_cycles=4600.0,
+    seconds_of_key=18.0e-9,
+    combine_cycles=11.0e3,
+    copy_cycles=8.4e3,
     splits_single_heads=False,
 )
 #: with the asynchronous instructions of Hopper, as engines run it; fitted to vLLM's kernels on H200
 FLASH_3 = FlashAttention(
-    peak=0.603,
-    tile_cycles=7500.0,
-    seconds_of_key=6e-9,
-    combine_cycles=3.0e3,
+    exposed=0.36,
+    tile_cycles=9500.0,
+    seconds_of_key=6.3e-9,
+    combine_cycles=3.2e3,
     copy_cycles=0.0,
     splits_single_heads=True,
 )
+#: a softmax: exponentials of a multiprocessor in a cycle; other operations of vector units for each score
+EXPONENTIALS_PER_CYCLE, SOFTMAX_OPERATIONS = 16, 6.0
+#: share of Hopper's peak that synchronous instructions reach
+SYNCHRONOUS_ON_HOPPER = 0.62
 #: share of the peak that the backward pass reaches
 ATTENTION_BACKWARD = 0.45
 #: cycles from a launch to the first tile, with the update of the cache
-ATTENTION_FLOOR_CYCLES = 10.2e3
+ATTENTION_FLOOR_CYCLES = 8.6e3
 #: the tiles of a prompt and its longest tile add up as ``(a^p + b^p)^(1/p)``
-ATTENTION_TAIL = 1.55
+ATTENTION_TAIL = 2.0
 #: seconds of a tile of one query a head, without its keys
 ATTENTION_TILE_START = 4e-6
 #: keys of a piece at least, and tiles of a multiprocessor at a time
-ATTENTION_SPLIT_KEYS, RESIDENT_TILES = 147, 4.8
+ATTENTION_SPLIT_KEYS, RESIDENT_TILES = 147, 4.0
 #: keys that it takes at a time: of a causal mask, blocks that lie beyond the diagonal are left out
 ATTENTION_BLOCK = 128
 #: gates of recurrent layers, one step at a time
@@ -99,6 +118,15 @@ CYCLES_OF_ROW = 250.0
 CYCLES_OF_JOINING, CYCLES_OF_AVERAGE, CYCLES_OF_INTERPOLATION = 0.65, 1.1, 2.0
 CYCLES_OF_DEPTHWISE, CYCLES_OF_GROUPED = 1.4, 2.2
 
+#: the same where a pointwise kernel loads one element at a time, because it casts, broadcasts or
+#: reorders: on other architectures it takes as long as its traffic
+CYCLES_OF_ELEMENT: Mapping[str, float] = {"Ampere GA100": 0.72}
+#: the same where threads update a mean and a variance, with a division for each element
+CYCLES_OF_MOMENTS = 0.65
+#: the same where rows are picked from a table (torch up to 2.7), where sums of gradients are added
+#: to one, and for each gradient that is summed
+CYCLES_OF_GATHERING, CYCLES_OF_SCATTERING, CYCLES_OF_SUMMING = 1.9, 3.7, 0.3
+
 #: tiles of products, and the share of the peak that each can reach: small ones load more for each product
 TILES: Mapping[tuple[int, int], float] = {
     (256, 128): 1.0,
@@ -110,22 +138,26 @@ TILES: Mapping[tuple[int, int], float] = {
     (64, 64): 0.7,
     (32, 32): 0.4,
 }
-#: products of matrices: their tiles, and what loading the edges of a tile costs (``product_share``)
+#: products of matrices: their tiles, the largest first
 PRODUCT_TILES = (
-    *((256, 128), (128, 256), (128, 128), (256, 64), (64, 256)),
-    *((128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (32, 32)),
+    *((256, 128), (128, 256), (128, 192), (192, 128), (128, 128)),
+    *((256, 64), (64, 256), (192, 64), (64, 192), (128, 64), (64, 128), (64, 64)),
+    *((256, 32), (32, 256), (192, 32), (32, 192), (128, 32), (32, 128)),
+    *((64, 32), (32, 64), (32, 32)),
 )
-TILE_LOADS = 10.9
+#: what loading the edges of a tile costs, relative to its products (``share_of_tile``)
+TILE_LOADS = 63.0
 #: cycles that the largest tile takes to begin and to end
-TILE_START_CYCLES = 4900.0
-#: share of kernels that hand tiles over (persistent, stream-K) instead of waiting for a wave
-HANDED_OVER = 0.15
-#: of the share that a tile reaches in 16 bits, what it reaches in 8 and 4: fitted to Cutlass's 8-bit products on H200
+TILE_START_CYCLES = 4100.0
+#: the last tile of rows or columns, and the last wave, take as long as whole ones from this share on
+PARTLY_FILLED = 0.3
+#: of the share that a tile reaches in 16 bits, what it reaches in 8 and 4: accumulators are added up in
+#: between. Source: Cutlass's 8-bit products on H200 (aiconfigurator)
 NARROW_SHARE = 0.75
 #: summands of a step, and of a piece at least where the sum is split
-PRODUCT_SUM_STEP, SPLIT_LENGTH = 64, 193
+PRODUCT_SUM_STEP, SPLIT_LENGTH = 64, 720
 #: cycles that a product waits for each summand of its chain, up to this many: what no tile can hide
-CHAIN_CYCLES, CHAIN_LENGTH = 2.85, 2260
+CHAIN_CYCLES, CHAIN_LENGTH = 2.0, 2600
 #: products are summed in steps of this many; channels of convolutions are padded to multiples of this many
 SUM_STEP, CHANNEL_STEP = 32, 8
 #: a product with fewer tiles than multiprocessors is split along the sum, into pieces of at least this many
@@ -172,8 +204,9 @@ SERIAL_THREADS = 512
 #: tensors that a kernel for lists of tensors processes at once
 LIST_LENGTH = 64
 
-#: share of the peak that warps can issue with synchronous instructions at the full 16-bit rate
-ISSUED: Mapping[str, float] = {"Volta": 0.92, "Ampere GA100": 0.90}
+#: share of the peak that warps can issue with synchronous instructions at the full 16-bit rate; on
+#: CDNA, the share that rocBLAS reaches
+ISSUED: Mapping[str, float] = {"Volta": 0.92, "Ampere GA100": 0.90, "CDNA": 0.685}
 
 # -- power ---------------------------------------------------------------------------------------------------------------
 
@@ -182,26 +215,52 @@ POWER_SHARE = 0.78
 #: picojoules for one operation of matrix units on 16 bits at boost clock, by architecture. Where the power that the data
 #: sheet's rate takes is more than there is, clocks and voltage go down, and the rate with the square root of the ratio.
 PICOJOULES: Mapping[str, float] = {
+    "Pascal GP100": 28.0,
+    "Pascal": 20.0,
     "Volta": 2.0,
     "Turing": 2.2,
     "Ampere GA100": 1.1,
     "Ampere": 1.6,
-    "Ada": 1.6,
+    "Ada AD104": 1.2,
+    "Ada": 1.8,
     "Hopper": 0.72,
-    "Blackwell GB100": 0.47,
-    "Blackwell": 1.5,
+    "Blackwell GB100": 0.67,
+    "Blackwell": 1.4,
     "CDNA": 1.0,
 }
-#: the same for one operation of vector units in single precision
+#: the same for one operation of vector units in single precision; Pascal has no other units
 PICOJOULES_SINGLE: Mapping[str, float] = {
-    "Volta": 12.2,
-    "Turing": 12.2,
-    "Ampere": 12.2,
-    "Ada": 5.3,
-    "Hopper": 12.2,
-    "Blackwell GB100": 12.2,
-    "Blackwell": 5.3,
+    "Pascal GP100": 28.0,
+    "Pascal": 20.0,
+    "Volta": 14.6,
+    "Turing": 14.6,
+    "Ampere": 14.6,
+    "Ada": 6.0,
+    "Hopper": 14.6,
+    "Blackwell GB100": 14.6,
+    "Blackwell": 6.0,
 }
 #: watts up to which boards compute at their lowest voltage: then only the clock goes down, and the rate with the ratio itself.
 #: Up to twice as much the one goes over into the other
 LOW_POWER = 75.0
+
+# -- links ---------------------------------------------------------------------------------------------------------------
+
+#: share of the data sheet's links that collectives reach, by the number of devices
+LINK_SHARES: Mapping[int, float] = {2: 0.55, 4: 0.67, 8: 0.69}
+#: the same of PCIe, which devices share, and cross between sockets
+PCIE_SHARES: Mapping[int, float] = {2: 0.62, 4: 0.16, 8: 0.043}
+#: of a message from one device to another over its links
+SEND_SHARE = 0.95
+#: of an all-reduce of eight devices or more that the switch of NVLink adds up, on Hopper and later
+SWITCH_SHARE = 0.92
+#: of what networks carry
+NETWORK = 0.9
+#: cycles of a collective's kernel; seconds of a step of a ring, and of each doubling of machines
+LATENCY_CYCLES, LATENCY_OF_STEP, LATENCY_OF_MACHINES = 9.5e3, 1.0e-6, 8e-6
+#: the same where the clock is not known
+LATENCY = 6e-6
+#: seconds until a pipeline is full, and the bytes from which half of that counts
+PIPELINE, PIPELINE_BYTES = 18e-6, 1.8e6
+#: seconds of an all-reduce in which each device reads all others, as engines do up to so many bytes
+ONE_SHOT, ONE_SHOT_BYTES = 5e-6, 8 * 2**20

@@ -181,15 +181,13 @@ class _Fusion:
         return self._num_readers[self._trace.tensors[made[0]].storage] == 1
 
     def _merge_producers(self, kernel: int, needed: set[int]) -> None:
-        """Merge kernels over the same elements whose results meet in a call of this one.
-
-        None of the two may have to wait for the other.
-        """
+        """Merge kernels over the same elements whose results meet in a call of this one."""
         for other in needed - {kernel}:
             if self._can_merge(other, kernel):
                 self._merge(other, kernel)
 
     def _can_merge(self, other: int, kernel: int) -> bool:
+        """Return whether two kernels become one: none of them may have to wait for the other."""
         if self._places.get(other) != self._places[kernel]:
             return False
         if self._trace.ops[other].phase != self._trace.ops[kernel].phase:

@@ -7,8 +7,8 @@ traffic over its network card::
     time = latency + pipeline + max(b / link, b · (N − 1)/N · n/(n − 1) / g / network)
 
 The latency grows with the steps of a ring: ``2 (n − 1)`` of an all-reduce, ``n − 1`` of the others.
-A pipeline of pieces takes a while until it is full. Links reach a smaller share with few devices,
-because each drives fewer of them; PCIe is shared by all.
+A pipeline of pieces takes a while until it is full; messages between two devices have none. Links
+reach a smaller share with few devices, because each drives fewer of them; PCIe is shared by all.
 
 In an all-gather, ``b`` is ``(n − 1)/n`` of the complete tensor, so the network carries ``(N −
 1)/N`` of it into each machine. In an all-to-all, each byte is for one device only, so its time has
@@ -22,6 +22,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from torchscan.analyses.roofline.constants import (
+    LATENCY,
+    LATENCY_CYCLES,
+    LATENCY_OF_MACHINES,
+    LATENCY_OF_STEP,
+    LINK_SHARES,
+    NETWORK,
+    ONE_SHOT,
+    ONE_SHOT_BYTES,
+    PCIE_SHARES,
+    PIPELINE,
+    PIPELINE_BYTES,
+    SEND_SHARE,
+    SWITCH_SHARE,
+)
 from torchscan.errors import Argument, InputError
 from torchscan.hardware.device_specs import Device
 from torchscan.notes import Note
@@ -29,22 +44,8 @@ from torchscan.ops.communication import COLLECTIVES, Kind, group_of, sent_bytes,
 from torchscan.trace.events import GroupSpec, OpCall, Phase
 from torchscan.trace.trace import Trace
 
-#: share of the data sheet's links that collectives reach, by the number of devices
-LINK_SHARES = {2: 0.52, 4: 0.65, 8: 0.69}
-#: the same of PCIe, which devices share, and cross between sockets
-PCIE_SHARES = {2: 0.62, 4: 0.17, 8: 0.047}
-#: of an all-reduce of eight devices or more that the switch of NVLink adds up, on Hopper and later
-SWITCH_SHARE = 0.95
-#: of what networks carry
-NETWORK = 0.9
-#: cycles of a collective's kernel; seconds of a step of a ring, and of each doubling of machines
-LATENCY_CYCLES, LATENCY_OF_STEP, LATENCY_OF_MACHINES = 9e3, 1.0e-6, 8e-6
-#: the same where the clock is not known
-LATENCY = 6e-6
-#: seconds until a pipeline is full, and the bytes from which half of that counts
-PIPELINE, PIPELINE_BYTES = 20e-6, 2e6
-#: seconds of an all-reduce in which each device reads all others, as engines do up to so many bytes
-ONE_SHOT, ONE_SHOT_BYTES = 5e-6, 8 * 2**20
+#: between two devices, at once instead of in pieces
+_MESSAGES: tuple[Kind, ...] = ("send", "receive")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +123,7 @@ class Fabric:
         devices = max(machines)
         clock = self.device.clock_hz
         kernel = LATENCY_CYCLES / clock if clock else LATENCY
-        steps = 1 if kind in ("send", "receive") else devices - 1
+        steps = 1 if kind in _MESSAGES else devices - 1
         if kind == "all-reduce":
             steps *= 2
         return kernel + LATENCY_OF_STEP * steps + LATENCY_OF_MACHINES * math.log2(len(machines))
@@ -132,7 +133,8 @@ class Fabric:
         within = 0.0
         if max(machines) > 1:
             within = sent / (self._link_share(kind, group) * self._link(group))
-            within += PIPELINE * sent / (sent + PIPELINE_BYTES)
+            if kind not in _MESSAGES:
+                within += PIPELINE * sent / (sent + PIPELINE_BYTES)
         return max(within, _between(kind, machines, group.size, sent) / (NETWORK * self.network))
 
     def _link_share(self, kind: Kind, group: GroupSpec) -> float:
@@ -140,6 +142,8 @@ class Fabric:
         devices = max(self._machines(group))
         if not self._has_links(group):
             return _share_of(PCIE_SHARES, devices)
+        if kind in _MESSAGES:
+            return SEND_SHARE
         has_switch = (self.device.capability or 0) >= 9 and devices >= 8
         if kind == "all-reduce" and has_switch:
             return SWITCH_SHARE
@@ -184,7 +188,7 @@ def _between(kind: Kind, machines: Sequence[int], size: int, sent: int) -> float
     """Bytes that the network carries for one device."""
     if len(machines) == 1:
         return 0.0
-    if kind in ("send", "receive"):
+    if kind in _MESSAGES:
         return sent
     crossing = sent * (1 - 1 / len(machines)) * size / (size - 1)
     return crossing if kind == "all-to-all" else crossing / min(machines)

@@ -11,11 +11,13 @@ import torch
 
 from torchscan.analyses.roofline.constants import (
     CACHE,
+    CYCLES_OF_ELEMENT,
     ISSUED,
     LOW_POWER,
     PICOJOULES,
     PICOJOULES_SINGLE,
     POWER_SHARE,
+    PRODUCTS_STREAM,
     SLOWER_MEMORY,
     STREAMING,
 )
@@ -150,14 +152,20 @@ class Rates:
             return single
         return self.device.flops_per_second.get("fp64", single / _SINGLE_PER_DOUBLE)
 
-    @property
-    def flops_per_cycle(self) -> float | None:
-        """16-bit operations of one multiprocessor in a cycle, or None if they are not known."""
+    def flops_per_cycle(self, form: Format) -> float | None:
+        """Return the operations that a multiprocessor issues in a cycle, or None if not known."""
         device = self.device
-        peak = device.flops_per_second.get("bf16", device.flops_per_second.get("fp16"))
-        if peak is None or not device.multiprocessors or not device.clock_hz:
+        if not device.multiprocessors or not device.clock_hz:
             return None
-        return peak / (device.multiprocessors * device.clock_hz)
+        return self.reachable(form) / (device.multiprocessors * device.clock_hz)
+
+    @property
+    def vector_lanes(self) -> float | None:
+        """Threads of vector units in a multiprocessor; each multiplies and adds in a cycle."""
+        device, single = self.device, self.device.flops_per_second.get("fp32")
+        if single is None or not device.multiprocessors or not device.clock_hz:
+            return None
+        return single / (2 * device.multiprocessors * device.clock_hz)
 
     def reachable(self, form: Format) -> float:
         """Return the operations per second that instructions can issue at full clock."""
@@ -208,9 +216,23 @@ class Rates:
         """The bandwidth that kernels attain, relative to that of most memory."""
         if self.device.is_measured:
             return 1 / STREAMING
-        return (
-            SLOWER_MEMORY if self.device.has_gddr_ecc or self.device.memory_type == "GDDR7" else 1.0
-        )
+        if self.device.has_gddr_ecc or self.device.memory_type == "GDDR7":
+            return SLOWER_MEMORY
+        return 1.0
+
+    @property
+    def products_stream(self) -> float:
+        """The bandwidth that products of matrices attain, relative to other kernels."""
+        known = PRODUCTS_STREAM.items()
+        shares = (share for name, share in known if self.device.arch.startswith(name))
+        return 1.0 if self.device.is_measured else next(shares, 1.0)
+
+    @property
+    def cycles_of_element(self) -> float:
+        """Cycles for each element of pointwise kernels that load one at a time."""
+        arch = self.device.arch
+        known = (cycles for name, cycles in CYCLES_OF_ELEMENT.items() if arch.startswith(name))
+        return next(known, 0.0)
 
     @property
     def cache(self) -> int | None:

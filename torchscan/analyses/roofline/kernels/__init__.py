@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchscan.analyses.roofline.kernels import convolutions as convolutions  # registers its rules
 from torchscan.analyses.roofline.kernels import fused_attention as fused_attention  # likewise
+from torchscan.analyses.roofline.kernels import row_kernels as row_kernels  # likewise
 from torchscan.analyses.roofline.kernels.kernel_registry import Kernel, Machine, is_launched, rules
 from torchscan.analyses.roofline.kernels.products import any_product
 from torchscan.analyses.roofline.kernels.streaming import any_streaming

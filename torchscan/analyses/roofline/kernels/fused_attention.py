@@ -16,9 +16,12 @@ from torchscan.analyses.roofline.constants import (
     ATTENTION_SPLIT_KEYS,
     ATTENTION_TAIL,
     ATTENTION_TILE_START,
+    EXPONENTIALS_PER_CYCLE,
     FLASH_2,
     FLASH_3,
     RESIDENT_TILES,
+    SOFTMAX_OPERATIONS,
+    SYNCHRONOUS_ON_HOPPER,
     FlashAttention,
 )
 from torchscan.analyses.roofline.kernels.kernel_registry import Kernel, Machine, rule
@@ -121,8 +124,7 @@ def _attend_prompt(shape: AttentionShape, machine: Machine) -> Kernel:
 
     Tiles fill the device, except for the longest at the end.
     """
-    flash = _flash_of(machine)
-    share = flash.peak
+    share = 1.0
     if machine.flops_per_cycle is not None:
         elapsed = _elapsed_cycles(shape, machine, machine.flops_per_cycle)
         computed = shape.computed_flops / machine.multiprocessors
@@ -132,13 +134,20 @@ def _attend_prompt(shape: AttentionShape, machine: Machine) -> Kernel:
         min_share=shape.min_share,
         executed=shape.computed_share,
         alone=machine.seconds(ATTENTION_FLOOR_CYCLES),
+        keeps_busy=True,
     )
 
 
 def _elapsed_cycles(shape: AttentionShape, machine: Machine, flops_per_cycle: float) -> float:
+    """Return the cycles until the last tile is done, without the power limit."""
     flash = _flash_of(machine)
     tiles = shape.batch * shape.heads * math.ceil(shape.queries / TILE_QUERIES)
-    cycles_of_key = 4 * TILE_QUERIES * shape.width / (flops_per_cycle * flash.peak)
+    cycles_of_key = 4 * TILE_QUERIES * shape.width / flops_per_cycle
+    if machine.is_hopper and not machine.has_async_attention:
+        cycles_of_key /= SYNCHRONOUS_ON_HOPPER
+    cycles_of_score = 1 / EXPONENTIALS_PER_CYCLE + SOFTMAX_OPERATIONS / machine.vector_lanes
+    cycles_of_key += flash.exposed * TILE_QUERIES * cycles_of_score
+
     longest = flash.tile_cycles + shape.keys * cycles_of_key
     mean = flash.tile_cycles + shape.computed_share * shape.keys * cycles_of_key
     filled = tiles * mean / machine.multiprocessors
@@ -168,6 +177,7 @@ def _attend_single_tokens(shape: AttentionShape, machine: Machine) -> Kernel:
     elif min(shape.group, shape.key_heads, shape.batch) > 1:
         cycles_after = flash.copy_cycles
     return Kernel(
+        traffic=machine.product_traffic,
         cycles=seconds * (machine.clock_hz or 0.0) * machine.multiprocessors,
         alone=machine.seconds(ATTENTION_FLOOR_CYCLES + cycles_after),
     )

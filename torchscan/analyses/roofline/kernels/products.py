@@ -9,8 +9,8 @@ from torchscan.analyses.roofline.constants import (
     CHAIN_CYCLES,
     CHAIN_LENGTH,
     CONTRACTIONS,
-    HANDED_OVER,
     MATRICES,
+    PARTLY_FILLED,
     PRODUCT_SUM_STEP,
     PRODUCT_TILES,
     RECURRENCE,
@@ -46,39 +46,47 @@ def filled(rows: int, columns: int, sums: int, batch: int, multiprocessors: int)
 def product_share(rows: int, columns: int, sums: int, batch: int, machine: Machine) -> float:
     """Return the useful share of what the device computes for ``batch`` products of matrices.
 
-    A tile is computed whole. If there are fewer tiles than multiprocessors, they are split along
-    the sum. A share of the kernels hands over tiles instead of waiting for a whole wave. Each tile
-    takes some cycles to begin and to end, more if it is larger::
+    A wave of tiles takes as long whether all multiprocessors have one. Where there are fewer tiles
+    than multiprocessors, sums are split. A tile takes some cycles to begin and to end, more if it
+    is larger::
 
-        time  = min over tiles of waves · (tile · padded sums / share + start)
+        time  = min over tiles of waves · (tile · padded sums / pieces / share + start)
         share = rows · columns · sums / (time · multiprocessors)
     """
     padded = padded_to(sums, PRODUCT_SUM_STEP)
     macs_per_cycle = (machine.flops_per_cycle or 0.0) / 2
     shortest = math.inf
-    for (tall, wide), share in _TILE_SHARES.items():
-        tiles = math.ceil(rows / tall) * math.ceil(columns / wide) * batch
-        pieces = max(1, min(machine.multiprocessors // max(tiles, 1), sums // SPLIT_LENGTH))
-        load = tiles * pieces / machine.multiprocessors
-        waves = HANDED_OVER * max(load, 1.0) + (1 - HANDED_OVER) * math.ceil(load)
+    for tall, wide in PRODUCT_TILES:
+        tiles = batch * _whole(rows / tall) * _whole(columns / wide)
+        pieces = max(1.0, min(machine.multiprocessors / max(tiles, 1), sums / SPLIT_LENGTH))
+        waves = _whole(tiles * pieces / machine.multiprocessors)
         start = macs_per_cycle * TILE_START_CYCLES * math.sqrt(tall * wide / _LARGEST_TILE)
-        macs = tall * wide * padded / (pieces * share) + start
+        macs = tall * wide * padded / (pieces * share_of_tile(tall, wide)) + start
         shortest = min(shortest, waves * machine.multiprocessors * macs)
     return rows * columns * sums * batch / shortest if shortest else 1.0
 
 
-def _share_of_tile(tall: int, wide: int) -> float:
-    """Return the share of the peak that a tile reaches.
+def _whole(count: float) -> float:
+    """Return a count of tiles or waves, of which the last is shorter if little of it is filled.
+
+    A library has kernels of other tiles for such sizes, and splits the sums of a last wave.
+    """
+    if count <= 1:
+        return 1.0
+    return math.floor(count) + min(1.0, math.fmod(count, 1) / PARTLY_FILLED)
+
+
+def share_of_tile(tall: int, wide: int) -> float:
+    """Return the share of the peak that a tile reaches, relative to the largest.
 
     Its loads grow with its edges, its products with its area.
     """
-    return 1 / (1 + TILE_LOADS * (1 / tall + 1 / wide))
+    height, width = PRODUCT_TILES[0]
+    largest = 1 + TILE_LOADS * (1 / height + 1 / width)
+    return largest / (1 + TILE_LOADS * (1 / tall + 1 / wide))
 
 
 _LARGEST_TILE = math.prod(PRODUCT_TILES[0])
-_TILE_SHARES = {
-    tile: _share_of_tile(*tile) / _share_of_tile(*PRODUCT_TILES[0]) for tile in PRODUCT_TILES
-}
 
 
 def _latency(sums: int, machine: Machine) -> float:
@@ -104,7 +112,11 @@ def _product(signature: OpSignature, cost: OpCost, machine: Machine) -> Kernel:
         batch, rows = 1, math.prod(outer)
     sums = cost.macs // max(rows * columns * batch, 1)
     share = product_share(rows, columns, sums, batch, machine)
-    return Kernel(matrices=MATRICES * share, alone=_latency(sums, machine))
+    return Kernel(
+        traffic=machine.product_traffic,
+        matrices=MATRICES * share,
+        alone=_latency(sums, machine),
+    )
 
 
 _BATCHED = ("aten.bmm", "aten.baddbmm")
@@ -141,7 +153,11 @@ def _grouped_product(signature: OpSignature, cost: OpCost, machine: Machine) -> 
     experts = max(1, min(right.shape[0], slots))
     rows = math.ceil(slots / experts)
     share = product_share(rows, columns, sums, experts, machine)
-    return Kernel(matrices=MATRICES * share, alone=_latency(sums, machine))
+    return Kernel(
+        traffic=machine.product_traffic,
+        matrices=MATRICES * share,
+        alone=_latency(sums, machine),
+    )
 
 
 @rule("mv", "addmv", "dot", "vdot")
