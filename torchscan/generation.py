@@ -38,7 +38,7 @@ from torchscan.precisions import Precision, supported_precision
 from torchscan.progress import progress as told
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.folding import Folded, UnfoldableError
-from torchscan.recording.generation_passes import Generating, Length, Step, Stepping
+from torchscan.recording.generation_passes import Generating, Kept, Length, Step, Stepping
 from torchscan.recording.precision import type_of
 from torchscan.recording.pretended_group import pretended
 from torchscan.recording.request import require_module, require_positive
@@ -428,6 +428,8 @@ class _GenerationQuestion:
         self._inputs = inputs
         #: passes by batch size
         self._known_passes: dict[int, Generating] = {}
+        #: rooflines of passes over prompts by batch size
+        self._known_prefills: dict[int, Roofline] = {}
 
     def answer(self, batch_size: int) -> Generation:
         """All of it."""
@@ -437,6 +439,8 @@ class _GenerationQuestion:
             vars(self).pop("_alone")
             vars(self).pop("_cache", None)
             vars(self)["_folded"] = None
+            self._known_passes.clear()
+            self._known_prefills.clear()
             return self._answer(batch_size)
 
     def _answer(self, batch_size: int) -> Generation:
@@ -446,13 +450,13 @@ class _GenerationQuestion:
         before = self._alone.records
         passes.require_room(prompt)
         passes.folded = self._folded  # first of all: then only one pass of all layers is recorded
-        first = passes.prompted(Length(prompt)).trace
-        middle = passes.continued(Length(prompt, new // 2)).trace
-        prefill = self._roofline(self._alone.prompted(Length(prompt)).trace)
+        first = passes.prompted(Length(prompt))
+        middle = passes.continued(Length(prompt, new // 2))
+        prefill = self._prefill(1, prompt)
         decode = self._roofline(middle, graphed=asked.is_gpu and asked.engine.is_graphed)
-        prompts = self._prompts(prefill, first, batch_size)
+        prompts = self._prompts(prefill, batch_size)
         work = work_bytes(middle)
-        held = weights_bytes(middle, serving.weights)
+        held = weights_bytes(middle.short, serving.weights, middle.repeats)
         at_end = self._cache(prompt + new)
         room = asked.device.room_bytes - held
         limit = asked.limit if self._cache.may_go_on else prompt + new
@@ -468,8 +472,8 @@ class _GenerationQuestion:
             new=new,
             batch_size=batch_size,
             mesh=asked.mesh,
-            params=sum(each.numel for each in distinct_parameters(middle)),
-            active_params=active_parameters(middle),
+            params=sum(each.numel for each in distinct_parameters(middle.short)),
+            active_params=active_parameters(middle.short, middle.repeats),
             weights_bytes=held,
             cache_bytes=at_end,
             cache_bytes_per_token=at_end - self._cache(prompt + new - 1),
@@ -484,14 +488,14 @@ class _GenerationQuestion:
             decode=decode,
             num_traces=passes.records
             + (0 if passes is self._alone else self._alone.records - before),
-            without_formula=_unpriced(first, middle),
-            unreadable_weights=middle.provenance.unreadable_weights,
+            without_formula=_unpriced(first.short, middle.short),
+            unreadable_weights=middle.short.provenance.unreadable_weights,
             assumptions=self._assumptions(decode),
             warnings=tuple(dict.fromkeys((*prefill.warnings, *decode.warnings))),
         )
 
-    def _prompts(self, prefill: Roofline, first: Trace, batch_size: int) -> _Prompts:
-        """Return what the prompts take, given the roofline of one and the record of all.
+    def _prompts(self, prefill: Roofline, batch_size: int) -> _Prompts:
+        """Return what the prompts take, given the roofline of one.
 
         An engine with chunks processes as many prompts in one pass as fit into a chunk, and a
         longer prompt in several passes.
@@ -505,19 +509,17 @@ class _GenerationQuestion:
         if batch_size == 1:
             whole, together = alone, 1
         elif chunk is None:
-            whole, together = self._roofline(first).time_estimate + host, batch_size
+            whole, together = self._prefill(batch_size, prompt).time_estimate + host, batch_size
         else:
             together = min(batch_size, max(1, chunk // prompt))
-            passes = self._passes(together)
-            passes.folded = self._folded
-            trace = passes.prompted(Length(prompt)).trace
-            of_pass = self._roofline(trace).time_estimate if together > 1 else prefill.time_estimate
+            self._passes(together).folded = self._folded
+            of_pass = self._prefill(together, prompt).time_estimate
             whole = batch_size / together * (of_pass + host * num_passes)
-        trace = self._passes(together).prompted(Length(prompt)).trace
+        kept = self._passes(together).prompted(Length(prompt))
         return _Prompts(
             time_of_one=alone,
             time_of_all=max(whole, alone),
-            work=work_bytes(trace) // num_passes,
+            work=work_bytes(kept) // num_passes,
             is_of_all=chunk is None,
         )
 
@@ -575,10 +577,17 @@ class _GenerationQuestion:
             like=self._like,
         )
 
-    def _roofline(self, trace: Trace, *, graphed: bool = False) -> Roofline:
+    def _prefill(self, batch_size: int, prompt: int) -> Roofline:
+        """Return the roofline of a pass over the prompts of so many sequences."""
+        if batch_size not in self._known_prefills:
+            kept = self._passes(batch_size).prompted(Length(prompt))
+            self._known_prefills[batch_size] = self._roofline(kept)
+        return self._known_prefills[batch_size]
+
+    def _roofline(self, kept: Kept, *, graphed: bool = False) -> Roofline:
         asked = self._setting
         return roofline_of(
-            trace,
+            kept.short,
             Rates(asked.device),
             precision=asked.precision,
             numbers=numbers_of(asked.device, asked.precision),
@@ -586,6 +595,7 @@ class _GenerationQuestion:
             serving=asked.serving,
             fabric=asked.fabric,
             graphed=graphed,
+            repeats=kept.repeats,
         )
 
     def _assumptions(self, decode: Roofline) -> tuple[Note, ...]:

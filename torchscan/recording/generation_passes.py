@@ -16,7 +16,7 @@ from torchscan.once import once
 from torchscan.precisions import Precision
 from torchscan.recording.bookkeeping.containers import held_tensors
 from torchscan.recording.bookkeeping.inventory import type_name_of
-from torchscan.recording.folding import Folded, UnfoldableError
+from torchscan.recording.folding import Folded, Repeats, UnfoldableError
 from torchscan.recording.folding.alike import difference
 from torchscan.recording.handover import Handover
 from torchscan.recording.passes import record_step
@@ -49,6 +49,18 @@ class Kept:
     def trace(self) -> Trace:
         """The trace of all layers."""
         return self._recorded if self._folded is None else self._folded.unfolded(self._recorded)
+
+    @once
+    def repeats(self) -> Repeats | None:
+        """The layers that were left out, or None if all ran."""
+        if self._folded is None:
+            return None
+        return self._folded.repeats(self._recorded, lambda: self.trace)
+
+    @property
+    def short(self) -> Trace:
+        """The trace without the layers that were left out."""
+        return self._recorded
 
     @property
     def operators(self) -> int:

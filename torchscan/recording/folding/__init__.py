@@ -8,17 +8,18 @@ on trust: one pass is recorded both ways; unless the two are alike in every call
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import nn
 
 from torchscan.recording.folding.layer_folds import Fold, folds_of
+from torchscan.recording.folding.repeats import Repeats
 from torchscan.recording.folding.thinned import UnfoldableError, thinned
 from torchscan.recording.folding.unfolded import require_equal_layers, times_of_caches, unfolded
 from torchscan.trace.trace import Trace
 
-__all__ = ["Folded", "UnfoldableError"]
+__all__ = ["Folded", "Repeats", "UnfoldableError"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,12 @@ class Folded:
         with _refusing():
             require_equal_layers(trace, self.run)
             return unfolded(trace, self.stands_in)
+
+    def repeats(self, trace: Trace, unfold: Callable[[], Trace]) -> Repeats:
+        """Return the layers of the whole model that the trace lacks."""
+        with _refusing():
+            require_equal_layers(trace, self.run)
+            return Repeats(trace, self.stands_in, unfold)
 
     def times(self, trace: Trace) -> Mapping[int, int]:
         """Return the number of layers that each cache represents, if several, by its storage."""
