@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
+import torch
 from torch import Tensor, nn
 
 from torchscan.analyses.generation.active_parameters import (
@@ -37,7 +38,7 @@ from torchscan.once import once
 from torchscan.precisions import Precision, supported_precision
 from torchscan.progress import progress as told
 from torchscan.recording.bookkeeping.inventory import type_name_of
-from torchscan.recording.folding import Folded, UnfoldableError
+from torchscan.recording.folding import Folded, UnfoldableError, without_equal_layers
 from torchscan.recording.generation_passes import Generating, Kept, Length, Step, Stepping
 from torchscan.recording.precision import type_of
 from torchscan.recording.pretended_group import pretended
@@ -48,6 +49,9 @@ from torchscan.recording.state import original_of
 from torchscan.trace.trace import Trace
 from torchscan.units import Tokens, tokens_of
 from torchscan.wrong_arguments import explain_wrong_types
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 #: tokens of a prompt that shows something in a moment
 _SHORT = 3
@@ -151,7 +155,7 @@ def analyze_generation(
         _token_by_token(module, step, is_shown=progress),
         _spread(module, setting, apply) as spread,
     ):
-        question = _GenerationQuestion(spread, step, setting, inputs, module)
+        question = _GenerationQuestion(spread, step, setting, inputs)
         generations = tuple(question.answer(size) for size in dict.fromkeys(sizes))
     if isinstance(batch_size, int):
         return generations[0]
@@ -357,9 +361,48 @@ def _joined(
     return replace(setting, mesh=mesh, fabric=fabric)
 
 
+class _Spread:
+    """The model as the first device of a mesh has it."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        devices: DeviceMesh | None,
+        apply: Apply | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        #: the model before it was spread
+        self.module = module
+        self._devices = devices
+        self._apply = apply
+        self._dtype = dtype
+
+    @once
+    def all_layers(self) -> nn.Module:
+        """The part of this device, with all layers."""
+        return self._shard(self.module)
+
+    @once
+    def some_layers(self) -> nn.Module | None:
+        """The same, in which layers that are equal to others are empty, so that sharding is quick.
+
+        None: there are none, or the user's function shards the model, which may count on all.
+        """
+        if self._devices is None or self._apply is not None:
+            return None
+        short = without_equal_layers(self.module)
+        return None if short is None else self._shard(short)
+
+    def _shard(self, module: nn.Module) -> nn.Module:
+        if self._devices is None:
+            return module
+        apply = self._apply or by_its_own_plan
+        return sharded(module, apply, self._devices, training=False, dtype=self._dtype)
+
+
 @contextlib.contextmanager
-def _spread(module: nn.Module, setting: _Setting, apply: Apply | None) -> Iterator[nn.Module]:
-    """The model as the first device has it."""
+def _spread(module: nn.Module, setting: _Setting, apply: Apply | None) -> Iterator[_Spread]:
+    """Simulate the mesh."""
     if setting.mesh is None:
         if apply is not None:
             raise InputError(
@@ -368,11 +411,11 @@ def _spread(module: nn.Module, setting: _Setting, apply: Apply | None) -> Iterat
                 Give("mesh", {"tp": 8}),
                 ", for example",
             )
-        yield module
+        yield _Spread(module, None, None, None)
         return
     with pretended(setting.mesh, 0) as devices:
         dtype = None if setting.precision is None else type_of(setting.precision)
-        yield sharded(module, apply or by_its_own_plan, devices, training=False, dtype=dtype)
+        yield _Spread(module, devices, apply, dtype)
 
 
 def _require_sizes(batch_sizes: object) -> None:
@@ -415,39 +458,39 @@ class _GenerationQuestion:
 
     def __init__(
         self,
-        module: nn.Module,
+        spread: _Spread,
         step: Step | None,
         setting: _Setting,
         inputs: Mapping[str, Tensor] | None,
-        like: nn.Module,
     ) -> None:
-        """``like``: the model before it was spread over devices."""
-        self._module = module if step is None else Stepping(module, step)
-        self._like = like if step is None else Stepping(like, step)
+        self._spread = spread
+        self._step = step
         self._setting = setting
         self._inputs = inputs
+        self._forget()
+
+    def _forget(self) -> None:
         #: passes by batch size
         self._known_passes: dict[int, Generating] = {}
         #: rooflines of passes over prompts by batch size
         self._known_prefills: dict[int, Roofline] = {}
+        for name in ("_alone", "_cache", "_folded"):
+            vars(self).pop(name, None)
 
     def answer(self, batch_size: int) -> Generation:
         """All of it."""
+        require_positive("batch_size", batch_size)
         try:
             return self._answer(batch_size)
         except UnfoldableError:  # in a longer pass, layers differ that are equal in a short one
-            vars(self).pop("_alone")
-            vars(self).pop("_cache", None)
-            vars(self)["_folded"] = None
-            self._known_passes.clear()
-            self._known_prefills.clear()
+            self._forget()
+            vars(self)["_short"] = vars(self)["_folded"] = None
             return self._answer(batch_size)
 
     def _answer(self, batch_size: int) -> Generation:
-        require_positive("batch_size", batch_size)
+        before = self._num_records
         asked, serving, passes = self._setting, self._setting.serving, self._passes(batch_size)
         prompt, new = asked.length.prompt, asked.length.generated
-        before = self._alone.records
         passes.require_room(prompt)
         passes.folded = self._folded  # first of all: then only one pass of all layers is recorded
         first = passes.prompted(Length(prompt))
@@ -486,13 +529,19 @@ class _GenerationQuestion:
             per_token=decode.time_estimate + asked.engine.host_seconds(batch_size),
             prefill=prefill,
             decode=decode,
-            num_traces=passes.records
-            + (0 if passes is self._alone else self._alone.records - before),
+            num_traces=self._num_records - before,
             without_formula=_unpriced(first.short, middle.short),
             unreadable_weights=middle.short.provenance.unreadable_weights,
             assumptions=self._assumptions(decode),
             warnings=tuple(dict.fromkeys((*prefill.warnings, *decode.warnings))),
         )
+
+    @property
+    def _num_records(self) -> int:
+        """Number of passes that were recorded so far."""
+        singles = [vars(self).get(name) for name in ("_alone", "_unspread")]
+        known = [each for each in singles if each is not None]
+        return sum(each.records for each in (*known, *self._known_passes.values()))
 
     def _prompts(self, prefill: Roofline, batch_size: int) -> _Prompts:
         """Return what the prompts take, given the roofline of one.
@@ -532,16 +581,40 @@ class _GenerationQuestion:
 
     @once
     def _folded(self) -> Folded | None:
-        """Found out in the passes that were asked for, or, if these take a step for each token, in short ones."""
+        """The model with fewer layers, or None if layers that look equal are not.
+
+        That is found out in the passes that were asked for or, if these take a step for each
+        token, in short ones; of a model that is spread by its own plan, before it is spread.
+        """
+        if self._short is not None:
+            return self._alone.folded
         self._alone.leave_out()
-        asked = self._setting.length
-        length = (
-            Length(_SHORT, _SHORT)
-            if self._cache.is_loop
-            else Length(asked.prompt, asked.generated // 2)
-        )
-        self._alone.fold(length)
+        self._alone.fold(self._length_of(self._cache))
         return self._alone.folded
+
+    def _length_of(self, cache: CacheSize) -> Length:
+        """Return the length at which layers are compared."""
+        asked = self._setting.length
+        if cache.is_loop:
+            return Length(_SHORT, _SHORT)
+        return Length(asked.prompt, asked.generated // 2)
+
+    @once
+    def _short(self) -> nn.Module | None:
+        """The part of a device with fewer layers, or None if all have to be sharded."""
+        short = self._spread.some_layers if self._step is None else None
+        if short is None:
+            return None
+        alone = self._unspread
+        alone.leave_out()
+        alone.fold(self._length_of(self._cache_of(alone)))
+        return None if alone.folded is None else short
+
+    @once
+    def _unspread(self) -> Generating:
+        """One sequence in the model before it was spread."""
+        precision = self._setting.precision
+        return self._generating(self._spread.module, 1, precision=precision)
 
     @once
     def _alone(self) -> Generating:
@@ -550,8 +623,11 @@ class _GenerationQuestion:
 
     @once
     def _cache(self) -> CacheSize:
+        return self._cache_of(self._alone)
+
+    def _cache_of(self, passes: Generating) -> CacheSize:
         asked = self._setting
-        return CacheSize(self._alone, asked.length, asked.serving.cache, asked.limit)
+        return CacheSize(passes, asked.length, asked.serving.cache, asked.limit)
 
     def _passes(self, batch_size: int) -> Generating:
         if batch_size == 1:
@@ -561,20 +637,28 @@ class _GenerationQuestion:
         return self._known_passes[batch_size]
 
     def _passes_of(self, batch_size: int) -> Generating:
+        if self._short is not None:
+            passes = self._generating(self._short, batch_size, lacks_layers=True)
+            if batch_size == 1:
+                passes.leave_out()
+            return passes
+        spread, asked = self._spread, self._setting
+        precision = asked.precision if asked.mesh is None else None  # it is converted by then
+        return self._generating(spread.all_layers, batch_size, precision=precision)
+
+    def _generating(self, module: nn.Module, batch_size: int, **options: Any) -> Generating:
         kernels = {
             "device_type": "cuda" if self._setting.is_gpu else "cpu",
             "has_flash": self._setting.device.has_flash,
         }
-        precision = (
-            self._setting.precision if self._setting.mesh is None else None
-        )  # it is converted by then
+        step, like = self._step, self._spread.module
         return Generating(
-            self._module,
+            module if step is None else Stepping(module, step),
             batch_size=batch_size,
-            precision=precision,
             kernels=kernels,
             inputs=self._inputs,
-            like=self._like,
+            like=like if step is None else Stepping(like, step),
+            **options,
         )
 
     def _prefill(self, batch_size: int, prompt: int) -> Roofline:

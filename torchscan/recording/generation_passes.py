@@ -105,15 +105,18 @@ class Generating:
         module: nn.Module,
         *,
         batch_size: int,
-        precision: Precision | None,
+        precision: Precision | None = None,
         kernels: Mapping[str, Any],
         inputs: Mapping[str, Tensor] | None = None,
         like: nn.Module | None = None,
+        lacks_layers: bool = False,
     ) -> None:
         """``kernels``: the arguments of a request that say for which kind of device it is; ``inputs``: of one sequence.
 
         ``like``: the model before it was spread over devices, in which equal layers look equal.
+        ``lacks_layers``: True if the model cannot run with all layers, because some are empty.
         """
+        self._lacks_layers = lacks_layers
         self._takes = _arguments_of(module)
         #: whether there is an encoder for the prompt
         self.is_translated = "decoder_input_ids" in self._takes and "encoder_outputs" in self._takes
@@ -235,6 +238,8 @@ class Generating:
                     replace(self._request, module=self.folded.module), inputs, cache
                 )
             except (UnfoldableError, TorchscanError) as error:
+                if self._lacks_layers:
+                    raise UnfoldableError from error
                 self.folded = None
                 if cache:  # it lacks layers, too
                     raise UnfoldableError from error
@@ -295,6 +300,8 @@ class Generating:
         if not handover.kept:
             raise InputError(self._no_cache())
         folded = None if request.module is self._request.module else self.folded
+        if folded is not None:
+            trace = folded.completed(trace)
         return Kept(trace, {**cache, **handover.kept}, handover.storages, folded)
 
     @once

@@ -130,8 +130,7 @@ def roofline_of(
         bounds = _with_bound_of_whole(trace, rates, costs, runs, bounds, repeats)
     waits = exposed(trace, times, _computing(trace, timings))
     timings = [
-        each._replace(seconds=waits[each.index]) if each.index in waits else each
-        for each in timings
+        each._replace(seconds=waits[each.at]) if each.at in waits else each for each in timings
     ]
     loads = list(map(_Loads(trace, rates, runs, bounds).load, timings))
     warned = [*warnings]
@@ -168,8 +167,8 @@ def _stays_equal(
 class _Timing(NamedTuple):
     """One call of the pass."""
 
-    #: position in the trace, and the layer that repeats that call, if one does
-    index: int
+    #: index in the trace, and the layer that repeats that call, if one does
+    at: int
     layer: LeftOut | None
     seconds: float
     limiter: Limiter
@@ -336,7 +335,7 @@ class _Loads:
         self._known: dict[tuple[int, float, Limiter], OperatorLoad] = {}
 
     def load(self, timing: _Timing) -> OperatorLoad:
-        key = timing.index, timing.seconds, timing.limiter
+        key = timing.at, timing.seconds, timing.limiter
         known = self._known.get(key)
         if known is None:
             known = self._known[key] = self._new(timing)
@@ -345,7 +344,7 @@ class _Loads:
         return replace(known, layer=timing.layer.renamed(known.layer) or known.layer)
 
     def _new(self, timing: _Timing) -> OperatorLoad:
-        index, seconds = timing.index, timing.seconds
+        index, seconds = timing.at, timing.seconds
         if index not in self._runs:
             return _waiting(self._trace, self._rates, index, seconds)
         op, run = self._trace.ops[index], self._runs[index]
@@ -474,7 +473,7 @@ def _computing(trace: Trace, timings: Sequence[_Timing]) -> dict[Phase, float]:
     found: dict[Phase, float] = {}
     for each in timings:
         if each.limiter != "links":
-            phase = trace.ops[each.index].phase
+            phase = trace.ops[each.at].phase
             found[phase] = found.get(phase, 0.0) + each.seconds
     return found
 
@@ -588,7 +587,7 @@ def _layers(
     found: dict[tuple[tuple[int, float], ...], GroupLoad] = {}
     layers = []
     for path, positions in members.items():
-        alike = tuple([(timings[each].index, timings[each].seconds) for each in positions])
+        alike = tuple([(timings[each].at, timings[each].seconds) for each in positions])
         if alike not in found:
             found[alike] = group(path, [loads[each] for each in positions])
         layers.append(replace(found[alike], name=path))
